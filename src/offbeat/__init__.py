@@ -1,0 +1,1 @@
+"""offbeat: federated learning over uneven devices."""

@@ -1,0 +1,43 @@
+"""The algorithms: one file per family, server and device half together. A new one is a file and a line here."""
+
+from offbeat.algorithms.fedasync import FedAsync
+from offbeat.algorithms.fedavg import FedAvg
+from offbeat.algorithms.fedbuff import FedBuff
+from offbeat.core.errors import InvalidInput, unknown
+from offbeat.core.policy import DeviceRule, Policy
+from offbeat.core.references import resolve
+
+POLICIES: dict[str, type[Policy]] = {
+    "fedavg": FedAvg,
+    "fedasync": FedAsync,
+    "fedbuff": FedBuff,
+}
+
+DEVICE_RULES: dict[str, DeviceRule] = {
+    "plain": DeviceRule(),
+}
+"""The device halves, by the name that orders carry."""
+
+
+def policy_class(name: str) -> type[Policy]:
+    """A registered policy, or the user's own as "module:Class"."""
+    if ":" not in name:
+        if name not in POLICIES:
+            raise unknown("algorithm", name, POLICIES)
+        return POLICIES[name]
+    found = resolve(name)
+    if not (isinstance(found, type) and issubclass(found, Policy)):
+        raise InvalidInput(f"algorithm {name!r}: it is not a subclass of offbeat.Policy")
+    return found
+
+
+def device_rule(name: str) -> DeviceRule:
+    """A registered device half, or the user's own as "module:object"."""
+    if ":" not in name:
+        if name not in DEVICE_RULES:
+            raise unknown("device rule", name, DEVICE_RULES)
+        return DEVICE_RULES[name]
+    found = resolve(name)
+    if not isinstance(found, DeviceRule):
+        raise InvalidInput(f"device rule {name!r}: it is not an instance of offbeat.DeviceRule")
+    return found

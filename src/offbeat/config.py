@@ -1,0 +1,349 @@
+"""The experiment file: TOML tables parsed once into frozen, checked settings; every mistake is one sentence.
+
+Some tables hold the settings of a named thing beside its name (`[fleet] name = "ratio", ratio = 5.0`): which keys such
+a table may have depends on the name, and an unknown name is answered with the nearest known one.
+"""
+
+import difflib
+import tomllib
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+import tomli_w
+from pydantic import ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from offbeat.algorithms import policy_class
+from offbeat.core.errors import InvalidInput, unknown
+from offbeat.core.messages import Training
+from offbeat.core.policy import Policy
+from offbeat.core.settings import Settings
+from offbeat.data import DATASETS, PARTITIONS, Dataset, DatasetSettings, Partition, PartitionSettings, load_own
+from offbeat.fleet import FLEETS, AvailabilitySettings, FailureSettings, FleetSettings, NetworkSettings
+from offbeat.models import MODELS
+from offbeat.simulation.engine import Schedule, Stop
+
+Table = dict[str, Any]
+Positive = Annotated[float, Field(gt=0)]
+Count = Annotated[int, Field(ge=1)]
+Share = Annotated[float, Field(gt=0, le=1)]
+S = TypeVar("S", bound=Settings)
+
+
+def checked(kind: type[S], section: str, table: Mapping[str, Any]) -> S:
+    """The settings of this kind, or InvalidInput with one sentence about the first mistake."""
+    try:
+        return kind(**table)
+    except ValidationError as error:
+        raise InvalidInput(explain(error, section, kind.model_fields)) from None
+
+
+def explain(error: ValidationError, section: str, known: Iterable[str] = ()) -> str:
+    """The first mistake in one sentence: the key, the value, what is allowed."""
+    first = error.errors()[0]
+    path = [str(part) for part in first["loc"] if not str(part).startswith(("function-", "constrained-"))]
+    key = ".".join([section, *path] if section else path)
+    match first["type"]:
+        case "extra_forbidden":
+            near = difflib.get_close_matches(path[-1], list(known), n=1, cutoff=0.5)
+            hint = f"did you mean {near[0]!r}?" if near else f"allowed: {', '.join(known)}"
+            return f"unknown key {key!r}: {hint}"
+        case "missing":
+            return f"{key} is missing"
+        case "value_error":
+            return f"{key}: {first['ctx']['error']}" if key else str(first["ctx"]["error"])
+    message = first["msg"].replace("Input should be a valid", "must be a valid").replace("Input should be", "must be")
+    return f"{key} = {first['input']!r}: {message}"
+
+
+class StopTable(Settings):
+    """When the run ends: at whichever of these is reached first."""
+
+    time: Positive | None = None
+    """Virtual seconds."""
+    versions: Count | None = None
+    """Versions of the model."""
+    updates: Count | None = None
+    """Updates that went into the model."""
+    accuracy: Share | None = None
+    """Accuracy on the held-out data, when evaluated."""
+
+    @model_validator(mode="after")
+    def _one_at_least(self) -> "StopTable":
+        if all(value is None for value in (self.time, self.versions, self.updates, self.accuracy)):
+            raise ValueError("give at least one of stop.time, stop.versions, stop.updates and stop.accuracy")
+        return self
+
+    def build(self) -> Stop:
+        return Stop(**self.model_dump(exclude_none=True))
+
+
+class Named(Settings):
+    """A table that names a thing and holds its settings."""
+
+    model_config = ConfigDict(extra="allow")
+    name: str
+
+    @property
+    def others(self) -> Table:
+        return dict(self.model_extra or {})
+
+
+class DataTable(Named):
+    """Which data, and how they are divided over the devices. Settings of the data set and of the partition join in."""
+
+    name: str = "mnist5k"
+    """A data set (`offbeat list datasets`) or your own as "module:function"."""
+    devices: Count = 100
+    """Devices that hold the data."""
+    partition: str = "iid"
+    """iid, dirichlet, shards or sizes. Data that come divided (synthetic, your own) keep their division."""
+
+    @model_validator(mode="after")
+    def _check(self) -> "DataTable":
+        _ = self.dataset, self.scheme
+        return self
+
+    @cached_property
+    def dataset(self) -> DatasetSettings | None:
+        """The settings of a data set of ours; None for the user's own."""
+        if ":" in self.name:
+            return None
+        if self.name not in DATASETS:
+            raise unknown("data set", self.name, DATASETS)
+        kind = DATASETS[self.name]
+        ours = {key: value for key, value in self.others.items() if self._belongs_to_dataset(key)}
+        if "devices" in kind.model_fields:
+            ours["devices"] = self.devices
+        return checked(kind, "data", {"name": self.name} | ours)
+
+    def _belongs_to_dataset(self, key: str) -> bool:
+        """A key that neither the data set nor the partition knows is refused by the data set."""
+        own = ":" not in self.name and key in DATASETS[self.name].model_fields
+        return own or (":" not in self.name and key not in self._scheme_kind.model_fields)
+
+    @property
+    def _scheme_kind(self) -> type[PartitionSettings]:
+        if self.partition not in PARTITIONS:
+            raise unknown("partition", self.partition, PARTITIONS)
+        return PARTITIONS[self.partition]
+
+    @cached_property
+    def scheme(self) -> PartitionSettings:
+        theirs = {key: value for key, value in self.others.items() if not self._belongs_to_dataset(key)}
+        return checked(self._scheme_kind, "data", theirs)
+
+    def load(self, seed: int) -> tuple[Dataset, Partition]:
+        """The data and who holds what."""
+        dataset = load_own(self.name, seed) if self.dataset is None else self.dataset.load(seed)
+        if dataset.devices is None:
+            return dataset, self.scheme.split(dataset.train_y, self.devices, seed)
+        if len(dataset.devices) != self.devices:
+            raise InvalidInput(f"data.devices = {self.devices}: {self.name!r} comes divided over {len(dataset.devices)}")
+        return dataset, Partition.of(dataset.devices)
+
+    def resolved(self) -> Table:
+        """All settings with their values. Data that come divided leave no choice of a partition, but keep the key."""
+        own = self.dataset.model_dump(exclude_none=True) if self.dataset is not None else {"name": self.name}
+        scheme = self.scheme.model_dump(exclude_none=True)
+        return scheme | {"devices": self.devices, "partition": self.partition} | own
+
+
+class ModelTable(Settings):
+    """Which network."""
+
+    name: str = "lenet5"
+    """A model (`offbeat list models`) or your own as "module:function"."""
+
+    @field_validator("name")
+    @classmethod
+    def _known(cls, name: str) -> str:
+        if ":" not in name and name not in MODELS:
+            raise unknown("model", name, MODELS)
+        return name
+
+
+class LocalTable(Settings):
+    """What a device does with an order."""
+
+    epochs: Count = 5
+    """Passes over the device's data."""
+    batch_size: Annotated[int, Field(ge=0)] = 32
+    """Samples in a step; 0: all of the device's."""
+    learning_rate: Positive = 0.03
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    learning_rate_decay: Share = 1.0
+    """The learning rate shrinks by this factor every `decay_every` versions."""
+    decay_every: Count = 1
+
+    def build(self) -> Training:
+        return Training(**(self.model_dump() | {"batch_size": self.batch_size or None}))
+
+
+class FleetTable(Named):
+    """How fast the devices are (`offbeat list fleets`)."""
+
+    name: str = "ratio"
+
+    @model_validator(mode="after")
+    def _check(self) -> "FleetTable":
+        _ = self.settings
+        return self
+
+    @cached_property
+    def settings(self) -> FleetSettings:
+        if self.name not in FLEETS:
+            raise unknown("fleet", self.name, FLEETS)
+        return checked(FLEETS[self.name], "fleet", {"name": self.name} | self.others)
+
+
+class AlgorithmTable(Named):
+    """Which algorithm (`offbeat list algorithms`; `offbeat describe NAME` for its settings)."""
+
+    name: str = "fedavg"
+
+    @model_validator(mode="after")
+    def _check(self) -> "AlgorithmTable":
+        _ = self.policy
+        return self
+
+    @cached_property
+    def policy(self) -> Policy:
+        return checked(policy_class(self.name), "algorithm", self.others)
+
+
+class EvaluationTable(Settings):
+    """When the model is evaluated on the held-out data, beside at the start and at the end."""
+
+    every_seconds: Positive | None = None
+    """Virtual seconds between evaluations (default: a thirtieth of stop.time, if that is given)."""
+    every_versions: Count | None = None
+    """Versions between evaluations (default: 10, if stop.time is not given)."""
+    targets: list[Share] = [0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.925, 0.95, 0.96, 0.97, 0.98, 0.99]
+    """Accuracies for which the time to reach them is reported."""
+
+    def build(self, stop: Stop) -> Schedule:
+        if self.every_seconds is None and self.every_versions is None:
+            return Schedule(every_seconds=stop.time / 30) if stop.time < float("inf") else Schedule(every_versions=10)
+        return Schedule(every_seconds=self.every_seconds or float("inf"), every_versions=self.every_versions)
+
+
+class ExecutionTable(Settings):
+    """Who computes. It changes how long a run takes, never (beyond float tolerance) what comes out."""
+
+    executor: Literal["auto", "sequential", "stacked", "processes"] = "auto"
+    """sequential: clients one by one, bit-reproducible; stacked: dense models many at once; auto: the faster of the two
+    for the model; processes: auto in worker processes."""
+    workers: Count = 1
+    """Worker processes; 1 trains in this one (unless the executor is "processes")."""
+    checkpoint_seconds: Positive = 30.0
+    """Real seconds between checkpoints."""
+
+
+class Experiment(Settings):
+    """Everything that determines a run."""
+
+    seed: Annotated[int, Field(ge=0)] = 0
+    stop: StopTable
+    data: DataTable = DataTable()
+    model: ModelTable = ModelTable()
+    local: LocalTable = LocalTable()
+    fleet: FleetTable = FleetTable()
+    network: NetworkSettings = NetworkSettings()
+    availability: AvailabilitySettings = AvailabilitySettings()
+    failures: FailureSettings = FailureSettings()
+    algorithm: AlgorithmTable = AlgorithmTable()
+    evaluation: EvaluationTable = EvaluationTable()
+    execution: ExecutionTable = ExecutionTable()
+    compare: dict[str, Table] = {}
+    """Changes to the experiment for single algorithms, as `[compare.NAME.TABLE]`."""
+
+    @classmethod
+    def parse(cls, table: Mapping[str, Any]) -> "Experiment":
+        """From nested tables, as an experiment file has them."""
+        for section, value in table.items():
+            field = cls.model_fields.get(section)
+            if isinstance(value, dict) and field is not None and isinstance(field.annotation, type):
+                _check_section(section, field.annotation, value)
+        return checked(cls, "", table)
+
+    @classmethod
+    def load(cls, path: Path, changes: Iterable[str] = ()) -> "Experiment":
+        """From a file, with changes like "fleet.ratio=110"."""
+        return cls.parse(merge(read_toml(path), parse_changes(changes)))
+
+    def table(self) -> Table:
+        """All settings with their values, as tables: parsing them gives this experiment again."""
+        plain = self.model_dump(exclude_none=True)
+        plain["data"] = self.data.resolved()
+        plain["fleet"] = self.fleet.settings.model_dump(exclude_none=True)
+        plain["algorithm"] = {"name": self.algorithm.name} | self.algorithm.policy.model_dump(exclude_none=True)
+        return {key: value for key, value in plain.items() if value != {}}
+
+    def toml(self) -> str:
+        return tomli_w.dumps(self.table())
+
+    def changed(self, changes: Mapping[str, Any]) -> "Experiment":
+        """This experiment with some settings changed."""
+        return Experiment.parse(merge(self.table(), changes))
+
+    def for_algorithm(self, name: str, seed: int) -> "Experiment":
+        """The same experiment under another algorithm and seed, with what `[compare.NAME]` says about it."""
+        table = self.table()
+        overrides = table.pop("compare", {}).get(name, {})
+        if name != self.algorithm.name:
+            table["algorithm"] = {"name": name}
+        return Experiment.parse(merge(table | {"seed": seed}, overrides))
+
+
+def _check_section(section: str, kind: type[Any], value: Table) -> None:
+    """Check one table on its own first, so that a mistake in it is explained with what the table may hold."""
+    if issubclass(kind, Settings):
+        checked(kind, section, value)
+
+
+def merge(table: Mapping[str, Any], changes: Mapping[str, Any]) -> Table:
+    """Nested tables with changes; a table whose `name` changes starts anew."""
+    merged = dict(table)
+    for key, value in changes.items():
+        old = merged.get(key)
+        if isinstance(value, Mapping) and isinstance(old, Mapping):
+            renamed = "name" in value and value["name"] != old.get("name", value["name"]) and key != "data"
+            merged[key] = dict(value) if renamed else merge(old, value)
+        else:
+            merged[key] = value
+    return merged
+
+
+def read_toml(path: Path) -> Table:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InvalidInput(f"there is no experiment file {path}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"{path} cannot be read: {error}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise InvalidInput(f"{path} is not valid TOML: {error}") from None
+
+
+def parse_changes(changes: Iterable[str]) -> Table:
+    """Nested tables from "table.key=value"; a value that is not TOML is a string.
+
+    >>> parse_changes(["fleet.ratio=110", "algorithm.name=fedbuff", "algorithm.buffer=5"])
+    {'fleet': {'ratio': 110}, 'algorithm': {'name': 'fedbuff', 'buffer': 5}}
+    """
+    table: Table = {}
+    for change in changes:
+        path, equals, text = change.partition("=")
+        if not equals or not all(part.strip() for part in path.split(".")):
+            raise InvalidInput(f"--set {change!r}: write it as table.key=value, for instance fleet.ratio=110")
+        try:
+            value = tomllib.loads(f"value = {text}")["value"]
+        except tomllib.TOMLDecodeError:
+            value = text.strip()
+        for part in reversed(path.split(".")):
+            value = {part.strip(): value}
+        table = merge(table, value)
+    return table

@@ -1,0 +1,32 @@
+"""What can go wrong, told apart by whose fault it is. Every message is one sentence a reader can act on."""
+
+import difflib
+from collections.abc import Iterable
+
+
+class OffbeatError(Exception):
+    """Base of all errors that offbeat raises on purpose."""
+
+
+class InvalidInput(OffbeatError):
+    """The user's input (settings, data, a directory) cannot be used; nothing was changed. Exit code 2."""
+
+
+class DeviceFault(OffbeatError):
+    """A device sent something illegal: late, twice, malformed, not asked for. The session is unchanged and goes on."""
+
+
+class PolicyError(OffbeatError):
+    """A policy (our code, or the user's) asked for something illegal: a bug, and the run ends."""
+
+
+class Diverged(OffbeatError):
+    """Local training produced numbers that are not finite; the run ends and keeps its results so far."""
+
+
+def unknown(kind: str, name: str, known: Iterable[str]) -> InvalidInput:
+    """An error for a name that is not in a registry, with the nearest known name if one is near."""
+    names = sorted(known)
+    near = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(names)}."
+    return InvalidInput(f"unknown {kind} {name!r}: {hint}")

@@ -1,0 +1,126 @@
+"""What crosses between server and device: orders go out, updates come back. Plain data, complete when born."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from offbeat.core.parameters import BYTES_PER_ELEMENT, Layout, Mask, Vector
+
+Plain = bool | int | float | str
+"""The values that an order's arguments and an update's extras may hold: they cross the wire as they are."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """What a device is asked to do, from the version of the model that comes with it."""
+
+    slices: int = 1
+    """Slices of work, between which the device may ask, be stopped or run out of time."""
+    unit: Literal["epoch", "layer"] = "epoch"
+    """A slice is one pass over the device's data, or one layer of the backward pass."""
+    batch_size: int | None = 32
+    """None: the whole of the device's data in one step."""
+    learning_rate: float = 0.01
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    prox: float = 0.0
+    """mu of the proximal term mu/2 ||w - w_base||^2."""
+    budget: float | None = None
+    """Seconds of the device's own clock for training; what is done by then is uploaded."""
+    width: float = 1.0
+    """Share of each layer's width that the device trains."""
+    rule: str = "plain"
+    """The device half of the algorithm, by its name in the registry of device rules."""
+    arguments: Mapping[str, Plain] = field(default_factory=dict)
+    """What that rule needs to know."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Training:
+    """The local work that an experiment asks of its devices, from which policies make their orders."""
+
+    epochs: int = 1
+    batch_size: int | None = 32
+    learning_rate: float = 0.01
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    learning_rate_decay: float = 1.0
+    decay_every: int = 1
+
+    def order(self, version: int, **changes: Any) -> Order:
+        """An order at this version: the learning rate shrinks by `learning_rate_decay` every `decay_every` versions."""
+        rate = self.learning_rate * self.learning_rate_decay ** (version // self.decay_every)
+        plain = Order(
+            slices=self.epochs,
+            batch_size=self.batch_size,
+            learning_rate=rate,
+            momentum=self.momentum,
+            weight_decay=self.weight_decay,
+        )
+        return replace(plain, **changes) if changes else plain
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far a local run has come."""
+
+    slices: int = 0
+    steps: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """The numbers that a local run produced."""
+
+    parameters: Vector
+    loss: float = float("nan")
+    """Mean training loss over the samples seen."""
+    extras: Mapping[str, Plain] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Update:
+    """What a device sends back. The numbers may not exist yet: reading them makes them (see `simulation.training`)."""
+
+    device: int
+    ticket: int
+    base: int
+    """The version that the device started from."""
+    base_parameters: Vector
+    samples: int
+    progress: Progress
+    outcome: Callable[[], Outcome]
+    mask: Mask | None = None
+
+    @property
+    def parameters(self) -> Vector:
+        """The trained model; outside the mask it equals the base."""
+        return self.outcome().parameters
+
+    @property
+    def delta(self) -> Vector:
+        """How far the device moved from its own base."""
+        return self.outcome().parameters - self.base_parameters
+
+    @property
+    def loss(self) -> float:
+        return self.outcome().loss
+
+    @property
+    def extras(self) -> Mapping[str, Plain]:
+        return self.outcome().extras
+
+    def bytes(self, layout: Layout) -> int:
+        """What it weighs on the wire."""
+        return BYTES_PER_ELEMENT * layout.size if self.mask is None else self.mask.bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """An outcome that exists already: what `Update.outcome` is in a deployment, and after a checkpoint."""
+
+    value: Outcome
+
+    def __call__(self) -> Outcome:
+        return self.value

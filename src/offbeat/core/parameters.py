@@ -1,0 +1,135 @@
+"""The model as the server sees it: one flat float32 vector, a layout that names its parts, masks that select some.
+
+A layer is a run of consecutive entries that belong to one module, numbered from the input (0) to the output.
+Entries that are averaged but not trained (running statistics) stand behind all trained ones.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+Vector = npt.NDArray[np.float32]
+BYTES_PER_ELEMENT = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One tensor of the model: where it lies in the flat vector and to which layer it belongs."""
+
+    name: str
+    shape: tuple[int, ...]
+    offset: int
+    layer: int
+    trained: bool = True
+
+    @property
+    def size(self) -> int:
+        return int(np.prod(self.shape, dtype=np.int64))
+
+    @property
+    def span(self) -> slice:
+        return slice(self.offset, self.offset + self.size)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a model's tensors lie in the flat vector."""
+
+    entries: tuple[Entry, ...]
+
+    @classmethod
+    def of(cls, shapes: Iterable[tuple[str, tuple[int, ...], bool]]) -> "Layout":
+        """From (name, shape, trained) in forward order; a layer is what shares the name up to the last dot.
+
+        >>> layout = Layout.of([("a.weight", (2, 3), True), ("a.bias", (2,), True), ("b.weight", (1, 2), True)])
+        >>> layout.size, layout.layers, layout["a.bias"].span
+        (10, 2, slice(6, 8, None))
+        """
+        ordered = sorted(shapes, key=lambda item: not item[2])
+        layers: dict[str, int] = {}
+        entries: list[Entry] = []
+        offset = 0
+        for name, shape, trained in ordered:
+            module = name.rpartition(".")[0]
+            layer = layers.setdefault(module, len(layers))
+            entries.append(Entry(name=name, shape=shape, offset=offset, layer=layer, trained=trained))
+            offset += entries[-1].size
+        return cls(tuple(entries))
+
+    @classmethod
+    def flat(cls, size: int) -> "Layout":
+        """One nameless layer: for toy models and for tests."""
+        return cls.of([("model.weight", (size,), True)])
+
+    @cached_property
+    def _by_name(self) -> dict[str, Entry]:
+        return {entry.name: entry for entry in self.entries}
+
+    def __getitem__(self, name: str) -> Entry:
+        return self._by_name[name]
+
+    @cached_property
+    def size(self) -> int:
+        return sum(entry.size for entry in self.entries)
+
+    @cached_property
+    def trained_size(self) -> int:
+        return sum(entry.size for entry in self.entries if entry.trained)
+
+    @cached_property
+    def layers(self) -> int:
+        return 1 + max((entry.layer for entry in self.entries), default=-1)
+
+    @property
+    def bytes(self) -> int:
+        return BYTES_PER_ELEMENT * self.size
+
+    def mask(self, layers: Iterable[int]) -> "Mask":
+        """The mask of whole layers."""
+        wanted = set(layers)
+        chosen = np.zeros(self.size, dtype=bool)
+        for entry in self.entries:
+            if entry.layer in wanted:
+                chosen[entry.span] = True
+        return Mask(chosen)
+
+
+@dataclass(frozen=True, eq=False)
+class Mask:
+    """Which elements of the vector an update really carries (reached layers, a submodel); ignore the rest."""
+
+    chosen: npt.NDArray[np.bool_]
+
+    @property
+    def count(self) -> int:
+        return int(np.count_nonzero(self.chosen))
+
+    @property
+    def bytes(self) -> int:
+        return BYTES_PER_ELEMENT * self.count
+
+
+def frozen(vector: npt.ArrayLike) -> Vector:
+    """The vector as float32 that nobody can write to any more, whoever made it: what is shared may not change."""
+    array = np.asarray(vector, dtype=np.float32)
+    if array.flags.writeable:
+        if array.base is not None:
+            array = array.copy()
+        array.flags.writeable = False
+    return array
+
+
+def weighted_mean(vectors: Sequence[Vector], weights: Sequence[float]) -> Vector:
+    """sum w_k x_k / sum w_k, accumulated in float64.
+
+    >>> weighted_mean([np.float32([0.0, 2.0]), np.float32([4.0, 2.0])], [1.0, 3.0]).tolist()
+    [3.0, 2.0]
+    """
+    scale = 1.0 / sum(weights)
+    total = np.zeros(len(vectors[0]), dtype=np.float64)
+    for vector, weight in zip(vectors, weights, strict=True):
+        total += (weight * scale) * vector
+    return total.astype(np.float32)

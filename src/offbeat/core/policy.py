@@ -1,0 +1,147 @@
+"""The two halves of an algorithm: `Policy` on the server, `DeviceRule` on the devices. Neither does IO or has a clock.
+
+A policy is frozen settings plus a state dataclass. `react` is a generator: each action it yields takes effect in the
+session before it goes on, so that after `yield Commit(...)` the view shows the new version.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+from offbeat.core.actions import Action
+from offbeat.core.events import Event
+from offbeat.core.messages import Order, Plain, Progress
+from offbeat.core.parameters import Layout, Vector
+from offbeat.core.settings import Settings
+
+
+class InFlight(Protocol):
+    """An order that a device is working on, as a policy sees it."""
+
+    @property
+    def device(self) -> int: ...
+    @property
+    def ticket(self) -> int: ...
+    @property
+    def base(self) -> int: ...
+    @property
+    def order(self) -> Order: ...
+    @property
+    def notified(self) -> bool:
+        """Whether it was told to stop soon."""
+        ...
+
+
+class View(Protocol):
+    """What a policy can see of its session."""
+
+    @property
+    def version(self) -> int: ...
+    @property
+    def parameters(self) -> Vector:
+        """The current version; read-only."""
+        ...
+
+    @property
+    def layout(self) -> Layout: ...
+    @property
+    def devices(self) -> int:
+        """How many devices there are, present or not."""
+        ...
+
+    @property
+    def idle(self) -> int:
+        """How many devices could be given an order now."""
+        ...
+
+    @property
+    def in_flight(self) -> Mapping[int, InFlight]:
+        """Orders at work, by ticket, oldest first."""
+        ...
+
+    def samples(self, device: int) -> int: ...
+    def is_idle(self, device: int) -> bool: ...
+    def pick(self, count: int) -> list[int]:
+        """Up to `count` distinct idle devices, drawn uniformly."""
+        ...
+
+    def order(self, **changes: Any) -> Order:
+        """The experiment's local work at the current version, with these fields changed."""
+        ...
+
+
+class Policy(Settings):
+    """The server half. A subclass has its settings as fields, a mutable `State` dataclass, `init` and `react`."""
+
+    State: ClassVar[type[Any]]
+    """Made of plain values, arrays, lists, dicts and the messages of `core.messages`, so that it can be snapshot."""
+
+    def init(self, view: View) -> Any:
+        """The state before anything happened."""
+        return self.State()
+
+    def react(self, event: Event, state: Any, view: View) -> Iterable[Action]:
+        """What to do about an event; may change `state`, never the view or the event."""
+        raise TypeError(f"{type(self).__name__} does not define react")
+
+    def check(self, devices: int) -> None:
+        """Raise InvalidInput if these settings cannot work with so many devices."""
+
+    def metrics(self, state: Any) -> Mapping[str, float]:
+        """Figures of the algorithm's own for the metrics log."""
+        return {}
+
+
+@dataclass(frozen=True, slots=True)
+class Train:
+    """Go on with so many slices, then ask the rule again."""
+
+    slices: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Request the fresh model and wait for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """Deliver what there is."""
+
+
+Step = Train | Ask | Upload
+Memory = MutableMapping[str, Plain | Vector]
+"""What a device remembers from one local run to the next. Stays on the device in a deployment."""
+Probe = Callable[[Vector], tuple[float, Vector]]
+"""Loss and gradient of a model on one batch of the device's data."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Fresh:
+    """The answer to a request: the newest model and its version."""
+
+    version: int
+    parameters: Vector
+
+
+class DeviceRule:
+    """The device half: what a local run does between slices. The plain rule trains all slices and uploads.
+
+    It has no state of its own. What must last from one run of a device to the next goes into `memory`; a rule that
+    reads it in `next` says so in `remembers`, and the simulator then knows that timing depends on numbers.
+    """
+
+    remembers: ClassVar[bool] = False
+
+    def next(self, progress: Progress, fresh_answers: int, order: Order, memory: Memory) -> Step:
+        """What to do after `progress`, having had `fresh_answers` answers. Must depend on nothing else."""
+        remaining = order.slices - progress.slices
+        return Train(remaining) if remaining else Upload()
+
+    def merge(self, local: Vector, fresh: Fresh, base: int, order: Order, memory: Memory, probe: Probe) -> Vector:
+        """The model to go on with when a newer one has come."""
+        return local
+
+    def extras(self, order: Order, memory: Memory) -> Mapping[str, Plain]:
+        """What the upload says beside the parameters."""
+        return {}

@@ -1,0 +1,455 @@
+"""The session: the one owner of the truth of a run, and the gate through which everything passes.
+
+It owns the version, the parameters, who is idle, who is in flight from which base, tickets, timers and counters.
+Every event and every action is checked against what is legal before anything changes. An illegal event is the
+device's fault (`DeviceFault`, the session is as before); an illegal action is the policy's (`PolicyError`).
+It does no IO and has no clock: drivers tell it the time, and carry out the effects that it returns.
+"""
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from offbeat.core.actions import Action, Commit, Discard, Dispatch, Finish, SendFresh, SetTimer, StopSoon
+from offbeat.core.effects import Assignment, Effect, FreshModel, Settled, StopNotice, TimerSet
+from offbeat.core.errors import DeviceFault, Diverged, OffbeatError, PolicyError
+from offbeat.core.events import Event, FreshRequested, Left, Lost, Ready, Started, TimerFired, Uploaded
+from offbeat.core.idle import IdleSet
+from offbeat.core.messages import Done, Order, Training, Update
+from offbeat.core.parameters import Layout, Vector, frozen
+from offbeat.core.policy import Policy
+from offbeat.core.snapshot import decode, encode
+from offbeat.core.streams import stream
+
+STORY_LINES = 6
+JOURNAL_LINES = 256
+
+
+class DeviceState(IntEnum):
+    AWAY = 0
+    IDLE = 1
+    TRAINING = 2
+    WAITING = 3  # asked for the fresh model and stands still until it is answered
+
+
+AWAY, IDLE, TRAINING, WAITING = DeviceState
+TRANSITIONS: Mapping[tuple[int, type], DeviceState] = {
+    (AWAY, Ready): IDLE,
+    (IDLE, Left): AWAY,
+    (IDLE, Dispatch): TRAINING,
+    (TRAINING, FreshRequested): WAITING,
+    (WAITING, SendFresh): TRAINING,
+    (TRAINING, StopSoon): TRAINING,
+    (WAITING, StopSoon): WAITING,
+    (TRAINING, Uploaded): IDLE,
+    (TRAINING, Lost): AWAY,
+    (WAITING, Lost): AWAY,
+}
+"""What may happen to a device in each state, and the state that follows. Anything else is illegal."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Flight:
+    """An order at work."""
+
+    device: int
+    ticket: int
+    base: int
+    order: Order
+    notified: bool = False
+    versions: list[int]
+    """The versions that this flight was given, its base first: they are kept until it ends."""
+
+
+@dataclass(slots=True)
+class Counters:
+    """What happened so far, for the metrics."""
+
+    dispatched: int = 0
+    received: int = 0
+    used: int = 0
+    discarded: int = 0
+    lost: int = 0
+    refused: int = 0
+    requests: int = 0
+    answered: int = 0
+    notices: int = 0
+    bytes_down: int = 0
+    bytes_up: int = 0
+    staleness_sum: int = 0
+    staleness_max: int = 0
+
+
+@dataclass(slots=True)
+class Journal:
+    """The last lines of what happened; `record`, if set, is given every line as it is written."""
+
+    lines: deque[tuple[Any, ...]] = field(default_factory=lambda: deque(maxlen=JOURNAL_LINES))
+    record: Callable[[tuple[Any, ...]], None] | None = None
+
+    def write(self, *line: Any) -> None:
+        self.lines.append(line)
+        if self.record is not None:
+            self.record(line)
+
+    def story(self, device: int | None) -> str:
+        """The last lines about a device (or about anything), for an error's reader."""
+        about = [line for line in self.lines if device is None or line[2] == device][-STORY_LINES:]
+        return "; ".join(f"{time:.6g} {what} v{version}" for time, what, _, _, version in about) or "nothing before"
+
+
+class Session:
+    """See the module's docstring. Satisfies `core.policy.View`, which is all that a policy sees of it."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        *,
+        parameters: Vector,
+        layout: Layout,
+        samples: npt.NDArray[np.int64],
+        training: Training,
+        seed: int = 0,
+        present: npt.NDArray[np.bool_] | None = None,
+    ) -> None:
+        devices = len(samples)
+        policy.check(devices)
+        if parameters.shape != (layout.size,):
+            raise PolicyError(f"the initial model has shape {parameters.shape}, its layout {layout.size} elements")
+        self.policy = policy
+        self.layout = layout
+        self.training = training
+        self.version = 0
+        self.parameters = frozen(parameters)
+        self.devices = devices
+        self.now = 0.0
+        self.finished: str | None = None
+        self.timers: dict[str, float] = {}
+        self.counters = Counters()
+        self.journal = Journal()
+        self.in_flight: dict[int, Flight] = {}
+        self.received: dict[int, int] = {}
+        """Tickets of updates that were delivered and are neither used nor given up yet, with their base."""
+        self._samples = samples
+        here = np.ones(devices, dtype=bool) if present is None else present
+        self._states = bytearray(np.where(here, IDLE, AWAY).astype(np.uint8))
+        self._idle = IdleSet(devices, np.flatnonzero(here))
+        self._random = stream(seed, "policy")
+        self._tickets = 0
+        self._started = False
+        self._ticket_of: dict[int, int] = {}
+        self._kept: dict[int, Vector] = {}
+        self._references: dict[int, int] = {}
+        self.state = policy.init(self)
+
+    # What a policy sees -------------------------------------------------------------------------------------------
+
+    @property
+    def idle(self) -> int:
+        return len(self._idle)
+
+    def is_idle(self, device: int) -> bool:
+        return device in self._idle
+
+    def is_away(self, device: int) -> bool:
+        return self._states[device] == AWAY
+
+    def samples(self, device: int) -> int:
+        return int(self._samples[device])
+
+    def pick(self, count: int) -> list[int]:
+        return self._idle.sample(count, self._random) if count > 0 else []
+
+    def order(self, **changes: Any) -> Order:
+        return self.training.order(self.version, **changes)
+
+    # Events -------------------------------------------------------------------------------------------------------
+
+    def handle(self, event: Event, at: float) -> list[Effect]:
+        """Let the policy react to what happened at this time; returns what the driver has to do about it."""
+        try:
+            self._check(event, at)
+        except DeviceFault:
+            self.counters.refused += 1
+            raise
+        self.now = at
+        self._receive(event)
+        effects: list[Effect] = []
+        for action in self.policy.react(event, self.state, self):
+            effects.extend(self._apply(action))
+            if self.finished is not None:
+                break
+        if isinstance(event, FreshRequested) and self._states[event.device] == WAITING:
+            effects.append(self._answer(self.in_flight[event.ticket], None))
+        return effects
+
+    def _check(self, event: Event, at: float) -> None:
+        if self.finished is not None:
+            raise DeviceFault(f"the run has ended ({self.finished}): {type(event).__name__} comes too late")
+        if at < self.now:
+            raise OffbeatError(f"a driver went back in time, from {self.now} to {at}")
+        match event:
+            case Started():
+                if self._started:
+                    raise OffbeatError("a driver started a session twice")
+            case TimerFired(name=name):
+                if name not in self.timers:
+                    raise OffbeatError(f"a driver fired the timer {name!r}, which is not set")
+            case Ready(device=device) | Left(device=device):
+                self._next_state(device, event, DeviceFault)
+            case Uploaded(device=device, ticket=ticket) | Lost(device=device, ticket=ticket):
+                self._check_ticket(device, ticket, event)
+            case FreshRequested(device=device, ticket=ticket):
+                self._check_ticket(device, ticket, event)
+
+    def _check_ticket(self, device: int, ticket: int, event: Event) -> None:
+        flight = self.in_flight.get(ticket)
+        if flight is None or flight.device != device:
+            raise DeviceFault(
+                f"device {device}: {type(event).__name__} for ticket {ticket}, which it does not hold "
+                f"({self.journal.story(device)})"
+            )
+        self._next_state(device, event, DeviceFault)
+        if isinstance(event, Uploaded):
+            check_update(event.update, flight, self.layout)
+
+    def _next_state(self, device: int, what: Event | Action, error: type[OffbeatError]) -> DeviceState:
+        if not 0 <= device < self.devices:
+            raise error(f"{type(what).__name__} for device {device}: there are {self.devices} devices, from 0")
+        state = self._states[device]
+        following = TRANSITIONS.get((state, type(what)))
+        if following is None:
+            raise error(
+                f"device {device} is {DeviceState(state).name.lower()}: {type(what).__name__} is not possible "
+                f"({self.journal.story(device)})"
+            )
+        return following
+
+    def _receive(self, event: Event) -> None:
+        match event:
+            case Uploaded(device=device, ticket=ticket, update=update):
+                self._states[device] = IDLE
+                self._idle.add(device)
+                self._land(ticket)
+                self.received[ticket] = update.base
+                self.counters.received += 1
+                self.counters.bytes_up += update.bytes(self.layout)
+                self._note("uploaded", device, ticket)
+            case FreshRequested(device=device, ticket=ticket):
+                self._states[device] = WAITING
+                self.counters.requests += 1
+                self._note("asked", device, ticket)
+            case Lost(device=device, ticket=ticket):
+                self._states[device] = AWAY
+                self._land(ticket)
+                self.counters.lost += 1
+                self._note("lost", device, ticket)
+            case Ready(device=device):
+                self._states[device] = IDLE
+                self._idle.add(device)
+                self._note("ready", device)
+            case Left(device=device):
+                self._states[device] = AWAY
+                self._idle.remove(device)
+                self._note("left", device)
+            case TimerFired(name=name):
+                del self.timers[name]
+                self._note(f"timer {name}")
+            case Started():
+                self._started = True
+                self._note("started")
+
+    # Actions ------------------------------------------------------------------------------------------------------
+
+    def _apply(self, action: Action) -> list[Effect]:
+        match action:
+            case Dispatch(device=device, order=order):
+                self._states[device] = self._next_state(device, action, PolicyError)
+                self._idle.remove(device)
+                self._tickets += 1
+                flight = Flight(
+                    device=device, ticket=self._tickets, base=self.version, order=order, versions=[self.version]
+                )
+                self.in_flight[flight.ticket] = flight
+                self._ticket_of[device] = flight.ticket
+                self._keep_version()
+                self.counters.dispatched += 1
+                self.counters.bytes_down += self.layout.bytes
+                self._note("dispatched", device, flight.ticket)
+                return [
+                    Assignment(
+                        device=device,
+                        ticket=flight.ticket,
+                        order=order,
+                        base=self.version,
+                        parameters=self.parameters,
+                    )
+                ]
+            case Commit(parameters=parameters, used=used):
+                return self._commit(parameters, used)
+            case Discard(ticket=ticket, reason=reason):
+                self._settle(ticket)
+                self.counters.discarded += 1
+                self._note(f"discarded ({reason})", None, ticket)
+                return [Settled(ticket=ticket, used=False)]
+            case SendFresh(device=device):
+                self._next_state(device, action, PolicyError)
+                flight = self.in_flight[self._ticket_of[device]]
+                newer = self.version > flight.versions[-1]
+                return [self._answer(flight, self.parameters if newer else None)]
+            case StopSoon(device=device):
+                self._next_state(device, action, PolicyError)
+                flight = self.in_flight[self._ticket_of[device]]
+                if flight.notified:
+                    raise PolicyError(f"device {device} was already told to stop ({self.journal.story(device)})")
+                flight.notified = True
+                self.counters.notices += 1
+                self._note("notified", device, flight.ticket)
+                return [StopNotice(device=device, ticket=flight.ticket)]
+            case SetTimer(name=name, after=after):
+                if name in self.timers or not after >= 0.0:
+                    raise PolicyError(f"timer {name!r} after {after} s: it is set already, or the time is negative")
+                self.timers[name] = self.now + after
+                return [TimerSet(name=name, at=self.timers[name])]
+            case Finish(reason=reason):
+                self.finished = reason
+                self._note(f"finished ({reason})")
+                return []
+
+    def _commit(self, parameters: Vector, used: tuple[int, ...]) -> list[Effect]:
+        if parameters.shape != self.parameters.shape:
+            raise PolicyError(f"a version of shape {parameters.shape} was committed, not {self.parameters.shape}")
+        if not np.isfinite(parameters).all():
+            raise Diverged(f"version {self.version + 1} is not finite: lower the learning rate or the mixing weight")
+        for ticket in used:
+            staleness = self.version - self._settle(ticket)
+            self.counters.staleness_sum += staleness
+            self.counters.staleness_max = max(self.counters.staleness_max, staleness)
+        self.counters.used += len(used)
+        self.parameters = frozen(parameters)
+        self.version += 1
+        self._note("committed")
+        return [Settled(ticket=ticket, used=True) for ticket in used]
+
+    def _settle(self, ticket: int) -> int:
+        """An update is used or given up once; returns its base."""
+        base = self.received.pop(ticket, None)
+        if base is None:
+            raise PolicyError(
+                f"ticket {ticket} is not a delivered update, or it was used before ({self.journal.story(None)})"
+            )
+        return base
+
+    def _answer(self, flight: Flight, parameters: Vector | None) -> FreshModel:
+        self._states[flight.device] = TRAINING
+        if parameters is not None:
+            flight.versions.append(self.version)
+            self._keep_version()
+            self.counters.answered += 1
+            self.counters.bytes_down += self.layout.bytes
+        self._note("answered" if parameters is not None else "nothing newer", flight.device, flight.ticket)
+        return FreshModel(
+            device=flight.device, ticket=flight.ticket, version=self.version, parameters=parameters
+        )
+
+    # Versions in use ----------------------------------------------------------------------------------------------
+
+    def kept(self, version: int) -> Vector:
+        """The parameters of a version that something in flight refers to."""
+        return self._kept[version]
+
+    @property
+    def kept_versions(self) -> int:
+        return len(self._kept)
+
+    def _keep_version(self) -> None:
+        self._kept[self.version] = self.parameters
+        self._references[self.version] = self._references.get(self.version, 0) + 1
+
+    def _land(self, ticket: int) -> None:
+        flight = self.in_flight.pop(ticket)
+        del self._ticket_of[flight.device]
+        for version in flight.versions:
+            self._references[version] -= 1
+            if not self._references[version]:
+                del self._references[version], self._kept[version]
+
+    def _note(self, what: str, device: int | None = None, ticket: int | None = None) -> None:
+        self.journal.write(self.now, what, device, ticket, self.version)
+
+    # Snapshots ----------------------------------------------------------------------------------------------------
+
+    _SAVED = ("version", "parameters", "now", "finished", "timers", "counters", "in_flight", "received", "state")
+
+    def snapshot(self) -> dict[str, Any]:
+        """Everything that the future depends on, as values that `core.snapshot.encode` understands."""
+        saved = {name: getattr(self, name) for name in self._SAVED}
+        return saved | {
+            "idle": self._idle.members(),
+            "states": np.frombuffer(bytes(self._states), dtype=np.uint8),
+            "random": self._random.bit_generator.state,
+            "tickets": self._tickets,
+            "started": self._started,
+            "kept": dict(self._kept),
+            "journal": list(self.journal.lines),
+        }
+
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        """Go on from a snapshot of a session with the same policy, devices and seed."""
+        for name in self._SAVED:
+            setattr(self, name, saved[name])
+        self.parameters = frozen(self.parameters)
+        self._kept = {version: frozen(parameters) for version, parameters in saved["kept"].items()}
+        if self.version in self._kept:
+            self.parameters = self._kept[self.version]
+        self._ticket_of = {flight.device: ticket for ticket, flight in self.in_flight.items()}
+        self._references = {}
+        for flight in self.in_flight.values():
+            for version in flight.versions:
+                self._references[version] = self._references.get(version, 0) + 1
+        self._idle = IdleSet(self.devices, saved["idle"])
+        self._states = bytearray(saved["states"])
+        self._random.bit_generator.state = saved["random"]
+        self._tickets = saved["tickets"]
+        self._started = saved["started"]
+        self.journal.lines = deque(saved["journal"], maxlen=JOURNAL_LINES)
+
+    @property
+    def snapshot_types(self) -> tuple[type[Any], ...]:
+        """The dataclasses that a snapshot holds beside the messages."""
+        return (Flight, Counters, self.policy.State)
+
+    def copied(self) -> dict[str, Any]:
+        """A snapshot that shares nothing with this session: for tests and for replays."""
+        tree, arrays = encode(self.snapshot())
+        copies = {name: array.copy() for name, array in arrays.items()}
+        return dict(decode(tree, copies, self.snapshot_types))
+
+
+def check_update(update: Update, flight: Flight, layout: Layout) -> None:
+    """What a delivered update must satisfy before it may touch the model; raises DeviceFault."""
+    who = f"device {flight.device}, ticket {flight.ticket}"
+    if (update.device, update.ticket, update.base) != (flight.device, flight.ticket, flight.base):
+        raise DeviceFault(f"{who}: the update says device {update.device}, ticket {update.ticket}, base {update.base}")
+    if update.samples < 0 or not 0 <= update.progress.slices <= flight.order.slices:
+        raise DeviceFault(f"{who}: the update claims {update.samples} samples, {update.progress.slices} slices")
+    if update.mask is not None and update.mask.chosen.shape != (layout.size,):
+        raise DeviceFault(f"{who}: the mask has shape {update.mask.chosen.shape}, not ({layout.size},)")
+    if isinstance(update.outcome, Done):  # numbers that are still to be computed are checked when they are
+        check_numbers(update.outcome().parameters, layout, who)
+
+
+def check_numbers(parameters: Vector, layout: Layout, who: str) -> None:
+    if parameters.shape != (layout.size,) or parameters.dtype != np.float32:
+        raise DeviceFault(f"{who}: parameters of shape {parameters.shape} {parameters.dtype}, not ({layout.size},)")
+    if not np.isfinite(parameters).all():
+        raise DeviceFault(f"{who}: the parameters are not finite")
+
+
+def counters_as_dict(counters: Counters) -> dict[str, int]:
+    return {each.name: getattr(counters, each.name) for each in fields(counters)}

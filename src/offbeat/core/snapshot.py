@@ -1,0 +1,82 @@
+"""Nested plain data and arrays, as a JSON tree beside named arrays: what checkpoints and the wire are made of.
+
+Only plain values, containers, numpy arrays and the dataclasses that the reader names are understood, so reading a
+foreign file can at worst fail: nothing in it is ever executed.
+"""
+
+import dataclasses
+from collections import deque
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from offbeat.core.errors import InvalidInput
+from offbeat.core.messages import Done, Order, Outcome, Progress, Update
+from offbeat.core.parameters import Mask
+
+Arrays = dict[str, npt.NDArray[Any]]
+MESSAGES: tuple[type[Any], ...] = (Order, Progress, Outcome, Update, Done, Mask)
+
+
+def encode(value: Any) -> tuple[Any, Arrays]:
+    """The JSON tree of a value and the arrays that it refers to; an array that occurs twice is stored once."""
+    arrays: Arrays = {}
+    names: dict[int, str] = {}
+
+    def tree(item: Any) -> Any:
+        if item is None or isinstance(item, bool | int | float | str):
+            return item
+        if isinstance(item, np.generic):
+            return item.item()
+        if isinstance(item, np.ndarray):
+            if id(item) not in names:
+                names[id(item)] = f"array-{len(names)}"
+                arrays[names[id(item)]] = item
+            return {"array": names[id(item)]}
+        if isinstance(item, list | deque):
+            return [tree(each) for each in item]
+        if isinstance(item, tuple):
+            return {"tuple": [tree(each) for each in item]}
+        if isinstance(item, set | frozenset):
+            return {"set": [tree(each) for each in sorted(item)]}
+        if isinstance(item, Mapping):
+            return {"map": [[key, tree(each)] for key, each in item.items()]}
+        if isinstance(item, Update):  # numbers that do not exist yet are made now: what is saved is complete
+            item = dataclasses.replace(item, outcome=Done(item.outcome()))
+        if dataclasses.is_dataclass(item) and not isinstance(item, type):
+            fields = {field.name: tree(getattr(item, field.name)) for field in dataclasses.fields(item)}
+            return {"type": type(item).__name__, "fields": fields}
+        raise TypeError(f"a snapshot cannot hold {type(item).__name__}: {item!r}")
+
+    return tree(value), arrays
+
+
+def decode(tree: Any, arrays: Mapping[str, npt.NDArray[Any]], types: Iterable[type[Any]] = ()) -> Any:
+    """The value of a tree made by `encode`; `types` are the dataclasses that may occur beside the messages."""
+    known = {kind.__name__: kind for kind in (*MESSAGES, *types)}
+
+    def value(item: Any) -> Any:
+        match item:
+            case list():
+                return [value(each) for each in item]
+            case {"array": str(name)}:
+                return arrays[name]
+            case {"tuple": items}:
+                return tuple(value(each) for each in items)
+            case {"set": items}:
+                return {value(each) for each in items}
+            case {"map": pairs}:
+                return {key: value(each) for key, each in pairs}
+            case {"type": str(name), "fields": fields}:
+                return known[name](**{key: value(each) for key, each in fields.items()})
+            case dict():
+                raise ValueError(f"unknown node {sorted(item)}")
+            case _:
+                return item
+
+    try:
+        return value(tree)
+    except (KeyError, TypeError, ValueError) as error:
+        raise InvalidInput(f"the snapshot cannot be read: {error}") from error

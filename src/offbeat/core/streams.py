@@ -1,0 +1,20 @@
+"""Random streams: one per (seed, role, keys), so that no draw depends on the order in which others were made."""
+
+import zlib
+from functools import lru_cache
+
+import numpy as np
+
+
+@lru_cache(maxsize=64)
+def _number(role: str) -> int:
+    return zlib.crc32(role.encode())
+
+
+def stream(seed: int, role: str, *keys: int) -> np.random.Generator:
+    """A generator that depends on nothing but its arguments, the same on every machine and in every process.
+
+    >>> float(stream(0, "batches", 3, 1).random()) == float(stream(0, "batches", 3, 1).random())
+    True
+    """
+    return np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(_number(role), *keys))))

@@ -1,0 +1,16 @@
+"""Data sets, and the ways to divide them over devices."""
+
+from offbeat.data.dataset import Dataset
+from offbeat.data.own import load_own
+from offbeat.data.partition import PARTITIONS, Partition, PartitionSettings
+from offbeat.data.registry import DATASETS, DatasetSettings
+
+__all__ = [
+    "DATASETS",
+    "PARTITIONS",
+    "Dataset",
+    "DatasetSettings",
+    "Partition",
+    "PartitionSettings",
+    "load_own",
+]

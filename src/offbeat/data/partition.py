@@ -1,0 +1,174 @@
+"""Who holds which training samples: the ways to divide a data set over devices.
+
+Each way is a settings class with `split(labels, devices, seed)`. Whatever the way, no sample is given out twice and
+every device gets at least one; only `Sizes` may leave samples over. Everything is arrays: a million devices are fine.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+import numpy as np
+from pydantic import Field
+
+from offbeat.core.errors import InvalidInput
+from offbeat.core.settings import Settings
+from offbeat.core.streams import stream
+from offbeat.data.dataset import Indices, Labels
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Partition:
+    """The training samples of every device, one device after the other in one array.
+
+    >>> partition = Partition.of([np.array([4, 2]), np.array([0])])
+    >>> partition.devices, partition.sizes.tolist(), partition.samples(0).tolist()
+    (2, [2, 1], [4, 2])
+    """
+
+    indices: Indices
+    offsets: Indices
+    """Device k holds indices[offsets[k]:offsets[k + 1]]."""
+
+    @classmethod
+    def of(cls, samples: Sequence[Indices]) -> "Partition":
+        """From the samples of each device, as in `Dataset.devices`."""
+        return cls(indices=np.concatenate(samples), offsets=_offsets(np.array([len(own) for own in samples])))
+
+    @property
+    def devices(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def sizes(self) -> Indices:
+        return np.diff(self.offsets)
+
+    def samples(self, device: int) -> Indices:
+        """The indices of one device's training samples (a view)."""
+        return self.indices[self.offsets[device] : self.offsets[device + 1]]
+
+
+class Iid(Settings):
+    """Shuffled and dealt in equal parts (sizes differ by one at most)."""
+
+    def split(self, labels: Labels, devices: int, seed: int) -> Partition:
+        _check_enough(len(labels), devices)
+        samples = stream(seed, "partition").permutation(len(labels))
+        return Partition(indices=samples, offsets=_even_cuts(len(labels), devices))
+
+
+class Dirichlet(Settings):
+    """Each class is divided over the devices in proportions drawn from Dirichlet(alpha): label and size skew."""
+
+    alpha: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.3
+    """Small: few classes per device; large: nearly iid."""
+
+    def split(self, labels: Labels, devices: int, seed: int) -> Partition:
+        _check_enough(len(labels), devices)
+        generator = stream(seed, "partition")
+        samples = generator.permutation(len(labels))
+        shuffled = labels[samples]
+        owners = np.empty(len(labels), dtype=np.int64)
+        for label in np.unique(labels):
+            members = np.flatnonzero(shuffled == label)
+            shares = generator.dirichlet(np.full(devices, self.alpha))
+            ends = np.floor(np.cumsum(shares)[:-1] * len(members))
+            owners[members] = np.searchsorted(ends, np.arange(len(members)), side="right")
+        return _grouped(samples, _fill_empty(owners, devices), devices)
+
+
+class Shards(Settings):
+    """Sorted by label, cut into devices x labels_per_device equal shards, of which each device is dealt that many."""
+
+    labels_per_device: Annotated[int, Field(gt=0)] = 2
+    """Shards per device. A shard that spans the border of two classes holds both."""
+
+    def split(self, labels: Labels, devices: int, seed: int) -> Partition:
+        _check_enough(len(labels), devices)
+        shards = devices * self.labels_per_device
+        if shards > len(labels):
+            raise InvalidInput(
+                f"devices = {devices} with labels_per_device = {self.labels_per_device} needs {shards} shards, "
+                f"and there are only {len(labels)} training samples."
+            )
+        generator = stream(seed, "partition")
+        samples = _by_label(generator.permutation(len(labels)), labels)
+        dealt = generator.permutation(shards) // self.labels_per_device
+        owners = np.repeat(dealt, np.diff(_even_cuts(len(labels), shards)))
+        return _grouped(samples, owners, devices)
+
+
+class Sizes(Settings):
+    """As many samples to each device as `sizes` says; what is left of the training samples is not used."""
+
+    sizes: Annotated[list[Annotated[int, Field(gt=0)]], Field(min_length=1)]
+    """The number of training samples of each device."""
+    disjoint_labels: bool = False
+    """Sort by label first, so that the devices' label sets overlap as little as the sizes allow."""
+
+    def split(self, labels: Labels, devices: int, seed: int) -> Partition:
+        if len(self.sizes) != devices:
+            raise InvalidInput(f"sizes lists {len(self.sizes)} devices and devices = {devices}: they must be equal.")
+        _check_enough(len(labels), devices)
+        total = sum(self.sizes)
+        if total > len(labels):
+            raise InvalidInput(f"sizes add up to {total}, and there are only {len(labels)} training samples.")
+        # Chosen before they are sorted: what is not used is then a random part of every class, not the last classes.
+        samples = stream(seed, "partition").permutation(len(labels))[:total]
+        if self.disjoint_labels:
+            samples = _by_label(samples, labels)
+        return Partition(indices=samples, offsets=_offsets(np.array(self.sizes)))
+
+
+PartitionSettings = Iid | Dirichlet | Shards | Sizes
+
+PARTITIONS: dict[str, type[PartitionSettings]] = {
+    "iid": Iid,
+    "dirichlet": Dirichlet,
+    "shards": Shards,
+    "sizes": Sizes,
+}
+
+
+def _check_enough(samples: int, devices: int) -> None:
+    if devices < 1:
+        raise InvalidInput(f"devices = {devices}: there must be at least one.")
+    if samples < devices:
+        raise InvalidInput(f"devices = {devices}, and there are only {samples} training samples: each needs one.")
+
+
+def _offsets(sizes: Indices) -> Indices:
+    return np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(sizes, dtype=np.int64)])
+
+
+def _even_cuts(samples: int, parts: int) -> Indices:
+    """Offsets of parts whose sizes differ by one at most."""
+    return np.arange(parts + 1) * samples // parts
+
+
+def _by_label(samples: Indices, labels: Labels) -> Indices:
+    """Sorted by label; within a label the order stays."""
+    return samples[np.argsort(labels[samples], kind="stable")]
+
+
+def _grouped(samples: Indices, owners: Indices, devices: int) -> Partition:
+    """The partition in which samples[i] belongs to owners[i]."""
+    sizes = np.bincount(owners, minlength=devices)
+    return Partition(indices=samples[np.argsort(owners, kind="stable")], offsets=_offsets(sizes))
+
+
+def _fill_empty(owners: Indices, devices: int) -> Indices:
+    """The owners after each empty device got one sample, always from the device that is then the largest.
+
+    Count each device's samples 0, 1, 2, ...: the largest device is the one with the highest count, so taking from the
+    largest again and again is taking the samples with the highest counts. With at least as many samples as devices,
+    none of those is the first of its device (which counts 0), so no device is emptied.
+    """
+    sizes = np.bincount(owners, minlength=devices)
+    empty = np.flatnonzero(sizes == 0)
+    grouped = np.argsort(owners, kind="stable")
+    counts = np.empty_like(owners)
+    counts[grouped] = np.arange(len(owners)) - _offsets(sizes)[owners[grouped]]
+    filled = owners.copy()
+    filled[np.argsort(-counts, kind="stable")[: len(empty)]] = empty
+    return filled

@@ -1,0 +1,275 @@
+"""Many devices trained at once: the weights of all clients stacked into one tensor per layer.
+
+Small dense networks spend their time in the overhead of each operation, not in arithmetic. Stacked, one batched matrix
+product does a layer of all clients, forward and backward are written out by hand, and the SGD update is part of the
+product that would have made the gradient. On one core, 10 clients of 600 samples on the mlp train about 6 times as fast
+as in a plain PyTorch loop.
+
+Each client sees exactly the batches that `TorchTrainer` would give it. Sums run in another order, so parameters agree
+with it to about 1e-5 (relative to their scale) per epoch and not to the bit; who else is in the stack matters as little.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import nn
+
+from offbeat.core.errors import InvalidInput
+from offbeat.core.parameters import Entry, Vector, frozen
+from offbeat.device.batches import Indices
+from offbeat.device.trainer import TorchTrainer
+from offbeat.device.work import Job, Work
+
+MOST_CLIENTS = 64
+MOST_BYTES = 256 * 2**20
+"""Of one stack: more clients than that wait for the next one."""
+
+Activation = Callable[[torch.Tensor], torch.Tensor]
+Derivative = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+"""From the gradient behind an activation, and its output, to the gradient before it."""
+
+
+def _relu_backward(gradient: torch.Tensor, output: torch.Tensor) -> torch.Tensor:
+    result: torch.Tensor = torch.ops.aten.threshold_backward(gradient, output, 0.0)
+    return result
+
+
+ACTIVATIONS: dict[type[nn.Module], tuple[Activation, Derivative]] = {
+    nn.ReLU: (torch.relu, _relu_backward),
+    nn.Tanh: (torch.tanh, torch.ops.aten.tanh_backward),
+    nn.Sigmoid: (torch.sigmoid, torch.ops.aten.sigmoid_backward),
+}
+
+
+def stackable(model: nn.Module) -> bool:
+    """Whether the model is a plain chain of dense layers and activations, all trained."""
+    if type(model) is not nn.Sequential:
+        return False
+    kinds = [type(layer) for layer in model]
+    dense = [layer for layer in model if type(layer) is nn.Linear]
+    return (
+        bool(dense)
+        and all(kind in ACTIVATIONS or kind in (nn.Linear, nn.Flatten, nn.Identity) for kind in kinds)
+        and nn.Flatten not in kinds[kinds.index(nn.Linear) :]
+        and all(layer.start_dim == 1 and layer.end_dim == -1 for layer in model if isinstance(layer, nn.Flatten))
+        and len(set(dense)) == len(dense)
+        and all(parameter.requires_grad for parameter in model.parameters())
+    )
+
+
+class StackedTrainer:
+    """Trains stacks of clients on the model, data and batches of a `TorchTrainer`."""
+
+    def __init__(self, trainer: TorchTrainer) -> None:
+        if not stackable(trainer.model):
+            raise InvalidInput("only a chain of dense layers and activations, all trained, can be trained stacked.")
+        self._layout = trainer.layout
+        self._batches = trainer.batches
+        self._x = trainer.batches.x.reshape(len(trainer.batches.x), -1)
+        layers = list(trainer.model.named_modules(remove_duplicate=False))[1:]  # the first is the chain itself
+        self._chain = [(name, layer) for name, layer in layers if not isinstance(layer, nn.Flatten | nn.Identity)]
+        self._first_dense = next(i for i, (_, layer) in enumerate(self._chain) if isinstance(layer, nn.Linear))
+
+    def train_many(self, jobs: Sequence[Job]) -> list[Work]:
+        """What `TorchTrainer.train` makes of each job, within float tolerance, in the order of the jobs."""
+        works: dict[int, Work] = {}
+        for stack in self._stacks(jobs):
+            works.update(zip(stack, self._train([jobs[i] for i in stack]), strict=True))
+        return [works[i] for i in range(len(jobs))]
+
+    def _stacks(self, jobs: Sequence[Job]) -> Iterator[list[int]]:
+        """Positions of jobs that are trained together, longest first: those still active are always a prefix."""
+        groups: dict[tuple[int | None, float], list[int]] = defaultdict(list)
+        for i, job in enumerate(jobs):
+            if job.order.unit != "epoch":
+                raise InvalidInput(
+                    f"slices of unit {job.order.unit!r} are not available with this trainer yet: use 'epoch'."
+                )
+            groups[job.order.batch_size, job.order.momentum].append(i)
+        for group in groups.values():
+            group.sort(key=lambda i: (self._steps(jobs[i]), self._width(jobs[i])), reverse=True)
+            fit = MOST_BYTES // max(self._bytes(jobs[i]) for i in group)
+            count = max(1, min(MOST_CLIENTS, fit))
+            yield from (group[start : start + count] for start in range(0, len(group), count))
+
+    def _steps(self, job: Job) -> int:
+        return (job.last - job.first) * self._batches.steps(job.device, job.order.batch_size)
+
+    def _width(self, job: Job) -> int:
+        """Samples in the job's largest batch."""
+        samples = len(self._batches.partition.samples(job.device))
+        return min(samples, job.order.batch_size or samples)
+
+    def _bytes(self, job: Job) -> int:
+        model = 4 * 4 * self._layout.size  # vector, weights, velocity, anchor
+        plan = (8 + 8 + 4 + 4) * self._steps(job)  # index, label, scale and loss of each sample
+        return model + self._width(job) * (plan + 4 * self._x.shape[1])
+
+    def _train(self, jobs: Sequence[Job]) -> list[Work]:
+        """One stack; the jobs share batch size and momentum and come with the most steps first."""
+        index, share = self._schedule(jobs)
+        steps, clients, width = index.shape
+        labels = torch.from_numpy(self._batches.y.take(index)).unsqueeze(3)
+        everyone = {entry.name: _Parameter.of(jobs, entry) for entry in self._layout.entries}
+        rates = np.array([job.order.learning_rate for job in jobs], dtype=np.float32).reshape(-1, 1)
+        # With momentum the velocity takes up the gradient itself, without it the weights take up -rate x gradient.
+        scale = torch.from_numpy(share if jobs[0].order.momentum else share * -rates).unsqueeze(3)
+        likelihood = torch.zeros(steps, clients, width, 1)
+        x = np.empty((clients, width, self._x.shape[1]), dtype=np.float32)
+        remaining = [self._steps(job) for job in jobs]
+        active, parameters = clients, everyone
+        for t in range(steps):
+            if remaining[active - 1] <= t:
+                active = sum(count > t for count in remaining)
+                parameters = {name: parameter.first(active) for name, parameter in everyone.items()}
+            np.take(self._x, index[t, :active], axis=0, out=x[:active], mode="clip")
+            outputs = self._forward(parameters, torch.from_numpy(x[:active]))
+            logarithms = torch.log_softmax(outputs[-1], 2)
+            torch.gather(logarithms, 2, labels[t, :active], out=likelihood[t, :active])
+            gradient = logarithms.exp_()  # softmax, less one at the label: the derivative of cross-entropy
+            gradient.scatter_add_(2, labels[t, :active], torch.full((active, width, 1), -1.0))
+            self._backward(parameters, outputs, gradient.mul_(scale[t, :active]))
+        losses = -(likelihood.squeeze(3).numpy() * (share > 0)).sum(axis=(0, 2), dtype=np.float64)
+        return [
+            Work(
+                parameters=self._row(everyone, "value", c),
+                momentum=self._row(everyone, "velocity", c) if job.order.momentum else None,
+                steps=job.work.steps + remaining[c],
+                loss_sum=job.work.loss_sum + float(losses[c]),
+                seen=job.work.seen + int(np.count_nonzero(share[:, c])),
+            )
+            for c, job in enumerate(jobs)
+        ]
+
+    def _schedule(self, jobs: Sequence[Job]) -> tuple[Indices, Vector]:
+        """For each (step, client, place in the batch): which sample, and its share in the batch's mean (0: padding)."""
+        width = max(1, *(self._width(job) for job in jobs))
+        shape = (self._steps(jobs[0]), len(jobs), width)
+        index, share = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.float32)
+        for c, job in enumerate(jobs):
+            t = 0
+            for k in range(job.first, job.last):
+                samples = self._batches.order(job.device, job.ticket, k, job.order.batch_size)
+                full, rest = divmod(len(samples), width)
+                index[t : t + full, c] = samples[: full * width].reshape(full, width)
+                share[t : t + full, c] = 1 / width
+                t += full
+                if rest:
+                    index[t, c, :rest] = samples[-rest:]
+                    share[t, c, :rest] = 1 / rest
+                    t += 1
+        return index, share
+
+    def _forward(self, parameters: "_Parameters", x: torch.Tensor) -> list[torch.Tensor]:
+        """The input, then the output of each layer of the chain."""
+        outputs = [x]
+        for name, layer in self._chain:
+            if isinstance(layer, nn.Linear):
+                weight = parameters[f"{name}.weight"].value.transpose(1, 2)
+                bias = parameters.get(f"{name}.bias")
+                product = (
+                    torch.bmm(outputs[-1], weight) if bias is None else torch.baddbmm(bias.value, outputs[-1], weight)
+                )
+                outputs.append(product)
+            else:
+                outputs.append(ACTIVATIONS[type(layer)][0](outputs[-1]))
+        return outputs
+
+    def _backward(self, parameters: "_Parameters", outputs: list[torch.Tensor], gradient: torch.Tensor) -> None:
+        """Walk back through the chain and update each dense layer as soon as nothing needs its old weights any more."""
+        for i in range(len(self._chain) - 1, self._first_dense - 1, -1):
+            name, layer = self._chain[i]
+            if isinstance(layer, nn.Linear):
+                behind = gradient
+                weight = parameters[f"{name}.weight"]
+                if i > self._first_dense:
+                    gradient = torch.bmm(behind, weight.value)
+                weight.descend(behind.transpose(1, 2), outputs[i])
+                if f"{name}.bias" in parameters:
+                    parameters[f"{name}.bias"].descend(torch.ones(behind.shape[0], 1, behind.shape[1]), behind)
+            else:
+                gradient = ACTIVATIONS[type(layer)][1](gradient, outputs[i + 1])
+
+    def _row(self, parameters: "_Parameters", part: str, client: int) -> Vector:
+        """One client's flat vector."""
+        rows = [getattr(parameters[entry.name], part)[client].reshape(-1) for entry in self._layout.entries]
+        return frozen(torch.cat(rows).numpy())
+
+
+@dataclass(frozen=True, slots=True)
+class _Parameter:
+    """One tensor of the model in all clients of a stack, shaped (client, rows, columns), and how SGD moves it.
+
+    What no client of the stack needs is None. `decay` and `prox` are scaled as the gradient is (see `_train`).
+    """
+
+    value: torch.Tensor
+    rate: torch.Tensor
+    velocity: torch.Tensor | None
+    decay: torch.Tensor | None
+    prox: torch.Tensor | None
+    anchor: torch.Tensor | None
+    momentum: float
+
+    @classmethod
+    def of(cls, jobs: Sequence[Job], entry: Entry) -> "_Parameter":
+        def stacked(vectors: Iterable[Vector]) -> torch.Tensor:
+            rows = np.stack([vector[entry.span] for vector in vectors])
+            return torch.from_numpy(rows).view(len(jobs), -1, entry.shape[-1])
+
+        def per_client(numbers: Iterable[float]) -> torch.Tensor:
+            return torch.tensor(list(numbers)).view(-1, 1, 1)
+
+        orders = [job.order for job in jobs]
+        momentum = orders[0].momentum
+        rate = per_client(order.learning_rate for order in orders)
+        scale = 1.0 if momentum else -rate
+        prox = any(order.prox for order in orders)
+        zero = np.zeros(entry.offset + entry.size, dtype=np.float32)
+        return cls(
+            value=stacked(job.work.parameters for job in jobs),
+            rate=rate,
+            velocity=stacked(zero if job.work.momentum is None else job.work.momentum for job in jobs)
+            if momentum
+            else None,
+            decay=scale * per_client(o.weight_decay for o in orders) if any(o.weight_decay for o in orders) else None,
+            prox=scale * per_client(order.prox for order in orders) if prox else None,
+            anchor=stacked(job.anchor for job in jobs) if prox else None,
+            momentum=momentum,
+        )
+
+    def first(self, clients: int) -> "_Parameter":
+        """The same memory, for the first clients only."""
+
+        def cut(tensor: torch.Tensor | None) -> torch.Tensor | None:
+            return None if tensor is None else tensor[:clients]
+
+        return replace(
+            self,
+            value=self.value[:clients],
+            rate=self.rate[:clients],
+            velocity=cut(self.velocity),
+            decay=cut(self.decay),
+            prox=cut(self.prox),
+            anchor=cut(self.anchor),
+        )
+
+    def descend(self, left: torch.Tensor, right: torch.Tensor) -> None:
+        """One step of SGD; the gradient, scaled as `_train` says, is the product left x right."""
+        pull: list[torch.Tensor] = []
+        if self.decay is not None:
+            pull.append(self.value * self.decay)
+        if self.prox is not None:
+            pull.append((self.value - self.anchor) * self.prox)
+        target = self.value if self.velocity is None else self.velocity
+        target.baddbmm_(left, right, beta=1.0 if self.velocity is None else self.momentum)
+        for term in pull:
+            target.add_(term)
+        if self.velocity is not None:
+            self.value.addcmul_(self.velocity, self.rate, value=-1.0)
+
+
+_Parameters = dict[str, _Parameter]

@@ -1,0 +1,193 @@
+"""The torch trainer: does slices of local work on one device after another, the same bits every time.
+
+It owns a private copy of the model whose parameters and buffers are views into one flat vector, so that loading and
+saving a model is one copy. A trainer is used by one thread, in the process that made it.
+
+Measured against a plain loop with `torch.optim.SGD` (one core, batch 32): mlp 1.4x, LeNet-5 1.3x, cnn-small 1.6x, cnn
+1.0x. What gave it: the slice's samples gathered by one `numpy.take`, `autograd.grad` with one `_foreach_` update instead
+of an optimizer object, and channels-last input for networks with max-pooling, whose kernel is vectorised over channels
+(without pooling channels-last is 5-10 % slower, so `cnn` does without). Gradients as views into one flat vector were
+slower: autograd then accumulates into them instead of handing them over.
+"""
+
+import copy
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+from torch.nn import functional
+
+from offbeat.core.errors import InvalidInput
+from offbeat.core.parameters import Vector, frozen
+from offbeat.core.streams import stream
+from offbeat.device.batches import Batches, Indices, Partition
+from offbeat.device.work import Evaluation, Job, Work
+from offbeat.models import layout_of, tensors_of, vector_of
+
+EVALUATION_BATCH = 512
+GATHERED = 4096
+"""Samples that are gathered at a time: a whole slice of most devices, and bounded memory for the largest."""
+
+Tensors = Sequence[torch.Tensor]
+
+
+class TorchTrainer:
+    """Trains and evaluates one model on the devices' data with SGD and cross-entropy.
+
+    Making one sets torch to a single thread for the whole process: only then are results the same to the last bit on
+    every machine with the same torch, and small models train faster that way.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        x: npt.ArrayLike | torch.Tensor,
+        y: npt.ArrayLike | torch.Tensor,
+        partition: Partition,
+        seed: int,
+    ) -> None:
+        torch.set_num_threads(1)
+        self.batches = Batches(x, y, partition, seed)
+        self.model = copy.deepcopy(model).float().train()
+        self.layout = layout_of(self.model)
+        self._vector = vector_of(self.model).copy()
+        tensors = tensors_of(self.model)
+        flat = torch.from_numpy(self._vector)
+        for entry in self.layout.entries:
+            tensors[entry.name].data = flat[entry.span].view(entry.shape)
+        self._trained = [tensors[entry.name] for entry in self.layout.entries if entry.trained]
+        self._weights = [parameter.detach() for parameter in self._trained]
+        """The same memory as `_trained`, outside autograd, so that it may be updated in place."""
+        self._counters = [(b, b.clone()) for b in self.model.buffers() if not b.is_floating_point()]
+        self._channels_last = _takes_channels_last(self.model, self.batches.x)
+
+    def train(self, job: Job) -> Work:
+        """Slices `job.first` to `job.last - 1`. Cutting an order into several jobs changes no bit of the result.
+
+        PyTorch's SGD: v <- momentum v + g,  w <- w - learning_rate v, where g is the gradient of
+        cross-entropy + weight_decay/2 ||w||^2 + prox/2 ||w - anchor||^2. Integer buffers start afresh in every job.
+        """
+        order = job.order
+        if order.unit != "epoch":
+            raise InvalidInput(f"slices of unit {order.unit!r} are not available with this trainer yet: use 'epoch'.")
+        self._load(job.work.parameters)
+        momentum = _start_of(job.work.momentum, self.layout.trained_size) if order.momentum else None
+        velocity = [] if momentum is None else self._views(momentum)
+        anchor = self._views(job.anchor.copy()) if order.prox else []
+        steps, loss_sum, seen = job.work.steps, job.work.loss_sum, job.work.seen
+        with torch.random.fork_rng(devices=[]):
+            for k in range(job.first, job.last):
+                self._seed_dropout("dropout", job.device, job.ticket, k)
+                samples = self.batches.order(job.device, job.ticket, k, order.batch_size)
+                for x, y in self._gather(samples, order.batch_size):
+                    loss, gradients = self._loss_and_gradients(x, y)
+                    if order.weight_decay:
+                        gradients = torch._foreach_add(gradients, self._weights, alpha=order.weight_decay)
+                    if order.prox:
+                        drift = torch._foreach_sub(self._weights, anchor)
+                        gradients = torch._foreach_add(gradients, drift, alpha=order.prox)
+                    if order.momentum:
+                        torch._foreach_mul_(velocity, order.momentum)
+                        torch._foreach_add_(velocity, gradients)
+                        gradients = velocity
+                    torch._foreach_add_(self._weights, gradients, alpha=-order.learning_rate)
+                    steps += 1
+                    loss_sum += loss * len(y)
+                    seen += len(y)
+        return Work(
+            parameters=frozen(self._vector.copy()),
+            momentum=None if momentum is None else frozen(momentum),
+            steps=steps,
+            loss_sum=loss_sum,
+            seen=seen,
+        )
+
+    def evaluate(
+        self, parameters: Vector, x: npt.ArrayLike | torch.Tensor, y: npt.ArrayLike | torch.Tensor
+    ) -> Evaluation:
+        """Mean loss and accuracy over all of these samples, in evaluation mode."""
+        inputs, labels = np.asarray(x, dtype=np.float32), np.asarray(y, dtype=np.int64)
+        self._load(parameters)
+        self.model.eval()
+        loss, correct = 0.0, 0
+        try:
+            with torch.inference_mode():
+                for start in range(0, len(labels), EVALUATION_BATCH):
+                    batch = slice(start, start + EVALUATION_BATCH)
+                    target = torch.from_numpy(labels[batch].copy())
+                    output = self.model(self._input(inputs[batch].copy()))
+                    loss += functional.cross_entropy(output, target, reduction="sum").item()
+                    correct += int((output.argmax(1) == target).sum())
+        finally:
+            self.model.train()
+        return Evaluation(accuracy=correct / len(labels), loss=loss / len(labels))
+
+    def loss_and_gradient(
+        self, parameters: Vector, device: int, ticket: int, k: int, batch_size: int | None
+    ) -> tuple[float, Vector]:
+        """Of one random batch of the device's data; the gradient is zero where nothing is trained."""
+        self._load(parameters)
+        chosen = self.batches.probe(device, ticket, k, batch_size)
+        with torch.random.fork_rng(devices=[]):
+            self._seed_dropout("probe-dropout", device, ticket, k)
+            ((x, y),) = self._gather(chosen, None)
+            loss, gradients = self._loss_and_gradients(x, y)
+        flat = np.zeros(self.layout.size, dtype=np.float32)
+        for target, gradient in zip(self._views(flat), gradients, strict=True):
+            target.copy_(gradient)
+        return loss, frozen(flat)
+
+    def _load(self, parameters: Vector) -> None:
+        np.copyto(self._vector, parameters)
+        for counter, start in self._counters:
+            counter.copy_(start)
+
+    def _views(self, vector: Vector) -> list[torch.Tensor]:
+        """The vector's trained elements, each part as a tensor of its parameter's shape in the same memory."""
+        flat = torch.from_numpy(vector)
+        return [flat[entry.span].view(entry.shape) for entry in self.layout.entries if entry.trained]
+
+    def _seed_dropout(self, role: str, *keys: int) -> None:
+        torch.default_generator.manual_seed(int(stream(self.batches.seed, role, *keys).integers(2**63)))
+
+    def _gather(self, samples: Indices, batch_size: int | None) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """These samples in this order, cut into batches."""
+        size = batch_size or max(1, len(samples))
+        block = max(1, GATHERED // size) * size
+        for start in range(0, len(samples), block):
+            chosen = samples[start : start + block]
+            x = self._input(self.batches.x.take(chosen, axis=0))
+            y = torch.from_numpy(self.batches.y.take(chosen))
+            yield from zip(x.split(size), y.split(size), strict=True)
+
+    def _input(self, x: npt.NDArray[np.float32]) -> torch.Tensor:
+        tensor = torch.from_numpy(x)
+        return tensor.to(memory_format=torch.channels_last) if self._channels_last else tensor
+
+    def _loss_and_gradients(self, x: torch.Tensor, y: torch.Tensor) -> tuple[float, Tensors]:
+        loss = functional.cross_entropy(self.model(x), y)
+        # A parameter that the loss does not reach has a gradient of zero, not None.
+        return loss.item(), torch.autograd.grad(loss, self._trained, allow_unused=True, materialize_grads=True)
+
+
+def _start_of(momentum: Vector | None, size: int) -> Vector:
+    """A velocity of one's own to go on with: zero before the first step."""
+    return np.zeros(size, dtype=np.float32) if momentum is None else momentum.copy()
+
+
+def _takes_channels_last(model: nn.Module, x: npt.NDArray[np.float32]) -> bool:
+    """Whether channels-last input is faster, and works at all: `view` after a convolution refuses it."""
+    if x.ndim != 4 or not any(isinstance(module, nn.MaxPool2d) for module in model.modules()):
+        return False
+    trial = torch.zeros(2, *x.shape[1:]).to(memory_format=torch.channels_last)
+    model.eval()
+    try:
+        with torch.no_grad():
+            model(trial)
+    except RuntimeError:
+        return False
+    finally:
+        model.train()
+    return True

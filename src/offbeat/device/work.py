@@ -1,0 +1,45 @@
+"""What a trainer is given and gives back: the numbers of a local run between two slices."""
+
+from dataclasses import dataclass
+
+from offbeat.core.messages import Order
+from offbeat.core.parameters import Vector
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Work:
+    """The numeric state of a local run: enough to go on with the next slice as if it had never paused."""
+
+    parameters: Vector
+    momentum: Vector | None = None
+    """The SGD velocity, over the trained elements only; None before the first step or without momentum."""
+    steps: int = 0
+    loss_sum: float = 0.0
+    """Sum of the training loss over the samples seen."""
+    seen: int = 0
+
+    @property
+    def loss(self) -> float:
+        return self.loss_sum / self.seen if self.seen else float("nan")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Job:
+    """Slices `first` to `last - 1` of one order on one device, starting from `work`."""
+
+    device: int
+    ticket: int
+    order: Order
+    first: int
+    last: int
+    work: Work
+    anchor: Vector
+    """The base model of the order, which the proximal term pulls towards."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """How good a model is on the held-out data."""
+
+    accuracy: float
+    loss: float

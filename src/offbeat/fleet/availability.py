@@ -1,0 +1,104 @@
+"""When devices are there at all: always, or on and off in turn, each device with a phase of its own."""
+
+import math
+from typing import Literal, Protocol, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field
+
+from offbeat.core.settings import Settings
+from offbeat.core.streams import stream
+from offbeat.fleet.workload import Floats, Workload
+
+Times = TypeVar("Times", float, Floats)
+
+
+class Availability(Protocol):
+    """Which devices are there at a time."""
+
+    @property
+    def always(self) -> bool:
+        """Nobody ever leaves, so nobody need ask."""
+
+    def present(self, at: float) -> npt.NDArray[np.bool_]:
+        """Who is there, over all devices."""
+
+    def available(self, device: int, at: float) -> bool: ...
+
+    def next_change(self, device: int, at: float) -> float:
+        """When the device next comes or goes: strictly after `at`, inf if never."""
+
+
+class Always:
+    """Every device is there all the time."""
+
+    always = True
+
+    def __init__(self, devices: int) -> None:
+        self.devices = devices
+
+    def present(self, at: float) -> npt.NDArray[np.bool_]:
+        return np.ones(self.devices, dtype=bool)
+
+    def available(self, device: int, at: float) -> bool:
+        return True
+
+    def next_change(self, device: int, at: float) -> float:
+        return math.inf
+
+
+class OnOff:
+    """Cycle k of a device begins at k * period - phase: it comes then, and goes `on` seconds later.
+
+    These two expressions are the truth. A state is found by comparing the time with the very numbers that `next_change`
+    returns, never by a remainder, which round-off may put on the wrong side of a change.
+    """
+
+    always = False
+
+    def __init__(self, on: float, off: float, phases: Floats) -> None:
+        self.on = on
+        self.period = on + off
+        self.phases = phases
+
+    def _comes(self, cycle: Times, phase: Times) -> Times:
+        return cycle * self.period - phase
+
+    def _cycle(self, at: float, phase: Times) -> Times:
+        """The cycle that the time lies in; the division may miss by one, so it is put right."""
+        cycle = (at + phase) // self.period
+        cycle = cycle - (self._comes(cycle, phase) > at)
+        return cycle + (self._comes(cycle + 1, phase) <= at)
+
+    def present(self, at: float) -> npt.NDArray[np.bool_]:
+        return at < self._comes(self._cycle(at, self.phases), self.phases) + self.on
+
+    def available(self, device: int, at: float) -> bool:
+        phase = self.phases.item(device)
+        return at < self._comes(self._cycle(at, phase), phase) + self.on
+
+    def next_change(self, device: int, at: float) -> float:
+        phase = self.phases.item(device)
+        cycle = self._cycle(at, phase)
+        goes = self._comes(cycle, phase) + self.on
+        return goes if at < goes else self._comes(cycle + 1, phase)
+
+
+class AvailabilitySettings(Settings):
+    """Whether devices come and go."""
+
+    name: Literal["always", "on-off"] = "always"
+    """Either "always", or "on-off": on_seconds there, off_seconds away, in turn, each device from a random point on."""
+    # The limits keep both parts of a cycle far above the round-off of any time that a run can reach.
+    on_seconds: float = Field(600.0, ge=0.001, le=1e9)
+    """How long a device stays."""
+    off_seconds: float = Field(300.0, ge=0.001, le=1e9)
+    """How long it stays away."""
+
+    def build(self, workload: Workload) -> Availability:
+        if self.name == "always":
+            return Always(workload.devices)
+        period = self.on_seconds + self.off_seconds
+        phases = stream(workload.seed, "availability").uniform(0.0, period, workload.devices)
+        return OnOff(self.on_seconds, self.off_seconds, phases)

@@ -1,0 +1,126 @@
+"""How long an order takes on a device: the interface, and the fleets whose devices keep one speed for the whole run.
+
+A fleet is arrays over devices. `slice_seconds` is called once per simulated order, so it reads single numbers with
+`ndarray.item`, which gives a plain float several times faster than indexing does.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import numpy as np
+from pydantic import Field
+
+from offbeat.core.errors import InvalidInput
+from offbeat.core.messages import Order
+from offbeat.core.settings import Settings
+from offbeat.core.streams import stream
+from offbeat.fleet.links import NOTHING_MEASURED
+from offbeat.fleet.workload import Floats, Workload
+
+
+class Speeds(ABC):
+    """How long each device takes."""
+
+    measured_links: Mapping[str, Floats] = NOTHING_MEASURED
+    """What is known of the devices' links together with their speeds (from a trace), by the name of the setting."""
+
+    @abstractmethod
+    def slice_seconds(self, device: int, ticket: int, order: Order) -> Sequence[float]:
+        """Seconds for each of the order's slices; depends on nothing but the seed and the arguments."""
+
+
+class FleetSettings(Settings):
+    """The base of all fleets."""
+
+    name: str
+
+    @abstractmethod
+    def build(self, workload: Workload) -> Speeds:
+        """The speeds of this fleet's devices."""
+
+
+def batch_of(order: Order, samples: int) -> int:
+    """Samples in one step of the order: a device cannot put more into a batch than it holds."""
+    return samples if order.batch_size is None else min(order.batch_size, samples)
+
+
+def share_of_epoch(order: Order, samples: int, layers: int) -> float:
+    """Which part of a pass over the device's data one slice of the order is.
+
+    >>> share_of_epoch(Order(unit="layer", batch_size=25), samples=100, layers=5)
+    0.05
+    """
+    return 1.0 if order.unit == "epoch" else batch_of(order, samples) / samples / layers
+
+
+class FixedSpeeds(Speeds):
+    """Every device always takes the same time for an epoch."""
+
+    def __init__(
+        self, epoch_seconds: Floats, workload: Workload, measured_links: Mapping[str, Floats] = NOTHING_MEASURED
+    ) -> None:
+        self.epoch_seconds = epoch_seconds
+        self.samples = workload.timed_samples
+        self.layers = workload.layers
+        self.measured_links = measured_links
+
+    def slice_seconds(self, device: int, ticket: int, order: Order) -> Sequence[float]:
+        share = share_of_epoch(order, self.samples.item(device), self.layers)
+        return [self.epoch_seconds.item(device) * share] * order.slices
+
+
+class CostSettings(FleetSettings):
+    """The base of fleets that time a device by its slowness: 1 for the fastest, 2 if it takes twice as long."""
+
+    epoch_seconds: float = Field(1.0, gt=0, allow_inf_nan=False)
+    """Seconds of one pass over the data on the fastest device (not used if cost is "flops")."""
+    cost: Literal["seconds", "samples", "flops"] = "seconds"
+    """What an epoch takes: "seconds": epoch_seconds x slowness, whatever the device's data; "samples": the same, times
+    its samples / the mean; "flops": what the model's operations take at `gflops`, x slowness."""
+    gflops: float = Field(1.0, gt=0, allow_inf_nan=False)
+    """10^9 operations per second that the fastest device does (used if cost is "flops")."""
+
+    def epoch_times(self, workload: Workload, slowness: Floats) -> Floats:
+        """Seconds of one epoch on each device."""
+        if self.cost != "flops":
+            return self.scaled(workload, self.epoch_seconds * slowness)
+        if workload.flops_per_sample <= 0:
+            raise InvalidInput(
+                "fleet.cost is 'flops', but the operations of this model are unknown: use 'seconds' or 'samples'."
+            )
+        return workload.flops_per_sample * workload.timed_samples / (self.gflops * 1e9) * slowness
+
+    def scaled(self, workload: Workload, seconds: Floats) -> Floats:
+        """Seconds of an epoch over the mean amount of data, scaled to what each device holds if that counts."""
+        if self.cost != "samples":
+            return seconds
+        share: Floats = workload.timed_samples / workload.timed_samples.mean()
+        return seconds * share
+
+
+class RatioFleet(CostSettings):
+    """Epoch times uniform between the fastest device's and `ratio` times that (FedASMU: 5, 110, 440)."""
+
+    name: Literal["ratio"] = "ratio"
+    ratio: float = Field(5.0, ge=1, allow_inf_nan=False)
+    """How many times longer the slowest device takes than the fastest."""
+
+    def build(self, workload: Workload) -> Speeds:
+        slowness = stream(workload.seed, "slowness").uniform(1.0, self.ratio, workload.devices)
+        return FixedSpeeds(self.epoch_times(workload, slowness), workload)
+
+
+class ParetoFleet(CostSettings):
+    """Heavy-tailed epoch times: Pareto distributed, a few devices far slower than the rest (SEAFL sec. VI)."""
+
+    name: Literal["pareto"] = "pareto"
+    shape: float = Field(1.5, gt=0, allow_inf_nan=False)
+    """The tail: P(slowness > x) = x^-shape, so a smaller shape means more very slow devices."""
+    most: float = Field(100.0, ge=1)
+    """The greatest slowness; greater ones are cut down to it (inf: no limit)."""
+
+    def build(self, workload: Workload) -> Speeds:
+        # numpy's "pareto" is the Lomax distribution, which starts at 0.
+        slowness = 1.0 + stream(workload.seed, "slowness").pareto(self.shape, workload.devices)
+        return FixedSpeeds(self.epoch_times(workload, np.minimum(slowness, self.most)), workload)

@@ -1,0 +1,150 @@
+"""Fleets in which the same order may take longer or shorter the next time: Zipf, exponential and Bernoulli.
+
+Every draw comes from the stream of its device and ticket, so it does not depend on which orders were timed before.
+"""
+
+from collections.abc import Sequence
+from typing import Annotated, Literal, Self, cast
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from offbeat.core.errors import InvalidInput
+from offbeat.core.messages import Order
+from offbeat.core.streams import stream
+from offbeat.fleet.speeds import CostSettings, FleetSettings, Speeds, batch_of, share_of_epoch
+from offbeat.fleet.workload import Floats, Workload
+
+Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Success = Annotated[float, Field(gt=0, le=1)]
+Delay = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+def per_device(key: str, value: float | Sequence[float], devices: int) -> Floats:
+    """A setting that is one number for all devices, or one for each."""
+    if isinstance(value, float):
+        return np.full(devices, value)
+    if len(value) != devices:
+        raise InvalidInput(f"fleet.{key} has {len(value)} values for {devices} devices: give one value per device.")
+    return np.array(value, dtype=np.float64)
+
+
+class ZipfSpeeds(Speeds):
+    """A fixed time per epoch, then a random idle time. A layer takes its share of both, its idle time drawn anew."""
+
+    def __init__(self, epoch_seconds: Floats, cumulative: Floats, workload: Workload) -> None:
+        self.epoch_seconds = epoch_seconds
+        self.cumulative = cumulative
+        """P(idle time <= k + 1 seconds) at index k."""
+        self.samples = workload.timed_samples
+        self.layers = workload.layers
+        self.seed = workload.seed
+
+    def slice_seconds(self, device: int, ticket: int, order: Order) -> Sequence[float]:
+        uniform = stream(self.seed, "speed", device, ticket).random(order.slices)
+        idle = 1 + np.searchsorted(self.cumulative, uniform, side="right")
+        share = share_of_epoch(order, self.samples.item(device), self.layers)
+        return cast(list[float], ((self.epoch_seconds.item(device) + idle) * share).tolist())
+
+
+class ZipfFleet(CostSettings):
+    """Equal devices that idle after each epoch for a Zipf distributed number of seconds (SEAFL sec. III)."""
+
+    name: Literal["zipf"] = "zipf"
+    exponent: float = Field(1.7, ge=0, allow_inf_nan=False)
+    """s in P(idle for k seconds) ~ k^-s."""
+    max_seconds: int = Field(60, ge=1, le=1_000_000)
+    """The longest idle time."""
+
+    def build(self, workload: Workload) -> Speeds:
+        cumulative = np.cumsum(np.arange(1.0, self.max_seconds + 1) ** -self.exponent)
+        epoch_seconds = self.epoch_times(workload, np.ones(workload.devices))
+        return ZipfSpeeds(epoch_seconds, cumulative / cumulative[-1], workload)
+
+
+class ExponentialSpeeds(Speeds):
+    """Each layer of each step takes an exponential time with mean batch / speed; an epoch is the sum of its layers'."""
+
+    def __init__(self, speeds: Floats, workload: Workload) -> None:
+        self.speeds = speeds
+        """P_u of the paper: samples per second, through one layer."""
+        self.samples = workload.timed_samples
+        self.layers = workload.layers
+        self.seed = workload.seed
+
+    def slice_seconds(self, device: int, ticket: int, order: Order) -> Sequence[float]:
+        random = stream(self.seed, "speed", device, ticket)
+        samples, speed = self.samples.item(device), self.speeds.item(device)
+        batch = batch_of(order, samples)
+        if order.unit == "layer":
+            seconds = random.exponential(batch / speed, order.slices)
+        else:
+            steps = -(-samples // batch)
+            # Equal batches, though the last may be smaller: the mean stays exact and the sum is one Gamma draw.
+            seconds = random.gamma(steps * self.layers, samples / steps / speed, order.slices)
+        return cast(list[float], seconds.tolist())
+
+
+class ExponentialFleet(FleetSettings):
+    """Exponential time per layer, mean batch / speed, with a speed of its own for each device (ADEL-FL)."""
+
+    name: Literal["exponential"] = "exponential"
+    slowest: Rate = 50.0
+    """Samples per second through one layer, of the slowest device."""
+    fastest: Rate = 500.0
+    """The same of the fastest; speeds are uniform between the two."""
+    speeds: list[Rate] | None = None
+    """The speed of each device, in place of drawing them between slowest and fastest."""
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.slowest > self.fastest:
+            raise ValueError(f"slowest is {self.slowest}, which is more than fastest, {self.fastest}")
+        return self
+
+    def build(self, workload: Workload) -> Speeds:
+        if self.speeds is not None:
+            speeds = per_device("speeds", self.speeds, workload.devices)
+        else:
+            speeds = stream(workload.seed, "slowness").uniform(self.slowest, self.fastest, workload.devices)
+        return ExponentialSpeeds(speeds, workload)
+
+
+class BernoulliSpeeds(Speeds):
+    """An order takes k - 1/2 iterations, k geometric: given when an iteration begins, it arrives amid its k-th."""
+
+    def __init__(self, success: Floats, iteration_seconds: float, seed: int) -> None:
+        self.success = success
+        """phi_i of the paper."""
+        self.iteration_seconds = iteration_seconds
+        self.seed = seed
+
+    def slice_seconds(self, device: int, ticket: int, order: Order) -> Sequence[float]:
+        iterations = int(stream(self.seed, "speed", device, ticket).geometric(self.success.item(device)))
+        return [(iterations - 0.5) * self.iteration_seconds / order.slices] * order.slices
+
+
+class BernoulliFleet(FleetSettings):
+    """Each device delivers in an iteration with a fixed probability, and tries again if it fails (AUDG, PSURDG)."""
+
+    name: Literal["bernoulli"] = "bernoulli"
+    iteration_seconds: float = Field(1.0, gt=0, allow_inf_nan=False)
+    """Length of an iteration."""
+    success: Success | list[Success] | None = None
+    """Probability of delivering in an iteration: one for all devices, or a list with one for each."""
+    mean_delay: Delay | list[Delay] | None = None
+    """In place of success: the mean number of failed iterations, 1 / success - 1."""
+
+    @model_validator(mode="after")
+    def _exactly_one(self) -> Self:
+        if (self.success is None) == (self.mean_delay is None):
+            raise ValueError("give exactly one of success and mean_delay")
+        return self
+
+    def build(self, workload: Workload) -> Speeds:
+        if self.success is not None:
+            success = per_device("success", self.success, workload.devices)
+        else:
+            assert self.mean_delay is not None
+            success = 1.0 / (1.0 + per_device("mean_delay", self.mean_delay, workload.devices))
+        return BernoulliSpeeds(success, self.iteration_seconds, workload.seed)

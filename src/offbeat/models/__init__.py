@@ -1,0 +1,6 @@
+"""The papers' networks, models of the user's own, and a model seen as one flat vector."""
+
+from offbeat.models.flat import flops_per_sample, layout_of, tensors_of, vector_of
+from offbeat.models.registry import MODELS, build
+
+__all__ = ["MODELS", "build", "flops_per_sample", "layout_of", "tensors_of", "vector_of"]

@@ -1,0 +1,39 @@
+"""A module seen as one flat vector: its layout, its values, its cost."""
+
+import numpy as np
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from offbeat.core.parameters import Layout, Vector, frozen
+
+
+def tensors_of(module: nn.Module) -> dict[str, torch.Tensor]:
+    """What makes up the vector: parameters in the order of their registration, then floating-point buffers.
+
+    Integer buffers (batch-norm's count of batches) are left out: their average over devices means nothing.
+    """
+    buffers = {name: buffer for name, buffer in module.named_buffers() if buffer.is_floating_point()}
+    return {**dict(module.named_parameters()), **buffers}
+
+
+def layout_of(module: nn.Module) -> Layout:
+    """Buffers and frozen parameters travel with the model but are not trained: they stand behind the trained ones."""
+    return Layout.of((name, tuple(tensor.shape), tensor.requires_grad) for name, tensor in tensors_of(module).items())
+
+
+def vector_of(module: nn.Module) -> Vector:
+    """A copy of the module's values, in the order of its layout."""
+    tensors = tensors_of(module)
+    entries = layout_of(module).entries
+    return frozen(np.concatenate([tensors[entry.name].detach().numpy().ravel() for entry in entries]))
+
+
+def flops_per_sample(module: nn.Module, input_shape: tuple[int, ...]) -> float:
+    """Floating-point operations to train on one sample: forward, and twice as many backward."""
+    mode = module.training
+    module.eval()
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        module(torch.zeros(1, *input_shape))
+    module.train(mode)
+    return 3.0 * counter.get_total_flops()

@@ -1,0 +1,83 @@
+"""The papers' networks: functions from (shape of one input, number of classes) to an untrained module.
+
+A function trusts that the network fits the input; `registry.build` checks it and words the error. All of them are
+plain `nn.Sequential`s, and those without convolutions can be trained stacked (see `device.stacked`).
+
+Max-pooling stands before ReLU: both are monotone, so the order does not change the function, and ReLU then touches a
+quarter of the elements (10 % off a LeNet-5 step).
+"""
+
+import math
+
+import torch
+from torch import nn
+
+
+def logistic(input_shape: tuple[int, ...], classes: int) -> nn.Module:
+    """Logistic regression: one dense layer; convex."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(input_shape), classes))
+
+
+def mlp(input_shape: tuple[int, ...], classes: int) -> nn.Module:
+    """Two hidden dense layers of 32 and 16 units."""
+    return nn.Sequential(
+        nn.Flatten(),
+        nn.Linear(math.prod(input_shape), 32),
+        nn.ReLU(),
+        nn.Linear(32, 16),
+        nn.ReLU(),
+        nn.Linear(16, classes),
+    )
+
+
+def lenet5(input_shape: tuple[int, ...], classes: int) -> nn.Module:
+    """LeNet-5: two 5x5 convolutions with max-pooling, three dense layers; images of 12x12 and more."""
+    channels, *sides = input_shape
+    # The original reads 32x32; smaller images (28x28) are padded so that the same 16 maps of 5x5 come out.
+    padding = 2 if min(sides) < 32 else 0
+    return _with_head(_two_convolutions(channels, 6, 16, padding), input_shape, [120, 84, classes])
+
+
+def cnn(input_shape: tuple[int, ...], classes: int) -> nn.Module:
+    """The CNN of FedASMU (Table 2): two 2x2 convolutions of 64 and 32 channels, one dense layer."""
+    return _with_head(
+        [nn.Conv2d(input_shape[0], 64, 2), nn.ReLU(), nn.Conv2d(64, 32, 2), nn.ReLU()], input_shape, [classes]
+    )
+
+
+def cnn_small(input_shape: tuple[int, ...], classes: int) -> nn.Module:
+    """Two 5x5 convolutions, two dense layers; 21,840 parameters on MNIST."""
+    return _with_head(_two_convolutions(input_shape[0], 10, 20, padding=0), input_shape, [50, classes])
+
+
+def cnn_over(input_shape: tuple[int, ...], classes: int) -> nn.Module:
+    """The same, over-parameterised: 663,160 parameters on MNIST.
+
+    The paper gives the number of parameters and of layers, nothing else. Among 5x5 convolutions, with padding as in
+    LeNet-5, and round channel counts and widths only this one comes to that number:
+    70 x (25 + 1)  +  30 x (70 x 25 + 1)  +  800 x (30 x 5 x 5 + 1)  +  10 x (800 + 1).
+    """
+    return _with_head(_two_convolutions(input_shape[0], 70, 30, padding=2), input_shape, [800, classes])
+
+
+def _two_convolutions(channels: int, first: int, second: int, padding: int) -> list[nn.Module]:
+    return [
+        nn.Conv2d(channels, first, 5, padding=padding),
+        nn.MaxPool2d(2),
+        nn.ReLU(),
+        nn.Conv2d(first, second, 5),
+        nn.MaxPool2d(2),
+        nn.ReLU(),
+    ]
+
+
+def _with_head(features: list[nn.Module], input_shape: tuple[int, ...], widths: list[int]) -> nn.Sequential:
+    """The feature layers, then dense layers of these widths with ReLU between them."""
+    body = nn.Sequential(*features, nn.Flatten())
+    with torch.no_grad():
+        width = body(torch.zeros(1, *input_shape)).shape[1]
+    head: list[nn.Module] = []
+    for units in widths:
+        head += [nn.Linear(width, units), nn.ReLU()]
+        width = units
+    return nn.Sequential(*body, *head[:-1])

@@ -1,0 +1,63 @@
+"""The models by name, and how one is built: initialised from the seed alone, and checked against the data."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from offbeat.core.errors import InvalidInput, unknown
+from offbeat.core.references import resolve
+from offbeat.core.streams import stream
+from offbeat.models.networks import cnn, cnn_over, cnn_small, lenet5, logistic, mlp
+
+MODELS: dict[str, Callable[[tuple[int, ...], int], nn.Module]] = {
+    "logistic": logistic,
+    "mlp": mlp,
+    "lenet5": lenet5,
+    "cnn": cnn,
+    "cnn-small": cnn_small,
+    "cnn-over": cnn_over,
+}
+
+
+def build(name: str, input_shape: tuple[int, ...], classes: int, seed: int) -> nn.Module:
+    """The named model, or the user's own `"module:function"`, called as `function(input_shape, classes)`.
+
+    The initial parameters depend on the seed and on nothing else; torch's global generator is left as it was.
+
+    >>> sum(p.numel() for p in build("lenet5", (1, 28, 28), 10, seed=0).parameters())
+    61706
+    """
+    function = resolve(name) if ":" in name else MODELS.get(name)
+    if function is None:
+        raise unknown("model", name, MODELS)
+    if not callable(function):
+        raise InvalidInput(f"model {name!r} is no function of (input shape, classes) but {type(function).__name__}.")
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(int(stream(seed, "model").integers(2**63)))
+        try:
+            module = function(input_shape, classes)
+            output = _try_out(module, input_shape)
+        except (RuntimeError, ValueError, IndexError) as error:
+            reason = str(error).partition("\n")[0]
+            raise InvalidInput(
+                f"model {name!r} does not fit inputs of shape {input_shape}: {reason.rstrip('.')}."
+            ) from error
+    if not isinstance(output, torch.Tensor) or output.shape != (2, classes):
+        shape = tuple(output.shape) if isinstance(output, torch.Tensor) else type(output).__name__
+        raise InvalidInput(
+            f"model {name!r} on two inputs of shape {input_shape} gives {shape}, but {classes} classes need {(2, classes)}."
+        )
+    return module
+
+
+def _try_out(module: Any, input_shape: tuple[int, ...]) -> Any:
+    """What the module makes of two inputs. In evaluation mode, so that running statistics stay as they are."""
+    if not isinstance(module, nn.Module):
+        raise ValueError(f"it is no nn.Module but {type(module).__name__}")
+    module.float().eval()
+    with torch.no_grad():
+        output = module(torch.zeros(2, *input_shape))
+    module.train()
+    return output

@@ -1,0 +1,139 @@
+"""A run directory: who may write into it, what lies in it, and how a run goes on from it.
+
+    config.toml           the experiment with all settings
+    metrics.jsonl         one line per evaluation
+    timeline.json         what every device did when
+    checkpoint/           the state of the run while it is not finished
+    model.safetensors     the final parameters by name
+    summary.json          written last: a directory that has it is finished
+"""
+
+import hashlib
+import json
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from shutil import rmtree
+from typing import Any
+
+import tomli_w
+from safetensors.numpy import save
+
+from offbeat.core.errors import InvalidInput
+from offbeat.core.parameters import Layout, Vector
+from offbeat.results.checkpoint import load_checkpoint, save_checkpoint
+from offbeat.results.files import Log, replace_file, write_json
+from offbeat.results.summary import Row
+from offbeat.results.timeline import Timeline
+from offbeat.simulation.engine import Simulation, Span
+
+FILES = ("config.toml", "metrics.jsonl", "timeline.json", "model.safetensors", "summary.json")
+
+
+@dataclass(frozen=True)
+class Finished:
+    """What a finished run left in its directory."""
+
+    rows: list[Row]
+    summary: dict[str, Any]
+
+
+class RunDirectory:
+    """Opens a directory for an experiment (its tables), new or to resume, and writes what the run gives it."""
+
+    def __init__(
+        self, path: Path, table: Mapping[str, Any], *, overwrite: bool = False, resume: bool = False
+    ) -> None:
+        self.path = path
+        self.table = table
+        self._resuming = resume and (path / "config.toml").is_file()
+        if self._resuming:
+            self._check_same_experiment()
+        elif path.exists() and (not path.is_dir() or any(path.iterdir())):
+            self._check_may_overwrite(overwrite)
+        self._metrics: Log | None = None
+        self._timeline: Timeline | None = None
+
+    def _check_may_overwrite(self, overwrite: bool) -> None:
+        if not (self.path / "config.toml").is_file():
+            raise InvalidInput(f"{self.path} exists and is not a run directory: choose another --out")
+        if not overwrite:
+            raise InvalidInput(f"{self.path} holds a run: use --resume to go on with it or --overwrite to replace it")
+
+    def _check_same_experiment(self) -> None:
+        try:
+            table = tomllib.loads((self.path / "config.toml").read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise InvalidInput(f"{self.path / 'config.toml'} cannot be read: {error}") from None
+        mine = self.table
+        sections = (section for section in mine.keys() | table.keys() if section != "execution")
+        different = [section for section in sorted(sections) if mine.get(section) != table.get(section)]
+        if different:
+            raise InvalidInput(
+                f"{self.path} holds a run of another experiment ({', '.join(different)} differ): choose another --out"
+            )
+
+    @property
+    def fingerprint(self) -> str:
+        """What determines the run's numbers, in short."""
+        table = {key: value for key, value in self.table.items() if key != "execution"}
+        return hashlib.sha256(json.dumps(table, sort_keys=True).encode()).hexdigest()
+
+    @property
+    def _checkpoint(self) -> Path:
+        return self.path / "checkpoint" / "latest.safetensors"
+
+    def finished(self) -> Finished | None:
+        """The results, if this directory is resumed and its run had already ended."""
+        if not self._resuming or not (self.path / "summary.json").is_file():
+            return None
+        return Finished(self._rows(), json.loads((self.path / "summary.json").read_text(encoding="utf-8")))
+
+    def open(self, simulation: Simulation) -> tuple[list[Row], float]:
+        """Begin, or bring the simulation to its last checkpoint; returns the rows so far and the real seconds spent."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        if self._resuming and self._checkpoint.is_file():
+            saved = load_checkpoint(self._checkpoint, self.fingerprint, simulation.snapshot_types)
+            simulation.restore(saved["simulation"])
+            self._metrics = Log(self.path / "metrics.jsonl", saved["metrics"])
+            self._timeline = Timeline(self.path / "timeline.json", saved["timeline"], saved["orders"])
+            return self._rows(), saved["wall_seconds"]
+        for name in FILES:
+            (self.path / name).unlink(missing_ok=True)
+        rmtree(self.path / "checkpoint", ignore_errors=True)
+        replace_file(self.path / "config.toml", tomli_w.dumps(self.table).encode())
+        self._metrics = Log(self.path / "metrics.jsonl")
+        self._timeline = Timeline(self.path / "timeline.json")
+        return [], 0.0
+
+    def _rows(self) -> list[Row]:
+        with (self.path / "metrics.jsonl").open(encoding="utf-8") as lines:
+            return [json.loads(line) for line in lines]
+
+    def write(self, row: Row | None, spans: list[Span]) -> None:
+        assert self._metrics is not None and self._timeline is not None
+        if row is not None:
+            self._metrics.write(json.dumps(row))
+        for span in spans:
+            self._timeline.write(span)
+
+    def checkpoint(self, simulation: Simulation, wall_seconds: float) -> None:
+        assert self._metrics is not None and self._timeline is not None
+        state = {
+            "simulation": simulation.snapshot(),
+            "metrics": self._metrics.position,
+            "timeline": self._timeline.position,
+            "orders": self._timeline.orders,
+            "wall_seconds": wall_seconds,
+        }
+        save_checkpoint(self._checkpoint, state, self.fingerprint)
+
+    def finish(self, parameters: Vector, layout: Layout, summary: dict[str, Any]) -> None:
+        assert self._metrics is not None and self._timeline is not None
+        self._metrics.close()
+        self._timeline.finish()
+        tensors = {entry.name: parameters[entry.span].reshape(entry.shape) for entry in layout.entries}
+        replace_file(self.path / "model.safetensors", save(tensors))
+        write_json(self.path / "summary.json", summary)
+        rmtree(self.path / "checkpoint", ignore_errors=True)

@@ -1,0 +1,42 @@
+"""Files that are never half-written: whole files replaced at once, logs that can be cut back to where they were."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Write a file so that a reader, or a crash, sees the old one or the new one and nothing between."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(path.name + ".draft")
+    with draft.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    draft.replace(path)
+
+
+def write_json(path: Path, value: Any) -> None:
+    replace_file(path, (json.dumps(value, indent=2) + "\n").encode())
+
+
+class Log:
+    """An append-only file of lines. A run that resumes cuts it back to its checkpoint's position."""
+
+    def __init__(self, path: Path, position: int = 0) -> None:
+        self._file = path.open("ab")
+        self._file.truncate(position)
+
+    def write(self, line: str) -> None:
+        self._file.write(line.encode() + b"\n")
+
+    @property
+    def position(self) -> int:
+        """The length of what was written, after making sure that it is on disk."""
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        return self._file.tell()
+
+    def close(self) -> None:
+        self._file.close()

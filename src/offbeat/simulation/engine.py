@@ -1,0 +1,427 @@
+"""The simulator: a virtual clock that feeds a session. Virtual time decides what happens; numbers follow lazily.
+
+Iterating over a `Simulation` runs it: one turn per event, yielding a row of metrics whenever one is due and None
+otherwise. Between two turns the simulation may be snapshot, and a restored one goes on as if it had never stopped.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import accumulate
+from math import ceil, inf
+from typing import Any
+
+from offbeat.algorithms import device_rule
+from offbeat.core.effects import Assignment, Effect, FreshModel, Settled, StopNotice, TimerSet
+from offbeat.core.events import Event, FreshRequested, Left, Lost, Ready, Started, TimerFired, Uploaded
+from offbeat.core.messages import Progress, Update
+from offbeat.core.policy import Ask, Fresh, Train
+from offbeat.core.session import Session
+from offbeat.device.run import LocalRun
+from offbeat.device.work import Evaluation
+from offbeat.fleet import Fleet
+from offbeat.simulation.executors import Executor
+from offbeat.simulation.queue import EventQueue
+from offbeat.simulation.training import LazyTraining
+
+Row = dict[str, float]
+TIMERS_LAST = 1
+"""At equal times what devices do comes before what timers do: an upload at the deadline is in time."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stop:
+    """When to end a run: at whichever of these is reached first."""
+
+    time: float = inf
+    versions: float = inf
+    updates: float = inf
+    accuracy: float = inf
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """When to evaluate the model, beside at the start and at the end."""
+
+    every_seconds: float = inf
+    every_versions: int | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Run:
+    """The timing of one order on one device."""
+
+    device: int
+    ticket: int
+    base: int
+    sent: float
+    arrived: float
+    """When the device has the model and begins."""
+    seconds: list[float]
+    """What each slice takes."""
+    vanishes: float = inf
+    upload_lost: bool = False
+    local: LocalRun
+    start: float = 0.0
+    ends: list[float] = field(default_factory=list)
+    """The stretch of training that the device is in: when it began and when each of its slices ends."""
+    token: int = 0
+    """Counts the changes of plan: what was scheduled under an older token no longer happens."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """What became of an order, for the timeline."""
+
+    device: int
+    ticket: int
+    base: int
+    sent: float
+    arrived: float
+    landed: float
+    slices: int
+    outcome: str
+
+
+class Simulation:
+    """See the module's docstring. Owns the clock, the queue and the runs; the session owns everything else."""
+
+    def __init__(
+        self, session: Session, fleet: Fleet, executor: Executor, *, stop: Stop, schedule: Schedule | None = None
+    ) -> None:
+        self.session = session
+        self.fleet = fleet
+        self.executor = executor
+        self.stop = stop
+        self.schedule = schedule or Schedule()
+        self.training = LazyTraining(executor, session.layout.bytes)
+        self.queue = EventQueue()
+        self.runs: dict[int, Run] = {}
+        self.gone: set[int] = set()
+        """Devices that vanished and have not rejoined."""
+        self.now = 0.0
+        self.reason: str | None = None
+        self.spans: list[Span] = []
+        """Orders that ended since somebody last emptied this list."""
+        self.busy_seconds = 0.0
+        self.wasted_seconds = 0.0
+        self._unsettled: dict[int, float] = {}
+        self._evaluation: tuple[int, Evaluation] | None = None
+        self._ticks = 0
+        self._next_version = self.schedule.every_versions or 0
+        self._last_row = (-1.0, -1)
+
+    # The loop -----------------------------------------------------------------------------------------------------
+
+    def __iter__(self) -> Iterator[Row | None]:
+        if not self.queue.sequence:
+            self._open()
+        while self.reason is None:
+            upcoming = self.queue.next_time
+            horizon = min(upcoming, self.stop.time)
+            if horizon == inf:
+                self.reason = "nothing left to happen"
+            elif (at := self._next_tick) < horizon:
+                self._ticks += 1
+                yield self._evaluate(at)
+            elif upcoming > self.stop.time:
+                self.now, self.reason = self.stop.time, "time"
+            else:
+                self.now, _, _, kind, subject, detail = self.queue.pop()
+                self._happen(kind, subject, detail)
+                self._check_stop()
+                yield self._evaluate(self.now) if self._version_is_due() else None
+        if self._last_row != (self.now, self.session.version):
+            yield self._evaluate(self.now)
+
+    def _open(self) -> None:
+        availability = self.fleet.availability
+        if not availability.always:
+            for device in range(self.session.devices):
+                self.queue.push(availability.next_change(device, 0.0), "toggle", device)
+        self.queue.push(0.0, "start", 0)
+
+    def _happen(self, kind: str, subject: int, detail: Any) -> None:
+        match kind:
+            case "upload":
+                if (run := self._current(subject, detail)) is not None:
+                    self._upload(run)
+            case "ask":
+                if (run := self._current(subject, detail)) is not None:
+                    run.ends = []
+                    self._handle(
+                        FreshRequested(device=run.device, ticket=run.ticket, progress=run.local.progress)
+                    )
+            case "vanished":
+                if (run := self._current(subject, detail)) is not None:
+                    self._lose(run, self._rejoins(run))
+            case "mislaid":
+                if (run := self._current(subject, detail)) is not None:
+                    self._lose(run, self.now)
+            case "notice":
+                self._stop_soon(subject)
+            case "timer":
+                self._handle(TimerFired(name=detail))
+            case "ready":
+                self.gone.discard(subject)
+                if self.fleet.availability.available(subject, self.now):
+                    self._handle(Ready(device=subject))
+            case "toggle":
+                self._toggle(subject)
+            case "start":
+                self._handle(Started())
+
+    def _current(self, ticket: int, token: int) -> Run | None:
+        run = self.runs.get(ticket)
+        return run if run is not None and run.token == token else None
+
+    def _handle(self, event: Event) -> None:
+        for effect in self.session.handle(event, self.now):
+            self._carry_out(effect)
+
+    def _carry_out(self, effect: Effect) -> None:
+        match effect:
+            case Assignment():
+                self._begin(effect)
+            case Settled(ticket=ticket, used=used):
+                seconds = self._unsettled.pop(ticket)
+                if not used:
+                    self.wasted_seconds += seconds
+                    self.training.drop(ticket)
+            case FreshModel(device=device, ticket=ticket, version=version, parameters=parameters):
+                run = self.runs[ticket]
+                run.local.answered()
+                if parameters is None:
+                    wait = self.fleet.links.latency(device)
+                else:
+                    wait = self.fleet.links.down_seconds(device, self.session.layout.bytes)
+                    self.training.merge(ticket, Fresh(version=version, parameters=parameters))
+                self._proceed(run, self.now + wait)
+            case StopNotice(device=device, ticket=ticket):
+                self.queue.push(self.now + self.fleet.links.latency(device), "notice", ticket)
+            case TimerSet(name=name, at=at):
+                self.queue.push(at, "timer", 0, name, TIMERS_LAST)
+
+    # What a device does with an order ------------------------------------------------------------------------------
+
+    def _begin(self, assignment: Assignment) -> None:
+        device, ticket, order = assignment.device, assignment.ticket, assignment.order
+        arrived = self.now + self.fleet.links.down_seconds(device, self.session.layout.bytes)
+        run = Run(
+            device=device,
+            ticket=ticket,
+            base=assignment.base,
+            sent=self.now,
+            arrived=arrived,
+            seconds=list(self.fleet.speeds.slice_seconds(device, ticket, order)),
+            vanishes=self.fleet.availability.next_change(device, self.now),
+            local=LocalRun(order=order),
+        )
+        fate = self.fleet.failures.fate(device, ticket)
+        if fate is not None:
+            run.upload_lost = fate.upload_lost
+            if fate.vanish_after is not None:
+                run.vanishes = min(run.vanishes, arrived + fate.vanish_after * sum(run.seconds))
+        self.runs[ticket] = run
+        self.training.begin(assignment)
+        self._proceed(run, arrived)
+
+    def _proceed(self, run: Run, at: float) -> None:
+        """Plan what the device does from this time on, up to the next thing that the server will see."""
+        order, local = run.local.order, run.local
+        rule, memory = device_rule(order.rule), self.training.memory(run.ticket)
+        while True:
+            step = local.next(rule, memory)
+            if isinstance(step, Train):
+                first = local.progress.slices
+                run.start = at
+                run.ends = list(accumulate(run.seconds[first : first + step.slices], initial=at))[1:]
+                at = run.ends[-1]
+                if order.budget is not None and at > run.arrived + order.budget:
+                    at = run.arrived + order.budget
+                    run.ends = run.ends[: bisect_right(run.ends, at)]
+                    local.out_of_time()
+                self._count(run, len(run.ends), at - run.start)
+                if run.ends:
+                    self.training.train(run.ticket, local.progress.slices, at)
+            elif isinstance(step, Ask):
+                return self._schedule(run, "ask", at + self.fleet.links.latency(run.device))
+            else:
+                return self._schedule(run, "upload", at + self._upload_seconds(run))
+
+    def _schedule(self, run: Run, kind: str, at: float) -> None:
+        """Let the server see something of a run, unless the device vanishes or the message is lost before."""
+        detect = self.fleet.failures.detect_seconds
+        if at > run.vanishes:
+            kind, at = "vanished", run.vanishes + detect
+        elif kind == "upload" and run.upload_lost:
+            kind, at = "mislaid", at + detect
+        if kind in ("vanished", "mislaid"):
+            self.training.hold(run.ticket)
+        self.queue.push(at, kind, run.ticket, run.token)
+
+    def _count(self, run: Run, slices: int, seconds: float) -> None:
+        samples, batch = self.session.samples(run.device), run.local.order.batch_size
+        steps = ceil(samples / batch) if batch is not None and run.local.order.unit == "epoch" else 1
+        run.local.trained(slices, slices * steps, seconds)
+
+    def _upload_seconds(self, run: Run) -> float:
+        return self.fleet.links.up_seconds(run.device, self.session.layout.bytes)
+
+    def _stop_soon(self, ticket: int) -> None:
+        """The notice has reached the device: it ends with the slice it is in, if it is still training."""
+        run = self.runs.get(ticket)
+        if run is None or run.vanishes <= self.now:
+            return
+        run.local.stop_soon()
+        if not run.ends or self.now >= run.ends[-1]:
+            return
+        before = run.local.progress.slices - len(run.ends)
+        done = bisect_right(run.ends, self.now) + 1 if self.now >= run.start or not before else 0
+        at = run.ends[done - 1] if done else run.start
+        self._count(run, done - len(run.ends), at - run.ends[-1])
+        self.training.shorten(run.ticket, before + done, at)
+        run.ends = run.ends[:done]
+        run.token += 1
+        self._proceed(run, at)
+
+    def _upload(self, run: Run) -> None:
+        base_parameters = self.session.kept(run.base)
+        update = Update(
+            device=run.device,
+            ticket=run.ticket,
+            base=run.base,
+            base_parameters=base_parameters,
+            samples=self.session.samples(run.device),
+            progress=run.local.progress,
+            outcome=self.training.deliver(run.ticket),
+        )
+        self._land(run, "uploaded")
+        self._unsettled[run.ticket] = run.local.progress.seconds
+        self._handle(Uploaded(device=run.device, ticket=run.ticket, update=update))
+
+    def _lose(self, run: Run, back: float) -> None:
+        """The server gives up waiting for a run; its device is there again at `back`."""
+        self.training.drop(run.ticket)
+        self._land(run, "lost")
+        self.wasted_seconds += run.local.progress.seconds
+        self.gone.add(run.device)
+        if back < inf:
+            self.queue.push(back, "ready", run.device)
+        self._handle(Lost(device=run.device, ticket=run.ticket))
+
+    def _rejoins(self, run: Run) -> float:
+        """A device that went off comes back with its next on time, one that failed when it has recovered."""
+        if run.vanishes == self.fleet.availability.next_change(run.device, run.sent):
+            return self.now
+        rejoin = self.fleet.failures.rejoin_seconds
+        return inf if rejoin is None else max(self.now, run.vanishes + rejoin)
+
+    def _land(self, run: Run, outcome: str) -> None:
+        del self.runs[run.ticket]
+        self.busy_seconds += run.local.progress.seconds
+        self.spans.append(
+            Span(
+                device=run.device,
+                ticket=run.ticket,
+                base=run.base,
+                sent=run.sent,
+                arrived=run.arrived,
+                landed=self.now,
+                slices=run.local.progress.slices,
+                outcome=outcome,
+            )
+        )
+
+    def _toggle(self, device: int) -> None:
+        """A device with on and off times changes between them. If it is in flight, its run knows already."""
+        self.queue.push(self.fleet.availability.next_change(device, self.now), "toggle", device)
+        if self.fleet.availability.available(device, self.now):
+            if self.session.is_away(device) and device not in self.gone:
+                self._handle(Ready(device=device))
+        elif self.session.is_idle(device):
+            self._handle(Left(device=device))
+
+    # Evaluation and the end ----------------------------------------------------------------------------------------
+
+    def _evaluate(self, at: float) -> Row:
+        session, counters = self.session, self.session.counters
+        if self._evaluation is None or self._evaluation[0] != session.version:
+            self._evaluation = (session.version, self.executor.evaluate(session.parameters))
+        evaluation = self._evaluation[1]
+        self._last_row = (at, session.version)
+        if evaluation.accuracy >= self.stop.accuracy:
+            self.now, self.reason = at, "accuracy"
+        return {
+            "time": at,
+            "version": session.version,
+            "accuracy": evaluation.accuracy,
+            "loss": evaluation.loss,
+            "updates_used": counters.used,
+            "updates_discarded": counters.discarded,
+            "updates_lost": counters.lost,
+            "mean_staleness": counters.staleness_sum / counters.used if counters.used else 0.0,
+            "max_staleness": counters.staleness_max,
+            "bytes_up": counters.bytes_up,
+            "bytes_down": counters.bytes_down,
+            "in_flight": len(session.in_flight),
+            "busy_seconds": self.busy_seconds,
+            "wasted_seconds": self.wasted_seconds,
+        } | dict(session.policy.metrics(session.state))
+
+    @property
+    def _next_tick(self) -> float:
+        """When the next evaluation is due by the clock: at the start, then every so many seconds."""
+        return self._ticks * self.schedule.every_seconds if self._ticks else 0.0
+
+    def _version_is_due(self) -> bool:
+        if self.schedule.every_versions is None or self.session.version < self._next_version:
+            return False
+        self._next_version = self.session.version + self.schedule.every_versions
+        return True
+
+    def _check_stop(self) -> None:
+        if self.session.finished is not None:
+            self.reason = self.session.finished
+        elif self.session.version >= self.stop.versions:
+            self.reason = "versions"
+        elif self.session.counters.used >= self.stop.updates:
+            self.reason = "updates"
+
+    # Snapshots -----------------------------------------------------------------------------------------------------
+
+    _SAVED = ("runs", "gone", "now", "reason", "busy_seconds", "wasted_seconds", "_unsettled")
+    _ALSO_SAVED = ("_evaluation", "_ticks", "_next_version", "_last_row")
+
+    def snapshot(self) -> dict[str, Any]:
+        """Everything that the future depends on, for `core.snapshot.encode`. The session comes first: reading what
+        was delivered makes its numbers."""
+        return {
+            "session": self.session.snapshot(),
+            "training": self.training.snapshot(),
+            "queue": self.queue.entries,
+            "sequence": self.queue.sequence,
+        } | {name: getattr(self, name) for name in self._SAVED + self._ALSO_SAVED}
+
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        """Go on from a snapshot of a simulation of the same experiment."""
+        self.session.restore(saved["session"])
+        self.queue.entries = [tuple(entry) for entry in saved["queue"]]
+        self.queue.sequence = saved["sequence"]
+        for name in self._SAVED + self._ALSO_SAVED:
+            setattr(self, name, saved[name])
+        assignments = {
+            ticket: Assignment(
+                device=flight.device,
+                ticket=ticket,
+                order=flight.order,
+                base=flight.base,
+                parameters=self.session.kept(flight.base),
+            )
+            for ticket, flight in self.session.in_flight.items()
+        }
+        self.training.restore(saved["training"], assignments, self.session.kept)
+
+    @property
+    def snapshot_types(self) -> tuple[type[Any], ...]:
+        return (*self.session.snapshot_types, Run, LocalRun, Progress, Evaluation)

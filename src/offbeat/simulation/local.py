@@ -1,0 +1,34 @@
+"""Training in this process: clients one by one, or stacked where the model allows and it pays."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+from offbeat.device.stacked import StackedTrainer, stackable
+from offbeat.device.trainer import TorchTrainer
+from offbeat.device.work import Job, Work
+
+STACK_FROM = 5
+"""Stacking pays from about this many clients on (measured, see benchmarks)."""
+
+Arithmetic = Literal["auto", "sequential", "stacked"]
+
+
+class LocalTraining:
+    """Trains a batch of jobs in this process: one by one, or stacked where the model allows and it pays."""
+
+    def __init__(self, trainer: TorchTrainer, arithmetic: Arithmetic) -> None:
+        self._trainer = trainer
+        self._stacked = StackedTrainer(trainer) if arithmetic != "sequential" and stackable(trainer.model) else None
+        self._stack_from = 1 if arithmetic == "stacked" else STACK_FROM
+
+    @property
+    def stacks(self) -> bool:
+        return self._stacked is not None
+
+    def train(self, jobs: Sequence[Job]) -> list[Work]:
+        if self._stacked is not None and len(jobs) >= self._stack_from:
+            return self._stacked.train_many(jobs)
+        return [self._trainer.train(job) for job in jobs]
+
+    def close(self) -> None:
+        """Nothing is held open."""

@@ -1,0 +1,33 @@
+"""The event queue: a heap with a total order, so that equal times never make a run depend on anything else.
+
+An entry is (time, priority, sequence, kind, subject, detail). Equal times are ordered by priority, then by the order in
+which they were scheduled. Entries are plain data: a queue is saved and restored as it is.
+"""
+
+import heapq
+from typing import Any
+
+Entry = tuple[float, int, int, str, int, Any]
+
+
+class EventQueue:
+    __slots__ = ("entries", "sequence")
+
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+        self.sequence = 0
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def push(self, time: float, kind: str, subject: int, detail: Any = None, priority: int = 0) -> None:
+        self.sequence += 1
+        heapq.heappush(self.entries, (time, priority, self.sequence, kind, subject, detail))
+
+    def pop(self) -> Entry:
+        return heapq.heappop(self.entries)
+
+    @property
+    def next_time(self) -> float:
+        """When the next event happens; infinite if none will."""
+        return self.entries[0][0] if self.entries else float("inf")

@@ -1,0 +1,232 @@
+"""Lazy training: the numbers of a local run are computed when somebody reads them, together with all that can be.
+
+Timing decides what each run does (how many slices, which fresh models it merges); this is written down as a plan.
+Only when an upload's numbers are read must the plan be carried out, and then every plan whose inputs are known is
+carried out with it as one batch. A run that is discarded unread costs nothing, and asynchronous algorithms keep all
+cores busy. A plan and its inputs determine the numbers, so that a checkpoint needs no half-trained model.
+"""
+
+import heapq
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import inf
+from typing import Any
+
+import numpy as np
+
+from offbeat.algorithms import device_rule
+from offbeat.core.effects import Assignment
+from offbeat.core.errors import Diverged
+from offbeat.core.messages import Order, Outcome
+from offbeat.core.parameters import Vector
+from offbeat.core.policy import Fresh, Memory
+from offbeat.device.work import Job, Work
+from offbeat.simulation.executors import Executor
+
+LOOKAHEAD_BYTES = 256 * 2**20
+"""Results computed ahead of their upload may take this much memory."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Trajectory:
+    """The plan of one run and how far its numbers have come. A plan item is a slice to train up to, or a merge."""
+
+    device: int
+    ticket: int
+    order: Order
+    base: int
+    anchor: Vector
+    plan: list[int | Fresh] = field(default_factory=list)
+    performed: int = 0
+    work: Work
+    due: float = 0.0
+    memory: Memory
+    outcome: Outcome | None = None
+
+    @property
+    def complete(self) -> bool:
+        return self.performed == len(self.plan)
+
+    @property
+    def slices(self) -> int:
+        """How many slices are trained so far."""
+        return max((item for item in self.plan[: self.performed] if isinstance(item, int)), default=0)
+
+    @property
+    def planned_slices(self) -> int:
+        return max((item for item in self.plan if isinstance(item, int)), default=0)
+
+
+@dataclass(slots=True, eq=False)
+class Deferred:
+    """The outcome of a delivered run: computed, with everything else that is due, when it is first called."""
+
+    training: "LazyTraining"
+    trajectory: Trajectory
+
+    def __call__(self) -> Outcome:
+        return self.trajectory.outcome or self.training.finish(self.trajectory)
+
+
+class LazyTraining:
+    """All trajectories whose numbers may still be needed."""
+
+    def __init__(self, executor: Executor, vector_bytes: int) -> None:
+        self.executor = executor
+        self.memories: dict[int, Memory] = {}
+        self._trajectories: dict[int, Trajectory] = {}
+        self._unperformed: dict[int, Trajectory] = {}
+        self._delivered: dict[int, Trajectory] = {}
+        self._lookahead = max(16, LOOKAHEAD_BYTES // max(1, vector_bytes))
+
+    def begin(self, assignment: Assignment) -> None:
+        """Open the trajectory of an order. A device that remembers must have finished what it did before."""
+        device, ticket = assignment.device, assignment.ticket
+        if device_rule(assignment.order.rule).remembers:
+            for earlier in [t for t in self._delivered.values() if t.device == device]:
+                self.finish(earlier)
+        self._trajectories[ticket] = Trajectory(
+            device=device,
+            ticket=ticket,
+            order=assignment.order,
+            base=assignment.base,
+            anchor=assignment.parameters,
+            work=Work(parameters=assignment.parameters),
+            memory=dict(self.memories.get(device, {})),
+        )
+
+    def memory(self, ticket: int) -> Memory:
+        """What the device remembers as it works on this ticket."""
+        return self._trajectories[ticket].memory
+
+    def train(self, ticket: int, until: int, due: float) -> None:
+        """The run trains up to this slice, which it will have done at `due`."""
+        self._plan(self._trajectories[ticket], until, due)
+
+    def merge(self, ticket: int, fresh: Fresh) -> None:
+        """The run takes in a newer model."""
+        self._plan(self._trajectories[ticket], fresh, self._trajectories[ticket].due)
+
+    def _plan(self, trajectory: Trajectory, item: int | Fresh, due: float) -> None:
+        trajectory.plan.append(item)
+        trajectory.due = due
+        self._unperformed[trajectory.ticket] = trajectory
+
+    def shorten(self, ticket: int, until: int, due: float) -> None:
+        """The last stretch ends at this slice after all. What was computed beyond it is computed again without."""
+        trajectory = self._trajectories[ticket]
+        trajectory.plan.pop()
+        if trajectory.performed > len(trajectory.plan):
+            trajectory.performed = 0
+            trajectory.work = Work(parameters=trajectory.anchor)
+            trajectory.memory = dict(self.memories.get(trajectory.device, {}))
+        if until > trajectory.planned_slices:
+            trajectory.plan.append(until)
+        trajectory.due = due
+        if trajectory.complete:
+            self._unperformed.pop(ticket, None)
+        else:
+            self._unperformed[ticket] = trajectory
+
+    def hold(self, ticket: int) -> None:
+        """Nobody is expected to read this run, because its device vanishes: do not compute it ahead."""
+        self._trajectories[ticket].due = inf
+        self._unperformed.pop(ticket, None)
+
+    def drop(self, ticket: int) -> None:
+        """Nobody will read this run."""
+        for table in (self._trajectories, self._unperformed, self._delivered):
+            table.pop(ticket, None)
+
+    def deliver(self, ticket: int) -> Deferred:
+        """The run is over; whoever reads the outcome makes it."""
+        trajectory = self._trajectories.pop(ticket)
+        self._delivered[ticket] = trajectory
+        return Deferred(self, trajectory)
+
+    def finish(self, trajectory: Trajectory) -> Outcome:
+        """Carry out this plan, and with it every other that can be."""
+        while not trajectory.complete:
+            self._perform(self._batch(trajectory))
+        self._delivered.pop(trajectory.ticket, None)
+        work, rule = trajectory.work, device_rule(trajectory.order.rule)
+        if not np.isfinite(work.parameters).all():
+            raise Diverged(
+                f"training diverged on device {trajectory.device} (learning rate {trajectory.order.learning_rate:g}, "
+                f"from version {trajectory.base}): lower local.learning_rate"
+            )
+        extras = rule.extras(trajectory.order, trajectory.memory)
+        trajectory.outcome = Outcome(parameters=work.parameters, loss=work.loss, extras=extras)
+        if trajectory.memory:
+            self.memories[trajectory.device] = trajectory.memory
+        return trajectory.outcome
+
+    def _batch(self, wanted: Trajectory) -> list[Trajectory]:
+        """What to compute next: the wanted one and the others, those due first if there are very many."""
+        if len(self._unperformed) <= self._lookahead:
+            return list(self._unperformed.values())
+        others = (each for each in self._unperformed.values() if each is not wanted)
+        return [wanted, *heapq.nsmallest(self._lookahead - 1, others, key=lambda each: (each.due, each.ticket))]
+
+    def _perform(self, batch: list[Trajectory]) -> None:
+        """One stretch of each trajectory: the merges before it here, the training together in the executor."""
+        jobs: dict[int, Job] = {}
+        for trajectory in batch:
+            while not trajectory.complete and isinstance(fresh := trajectory.plan[trajectory.performed], Fresh):
+                self._merge(trajectory, fresh)
+            if not trajectory.complete:
+                until = trajectory.plan[trajectory.performed]
+                assert isinstance(until, int)
+                jobs[trajectory.ticket] = Job(
+                    device=trajectory.device,
+                    ticket=trajectory.ticket,
+                    order=trajectory.order,
+                    first=trajectory.slices,
+                    last=until,
+                    work=trajectory.work,
+                    anchor=trajectory.anchor,
+                )
+        works = dict(zip(jobs, self.executor.train(list(jobs.values())), strict=True))
+        for trajectory in batch:
+            if trajectory.ticket in works:
+                trajectory.work = works[trajectory.ticket]
+                trajectory.performed += 1
+            if trajectory.complete:
+                del self._unperformed[trajectory.ticket]
+
+    def _merge(self, trajectory: Trajectory, fresh: Fresh) -> None:
+        def probe(parameters: Vector) -> tuple[float, Vector]:
+            return self.executor.loss_and_gradient(
+                parameters, trajectory.device, trajectory.ticket, trajectory.performed, trajectory.order.batch_size
+            )
+
+        work = trajectory.work
+        merged = device_rule(trajectory.order.rule).merge(
+            work.parameters, fresh, trajectory.base, trajectory.order, trajectory.memory, probe
+        )
+        trajectory.work = Work(
+            parameters=merged, momentum=work.momentum, steps=work.steps, loss_sum=work.loss_sum, seen=work.seen
+        )
+        trajectory.performed += 1
+
+    # Snapshots: the plans of what is in flight; their numbers are made again from the versions that the session keeps
+
+    def snapshot(self) -> dict[str, Any]:
+        """Take this after the session's, which makes the numbers of what was delivered."""
+        plans = {
+            ticket: [item if isinstance(item, int) else ("merge", item.version) for item in trajectory.plan]
+            for ticket, trajectory in self._trajectories.items()
+        }
+        due = {ticket: trajectory.due for ticket, trajectory in self._trajectories.items()}
+        return {"plans": plans, "due": due, "memories": self.memories}
+
+    def restore(self, saved: Mapping[str, Any], assignments: Mapping[int, Assignment], kept: Any) -> None:
+        """Open the saved plans again. `kept(version)` gives the parameters of a version in use."""
+        self.memories = saved["memories"]
+        for ticket, plan in saved["plans"].items():
+            self.begin(assignments[ticket])
+            for item in plan:
+                entry = item if isinstance(item, int) else Fresh(version=item[1], parameters=kept(item[1]))
+                self._plan(self._trajectories[ticket], entry, saved["due"][ticket])
+            if saved["due"][ticket] == inf:
+                self.hold(ticket)

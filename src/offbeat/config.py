@@ -140,7 +140,9 @@ class DataTable(Named):
         if dataset.devices is None:
             return dataset, self.scheme.split(dataset.train_y, self.devices, seed)
         if len(dataset.devices) != self.devices:
-            raise InvalidInput(f"data.devices = {self.devices}: {self.name!r} comes divided over {len(dataset.devices)}")
+            raise InvalidInput(
+                f"data.devices = {self.devices}: {self.name!r} comes divided over {len(dataset.devices)}"
+            )
         return dataset, Partition.of(dataset.devices)
 
     def resolved(self) -> Table:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from offbeat.config import Experiment
 from offbeat.core.errors import Diverged, OffbeatError
@@ -23,6 +23,12 @@ from offbeat.simulation.executors import torch_executor
 
 Watch = Callable[[float, Row | None], None]
 """Told how much of a run is done (0 to 1) and, when there is one, the newest row of metrics."""
+
+
+class Flag(Protocol):
+    """An event of threads or of processes."""
+
+    def is_set(self) -> bool: ...
 
 
 class Interrupted(OffbeatError):
@@ -88,10 +94,12 @@ def run(
     overwrite: bool = False,
     resume: bool = False,
     watch: Watch | None = None,
+    interrupted: Flag | None = None,
 ) -> Result:
     """Run an experiment, into a directory if one is given.
 
-    With `resume` a run that was stopped goes on from its checkpoint, and one that had ended is only read.
+    With `resume` a run that was stopped goes on from its checkpoint, and one that had ended is only read. The run
+    stops, leaving a checkpoint, on Ctrl-C or, if `interrupted` is given, when that is set.
     """
     directory = None
     if out is not None:
@@ -101,7 +109,7 @@ def run(
         return Result(
             experiment=experiment, rows=ended.rows, summary=ended.summary, parameters=None, directory=directory.path
         )
-    with simulation_of(experiment) as simulation, interruption() as interrupted:
+    with simulation_of(experiment) as simulation, interruption(interrupted) as asked:
         rows, spent = directory.open(simulation) if directory is not None else ([], 0.0)
         started = saved = time.monotonic()
         reason = None
@@ -115,11 +123,11 @@ def run(
                 if watch is not None:
                     watch(progress_of(simulation), row)
                 now = time.monotonic()
-                due = interrupted.is_set() or now - saved > experiment.execution.checkpoint_seconds
+                due = asked.is_set() or now - saved > experiment.execution.checkpoint_seconds
                 if directory is not None and due:
                     directory.checkpoint(simulation, spent + now - started)
                     saved = now
-                if interrupted.is_set():
+                if asked.is_set():
                     raise Interrupted(_interruption_sentence(directory))
         except Diverged as error:
             reason = f"diverged: {error}"
@@ -163,12 +171,12 @@ def _interruption_sentence(directory: RunDirectory | None) -> str:
 
 
 @contextmanager
-def interruption() -> Iterator[threading.Event]:
-    """An event that Ctrl-C sets, so that a run stops between two events. A second Ctrl-C stops at once."""
-    asked = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield asked
+def interruption(given: Flag | None = None) -> Iterator[Flag]:
+    """A flag that Ctrl-C sets, so that a run stops between two events. A second Ctrl-C stops at once."""
+    if given is not None or threading.current_thread() is not threading.main_thread():
+        yield given or threading.Event()
         return
+    asked = threading.Event()
 
     def ask(*_: object) -> None:
         asked.set()

@@ -19,6 +19,7 @@ The concurrency is kept full: whenever a device reports or is lost, a random idl
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from math import sqrt
 from typing import Annotated, Literal
 
 import numpy as np
@@ -77,4 +78,4 @@ class FedBuff(Policy):
         return (self.server_learning_rate / divisor * total).astype(np.float32)
 
     def scale(self, staleness: int) -> float:
-        return float(1 / np.sqrt(1 + staleness))
+        return 1 / sqrt(1 + staleness)

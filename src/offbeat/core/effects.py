@@ -1,13 +1,12 @@
 """What a session asks of its driver in return for an event: the simulator schedules it, a deployment sends it."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from offbeat.core.messages import Order
 from offbeat.core.parameters import Vector
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Assignment:
+class Assignment(Struct, frozen=True, kw_only=True, eq=False):
     """Deliver this order, with the model it starts from, to a device. The ticket is unique in the run."""
 
     device: int
@@ -17,8 +16,7 @@ class Assignment:
     parameters: Vector
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class FreshModel:
+class FreshModel(Struct, frozen=True, kw_only=True, eq=False):
     """Answer a device that asked and waits. `parameters` is None if there is nothing newer for it."""
 
     device: int
@@ -27,24 +25,21 @@ class FreshModel:
     parameters: Vector | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StopNotice:
+class StopNotice(Struct, frozen=True, kw_only=True):
     """Tell a device to upload after the slice it is in."""
 
     device: int
     ticket: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimerSet:
+class TimerSet(Struct, frozen=True, kw_only=True):
     """Feed `TimerFired(name)` at this time."""
 
     name: str
     at: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settled:
+class Settled(Struct, frozen=True, kw_only=True):
     """The fate of a delivered update is known: it went into a version, or it was given up."""
 
     ticket: int

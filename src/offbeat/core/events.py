@@ -1,31 +1,27 @@
 """What happens to a session: the only things a policy ever reacts to. They carry no time: a policy has no clock."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from offbeat.core.messages import Progress, Update
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Started:
+class Started(Struct, frozen=True, kw_only=True):
     """The run begins; the devices that are present are idle."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ready:
+class Ready(Struct, frozen=True, kw_only=True):
     """A device that was away is here again (or for the first time) and idle."""
 
     device: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Left:
+class Left(Struct, frozen=True, kw_only=True):
     """An idle device went away."""
 
     device: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Uploaded:
+class Uploaded(Struct, frozen=True, kw_only=True, eq=False):
     """A device delivered its update and is idle."""
 
     device: int
@@ -33,8 +29,7 @@ class Uploaded:
     update: Update
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FreshRequested:
+class FreshRequested(Struct, frozen=True, kw_only=True):
     """A device in training asks for the newest model and waits for the answer."""
 
     device: int
@@ -42,8 +37,7 @@ class FreshRequested:
     progress: Progress
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lost:
+class Lost(Struct, frozen=True, kw_only=True):
     """Nothing will come back for this ticket: the device vanished, its upload was lost or refused. It is away."""
 
     device: int
@@ -51,8 +45,7 @@ class Lost:
     reason: str = "vanished"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimerFired:
+class TimerFired(Struct, frozen=True, kw_only=True):
     """A timer that the policy had set ran out."""
 
     name: str

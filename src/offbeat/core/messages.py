@@ -1,17 +1,24 @@
-"""What crosses between server and device: orders go out, updates come back. Plain data, complete when born."""
+"""What crosses between server and device: orders go out, updates come back. Plain data, complete when born.
+
+Records that are made for every single thing that happens, here and in `events`, `actions` and `effects`, are msgspec
+structs: frozen, slotted and keyword-only like dataclasses, and ten times cheaper to make.
+"""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any, Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from offbeat.core.parameters import BYTES_PER_ELEMENT, Layout, Mask, Vector
 
 Plain = bool | int | float | str
 """The values that an order's arguments and an update's extras may hold: they cross the wire as they are."""
+NOTHING: Mapping[str, Plain] = MappingProxyType({})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
+class Order(Struct, frozen=True, kw_only=True):
     """What a device is asked to do, from the version of the model that comes with it."""
 
     slices: int = 1
@@ -31,12 +38,11 @@ class Order:
     """Share of each layer's width that the device trains."""
     rule: str = "plain"
     """The device half of the algorithm, by its name in the registry of device rules."""
-    arguments: Mapping[str, Plain] = field(default_factory=dict)
+    arguments: Mapping[str, Plain] = NOTHING
     """What that rule needs to know."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Training:
+class Training(Struct, frozen=True, kw_only=True):
     """The local work that an experiment asks of its devices, from which policies make their orders."""
 
     epochs: int = 1
@@ -60,8 +66,7 @@ class Training:
         return replace(plain, **changes) if changes else plain
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
+class Progress(Struct, frozen=True, kw_only=True):
     """How far a local run has come."""
 
     slices: int = 0
@@ -69,18 +74,16 @@ class Progress:
     seconds: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class Outcome(Struct, frozen=True, kw_only=True):
     """The numbers that a local run produced."""
 
     parameters: Vector
     loss: float = float("nan")
     """Mean training loss over the samples seen."""
-    extras: Mapping[str, Plain] = field(default_factory=dict)
+    extras: Mapping[str, Plain] = NOTHING
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Update:
+class Update(Struct, frozen=True, kw_only=True, eq=False):
     """What a device sends back. The numbers may not exist yet: reading them makes them (see `simulation.training`)."""
 
     device: int
@@ -116,8 +119,7 @@ class Update:
         return BYTES_PER_ELEMENT * layout.size if self.mask is None else self.mask.bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Done:
+class Done(Struct, frozen=True, eq=False):
     """An outcome that exists already: what `Update.outcome` is in a deployment, and after a checkpoint."""
 
     value: Outcome

@@ -5,8 +5,9 @@ session before it goes on, so that after `yield Commit(...)` the view shows the 
 """
 
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
-from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
+
+from msgspec import Struct
 
 from offbeat.core.actions import Action
 from offbeat.core.events import Event
@@ -92,20 +93,17 @@ class Policy(Settings):
         return {}
 
 
-@dataclass(frozen=True, slots=True)
-class Train:
+class Train(Struct, frozen=True):
     """Go on with so many slices, then ask the rule again."""
 
     slices: int
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
+class Ask(Struct, frozen=True, kw_only=True):
     """Request the fresh model and wait for it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Upload:
+class Upload(Struct, frozen=True, kw_only=True):
     """Deliver what there is."""
 
 
@@ -116,8 +114,7 @@ Probe = Callable[[Vector], tuple[float, Vector]]
 """Loss and gradient of a model on one batch of the device's data."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Fresh:
+class Fresh(Struct, frozen=True, kw_only=True, eq=False):
     """The answer to a request: the newest model and its version."""
 
     version: int

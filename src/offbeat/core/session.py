@@ -8,12 +8,13 @@ It does no IO and has no clock: drivers tell it the time, and carry out the effe
 
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from offbeat.core.actions import Action, Commit, Discard, Dispatch, Finish, SendFresh, SetTimer, StopSoon
 from offbeat.core.effects import Assignment, Effect, FreshModel, Settled, StopNotice, TimerSet
@@ -53,8 +54,7 @@ TRANSITIONS: Mapping[tuple[int, type], DeviceState] = {
 """What may happen to a device in each state, and the state that follows. Anything else is illegal."""
 
 
-@dataclass(slots=True, kw_only=True)
-class Flight:
+class Flight(Struct, kw_only=True, eq=False):
     """An order at work."""
 
     device: int
@@ -66,8 +66,7 @@ class Flight:
     """The versions that this flight was given, its base first: they are kept until it ends."""
 
 
-@dataclass(slots=True)
-class Counters:
+class Counters(Struct, kw_only=True, eq=False):
     """What happened so far, for the metrics."""
 
     dispatched: int = 0
@@ -160,7 +159,7 @@ class Session:
         return self._states[device] == AWAY
 
     def samples(self, device: int) -> int:
-        return int(self._samples[device])
+        return self._samples.item(device)
 
     def pick(self, count: int) -> list[int]:
         return self._idle.sample(count, self._random) if count > 0 else []
@@ -329,7 +328,8 @@ class Session:
         for ticket in used:
             staleness = self.version - self._settle(ticket)
             self.counters.staleness_sum += staleness
-            self.counters.staleness_max = max(self.counters.staleness_max, staleness)
+            if staleness > self.counters.staleness_max:
+                self.counters.staleness_max = staleness
         self.counters.used += len(used)
         self.parameters = frozen(parameters)
         self.version += 1
@@ -353,9 +353,7 @@ class Session:
             self.counters.answered += 1
             self.counters.bytes_down += self.layout.bytes
         self._note("answered" if parameters is not None else "nothing newer", flight.device, flight.ticket)
-        return FreshModel(
-            device=flight.device, ticket=flight.ticket, version=self.version, parameters=parameters
-        )
+        return FreshModel(device=flight.device, ticket=flight.ticket, version=self.version, parameters=parameters)
 
     # Versions in use ----------------------------------------------------------------------------------------------
 
@@ -449,7 +447,3 @@ def check_numbers(parameters: Vector, layout: Layout, who: str) -> None:
         raise DeviceFault(f"{who}: parameters of shape {parameters.shape} {parameters.dtype}, not ({layout.size},)")
     if not np.isfinite(parameters).all():
         raise DeviceFault(f"{who}: the parameters are not finite")
-
-
-def counters_as_dict(counters: Counters) -> dict[str, int]:
-    return {each.name: getattr(counters, each.name) for each in fields(counters)}

@@ -1,6 +1,6 @@
 """Nested plain data and arrays, as a JSON tree beside named arrays: what checkpoints and the wire are made of.
 
-Only plain values, containers, numpy arrays and the dataclasses that the reader names are understood, so reading a
+Only plain values, containers, numpy arrays and the records and dataclasses that the reader names are understood, so reading a
 foreign file can at worst fail: nothing in it is ever executed.
 """
 
@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct, structs
 
 from offbeat.core.errors import InvalidInput
 from offbeat.core.messages import Done, Order, Outcome, Progress, Update
@@ -44,7 +45,10 @@ def encode(value: Any) -> tuple[Any, Arrays]:
         if isinstance(item, Mapping):
             return {"map": [[key, tree(each)] for key, each in item.items()]}
         if isinstance(item, Update):  # numbers that do not exist yet are made now: what is saved is complete
-            item = dataclasses.replace(item, outcome=Done(item.outcome()))
+            item = structs.replace(item, outcome=Done(item.outcome()))
+        if isinstance(item, Struct):
+            fields = {name: tree(getattr(item, name)) for name in item.__struct_fields__}
+            return {"type": type(item).__name__, "fields": fields}
         if dataclasses.is_dataclass(item) and not isinstance(item, type):
             fields = {field.name: tree(getattr(item, field.name)) for field in dataclasses.fields(item)}
             return {"type": type(item).__name__, "fields": fields}

@@ -4,19 +4,18 @@ Both drivers run the same logic. A driver asks `next`, does what it says (the si
 deployment for real) and reports back; between slices the run may have been answered, stopped or run out of time.
 """
 
-from dataclasses import dataclass, field, replace
+from msgspec import Struct
 
 from offbeat.core.errors import PolicyError
 from offbeat.core.messages import Order, Progress
 from offbeat.core.policy import DeviceRule, Memory, Step, Train, Upload
 
 
-@dataclass(slots=True, kw_only=True)
-class LocalRun:
+class LocalRun(Struct, kw_only=True, eq=False):
     """One order on one device. Resumable: its fields are plain data."""
 
     order: Order
-    progress: Progress = field(default_factory=Progress)
+    progress: Progress = Progress()
     answers: int = 0
     stopping: bool = False
     expired: bool = False
@@ -34,9 +33,7 @@ class LocalRun:
     def trained(self, slices: int, steps: int, seconds: float) -> None:
         """So many slices are done (negative: were planned and will not be done)."""
         done = self.progress
-        self.progress = replace(
-            done, slices=done.slices + slices, steps=done.steps + steps, seconds=done.seconds + seconds
-        )
+        self.progress = Progress(slices=done.slices + slices, steps=done.steps + steps, seconds=done.seconds + seconds)
 
     def answered(self) -> None:
         """The request was answered, with a newer model or without."""

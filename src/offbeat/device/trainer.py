@@ -3,15 +3,17 @@
 It owns a private copy of the model whose parameters and buffers are views into one flat vector, so that loading and
 saving a model is one copy. A trainer is used by one thread, in the process that made it.
 
-Measured against a plain loop with `torch.optim.SGD` (one core, batch 32): mlp 1.4x, LeNet-5 1.3x, cnn-small 1.6x, cnn
-1.0x. What gave it: the slice's samples gathered by one `numpy.take`, `autograd.grad` with one `_foreach_` update instead
-of an optimizer object, and channels-last input for networks with max-pooling, whose kernel is vectorised over channels
-(without pooling channels-last is 5-10 % slower, so `cnn` does without). Gradients as views into one flat vector were
-slower: autograd then accumulates into them instead of handing them over.
+Some matrix products round differently when their operands lie differently in memory (seen with MKL on small shapes).
+Whatever enters one is therefore allocated by torch, which aligns to 64 bytes, and not by numpy, which promises less.
+
+What makes it faster than a plain loop with `torch.optim.SGD`: a slice's samples are gathered by one `numpy.take`,
+`autograd.grad` and one `_foreach_` update take the place of an optimizer object, and networks with max-pooling get
+channels-last input, since that kernel is vectorised over channels (without pooling channels-last is 5-10 % slower).
+Gradients as views into one flat vector were slower: autograd then accumulates into them instead of handing them over.
 """
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +22,7 @@ from torch import nn
 from torch.nn import functional
 
 from offbeat.core.errors import InvalidInput
+from offbeat.core.messages import Order
 from offbeat.core.parameters import Vector, frozen
 from offbeat.core.streams import stream
 from offbeat.device.batches import Batches, Indices, Partition
@@ -30,7 +33,7 @@ EVALUATION_BATCH = 512
 GATHERED = 4096
 """Samples that are gathered at a time: a whole slice of most devices, and bounded memory for the largest."""
 
-Tensors = Sequence[torch.Tensor]
+Tensors = tuple[torch.Tensor, ...]
 
 
 class TorchTrainer:
@@ -52,9 +55,9 @@ class TorchTrainer:
         self.batches = Batches(x, y, partition, seed)
         self.model = copy.deepcopy(model).float().train()
         self.layout = layout_of(self.model)
-        self._vector = vector_of(self.model).copy()
+        flat = torch.tensor(vector_of(self.model))
+        self._vector: Vector = flat.numpy()
         tensors = tensors_of(self.model)
-        flat = torch.from_numpy(self._vector)
         for entry in self.layout.entries:
             tensors[entry.name].data = flat[entry.span].view(entry.shape)
         self._trained = [tensors[entry.name] for entry in self.layout.entries if entry.trained]
@@ -70,12 +73,11 @@ class TorchTrainer:
         cross-entropy + weight_decay/2 ||w||^2 + prox/2 ||w - anchor||^2. Integer buffers start afresh in every job.
         """
         order = job.order
-        if order.unit != "epoch":
-            raise InvalidInput(f"slices of unit {order.unit!r} are not available with this trainer yet: use 'epoch'.")
+        check_unit(order)
         self._load(job.work.parameters)
         momentum = _start_of(job.work.momentum, self.layout.trained_size) if order.momentum else None
-        velocity = [] if momentum is None else self._views(momentum)
-        anchor = self._views(job.anchor.copy()) if order.prox else []
+        velocity = () if momentum is None else self._views(momentum)
+        anchor = self._views(job.anchor.copy()) if order.prox else ()
         steps, loss_sum, seen = job.work.steps, job.work.loss_sum, job.work.seen
         with torch.random.fork_rng(devices=[]):
             for k in range(job.first, job.last):
@@ -116,8 +118,8 @@ class TorchTrainer:
             with torch.inference_mode():
                 for start in range(0, len(labels), EVALUATION_BATCH):
                     batch = slice(start, start + EVALUATION_BATCH)
-                    target = torch.from_numpy(labels[batch].copy())
-                    output = self.model(self._input(inputs[batch].copy()))
+                    target = torch.tensor(labels[batch])
+                    output = self.model(self._formatted(torch.tensor(inputs[batch])))
                     loss += functional.cross_entropy(output, target, reduction="sum").item()
                     correct += int((output.argmax(1) == target).sum())
         finally:
@@ -144,10 +146,10 @@ class TorchTrainer:
         for counter, start in self._counters:
             counter.copy_(start)
 
-    def _views(self, vector: Vector) -> list[torch.Tensor]:
+    def _views(self, vector: Vector) -> Tensors:
         """The vector's trained elements, each part as a tensor of its parameter's shape in the same memory."""
         flat = torch.from_numpy(vector)
-        return [flat[entry.span].view(entry.shape) for entry in self.layout.entries if entry.trained]
+        return tuple(flat[entry.span].view(entry.shape) for entry in self.layout.entries if entry.trained)
 
     def _seed_dropout(self, role: str, *keys: int) -> None:
         torch.default_generator.manual_seed(int(stream(self.batches.seed, role, *keys).integers(2**63)))
@@ -158,18 +160,32 @@ class TorchTrainer:
         block = max(1, GATHERED // size) * size
         for start in range(0, len(samples), block):
             chosen = samples[start : start + block]
-            x = self._input(self.batches.x.take(chosen, axis=0))
+            x = torch.empty(len(chosen), *self.batches.x.shape[1:])
+            np.take(self.batches.x, chosen, axis=0, out=x.numpy(), mode="clip")
             y = torch.from_numpy(self.batches.y.take(chosen))
-            yield from zip(x.split(size), y.split(size), strict=True)
+            yield from zip(torch.split(self._formatted(x), size), torch.split(y, size), strict=True)
 
-    def _input(self, x: npt.NDArray[np.float32]) -> torch.Tensor:
-        tensor = torch.from_numpy(x)
-        return tensor.to(memory_format=torch.channels_last) if self._channels_last else tensor
+    def _formatted(self, x: torch.Tensor) -> torch.Tensor:
+        return x.to(memory_format=torch.channels_last) if self._channels_last else x
 
     def _loss_and_gradients(self, x: torch.Tensor, y: torch.Tensor) -> tuple[float, Tensors]:
-        loss = functional.cross_entropy(self.model(x), y)
+        try:
+            loss = functional.cross_entropy(self.model(x), y)
+        except ValueError as error:
+            if len(y) > 1:
+                raise
+            # Batch normalisation has no variance to divide by.
+            raise InvalidInput(
+                f"the model cannot train on a batch of one sample: change batch_size ({error})."
+            ) from error
         # A parameter that the loss does not reach has a gradient of zero, not None.
         return loss.item(), torch.autograd.grad(loss, self._trained, allow_unused=True, materialize_grads=True)
+
+
+def check_unit(order: Order) -> None:
+    """Only whole epochs so far: slices of a layer need a backward pass that can be paused."""
+    if order.unit != "epoch":
+        raise InvalidInput(f"slices of unit {order.unit!r} are not available with this trainer yet: use 'epoch'.")
 
 
 def _start_of(momentum: Vector | None, size: int) -> Vector:

@@ -1,13 +1,12 @@
 """What a trainer is given and gives back: the numbers of a local run between two slices."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from offbeat.core.messages import Order
 from offbeat.core.parameters import Vector
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Work:
+class Work(Struct, frozen=True, kw_only=True, eq=False):
     """The numeric state of a local run: enough to go on with the next slice as if it had never paused."""
 
     parameters: Vector
@@ -23,8 +22,7 @@ class Work:
         return self.loss_sum / self.seen if self.seen else float("nan")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Job:
+class Job(Struct, frozen=True, kw_only=True, eq=False):
     """Slices `first` to `last - 1` of one order on one device, starting from `work`."""
 
     device: int
@@ -37,8 +35,7 @@ class Job:
     """The base model of the order, which the proximal term pulls towards."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evaluation:
+class Evaluation(Struct, frozen=True, kw_only=True):
     """How good a model is on the held-out data."""
 
     accuracy: float

@@ -36,4 +36,4 @@ def flops_per_sample(module: nn.Module, input_shape: tuple[int, ...]) -> float:
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
         module(torch.zeros(1, *input_shape))
     module.train(mode)
-    return 3.0 * counter.get_total_flops()
+    return 3.0 * float(counter.get_total_flops())

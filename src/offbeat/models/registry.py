@@ -40,14 +40,12 @@ def build(name: str, input_shape: tuple[int, ...], classes: int, seed: int) -> n
             module = function(input_shape, classes)
             output = _try_out(module, input_shape)
         except (RuntimeError, ValueError, IndexError) as error:
-            reason = str(error).partition("\n")[0]
-            raise InvalidInput(
-                f"model {name!r} does not fit inputs of shape {input_shape}: {reason.rstrip('.')}."
-            ) from error
+            reason = str(error).partition("\n")[0].rstrip(".")
+            raise InvalidInput(f"model {name!r} does not fit inputs of shape {input_shape}: {reason}.") from error
     if not isinstance(output, torch.Tensor) or output.shape != (2, classes):
         shape = tuple(output.shape) if isinstance(output, torch.Tensor) else type(output).__name__
         raise InvalidInput(
-            f"model {name!r} on two inputs of shape {input_shape} gives {shape}, but {classes} classes need {(2, classes)}."
+            f"model {name!r} on two inputs of shape {input_shape} gives {shape}, where {(2, classes)} is needed."
         )
     return module
 

@@ -1,11 +1,11 @@
 """A run directory: who may write into it, what lies in it, and how a run goes on from it.
 
-    config.toml           the experiment with all settings
-    metrics.jsonl         one line per evaluation
-    timeline.json         what every device did when
-    checkpoint/           the state of the run while it is not finished
-    model.safetensors     the final parameters by name
-    summary.json          written last: a directory that has it is finished
+config.toml           the experiment with all settings
+metrics.jsonl         one line per evaluation
+timeline.json         what every device did when
+checkpoint/           the state of the run while it is not finished
+model.safetensors     the final parameters by name
+summary.json          written last: a directory that has it is finished
 """
 
 import hashlib
@@ -23,6 +23,7 @@ from safetensors.numpy import save
 from offbeat.core.errors import InvalidInput
 from offbeat.core.parameters import Layout, Vector
 from offbeat.results.checkpoint import load_checkpoint, save_checkpoint
+from offbeat.results.comparison import Entry
 from offbeat.results.files import Log, replace_file, write_json
 from offbeat.results.summary import Row
 from offbeat.results.timeline import Timeline
@@ -31,35 +32,57 @@ from offbeat.simulation.engine import Simulation, Span
 FILES = ("config.toml", "metrics.jsonl", "timeline.json", "model.safetensors", "summary.json")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Finished:
     """What a finished run left in its directory."""
 
     rows: list[Row]
     summary: dict[str, Any]
+    config: str
+
+    @property
+    def entry(self) -> Entry:
+        return Entry(
+            algorithm=self.summary["algorithm"], seed=self.summary["seed"], rows=self.rows, summary=self.summary
+        )
+
+
+def read_finished(path: Path) -> Finished:
+    """The results in a directory whose run has ended."""
+    if not (path / "summary.json").is_file():
+        raise InvalidInput(f"{path} does not hold a finished run: it has no summary.json")
+    try:
+        with (path / "metrics.jsonl").open(encoding="utf-8") as lines:
+            rows = [json.loads(line) for line in lines]
+        summary = json.loads((path / "summary.json").read_text(encoding="utf-8"))
+        return Finished(rows=rows, summary=summary, config=(path / "config.toml").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InvalidInput(f"{path} does not hold a readable run: {error}") from None
+
+
+def check_may_write(path: Path, overwrite: bool) -> None:
+    """Refuse a directory that holds anything, unless that is a run which may be overwritten."""
+    if not path.exists() or (path.is_dir() and not any(path.iterdir())):
+        return
+    if not (path / "config.toml").is_file():
+        raise InvalidInput(f"{path} exists and is not a run directory: choose another --out")
+    if not overwrite:
+        raise InvalidInput(f"{path} holds a run: use --resume to go on with it or --overwrite to replace it")
 
 
 class RunDirectory:
     """Opens a directory for an experiment (its tables), new or to resume, and writes what the run gives it."""
 
-    def __init__(
-        self, path: Path, table: Mapping[str, Any], *, overwrite: bool = False, resume: bool = False
-    ) -> None:
+    def __init__(self, path: Path, table: Mapping[str, Any], *, overwrite: bool = False, resume: bool = False) -> None:
         self.path = path
         self.table = table
         self._resuming = resume and (path / "config.toml").is_file()
         if self._resuming:
             self._check_same_experiment()
-        elif path.exists() and (not path.is_dir() or any(path.iterdir())):
-            self._check_may_overwrite(overwrite)
+        else:
+            check_may_write(path, overwrite)
         self._metrics: Log | None = None
         self._timeline: Timeline | None = None
-
-    def _check_may_overwrite(self, overwrite: bool) -> None:
-        if not (self.path / "config.toml").is_file():
-            raise InvalidInput(f"{self.path} exists and is not a run directory: choose another --out")
-        if not overwrite:
-            raise InvalidInput(f"{self.path} holds a run: use --resume to go on with it or --overwrite to replace it")
 
     def _check_same_experiment(self) -> None:
         try:
@@ -88,7 +111,7 @@ class RunDirectory:
         """The results, if this directory is resumed and its run had already ended."""
         if not self._resuming or not (self.path / "summary.json").is_file():
             return None
-        return Finished(self._rows(), json.loads((self.path / "summary.json").read_text(encoding="utf-8")))
+        return read_finished(self.path)
 
     def open(self, simulation: Simulation) -> tuple[list[Row], float]:
         """Begin, or bring the simulation to its last checkpoint; returns the rows so far and the real seconds spent."""

@@ -25,6 +25,8 @@ def summarise(
         "final_loss": last["loss"],
         "best_accuracy": max(row["accuracy"] for row in rows),
         "time_to_accuracy": {f"{target:g}": time_to(rows, target) for target in targets},
-        **{key: value for key, value in last.items() if key not in ("time", "version", "accuracy", "loss", "in_flight")},
+        **{
+            key: value for key, value in last.items() if key not in ("time", "version", "accuracy", "loss", "in_flight")
+        },
         "wall_seconds": round(wall_seconds, 3),
     }

@@ -6,10 +6,12 @@ otherwise. Between two turns the simulation may be snapshot, and a restored one 
 
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import accumulate
 from math import ceil, inf
 from typing import Any
+
+from msgspec import Struct
 
 from offbeat.algorithms import device_rule
 from offbeat.core.effects import Assignment, Effect, FreshModel, Settled, StopNotice, TimerSet
@@ -47,8 +49,7 @@ class Schedule:
     every_versions: int | None = None
 
 
-@dataclass(slots=True, kw_only=True)
-class Run:
+class Run(Struct, kw_only=True, eq=False):
     """The timing of one order on one device."""
 
     device: int
@@ -63,14 +64,13 @@ class Run:
     upload_lost: bool = False
     local: LocalRun
     start: float = 0.0
-    ends: list[float] = field(default_factory=list)
+    ends: list[float] = []
     """The stretch of training that the device is in: when it began and when each of its slices ends."""
     token: int = 0
     """Counts the changes of plan: what was scheduled under an older token no longer happens."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
+class Span(Struct, frozen=True, kw_only=True):
     """What became of an order, for the timeline."""
 
     device: int
@@ -149,9 +149,7 @@ class Simulation:
             case "ask":
                 if (run := self._current(subject, detail)) is not None:
                     run.ends = []
-                    self._handle(
-                        FreshRequested(device=run.device, ticket=run.ticket, progress=run.local.progress)
-                    )
+                    self._handle(FreshRequested(device=run.device, ticket=run.ticket, progress=run.local.progress))
             case "vanished":
                 if (run := self._current(subject, detail)) is not None:
                     self._lose(run, self._rejoins(run))

@@ -8,15 +8,13 @@ cores busy. A plan and its inputs determine the numbers, so that a checkpoint ne
 
 import heapq
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from math import inf
 from typing import Any
 
-import numpy as np
+from msgspec import Struct
 
 from offbeat.algorithms import device_rule
 from offbeat.core.effects import Assignment
-from offbeat.core.errors import Diverged
 from offbeat.core.messages import Order, Outcome
 from offbeat.core.parameters import Vector
 from offbeat.core.policy import Fresh, Memory
@@ -27,8 +25,7 @@ LOOKAHEAD_BYTES = 256 * 2**20
 """Results computed ahead of their upload may take this much memory."""
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
-class Trajectory:
+class Trajectory(Struct, kw_only=True, eq=False):
     """The plan of one run and how far its numbers have come. A plan item is a slice to train up to, or a merge."""
 
     device: int
@@ -36,8 +33,10 @@ class Trajectory:
     order: Order
     base: int
     anchor: Vector
-    plan: list[int | Fresh] = field(default_factory=list)
+    plan: list[int | Fresh] = []
     performed: int = 0
+    trained: int = 0
+    """Slices that the work has."""
     work: Work
     due: float = 0.0
     memory: Memory
@@ -47,18 +46,8 @@ class Trajectory:
     def complete(self) -> bool:
         return self.performed == len(self.plan)
 
-    @property
-    def slices(self) -> int:
-        """How many slices are trained so far."""
-        return max((item for item in self.plan[: self.performed] if isinstance(item, int)), default=0)
 
-    @property
-    def planned_slices(self) -> int:
-        return max((item for item in self.plan if isinstance(item, int)), default=0)
-
-
-@dataclass(slots=True, eq=False)
-class Deferred:
+class Deferred(Struct, frozen=True, eq=False):
     """The outcome of a delivered run: computed, with everything else that is due, when it is first called."""
 
     training: "LazyTraining"
@@ -117,10 +106,10 @@ class LazyTraining:
         trajectory = self._trajectories[ticket]
         trajectory.plan.pop()
         if trajectory.performed > len(trajectory.plan):
-            trajectory.performed = 0
+            trajectory.performed = trajectory.trained = 0
             trajectory.work = Work(parameters=trajectory.anchor)
             trajectory.memory = dict(self.memories.get(trajectory.device, {}))
-        if until > trajectory.planned_slices:
+        if until > max((item for item in trajectory.plan if isinstance(item, int)), default=0):
             trajectory.plan.append(until)
         trajectory.due = due
         if trajectory.complete:
@@ -150,11 +139,6 @@ class LazyTraining:
             self._perform(self._batch(trajectory))
         self._delivered.pop(trajectory.ticket, None)
         work, rule = trajectory.work, device_rule(trajectory.order.rule)
-        if not np.isfinite(work.parameters).all():
-            raise Diverged(
-                f"training diverged on device {trajectory.device} (learning rate {trajectory.order.learning_rate:g}, "
-                f"from version {trajectory.base}): lower local.learning_rate"
-            )
         extras = rule.extras(trajectory.order, trajectory.memory)
         trajectory.outcome = Outcome(parameters=work.parameters, loss=work.loss, extras=extras)
         if trajectory.memory:
@@ -181,7 +165,7 @@ class LazyTraining:
                     device=trajectory.device,
                     ticket=trajectory.ticket,
                     order=trajectory.order,
-                    first=trajectory.slices,
+                    first=trajectory.trained,
                     last=until,
                     work=trajectory.work,
                     anchor=trajectory.anchor,
@@ -190,6 +174,7 @@ class LazyTraining:
         for trajectory in batch:
             if trajectory.ticket in works:
                 trajectory.work = works[trajectory.ticket]
+                trajectory.trained = jobs[trajectory.ticket].last
                 trajectory.performed += 1
             if trajectory.complete:
                 del self._unperformed[trajectory.ticket]

@@ -1,0 +1,293 @@
+"""The command line. It parses, shows progress and prints; the work is done by `experiment` and `contest`."""
+
+import os
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from offbeat.core.errors import InvalidInput, OffbeatError, unknown
+
+if TYPE_CHECKING:  # what needs torch is imported when a command runs, so that --help is quick
+    from offbeat.config import Experiment
+    from offbeat.contest import Contest
+
+app = typer.Typer(
+    help="Federated learning over uneven devices: asynchronous, semi-asynchronous and deadline-driven methods on one "
+    "clock. Start with `offbeat demo`.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+)
+console = Console()
+messages = Console(stderr=True)
+
+ExperimentFile = Annotated[Path, typer.Argument(help="The experiment file (TOML).", metavar="EXPERIMENT.toml")]
+Changes = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="Change a setting, for instance `--set fleet.ratio=110`; may be repeated."),
+]
+Out = Annotated[Path | None, typer.Option(help="Directory for the results. Never overwritten unasked.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the run that is in the directory.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on with what is in the directory, from its checkpoint.")]
+Jobs = Annotated[int | None, typer.Option(min=1, help="Runs at a time (default: one per core).")]
+
+
+@app.command()
+def demo(
+    out: Annotated[Path | None, typer.Option(help="Directory for the results (default: a new offbeat-demo).")] = None,
+    jobs: Jobs = None,
+) -> None:
+    """The main job on embedded data: FedAvg, FedAsync and FedBuff on one uneven fleet.
+
+    Trains LeNet-5 on 5,000 MNIST digits over 100 simulated devices, the slowest many times slower than the fastest,
+    and prints who is how accurate when. Takes about a minute on two cores.
+    """
+    from offbeat.config import Experiment, read_toml
+
+    file = resources.files("offbeat") / "experiments" / "demo.toml"
+    with resources.as_file(file) as path:
+        experiment = Experiment.parse(read_toml(path))
+    root = out or _unused(Path("offbeat-demo"))
+    _compare(experiment, list(experiment.compare), [0, 1, 2], root, jobs=jobs)
+
+
+@app.command()
+def run(
+    file: ExperimentFile,
+    changes: Changes = None,
+    out: Out = None,
+    overwrite: Overwrite = False,
+    resume: Resume = False,
+) -> None:
+    """Run one experiment and write its metrics, timeline, final model and summary.
+
+    Results go to `runs/NAME-ALGORITHM-seedN` unless `--out` says otherwise. Ctrl-C leaves a checkpoint; `--resume`
+    goes on from it as if nothing had happened.
+    """
+    from offbeat.experiment import run as run_experiment
+    from offbeat.results.plots import run_figure, save
+
+    experiment = _load(file, changes)
+    name = experiment.algorithm.name
+    root = out or Path("runs") / f"{file.stem}-{name.replace(':', '.')}-seed{experiment.seed}"
+    with _bars() as bars:
+        bar = bars.add_task(name, total=1.0, note="")
+
+        def watch(fraction: float, row: dict[str, float] | None) -> None:
+            bars.update(bar, completed=fraction, **({"note": _note(row)} if row is not None else {}))
+
+        result = run_experiment(experiment, root, overwrite=overwrite, resume=resume, watch=watch)
+    save(run_figure(result.rows, f"{name} on {experiment.data.name}"), root / "metrics.png")
+    table = Table("", "", title=f"{name}, seed {experiment.seed}", show_header=False)
+    for key, value in result.summary.items():
+        if isinstance(value, dict):
+            value = ", ".join(f"{target}: {time:.4g} s" for target, time in value.items() if time is not None)
+        table.add_row(key, f"{value:.6g}" if isinstance(value, float) else str(value))
+    console.print(table)
+    console.print(f"Results in {root}: summary.json, metrics.jsonl, metrics.png, timeline.json, model.safetensors")
+
+
+@app.command()
+def compare(
+    file: ExperimentFile,
+    algorithms: Annotated[str, typer.Option(help="Names with commas between, for instance fedavg,fedasync,fedbuff.")],
+    seeds: Annotated[int, typer.Option(min=1, help="How many seeds, counted from the experiment's.")] = 3,
+    target: Annotated[
+        float | None,
+        typer.Option(min=0, max=1, help="Accuracy to reach (default: the highest that one of them reaches)."),
+    ] = None,
+    jobs: Jobs = None,
+    changes: Changes = None,
+    out: Out = None,
+    overwrite: Overwrite = False,
+    resume: Resume = False,
+) -> None:
+    """Run the same experiment under several algorithms and seeds, and compare time to accuracy.
+
+    Prints a table; writes it as `comparison.csv`, with `accuracy.png` and a self-contained `report.html`. Settings for
+    one algorithm only stand in the file as `[compare.NAME.TABLE]`, for instance `[compare.fedbuff.algorithm]`.
+    """
+    experiment = _load(file, changes)
+    names = [name.strip() for name in algorithms.split(",") if name.strip()]
+    chosen = list(range(experiment.seed, experiment.seed + seeds))
+    root = out or Path("runs") / f"{file.stem}-compare"
+    _compare(experiment, names, chosen, root, jobs=jobs, target=target, overwrite=overwrite, resume=resume)
+
+
+@app.command()
+def report(
+    directories: Annotated[list[Path], typer.Argument(help="Finished run directories, of any experiments.")],
+    out: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
+    target: Annotated[float | None, typer.Option(min=0, max=1, help="Accuracy to reach.")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the page if it exists.")] = False,
+) -> None:
+    """Make one self-contained HTML page from finished runs."""
+    from offbeat.results.comparison import Comparison
+    from offbeat.results.directory import read_finished
+    from offbeat.results.files import replace_file
+    from offbeat.results.report import report_html
+
+    if out.exists() and not overwrite:
+        raise InvalidInput(f"{out} exists: use --overwrite to replace it, or choose another --out")
+    runs = [read_finished(path) for path in directories]
+    comparison = Comparison([each.entry for each in runs], target)
+    replace_file(out, report_html(comparison, [each.config for each in runs], out.stem).encode())
+    console.print(comparison.rich_table())
+    console.print(f"Report in {out}")
+
+
+@app.command(name="list")
+def list_(
+    what: Annotated[str, typer.Argument(help="algorithms, fleets, datasets, partitions or models.")],
+) -> None:
+    """List what there is, with a line of help each."""
+    registries = _registries()
+    if what not in registries:
+        raise unknown("list", what, registries)
+    table = Table("name", "what it is", title=what)
+    for name, thing in registries[what].items():
+        table.add_row(name, _first_line(thing))
+    console.print(table)
+
+
+@app.command()
+def describe(
+    name: Annotated[
+        str, typer.Argument(help="An algorithm, fleet, data set, partition or model, or a table like stop.")
+    ],
+) -> None:
+    """Show the settings of a thing, with ranges and defaults, and where it comes from."""
+    from offbeat.config import Experiment
+    from offbeat.results.describe import description
+
+    things = {key: thing for registry in _registries().values() for key, thing in registry.items()}
+    sections = {
+        key: field.annotation for key, field in Experiment.model_fields.items() if isinstance(field.annotation, type)
+    }
+    known = sections | things
+    if name not in known:
+        raise unknown("name", name, known)
+    console.print(description(name, known[name]))
+
+
+def main() -> None:
+    """Run the command line; every error that we raise on purpose is one sentence and no traceback."""
+    sys.path.insert(0, str(Path.cwd()))  # the user's own modules, "module:function"
+    try:
+        app()
+    except OffbeatError as error:
+        messages.print(f"[bold red]offbeat:[/] {_escape(str(error))}", soft_wrap=True, highlight=False)
+        sys.exit(_exit_code(error))
+
+
+def _exit_code(error: OffbeatError) -> int:
+    from offbeat.experiment import Interrupted
+
+    if isinstance(error, Interrupted):
+        return 130
+    return 2 if isinstance(error, InvalidInput) else 1
+
+
+def _escape(text: str) -> str:
+    return text.replace("[", r"\[")
+
+
+def _load(file: Path, changes: Iterable[str] | None) -> "Experiment":
+    from offbeat.config import Experiment
+
+    sys.path.insert(1, str(file.resolve().parent))
+    return Experiment.load(file, changes or ())
+
+
+def _compare(
+    experiment: "Experiment",
+    names: Sequence[str],
+    seeds: Sequence[int],
+    root: Path,
+    *,
+    jobs: int | None,
+    target: float | None = None,
+    overwrite: bool = False,
+    resume: bool = False,
+) -> None:
+    from offbeat.contest import compare as compare_experiments
+
+    free = max(1, (os.cpu_count() or 1) // experiment.execution.workers)
+    with _bars() as bars:
+        tasks: dict[str, Any] = {}
+
+        def watch(contest: "Contest", fraction: float, row: dict[str, float] | None) -> None:
+            if contest.label not in tasks:
+                tasks[contest.label] = bars.add_task(contest.label, total=1.0, note="")
+            note = {"note": _note(row)} if row is not None else {}
+            bars.update(tasks[contest.label], completed=fraction, **note)
+
+        comparison = compare_experiments(
+            experiment,
+            names,
+            seeds,
+            root,
+            jobs=jobs or free,
+            target=target,
+            overwrite=overwrite,
+            resume=resume,
+            watch=watch,
+        )
+    console.print(comparison.rich_table())
+    console.print(f"Results in {root}: report.html, accuracy.png, comparison.csv and a directory for each run")
+
+
+@contextmanager
+def _bars() -> Iterator[Any]:
+    """Progress bars for runs, on standard error."""
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("{task.description:<24}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[note]}"),
+    )
+    with Progress(*columns, console=messages) as bars:
+        yield bars
+
+
+def _note(row: dict[str, float]) -> str:
+    return f"{row['time']:.5g} s, version {row['version']:g}, accuracy {row['accuracy']:.3f}"
+
+
+def _unused(path: Path) -> Path:
+    """This path, or the first of path-2, path-3 ... that does not exist."""
+    number, candidate = 1, path
+    while candidate.exists():
+        number += 1
+        candidate = path.with_name(f"{path.name}-{number}")
+    return candidate
+
+
+def _registries() -> dict[str, dict[str, Any]]:
+    from offbeat.algorithms import POLICIES
+    from offbeat.data import DATASETS, PARTITIONS
+    from offbeat.fleet import FLEETS
+    from offbeat.models import MODELS
+
+    return {
+        "algorithms": dict(POLICIES),
+        "fleets": dict(FLEETS),
+        "datasets": dict(DATASETS),
+        "partitions": dict(PARTITIONS),
+        "models": dict(MODELS),
+    }
+
+
+def _first_line(thing: Any) -> str:
+    return (thing.__doc__ or "").strip().partition("\n")[0]

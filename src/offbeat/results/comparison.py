@@ -1,0 +1,302 @@
+"""Finished runs side by side: how each algorithm did over its seeds, as data, as a table and as CSV."""
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import fmean, median, stdev
+from typing import Any
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from offbeat.core.errors import InvalidInput
+from offbeat.results.summary import Row, time_to
+
+BASELINE = "fedavg"
+"""Speed-ups are over this algorithm."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One finished run."""
+
+    algorithm: str
+    seed: int
+    rows: list[Row]
+    summary: dict[str, Any]
+
+    @property
+    def diverged(self) -> bool:
+        return str(self.summary["stopped_by"]).startswith("diverged")
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How one algorithm did over its seeds, in reaching the target (None: there is no target) and otherwise."""
+
+    algorithm: str
+    entries: list[Entry]
+    target: float | None
+
+    @property
+    def seeds(self) -> list[int]:
+        return [entry.seed for entry in self.entries]
+
+    @cached_property
+    def times(self) -> list[float | None]:
+        """When each seed reached the target."""
+        return [None if self.target is None else time_to(entry.rows, self.target) for entry in self.entries]
+
+    @property
+    def reached(self) -> list[float]:
+        """The times of the seeds that reached the target."""
+        return [time for time in self.times if time is not None]
+
+    @property
+    def reached_by_all(self) -> bool:
+        return len(self.reached) == len(self.entries)
+
+    @property
+    def median_time(self) -> float | None:
+        """Over the seeds that reached the target; so are the first and the last."""
+        return median(self.reached) if self.reached else None
+
+    @property
+    def first_time(self) -> float | None:
+        return min(self.reached, default=None)
+
+    @property
+    def last_time(self) -> float | None:
+        return max(self.reached, default=None)
+
+    @property
+    def final_accuracy(self) -> float:
+        return self.mean("final_accuracy")
+
+    @property
+    def final_spread(self) -> float | None:
+        """The standard deviation of the final accuracy over seeds, if there are several."""
+        values = [entry.summary["final_accuracy"] for entry in self.entries]
+        return stdev(values) if len(values) > 1 else None
+
+    @property
+    def unused_share(self) -> float:
+        """The share of updates that were discarded or lost, of all that had an end."""
+        unused = self.mean("updates_discarded") + self.mean("updates_lost")
+        return _share(unused, unused + self.mean("updates_used"))
+
+    @property
+    def wasted_share(self) -> float:
+        """The share of the devices' training time that went into updates that were not used."""
+        return _share(self.mean("wasted_seconds"), self.mean("busy_seconds"))
+
+    @property
+    def diverged(self) -> bool:
+        return any(entry.diverged for entry in self.entries)
+
+    def mean(self, key: str) -> float:
+        """The mean over seeds of a number in the summaries."""
+        return fmean(entry.summary[key] for entry in self.entries)
+
+
+class Comparison:
+    """Runs of several algorithms and the accuracy they race to.
+
+    Without a given target it is the highest of the runs' target accuracies that some algorithm reaches in all of its
+    seeds, and None if there is none.
+    """
+
+    def __init__(self, entries: Sequence[Entry], target: float | None = None) -> None:
+        _check(entries, target)
+        self.entries = list(entries)
+        self.target = self._automatic_target() if target is None else target
+        self.standings = self._standings(self.target)
+
+    def _automatic_target(self) -> float | None:
+        known = {float(target) for entry in self.entries for target in entry.summary["time_to_accuracy"]}
+        reachable = (
+            target
+            for target in sorted(known, reverse=True)
+            if any(standing.reached_by_all for standing in self._standings(target))
+        )
+        return next(reachable, None)
+
+    def _standings(self, target: float | None) -> list[Standing]:
+        groups: dict[str, list[Entry]] = {}
+        for entry in self.entries:
+            groups.setdefault(entry.algorithm, []).append(entry)
+        return [Standing(algorithm, entries, target) for algorithm, entries in groups.items()]
+
+    @property
+    def baseline(self) -> Standing | None:
+        return next((standing for standing in self.standings if standing.algorithm == BASELINE), None)
+
+    @property
+    def finishers(self) -> list[Standing]:
+        """Who reached the target in all seeds, the fastest first."""
+        finishers = [standing for standing in self.standings if standing.reached_by_all]
+        return sorted(finishers, key=lambda standing: median(standing.reached))
+
+    @property
+    def fastest(self) -> list[Standing]:
+        """The finisher with the lowest median; several if they tie, which evaluations by the clock make likely."""
+        finishers = self.finishers
+        return [standing for standing in finishers if standing.median_time == finishers[0].median_time]
+
+    def speed_up(self, standing: Standing) -> float | None:
+        """How many times as fast as the baseline, if both reached the target in all seeds."""
+        baseline = self.baseline
+        if baseline is None or not (baseline.reached_by_all and standing.reached_by_all):
+            return None
+        mine, theirs = median(standing.reached), median(baseline.reached)
+        return theirs / mine if mine else None
+
+    # As text -------------------------------------------------------------------------------------------------------
+
+    def cells(self, standing: Standing) -> dict[str, str]:
+        """What a table says of one algorithm, by heading."""
+        cells = {"algorithm": standing.algorithm + (" †" if standing.diverged else "")}
+        if self.target is not None:
+            speed_up = self.speed_up(standing)
+            cells[f"time to {percent(self.target)}"] = time_text(standing) + (" *" if standing in self.fastest else "")
+            if self.baseline is not None:
+                cells["speed-up"] = "-" if speed_up is None else f"{speed_up:.2f}"
+        return cells | {
+            "final accuracy": accuracy_text(standing),
+            "updates used": f"{standing.mean('updates_used'):,.0f}",
+            "unused updates": percent(standing.unused_share, 1),
+            "wasted time": percent(standing.wasted_share, 1),
+            "mean staleness": f"{standing.mean('mean_staleness'):.1f}",
+            "MB up": megabytes(standing.mean("bytes_up")),
+            "MB down": megabytes(standing.mean("bytes_down")),
+        }
+
+    @property
+    def caption(self) -> str:
+        """What the target, the spreads and the marks in the table mean."""
+        several = any(len(standing.entries) > 1 for standing in self.standings)
+        seeds = seeds_text(self.standings)
+        if self.target is None:
+            parts = [f"No target accuracy was reached in all seeds of an algorithm ({seeds})."]
+        else:
+            median_of = f"median (min-max) of {seeds}" if several else seeds
+            parts = [f"Virtual time until {percent(self.target)} accuracy on held-out data: {median_of}."]
+            if self.baseline is not None:
+                parts.append(f"Speed-up: over {BASELINE}.")
+        if several:
+            parts.append("±: standard deviation over seeds; other numbers: means.")
+        if self.fastest:
+            parts.append("*: fastest.")
+        if any(standing.diverged for standing in self.standings):
+            parts.append("†: a run diverged.")
+        return " ".join(parts)
+
+    def rich_table(self) -> Table:
+        """For a terminal of 100 columns, so without the staleness."""
+        table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), caption=self.caption, caption_justify="left")
+        for standing in self.standings:
+            cells = self.cells(standing)
+            del cells["mean staleness"]
+            if not table.columns:
+                for number, heading in enumerate(cells):
+                    lines = heading if heading.startswith("time to") else heading.replace(" ", "\n")
+                    table.add_column(lines, justify="right" if number else "left", overflow="fold", vertical="bottom")
+            style = "bold green" if standing in self.fastest else ""
+            table.add_row(*(Text(cell) for cell in cells.values()), style=style)
+        return table
+
+    def csv_text(self) -> str:
+        """Plain numbers, one line per algorithm; what does not exist is empty."""
+        text = io.StringIO()
+        lines = [self._csv_record(standing) for standing in self.standings]
+        writer = csv.DictWriter(text, lines[0].keys(), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(lines)
+        return text.getvalue()
+
+    def _csv_record(self, standing: Standing) -> dict[str, Any]:
+        means = ("best_accuracy", "updates_used", "mean_staleness", "versions", "bytes_up", "bytes_down")
+        return {
+            "algorithm": standing.algorithm,
+            "seeds": " ".join(str(seed) for seed in standing.seeds),
+            "target": self.target,
+            "seeds_reached": len(standing.reached),
+            "time_to_target_median": standing.median_time,
+            "time_to_target_min": standing.first_time,
+            "time_to_target_max": standing.last_time,
+            f"speed_up_over_{BASELINE}": self.speed_up(standing),
+            "final_accuracy": standing.final_accuracy,
+            "final_accuracy_std": standing.final_spread,
+            **{key: standing.mean(key) for key in means},
+            "unused_share": standing.unused_share,
+            "wasted_share": standing.wasted_share,
+            "diverged": str(standing.diverged).lower(),
+        }
+
+
+def _check(entries: Sequence[Entry], target: float | None) -> None:
+    if not entries:
+        raise InvalidInput("there is no finished run to compare")
+    if target is not None and not 0 < target <= 1:
+        raise InvalidInput(f"target = {target}: must be above 0 and at most 1")
+    seen = set()
+    for entry in entries:
+        if (entry.algorithm, entry.seed) in seen:
+            raise InvalidInput(
+                f"two of the runs are of {entry.algorithm} with seed {entry.seed}: give each algorithm one run per seed"
+            )
+        seen.add((entry.algorithm, entry.seed))
+
+
+def _share(part: float, whole: float) -> float:
+    return part / whole if whole else 0.0
+
+
+def percent(share: float, decimals: int | None = None) -> str:
+    """
+    >>> percent(0.925), percent(0.5, 1)
+    ('92.5 %', '50.0 %')
+    """
+    return f"{100 * share:g} %" if decimals is None else f"{100 * share:.{decimals}f} %"
+
+
+def amount(value: float) -> str:
+    """Three digits, or all before the point of a larger number.
+
+    >>> amount(0.12345), amount(14.0), amount(12345.6)
+    ('0.123', '14.0', '12,346')
+    """
+    return f"{value:#.3g}" if abs(value) < 99.95 else f"{value:,.0f}"
+
+
+def megabytes(size: float) -> str:
+    return amount(size / 1e6)
+
+
+def time_text(standing: Standing) -> str:
+    """The median time to the target and its range, or how many seeds reached it.
+
+    A range without a width, or of a single seed, is not shown.
+    """
+    if not standing.reached:
+        return "not reached"
+    if not standing.reached_by_all:
+        return f"{len(standing.reached)} of {len(standing.entries)} seeds"
+    first, middle, last = amount(min(standing.reached)), median(standing.reached), amount(max(standing.reached))
+    return f"{amount(middle)} s" + (f" ({first}-{last})" if first != last else "")
+
+
+def accuracy_text(standing: Standing) -> str:
+    spread = standing.final_spread
+    middle = f"{100 * standing.final_accuracy:.1f}"
+    return f"{middle} %" if spread is None else f"{middle} ± {100 * spread:.1f} %"
+
+
+def seeds_text(standings: Sequence[Standing]) -> str:
+    counts = [len(standing.entries) for standing in standings]
+    if min(counts) != max(counts):
+        return f"{min(counts)} to {max(counts)} seeds"
+    return "one seed" if counts[0] == 1 else f"{counts[0]} seeds"

@@ -1,0 +1,170 @@
+"""Figures: algorithms side by side, one run over time. Drawn on plain Figure objects, so nothing global is touched."""
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator, PercentFormatter, StrMethodFormatter
+from numpy.typing import NDArray
+
+from offbeat.results.comparison import Comparison, Entry, Standing, amount, percent, seeds_text
+from offbeat.results.files import replace_file
+from offbeat.results.summary import Row
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C8C8C")
+"""Okabe and Ito's palette, which colour-blind readers can tell apart."""
+STYLES = ("-", "--", "-.", (0, (1, 1.2)))
+"""Seven colours and four styles: 28 algorithms look different from each other."""
+INK, FAINT = "#333333", "#D9D9D9"
+ACCURACY = "accuracy on held-out data"
+TIME = "virtual time (s)"
+
+Numbers = NDArray[np.float64]
+
+
+def accuracy_figure(comparison: Comparison) -> Figure:
+    """Accuracy over virtual time and, if there is a target, the time to it."""
+    raced = comparison.target is not None
+    figure = Figure(figsize=(11.0 if raced else 7.5, 4.6), layout="constrained")
+    if comparison.target is None:
+        _curves(figure.add_subplot(), comparison)
+    else:
+        curves, bars = figure.subplots(1, 2, width_ratios=(3, 2))
+        _curves(curves, comparison)
+        _bars(bars, comparison, comparison.target)
+    figure.legend(
+        *figure.axes[0].get_legend_handles_labels(),
+        loc="outside lower center",
+        ncols=min(5, len(comparison.standings) + raced),
+        frameon=False,
+        handlelength=3.0,
+    )
+    return figure
+
+
+def run_figure(rows: Sequence[Row], title: str) -> Figure:
+    """One run: accuracy and loss over virtual time, and below how stale the updates were."""
+    figure = Figure(figsize=(8.0, 5.6), layout="constrained")
+    upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1.4))
+    time = _column(rows, "time")
+    _dress(upper, title)
+    upper.plot(time, _column(rows, "accuracy"), color=COLOURS[0], linewidth=2.0)
+    upper.set_ylabel(ACCURACY, color=COLOURS[0])
+    upper.yaxis.set_major_formatter(PercentFormatter(1.0, symbol=" %"))
+    upper.set_ylim(bottom=0.0)
+    loss = upper.twinx()
+    loss.plot(time, _column(rows, "loss"), color=COLOURS[1], linewidth=1.6, linestyle="--")
+    loss.set_ylabel("loss on held-out data", color=COLOURS[1])
+    loss.set_ylim(bottom=0.0)
+    loss.spines[["top", "left", "bottom"]].set_visible(False)
+    loss.spines["right"].set_color(FAINT)
+    loss.tick_params(color=FAINT, labelcolor=INK)
+    _dress(lower, "")
+    lower.fill_between(time, _column(rows, "max_staleness"), color=FAINT, step="post", label="highest so far")
+    lower.plot(time, _column(rows, "mean_staleness"), color=COLOURS[2], linewidth=2.0, label="mean so far")
+    lower.set_ylabel("staleness (versions)")
+    lower.set_ylim(bottom=0.0, top=max(1.0, 1.1 * float(_column(rows, "max_staleness").max())))
+    lower.yaxis.set_major_locator(MaxNLocator(4, integer=True))
+    lower.set_xlabel(TIME)
+    lower.set_xlim(0.0, float(time[-1]) or 1.0)
+    figure.legend(*lower.get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False)
+    return figure
+
+
+def save(figure: Figure, path: Path) -> None:
+    """A PNG, the same bytes for the same figure."""
+    data = io.BytesIO()
+    figure.savefig(data, format="png", dpi=150, facecolor="white", metadata={"Software": None})
+    replace_file(path, data.getvalue())
+
+
+def mean_and_range(entries: Sequence[Entry]) -> tuple[Numbers, Numbers, Numbers, Numbers]:
+    """The times at which some run was evaluated, and the runs' mean, lowest and highest accuracy then.
+
+    Between its evaluations a run has the accuracy of the last one. A run that ended earlier keeps its final model: else
+    the mean would jump when the best run is the first to stop.
+    """
+    runs = [(_column(entry.rows, "time"), _column(entry.rows, "accuracy")) for entry in entries]
+    start = max(time[0] for time, _ in runs)
+    grid = np.unique(np.concatenate([time for time, _ in runs]))
+    grid = grid[grid >= start]
+    values = np.stack([accuracy[np.searchsorted(time, grid, side="right") - 1] for time, accuracy in runs])
+    return grid, values.mean(axis=0), values.min(axis=0), values.max(axis=0)
+
+
+def _column(rows: Sequence[Row], key: str) -> Numbers:
+    return np.array([row[key] for row in rows], dtype=np.float64)
+
+
+def _curves(axes: Axes, comparison: Comparison) -> None:
+    several = any(len(standing.entries) > 1 for standing in comparison.standings)
+    note = f"mean and range of {seeds_text(comparison.standings)}" if several else "one seed"
+    _dress(axes, f"Accuracy over time ({note})")
+    for number, standing in enumerate(comparison.standings):
+        time, mean, low, high = mean_and_range(standing.entries)
+        colour, style = COLOURS[number % len(COLOURS)], STYLES[number % len(STYLES)]
+        axes.fill_between(time, low, high, color=colour, alpha=0.15, linewidth=0)
+        axes.plot(time, mean, color=colour, linestyle=style, linewidth=1.8, label=_label(standing))
+        for end in (entry.rows[-1] for entry in standing.entries if entry.diverged):
+            axes.plot(end["time"], end["accuracy"], "x", color=colour, markersize=9, markeredgewidth=2.2, clip_on=False)
+    if comparison.target is not None:
+        label = f"target {percent(comparison.target)}"
+        axes.axhline(comparison.target, color=INK, linestyle=":", linewidth=1.2, zorder=1.5, label=label)
+    axes.set_xlabel(TIME)
+    axes.set_ylabel(ACCURACY)
+    axes.yaxis.set_major_formatter(PercentFormatter(1.0, symbol=" %"))
+    axes.set_xlim(0.0, max(entry.rows[-1]["time"] for entry in comparison.entries) or 1.0)
+    axes.set_ylim(bottom=0.0)
+
+
+def _label(standing: Standing) -> str:
+    return f"{standing.algorithm} (x: diverged)" if standing.diverged else standing.algorithm
+
+
+def _bars(axes: Axes, comparison: Comparison, target: float) -> None:
+    _dress(axes, f"Time to {percent(target)} accuracy")
+    axes.grid(visible=False, axis="y")
+    longest = max((standing.last_time or 0.0 for standing in comparison.standings), default=0.0) or 1.0
+    for number, standing in enumerate(comparison.standings):
+        _bar(axes, number, standing, longest)
+    axes.set_yticks(range(len(comparison.standings)), [standing.algorithm for standing in comparison.standings])
+    axes.set_ylim(max(3, len(comparison.standings)) - 0.4, -0.6)
+    axes.set_xlim(0.0, 1.38 * longest)
+    axes.tick_params(axis="y", length=0, labelsize="medium")
+    axes.xaxis.set_major_locator(MaxNLocator(6))
+    several = any(len(standing.entries) > 1 for standing in comparison.standings)
+    axes.set_xlabel(f"{TIME}: median, min to max of seeds" if several else TIME)
+
+
+def _bar(axes: Axes, number: int, standing: Standing, longest: float) -> None:
+    """The median with its range. What not all seeds reached is pale: its median leaves out the slowest seeds."""
+    middle, first, last = standing.median_time, standing.first_time, standing.last_time
+    gap = 0.025 * longest
+    if middle is None or first is None or last is None:
+        axes.text(gap, number, "not reached", va="center", color=INK, style="italic")
+        return
+    whole = standing.reached_by_all
+    axes.barh(number, middle, height=0.5, color=COLOURS[number % len(COLOURS)], alpha=1.0 if whole else 0.35)
+    if first != last:
+        spread = ([middle - first], [last - middle])
+        axes.errorbar(middle, number, xerr=spread, color=INK, capsize=4, linewidth=1.2, linestyle="none")
+    label = f"{amount(middle)} s"
+    if not whole:
+        label += f"\n{len(standing.reached)} of {len(standing.entries)} seeds"
+    axes.text(last + gap, number, label, va="center", color=INK)
+
+
+def _dress(axes: Axes, title: str) -> None:
+    """The look that all panels share."""
+    axes.set_title(title, loc="left", fontsize="large", color=INK, pad=10)
+    axes.grid(visible=True, color=FAINT, linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color(FAINT)
+    axes.tick_params(color=FAINT, labelcolor=INK)
+    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,g}"))
+    axes.xaxis.label.set_color(INK)
+    axes.yaxis.label.set_color(INK)

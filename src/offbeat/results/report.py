@@ -1,0 +1,248 @@
+"""The report: one HTML page that stands alone, with the findings in words, the tables, the figures and the settings."""
+
+import io
+from collections.abc import Iterable, Sequence
+from html import escape
+from statistics import median
+
+import matplotlib
+from matplotlib.figure import Figure
+
+from offbeat.results.comparison import (
+    BASELINE,
+    Comparison,
+    Entry,
+    Standing,
+    accuracy_text,
+    amount,
+    megabytes,
+    percent,
+    seeds_text,
+    time_text,
+)
+from offbeat.results.plots import accuracy_figure, run_figure
+
+STYLE = """
+:root { color-scheme: light dark; --ink: #222; --faint: #6b6b6b; --line: #ddd; --page: #fff; --mark: #e8f5ee; }
+@media (prefers-color-scheme: dark) {
+  :root { --ink: #e6e6e6; --faint: #a0a0a0; --line: #3a3a3a; --page: #161616; --mark: #17352a; }
+}
+body { margin: 0 auto; padding: 2rem 1.25rem 4rem; max-width: 68rem; color: var(--ink); background: var(--page);
+  font: 16px/1.55 system-ui, -apple-system, "Segoe UI", Roboto, sans-serif; }
+h1 { font-size: 1.7rem; line-height: 1.2; margin: 0 0 1rem; }
+h2 { font-size: 1.15rem; margin: 2.2rem 0 .6rem; }
+.findings { max-width: 46rem; font-size: 1.05rem; }
+.scroll { overflow-x: auto; }
+table { border-collapse: collapse; font-size: .92rem; font-variant-numeric: tabular-nums; width: 100%; }
+th, td { padding: .4rem .7rem; text-align: right; border-bottom: 1px solid var(--line); white-space: nowrap; }
+th { font-weight: 600; vertical-align: bottom; white-space: normal; }
+th.text, td.text { text-align: left; white-space: normal; }
+tr.fastest { background: var(--mark); font-weight: 600; }
+.note { color: var(--faint); font-size: .88rem; }
+figure { margin: 1rem 0; padding: .75rem; background: #fff; border: 1px solid var(--line); border-radius: 8px; }
+figure svg { display: block; width: 100%; height: auto; }
+summary { cursor: pointer; font-weight: 600; }
+pre { overflow-x: auto; padding: .9rem; border: 1px solid var(--line); border-radius: 8px;
+  font-size: .84rem; line-height: 1.4; }
+"""
+
+
+def report_html(comparison: Comparison, experiments: Sequence[str], title: str) -> str:
+    """The whole page; `experiments` are the TOML texts of the runs' settings. The same input gives the same bytes."""
+    parts = [
+        f"<h1>{escape(title)}</h1>",
+        f'<p class="findings">{escape(findings(comparison))}</p>',
+        "<h2>Algorithms</h2>",
+        _algorithms(comparison),
+        f'<p class="note">{escape(comparison.caption)}</p>',
+        "<h2>Over time</h2>",
+        _figure(accuracy_figure(comparison), "Accuracy over virtual time and time to the target, by algorithm"),
+        *_only_run(comparison),
+        "<h2>Runs</h2>",
+        _runs(comparison),
+        *_settings(experiments),
+    ]
+    return "\n".join(
+        [
+            "<!DOCTYPE html>",
+            '<html lang="en">',
+            f'<head><meta charset="utf-8"><title>{escape(title)}</title>',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">',
+            f"<style>{STYLE}</style></head>",
+            "<body>",
+            *parts,
+            "</body>",
+            "</html>",
+            "",
+        ]
+    )
+
+
+# The findings in words ---------------------------------------------------------------------------------------------
+
+
+def findings(comparison: Comparison) -> str:
+    """Who reached the target first and by how much, who did not, and how far the numbers can be trusted."""
+    return " ".join([*_race(comparison), *_price(comparison), *_accuracy(comparison), *_doubts(comparison)])
+
+
+def _race(comparison: Comparison) -> Iterable[str]:
+    if comparison.target is None:
+        yield "No algorithm reached any of the target accuracies in all of its seeds."
+        return
+    goal, finishers, fastest = percent(comparison.target), comparison.finishers, comparison.fastest
+    if not finishers:
+        yield f"No algorithm reached {goal} accuracy in all of its seeds."
+    else:
+        yield _winner(comparison, goal)
+        for standing in finishers[len(fastest) :]:
+            yield f"{standing.algorithm} took {_seconds(standing)}{_against_baseline(comparison, standing)}."
+    for standing in comparison.standings:
+        if not standing.reached:
+            longest = max(entry.rows[-1]["time"] for entry in standing.entries)
+            yield f"{standing.algorithm} did not reach it within {amount(longest)} s."
+        elif not standing.reached_by_all:
+            yield f"{standing.algorithm} reached it in only {len(standing.reached)} of {len(standing.entries)} seeds."
+
+
+def _winner(comparison: Comparison, goal: str) -> str:
+    first, *tied = comparison.fastest
+    count = len(first.entries)
+    after = f"after {_seconds(first)} of virtual time ({f'median of {count} seeds' if count > 1 else 'one seed'})"
+    if len(comparison.standings) == 1:
+        return f"{first.algorithm} reached {goal} accuracy {after}."
+    if tied:
+        against = "" if comparison.baseline in comparison.fastest else _against_baseline(comparison, first)
+        return f"{_list(comparison.fastest)} were equally fast: they reached {goal} accuracy {after}{against}."
+    if first.algorithm == BASELINE:
+        return f"{first.algorithm} reached {goal} accuracy first, {after}: no other algorithm beat it here."
+    return f"{first.algorithm} reached {goal} accuracy first, {after}{_against_baseline(comparison, first)}."
+
+
+def _against_baseline(comparison: Comparison, standing: Standing) -> str:
+    speed_up = comparison.speed_up(standing)
+    if speed_up is None or standing.algorithm == BASELINE:
+        return ""
+    if round(speed_up, 2) == 1:
+        return f", as fast as {BASELINE}"
+    if speed_up > 1:
+        return f", {speed_up:.3g} times as fast as {BASELINE}"
+    return f", {1 / speed_up:.3g} times as long as {BASELINE}"
+
+
+def _price(comparison: Comparison) -> Iterable[str]:
+    """Speed is often bought with traffic: say so where the winner sent more, or less, than the baseline."""
+    baseline = comparison.baseline
+    for standing in comparison.fastest:
+        if baseline is None or standing is baseline or not baseline.mean("bytes_up"):
+            continue
+        ratio = standing.mean("bytes_up") / baseline.mean("bytes_up")
+        if not 0.95 < ratio < 1.05:
+            yield f"Over its runs {standing.algorithm} uploaded {ratio:.2g} times the bytes of {BASELINE}."
+
+
+def _accuracy(comparison: Comparison) -> Iterable[str]:
+    best = max(comparison.standings, key=lambda standing: standing.final_accuracy)
+    if len(comparison.standings) == 1:
+        yield f"Its final accuracy was {accuracy_text(best)}."
+    else:
+        yield f"The highest final accuracy was that of {best.algorithm}: {accuracy_text(best)}."
+
+
+def _doubts(comparison: Comparison) -> Iterable[str]:
+    fastest, others = comparison.fastest, comparison.finishers[len(comparison.fastest) :]
+    if len(comparison.standings) > 1 and all(len(standing.entries) == 1 for standing in comparison.standings):
+        yield "With one seed each, differences may be chance."
+    elif close := [each for each in others if _overlap(fastest[0], each)]:
+        yield (
+            f"The times of {fastest[0].algorithm} overlap with those of {_list(close)}: "
+            f"with {seeds_text(comparison.standings)} the order may be chance."
+        )
+    for standing in comparison.standings:
+        if count := sum(entry.diverged for entry in standing.entries):
+            yield f"{standing.algorithm} diverged in {count} of {len(standing.entries)} seeds."
+
+
+def _overlap(one: Standing, other: Standing) -> bool:
+    return min(one.reached) <= max(other.reached) and min(other.reached) <= max(one.reached)
+
+
+def _list(standings: Sequence[Standing]) -> str:
+    *names, last = [standing.algorithm for standing in standings]
+    return f"{', '.join(names)} and {last}" if names else last
+
+
+def _seconds(standing: Standing) -> str:
+    return f"{amount(median(standing.reached))} s"
+
+
+# Tables, figures, settings -----------------------------------------------------------------------------------------
+
+
+def _algorithms(comparison: Comparison) -> str:
+    lines = [comparison.cells(standing) for standing in comparison.standings]
+    marks = [standing in comparison.fastest for standing in comparison.standings]
+    return _table(list(lines[0]), [list(line.values()) for line in lines], marks, texts={0})
+
+
+def _runs(comparison: Comparison) -> str:
+    target = comparison.target
+    race = [] if target is None else [f"time to {percent(target)}"]
+    headings = ["algorithm", "seed", *race, "final accuracy", "updates used", "MB up", "MB down", "stopped by"]
+    lines = [_run(entry, target) for entry in comparison.entries]
+    return _table(headings, lines, [False] * len(lines), texts={0, len(headings) - 1})
+
+
+def _run(entry: Entry, target: float | None) -> list[str]:
+    race = [] if target is None else [time_text(Standing(entry.algorithm, [entry], target))]
+    summary = entry.summary
+    return [
+        entry.algorithm,
+        str(entry.seed),
+        *race,
+        percent(summary["final_accuracy"], 1),
+        f"{summary['updates_used']:,}",
+        megabytes(summary["bytes_up"]),
+        megabytes(summary["bytes_down"]),
+        str(summary["stopped_by"]),
+    ]
+
+
+def _table(headings: list[str], lines: list[list[str]], marks: list[bool], texts: set[int]) -> str:
+    """`texts` are the columns that are not numbers."""
+
+    def line(tag: str, cells: list[str], mark: bool) -> str:
+        sides = [' class="text"' if number in texts else "" for number in range(len(cells))]
+        row = "".join(f"<{tag}{side}>{escape(cell)}</{tag}>" for side, cell in zip(sides, cells, strict=True))
+        return f'<tr class="fastest">{row}</tr>' if mark else f"<tr>{row}</tr>"
+
+    body = "\n".join(line("td", cells, mark) for cells, mark in zip(lines, marks, strict=True))
+    head = line("th", headings, False)
+    return f'<div class="scroll"><table>\n<thead>{head}</thead>\n<tbody>\n{body}\n</tbody>\n</table></div>'
+
+
+def _only_run(comparison: Comparison) -> list[str]:
+    """A report of a single run shows more of it."""
+    if len(comparison.entries) > 1:
+        return []
+    entry = comparison.entries[0]
+    return [_figure(run_figure(entry.rows, f"{entry.algorithm}, seed {entry.seed}"), "Accuracy, loss and staleness")]
+
+
+def _figure(figure: Figure, description: str) -> str:
+    """Inline SVG without the prologue of a file, without dates, with ids that do not change."""
+    text = io.StringIO()
+    unsaid = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+    with matplotlib.rc_context({"svg.hashsalt": "offbeat"}):
+        figure.savefig(text, format="svg", metadata=unsaid)
+    svg = text.getvalue()
+    return f'<figure role="img" aria-label="{escape(description)}">\n{svg[svg.index("<svg") :].strip()}\n</figure>'
+
+
+def _settings(experiments: Sequence[str]) -> list[str]:
+    distinct = list(dict.fromkeys(experiments))
+    heading = ["<h2>Settings</h2>"] if distinct else []
+    return heading + [
+        f"<details><summary>Experiment {number} of {len(distinct)}</summary><pre>{escape(text)}</pre></details>"
+        for number, text in enumerate(distinct, start=1)
+    ]

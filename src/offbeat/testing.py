@@ -1,0 +1,324 @@
+"""The conformance suite: what every policy must satisfy, whether it is ours or yours.
+
+    from offbeat.testing import check_policy
+    check_policy(MyPolicy(buffer=5))
+
+runs a policy on a toy model over a fleet that fails in every way we can simulate, and raises AssertionError with a
+sentence about the first promise that it breaks. No torch is involved: a check takes about a second.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from math import inf
+from typing import Any
+
+import numpy as np
+
+from offbeat.core.actions import Action, Commit
+from offbeat.core.errors import DeviceFault
+from offbeat.core.events import Event, FreshRequested, Left, Lost, Ready, Started, TimerFired, Uploaded
+from offbeat.core.messages import Done, Outcome, Progress, Training, Update
+from offbeat.core.parameters import Layout, Vector, frozen
+from offbeat.core.policy import Policy, View
+from offbeat.core.session import AWAY, IDLE, TRAINING, WAITING, Session
+from offbeat.core.snapshot import decode, encode
+from offbeat.core.streams import stream
+from offbeat.device.work import Evaluation, Job, Work
+from offbeat.fleet import AvailabilitySettings, FailureSettings, Fleet, NetworkSettings, RatioFleet, Workload
+from offbeat.simulation.engine import Row, Schedule, Simulation, Stop
+
+SIZE = 6
+UPDATES = 80
+
+
+class ToyExecutor:
+    """Trains without torch: every slice moves the model a part of the way to a target of the device's own."""
+
+    def __init__(self, seed: int = 0, size: int = SIZE) -> None:
+        self.seed = seed
+        self.size = size
+        self.given: list[tuple[Vector, bytes]] = []
+        """Every vector that was handed out, with what it was then."""
+
+    def train(self, jobs: Sequence[Job]) -> list[Work]:
+        return [self._train(job) for job in jobs]
+
+    def _train(self, job: Job) -> Work:
+        target = stream(self.seed, "target", job.device).normal(size=self.size).astype(np.float32)
+        parameters: Vector = job.work.parameters
+        for k in range(job.first, job.last):
+            noise = stream(self.seed, "noise", job.device, job.ticket, k).normal(size=self.size).astype(np.float32)
+            rate = np.float32(job.order.learning_rate)
+            parameters = np.add(parameters, rate * (target - parameters + np.float32(0.1) * noise), dtype=np.float32)
+        parameters = frozen(parameters)
+        self.given.append((parameters, parameters.tobytes()))
+        slices = job.last - job.first
+        return Work(parameters=parameters, steps=job.work.steps + slices, loss_sum=0.0, seen=job.work.seen + slices)
+
+    def evaluate(self, parameters: Vector) -> Evaluation:
+        distance = float(np.linalg.norm(parameters))
+        return Evaluation(accuracy=1 / (1 + distance), loss=distance)
+
+    def loss_and_gradient(
+        self, parameters: Vector, device: int, ticket: int, number: int, batch_size: int | None
+    ) -> tuple[float, Vector]:
+        target = stream(self.seed, "target", device).normal(size=self.size).astype(np.float32)
+        return float(np.sum((parameters - target) ** 2) / 2), parameters - target
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+
+def toy_simulation(
+    policy: Policy, *, seed: int = 0, devices: int = 24, troubled: bool = True, stop: Stop | None = None
+) -> Simulation:
+    """A policy on the toy model; with `troubled` devices go off, vanish, come back, and lose uploads."""
+    samples = stream(seed, "samples").integers(5, 50, devices)
+    workload = Workload(devices=devices, samples=samples, layers=1, flops_per_sample=0.0, seed=seed)
+    availability = AvailabilitySettings(name="on-off", on_seconds=60.0, off_seconds=20.0)
+    failures = FailureSettings(vanish=0.1, lost_upload=0.1, rejoin_seconds=15.0, detect_seconds=4.0)
+    fleet = Fleet.build(
+        workload,
+        RatioFleet(ratio=8.0),
+        NetworkSettings(uplink_mbps=0.01, downlink_mbps=0.1, latency=0.05),
+        availability if troubled else None,
+        failures if troubled else None,
+    )
+    session = Session(
+        policy,
+        parameters=np.zeros(SIZE, dtype=np.float32),
+        layout=Layout.flat(SIZE),
+        samples=samples,
+        training=Training(epochs=3, learning_rate=0.3),
+        seed=seed,
+        present=fleet.availability.present(0.0),
+    )
+    stop = stop or Stop(updates=UPDATES, time=1e5)
+    return Simulation(session, fleet, ToyExecutor(seed), stop=stop, schedule=Schedule(every_seconds=7.0))
+
+
+def check_policy(policy: Policy, *, devices: int = 24) -> None:
+    """All promises, on this policy with these settings."""
+    check_determinism(policy, devices)
+    check_resume(policy, devices)
+    check_no_aliasing(policy, devices)
+    check_bounded_memory(policy, devices)
+    check_losses_are_survived(policy, devices)
+    check_accounts(policy, devices)
+    for seed in range(20):
+        check_events(policy, stream(seed, "chaos").integers(0, 2**31, 120).tolist(), devices)
+
+
+def check_determinism(policy: Policy, devices: int = 24) -> None:
+    """The same experiment and seed give the same bytes."""
+    first, second = (toy_simulation(policy, devices=devices) for _ in range(2))
+    assert _rows(first) == _rows(second), "two runs with the same seed have different metrics"
+    assert _model(first) == _model(second), "two runs with the same seed end with different models"
+
+
+def check_resume(policy: Policy, devices: int = 24) -> None:
+    """A run that is stopped anywhere and goes on from a snapshot ends as one that never stopped."""
+    whole = toy_simulation(policy, devices=devices)
+    rows = [row for row in whole if row is not None]
+    turns = sum(1 for _ in toy_simulation(policy, devices=devices))
+    for cut in stream(0, "cuts").integers(0, turns, 8).tolist():
+        stopped, resumed = (toy_simulation(policy, devices=devices) for _ in range(2))
+        before = [row for row in islice(stopped, cut) if row is not None]
+        tree, arrays = encode(stopped.snapshot())
+        resumed.restore(decode(json.loads(json.dumps(tree)), arrays, resumed.snapshot_types))
+        after = [row for row in resumed if row is not None]
+        assert before + after == rows, f"a run resumed after {cut} events has other metrics than one never stopped"
+        assert _model(resumed) == _model(whole), f"a run resumed after {cut} events ends with another model"
+
+
+def check_no_aliasing(policy: Policy, devices: int = 24) -> None:
+    """A policy never writes to what it was given, nor to what it has committed."""
+    simulation = toy_simulation(policy, devices=devices)
+    versions: dict[int, tuple[Vector, bytes]] = {}
+    for _ in simulation:
+        session = simulation.session
+        versions.setdefault(session.version, (session.parameters, session.parameters.tobytes()))
+    for version, (parameters, then) in versions.items():
+        assert parameters.tobytes() == then, f"version {version} was changed after it was committed"
+    assert isinstance(simulation.executor, ToyExecutor)
+    for parameters, then in simulation.executor.given:
+        assert parameters.tobytes() == then, "an update's parameters were changed by the policy"
+
+
+def check_bounded_memory(policy: Policy, devices: int = 24) -> None:
+    """What is kept does not grow with the length of the run."""
+    sizes = []
+    for updates in (UPDATES, 4 * UPDATES):
+        simulation = toy_simulation(policy, devices=devices, stop=Stop(updates=updates, time=1e5))
+        for _ in simulation:
+            session = simulation.session
+            referred = {version for flight in session.in_flight.values() for version in flight.versions}
+            assert session.kept_versions == len(referred), "old versions are kept that nothing in flight refers to"
+        tree, arrays = encode((simulation.session.state, simulation.session.received))
+        sizes.append(len(json.dumps(tree)) + sum(array.nbytes for array in arrays.values()))
+    room = 2 * sizes[0] + devices * (4 * SIZE + 2000)
+    assert sizes[1] <= room, f"the policy's state grew from {sizes[0]} to {sizes[1]} bytes in a run 4 times as long"
+
+
+def check_losses_are_survived(policy: Policy, devices: int = 24) -> None:
+    """Lost devices and lost uploads never hang a run."""
+    simulation = toy_simulation(policy, devices=devices)
+    for _ in simulation:
+        pass
+    assert simulation.session.counters.lost > 0, "the toy fleet should have lost something: is the run too short?"
+    ended_well = simulation.reason == "updates" or simulation.session.finished is not None
+    assert ended_well, f"the run hung with {simulation.session.counters.used} updates used ({simulation.reason})"
+
+
+class _Watched:
+    """Stands between a session and its policy and counts for itself what the session counts."""
+
+    def __init__(self, session: Session) -> None:
+        self.policy = session.policy
+        self.State, self.metrics = session.policy.State, session.policy.metrics
+        self.staleness = 0
+        self.used: list[int] = []
+        self.bases: dict[int, int] = {}
+
+    def react(self, event: Event, state: Any, view: View) -> Iterator[Action]:
+        if isinstance(event, Uploaded):
+            self.bases[event.ticket] = event.update.base
+        for action in self.policy.react(event, state, view):
+            if isinstance(action, Commit):
+                self.used.extend(action.used)
+                self.staleness += sum(view.version - self.bases[ticket] for ticket in action.used)
+            yield action
+
+
+def check_accounts(policy: Policy, devices: int = 24) -> None:
+    """Staleness is counted right, no update is applied twice, and every order is accounted for."""
+    simulation = toy_simulation(policy, devices=devices)
+    session = simulation.session
+    watched = _Watched(session)
+    session.policy = watched  # type: ignore[assignment]  # a stand-in with the same methods
+    for _ in simulation:
+        check_session(session)
+    assert len(set(watched.used)) == len(watched.used), "an update was applied twice"
+    assert session.counters.used == len(watched.used), "used updates are miscounted"
+    assert session.counters.staleness_sum == watched.staleness, "staleness is miscounted"
+
+
+def check_session(session: Session) -> None:
+    """The session's own books agree with each other."""
+    states, counters = np.frombuffer(bytes(session._states), dtype=np.uint8), session.counters
+    flying = sorted(flight.device for flight in session.in_flight.values())
+    assert sorted(session._idle) == np.flatnonzero(states == IDLE).tolist(), "the idle set and the states disagree"
+    assert flying == np.flatnonzero((states == TRAINING) | (states == WAITING)).tolist(), "flights and states disagree"
+    assert counters.dispatched == counters.received + counters.lost + len(flying), "an order is not accounted for"
+    assert counters.received == counters.used + counters.discarded + len(session.received), "an update is missing"
+    assert all(base <= session.version for base in session.received.values()), "an update comes from the future"
+    assert np.isfinite(session.parameters).all(), "the model is not finite"
+    assert not session.parameters.flags.writeable, "the model can be written to"
+
+
+def check_events(policy: Policy, choices: Iterable[int], devices: int = 24) -> None:
+    """Any sequence of events, legal and illegal, leaves the session sound, and illegal ones change nothing.
+
+    `choices` are arbitrary numbers that select what happens; hypothesis is a good source of them.
+    """
+    chaos = _Chaos(policy, devices)
+    for choice in choices:
+        chaos.happen(choice)
+        check_session(chaos.session)
+
+
+class _Chaos:
+    """A driver that lets anything happen."""
+
+    def __init__(self, policy: Policy, devices: int) -> None:
+        self.session = Session(
+            policy,
+            parameters=np.zeros(SIZE, dtype=np.float32),
+            layout=Layout.flat(SIZE),
+            samples=np.arange(1, devices + 1),
+            training=Training(epochs=3),
+        )
+        self.time = 0.0
+        self.ended: list[tuple[int, int]] = []
+        self.session.handle(Started(), self.time)
+
+    def happen(self, choice: int) -> None:
+        """One event at a later time; what kind and about whom is in the digits of `choice`."""
+        kind, subject = choice % 10, choice // 10
+        event = self._illegal(kind, subject) if kind >= 7 else self._legal(kind, subject)
+        if event is None or self.session.finished is not None:
+            return
+        self.time += 0.5
+        if kind < 7:
+            self.session.handle(event, self.time)
+            if isinstance(event, Uploaded | Lost):
+                self.ended.append((event.device, event.ticket))
+            return
+        before = self.session.copied()
+        try:
+            self.session.handle(event, self.time)
+        except DeviceFault:
+            assert _same(before, self.session.copied()), f"an illegal {type(event).__name__} changed the session"
+        else:
+            raise AssertionError(f"an illegal {type(event).__name__} was accepted")
+
+    def _legal(self, kind: int, subject: int) -> Event | None:
+        session, flights = self.session, list(self.session.in_flight.values())
+        if kind <= 3 and flights:
+            flight = flights[subject % len(flights)]
+            if session._states[flight.device] == TRAINING and kind <= 2:
+                return self._upload(flight.device, flight.ticket, flight.base, float(subject % 7))
+            return Lost(device=flight.device, ticket=flight.ticket)
+        if kind == 4 and flights:
+            flight = flights[subject % len(flights)]
+            if session._states[flight.device] == TRAINING:
+                return FreshRequested(device=flight.device, ticket=flight.ticket, progress=Progress(slices=1))
+        if kind == 5 and session.timers:
+            name = sorted(session.timers)[subject % len(session.timers)]
+            return TimerFired(name=name)
+        device = subject % session.devices
+        if session._states[device] == AWAY:
+            return Ready(device=device)
+        return Left(device=device) if session._states[device] == IDLE and kind == 6 else None
+
+    def _illegal(self, kind: int, subject: int) -> Event | None:
+        flights = list(self.session.in_flight.values())
+        if kind == 7 and self.ended:  # a ticket that is over
+            device, ticket = self.ended[subject % len(self.ended)]
+            return self._upload(device, ticket, 0, 1.0)
+        if kind == 8 and flights:  # numbers that must not touch the model
+            flight = flights[subject % len(flights)]
+            return self._upload(flight.device, flight.ticket, flight.base, (inf, -inf, float("nan"))[subject % 3])
+        device = subject % self.session.devices
+        return Ready(device=device) if self.session._states[device] != AWAY else Left(device=device)
+
+    def _upload(self, device: int, ticket: int, base: int, value: float) -> Uploaded:
+        outcome = Outcome(parameters=frozen(np.full(SIZE, value, dtype=np.float32)))
+        update = Update(
+            device=device,
+            ticket=ticket,
+            base=base,
+            base_parameters=self.session._kept.get(base, self.session.parameters),
+            samples=device + 1,
+            progress=Progress(slices=3),
+            outcome=Done(outcome),
+        )
+        return Uploaded(device=device, ticket=ticket, update=update)
+
+
+def _rows(simulation: Simulation) -> list[Row]:
+    return [row for row in simulation if row is not None]
+
+
+def _model(simulation: Simulation) -> bytes:
+    return simulation.session.parameters.tobytes()
+
+
+def _same(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Equal snapshots, but for the count of refused events."""
+    trees = []
+    for saved in (one, other):
+        tree, arrays = encode(saved | {"counters": None})
+        trees.append((tree, {name: array.tobytes() for name, array in arrays.items()}))
+    return trees[0] == trees[1]

@@ -1,0 +1,109 @@
+"""The registry of models: their published sizes, seeds, the user's own models, and models that do not fit the data."""
+
+import sys
+from types import ModuleType
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from offbeat.core.errors import InvalidInput
+from offbeat.models import MODELS, build, vector_of
+
+MNIST = (1, 28, 28)
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [
+        ("logistic", 784 * 10 + 10),
+        ("mlp", (784 * 32 + 32) + (32 * 16 + 16) + (16 * 10 + 10)),
+        ("lenet5", 61_706),
+        ("cnn", (64 * 4 + 64) + (32 * 64 * 4 + 32) + (32 * 26 * 26 * 10 + 10)),
+        ("cnn-small", 21_840),
+        ("cnn-over", 663_160),
+    ],
+)
+def test_sizes_on_mnist_are_the_published_ones(name: str, parameters: int) -> None:
+    assert vector_of(build(name, MNIST, 10, seed=0)).size == parameters
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_model_takes_colour_images_and_any_number_of_classes(name: str) -> None:
+    assert build(name, (3, 32, 32), 7, seed=0)(torch.zeros(2, 3, 32, 32)).shape == (2, 7)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_model_has_one_line_of_help(name: str) -> None:
+    line = (MODELS[name].__doc__ or "").splitlines()[0]
+    assert 10 < len(line) < 120
+    assert line.endswith(".")
+
+
+def test_lenet5_has_its_400_features_on_28x28_and_on_32x32() -> None:
+    for shape in ((1, 28, 28), (1, 32, 32)):
+        first_dense = next(layer for layer in build("lenet5", shape, 10, 0).modules() if isinstance(layer, nn.Linear))
+        assert first_dense.in_features == 400
+
+
+def test_the_seed_decides_the_initial_parameters_and_nothing_else_does() -> None:
+    torch.manual_seed(1)
+    one = vector_of(build("mlp", MNIST, 10, seed=5))
+    torch.manual_seed(2)
+    assert np.array_equal(one, vector_of(build("mlp", MNIST, 10, seed=5)))
+    assert not np.array_equal(one, vector_of(build("mlp", MNIST, 10, seed=6)))
+
+
+def test_building_leaves_the_global_generator_alone() -> None:
+    before = torch.random.get_rng_state()
+    build("lenet5", MNIST, 10, seed=0)
+    assert torch.equal(before, torch.random.get_rng_state())
+
+
+@pytest.fixture
+def own(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    module = ModuleType("own_models")
+    monkeypatch.setitem(sys.modules, "own_models", module)
+    return module
+
+
+def test_a_model_of_ones_own_is_called_with_shape_and_classes(own: ModuleType) -> None:
+    own.net = lambda shape, classes: nn.Sequential(nn.Linear(shape[0], classes), nn.Dropout(0.5))  # type: ignore[attr-defined]
+    module = build("own_models:net", (4,), 3, seed=0)
+    assert module.training
+    assert module(torch.zeros(5, 4)).shape == (5, 3)
+
+
+def test_a_model_of_ones_own_in_double_precision_becomes_float32(own: ModuleType) -> None:
+    own.net = lambda shape, classes: nn.Linear(shape[0], classes).double()  # type: ignore[attr-defined]
+    assert vector_of(build("own_models:net", (4,), 3, seed=0)).dtype == np.float32
+
+
+def test_an_unknown_name_is_refused_with_the_nearest_one() -> None:
+    with pytest.raises(InvalidInput, match="unknown model 'lenet': did you mean 'lenet5'"):
+        build("lenet", MNIST, 10, seed=0)
+
+
+@pytest.mark.parametrize("shape", [(1, 8, 8), (64,)])
+def test_inputs_that_a_model_cannot_take_are_refused_by_name_and_shape(shape: tuple[int, ...]) -> None:
+    with pytest.raises(InvalidInput) as refusal:
+        build("lenet5", shape, 10, seed=0)
+    assert "'lenet5'" in str(refusal.value)
+    assert str(shape) in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda shape, classes: nn.Linear(shape[0], classes + 1), r"gives \(2, 4\), where \(2, 3\) is needed"),
+        (lambda shape, classes: nn.Linear(9, classes), r"does not fit inputs of shape \(4,\)"),
+        (lambda shape, classes: "net", "no nn.Module but str"),
+        (lambda shape, classes: nn.LSTM(shape[0], classes), "gives tuple"),
+        (3.0, "no function"),
+    ],
+)
+def test_own_models_that_do_not_fit_are_refused(own: ModuleType, make: object, words: str) -> None:
+    own.net = make  # type: ignore[attr-defined]
+    with pytest.raises(InvalidInput, match=words):
+        build("own_models:net", (4,), 3, seed=0)

@@ -1,0 +1,193 @@
+"""Comparisons: numbers worked out by hand on small made-up runs."""
+
+import csv
+import io
+from collections.abc import Sequence
+from statistics import stdev
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from offbeat.core.errors import InvalidInput
+from offbeat.results.comparison import Comparison, Entry, Standing
+from offbeat.results.summary import Row, summarise
+
+
+def row(time: float, accuracy: float, **others: float) -> Row:
+    return {
+        "time": time,
+        "version": int(time / 10),
+        "accuracy": accuracy,
+        "loss": 2.0 - accuracy,
+        "updates_used": 80,
+        "updates_discarded": 15,
+        "updates_lost": 5,
+        "mean_staleness": 1.5,
+        "max_staleness": 4,
+        "bytes_up": 2_000_000,
+        "bytes_down": 3_000_000,
+        "in_flight": 10,
+        "busy_seconds": 400.0,
+        "wasted_seconds": 100.0,
+    } | others
+
+
+def entry(
+    algorithm: str, seed: int, curve: Sequence[tuple[float, float]], reason: str = "time", **others: Any
+) -> Entry:
+    rows = [row(time, accuracy, **others) for time, accuracy in curve]
+    summary = summarise(rows, algorithm=algorithm, seed=seed, targets=[0.5, 0.8, 0.9], reason=reason, wall_seconds=1.0)
+    return Entry(algorithm, seed, rows, summary)
+
+
+def race() -> list[Entry]:
+    """fedavg reaches 80 % at 100, 120 and 200 s, fedbuff at 50, 60 and 80 s, fedasync in one seed of two."""
+    return [
+        entry("fedavg", 0, [(0, 0.1), (100, 0.8), (200, 0.80)]),
+        entry("fedbuff", 0, [(0, 0.1), (50, 0.8), (200, 0.90)]),
+        entry("fedavg", 1, [(0, 0.1), (120, 0.8), (200, 0.82)]),
+        entry("fedbuff", 1, [(0, 0.1), (60, 0.8), (200, 0.85)]),
+        entry("fedavg", 2, [(0, 0.1), (100, 0.7), (200, 0.84)]),
+        entry("fedbuff", 2, [(0, 0.1), (80, 0.8), (200, 0.86)]),
+        entry("fedasync", 0, [(0, 0.1), (70, 0.85), (200, 0.6)]),
+        entry("fedasync", 1, [(0, 0.1), (70, 0.55), (90, 0.5)], "diverged: a loss that is not finite"),
+    ]
+
+
+def by_name(comparison: Comparison) -> dict[str, Standing]:
+    return {standing.algorithm: standing for standing in comparison.standings}
+
+
+def printed(comparison: Comparison, width: int = 100) -> list[str]:
+    console = Console(width=width, file=io.StringIO(), color_system=None)
+    console.print(comparison.rich_table())
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue().splitlines()
+
+
+def test_algorithms_keep_the_order_of_their_first_appearance_with_their_seeds() -> None:
+    standings = Comparison(race()).standings
+    assert [(standing.algorithm, standing.seeds) for standing in standings] == [
+        ("fedavg", [0, 1, 2]),
+        ("fedbuff", [0, 1, 2]),
+        ("fedasync", [0, 1]),
+    ]
+
+
+def test_the_automatic_target_is_the_highest_that_an_algorithm_reaches_in_all_seeds() -> None:
+    # 90 % is reached by one seed of fedbuff only.
+    assert Comparison(race()).target == 0.8
+    # fedasync alone reaches 80 % in one of two seeds, and 50 % in both.
+    assert Comparison(race()[6:]).target == 0.5
+
+
+def test_there_is_no_automatic_target_if_none_is_reached() -> None:
+    comparison = Comparison([entry("fedavg", 0, [(0, 0.1), (100, 0.3)])])
+    assert comparison.target is None
+    assert comparison.fastest == []
+    assert "time to" not in "\n".join(printed(comparison))
+    assert "No target accuracy was reached" in comparison.caption
+
+
+def test_a_given_target_need_not_be_one_of_the_runs_targets() -> None:
+    assert by_name(Comparison(race(), 0.81))["fedavg"].times == [None, 200, 200]
+
+
+def test_times_to_the_target_and_speed_up_over_fedavg() -> None:
+    comparison = Comparison(race(), 0.8)
+    fedavg, fedbuff, fedasync = comparison.standings
+    assert fedavg.times == [100, 120, 200]
+    assert (fedavg.first_time, fedavg.median_time, fedavg.last_time) == (100, 120, 200)
+    assert fedasync.times == [70, None]
+    assert (fedasync.reached, fedasync.reached_by_all) == ([70], False)
+    # Medians: 120 s over 60 s.
+    assert comparison.speed_up(fedbuff) == 2.0
+    assert comparison.speed_up(fedavg) == 1.0
+    assert comparison.speed_up(fedasync) is None
+    assert comparison.fastest == [fedbuff]
+    assert comparison.finishers == [fedbuff, fedavg]
+
+
+def test_there_is_no_speed_up_unless_fedavg_reached_the_target_in_all_seeds() -> None:
+    missed = Comparison(race(), 0.82)
+    assert by_name(missed)["fedbuff"].reached_by_all
+    assert missed.speed_up(by_name(missed)["fedbuff"]) is None
+    absent = Comparison([each for each in race() if each.algorithm != "fedavg"])
+    assert absent.speed_up(absent.standings[0]) is None
+
+
+def test_a_tie_has_several_fastest() -> None:
+    comparison = Comparison([entry(name, 0, [(0, 0.1), (50, 0.8)]) for name in ("fedavg", "fedbuff")])
+    assert comparison.fastest == comparison.standings
+
+
+def test_accuracies_costs_and_shares_are_over_seeds() -> None:
+    fedavg = Comparison(race()).standings[0]
+    assert fedavg.final_accuracy == pytest.approx(0.82)
+    assert fedavg.final_spread == pytest.approx(0.02)
+    assert fedavg.final_spread == stdev([0.80, 0.82, 0.84])
+    assert fedavg.mean("best_accuracy") == pytest.approx(0.82)
+    assert fedavg.mean("versions") == 20
+    # (15 discarded + 5 lost) of 100 updates; 100 of 400 seconds.
+    assert fedavg.unused_share == pytest.approx(0.2)
+    assert fedavg.wasted_share == pytest.approx(0.25)
+
+
+def test_shares_of_nothing_are_zero_and_one_seed_has_no_spread() -> None:
+    nothing: dict[str, Any] = {
+        "updates_used": 0,
+        "updates_discarded": 0,
+        "updates_lost": 0,
+        "busy_seconds": 0.0,
+        "wasted_seconds": 0.0,
+    }
+    standing = Comparison([entry("fedavg", 0, [(0, 0.1)], **nothing)]).standings[0]
+    assert (standing.unused_share, standing.wasted_share, standing.final_spread) == (0.0, 0.0, None)
+
+
+def test_a_divergence_in_any_seed_marks_the_algorithm() -> None:
+    comparison = Comparison(race())
+    assert [standing.diverged for standing in comparison.standings] == [False, False, True]
+    assert comparison.cells(comparison.standings[2])["algorithm"] == "fedasync †"
+    assert "†: a run diverged" in comparison.caption
+
+
+def test_the_table_says_times_misses_and_the_fastest_in_100_columns() -> None:
+    late = [entry("fedasmu", seed, [(0, 0.1), (200, 0.3)]) for seed in range(3)]
+    lines = printed(Comparison(race() + late))
+    text = "\n".join(lines)
+    assert max(len(line.rstrip()) for line in lines) <= 100
+    # An empty line, two of headings, a rule, one line for each of the four algorithms.
+    assert [line.split()[0] for line in lines[4:8]] == ["fedavg", "fedbuff", "fedasync", "fedasmu"]
+    assert "120 s (100-200)" in text
+    assert "60.0 s (50.0-80.0) *" in text
+    assert "1 of 2 seeds" in text
+    assert "not reached" in text
+    assert "2.00" in text
+    assert "80 % accuracy" in text
+    assert "2 to 3 seeds" in text
+
+
+def test_names_are_not_read_as_markup() -> None:
+    assert "[bold]x" in "\n".join(printed(Comparison([entry("[bold]x", 0, [(0, 0.9)])])))
+
+
+def test_the_csv_has_plain_numbers_and_leaves_empty_what_does_not_exist() -> None:
+    lines = list(csv.DictReader(io.StringIO(Comparison(race()).csv_text())))
+    fedavg, fedbuff, fedasync = lines
+    assert [line["algorithm"] for line in lines] == ["fedavg", "fedbuff", "fedasync"]
+    assert float(fedbuff["time_to_target_median"]) == 60
+    assert float(fedbuff["speed_up_over_fedavg"]) == 2
+    assert float(fedavg["final_accuracy_std"]) == pytest.approx(0.02)
+    assert fedavg["seeds"] == "0 1 2"
+    assert (fedasync["seeds_reached"], fedasync["speed_up_over_fedavg"], fedasync["diverged"]) == ("1", "", "true")
+
+
+def test_what_cannot_be_compared_is_refused_in_a_sentence() -> None:
+    with pytest.raises(InvalidInput, match="no finished run"):
+        Comparison([])
+    with pytest.raises(InvalidInput, match=r"target = 80: must be above 0 and at most 1"):
+        Comparison(race(), 80)
+    with pytest.raises(InvalidInput, match="two of the runs are of fedavg with seed 0"):
+        Comparison([*race(), race()[0]])

@@ -1,0 +1,106 @@
+"""Figures: what they show, and that the same figure gives the same file."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.container import BarContainer
+from matplotlib.figure import Figure
+
+from offbeat.results.comparison import Comparison, Entry
+from offbeat.results.plots import COLOURS, STYLES, accuracy_figure, mean_and_range, run_figure, save
+from offbeat.results.summary import Row
+
+
+def entry(algorithm: str, seed: int, curve: Sequence[tuple[float, float]], reason: str = "time") -> Entry:
+    rows: list[Row] = [
+        {"time": time, "accuracy": accuracy, "loss": 2.0, "mean_staleness": 1.5, "max_staleness": 3}
+        for time, accuracy in curve
+    ]
+    return Entry(algorithm, seed, rows, {"stopped_by": reason, "time_to_accuracy": {"0.5": None, "0.9": None}})
+
+
+def race() -> list[Entry]:
+    return [
+        entry("fedavg", 0, [(0, 0.1), (10, 0.3), (20, 0.6)]),
+        entry("fedavg", 1, [(0, 0.2), (15, 0.5)]),
+        entry("fedbuff", 0, [(0, 0.1), (5, 0.7)]),
+        entry("fedbuff", 1, [(0, 0.1), (5, 0.3)], "diverged: a loss that is not finite"),
+        entry("fedasync", 0, [(0, 0.1), (20, 0.2)]),
+    ]
+
+
+def texts(axes: Axes) -> list[str]:
+    return [text.get_text() for text in axes.texts]
+
+
+def test_mean_and_range_hold_the_last_evaluation_and_the_final_model() -> None:
+    time, mean, low, high = mean_and_range(race()[:2])
+    # Seed 0 has 0.1, 0.3, 0.3, 0.6 at these times and seed 1, which ends at 15 s, has 0.2, 0.2, 0.5, 0.5.
+    np.testing.assert_allclose(time, [0, 10, 15, 20])
+    np.testing.assert_allclose(mean, [0.15, 0.25, 0.4, 0.55])
+    np.testing.assert_allclose(low, [0.1, 0.2, 0.3, 0.5])
+    np.testing.assert_allclose(high, [0.2, 0.3, 0.5, 0.6])
+
+
+def test_of_two_evaluations_at_the_same_time_the_later_counts() -> None:
+    time, mean, _, _ = mean_and_range([entry("fedavg", 0, [(0, 0.1), (10, 0.2), (10, 0.4)])])
+    np.testing.assert_allclose(time, [0, 10])
+    np.testing.assert_allclose(mean, [0.1, 0.4])
+
+
+def test_each_algorithm_has_its_own_colour_and_line_style_and_the_target_a_dotted_line() -> None:
+    curves = accuracy_figure(Comparison(race(), 0.5)).axes[0]
+    lines = {str(line.get_label()): line for line in curves.lines}
+    assert lines["fedavg"].get_color() != lines["fedasync"].get_color()
+    assert lines["fedavg"].get_linestyle() != lines["fedasync"].get_linestyle()
+    assert lines["target 50 %"].get_linestyle() == ":"
+    assert "fedbuff (x: diverged)" in lines
+    assert len({(COLOURS[number % len(COLOURS)], STYLES[number % len(STYLES)]) for number in range(28)}) == 28
+
+
+def test_axes_say_what_they_show() -> None:
+    curves, bars = accuracy_figure(Comparison(race(), 0.5)).axes
+    assert (curves.get_xlabel(), curves.get_ylabel()) == ("virtual time (s)", "accuracy on held-out data")
+    assert curves.get_xlim() == (0, 20)
+    assert bars.get_title(loc="left") == "Time to 50 % accuracy"
+    assert [label.get_text() for label in bars.get_yticklabels()] == ["fedavg", "fedbuff", "fedasync"]
+
+
+def test_bars_are_medians_and_say_who_did_not_reach_the_target() -> None:
+    _, bars = accuracy_figure(Comparison(race(), 0.5)).axes
+    widths = [bar.patches[0].get_width() for bar in bars.containers if isinstance(bar, BarContainer)]
+    # fedavg reached it at 20 and 15 s, fedbuff in one seed of two at 5 s.
+    assert widths == [17.5, 5]
+    assert texts(bars) == ["17.5 s", "5.00 s\n1 of 2 seeds", "not reached"]
+
+
+def test_without_a_target_there_are_only_curves() -> None:
+    figure = accuracy_figure(Comparison([entry("fedavg", 0, [(0, 0.1), (10, 0.2)])]))
+    assert len(figure.axes) == 1
+
+
+def test_a_run_shows_accuracy_loss_and_staleness_even_after_one_evaluation_or_a_divergence() -> None:
+    diverged: Row = {"time": 5.0, "accuracy": 0.1, "loss": float("nan"), "mean_staleness": 0, "max_staleness": 0}
+    for rows in (race()[0].rows, race()[0].rows[:1], [*race()[3].rows, diverged]):
+        figure = run_figure(rows, "a run")
+        assert {axes.get_ylabel() for axes in figure.axes} == {
+            "accuracy on held-out data",
+            "loss on held-out data",
+            "staleness (versions)",
+        }
+        figure.draw_without_rendering()
+
+
+def test_a_figure_is_saved_whole_and_with_the_same_bytes_every_time(tmp_path: Path) -> None:
+    def drawn(name: str) -> bytes:
+        figure: Figure = accuracy_figure(Comparison(race(), 0.5))
+        save(figure, tmp_path / name)
+        return (tmp_path / name).read_bytes()
+
+    first = drawn("first.png")
+    assert first.startswith(b"\x89PNG")
+    assert b"Software" not in first and b"Creation" not in first
+    assert drawn("second.png") == first
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["first.png", "second.png"]

@@ -1,0 +1,147 @@
+"""The report: honest words, a page that stands alone, everything escaped."""
+
+from collections.abc import Sequence
+from html.parser import HTMLParser
+
+from offbeat.results.comparison import Comparison, Entry
+from offbeat.results.report import findings, report_html
+from offbeat.results.summary import Row, summarise
+
+
+def entry(
+    algorithm: str, seed: int, curve: Sequence[tuple[float, float]], reason: str = "time", bytes_up: int = 1_000_000
+) -> Entry:
+    costs: Row = {
+        "updates_used": 80,
+        "updates_discarded": 0,
+        "updates_lost": 0,
+        "mean_staleness": 0,
+        "max_staleness": 0,
+    }
+    more: Row = {"bytes_up": bytes_up, "bytes_down": 0, "in_flight": 0, "busy_seconds": 9.0, "wasted_seconds": 0.0}
+    rows: list[Row] = [
+        {"time": time, "version": 1, "accuracy": accuracy, "loss": 1.0} | costs | more for time, accuracy in curve
+    ]
+    summary = summarise(rows, algorithm=algorithm, seed=seed, targets=[0.8], reason=reason, wall_seconds=1.0)
+    return Entry(algorithm, seed, rows, summary)
+
+
+def reaching(algorithm: str, *times: float, final: float = 0.85, bytes_up: int = 1_000_000) -> list[Entry]:
+    """One seed per time at which 80 % is reached."""
+    return [
+        entry(algorithm, seed, [(0, 0.1), (time, 0.8), (300, final)], bytes_up=bytes_up)
+        for seed, time in enumerate(times)
+    ]
+
+
+def failing(algorithm: str, reason: str = "time") -> list[Entry]:
+    return [entry(algorithm, 0, [(0, 0.1), (300, 0.3)], reason)]
+
+
+class Page(HTMLParser):
+    """Collects what a page is made of and checks that its elements close in order."""
+
+    VOID = ("meta",)
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: set[str] = set()
+        self.links: list[str] = []
+        self.feed(text)
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.links += [value or "" for name, value in attrs if name in ("src", "href", "xlink:href")]
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        if tag not in self.VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def test_words_name_the_winner_its_factor_over_fedavg_and_its_price() -> None:
+    words = findings(
+        Comparison([*reaching("fedavg", 100, 120, 200), *reaching("fedbuff", 50, 60, 80, bytes_up=3_000_000)])
+    )
+    assert "fedbuff reached 80 % accuracy first, after 60.0 s of virtual time (median of 3 seeds)" in words
+    assert "2 times as fast as fedavg" in words
+    assert "fedavg took 120 s." in words
+    assert "fedbuff uploaded 3 times the bytes of fedavg" in words
+    assert "chance" not in words
+
+
+def test_words_say_when_fedavg_wins() -> None:
+    words = findings(Comparison([*reaching("fedavg", 100, 110), *reaching("fedbuff", 150, 165, final=0.95)]))
+    assert "fedavg reached 80 % accuracy first" in words
+    assert "no other algorithm beat it" in words
+    # Medians: 157.5 s over 105 s.
+    assert "fedbuff took 158 s, 1.5 times as long as fedavg." in words
+    assert "The highest final accuracy was that of fedbuff: 95.0 ± 0.0 %." in words
+
+
+def test_words_name_who_missed_the_target_and_who_diverged() -> None:
+    runs = [*reaching("fedbuff", 50), *failing("fedavg"), *failing("fedasync", "diverged: a loss that is not finite")]
+    words = findings(Comparison([*runs, *reaching("other", 40), entry("other", 1, [(0, 0.1), (300, 0.2)])]))
+    assert "times as fast" not in words
+    assert "fedavg did not reach it within 300 s." in words
+    assert "other reached it in only 1 of 2 seeds." in words
+    assert "fedasync diverged in 1 of 1 seeds." in words
+
+
+def test_words_doubt_what_few_seeds_show() -> None:
+    one = findings(Comparison([*reaching("fedavg", 100), *reaching("fedbuff", 50)]))
+    assert "With one seed each, differences may be chance." in one
+    overlapping = findings(Comparison([*reaching("fedavg", 100, 120), *reaching("fedbuff", 50, 110)]))
+    assert "The times of fedbuff overlap with those of fedavg: with 2 seeds the order may be chance." in overlapping
+
+
+def test_words_for_a_tie_for_no_target_and_for_a_single_algorithm() -> None:
+    tie = findings(Comparison([*reaching("fedavg", 50), *reaching("a", 50), *reaching("b", 50)]))
+    assert "fedavg, a and b were equally fast" in tie
+    assert findings(Comparison(failing("fedavg"))).startswith("No algorithm reached any of the target accuracies")
+    assert findings(Comparison(failing("fedavg"), 0.7)).startswith("No algorithm reached 70 % accuracy")
+    alone = findings(Comparison(reaching("fedavg", 50)))
+    assert alone == (
+        "fedavg reached 80 % accuracy after 50.0 s of virtual time (one seed). Its final accuracy was 85.0 %."
+    )
+
+
+def test_the_page_stands_alone_and_is_well_formed() -> None:
+    page = Page(report_html(Comparison([*reaching("fedavg", 100), *reaching("fedbuff", 50)]), ["seed = 0\n"], "Race"))
+    assert {"title", "table", "svg", "details"} <= page.tags
+    assert not {"script", "link", "img", "iframe"} & page.tags
+    assert all(link.startswith("#") for link in page.links)
+
+
+def test_the_page_has_a_line_for_every_run_and_every_distinct_experiment_once() -> None:
+    text = report_html(
+        Comparison([*reaching("fedavg", 100, 120), *failing("fedbuff")]), ["a = 1", "b = 2", "a = 1"], ""
+    )
+    assert text.count('<td class="text">time</td>') == 3
+    assert "<td>120 s</td>" in text
+    assert "<td>not reached</td>" in text
+    assert text.count("<pre>") == 2
+
+
+def test_a_single_run_is_shown_in_more_detail() -> None:
+    assert report_html(Comparison(reaching("fedavg", 100)), [], "").count("<svg") == 2
+    assert report_html(Comparison(reaching("fedavg", 100, 120)), [], "").count("<svg") == 1
+
+
+def test_everything_from_outside_is_escaped() -> None:
+    evil = "<script>alert('&')</script>"
+    text = report_html(Comparison([*reaching(evil, 50), *failing("fedavg", evil)]), [evil], evil)
+    assert "<script" not in text
+    Page(text)
+
+
+def test_the_same_results_give_the_same_page() -> None:
+    comparison = Comparison([*reaching("fedavg", 100, 120), *reaching("fedbuff", 50, 60)])
+    assert report_html(comparison, ["seed = 0"], "Race") == report_html(comparison, ["seed = 0"], "Race")

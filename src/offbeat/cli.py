@@ -102,7 +102,7 @@ def compare(
     seeds: Annotated[int, typer.Option(min=1, help="How many seeds, counted from the experiment's.")] = 3,
     target: Annotated[
         float | None,
-        typer.Option(min=0, max=1, help="Accuracy to reach (default: the highest that one of them reaches)."),
+        typer.Option(min=0, max=1, help="Accuracy to reach (default: the highest that all of them reach)."),
     ] = None,
     jobs: Jobs = None,
     changes: Changes = None,
@@ -160,19 +160,15 @@ def list_(
 
 @app.command()
 def describe(
-    name: Annotated[
-        str, typer.Argument(help="An algorithm, fleet, data set, partition or model, or a table like stop.")
-    ],
+    name: Annotated[str, typer.Argument(help="A name from `offbeat list`, or a table of the file such as stop.")],
 ) -> None:
     """Show the settings of a thing, with ranges and defaults, and where it comes from."""
     from offbeat.config import Experiment
     from offbeat.results.describe import description
 
     things = {key: thing for registry in _registries().values() for key, thing in registry.items()}
-    sections = {
-        key: field.annotation for key, field in Experiment.model_fields.items() if isinstance(field.annotation, type)
-    }
-    known = sections | things
+    tables = {key: field.annotation for key, field in Experiment.model_fields.items()}
+    known = {key: kind for key, kind in tables.items() if isinstance(kind, type)} | things
     if name not in known:
         raise unknown("name", name, known)
     console.print(description(name, known[name]))

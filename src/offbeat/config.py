@@ -223,7 +223,7 @@ class EvaluationTable(Settings):
     """Virtual seconds between evaluations (default: a thirtieth of stop.time, if that is given)."""
     every_versions: Count | None = None
     """Versions between evaluations (default: 10, if stop.time is not given)."""
-    targets: list[Share] = [0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.925, 0.95, 0.96, 0.97, 0.98, 0.99]
+    targets: list[Share] = Field([0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.925, 0.95, 0.96, 0.97, 0.98, 0.99])
     """Accuracies for which the time to reach them is reported."""
 
     def build(self, stop: Stop) -> Schedule:
@@ -259,7 +259,7 @@ class Experiment(Settings):
     algorithm: AlgorithmTable = AlgorithmTable()
     evaluation: EvaluationTable = EvaluationTable()
     execution: ExecutionTable = ExecutionTable()
-    compare: dict[str, Table] = {}
+    compare: dict[str, Table] = Field({})
     """Changes to the experiment for single algorithms, as `[compare.NAME.TABLE]`."""
 
     @classmethod

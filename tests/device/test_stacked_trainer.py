@@ -1,11 +1,11 @@
 """The stacked trainer against the sequential one: the same batches, the same steps, sums in another order."""
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 import pytest
+from msgspec.structs import replace
 from torch import nn
 
 from offbeat.core.errors import InvalidInput

@@ -1,12 +1,12 @@
 """The sequential trainer: golden steps, PyTorch's own optimizer as the judge, and the same bits every time."""
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
+from msgspec.structs import replace
 from torch import nn
 from torch.nn import functional
 

@@ -104,7 +104,7 @@ def test_the_same_seed_gives_the_same_fleet_and_another_seed_another() -> None:
 def test_fixed_fleets_give_plain_floats_and_no_links() -> None:
     speeds = RatioFleet().build(workload(5))
     assert type(speeds.slice_seconds(0, 0, Order())[0]) is float
-    assert speeds.links is None
+    assert not speeds.measured_links
 
 
 @pytest.mark.parametrize("name", ["ratio", "pareto", "zipf", "exponential", "bernoulli"])

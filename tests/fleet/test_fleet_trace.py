@@ -9,7 +9,7 @@ import pytest
 
 from offbeat.core.errors import InvalidInput
 from offbeat.core.messages import Order
-from offbeat.fleet import Speeds, TraceFleet, Workload
+from offbeat.fleet import Fleet, NetworkSettings, Speeds, TraceFleet, Workload
 
 MEASURED = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "device-traces"
 
@@ -61,18 +61,18 @@ def test_without_a_device_column_rows_are_drawn_without_replacement_while_they_l
     assert np.mean(many) == pytest.approx(5.5, rel=0.05)
 
 
-def test_link_columns_give_links_and_those_left_out_have_the_default(trace: Path) -> None:
+def test_link_columns_come_before_the_network_settings_and_those_left_out_do_not(trace: Path) -> None:
     trace.write_text("device,slowness,uplink_mbps,latency\n0,1,8,0\n1,1,inf,0.5\n")
-    links = TraceFleet(path=str(trace)).build(workload(1, 1)).links
-    assert links is not None
+    network = NetworkSettings(uplink_mbps=1.0, downlink_mbps=100.0, latency=9.0)
+    links = Fleet.build(workload(1, 1), TraceFleet(path=str(trace)), network).links
     assert links.up_seconds(0, 3_000_000) == pytest.approx(3.0)  # 24 Mbit / 8 Mbit/s
     assert links.up_seconds(1, 3_000_000) == 0.5
     assert links.down_seconds(0, 12_500_000) == pytest.approx(1.0)  # 100 Mbit / 100 Mbit/s
 
 
-def test_without_link_columns_there_are_no_links(trace: Path) -> None:
+def test_without_link_columns_nothing_is_measured_of_the_links(trace: Path) -> None:
     trace.write_text("slowness\n1\n")
-    assert TraceFleet(path=str(trace)).build(workload(1)).links is None
+    assert not TraceFleet(path=str(trace)).build(workload(1)).measured_links
 
 
 def test_a_gzipped_trace_is_the_same_trace(tmp_path: Path) -> None:

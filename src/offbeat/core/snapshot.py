@@ -1,7 +1,7 @@
 """Nested plain data and arrays, as a JSON tree beside named arrays: what checkpoints and the wire are made of.
 
-Only plain values, containers, numpy arrays and the records and dataclasses that the reader names are understood, so reading a
-foreign file can at worst fail: nothing in it is ever executed.
+Only plain values, containers, numpy arrays and the records that the reader names are understood, so reading a foreign
+file can at worst fail: nothing in it is ever executed.
 """
 
 import dataclasses

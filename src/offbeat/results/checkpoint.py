@@ -1,4 +1,4 @@
-"""Checkpoints: one safetensors file whose metadata hold the JSON tree. Written at once, checked when read, no pickle."""
+"""Checkpoints: one safetensors file whose metadata hold the JSON tree. Replaced at once, checked when read."""
 
 import json
 from collections.abc import Iterable, Mapping

@@ -105,8 +105,8 @@ class Standing:
 class Comparison:
     """Runs of several algorithms and the accuracy they race to.
 
-    Without a given target it is the highest of the runs' target accuracies that some algorithm reaches in all of its
-    seeds, and None if there is none.
+    Without a given target it is the highest of the runs' target accuracies that all algorithms reach in all seeds; if
+    there is none, the highest that one of them does; None if nobody reaches any.
     """
 
     def __init__(self, entries: Sequence[Entry], target: float | None = None) -> None:
@@ -117,12 +117,11 @@ class Comparison:
 
     def _automatic_target(self) -> float | None:
         known = {float(target) for entry in self.entries for target in entry.summary["time_to_accuracy"]}
-        reachable = (
-            target
-            for target in sorted(known, reverse=True)
-            if any(standing.reached_by_all for standing in self._standings(target))
-        )
-        return next(reachable, None)
+        for enough in (all, any):
+            for target in sorted(known, reverse=True):
+                if enough(standing.reached_by_all for standing in self._standings(target)):
+                    return target
+        return None
 
     def _standings(self, target: float | None) -> list[Standing]:
         groups: dict[str, list[Entry]] = {}
@@ -195,15 +194,17 @@ class Comparison:
         return " ".join(parts)
 
     def rich_table(self) -> Table:
-        """For a terminal of 100 columns, so without the staleness."""
-        table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), caption=self.caption, caption_justify="left")
+        """For a terminal of 80 columns, so without the staleness and the wasted time, and with all traffic in one."""
+        table = Table(box=box.SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False, caption=self.caption, caption_justify="left")
         for standing in self.standings:
             cells = self.cells(standing)
-            del cells["mean staleness"]
+            for heading in ("mean staleness", "wasted time", "MB up", "MB down"):
+                del cells[heading]
+            cells["MB moved"] = megabytes(standing.mean("bytes_up") + standing.mean("bytes_down"))
             if not table.columns:
                 for number, heading in enumerate(cells):
-                    lines = heading if heading.startswith("time to") else heading.replace(" ", "\n")
-                    table.add_column(lines, justify="right" if number else "left", overflow="fold", vertical="bottom")
+                    lines = heading if heading.startswith("time to") else heading.replace(" ", "\n").replace("-", "-\n")
+                    table.add_column(lines, justify="right" if number else "left", no_wrap=True, vertical="bottom")
             style = "bold green" if standing in self.fastest else ""
             table.add_row(*(Text(cell) for cell in cells.values()), style=style)
         return table

@@ -1,0 +1,114 @@
+"""The local run: what a device does between two slices."""
+
+import pytest
+
+from offbeat.core.errors import PolicyError
+from offbeat.core.messages import Order, Progress
+from offbeat.core.policy import Ask, DeviceRule, Memory, Step, Train, Upload
+from offbeat.device.run import LocalRun
+
+
+class AsksBefore(DeviceRule):
+    """Asks once, before slice `order.arguments["slot"]`."""
+
+    def next(self, progress: Progress, fresh_answers: int, order: Order, memory: Memory) -> Step:
+        slot = int(order.arguments["slot"])
+        if not fresh_answers:
+            return Train(slot - progress.slices) if progress.slices < slot else Ask()
+        return super().next(progress, fresh_answers, order, memory)
+
+
+class Wants(DeviceRule):
+    """Always wants the same."""
+
+    def __init__(self, step: Step) -> None:
+        self.step = step
+
+    def next(self, progress: Progress, fresh_answers: int, order: Order, memory: Memory) -> Step:
+        return self.step
+
+
+def steps(run: LocalRun, rule: DeviceRule) -> list[Step]:
+    """Everything up to the upload, each step carried out."""
+    done: list[Step] = []
+    while True:
+        done.append(run.next(rule, {}))
+        match done[-1]:
+            case Train(slices=slices):
+                run.trained(slices, 2 * slices, 0.5 * slices)
+            case Ask():
+                run.answered()
+            case Upload():
+                return done
+
+
+def test_the_plain_rule_trains_everything_and_uploads() -> None:
+    run = LocalRun(order=Order(slices=5))
+    assert steps(run, DeviceRule()) == [Train(5), Upload()]
+    assert run.progress == Progress(slices=5, steps=10, seconds=2.5)
+
+
+def test_a_run_goes_on_where_it_was() -> None:
+    run = LocalRun(order=Order(slices=5), progress=Progress(slices=3))
+    assert run.next(DeviceRule(), {}) == Train(2)
+
+
+def test_a_rule_may_ask_between_slices_and_goes_on_when_answered() -> None:
+    run = LocalRun(order=Order(slices=5, arguments={"slot": 2}))
+    assert steps(run, AsksBefore()) == [Train(2), Ask(), Train(3), Upload()]
+    assert run.answers == 1
+
+
+def test_a_rule_may_ask_before_it_has_trained_anything() -> None:
+    run = LocalRun(order=Order(slices=5, arguments={"slot": 0}))
+    assert steps(run, AsksBefore()) == [Ask(), Train(5), Upload()]
+
+
+def test_told_to_stop_it_uploads_what_it_has() -> None:
+    run = LocalRun(order=Order(slices=5))
+    run.trained(2, 4, 1.0)
+    run.stop_soon()
+    assert run.next(DeviceRule(), {}) == Upload()
+
+
+def test_told_to_stop_it_no_longer_asks() -> None:
+    run = LocalRun(order=Order(slices=5, arguments={"slot": 2}))
+    run.trained(2, 4, 1.0)
+    run.stop_soon()
+    assert run.next(AsksBefore(), {}) == Upload()
+
+
+@pytest.mark.xfail(strict=True, reason="a run that is told to stop before its first slice still trains all of them")
+def test_told_to_stop_before_it_began_it_trains_one_slice() -> None:
+    run = LocalRun(order=Order(slices=5))
+    run.stop_soon()
+    assert steps(run, DeviceRule()) == [Train(1), Upload()]
+
+
+def test_out_of_time_it_uploads_even_if_it_has_nothing() -> None:
+    run = LocalRun(order=Order(slices=5))
+    run.out_of_time()
+    assert run.next(DeviceRule(), {}) == Upload()
+    assert run.progress == Progress()
+
+
+def test_what_was_planned_and_not_done_is_taken_back() -> None:
+    run = LocalRun(order=Order(slices=5))
+    run.trained(5, 10, 2.5)
+    run.trained(-3, -6, -1.5)
+    assert run.progress == Progress(slices=2, steps=4, seconds=1.0)
+
+
+@pytest.mark.parametrize("slices", [0, -1, 3, 99])
+def test_a_rule_that_wants_more_slices_than_remain_or_none_is_a_bug(slices: int) -> None:
+    run = LocalRun(order=Order(slices=5, rule="mine"), progress=Progress(slices=3))
+    with pytest.raises(PolicyError, match=f"rule 'mine' wants {slices} slices of 2 that remain"):
+        run.next(Wants(Train(slices)), {})
+
+
+def test_two_runs_do_not_share_their_progress() -> None:
+    first, second = LocalRun(order=Order()), LocalRun(order=Order())
+    first.trained(1, 1, 1.0)
+    first.stop_soon()
+    assert second.progress == Progress()
+    assert not second.stopping

@@ -46,15 +46,20 @@ def cnn(input_shape: tuple[int, ...], classes: int) -> nn.Module:
 
 
 def cnn_small(input_shape: tuple[int, ...], classes: int) -> nn.Module:
-    """Two 5x5 convolutions, two dense layers; 21,840 parameters on MNIST."""
+    """Two 5x5 convolutions, two dense layers; 21,840 parameters on MNIST.
+
+    The standard CNN beside `cnn_over` in the same paper, which gives the number of parameters only; it is that of the
+    network in PyTorch's MNIST example.
+    """
     return _with_head(_two_convolutions(input_shape[0], 10, 20, padding=0), input_shape, [50, classes])
 
 
 def cnn_over(input_shape: tuple[int, ...], classes: int) -> nn.Module:
     """The same, over-parameterised: 663,160 parameters on MNIST.
 
-    The paper gives the number of parameters and of layers, nothing else. Among 5x5 convolutions, with padding as in
-    LeNet-5, and round channel counts and widths only this one comes to that number:
+    Hao et al., "The Impact Analysis of Delays in Asynchronous Federated Learning with Data Heterogeneity for Edge
+    Intelligence" (AUDG, PSURDG), give the number of parameters and of layers, nothing else. Among 5x5 convolutions
+    padded as in LeNet-5, with round channel counts and widths, a search found only this one to come to that number:
     70 x (25 + 1)  +  30 x (70 x 25 + 1)  +  800 x (30 x 5 x 5 + 1)  +  10 x (800 + 1).
     """
     return _with_head(_two_convolutions(input_shape[0], 70, 30, padding=2), input_shape, [800, classes])

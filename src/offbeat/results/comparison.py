@@ -200,7 +200,7 @@ class Comparison:
             cells = self.cells(standing)
             for heading in ("mean staleness", "wasted time", "MB up", "MB down"):
                 del cells[heading]
-            cells["MB moved"] = megabytes(standing.mean("bytes_up") + standing.mean("bytes_down"))
+            cells["MB sent"] = megabytes(standing.mean("bytes_up") + standing.mean("bytes_down"))
             if not table.columns:
                 for number, heading in enumerate(cells):
                     lines = heading if heading.startswith("time to") else heading.replace(" ", "\n").replace("-", "-\n")

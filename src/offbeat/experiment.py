@@ -131,6 +131,10 @@ def run(
                     raise Interrupted(_interruption_sentence(directory))
         except Diverged as error:
             reason = f"diverged: {error}"
+        except BaseException:
+            if directory is not None:
+                directory.close()
+            raise
         summary = summarise(
             rows,
             algorithm=experiment.algorithm.name,

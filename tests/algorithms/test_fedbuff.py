@@ -84,13 +84,14 @@ def test_the_staleness_scale_is_one_over_the_root_of_one_plus_staleness(stalenes
 def movement_by_a_stale_and_a_fresh_update(policy: FedBuff) -> Any:
     """How the model moves by two updates: one with staleness 3 and delta [4, 0], one fresh with delta [0, 1]."""
     session = a_session(policy)
-    for _ in range(6):  # three versions by two fresh updates each, while ticket 1 keeps its base 0
-        upload(session, list(session.in_flight)[-1], 0.0, 0.0)
+    for _ in range(6):  # three versions by two fresh updates of [2, 0] each, while ticket 1 keeps its base 0
+        upload(session, list(session.in_flight)[-1], session.parameters[0] + 2.0, 0.0)
     before = session.parameters
     fresh = list(session.in_flight)[-1]
     assert (session.version, session.in_flight[1].base, session.in_flight[fresh].base) == (3, 0, 3)
+    assert before.tolist() == [6.0, 0.0]
     upload(session, 1, 4.0, 0.0)
-    upload(session, fresh, 0.0, 1.0)
+    upload(session, fresh, 6.0, 1.0)
     return session.parameters - before
 
 

@@ -30,7 +30,12 @@ def test_running_statistics_stand_behind_all_trained_entries_and_keep_their_laye
             ("head.weight", (4,), True),
         ]
     )
-    assert [entry.name for entry in layout.entries] == ["conv.weight", "norm.weight", "head.weight", "norm.running_mean"]
+    assert [entry.name for entry in layout.entries] == [
+        "conv.weight",
+        "norm.weight",
+        "head.weight",
+        "norm.running_mean",
+    ]
     assert [entry.layer for entry in layout.entries] == [0, 1, 2, 1]
     assert (layout.size, layout.trained_size, layout.layers) == (11, 9, 3)
 
@@ -51,11 +56,15 @@ def test_a_mask_of_layers_takes_all_entries_of_those_layers() -> None:
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 4), st.booleans()), max_size=8))
 def test_spans_tile_the_vector_and_layers_tile_the_mask(parts: list[tuple[str, int, bool]]) -> None:
-    layout = Layout.of([(f"{module}.{number}", (size,), trained) for number, (module, size, trained) in enumerate(parts)])
+    layout = Layout.of(
+        [(f"{module}.{number}", (size,), trained) for number, (module, size, trained) in enumerate(parts)]
+    )
     covered = [place for entry in layout.entries for place in range(layout.size)[entry.span]]
     assert covered == list(range(layout.size))
     assert sum(layout.mask([layer]).count for layer in range(layout.layers)) == layout.size
-    assert all(entry.trained for entry in layout.entries if entry.offset + entry.size <= layout.trained_size and entry.size)
+    assert all(
+        entry.trained for entry in layout.entries if entry.offset + entry.size <= layout.trained_size and entry.size
+    )
 
 
 def test_a_frozen_vector_refuses_to_be_written() -> None:

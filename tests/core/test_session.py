@@ -122,7 +122,7 @@ def illegal(session: Session, action: Any, match: str = ".") -> None:
 
 # What is legal -------------------------------------------------------------------------------------------------------
 
-LEGAL = {
+LEGAL: dict[tuple[int, type[Any]], DeviceState] = {
     (AWAY, Ready): IDLE,
     (IDLE, Left): AWAY,
     (IDLE, Dispatch): TRAINING,

@@ -78,6 +78,12 @@ def test_told_to_stop_it_no_longer_asks() -> None:
     assert run.next(AsksBefore(), {}) == Upload()
 
 
+def test_told_to_stop_before_it_began_it_does_not_upload_nothing() -> None:
+    run = LocalRun(order=Order(slices=5))
+    run.stop_soon()
+    assert isinstance(run.next(DeviceRule(), {}), Train)
+
+
 @pytest.mark.xfail(strict=True, reason="a run that is told to stop before its first slice still trains all of them")
 def test_told_to_stop_before_it_began_it_trains_one_slice() -> None:
     run = LocalRun(order=Order(slices=5))

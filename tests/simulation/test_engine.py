@@ -12,11 +12,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pydantic import Field
 
 from offbeat.core.actions import Action, Commit, Discard, Dispatch, Finish, SendFresh, SetTimer, StopSoon
 from offbeat.core.errors import Diverged, PolicyError
 from offbeat.core.events import Event, FreshRequested, Ready, Started, TimerFired, Uploaded
-from offbeat.core.messages import Order, Progress, Training, Update
+from offbeat.core.messages import Order, Progress, Training
 from offbeat.core.parameters import Layout, Vector
 from offbeat.core.policy import Ask, DeviceRule, Fresh, Memory, Policy, Probe, Step, Train, View
 from offbeat.core.session import Session
@@ -72,15 +73,15 @@ class Foreman(Policy):
 
     State = Log
 
-    order: dict[str, Any] = {}
+    order: dict[str, Any] = Field(default_factory=dict)
     """Fields of the orders."""
     again: bool = False
     """Order whoever is idle, at any time."""
     answers: bool = False
     """Send the fresh model to those who ask."""
-    notices: list[tuple[float, int]] = []
+    notices: list[tuple[float, int]] = Field(default_factory=list)
     """When to tell which device to stop; a time of 0 is with the order."""
-    commits: list[float] = []
+    commits: list[float] = Field(default_factory=list)
     """When to make a version by adding 100 to both numbers."""
     keeps: bool = True
     """Use uploads; else discard them unread."""
@@ -91,14 +92,14 @@ class Foreman(Policy):
         state.events.append(type(event).__name__)
         match event:
             case Started():
+                for at in self.commits:
+                    yield SetTimer(name=f"commit {at}", after=at)
                 yield from self.orders(view)
                 for number, (at, device) in enumerate(self.notices):
                     if at:
                         yield SetTimer(name=f"stop {device} {number}", after=at)
                     else:
                         yield StopSoon(device=device)
-                for at in self.commits:
-                    yield SetTimer(name=f"commit {at}", after=at)
             case TimerFired(name=name):
                 kind, subject, *_ = name.split()
                 if kind == "commit":
@@ -187,7 +188,7 @@ def run(sim: Simulation) -> list[Row]:
 
 
 def landings(sim: Simulation) -> list[tuple[int, float, int, str]]:
-    return [(span.device, span.landed, span.slices, span.outcome) for span in sim.spans]
+    return [(span.device, round(span.landed, 9), span.slices, span.outcome) for span in sim.spans]
 
 
 # When uploads land ---------------------------------------------------------------------------------------------------
@@ -198,13 +199,13 @@ def test_an_upload_lands_after_the_download_the_training_and_the_transfer() -> N
     run(sim)
     # down 1 + 0.5, three slices of 2 s, up 2 + 0.5
     (span,) = sim.spans
-    assert (span.sent, span.arrived, span.landed) == (0.0, pytest.approx(1.5), pytest.approx(10.0))
+    assert (span.sent, span.arrived, span.landed) == (0.0, 1.5, 10.0)
     assert span == Span(
         device=0, ticket=1, base=0, sent=0.0, arrived=span.arrived, landed=span.landed, slices=3, outcome="uploaded"
     )
     assert sim.session.state.uploads == [[1, 3, [3.0, 7.0]]]
     assert (sim.session.counters.bytes_down, sim.session.counters.bytes_up) == (8, 8)
-    assert sim.busy_seconds == pytest.approx(6.0)
+    assert sim.busy_seconds == 6.0
 
 
 def test_progress_counts_slices_steps_and_seconds_of_training() -> None:
@@ -220,7 +221,7 @@ def test_progress_counts_slices_steps_and_seconds_of_training() -> None:
     run(simulation(Reads(order={"batch_size": 7}), [2.0]))
     run(simulation(Reads(order={"batch_size": None}), [2.0]))
     # 20 samples: 4 batches of 5, 3 of at most 7, or one of all
-    assert seen[0] == Progress(slices=3, steps=12, seconds=pytest.approx(6.0))
+    assert seen[0] == Progress(slices=3, steps=12, seconds=6.0)
     assert [progress.steps for progress in seen] == [12, 3, 1]
 
 
@@ -302,7 +303,7 @@ def test_a_row_says_what_was_used_discarded_and_lost_and_what_it_cost() -> None:
     assert row["time"] == 100.0
     assert (row["updates_used"], row["updates_discarded"], row["updates_lost"], row["in_flight"]) == (0, 1, 1, 0)
     assert (row["bytes_down"], row["bytes_up"]) == (16, 8)
-    assert (row["busy_seconds"], row["wasted_seconds"]) == (pytest.approx(5.0), pytest.approx(5.0))
+    assert (row["busy_seconds"], row["wasted_seconds"]) == (5.0, 5.0)
     assert (row["accuracy"], row["mean_staleness"], row["max_staleness"]) == (0.0, 0.0, 0)
 
 
@@ -328,9 +329,7 @@ def test_a_run_ends_with_its_updates_which_are_not_its_versions() -> None:
 
 
 def test_a_run_ends_when_an_evaluation_finds_the_accuracy() -> None:
-    sim = simulation(
-        Foreman(again=True), [2.0], stop=Stop(accuracy=0.03), schedule=Schedule(every_seconds=5.0)
-    )
+    sim = simulation(Foreman(again=True), [2.0], stop=Stop(accuracy=0.03), schedule=Schedule(every_seconds=5.0))
     # 1 % more every 2 s: 3 % at 6 s, found at 10 s.
     assert times(run(sim)) == [(0.0, 0), (5.0, 2), (10.0, 5)]
     assert (sim.reason, sim.now) == ("accuracy", 10.0)
@@ -350,7 +349,7 @@ def test_a_run_ends_when_nothing_is_left_to_happen() -> None:
 
 def test_training_that_diverges_ends_the_run_and_says_how_to_help_it() -> None:
     sim = simulation(Foreman(), [1.0, 2.0], executor=ToyExecutor(diverges=1))
-    with pytest.raises(Diverged, match=r"device 1 .*version 0.*lower local\.learning_rate"):
+    with pytest.raises(Diverged, match="lower"):
         run(sim)
     assert (sim.now, sim.session.version) == (2.0, 1)
 
@@ -388,7 +387,7 @@ def test_the_budget_begins_when_the_device_has_the_model() -> None:
     sim = simulation(Foreman(order={"budget": 5.0}), [2.0], epochs=4, links=SLOW_LINKS)
     run(sim)
     # model at 1.5, out of time at 6.5, up 2.5
-    assert landings(sim) == [(0, pytest.approx(9.0), 2, "uploaded")]
+    assert landings(sim) == [(0, 9.0, 2, "uploaded")]
 
 
 # Stop notices --------------------------------------------------------------------------------------------------------
@@ -417,14 +416,14 @@ def test_a_notice_takes_one_latency_and_the_upload_the_usual_time() -> None:
     sim = simulation(Foreman(notices=[(3.1, 0)]), [2.0], epochs=4, links=SLOW_LINKS)
     run(sim)
     # Slices end at 3.5, 5.5, ...: sent at 3.1 in the first one, it arrives at 3.6 in the second; up 2.5.
-    assert landings(sim) == [(0, pytest.approx(8.0), 2, "uploaded")]
+    assert landings(sim) == [(0, 8.0, 2, "uploaded")]
 
 
 def test_a_notice_before_the_start_leaves_one_slice() -> None:
     sim = simulation(Foreman(notices=[(0.0, 0)]), [2.0], epochs=4, links=SLOW_LINKS)
     run(sim)
     # The notice is there at 0.5, the model at 1.5: one slice to 3.5, up 2.5.
-    assert landings(sim) == [(0, pytest.approx(6.0), 1, "uploaded")]
+    assert landings(sim) == [(0, 6.0, 1, "uploaded")]
     assert sim.session.state.uploads == [[1, 1, [1.0, 1.0]]]
 
 
@@ -432,13 +431,13 @@ def test_a_notice_after_the_end_of_training_changes_nothing() -> None:
     sim = simulation(Foreman(notices=[(9.2, 0)]), [2.0], epochs=4, links=SLOW_LINKS)
     run(sim)
     # Training ends at 9.5, the notice comes at 9.7 amid the upload, which lands at 12.
-    assert landings(sim) == [(0, pytest.approx(12.0), 4, "uploaded")]
+    assert landings(sim) == [(0, 12.0, 4, "uploaded")]
 
 
 def test_a_notice_that_arrives_after_the_upload_does_not_touch_the_next_order() -> None:
     sim = simulation(Foreman(notices=[(11.8, 0)], again=True), [2.0], epochs=4, links=SLOW_LINKS, stop=Stop(updates=2))
     run(sim)
-    assert landings(sim) == [(0, pytest.approx(12.0), 4, "uploaded"), (0, pytest.approx(24.0), 4, "uploaded")]
+    assert landings(sim) == [(0, 12.0, 4, "uploaded"), (0, 24.0, 4, "uploaded")]
 
 
 def test_only_the_device_that_was_told_stops() -> None:
@@ -517,14 +516,14 @@ def asking(slot: int, **order: Any) -> dict[str, Any]:
 def test_a_device_that_asks_waits_for_the_newer_model_and_merges_it() -> None:
     sim = simulation(Foreman(order=asking(1), answers=True, commits=[1.0]), [2.0], epochs=3, links=SLOW_LINKS)
     run(sim)
-    # Model at 1.5, first slice to 3.5, request at the server at 4, answer 1.5 later at 5.5, two slices to 9.5, up at 12.
-    assert landings(sim) == [(0, pytest.approx(12.0), 3, "uploaded")]
+    # Model at 1.5, a slice to 3.5, request at the server at 4, answer 1.5 s later at 5.5, two slices to 9.5, up at 12.
+    assert landings(sim) == [(0, 12.0, 3, "uploaded")]
     # [1, 1] after slice 0; halfway to [100, 100] is [50.5, 50.5]; slices 1 and 2 add [2, 2 + 4].
     assert sim.session.state.uploads == [[1, 3, [52.5, 56.5]]]
     counters = sim.session.counters
     assert (counters.requests, counters.answered) == (1, 1)
     assert (counters.bytes_down, counters.bytes_up) == (16, 8)
-    assert sim.busy_seconds == pytest.approx(6.0), "waiting is not work"
+    assert sim.busy_seconds == 6.0, "waiting is not work"
 
 
 @pytest.mark.parametrize("policy", [{"answers": True}, {"answers": False, "commits": [1.0]}], ids=str)
@@ -532,7 +531,7 @@ def test_a_device_that_is_told_there_is_nothing_newer_goes_on_after_one_latency(
     sim = simulation(Foreman(order=asking(1), **policy), [2.0], epochs=3, links=SLOW_LINKS)
     run(sim)
     # Request at the server at 4, answer at 4.5, two slices to 8.5, up at 11.
-    assert landings(sim) == [(0, pytest.approx(11.0), 3, "uploaded")]
+    assert landings(sim) == [(0, 11.0, 3, "uploaded")]
     assert sim.session.state.uploads == [[1, 3, [3.0, 7.0]]]
     counters = sim.session.counters
     assert (counters.requests, counters.answered, counters.bytes_down) == (1, 0, 8)
@@ -544,7 +543,7 @@ def test_a_device_may_ask_before_its_first_and_after_its_last_slice(slot: int, m
     sim = simulation(Foreman(order=asking(slot), answers=True, commits=[0.1]), [2.0], epochs=3, links=SLOW_LINKS)
     run(sim)
     assert sim.session.state.uploads == [[1, 3, model]]
-    assert landings(sim) == [(0, pytest.approx(12.0), 3, "uploaded")]
+    assert landings(sim) == [(0, 12.0, 3, "uploaded")]
 
 
 def test_the_version_that_counts_is_the_one_when_the_request_reaches_the_server() -> None:
@@ -560,12 +559,20 @@ def test_a_notice_before_the_question_makes_it_unnecessary() -> None:
     assert sim.session.counters.requests == 0
 
 
+def test_a_question_that_a_notice_made_unnecessary_is_not_asked_while_the_upload_is_on_its_way() -> None:
+    # Slices of 0.5 s end at 2 and 2.5, the question would be at the server at 3. The notice of 1.3 is there at 1.8.
+    sim = simulation(Foreman(order=asking(2), notices=[(1.3, 0)]), [0.5], epochs=3, links=SLOW_LINKS)
+    run(sim)
+    assert landings(sim) == [(0, 4.5, 1, "uploaded")]
+    assert sim.session.counters.requests == 0
+
+
 def test_a_notice_to_a_device_that_waits_lets_it_merge_and_upload() -> None:
     policy = Foreman(order=asking(1), answers=True, commits=[1.0], notices=[(4.2, 0)])
     sim = simulation(policy, [2.0], epochs=3, links=SLOW_LINKS)
     run(sim)
     # Asked at 3.5, notice at 4.7, answer at 5.5, up at 8.
-    assert landings(sim) == [(0, pytest.approx(8.0), 1, "uploaded")]
+    assert landings(sim) == [(0, 8.0, 1, "uploaded")]
     assert sim.session.state.uploads == [[1, 1, [50.5, 50.5]]]
 
 
@@ -574,17 +581,19 @@ def test_a_notice_while_the_question_is_on_its_way_lets_it_merge_and_upload() ->
     sim = simulation(policy, [2.0], epochs=3, links=SLOW_LINKS)
     run(sim)
     # The notice is there at 3.7, the question at the server at 4.
-    assert landings(sim) == [(0, pytest.approx(8.0), 1, "uploaded")]
+    assert landings(sim) == [(0, 8.0, 1, "uploaded")]
     assert sim.session.state.uploads == [[1, 1, [50.5, 50.5]]]
 
 
-@pytest.mark.xfail(strict=True, reason="LocalRun.next: told to stop before its first slice, a run still trains them all")
+@pytest.mark.xfail(
+    strict=True, reason="LocalRun.next: told to stop before its first slice, a run still trains them all"
+)
 def test_a_notice_before_the_start_to_a_device_that_asks_first_leaves_one_slice() -> None:
     policy = Foreman(order=asking(0), answers=True, notices=[(0.0, 0)])
     sim = simulation(policy, [2.0], epochs=4, links=SLOW_LINKS)
     run(sim)
     # Model at 1.5, request at the server at 2, answer at 2.5, one slice to 4.5, up at 7.
-    assert landings(sim) == [(0, pytest.approx(7.0), 1, "uploaded")]
+    assert landings(sim) == [(0, 7.0, 1, "uploaded")]
 
 
 @pytest.mark.xfail(strict=True, reason="_proceed sets the time back to the deadline that passed during the wait")
@@ -593,8 +602,8 @@ def test_a_budget_that_runs_out_while_the_device_waits_ends_the_run_when_the_ans
     policy = Foreman(order=asking(1, budget=3.0), answers=True, commits=[1.0])
     sim = simulation(policy, [2.0], epochs=3, links=SLOW_LINKS)
     run(sim)
-    assert landings(sim) == [(0, pytest.approx(8.0), 1, "uploaded")]
-    assert sim.busy_seconds == pytest.approx(2.0)
+    assert landings(sim) == [(0, 8.0, 1, "uploaded")]
+    assert sim.busy_seconds == 2.0
 
 
 def test_a_rule_that_wants_more_than_was_ordered_is_a_bug_of_the_policy() -> None:
@@ -607,9 +616,7 @@ def test_a_rule_that_wants_more_than_was_ordered_is_a_bug_of_the_policy() -> Non
 
 
 def test_a_device_that_vanishes_is_given_up_when_it_is_noticed_and_rejoins() -> None:
-    sim = simulation(
-        Foreman(again=True), [4.0], failing=failures({1: vanishes(0.5)}, rejoin=5.0), stop=Stop(updates=1)
-    )
+    sim = simulation(Foreman(again=True), [4.0], failing=failures({1: vanishes(0.5)}, rejoin=5.0), stop=Stop(updates=1))
     run(sim)
     # Vanishes at 2, noticed at 3, back at 2 + 5 = 7, trains to 11.
     assert [(span.ticket, span.sent, span.landed, span.outcome) for span in sim.spans] == [
@@ -640,7 +647,10 @@ def test_a_lost_upload_is_noticed_later_and_the_device_is_there_at_once() -> Non
     sim = simulation(Foreman(again=True), [4.0], failing=failing, stop=Stop(updates=1))
     run(sim)
     # It should have landed at 4, is missed at 5 and ordered again then.
-    assert [(span.sent, span.landed, span.outcome) for span in sim.spans] == [(0.0, 5.0, "lost"), (5.0, 9.0, "uploaded")]
+    assert [(span.sent, span.landed, span.outcome) for span in sim.spans] == [
+        (0.0, 5.0, "lost"),
+        (5.0, 9.0, "uploaded"),
+    ]
     assert sim.wasted_seconds == 4.0
     assert sim.session.counters.bytes_up == 8, "what was lost never arrived"
 
@@ -650,7 +660,7 @@ def test_a_device_that_vanishes_while_it_waits_for_an_answer_is_lost() -> None:
     failing = failures({1: vanishes(0.4)})
     sim = simulation(Foreman(order=asking(1), answers=True), [2.0], epochs=3, links=SLOW_LINKS, failing=failing)
     run(sim)
-    assert landings(sim)[0][1::2] == (pytest.approx(4.9), "lost")
+    assert landings(sim)[0][1::2] == (4.9, "lost")
     assert sim.session.counters.requests == 0
 
 
@@ -737,7 +747,19 @@ def test_a_device_that_failed_and_is_due_back_in_its_off_time_comes_with_its_nex
     assert [(span.sent, span.landed) for span in sim.spans] == [(0.0, 3.0), (10.0, 14.0)]
 
 
-@pytest.mark.xfail(strict=True, reason="`at > vanishes`: an upload at the very moment of going off leaves an idle device")
+def test_a_device_that_failed_does_not_come_back_with_its_on_times_before_it_has_recovered() -> None:
+    # Vanishes at 1.5 and recovers at 31.5, though it would be on again from 10 and from 20 on; or never.
+    for rejoin, sent in ((30.0, [0.0, 31.5]), (None, [0.0])):
+        failing = failures({1: vanishes(0.5)}, rejoin=rejoin)
+        availability = on_off(6.0, 4.0, 0.0)
+        sim = simulation(Foreman(again=True), [3.0], availability=availability, failing=failing, stop=Stop(time=35.5))
+        run(sim)
+        assert [span.sent for span in sim.spans] == sent
+
+
+@pytest.mark.xfail(
+    strict=True, reason="`at > vanishes`: an upload at the very moment of going off leaves an idle device"
+)
 def test_a_device_that_uploads_at_the_very_moment_it_goes_off_is_not_ordered_until_it_is_back() -> None:
     sim = simulation(Foreman(again=True), [3.0], availability=on_off(6.0, 4.0, 0.0), stop=Stop(time=12.0))
     run(sim)
@@ -781,5 +803,3 @@ def test_ready_is_never_said_of_a_device_that_is_off() -> None:
     assert len(at) > 100
     assert all(availability.available(device, now) for device, now in at)
     assert all(availability.available(span.device, span.sent) for span in sim.spans)
-
-

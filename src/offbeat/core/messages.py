@@ -5,17 +5,15 @@ structs: frozen, slotted and keyword-only like dataclasses, and ten times cheape
 """
 
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 from typing import Any, Literal
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from offbeat.core.parameters import BYTES_PER_ELEMENT, Layout, Mask, Vector
 
 Plain = bool | int | float | str
 """The values that an order's arguments and an update's extras may hold: they cross the wire as they are."""
-NOTHING: Mapping[str, Plain] = MappingProxyType({})
 
 
 class Order(Struct, frozen=True, kw_only=True):
@@ -38,7 +36,7 @@ class Order(Struct, frozen=True, kw_only=True):
     """Share of each layer's width that the device trains."""
     rule: str = "plain"
     """The device half of the algorithm, by its name in the registry of device rules."""
-    arguments: Mapping[str, Plain] = NOTHING
+    arguments: Mapping[str, Plain] = field(default_factory=dict)
     """What that rule needs to know."""
 
 
@@ -80,7 +78,7 @@ class Outcome(Struct, frozen=True, kw_only=True):
     parameters: Vector
     loss: float = float("nan")
     """Mean training loss over the samples seen."""
-    extras: Mapping[str, Plain] = NOTHING
+    extras: Mapping[str, Plain] = field(default_factory=dict)
 
 
 class Update(Struct, frozen=True, kw_only=True, eq=False):

@@ -152,10 +152,16 @@ class RunDirectory:
         }
         save_checkpoint(self._checkpoint, state, self.fingerprint)
 
+    def close(self) -> None:
+        """Let go of the logs, whatever the run has come to."""
+        for log in (self._metrics, self._timeline):
+            if log is not None:
+                log.close()
+
     def finish(self, parameters: Vector, layout: Layout, summary: dict[str, Any]) -> None:
         assert self._metrics is not None and self._timeline is not None
-        self._metrics.close()
         self._timeline.finish()
+        self.close()
         tensors = {entry.name: parameters[entry.span].reshape(entry.shape) for entry in layout.entries}
         replace_file(self.path / "model.safetensors", save(tensors))
         write_json(self.path / "summary.json", summary)

@@ -43,4 +43,6 @@ class Timeline:
 
     def finish(self) -> None:
         self._log.write(json.dumps({"name": "process_name", "ph": "M", "pid": 0, "args": {"name": "devices"}}) + "]")
+
+    def close(self) -> None:
         self._log.close()

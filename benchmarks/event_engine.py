@@ -1,0 +1,193 @@
+"""Speed and memory of the event engine with training switched off, beside SimPy in the same run.
+
+    python benchmarks/event_engine.py [--repeats 5]
+
+Kernel: 10,000 devices x 50 timeouts through our queue and through SimPy. Simulator: the same fleet under FedBuff, all
+of it (legality, journal, policy, plans), beside a SimPy program of the same fleet in which every device is a process
+that waits for its download, five epochs and its upload; an event is one of these. Then 1,000 devices and a million.
+"""
+
+import argparse
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from statistics import median
+from typing import Any
+
+import numpy as np
+import psutil
+import simpy
+
+from offbeat.algorithms import FedBuff
+from offbeat.core.messages import Training
+from offbeat.core.parameters import Layout, Vector
+from offbeat.core.session import Session
+from offbeat.device.work import Evaluation, Job, Work
+from offbeat.fleet import Fleet, RatioFleet, Workload
+from offbeat.simulation.engine import Simulation, Stop
+from offbeat.simulation.queue import EventQueue
+
+DEVICES, EVENTS, EPOCHS = 10_000, 50, 5
+EVENTS_PER_UPDATE = EPOCHS + 2
+
+
+class NoTraining:
+    """An executor that gives back what it gets."""
+
+    def train(self, jobs: Sequence[Job]) -> list[Work]:
+        return [job.work for job in jobs]
+
+    def evaluate(self, parameters: Vector) -> Evaluation:
+        return Evaluation(accuracy=0.0, loss=0.0)
+
+    def loss_and_gradient(
+        self, parameters: Vector, device: int, ticket: int, number: int, batch_size: int | None
+    ) -> tuple[float, Vector]:
+        return 0.0, parameters
+
+    def close(self) -> None:
+        pass
+
+
+def durations(devices: int) -> list[float]:
+    return np.random.default_rng(0).uniform(1.0, 5.0, devices).tolist()
+
+
+def queue_kernel() -> float:
+    """Events per second of our queue: each device's next event is scheduled when its last one happens."""
+    queue, times = EventQueue(), durations(DEVICES)
+    remaining = [EVENTS] * DEVICES
+    for device, seconds in enumerate(times):
+        queue.push(seconds, "timeout", device)
+    start = time.perf_counter()
+    while queue:
+        now, _, _, _, device, _ = queue.pop()
+        remaining[device] -= 1
+        if remaining[device]:
+            queue.push(now + times[device], "timeout", device)
+    return DEVICES * EVENTS / (time.perf_counter() - start)
+
+
+def simpy_kernel() -> float:
+    environment = simpy.Environment()
+
+    def device(seconds: float) -> Iterator[Any]:
+        for _ in range(EVENTS):
+            yield environment.timeout(seconds)
+
+    for seconds in durations(DEVICES):
+        environment.process(device(seconds))
+    start = time.perf_counter()
+    environment.run()
+    return DEVICES * EVENTS / (time.perf_counter() - start)
+
+
+def simulator(devices: int, concurrency: int) -> Simulation:
+    samples = np.full(devices, 100)
+    workload = Workload(devices=devices, samples=samples, layers=1, flops_per_sample=0.0, seed=0)
+    session = Session(
+        FedBuff(buffer=10, concurrency=concurrency),
+        parameters=np.zeros(4, dtype=np.float32),
+        layout=Layout.flat(4),
+        samples=samples,
+        training=Training(epochs=EPOCHS),
+    )
+    fleet = Fleet.build(workload, RatioFleet(ratio=5.0))
+    return Simulation(session, fleet, NoTraining(), stop=Stop(updates=10**9))
+
+
+def seconds_per_update(simulation: Simulation, updates: int) -> float:
+    start = time.perf_counter()
+    for turn, _ in enumerate(simulation):
+        simulation.spans.clear()
+        if turn == updates:
+            break
+    return (time.perf_counter() - start) / updates
+
+
+def simpy_seconds_per_update(devices: int, concurrency: int, updates: int) -> float:
+    """The same fleet and the same FedBuff, without the arithmetic, in SimPy."""
+    environment, draw, seconds = simpy.Environment(), random.Random(0), durations(devices)
+    arrived, done = simpy.Store(environment), environment.event()
+    idle, buffer, version = list(range(devices)), [], 0
+
+    def device(number: int, base: int) -> Iterator[Any]:
+        yield environment.timeout(0.05)
+        for _ in range(EPOCHS):
+            yield environment.timeout(seconds[number])
+        yield environment.timeout(0.05)
+        arrived.put((number, base))
+
+    def dispatch() -> None:
+        place = draw.randrange(len(idle))
+        idle[place], idle[-1] = idle[-1], idle[place]
+        environment.process(device(idle.pop(), version))
+
+    def server() -> Iterator[Any]:
+        nonlocal version
+        for _ in range(concurrency):
+            dispatch()
+        for _ in range(updates):
+            number, base = yield arrived.get()
+            idle.append(number)
+            buffer.append(base)
+            if len(buffer) == 10:
+                version += 1
+                buffer.clear()
+            dispatch()
+        done.succeed()
+
+    environment.process(server())
+    start = time.perf_counter()
+    environment.run(until=done)
+    return (time.perf_counter() - start) / updates
+
+
+def million() -> None:
+    """In a process of its own: the time to start, the memory, and the cost of an event."""
+    start = time.perf_counter()
+    simulation = simulator(1_000_000, 1_000)
+    turns = iter(simulation)
+    next(turns)
+    started = time.perf_counter() - start
+    cost = seconds_per_update(simulation, 20_000)
+    memory = psutil.Process().memory_info().rss / 1e9
+    print(f"{started} {memory} {cost}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--million", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.million:
+        return million()
+    kernels, simulators, scales, large = [], [], [], []
+    updates = DEVICES * EVENTS // EVENTS_PER_UPDATE
+    for _ in range(options.repeats):
+        kernels.append((queue_kernel(), simpy_kernel()))
+        ours = seconds_per_update(simulator(DEVICES, DEVICES // 2), updates)
+        simulators.append((ours, simpy_seconds_per_update(DEVICES, DEVICES // 2, updates)))
+        answer = subprocess.run([sys.executable, __file__, "--million"], capture_output=True, text=True, check=True)
+        started, memory, cost = (float(word) for word in answer.stdout.split())
+        large.append((started, memory))
+        scales.append(cost / seconds_per_update(simulator(1_000, 1_000), 20_000))
+    ours_per_second, theirs_per_second = (median(values) for values in zip(*kernels, strict=True))
+    print(f"kernel: {ours_per_second:,.0f} events/s, SimPy {theirs_per_second:,.0f}")
+    print(f"kernel over SimPy                            {median(a / b for a, b in kernels):.2f}  (>= 1.00)")
+    ours_seconds, theirs_seconds = (median(values) for values in zip(*simulators, strict=True))
+    print(
+        f"simulator: {EVENTS_PER_UPDATE / ours_seconds:,.0f} events/s, "
+        f"SimPy program {EVENTS_PER_UPDATE / theirs_seconds:,.0f}"
+    )
+    print(f"simulator over the SimPy program             {median(b / a for a, b in simulators):.2f}  (>= 1.00)")
+    print(f"a million devices: start, seconds            {median(s for s, _ in large):.2f}  (< 10)")
+    print(f"a million devices: memory, GB                {median(m for _, m in large):.2f}  (< 1.5)")
+    print(f"cost per event, a million over a thousand    {median(scales):.2f}  (< 1.5)")
+    return None
+
+
+if __name__ == "__main__":
+    main()

@@ -253,7 +253,7 @@ def _bars() -> Iterator[Any]:
         TimeRemainingColumn(),
         TextColumn("{task.fields[note]}"),
     )
-    with Progress(*columns, console=messages) as bars:
+    with Progress(*columns, console=messages, transient=True) as bars:
         yield bars
 
 

@@ -115,10 +115,9 @@ class Mask:
 def frozen(vector: npt.ArrayLike) -> Vector:
     """The vector as float32 that nobody can write to any more, whoever made it: what is shared may not change."""
     array = np.asarray(vector, dtype=np.float32)
-    if array.flags.writeable:
-        if array.base is not None:
-            array = array.copy()
-        array.flags.writeable = False
+    if array.base is not None:  # somebody else may own the memory and write to it
+        array = array.copy()
+    array.flags.writeable = False
     return array
 
 

@@ -125,13 +125,16 @@ class DeviceRule:
     """The device half: what a local run does between slices. The plain rule trains all slices and uploads.
 
     It has no state of its own. What must last from one run of a device to the next goes into `memory`; a rule that
-    reads it in `next` says so in `remembers`, and the simulator then knows that timing depends on numbers.
+    wants it kept says so in `remembers`, and the simulator then knows that timing may depend on numbers.
     """
 
     remembers: ClassVar[bool] = False
 
-    def next(self, progress: Progress, fresh_answers: int, order: Order, memory: Memory) -> Step:
-        """What to do after `progress`, having had `fresh_answers` answers. Must depend on nothing else."""
+    def next(self, progress: Progress, fresh_answers: int, order: Order, memory: Mapping[str, Plain | Vector]) -> Step:
+        """What to do after `progress`, having had `fresh_answers` answers. Must depend on nothing else.
+
+        `memory` is what the device remembered when the run began: what this run adds shows in the next.
+        """
         remaining = order.slices - progress.slices
         return Train(remaining) if remaining else Upload()
 

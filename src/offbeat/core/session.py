@@ -190,7 +190,7 @@ class Session:
     def _check(self, event: Event, at: float) -> None:
         if self.finished is not None:
             raise DeviceFault(f"the run has ended ({self.finished}): {type(event).__name__} comes too late")
-        if at < self.now:
+        if not at >= self.now:
             raise OffbeatError(f"a driver went back in time, from {self.now} to {at}")
         match event:
             case Started():
@@ -216,6 +216,8 @@ class Session:
         self._next_state(device, event, DeviceFault)
         if isinstance(event, Uploaded):
             check_update(event.update, flight, self.layout)
+        if isinstance(event, FreshRequested) and not 0 <= event.progress.slices <= flight.order.slices:
+            raise DeviceFault(f"device {device}, ticket {ticket}: it claims {event.progress.slices} slices")
 
     def _next_state(self, device: int, what: Event | Action, error: type[OffbeatError]) -> DeviceState:
         if not 0 <= device < self.devices:
@@ -292,7 +294,8 @@ class Session:
             case Commit(parameters=parameters, used=used):
                 return self._commit(parameters, used)
             case Discard(ticket=ticket, reason=reason):
-                self._settle(ticket)
+                self._check_settled((ticket,))
+                del self.received[ticket]
                 self.counters.discarded += 1
                 self._note(f"discarded ({reason})", None, ticket)
                 return [Settled(ticket=ticket, used=False)]
@@ -319,31 +322,34 @@ class Session:
                 self.finished = reason
                 self._note(f"finished ({reason})")
                 return []
+            case _:
+                raise PolicyError(f"{action!r} is not an action")
 
     def _commit(self, parameters: Vector, used: tuple[int, ...]) -> list[Effect]:
         if parameters.shape != self.parameters.shape:
             raise PolicyError(f"a version of shape {parameters.shape} was committed, not {self.parameters.shape}")
+        with np.errstate(over="ignore"):
+            parameters = frozen(parameters)
         if not np.isfinite(parameters).all():
             raise Diverged(f"version {self.version + 1} is not finite: lower the learning rate or the mixing weight")
+        self._check_settled(used)
         for ticket in used:
-            staleness = self.version - self._settle(ticket)
+            staleness = self.version - self.received.pop(ticket)
             self.counters.staleness_sum += staleness
             if staleness > self.counters.staleness_max:
                 self.counters.staleness_max = staleness
         self.counters.used += len(used)
-        self.parameters = frozen(parameters)
+        self.parameters = parameters
         self.version += 1
         self._note("committed")
         return [Settled(ticket=ticket, used=True) for ticket in used]
 
-    def _settle(self, ticket: int) -> int:
-        """An update is used or given up once; returns its base."""
-        base = self.received.pop(ticket, None)
-        if base is None:
+    def _check_settled(self, tickets: tuple[int, ...]) -> None:
+        """An update is used or given up once, after it was delivered."""
+        if len(set(tickets)) < len(tickets) or not all(ticket in self.received for ticket in tickets):
             raise PolicyError(
-                f"ticket {ticket} is not a delivered update, or it was used before ({self.journal.story(None)})"
+                f"of the tickets {tickets} one was not delivered, or was used before ({self.journal.story(None)})"
             )
-        return base
 
     def _answer(self, flight: Flight, parameters: Vector | None) -> FreshModel:
         self._states[flight.device] = TRAINING
@@ -434,11 +440,12 @@ def check_update(update: Update, flight: Flight, layout: Layout) -> None:
     who = f"device {flight.device}, ticket {flight.ticket}"
     if (update.device, update.ticket, update.base) != (flight.device, flight.ticket, flight.base):
         raise DeviceFault(f"{who}: the update says device {update.device}, ticket {update.ticket}, base {update.base}")
-    if update.samples < 0 or not 0 <= update.progress.slices <= flight.order.slices:
+    if update.samples < 1 or not 0 <= update.progress.slices <= flight.order.slices:
         raise DeviceFault(f"{who}: the update claims {update.samples} samples, {update.progress.slices} slices")
-    if update.mask is not None and update.mask.chosen.shape != (layout.size,):
-        raise DeviceFault(f"{who}: the mask has shape {update.mask.chosen.shape}, not ({layout.size},)")
-    if isinstance(update.outcome, Done):  # numbers that are still to be computed are checked when they are
+    chosen = None if update.mask is None else update.mask.chosen
+    if chosen is not None and (chosen.shape, chosen.dtype) != ((layout.size,), np.bool_):
+        raise DeviceFault(f"{who}: the mask is {chosen.shape} {chosen.dtype}, not ({layout.size},) bool")
+    if isinstance(update.outcome, Done):  # a simulation's come to be when read; a commit that is not finite is refused
         check_numbers(update.outcome().parameters, layout, who)
 
 

@@ -26,6 +26,12 @@ def encode(value: Any) -> tuple[Any, Arrays]:
     arrays: Arrays = {}
     names: dict[int, str] = {}
 
+    def plain(key: Any) -> Any:
+        value = key.item() if isinstance(key, np.generic) else key
+        if value is not None and not isinstance(value, bool | int | float | str):
+            raise TypeError(f"a snapshot cannot hold a mapping with the key {key!r}")
+        return value
+
     def tree(item: Any) -> Any:
         if item is None or isinstance(item, bool | int | float | str):
             return item
@@ -43,7 +49,7 @@ def encode(value: Any) -> tuple[Any, Arrays]:
         if isinstance(item, set | frozenset):
             return {"set": [tree(each) for each in sorted(item)]}
         if isinstance(item, Mapping):
-            return {"map": [[key, tree(each)] for key, each in item.items()]}
+            return {"map": [[plain(key), tree(each)] for key, each in item.items()]}
         if isinstance(item, Update):  # numbers that do not exist yet are made now: what is saved is complete
             item = structs.replace(item, outcome=Done(item.outcome()))
         if isinstance(item, Struct):
@@ -82,5 +88,5 @@ def decode(tree: Any, arrays: Mapping[str, npt.NDArray[Any]], types: Iterable[ty
 
     try:
         return value(tree)
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise InvalidInput(f"the snapshot cannot be read: {error}") from error

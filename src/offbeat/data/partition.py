@@ -134,7 +134,9 @@ def _check_enough(samples: int, devices: int) -> None:
     if devices < 1:
         raise InvalidInput(f"devices = {devices}: there must be at least one.")
     if samples < devices:
-        raise InvalidInput(f"devices = {devices}, and there are only {samples} training samples: each needs one.")
+        raise InvalidInput(
+            f"data.devices = {devices}: there are only {samples} training samples, and each device needs one."
+        )
 
 
 def _offsets(sizes: Indices) -> Indices:

@@ -195,7 +195,9 @@ class Comparison:
 
     def rich_table(self) -> Table:
         """For a terminal of 80 columns, so without the staleness and the wasted time, and with all traffic in one."""
-        table = Table(box=box.SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False, caption=self.caption, caption_justify="left")
+        table = Table(
+            box=box.SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False, caption=self.caption, caption_justify="left"
+        )
         for standing in self.standings:
             cells = self.cells(standing)
             for heading in ("mean staleness", "wasted time", "MB up", "MB down"):

@@ -65,7 +65,8 @@ class Run(Struct, kw_only=True, eq=False):
     local: LocalRun
     start: float = 0.0
     ends: list[float] = []
-    """The stretch of training that the device is in: when it began and when each of its slices ends."""
+    until: float = 0.0
+    """The training that the device is in: when it began, when each of its slices ends, when it stops."""
     token: int = 0
     """Counts the changes of plan: what was scheduled under an older token no longer happens."""
 
@@ -99,6 +100,8 @@ class Simulation:
         self.runs: dict[int, Run] = {}
         self.gone: set[int] = set()
         """Devices that vanished and have not rejoined."""
+        self.paused: set[int] = set()
+        """Those of them whose on and off times go unseen until they do."""
         self.now = 0.0
         self.reason: str | None = None
         self.spans: list[Span] = []
@@ -123,7 +126,8 @@ class Simulation:
                 self.reason = "nothing left to happen"
             elif (at := self._next_tick) < horizon:
                 self._ticks += 1
-                yield self._evaluate(at)
+                if self._last_row != (at, self.session.version):
+                    yield self._evaluate(at)
             elif upcoming > self.stop.time:
                 self.now, self.reason = self.stop.time, "time"
             else:
@@ -138,7 +142,7 @@ class Simulation:
         availability = self.fleet.availability
         if not availability.always:
             for device in range(self.session.devices):
-                self.queue.push(availability.next_change(device, 0.0), "toggle", device)
+                self._await_toggle(device)
         self.queue.push(0.0, "start", 0)
 
     def _happen(self, kind: str, subject: int, detail: Any) -> None:
@@ -162,6 +166,9 @@ class Simulation:
                 self._handle(TimerFired(name=detail))
             case "ready":
                 self.gone.discard(subject)
+                if subject in self.paused:
+                    self.paused.discard(subject)
+                    self._await_toggle(subject)
                 if self.fleet.availability.available(subject, self.now):
                     self._handle(Ready(device=subject))
             case "toggle":
@@ -183,9 +190,9 @@ class Simulation:
                 self._begin(effect)
             case Settled(ticket=ticket, used=used):
                 seconds = self._unsettled.pop(ticket)
+                self.training.settle(ticket)
                 if not used:
                     self.wasted_seconds += seconds
-                    self.training.drop(ticket)
             case FreshModel(device=device, ticket=ticket, version=version, parameters=parameters):
                 run = self.runs[ticket]
                 run.local.answered()
@@ -227,20 +234,22 @@ class Simulation:
     def _proceed(self, run: Run, at: float) -> None:
         """Plan what the device does from this time on, up to the next thing that the server will see."""
         order, local = run.local.order, run.local
-        rule, memory = device_rule(order.rule), self.training.memory(run.ticket)
+        rule, remembered = device_rule(order.rule), self.training.remembered(run.ticket)
+        run.start, run.ends = at, []
         while True:
-            step = local.next(rule, memory)
+            step = local.next(rule, remembered)
             if isinstance(step, Train):
-                first = local.progress.slices
-                run.start = at
-                run.ends = list(accumulate(run.seconds[first : first + step.slices], initial=at))[1:]
-                at = run.ends[-1]
+                first, began = local.progress.slices, at
+                ends = list(accumulate(run.seconds[first : first + step.slices], initial=at))[1:]
+                at = ends[-1]
                 if order.budget is not None and at > run.arrived + order.budget:
-                    at = run.arrived + order.budget
-                    run.ends = run.ends[: bisect_right(run.ends, at)]
+                    at = max(began, run.arrived + order.budget)
+                    ends = ends[: bisect_right(ends, at)]
                     local.out_of_time()
-                self._count(run, len(run.ends), at - run.start)
-                if run.ends:
+                run.ends += ends
+                run.until = at
+                self._count(run, len(ends), at - began)
+                if ends:
                     self.training.train(run.ticket, local.progress.slices, at)
             elif isinstance(step, Ask):
                 return self._schedule(run, "ask", at + self.fleet.links.latency(run.device))
@@ -250,7 +259,7 @@ class Simulation:
     def _schedule(self, run: Run, kind: str, at: float) -> None:
         """Let the server see something of a run, unless the device vanishes or the message is lost before."""
         detect = self.fleet.failures.detect_seconds
-        if at > run.vanishes:
+        if at >= run.vanishes:
             kind, at = "vanished", run.vanishes + detect
         elif kind == "upload" and run.upload_lost:
             kind, at = "mislaid", at + detect
@@ -277,9 +286,8 @@ class Simulation:
         before = run.local.progress.slices - len(run.ends)
         done = bisect_right(run.ends, self.now) + 1 if self.now >= run.start or not before else 0
         at = run.ends[done - 1] if done else run.start
-        self._count(run, done - len(run.ends), at - run.ends[-1])
+        self._count(run, done - len(run.ends), at - run.until)
         self.training.shorten(run.ticket, before + done, at)
-        run.ends = run.ends[:done]
         run.token += 1
         self._proceed(run, at)
 
@@ -301,6 +309,9 @@ class Simulation:
     def _lose(self, run: Run, back: float) -> None:
         """The server gives up waiting for a run; its device is there again at `back`."""
         self.training.drop(run.ticket)
+        if run.vanishes < run.until:  # what it had planned to do after that it has not done
+            done = bisect_right(run.ends, run.vanishes)
+            self._count(run, done - len(run.ends), max(run.vanishes, run.start) - run.until)
         self._land(run, "lost")
         self.wasted_seconds += run.local.progress.seconds
         self.gone.add(run.device)
@@ -333,12 +344,18 @@ class Simulation:
 
     def _toggle(self, device: int) -> None:
         """A device with on and off times changes between them. If it is in flight, its run knows already."""
-        self.queue.push(self.fleet.availability.next_change(device, self.now), "toggle", device)
+        if device in self.gone:
+            self.paused.add(device)
+            return
+        self._await_toggle(device)
         if self.fleet.availability.available(device, self.now):
-            if self.session.is_away(device) and device not in self.gone:
+            if self.session.is_away(device):
                 self._handle(Ready(device=device))
         elif self.session.is_idle(device):
             self._handle(Left(device=device))
+
+    def _await_toggle(self, device: int) -> None:
+        self.queue.push(self.fleet.availability.next_change(device, self.now), "toggle", device)
 
     # Evaluation and the end ----------------------------------------------------------------------------------------
 
@@ -388,7 +405,7 @@ class Simulation:
 
     # Snapshots -----------------------------------------------------------------------------------------------------
 
-    _SAVED = ("runs", "gone", "now", "reason", "busy_seconds", "wasted_seconds", "_unsettled")
+    _SAVED = ("runs", "gone", "paused", "now", "reason", "busy_seconds", "wasted_seconds", "_unsettled")
     _ALSO_SAVED = ("_evaluation", "_ticks", "_next_version", "_last_row")
 
     def snapshot(self) -> dict[str, Any]:

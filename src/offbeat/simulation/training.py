@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from math import inf
 from typing import Any
 
+import numpy as np
 from msgspec import Struct
 
 from offbeat.algorithms import device_rule
@@ -39,7 +40,10 @@ class Trajectory(Struct, kw_only=True, eq=False):
     """Slices that the work has."""
     work: Work
     due: float = 0.0
+    remembered: Memory
+    """What the device remembered when the run began."""
     memory: Memory
+    """The same with what the run has added so far."""
     outcome: Outcome | None = None
 
     @property
@@ -65,15 +69,16 @@ class LazyTraining:
         self.memories: dict[int, Memory] = {}
         self._trajectories: dict[int, Trajectory] = {}
         self._unperformed: dict[int, Trajectory] = {}
-        self._delivered: dict[int, Trajectory] = {}
+        self._remembering: dict[int, Trajectory] = {}
+        """Delivered runs that nobody has read yet, of devices that remember."""
         self._lookahead = max(16, LOOKAHEAD_BYTES // max(1, vector_bytes))
 
     def begin(self, assignment: Assignment) -> None:
         """Open the trajectory of an order. A device that remembers must have finished what it did before."""
         device, ticket = assignment.device, assignment.ticket
-        if device_rule(assignment.order.rule).remembers:
-            for earlier in [t for t in self._delivered.values() if t.device == device]:
-                self.finish(earlier)
+        for earlier in [each for each in self._remembering.values() if each.device == device]:
+            self.finish(earlier)
+        remembered = self.memories.get(device, {})
         self._trajectories[ticket] = Trajectory(
             device=device,
             ticket=ticket,
@@ -81,12 +86,13 @@ class LazyTraining:
             base=assignment.base,
             anchor=assignment.parameters,
             work=Work(parameters=assignment.parameters),
-            memory=dict(self.memories.get(device, {})),
+            remembered=remembered,
+            memory=_copied(remembered),
         )
 
-    def memory(self, ticket: int) -> Memory:
-        """What the device remembers as it works on this ticket."""
-        return self._trajectories[ticket].memory
+    def remembered(self, ticket: int) -> Memory:
+        """What the device remembered when it began to work on this ticket."""
+        return self._trajectories[ticket].remembered
 
     def train(self, ticket: int, until: int, due: float) -> None:
         """The run trains up to this slice, which it will have done at `due`."""
@@ -102,15 +108,17 @@ class LazyTraining:
         self._unperformed[trajectory.ticket] = trajectory
 
     def shorten(self, ticket: int, until: int, due: float) -> None:
-        """The last stretch ends at this slice after all. What was computed beyond it is computed again without."""
+        """The training ends at this slice after all. What was computed beyond it is computed again without."""
         trajectory = self._trajectories[ticket]
-        trajectory.plan.pop()
-        if trajectory.performed > len(trajectory.plan):
+        plan, planned = trajectory.plan, 0
+        while plan and not isinstance(last := plan[-1], Fresh) and last > until:
+            planned = plan.pop()
+        if trajectory.performed > len(plan):
             trajectory.performed = trajectory.trained = 0
             trajectory.work = Work(parameters=trajectory.anchor)
-            trajectory.memory = dict(self.memories.get(trajectory.device, {}))
-        if until > max((item for item in trajectory.plan if isinstance(item, int)), default=0):
-            trajectory.plan.append(until)
+            trajectory.memory = _copied(trajectory.remembered)
+        if planned and until > max((item for item in plan if isinstance(item, int)), default=0):
+            plan.append(until)
         trajectory.due = due
         if trajectory.complete:
             self._unperformed.pop(ticket, None)
@@ -123,34 +131,41 @@ class LazyTraining:
         self._unperformed.pop(ticket, None)
 
     def drop(self, ticket: int) -> None:
-        """Nobody will read this run."""
-        for table in (self._trajectories, self._unperformed, self._delivered):
-            table.pop(ticket, None)
+        """The device vanished with this run."""
+        del self._trajectories[ticket]
+        self._unperformed.pop(ticket, None)
 
     def deliver(self, ticket: int) -> Deferred:
         """The run is over; whoever reads the outcome makes it."""
         trajectory = self._trajectories.pop(ticket)
-        self._delivered[ticket] = trajectory
+        if device_rule(trajectory.order.rule).remembers:
+            self._remembering[ticket] = trajectory
         return Deferred(self, trajectory)
+
+    def settle(self, ticket: int) -> None:
+        """The policy is done with this run: if it was never read, it need not be computed ahead.
+
+        A device that remembers did train, whatever the server made of it: its run is carried out before its next.
+        """
+        self._unperformed.pop(ticket, None)
 
     def finish(self, trajectory: Trajectory) -> Outcome:
         """Carry out this plan, and with it every other that can be."""
         while not trajectory.complete:
             self._perform(self._batch(trajectory))
-        self._delivered.pop(trajectory.ticket, None)
         work, rule = trajectory.work, device_rule(trajectory.order.rule)
         extras = rule.extras(trajectory.order, trajectory.memory)
         trajectory.outcome = Outcome(parameters=work.parameters, loss=work.loss, extras=extras)
-        if trajectory.memory:
+        if self._remembering.pop(trajectory.ticket, None) is not None:
             self.memories[trajectory.device] = trajectory.memory
         return trajectory.outcome
 
     def _batch(self, wanted: Trajectory) -> list[Trajectory]:
         """What to compute next: the wanted one and the others, those due first if there are very many."""
-        if len(self._unperformed) <= self._lookahead:
-            return list(self._unperformed.values())
-        others = (each for each in self._unperformed.values() if each is not wanted)
-        return [wanted, *heapq.nsmallest(self._lookahead - 1, others, key=lambda each: (each.due, each.ticket))]
+        others = [each for each in self._unperformed.values() if each is not wanted]
+        if len(others) >= self._lookahead:
+            others = heapq.nsmallest(self._lookahead - 1, others, key=lambda each: (each.due, each.ticket))
+        return [wanted, *others]
 
     def _perform(self, batch: list[Trajectory]) -> None:
         """One stretch of each trajectory: the merges before it here, the training together in the executor."""
@@ -177,7 +192,7 @@ class LazyTraining:
                 trajectory.trained = jobs[trajectory.ticket].last
                 trajectory.performed += 1
             if trajectory.complete:
-                del self._unperformed[trajectory.ticket]
+                self._unperformed.pop(trajectory.ticket, None)
 
     def _merge(self, trajectory: Trajectory, fresh: Fresh) -> None:
         def probe(parameters: Vector) -> tuple[float, Vector]:
@@ -215,3 +230,8 @@ class LazyTraining:
                 self._plan(self._trajectories[ticket], entry, saved["due"][ticket])
             if saved["due"][ticket] == inf:
                 self.hold(ticket)
+
+
+def _copied(memory: Memory) -> Memory:
+    """A memory that a rule may change, even in place."""
+    return {key: value.copy() if isinstance(value, np.ndarray) else value for key, value in memory.items()}

@@ -126,8 +126,9 @@ class WorkerPool:
     ) -> None:
         portion = next(portions, None)
         if portion is not None:
-            pipe.send([jobs[number] for number in portion])
             at_work[pipe] = portion
+            with suppress(BrokenPipeError):  # the worker died: receiving says so
+                pipe.send([jobs[number] for number in portion])
 
     def _receive(self, pipe: Connection) -> list[Work]:
         try:

@@ -117,7 +117,10 @@ def test_describe_shows_settings(offbeat, name: str) -> None:  # type: ignore[no
         (["run", "none.toml"], "there is no experiment file none.toml"),
         (["run", "small.toml", "--set", "algorithm.name=fedbuf"], "did you mean 'fedbuff'?"),
         (["run", "small.toml", "--set", "data.name=mnist", "--set", "data.dir=nowhere"], "nowhere"),
-        (["run", "small.toml", "--set", "data.devices=2000"], "2000 devices"),
+        (
+            ["run", "small.toml", "--set", "data.devices=2000"],
+            "data.devices = 2000: there are only 1442",
+        ),
         (["run", "small.toml", "--set", "model.name=lenet5"], "model 'lenet5' does not fit"),
         (["run", "small.toml", "--set", "algorithm.concurrency=11"], "there are only 10 devices"),
         (["compare", "small.toml", "--algorithms", "fedavg,fedbuf"], "did you mean 'fedbuff'?"),
@@ -147,8 +150,8 @@ def test_a_corrupt_data_file_is_named(offbeat, file: Path) -> None:  # type: ign
     assert "ubyte" in said.err
 
 
-def test_ctrl_c_leaves_a_checkpoint_and_resume_ends_the_run(file: Path) -> None:
-    file.write_text(EXPERIMENT.replace("time = 30.0", "time = 3000.0"))
+def test_ctrl_c_leaves_a_checkpoint(file: Path) -> None:
+    file.write_text(EXPERIMENT.replace("time = 30.0", "time = 30000.0"))
     script = "import sys; from offbeat.cli import main; sys.argv[0] = 'offbeat'; main()"
     command = [sys.executable, "-c", script, "run", "small.toml", "--out", "run", "--resume"]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, cwd=file.parent)

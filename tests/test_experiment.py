@@ -66,7 +66,9 @@ def test_the_same_seed_gives_the_same_bytes_and_another_seed_others(tmp_path: Pa
         run(small(seed=seed), tmp_path / name)
     one, two, three = ((tmp_path / name / "metrics.jsonl").read_bytes() for name in ("one", "two", "three"))
     assert one == two != three
-    assert (tmp_path / "one" / "model.safetensors").read_bytes() == (tmp_path / "two" / "model.safetensors").read_bytes()
+    assert (tmp_path / "one" / "model.safetensors").read_bytes() == (
+        tmp_path / "two" / "model.safetensors"
+    ).read_bytes()
 
 
 @pytest.mark.parametrize("algorithm", ["fedavg", "fedasync", "fedbuff"])
@@ -224,7 +226,8 @@ def test_data_and_models_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyP
         "    y = (x[:, 0] > 0).astype('int64')\n"
         "    return x[:200], y[:200], x[200:], y[200:]\n"
         "def network(input_shape, classes):\n"
-        "    return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.1), nn.Linear(8, classes))\n"
+        "    return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.1),\n"
+        "                         nn.Linear(8, classes))\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     table = {

@@ -152,7 +152,7 @@ def test_sizes_that_do_not_fit_are_refused(sizes: list[int], devices: int, messa
 
 @pytest.mark.parametrize("way", [Iid(), Dirichlet(), Shards(), Sizes(sizes=[1] * 11)])
 def test_fewer_samples_than_devices_are_refused_with_both_numbers(way: PartitionSettings) -> None:
-    with pytest.raises(InvalidInput, match=r"devices = 11, .* only 10 training samples"):
+    with pytest.raises(InvalidInput, match=r"devices = 11: .* only 10 training samples"):
         way.split(np.zeros(10, dtype=np.int64), 11, 0)
 
 

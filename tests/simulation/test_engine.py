@@ -19,7 +19,7 @@ from offbeat.core.errors import Diverged, PolicyError
 from offbeat.core.events import Event, FreshRequested, Ready, Started, TimerFired, Uploaded
 from offbeat.core.messages import Order, Progress, Training
 from offbeat.core.parameters import Layout, Vector
-from offbeat.core.policy import Ask, DeviceRule, Fresh, Memory, Policy, Probe, Step, Train, View
+from offbeat.core.policy import Ask, DeviceRule, Fresh, Memory, Policy, Probe, Remembered, Step, Train, View
 from offbeat.core.session import Session
 from offbeat.device.work import Evaluation, Job, Work
 from offbeat.fleet import Failures, FailureSettings, Fate, Fleet, NetworkSettings, Workload
@@ -291,7 +291,6 @@ def test_the_last_row_is_not_written_twice() -> None:
     assert times(run(by_time)) == [(0.0, 0), (2.0, 1), (4.0, 2)]
 
 
-@pytest.mark.xfail(strict=True, reason="a tick of the clock repeats the row that the version of that moment just made")
 def test_no_row_is_written_twice_where_both_schedules_meet() -> None:
     both = Schedule(every_seconds=2.0, every_versions=1)
     rows = times(run(simulation(Foreman(again=True), [2.0], stop=Stop(time=5.0), schedule=both)))
@@ -454,7 +453,6 @@ def test_numbers_that_were_computed_ahead_are_taken_back_by_a_notice() -> None:
     assert sim.session.state.uploads == [[2, 4, [4.0, 15.0]], [1, 2, [2.0, 3.0]]]
 
 
-@pytest.mark.xfail(strict=True, reason="seconds up to the budget were counted, but taken back only from the last slice")
 @pytest.mark.parametrize("at", [1.0, 5.0])
 def test_a_notice_to_a_run_with_a_budget_counts_the_seconds_that_were_worked(at: float) -> None:
     # Slices end at 4 and 8, the budget at 10 cuts the third. A notice at 1 ends the run at 4, one at 5 at 8.
@@ -466,7 +464,7 @@ def test_a_notice_to_a_run_with_a_budget_counts_the_seconds_that_were_worked(at:
 class SliceBySlice(DeviceRule):
     """As the plain rule, but wants to be asked after every slice."""
 
-    def next(self, progress: Progress, fresh_answers: int, order: Order, memory: Memory) -> Step:
+    def next(self, progress: Progress, fresh_answers: int, order: Order, memory: Remembered) -> Step:
         step = super().next(progress, fresh_answers, order, memory)
         return Train(1) if isinstance(step, Train) else step
 
@@ -481,7 +479,6 @@ def test_a_rule_that_is_asked_after_every_slice_trains_them_all() -> None:
     assert landings(sim) == [(0, 8.0, 4, "uploaded")]
 
 
-@pytest.mark.xfail(strict=True, reason="only the last of several stretches planned in a row can be shortened")
 def test_a_notice_stops_a_rule_that_is_asked_after_every_slice_just_as_well() -> None:
     order = {"rule": f"{__name__}:SLICE_BY_SLICE"}
     sim = simulation(Foreman(order=order, notices=[(1.0, 0)]), [2.0], epochs=4)
@@ -496,7 +493,7 @@ def test_a_notice_stops_a_rule_that_is_asked_after_every_slice_just_as_well() ->
 class Asking(DeviceRule):
     """Asks once, after `slot` slices, and goes on halfway between its own model and the fresh one."""
 
-    def next(self, progress: Progress, fresh_answers: int, order: Order, memory: Memory) -> Step:
+    def next(self, progress: Progress, fresh_answers: int, order: Order, memory: Remembered) -> Step:
         slot = int(order.arguments["slot"])
         if fresh_answers:
             return super().next(progress, fresh_answers, order, memory)
@@ -585,9 +582,6 @@ def test_a_notice_while_the_question_is_on_its_way_lets_it_merge_and_upload() ->
     assert sim.session.state.uploads == [[1, 1, [50.5, 50.5]]]
 
 
-@pytest.mark.xfail(
-    strict=True, reason="LocalRun.next: told to stop before its first slice, a run still trains them all"
-)
 def test_a_notice_before_the_start_to_a_device_that_asks_first_leaves_one_slice() -> None:
     policy = Foreman(order=asking(0), answers=True, notices=[(0.0, 0)])
     sim = simulation(policy, [2.0], epochs=4, links=SLOW_LINKS)
@@ -596,7 +590,6 @@ def test_a_notice_before_the_start_to_a_device_that_asks_first_leaves_one_slice(
     assert landings(sim) == [(0, 7.0, 1, "uploaded")]
 
 
-@pytest.mark.xfail(strict=True, reason="_proceed sets the time back to the deadline that passed during the wait")
 def test_a_budget_that_runs_out_while_the_device_waits_ends_the_run_when_the_answer_is_there() -> None:
     # Model at 1.5, out of time at 4.5, asked at 3.5; the answer is there at 5.5: nothing more is trained, up at 8.
     policy = Foreman(order=asking(1, budget=3.0), answers=True, commits=[1.0])
@@ -678,7 +671,6 @@ def test_a_notice_to_a_device_that_has_vanished_changes_nothing() -> None:
     assert landings(sim)[0][1] == 5.0
 
 
-@pytest.mark.xfail(strict=True, reason="a lost run counts the training that was planned, not what was done")
 def test_a_device_that_vanishes_halfway_was_busy_for_half_the_time() -> None:
     sim = simulation(Foreman(), [2.0], epochs=4, failing=failures({1: vanishes(0.5)}))
     run(sim)
@@ -757,9 +749,6 @@ def test_a_device_that_failed_does_not_come_back_with_its_on_times_before_it_has
         assert [span.sent for span in sim.spans] == sent
 
 
-@pytest.mark.xfail(
-    strict=True, reason="`at > vanishes`: an upload at the very moment of going off leaves an idle device"
-)
 def test_a_device_that_uploads_at_the_very_moment_it_goes_off_is_not_ordered_until_it_is_back() -> None:
     sim = simulation(Foreman(again=True), [3.0], availability=on_off(6.0, 4.0, 0.0), stop=Stop(time=12.0))
     run(sim)
@@ -767,7 +756,6 @@ def test_a_device_that_uploads_at_the_very_moment_it_goes_off_is_not_ordered_unt
     assert all(span.sent < 6.0 or span.sent >= 10.0 for span in sim.spans)
 
 
-@pytest.mark.xfail(strict=True, reason="devices that never rejoin go on switching between on and off for ever")
 def test_a_run_without_any_device_left_ends_though_devices_go_on_and_off() -> None:
     failing = failures({1: vanishes(0.5)}, rejoin=None)
     sim = simulation(

@@ -15,7 +15,7 @@ from offbeat.core.actions import Action, Commit, Discard, Dispatch, SendFresh, S
 from offbeat.core.events import Event, FreshRequested, Started, TimerFired, Uploaded
 from offbeat.core.messages import Order, Progress, Training, Update
 from offbeat.core.parameters import Layout, Vector
-from offbeat.core.policy import Ask, DeviceRule, Fresh, Memory, Policy, Probe, Step, Train, View
+from offbeat.core.policy import Ask, DeviceRule, Fresh, Memory, Policy, Probe, Remembered, Step, Train, View
 from offbeat.core.session import Session
 from offbeat.core.snapshot import decode, encode
 from offbeat.core.streams import stream
@@ -60,7 +60,7 @@ class Wanders(DeviceRule):
 
     remembers = True
 
-    def next(self, progress: Progress, fresh_answers: int, order: Order, memory: Memory) -> Step:
+    def next(self, progress: Progress, fresh_answers: int, order: Order, memory: Remembered) -> Step:
         runs = memory.get("runs", 0)
         assert isinstance(runs, int)
         slot = (runs + 1) % order.slices

@@ -134,7 +134,7 @@ def test_what_is_dropped_or_held_is_never_computed() -> None:
     training, recorder = lazy()
     wanted = delivered(training, 1)
     delivered(training, 2)
-    training.drop(2)
+    training.settle(2)
     training.begin(assignment(3))
     training.train(3, 2, 3.0)
     training.hold(3)
@@ -267,14 +267,11 @@ def test_numbers_do_not_depend_on_when_they_are_computed(steps: list[str]) -> No
 # Reading late --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.xfail(
-    strict=True, reason="finish() waits for a batch that no longer holds what was dropped: it never ends"
-)
 def test_an_update_that_was_discarded_can_still_be_read() -> None:
     # A policy that keeps a discarded update in its state reads it at the latest when a snapshot is taken.
     training, _ = lazy()
     update = delivered(training, 1)
-    training.drop(1)
+    training.settle(1)
     assert numbers(update()) == [1.5, 1.0]
 
 
@@ -289,14 +286,10 @@ def run_once(training: LazyTraining, ticket: int, rule: str) -> Deferred:
     return training.deliver(ticket)
 
 
-@pytest.mark.parametrize("rule", ["COUNTING", "REMEMBERING"])
-def test_what_a_device_remembers_lasts_from_run_to_run(rule: str) -> None:
+@pytest.mark.parametrize(("rule", "merges"), [("COUNTING", [1, 1, 1]), ("REMEMBERING", [1, 2, 3])])
+def test_memory_lasts_from_run_to_run_if_the_rule_remembers(rule: str, merges: list[int]) -> None:
     training, _ = lazy()
-    assert [run_once(training, ticket, rule)().extras for ticket in (1, 2, 3)] == [
-        {"merges": 1},
-        {"merges": 2},
-        {"merges": 3},
-    ]
+    assert [run_once(training, ticket, rule)().extras["merges"] for ticket in (1, 2, 3)] == merges
 
 
 def test_a_rule_that_remembers_has_its_earlier_runs_finished_before_the_next() -> None:
@@ -305,21 +298,26 @@ def test_a_rule_that_remembers_has_its_earlier_runs_finished_before_the_next() -
     assert [each().extras["merges"] for each in reversed(runs)] == [3, 2, 1]
 
 
-@pytest.mark.xfail(
-    strict=True, reason="a run takes over the memory as it is at its start, when the one before is unread"
-)
 def test_what_a_device_remembers_does_not_depend_on_when_the_server_reads() -> None:
-    # Memory used by `merge` and `extras` alone does not decide about timing, so the rule need not say `remembers`.
     training, _ = lazy()
-    runs = [run_once(training, ticket, "COUNTING") for ticket in (1, 2)]
+    runs = [run_once(training, ticket, "REMEMBERING") for ticket in (1, 2)]
     assert [each().extras["merges"] for each in runs] == [1, 2]
 
 
-@pytest.mark.xfail(strict=True, reason="what a run whose upload is discarded unread left in the memory is lost")
+def test_what_was_discarded_is_remembered_across_a_snapshot() -> None:
+    training, _ = lazy()
+    run_once(training, 1, "REMEMBERING")
+    training.settle(1)
+    tree, arrays = encode(training.snapshot())
+    training, _ = lazy()
+    training.restore(decode(json.loads(json.dumps(tree)), arrays), {}, {}.__getitem__)
+    assert run_once(training, 2, "REMEMBERING")().extras == {"merges": 2}
+
+
 def test_a_device_remembers_also_what_the_server_discarded() -> None:
     training, _ = lazy()
     run_once(training, 1, "REMEMBERING")
-    training.drop(1)
+    training.settle(1)
     assert run_once(training, 2, "REMEMBERING")().extras == {"merges": 2}
 
 
@@ -335,9 +333,6 @@ def test_numbers_taken_back_by_a_notice_are_taken_back_from_the_memory_too() -> 
     assert training.deliver(1)().extras == {"merges": 1}
 
 
-@pytest.mark.xfail(
-    strict=True, reason="whether `next` sees what an earlier merge of the run left depends on look-ahead"
-)
 def test_what_a_rule_sees_of_its_memory_does_not_depend_on_what_others_read() -> None:
     seen = []
     for somebody_reads in (False, True):
@@ -348,5 +343,5 @@ def test_what_a_rule_sees_of_its_memory_does_not_depend_on_what_others_read() ->
         training.train(1, 2, 2.0)
         if somebody_reads:
             delivered(training, 2)()
-        seen.append(dict(training.memory(1)))
-    assert seen[0] == seen[1] == {"merges": 1}
+        seen.append(dict(training.remembered(1)))
+    assert seen[0] == seen[1] == {}

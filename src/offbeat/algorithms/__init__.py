@@ -7,6 +7,8 @@ from offbeat.core.errors import InvalidInput, unknown
 from offbeat.core.policy import DeviceRule, Policy
 from offbeat.core.references import resolve
 
+__all__ = ["DEVICE_RULES", "POLICIES", "FedAsync", "FedAvg", "FedBuff", "device_rule", "policy_class"]
+
 POLICIES: dict[str, type[Policy]] = {
     "fedavg": FedAvg,
     "fedasync": FedAsync,

@@ -110,6 +110,8 @@ class Upload(Struct, frozen=True, kw_only=True):
 Step = Train | Ask | Upload
 Memory = MutableMapping[str, Plain | Vector]
 """What a device remembers from one local run to the next. Stays on the device in a deployment."""
+Remembered = Mapping[str, Plain | Vector]
+"""The same, to be read only."""
 Probe = Callable[[Vector], tuple[float, Vector]]
 """Loss and gradient of a model on one batch of the device's data."""
 
@@ -130,7 +132,7 @@ class DeviceRule:
 
     remembers: ClassVar[bool] = False
 
-    def next(self, progress: Progress, fresh_answers: int, order: Order, memory: Mapping[str, Plain | Vector]) -> Step:
+    def next(self, progress: Progress, fresh_answers: int, order: Order, memory: Remembered) -> Step:
         """What to do after `progress`, having had `fresh_answers` answers. Must depend on nothing else.
 
         `memory` is what the device remembered when the run began: what this run adds shows in the next.

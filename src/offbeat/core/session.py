@@ -346,10 +346,11 @@ class Session:
 
     def _check_settled(self, tickets: tuple[int, ...]) -> None:
         """An update is used or given up once, after it was delivered."""
-        if len(set(tickets)) < len(tickets) or not all(ticket in self.received for ticket in tickets):
-            raise PolicyError(
-                f"of the tickets {tickets} one was not delivered, or was used before ({self.journal.story(None)})"
-            )
+        for place, ticket in enumerate(tickets):
+            if ticket not in self.received or ticket in tickets[:place]:
+                raise PolicyError(
+                    f"ticket {ticket} is not a delivered update, or it was used before ({self.journal.story(None)})"
+                )
 
     def _answer(self, flight: Flight, parameters: Vector | None) -> FreshModel:
         self._states[flight.device] = TRAINING
@@ -443,7 +444,7 @@ def check_update(update: Update, flight: Flight, layout: Layout) -> None:
     if update.samples < 1 or not 0 <= update.progress.slices <= flight.order.slices:
         raise DeviceFault(f"{who}: the update claims {update.samples} samples, {update.progress.slices} slices")
     chosen = None if update.mask is None else update.mask.chosen
-    if chosen is not None and (chosen.shape, chosen.dtype) != ((layout.size,), np.bool_):
+    if chosen is not None and (chosen.shape != (layout.size,) or chosen.dtype != np.bool_):
         raise DeviceFault(f"{who}: the mask is {chosen.shape} {chosen.dtype}, not ({layout.size},) bool")
     if isinstance(update.outcome, Done):  # a simulation's come to be when read; a commit that is not finite is refused
         check_numbers(update.outcome().parameters, layout, who)

@@ -4,14 +4,11 @@ Both drivers run the same logic. A driver asks `next`, does what it says (the si
 deployment for real) and reports back; between slices the run may have been answered, stopped or run out of time.
 """
 
-from collections.abc import Mapping
-
 from msgspec import Struct
 
 from offbeat.core.errors import PolicyError
-from offbeat.core.messages import Order, Plain, Progress
-from offbeat.core.parameters import Vector
-from offbeat.core.policy import DeviceRule, Step, Train, Upload
+from offbeat.core.messages import Order, Progress
+from offbeat.core.policy import DeviceRule, Remembered, Step, Train, Upload
 
 
 class LocalRun(Struct, kw_only=True, eq=False):
@@ -23,7 +20,7 @@ class LocalRun(Struct, kw_only=True, eq=False):
     stopping: bool = False
     expired: bool = False
 
-    def next(self, rule: DeviceRule, memory: Mapping[str, Plain | Vector]) -> Step:
+    def next(self, rule: DeviceRule, memory: Remembered) -> Step:
         """What to do now. A run that was told to stop uploads as soon as it has a slice to show for itself."""
         if self.expired:
             return Upload()

@@ -18,7 +18,7 @@ from offbeat.algorithms import device_rule
 from offbeat.core.effects import Assignment
 from offbeat.core.messages import Order, Outcome
 from offbeat.core.parameters import Vector
-from offbeat.core.policy import Fresh, Memory
+from offbeat.core.policy import Fresh, Memory, Remembered
 from offbeat.device.work import Job, Work
 from offbeat.simulation.executors import Executor
 
@@ -40,7 +40,7 @@ class Trajectory(Struct, kw_only=True, eq=False):
     """Slices that the work has."""
     work: Work
     due: float = 0.0
-    remembered: Memory
+    remembered: Remembered
     """What the device remembered when the run began."""
     memory: Memory
     """The same with what the run has added so far."""
@@ -90,7 +90,7 @@ class LazyTraining:
             memory=_copied(remembered),
         )
 
-    def remembered(self, ticket: int) -> Memory:
+    def remembered(self, ticket: int) -> Remembered:
         """What the device remembered when it began to work on this ticket."""
         return self._trajectories[ticket].remembered
 
@@ -110,14 +110,15 @@ class LazyTraining:
     def shorten(self, ticket: int, until: int, due: float) -> None:
         """The training ends at this slice after all. What was computed beyond it is computed again without."""
         trajectory = self._trajectories[ticket]
-        plan, planned = trajectory.plan, 0
+        plan, cut = trajectory.plan, False
         while plan and not isinstance(last := plan[-1], Fresh) and last > until:
-            planned = plan.pop()
+            plan.pop()
+            cut = True
         if trajectory.performed > len(plan):
             trajectory.performed = trajectory.trained = 0
             trajectory.work = Work(parameters=trajectory.anchor)
             trajectory.memory = _copied(trajectory.remembered)
-        if planned and until > max((item for item in plan if isinstance(item, int)), default=0):
+        if cut and until > max((item for item in plan if isinstance(item, int)), default=0):
             plan.append(until)
         trajectory.due = due
         if trajectory.complete:
@@ -212,7 +213,9 @@ class LazyTraining:
     # Snapshots: the plans of what is in flight; their numbers are made again from the versions that the session keeps
 
     def snapshot(self) -> dict[str, Any]:
-        """Take this after the session's, which makes the numbers of what was delivered."""
+        """The plans of what is in flight, and what the devices remember, which takes the numbers of their last runs."""
+        for trajectory in list(self._remembering.values()):
+            self.finish(trajectory)
         plans = {
             ticket: [item if isinstance(item, int) else ("merge", item.version) for item in trajectory.plan]
             for ticket, trajectory in self._trajectories.items()
@@ -232,6 +235,6 @@ class LazyTraining:
                 self.hold(ticket)
 
 
-def _copied(memory: Memory) -> Memory:
+def _copied(memory: Remembered) -> Memory:
     """A memory that a rule may change, even in place."""
     return {key: value.copy() if isinstance(value, np.ndarray) else value for key, value in memory.items()}

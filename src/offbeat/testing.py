@@ -35,6 +35,8 @@ UPDATES = 80
 class ToyExecutor:
     """Trains without torch: every slice moves the model a part of the way to a target of the device's own."""
 
+    appetite = 8
+
     def __init__(self, seed: int = 0, size: int = SIZE) -> None:
         self.seed = seed
         self.size = size

@@ -35,6 +35,8 @@ SLOW_LINKS = NetworkSettings(uplink_mbps=32e-6, downlink_mbps=64e-6, latency=0.5
 class ToyExecutor:
     """See the module's docstring. The accuracy is the first number in percent."""
 
+    appetite = 64
+
     def __init__(self, diverges: int | None = None) -> None:
         self.diverges = diverges
         self.evaluations = 0

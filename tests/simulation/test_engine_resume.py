@@ -29,6 +29,8 @@ DEVICES = 6
 class NoisyExecutor:
     """Every slice moves the model by noise that belongs to its ticket and slice, and pulls it towards its device."""
 
+    appetite = 64
+
     def __init__(self) -> None:
         self.most_at_once = 0
 

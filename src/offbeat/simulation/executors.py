@@ -20,6 +20,11 @@ from offbeat.simulation.workers import WorkerPool
 class Executor(Protocol):
     """What the simulator needs: training in batches, evaluation, and the gradient that a device's merge may ask for."""
 
+    @property
+    def appetite(self) -> int:
+        """How many jobs at a time keep it busy. More than that would only be computed earlier than needed."""
+        ...
+
     def train(self, jobs: Sequence[Job]) -> list[Work]: ...
     def evaluate(self, parameters: Vector) -> Evaluation: ...
     def loss_and_gradient(
@@ -41,6 +46,10 @@ class TorchExecutor:
         self._trainer = trainer
         self._test = (test_x, test_y)
         self._training = training
+
+    @property
+    def appetite(self) -> int:
+        return self._training.appetite
 
     def train(self, jobs: Sequence[Job]) -> list[Work]:
         return self._training.train(jobs)

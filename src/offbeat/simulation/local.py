@@ -10,6 +10,9 @@ from offbeat.device.work import Job, Work
 STACK_FROM = 5
 """Stacking pays from about this many clients on (measured, see benchmarks)."""
 
+STACK = 32
+"""A stack of this many clients is about as fast per client as a larger one."""
+
 Arithmetic = Literal["auto", "sequential", "stacked"]
 
 
@@ -24,6 +27,10 @@ class LocalTraining:
     @property
     def stacks(self) -> bool:
         return self._stacked is not None
+
+    @property
+    def appetite(self) -> int:
+        return STACK if self.stacks else 1
 
     def train(self, jobs: Sequence[Job]) -> list[Work]:
         if self._stacked is not None and len(jobs) >= self._stack_from:

@@ -1,9 +1,9 @@
 """Lazy training: the numbers of a local run are computed when somebody reads them, together with all that can be.
 
 Timing decides what each run does (how many slices, which fresh models it merges); this is written down as a plan.
-Only when an upload's numbers are read must the plan be carried out, and then every plan whose inputs are known is
-carried out with it as one batch. A run that is discarded unread costs nothing, and asynchronous algorithms keep all
-cores busy. A plan and its inputs determine the numbers, so that a checkpoint needs no half-trained model.
+Only when an upload's numbers are read must the plan be carried out, and then other plans whose inputs are known are
+carried out with it as one batch, as many as the executor likes at a time. A run that is discarded unread costs nothing,
+and asynchronous algorithms keep all cores busy. A plan and its inputs determine the numbers, so that a checkpoint needs no half-trained model.
 """
 
 import heapq
@@ -22,8 +22,8 @@ from offbeat.core.policy import Fresh, Memory, Remembered
 from offbeat.device.work import Job, Work
 from offbeat.simulation.executors import Executor
 
-LOOKAHEAD_BYTES = 256 * 2**20
-"""Results computed ahead of their upload may take this much memory."""
+BATCH_BYTES = 256 * 2**20
+"""The results of a batch may take this much memory."""
 
 
 class Trajectory(Struct, kw_only=True, eq=False):
@@ -71,7 +71,7 @@ class LazyTraining:
         self._unperformed: dict[int, Trajectory] = {}
         self._remembering: dict[int, Trajectory] = {}
         """Delivered runs that nobody has read yet, of devices that remember."""
-        self._lookahead = max(16, LOOKAHEAD_BYTES // max(1, vector_bytes))
+        self._batch_size = max(1, min(executor.appetite, BATCH_BYTES // vector_bytes))
 
     def begin(self, assignment: Assignment) -> None:
         """Open the trajectory of an order. A device that remembers must have finished what it did before."""
@@ -151,7 +151,7 @@ class LazyTraining:
         self._unperformed.pop(ticket, None)
 
     def finish(self, trajectory: Trajectory) -> Outcome:
-        """Carry out this plan, and with it every other that can be."""
+        """Carry out this plan, and others with it."""
         while not trajectory.complete:
             self._perform(self._batch(trajectory))
         work, rule = trajectory.work, device_rule(trajectory.order.rule)
@@ -162,11 +162,9 @@ class LazyTraining:
         return trajectory.outcome
 
     def _batch(self, wanted: Trajectory) -> list[Trajectory]:
-        """What to compute next: the wanted one and the others, those due first if there are very many."""
-        others = [each for each in self._unperformed.values() if each is not wanted]
-        if len(others) >= self._lookahead:
-            others = heapq.nsmallest(self._lookahead - 1, others, key=lambda each: (each.due, each.ticket))
-        return [wanted, *others]
+        """What to compute next: the wanted one, and as many others as the executor likes, those due first."""
+        others = (each for each in self._unperformed.values() if each is not wanted)
+        return [wanted, *heapq.nsmallest(self._batch_size - 1, others, key=lambda each: (each.due, each.ticket))]
 
     def _perform(self, batch: list[Trajectory]) -> None:
         """One stretch of each trajectory: the merges before it here, the training together in the executor."""

@@ -22,7 +22,10 @@ from offbeat.data import Partition
 from offbeat.device.trainer import TorchTrainer
 from offbeat.device.work import Job, Work
 from offbeat.models import build
-from offbeat.simulation.local import Arithmetic, LocalTraining
+from offbeat.simulation.local import STACK, Arithmetic, LocalTraining
+
+JOBS_PER_WORKER = 6
+"""Enough that the workers end a batch at nearly the same time."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,6 +100,10 @@ class WorkerPool:
             theirs.close()
             self._pipes.append(ours)
             self._processes.append(process)
+
+    @property
+    def appetite(self) -> int:
+        return len(self._pipes) * (STACK if self._stacks else JOBS_PER_WORKER)
 
     def train(self, jobs: Sequence[Job]) -> list[Work]:
         """The works in the order of the jobs. Each worker takes the next portion as soon as it is free."""

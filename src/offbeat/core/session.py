@@ -192,7 +192,9 @@ class Session:
             raise DeviceFault(f"the run has ended ({self.finished}): {type(event).__name__} comes too late")
         if not at >= self.now:
             raise OffbeatError(f"a driver went back in time, from {self.now} to {at}")
-        match event:
+        match event:  # the most frequent first
+            case Uploaded(device=device, ticket=ticket) | Lost(device=device, ticket=ticket):
+                self._check_ticket(device, ticket, event)
             case Started():
                 if self._started:
                     raise OffbeatError("a driver started a session twice")
@@ -201,8 +203,6 @@ class Session:
                     raise OffbeatError(f"a driver fired the timer {name!r}, which is not set")
             case Ready(device=device) | Left(device=device):
                 self._next_state(device, event, DeviceFault)
-            case Uploaded(device=device, ticket=ticket) | Lost(device=device, ticket=ticket):
-                self._check_ticket(device, ticket, event)
             case FreshRequested(device=device, ticket=ticket):
                 self._check_ticket(device, ticket, event)
 

@@ -111,6 +111,7 @@ class Simulation:
         self._unsettled: dict[int, float] = {}
         self._evaluation: tuple[int, Evaluation] | None = None
         self._ticks = 0
+        self._next_tick = 0.0
         self._next_version = self.schedule.every_versions or 0
         self._last_row = (-1.0, -1)
 
@@ -119,19 +120,21 @@ class Simulation:
     def __iter__(self) -> Iterator[Row | None]:
         if not self.queue.sequence:
             self._open()
+        queue, stop = self.queue, self.stop
         while self.reason is None:
-            upcoming = self.queue.next_time
-            horizon = min(upcoming, self.stop.time)
+            upcoming = queue.next_time
+            horizon = upcoming if upcoming < stop.time else stop.time
             if horizon == inf:
                 self.reason = "nothing left to happen"
             elif (at := self._next_tick) < horizon:
                 self._ticks += 1
+                self._next_tick = self._ticks * self.schedule.every_seconds
                 if self._last_row != (at, self.session.version):
                     yield self._evaluate(at)
-            elif upcoming > self.stop.time:
-                self.now, self.reason = self.stop.time, "time"
+            elif upcoming > stop.time:
+                self.now, self.reason = stop.time, "time"
             else:
-                self.now, _, _, kind, subject, detail = self.queue.pop()
+                self.now, _, _, kind, subject, detail = queue.pop()
                 self._happen(kind, subject, detail)
                 self._check_stop()
                 yield self._evaluate(self.now) if self._version_is_due() else None
@@ -384,11 +387,6 @@ class Simulation:
             "wasted_seconds": self.wasted_seconds,
         } | dict(session.policy.metrics(session.state))
 
-    @property
-    def _next_tick(self) -> float:
-        """When the next evaluation is due by the clock: at the start, then every so many seconds."""
-        return self._ticks * self.schedule.every_seconds if self._ticks else 0.0
-
     def _version_is_due(self) -> bool:
         if self.schedule.every_versions is None or self.session.version < self._next_version:
             return False
@@ -406,7 +404,7 @@ class Simulation:
     # Snapshots -----------------------------------------------------------------------------------------------------
 
     _SAVED = ("runs", "gone", "paused", "now", "reason", "busy_seconds", "wasted_seconds", "_unsettled")
-    _ALSO_SAVED = ("_evaluation", "_ticks", "_next_version", "_last_row")
+    _ALSO_SAVED = ("_evaluation", "_ticks", "_next_tick", "_next_version", "_last_row")
 
     def snapshot(self) -> dict[str, Any]:
         """Everything that the future depends on, for `core.snapshot.encode`. The session comes first: reading what

@@ -22,6 +22,7 @@ from offbeat.core.policy import Fresh, Memory, Remembered
 from offbeat.device.work import Job, Work
 from offbeat.simulation.executors import Executor
 
+NOTHING: Remembered = {}
 BATCH_BYTES = 256 * 2**20
 """The results of a batch may take this much memory."""
 
@@ -69,6 +70,8 @@ class LazyTraining:
         self.memories: dict[int, Memory] = {}
         self._trajectories: dict[int, Trajectory] = {}
         self._unperformed: dict[int, Trajectory] = {}
+        self._by_due: list[tuple[float, int]] = []
+        """A heap of those, by when they are due; may hold entries that no longer count."""
         self._remembering: dict[int, Trajectory] = {}
         """Delivered runs that nobody has read yet, of devices that remember."""
         self._batch_size = max(1, min(executor.appetite, BATCH_BYTES // vector_bytes))
@@ -76,9 +79,10 @@ class LazyTraining:
     def begin(self, assignment: Assignment) -> None:
         """Open the trajectory of an order. A device that remembers must have finished what it did before."""
         device, ticket = assignment.device, assignment.ticket
-        for earlier in [each for each in self._remembering.values() if each.device == device]:
-            self.finish(earlier)
-        remembered = self.memories.get(device, {})
+        if self._remembering:
+            for earlier in [each for each in self._remembering.values() if each.device == device]:
+                self.finish(earlier)
+        remembered = self.memories.get(device, NOTHING)
         self._trajectories[ticket] = Trajectory(
             device=device,
             ticket=ticket,
@@ -87,7 +91,7 @@ class LazyTraining:
             anchor=assignment.parameters,
             work=Work(parameters=assignment.parameters),
             remembered=remembered,
-            memory=_copied(remembered),
+            memory=_copied(remembered) if remembered else {},
         )
 
     def remembered(self, ticket: int) -> Remembered:
@@ -104,8 +108,13 @@ class LazyTraining:
 
     def _plan(self, trajectory: Trajectory, item: int | Fresh, due: float) -> None:
         trajectory.plan.append(item)
+        self._await(trajectory, due)
+
+    def _await(self, trajectory: Trajectory, due: float) -> None:
         trajectory.due = due
         self._unperformed[trajectory.ticket] = trajectory
+        if self._batch_size > 1:
+            heapq.heappush(self._by_due, (due, trajectory.ticket))
 
     def shorten(self, ticket: int, until: int, due: float) -> None:
         """The training ends at this slice after all. What was computed beyond it is computed again without."""
@@ -120,11 +129,10 @@ class LazyTraining:
             trajectory.memory = _copied(trajectory.remembered)
         if cut and until > max((item for item in plan if isinstance(item, int)), default=0):
             plan.append(until)
-        trajectory.due = due
         if trajectory.complete:
             self._unperformed.pop(ticket, None)
         else:
-            self._unperformed[ticket] = trajectory
+            self._await(trajectory, due)
 
     def hold(self, ticket: int) -> None:
         """Nobody is expected to read this run, because its device vanishes: do not compute it ahead."""
@@ -163,8 +171,13 @@ class LazyTraining:
 
     def _batch(self, wanted: Trajectory) -> list[Trajectory]:
         """What to compute next: the wanted one, and as many others as the executor likes, those due first."""
-        others = (each for each in self._unperformed.values() if each is not wanted)
-        return [wanted, *heapq.nsmallest(self._batch_size - 1, others, key=lambda each: (each.due, each.ticket))]
+        batch = {wanted.ticket: wanted}
+        while len(batch) < self._batch_size and self._by_due:
+            due, ticket = heapq.heappop(self._by_due)
+            trajectory = self._unperformed.get(ticket)
+            if trajectory is not None and trajectory.due == due:  # else it was done, or is due at another time by now
+                batch[ticket] = trajectory
+        return list(batch.values())
 
     def _perform(self, batch: list[Trajectory]) -> None:
         """One stretch of each trajectory: the merges before it here, the training together in the executor."""
@@ -192,6 +205,8 @@ class LazyTraining:
                 trajectory.performed += 1
             if trajectory.complete:
                 self._unperformed.pop(trajectory.ticket, None)
+            else:
+                heapq.heappush(self._by_due, (trajectory.due, trajectory.ticket))
 
     def _merge(self, trajectory: Trajectory, fresh: Fresh) -> None:
         def probe(parameters: Vector) -> tuple[float, Vector]:

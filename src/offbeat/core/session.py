@@ -328,8 +328,10 @@ class Session:
     def _commit(self, parameters: Vector, used: tuple[int, ...]) -> list[Effect]:
         if parameters.shape != self.parameters.shape:
             raise PolicyError(f"a version of shape {parameters.shape} was committed, not {self.parameters.shape}")
-        with np.errstate(over="ignore"):
-            parameters = frozen(parameters)
+        if parameters.dtype != np.float32:
+            with np.errstate(over="ignore"):  # what is too large becomes infinite, which is refused next
+                parameters = parameters.astype(np.float32)
+        parameters = frozen(parameters)
         if not np.isfinite(parameters).all():
             raise Diverged(f"version {self.version + 1} is not finite: lower the learning rate or the mixing weight")
         self._check_settled(used)

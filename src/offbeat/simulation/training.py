@@ -3,7 +3,8 @@
 Timing decides what each run does (how many slices, which fresh models it merges); this is written down as a plan.
 Only when an upload's numbers are read must the plan be carried out, and then other plans whose inputs are known are
 carried out with it as one batch, as many as the executor likes at a time. A run that is discarded unread costs nothing,
-and asynchronous algorithms keep all cores busy. A plan and its inputs determine the numbers, so that a checkpoint needs no half-trained model.
+and asynchronous algorithms keep all cores busy. A plan and its inputs determine the numbers, so that a checkpoint needs
+no half-trained model.
 """
 
 import heapq

@@ -108,7 +108,7 @@ def test_describe_shows_settings(offbeat, name: str) -> None:  # type: ignore[no
     assert said.code == 0
     assert name in said.out
     if name == "fedbuff":
-        assert "concurrency" in said.out and "int, >= 1" in said.out and "AISTATS 2022" in said.out
+        assert "concurrency" in said.out and "int >= 1" in said.out and "AISTATS 2022" in said.out
 
 
 @pytest.mark.parametrize(

@@ -2,14 +2,18 @@
 
 import inspect
 import sys
-from typing import Any
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 from rich.console import Group, RenderableType
+from rich.markdown import Markdown
 from rich.table import Table
 from rich.text import Text
 
 from offbeat.core.settings import Settings
+
+SIGNS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
 
 
 def description(name: str, thing: Any) -> RenderableType:
@@ -18,32 +22,42 @@ def description(name: str, thing: Any) -> RenderableType:
     if isinstance(thing, type) and issubclass(thing, Settings):
         settings = {key: field for key, field in thing.model_fields.items() if key != "name"}
         if settings:
-            table = Table("setting", "type", "default", "what it does")
+            table = Table("setting", "values", "default", "what it does")
             for key, field in settings.items():
-                table.add_row(key, Text(_type(field)), Text(_default(field)), Text(_help(field)))
+                values = words(field.annotation) + ranges(field)
+                table.add_row(
+                    key, Text(values), Text(_default(field)), Text(" ".join((field.description or "").split()))
+                )
             parts.append(table)
         module = sys.modules[thing.__module__]
         if module.__name__.startswith("offbeat.algorithms"):
-            parts.append(Text(f"\n{inspect.getdoc(module) or ''}"))
+            parts.append(Markdown(inspect.getdoc(module) or ""))
     return Group(*parts)
 
 
-def _type(field: FieldInfo) -> str:
-    annotation = field.annotation
-    text = annotation.__name__ if isinstance(annotation, type) else str(annotation).replace("typing.", "")
-    ranges = [str(part) for part in field.metadata if type(part).__module__.startswith("annotated_types")]
-    return text + "".join(f", {_range(part)}" for part in ranges)
+def words(annotation: Any) -> str:
+    """A type as a reader would say it.
+
+    >>> words(Literal["K", "weights"]), words(Annotated[int, FieldInfo(ge=1)] | None), words(list[float])
+    ("'K' or 'weights'", 'int >= 1 or none', 'list of float')
+    """
+    kind, inner = get_origin(annotation), get_args(annotation)
+    if kind is Literal:
+        return " or ".join(repr(each) for each in inner)
+    if kind in (Union, UnionType):
+        return " or ".join(words(each) for each in inner)
+    if kind is Annotated:
+        return words(inner[0]) + "".join(ranges(each) for each in inner[1:] if isinstance(each, FieldInfo))
+    if kind is list:
+        return f"list of {words(inner[0])}"
+    return "none" if annotation is NoneType else getattr(annotation, "__name__", str(annotation))
 
 
-def _range(text: str) -> str:
-    """`Ge(ge=1)` as `>= 1`."""
-    sign, value = text[text.index("(") + 1 : -1].split("=")
-    return {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}.get(sign, sign) + f" {value}"
+def ranges(field: FieldInfo) -> str:
+    """The limits of a number, as ` >= 1`."""
+    limits = ((sign, getattr(limit, key, None)) for limit in field.metadata for key, sign in SIGNS.items())
+    return ",".join(f" {sign} {value}" for sign, value in limits if value is not None)
 
 
 def _default(field: FieldInfo) -> str:
     return "(needed)" if field.is_required() else repr(field.get_default(call_default_factory=True))
-
-
-def _help(field: FieldInfo) -> str:
-    return " ".join((field.description or "").split())

@@ -63,7 +63,7 @@ class Run(Struct, kw_only=True, eq=False):
     vanishes: float = inf
     upload_lost: bool = False
     local: LocalRun
-    start: float = 0.0
+    start: float
     ends: list[float] = []
     until: float = 0.0
     """The training that the device is in: when it began, when each of its slices ends, when it stops."""
@@ -200,11 +200,11 @@ class Simulation:
                 run = self.runs[ticket]
                 run.local.answered()
                 if parameters is None:
-                    wait = self.fleet.links.latency(device)
+                    run.start = self.now + self.fleet.links.latency(device)
                 else:
-                    wait = self.fleet.links.down_seconds(device, self.session.layout.bytes)
+                    run.start = self.now + self.fleet.links.down_seconds(device, self.session.layout.bytes)
                     self.training.merge(ticket, Fresh(version=version, parameters=parameters))
-                self._proceed(run, self.now + wait)
+                self._proceed(run, run.start)
             case StopNotice(device=device, ticket=ticket):
                 self.queue.push(self.now + self.fleet.links.latency(device), "notice", ticket)
             case TimerSet(name=name, at=at):
@@ -221,6 +221,7 @@ class Simulation:
             base=assignment.base,
             sent=self.now,
             arrived=arrived,
+            start=arrived,
             seconds=list(self.fleet.speeds.slice_seconds(device, ticket, order)),
             vanishes=self.fleet.availability.next_change(device, self.now),
             local=LocalRun(order=order),
@@ -238,7 +239,6 @@ class Simulation:
         """Plan what the device does from this time on, up to the next thing that the server will see."""
         order, local = run.local.order, run.local
         rule, remembered = device_rule(order.rule), self.training.remembered(run.ticket)
-        run.start, run.ends = at, []
         while True:
             step = local.next(rule, remembered)
             if isinstance(step, Train):
@@ -291,6 +291,7 @@ class Simulation:
         at = run.ends[done - 1] if done else run.start
         self._count(run, done - len(run.ends), at - run.until)
         self.training.shorten(run.ticket, before + done, at)
+        run.ends, run.until = run.ends[:done], at
         run.token += 1
         self._proceed(run, at)
 

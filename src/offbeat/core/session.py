@@ -7,28 +7,25 @@ It does no IO and has no clock: drivers tell it the time, and carry out the effe
 """
 
 from collections import deque
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from enum import IntEnum
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from msgspec import Struct
 
 from offbeat.core.actions import Action, Commit, Discard, Dispatch, Finish, SendFresh, SetTimer, StopSoon
+from offbeat.core.admission import check_update
+from offbeat.core.books import JOURNAL_LINES, Counters, Flight, Journal
 from offbeat.core.effects import Assignment, Effect, FreshModel, Settled, StopNotice, TimerSet
 from offbeat.core.errors import DeviceFault, Diverged, OffbeatError, PolicyError
 from offbeat.core.events import Event, FreshRequested, Left, Lost, Ready, Started, TimerFired, Uploaded
 from offbeat.core.idle import IdleSet
-from offbeat.core.messages import Done, Order, Training, Update
+from offbeat.core.messages import Order, Training
 from offbeat.core.parameters import Layout, Vector, frozen
 from offbeat.core.policy import Policy
 from offbeat.core.snapshot import decode, encode
 from offbeat.core.streams import stream
-
-STORY_LINES = 6
-JOURNAL_LINES = 256
 
 
 class DeviceState(IntEnum):
@@ -52,54 +49,6 @@ TRANSITIONS: Mapping[tuple[int, type], DeviceState] = {
     (WAITING, Lost): AWAY,
 }
 """What may happen to a device in each state, and the state that follows. Anything else is illegal."""
-
-
-class Flight(Struct, kw_only=True, eq=False):
-    """An order at work."""
-
-    device: int
-    ticket: int
-    base: int
-    order: Order
-    notified: bool = False
-    versions: list[int]
-    """The versions that this flight was given, its base first: they are kept until it ends."""
-
-
-class Counters(Struct, kw_only=True, eq=False):
-    """What happened so far, for the metrics."""
-
-    dispatched: int = 0
-    received: int = 0
-    used: int = 0
-    discarded: int = 0
-    lost: int = 0
-    refused: int = 0
-    requests: int = 0
-    answered: int = 0
-    notices: int = 0
-    bytes_down: int = 0
-    bytes_up: int = 0
-    staleness_sum: int = 0
-    staleness_max: int = 0
-
-
-@dataclass(slots=True)
-class Journal:
-    """The last lines of what happened; `record`, if set, is given every line as it is written."""
-
-    lines: deque[tuple[Any, ...]] = field(default_factory=lambda: deque(maxlen=JOURNAL_LINES))
-    record: Callable[[tuple[Any, ...]], None] | None = None
-
-    def write(self, *line: Any) -> None:
-        self.lines.append(line)
-        if self.record is not None:
-            self.record(line)
-
-    def story(self, device: int | None) -> str:
-        """The last lines about a device (or about anything), for an error's reader."""
-        about = [line for line in self.lines if device is None or line[2] == device][-STORY_LINES:]
-        return "; ".join(f"{time:.6g} {what} v{version}" for time, what, _, _, version in about) or "nothing before"
 
 
 class Session:
@@ -436,24 +385,3 @@ class Session:
         tree, arrays = encode(self.snapshot())
         copies = {name: array.copy() for name, array in arrays.items()}
         return dict(decode(tree, copies, self.snapshot_types))
-
-
-def check_update(update: Update, flight: Flight, layout: Layout) -> None:
-    """What a delivered update must satisfy before it may touch the model; raises DeviceFault."""
-    who = f"device {flight.device}, ticket {flight.ticket}"
-    if (update.device, update.ticket, update.base) != (flight.device, flight.ticket, flight.base):
-        raise DeviceFault(f"{who}: the update says device {update.device}, ticket {update.ticket}, base {update.base}")
-    if update.samples < 1 or not 0 <= update.progress.slices <= flight.order.slices:
-        raise DeviceFault(f"{who}: the update claims {update.samples} samples, {update.progress.slices} slices")
-    chosen = None if update.mask is None else update.mask.chosen
-    if chosen is not None and (chosen.shape != (layout.size,) or chosen.dtype != np.bool_):
-        raise DeviceFault(f"{who}: the mask is {chosen.shape} {chosen.dtype}, not ({layout.size},) bool")
-    if isinstance(update.outcome, Done):  # a simulation's come to be when read; a commit that is not finite is refused
-        check_numbers(update.outcome().parameters, layout, who)
-
-
-def check_numbers(parameters: Vector, layout: Layout, who: str) -> None:
-    if parameters.shape != (layout.size,) or parameters.dtype != np.float32:
-        raise DeviceFault(f"{who}: parameters of shape {parameters.shape} {parameters.dtype}, not ({layout.size},)")
-    if not np.isfinite(parameters).all():
-        raise DeviceFault(f"{who}: the parameters are not finite")

@@ -27,7 +27,8 @@ from offbeat.results.comparison import Entry
 from offbeat.results.files import Log, replace_file, write_json
 from offbeat.results.summary import Row
 from offbeat.results.timeline import Timeline
-from offbeat.simulation.engine import Simulation, Span
+from offbeat.simulation.engine import Simulation
+from offbeat.simulation.records import Span
 
 FILES = ("config.toml", "metrics.jsonl", "timeline.json", "model.safetensors", "summary.json")
 

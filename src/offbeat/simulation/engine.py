@@ -6,12 +6,9 @@ otherwise. Between two turns the simulation may be snapshot, and a restored one 
 
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from itertools import accumulate
 from math import ceil, inf
 from typing import Any
-
-from msgspec import Struct
 
 from offbeat.algorithms import device_rule
 from offbeat.core.effects import Assignment, Effect, FreshModel, Settled, StopNotice, TimerSet
@@ -24,64 +21,12 @@ from offbeat.device.work import Evaluation
 from offbeat.fleet import Fleet
 from offbeat.simulation.executors import Executor
 from offbeat.simulation.queue import EventQueue
+from offbeat.simulation.records import Run, Schedule, Span, Stop
 from offbeat.simulation.training import LazyTraining
 
 Row = dict[str, float]
 TIMERS_LAST = 1
 """At equal times what devices do comes before what timers do: an upload at the deadline is in time."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Stop:
-    """When to end a run: at whichever of these is reached first."""
-
-    time: float = inf
-    versions: float = inf
-    updates: float = inf
-    accuracy: float = inf
-
-
-@dataclass(frozen=True, kw_only=True)
-class Schedule:
-    """When to evaluate the model, beside at the start and at the end."""
-
-    every_seconds: float = inf
-    every_versions: int | None = None
-
-
-class Run(Struct, kw_only=True, eq=False):
-    """The timing of one order on one device."""
-
-    device: int
-    ticket: int
-    base: int
-    sent: float
-    arrived: float
-    """When the device has the model and begins."""
-    seconds: list[float]
-    """What each slice takes."""
-    vanishes: float = inf
-    upload_lost: bool = False
-    local: LocalRun
-    start: float
-    ends: list[float] = []
-    until: float = 0.0
-    """The training that the device is in: when it began, when each of its slices ends, when it stops."""
-    token: int = 0
-    """Counts the changes of plan: what was scheduled under an older token no longer happens."""
-
-
-class Span(Struct, frozen=True, kw_only=True):
-    """What became of an order, for the timeline."""
-
-    device: int
-    ticket: int
-    base: int
-    sent: float
-    arrived: float
-    landed: float
-    slices: int
-    outcome: str
 
 
 class Simulation:

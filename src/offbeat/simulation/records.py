@@ -1,0 +1,61 @@
+"""The plain records of a simulation: when it stops and evaluates, the timing of an order, and what became of it."""
+
+from dataclasses import dataclass
+from math import inf
+
+from msgspec import Struct
+
+from offbeat.device.run import LocalRun
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stop:
+    """When to end a run: at whichever of these is reached first."""
+
+    time: float = inf
+    versions: float = inf
+    updates: float = inf
+    accuracy: float = inf
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """When to evaluate the model, beside at the start and at the end."""
+
+    every_seconds: float = inf
+    every_versions: int | None = None
+
+
+class Run(Struct, kw_only=True, eq=False):
+    """The timing of one order on one device."""
+
+    device: int
+    ticket: int
+    base: int
+    sent: float
+    arrived: float
+    """When the device has the model and begins."""
+    seconds: list[float]
+    """What each slice takes."""
+    vanishes: float = inf
+    upload_lost: bool = False
+    local: LocalRun
+    start: float
+    ends: list[float] = []
+    until: float = 0.0
+    """The training that the device is in: when it began, when each of its slices ends, when it stops."""
+    token: int = 0
+    """Counts the changes of plan: what was scheduled under an older token no longer happens."""
+
+
+class Span(Struct, frozen=True, kw_only=True):
+    """What became of an order, for the timeline."""
+
+    device: int
+    ticket: int
+    base: int
+    sent: float
+    arrived: float
+    landed: float
+    slices: int
+    outcome: str

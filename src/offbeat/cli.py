@@ -16,7 +16,7 @@ from offbeat.core.errors import InvalidInput, OffbeatError, unknown
 
 if TYPE_CHECKING:  # what needs torch is imported when a command runs, so that --help is quick
     from offbeat.config import Experiment
-    from offbeat.contest import Contest
+    from offbeat.contest import Contest, Report
 
 app = typer.Typer(
     help="Federated learning over uneven devices: asynchronous, semi-asynchronous and deadline-driven methods on one "
@@ -29,7 +29,10 @@ app = typer.Typer(
 console = Console()
 messages = Console(stderr=True)
 
-ExperimentFile = Annotated[Path, typer.Argument(help="The experiment file (TOML).", metavar="EXPERIMENT.toml")]
+ExperimentFile = Annotated[
+    Path,
+    typer.Argument(help="An experiment file (TOML), or the name of one that is shipped.", metavar="EXPERIMENT.toml"),
+]
 Changes = Annotated[
     list[str] | None,
     typer.Option("--set", help="Change a setting, for instance `--set fleet.ratio=110`; may be repeated."),
@@ -37,6 +40,10 @@ Changes = Annotated[
 Out = Annotated[Path | None, typer.Option(help="Directory for the results. Never overwritten unasked.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the run that is in the directory.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with what is in the directory, from its checkpoint.")]
+Seeds = Annotated[int, typer.Option(min=1, help="How many seeds, counted from the experiment's.")]
+Target = Annotated[
+    float | None, typer.Option(min=0, max=1, help="Accuracy to reach (default: the highest that all of them reach).")
+]
 Jobs = Annotated[int | None, typer.Option(min=1, help="Runs at a time (default: one per core).")]
 
 
@@ -50,11 +57,9 @@ def demo(
     Trains LeNet-5 on 5,000 MNIST digits over 100 simulated devices, the slowest many times slower than the fastest,
     and prints who is how accurate when. Takes about a minute on two cores.
     """
-    from offbeat.config import Experiment, read_toml
+    from offbeat.config import Experiment
 
-    file = resources.files("offbeat") / "experiments" / "demo.toml"
-    with resources.as_file(file) as path:
-        experiment = Experiment.parse(read_toml(path))
+    experiment = Experiment.load(_shipped()["demo"])
     root = out or _unused(Path("offbeat-demo"))
     _compare(experiment, list(experiment.compare), [0, 1, 2], root, jobs=jobs)
 
@@ -98,12 +103,12 @@ def run(
 @app.command()
 def compare(
     file: ExperimentFile,
-    algorithms: Annotated[str, typer.Option(help="Names with commas between, for instance fedavg,fedasync,fedbuff.")],
-    seeds: Annotated[int, typer.Option(min=1, help="How many seeds, counted from the experiment's.")] = 3,
-    target: Annotated[
-        float | None,
-        typer.Option(min=0, max=1, help="Accuracy to reach (default: the highest that all of them reach)."),
+    algorithms: Annotated[
+        str | None,
+        typer.Option(help="Names with commas between, like fedavg,fedbuff (default: those the file compares)."),
     ] = None,
+    seeds: Seeds = 3,
+    target: Target = None,
     jobs: Jobs = None,
     changes: Changes = None,
     out: Out = None,
@@ -116,10 +121,46 @@ def compare(
     one algorithm only stand in the file as `[compare.NAME.TABLE]`, for instance `[compare.fedbuff.algorithm]`.
     """
     experiment = _load(file, changes)
-    names = [name.strip() for name in algorithms.split(",") if name.strip()]
+    names = list(experiment.compare) if algorithms is None else [each.strip() for each in algorithms.split(",")]
     chosen = list(range(experiment.seed, experiment.seed + seeds))
     root = out or Path("runs") / f"{file.stem}-compare"
     _compare(experiment, names, chosen, root, jobs=jobs, target=target, overwrite=overwrite, resume=resume)
+
+
+@app.command()
+def sweep(
+    file: ExperimentFile,
+    over: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A setting and its values, like `algorithm.buffer=1,10` (default: those of the file's [sweep])."
+        ),
+    ] = None,
+    seeds: Seeds = 3,
+    target: Target = None,
+    jobs: Jobs = None,
+    changes: Changes = None,
+    out: Out = None,
+    overwrite: Overwrite = False,
+    resume: Resume = False,
+) -> None:
+    """Run every combination of some settings' values, and plot the time to accuracy over them.
+
+    The last setting becomes the horizontal axis, the one before it the lines, the one before that the panels of
+    `sweep.png`; `comparison.csv` has the numbers.
+    """
+    from offbeat.config import parse_values
+    from offbeat.contest import sweep as sweep_settings
+
+    experiment = _load(file, changes)
+    settings = experiment.sweep if not over else dict(parse_values(each) for each in over)
+    chosen = list(range(experiment.seed, experiment.seed + seeds))
+    root = out or Path("runs") / f"{file.stem}-sweep"
+    with _watched_bars() as watch:
+        how = {"jobs": jobs or _free_cores(experiment), "overwrite": overwrite, "resume": resume, "watch": watch}
+        comparison = sweep_settings(experiment, settings, chosen, root, target=target, **how)
+    console.print(comparison.rich_table())
+    console.print(f"Results in {root}: sweep.png, comparison.csv and a directory for each run")
 
 
 @app.command()
@@ -146,7 +187,7 @@ def report(
 
 @app.command(name="list")
 def list_(
-    what: Annotated[str, typer.Argument(help="algorithms, fleets, datasets, partitions or models.")],
+    what: Annotated[str, typer.Argument(help="algorithms, fleets, datasets, partitions, models or experiments.")],
 ) -> None:
     """List what there is, with a line of help each."""
     registries = _registries()
@@ -200,7 +241,16 @@ def _load(file: Path, changes: Iterable[str] | None) -> "Experiment":
     from offbeat.config import Experiment
 
     sys.path.insert(1, str(file.resolve().parent))
+    shipped = _shipped()
+    if not file.exists() and file.stem in shipped:
+        file = shipped[file.stem]
     return Experiment.load(file, changes or ())
+
+
+def _shipped() -> dict[str, Path]:
+    """The experiment files that come with the package, by name."""
+    folder = Path(str(resources.files("offbeat"))) / "experiments"
+    return {path.stem: path for path in sorted(folder.glob("*.toml"))}
 
 
 def _compare(
@@ -216,22 +266,13 @@ def _compare(
 ) -> None:
     from offbeat.contest import compare as compare_experiments
 
-    free = max(1, (os.cpu_count() or 1) // experiment.execution.workers)
-    with _bars() as bars:
-        tasks: dict[str, Any] = {}
-
-        def watch(contest: "Contest", fraction: float, row: dict[str, float] | None) -> None:
-            if contest.label not in tasks:
-                tasks[contest.label] = bars.add_task(contest.label, total=1.0, note="")
-            note = {"note": _note(row)} if row is not None else {}
-            bars.update(tasks[contest.label], completed=fraction, **note)
-
+    with _watched_bars() as watch:
         comparison = compare_experiments(
             experiment,
             names,
             seeds,
             root,
-            jobs=jobs or free,
+            jobs=jobs or _free_cores(experiment),
             target=target,
             overwrite=overwrite,
             resume=resume,
@@ -239,6 +280,26 @@ def _compare(
         )
     console.print(comparison.rich_table())
     console.print(f"Results in {root}: report.html, accuracy.png, comparison.csv and a directory for each run")
+
+
+def _free_cores(experiment: "Experiment") -> int:
+    """How many runs at a time keep the cores busy."""
+    return max(1, (os.cpu_count() or 1) // experiment.execution.workers)
+
+
+@contextmanager
+def _watched_bars() -> Iterator["Report"]:
+    """A bar for each run that has begun; those that have ended give way to the next."""
+    with _bars() as bars:
+        tasks: dict[str, Any] = {}
+
+        def watch(contest: "Contest", fraction: float, row: dict[str, float] | None) -> None:
+            if contest.label not in tasks:
+                tasks[contest.label] = bars.add_task(contest.label, total=1.0, note="")
+            note = {"note": _note(row)} if row is not None else {}
+            bars.update(tasks[contest.label], completed=fraction, visible=fraction < 1 or len(tasks) < 20, **note)
+
+        yield watch
 
 
 @contextmanager
@@ -282,8 +343,11 @@ def _registries() -> dict[str, dict[str, Any]]:
         "datasets": dict(DATASETS),
         "partitions": dict(PARTITIONS),
         "models": dict(MODELS),
+        "experiments": _shipped(),
     }
 
 
 def _first_line(thing: Any) -> str:
+    if isinstance(thing, Path):  # an experiment file opens with a comment that says what it is
+        return thing.read_text(encoding="utf-8").partition("\n")[0].lstrip("# ")
     return (thing.__doc__ or "").strip().partition("\n")[0]

@@ -6,8 +6,9 @@ a table may have depends on the name, and an unknown name is answered with the n
 
 import difflib
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
+from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -205,6 +206,12 @@ class AlgorithmTable(Named):
     """Which algorithm (`offbeat list algorithms`; `offbeat describe NAME` for its settings)."""
 
     name: str = "fedavg"
+    label: str = ""
+    """What tables and plots call it (default: its name)."""
+
+    @property
+    def title(self) -> str:
+        return self.label or self.name
 
     @model_validator(mode="after")
     def _check(self) -> "AlgorithmTable":
@@ -260,7 +267,10 @@ class Experiment(Settings):
     evaluation: EvaluationTable = EvaluationTable()
     execution: ExecutionTable = ExecutionTable()
     compare: dict[str, Table] = Field({})
-    """Changes to the experiment for single algorithms, as `[compare.NAME.TABLE]`."""
+    """Changes to the experiment for single algorithms, as `[compare.NAME.TABLE]`. With `algorithm.name` among them NAME
+    is only a label, so that variants of one algorithm can be compared."""
+    sweep: dict[str, list[Any]] = Field({})
+    """Settings and the values that `offbeat sweep` gives them, as `"TABLE.KEY" = [...]`."""
 
     @classmethod
     def parse(cls, table: Mapping[str, Any]) -> "Experiment":
@@ -281,7 +291,8 @@ class Experiment(Settings):
         plain = self.model_dump(exclude_none=True)
         plain["data"] = self.data.resolved()
         plain["fleet"] = self.fleet.settings.model_dump(exclude_none=True)
-        plain["algorithm"] = {"name": self.algorithm.name} | self.algorithm.policy.model_dump(exclude_none=True)
+        named = {"name": self.algorithm.name} | ({"label": self.algorithm.label} if self.algorithm.label else {})
+        plain["algorithm"] = named | self.algorithm.policy.model_dump(exclude_none=True)
         return {key: value for key, value in plain.items() if value != {}}
 
     def toml(self) -> str:
@@ -293,11 +304,28 @@ class Experiment(Settings):
 
     def for_algorithm(self, name: str, seed: int) -> "Experiment":
         """The same experiment under another algorithm and seed, with what `[compare.NAME]` says about it."""
-        table = self.table()
-        overrides = table.pop("compare", {}).get(name, {})
-        if name != self.algorithm.name:
-            table["algorithm"] = {"name": name}
-        return Experiment.parse(merge(table | {"seed": seed}, overrides))
+        changes = self.compare.get(name, {})
+        if "name" in changes.get("algorithm", {}):
+            changes = merge(changes, {"algorithm": {"label": name}})
+        else:
+            changes = merge({"algorithm": {"name": name}}, changes)
+        return self._single(merge(changes, {"seed": seed}))
+
+    def swept(self, over: Mapping[str, Sequence[Any]], seed: int) -> "list[Experiment]":
+        """The same experiment with every combination of these settings' values."""
+        experiments = []
+        for values in product(*over.values()):
+            changes: Table = {"seed": seed}
+            for path, value in zip(over, values, strict=True):
+                changes = merge(changes, nested(path, value))
+            label = ", ".join(f"{path.split('.')[-1]}={value}" for path, value in zip(over, values, strict=True))
+            experiments.append(self._single(merge(changes, {"algorithm": {"label": label}})))
+        return experiments
+
+    def _single(self, changes: Mapping[str, Any]) -> "Experiment":
+        """With these changes, and nothing about comparisons."""
+        table = {key: value for key, value in self.table().items() if key not in ("compare", "sweep")}
+        return Experiment.parse(merge(table, changes))
 
 
 def _check_section(section: str, kind: type[Any], value: Table) -> None:
@@ -345,7 +373,28 @@ def parse_changes(changes: Iterable[str]) -> Table:
             value = tomllib.loads(f"value = {text}")["value"]
         except tomllib.TOMLDecodeError:
             value = text.strip()
-        for part in reversed(path.split(".")):
-            value = {part.strip(): value}
-        table = merge(table, value)
+        table = merge(table, nested(path, value))
     return table
+
+
+def parse_values(text: str) -> tuple[str, list[Any]]:
+    """A setting and its values.
+
+    >>> parse_values("algorithm.staleness_limit=1.0,inf")
+    ('algorithm.staleness_limit', [1.0, inf])
+    """
+    path, _, values = text.partition("=")
+    changes = [parse_changes([f"value={value}"])["value"] for value in values.split(",")]
+    if not path.strip() or not values.strip():
+        raise InvalidInput(f"--over {text!r}: write it as table.key=value,value, for instance fleet.ratio=5,110")
+    return path.strip(), changes
+
+
+def nested(path: str, value: Any) -> Table:
+    """
+    >>> nested("fleet.ratio", 5)
+    {'fleet': {'ratio': 5}}
+    """
+    for part in reversed(path.split(".")):
+        value = {part.strip(): value}
+    return dict(value)

@@ -2,15 +2,14 @@
 
 import multiprocessing
 import os
+import re
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty
 from typing import Any
-
-import tomli_w
 
 from offbeat.config import Experiment
 from offbeat.core.errors import InvalidInput
@@ -18,7 +17,7 @@ from offbeat.experiment import Interrupted, interruption, run
 from offbeat.results.comparison import Comparison, Entry
 from offbeat.results.directory import RunDirectory, check_may_write
 from offbeat.results.files import replace_file
-from offbeat.results.plots import accuracy_figure, save
+from offbeat.results.plots import accuracy_figure, save, sweep_figure
 from offbeat.results.report import report_html
 from offbeat.results.summary import Row
 
@@ -34,7 +33,7 @@ class Contest:
 
     @property
     def label(self) -> str:
-        return f"{self.experiment.algorithm.name}, seed {self.experiment.seed}"
+        return f"{self.experiment.algorithm.title}, seed {self.experiment.seed}"
 
 
 Report = Callable[[Contest, float, Row | None], None]
@@ -50,38 +49,72 @@ def compare(
     seeds: Sequence[int],
     out: str | os.PathLike[str],
     *,
-    jobs: int = 1,
     target: float | None = None,
+    **how: Any,
+) -> Comparison:
+    """Run the experiment under each of these, and write the table, the plot and the report beside the runs.
+
+    `how` is as for `race`.
+    """
+    if len(set(algorithms)) != len(algorithms) or not algorithms or not seeds:
+        raise InvalidInput("give each algorithm once, and at least one algorithm and one seed")
+    experiments = [experiment.for_algorithm(name, seed) for name in algorithms for seed in seeds]
+    comparison = Comparison(race(experiment, experiments, Path(out), **how), target)
+    root = Path(out)
+    configs = [each.toml() for each in experiments if each.seed == seeds[0]]
+    replace_file(root / "comparison.csv", comparison.csv_text().encode())
+    save(accuracy_figure(comparison), root / "accuracy.png")
+    replace_file(root / "report.html", report_html(comparison, configs, root.name).encode())
+    return comparison
+
+
+def sweep(
+    experiment: Experiment,
+    over: Mapping[str, Sequence[Any]],
+    seeds: Sequence[int],
+    out: str | os.PathLike[str],
+    *,
+    target: float | None = None,
+    **how: Any,
+) -> Comparison:
+    """Run every combination of these settings' values, and write a table and a plot of the time to accuracy.
+
+    The last setting becomes the horizontal axis, the one before it the lines, the one before that the panels.
+    """
+    if not over or not all(over.values()) or not seeds or len(over) > 3:
+        raise InvalidInput("give one to three settings to sweep, each with at least one value, and at least one seed")
+    experiments = [each for seed in seeds for each in experiment.swept(over, seed)]
+    comparison = Comparison(race(experiment, experiments, Path(out), **how), target)
+    replace_file(Path(out) / "comparison.csv", comparison.csv_text().encode())
+    save(sweep_figure(comparison, over), Path(out) / "sweep.png")
+    return comparison
+
+
+def race(
+    base: Experiment,
+    experiments: Sequence[Experiment],
+    root: Path,
+    *,
+    jobs: int = 1,
     overwrite: bool = False,
     resume: bool = False,
     watch: Report | None = None,
-) -> Comparison:
-    """Run them all, `jobs` at a time, and write the table, the plot and the report beside the runs."""
-    root = Path(out)
-    if len(set(algorithms)) != len(algorithms) or not algorithms or not seeds:
-        raise InvalidInput("give each algorithm once, and at least one algorithm and one seed")
-    contests = [
-        Contest(experiment=experiment.for_algorithm(name, seed), path=root / f"{name.replace(':', '.')}-seed{seed}")
-        for name in algorithms
-        for seed in seeds
-    ]
+) -> list[Entry]:
+    """Run these experiments, `jobs` at a time, each in a directory of its own under the root."""
+    contests = [Contest(experiment=each, path=root / _folder(each)) for each in experiments]
     if not resume:
         check_may_write(root, overwrite)
     for contest in contests:  # all of them before the first is begun: nothing is overwritten in vain
         RunDirectory(contest.path, contest.experiment.table(), overwrite=overwrite, resume=resume)
-    replace_file(root / "config.toml", tomli_w.dumps(experiment.table()).encode())
+    replace_file(root / "config.toml", base.toml().encode())
     with interruption() as asked:
-        entries = _run_all(contests, jobs, overwrite, resume, watch, asked)
-    comparison = Comparison(entries, target)
-    write_results(root, comparison, {c.experiment.algorithm.name: c.experiment.toml() for c in contests})
-    return comparison
+        return _run_all(contests, jobs, overwrite, resume, watch, asked)
 
 
-def write_results(root: Path, comparison: Comparison, experiments: dict[str, str]) -> None:
-    """The comparison as a table for machines, a picture, and a page."""
-    replace_file(root / "comparison.csv", comparison.csv_text().encode())
-    save(accuracy_figure(comparison), root / "accuracy.png")
-    replace_file(root / "report.html", report_html(comparison, list(experiments.values()), root.name).encode())
+def _folder(experiment: Experiment) -> str:
+    """A name for the run's directory that every file system takes."""
+    label = re.sub(r"[^\w.=²-]+", "_", experiment.algorithm.title)
+    return f"{label}-seed{experiment.seed}"
 
 
 def _run_all(
@@ -110,7 +143,7 @@ def _run_all(
             raise
     done = {number: future.result() for future, number in futures.items()}
     return [
-        Entry(algorithm=c.experiment.algorithm.name, seed=c.experiment.seed, rows=done[i][0], summary=done[i][1])
+        Entry(algorithm=c.experiment.algorithm.title, seed=c.experiment.seed, rows=done[i][0], summary=done[i][1])
         for i, c in enumerate(contests)
     ]
 

@@ -138,6 +138,7 @@ def run(
         summary = summarise(
             rows,
             algorithm=experiment.algorithm.name,
+            label=experiment.algorithm.title,
             seed=experiment.seed,
             targets=experiment.evaluation.targets,
             reason=reason or simulation.reason or "",

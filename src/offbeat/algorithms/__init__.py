@@ -3,16 +3,34 @@
 from offbeat.algorithms.fedasync import FedAsync
 from offbeat.algorithms.fedavg import FedAvg
 from offbeat.algorithms.fedbuff import FedBuff
+from offbeat.algorithms.safa import Safa
+from offbeat.algorithms.seafl import Port, Seafl, Seafl2
 from offbeat.core.errors import InvalidInput, unknown
 from offbeat.core.policy import DeviceRule, Policy
 from offbeat.core.references import resolve
 
-__all__ = ["DEVICE_RULES", "POLICIES", "FedAsync", "FedAvg", "FedBuff", "device_rule", "policy_class"]
+__all__ = [
+    "DEVICE_RULES",
+    "POLICIES",
+    "FedAsync",
+    "FedAvg",
+    "FedBuff",
+    "Port",
+    "Safa",
+    "Seafl",
+    "Seafl2",
+    "device_rule",
+    "policy_class",
+]
 
 POLICIES: dict[str, type[Policy]] = {
     "fedavg": FedAvg,
     "fedasync": FedAsync,
     "fedbuff": FedBuff,
+    "seafl": Seafl,
+    "seafl2": Seafl2,
+    "port": Port,
+    "safa": Safa,
 }
 
 DEVICE_RULES: dict[str, DeviceRule] = {

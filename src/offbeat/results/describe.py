@@ -2,6 +2,7 @@
 
 import inspect
 import sys
+from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -17,7 +18,9 @@ SIGNS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
 
 
 def description(name: str, thing: Any) -> RenderableType:
-    """The docstring, the settings if it has any, and for an algorithm the source and the equations."""
+    """The docstring, the settings if it has any, and for an algorithm the source and the equations; a file's text."""
+    if isinstance(thing, Path):
+        return Text(thing.read_text(encoding="utf-8"))
     parts: list[RenderableType] = [Text(f"{name}: {inspect.getdoc(thing) or ''}\n")]
     if isinstance(thing, type) and issubclass(thing, Settings):
         settings = {key: field for key, field in thing.model_fields.items() if key != "name"}

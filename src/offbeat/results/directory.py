@@ -43,9 +43,7 @@ class Finished:
 
     @property
     def entry(self) -> Entry:
-        return Entry(
-            algorithm=self.summary["algorithm"], seed=self.summary["seed"], rows=self.rows, summary=self.summary
-        )
+        return Entry(algorithm=self.summary["label"], seed=self.summary["seed"], rows=self.rows, summary=self.summary)
 
 
 def read_finished(path: Path) -> Finished:

@@ -1,8 +1,9 @@
 """Figures: algorithms side by side, one run over time. Drawn on plain Figure objects, so nothing global is touched."""
 
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -72,6 +73,49 @@ def run_figure(rows: Sequence[Row], title: str) -> Figure:
     lower.set_xlim(0.0, float(time[-1]) or 1.0)
     figure.legend(*lower.get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False)
     return figure
+
+
+def sweep_figure(comparison: Comparison, over: Mapping[str, Sequence[Any]]) -> Figure:
+    """Time to the target over the last of the settings, a line for each value of the one before, and panels."""
+    paths = [path.split(".")[-1] for path in over]
+    panels, lines, ticks = ([("", "")] * (3 - len(over)) + list(over.items()))[-3:]
+    figure = Figure(figsize=(max(5.5, 4.6 * len(panels[1] or [""])), 4.4), layout="constrained")
+    axes = figure.subplots(1, len(panels[1] or [""]), sharey=True, squeeze=False)[0]
+    standings = iter(comparison.standings)  # in the order of the combinations
+    for number, panel in enumerate(panels[1] or [""]):
+        target = "" if comparison.target is None else f"time to {percent(comparison.target)} accuracy"
+        _dress(axes[number], f"{paths[-3]} = {panel}" if len(over) > 2 else target)
+        for place, line in enumerate(lines[1] or [""]):
+            row = [next(standings) for _ in ticks[1]]
+            label = f"{paths[-2]} = {line}" if len(over) > 1 else None
+            _times(axes[number], row, place, label)
+        axes[number].set_xticks(range(len(ticks[1])), [str(value) for value in ticks[1]])
+        axes[number].set_xlabel(paths[-1])
+        axes[number].set_ylim(bottom=0.0)
+    axes[0].set_ylabel(f"{target or 'time'} (virtual s)")
+    handles = axes[0].get_legend_handles_labels()
+    if handles[0]:
+        figure.legend(*handles, loc="outside lower center", ncols=len(handles[0]), frameon=False, handlelength=3.0)
+    return figure
+
+
+def _times(axes: Axes, standings: Sequence[Standing], place: int, label: str | None) -> None:
+    """One line of a sweep: medians with the range over seeds; what not all seeds reached is missing."""
+    places = [x + 0.06 * place for x in range(len(standings))]
+    known = [(x, standing) for x, standing in zip(places, standings, strict=True) if standing.reached_by_all]
+    middle = np.array([standing.median_time for _, standing in known], dtype=np.float64)
+    low = middle - np.array([standing.first_time for _, standing in known], dtype=np.float64)
+    high = np.array([standing.last_time for _, standing in known], dtype=np.float64) - middle
+    axes.errorbar(
+        [x for x, _ in known],
+        middle,
+        yerr=[low, high],
+        color=COLOURS[place % len(COLOURS)],
+        linestyle=STYLES[place % len(STYLES)],
+        marker="o",
+        capsize=3,
+        label=label,
+    )
 
 
 def save(figure: Figure, path: Path) -> None:

@@ -12,11 +12,19 @@ def time_to(rows: Sequence[Row], accuracy: float) -> float | None:
 
 
 def summarise(
-    rows: Sequence[Row], *, algorithm: str, seed: int, targets: Sequence[float], reason: str, wall_seconds: float
+    rows: Sequence[Row],
+    *,
+    algorithm: str,
+    label: str = "",
+    seed: int,
+    targets: Sequence[float],
+    reason: str,
+    wall_seconds: float,
 ) -> dict[str, Any]:
     last = rows[-1]
     return {
         "algorithm": algorithm,
+        "label": label or algorithm,
         "seed": seed,
         "stopped_by": reason,
         "time": last["time"],

@@ -1,0 +1,125 @@
+"""SAFA: semi-asynchronous rounds with a cache of every device's model.
+
+Wu, He, Lin, Mao, Maple, Jarvis: *SAFA: A Semi-Asynchronous Protocol for Fast Federated Learning with Low Overhead*,
+IEEE Trans. Computers 2021, Algorithms 1 and 2, as its authors' code does it.
+
+| paper | here |
+|---|---|
+| C, share of clients picked in a round | `share` |
+| tau, lag tolerance | `lag_tolerance` |
+| w*_k, cache entry of client k | `cache[k]` |
+| T_lim, longest round | `round_seconds` |
+
+Every device trains all the time. A round collects uploads until `ceil(C m)` of them are from devices that were not
+picked in the last round, until nobody is in training, or until its time is up. Then (CFCFM) up to `ceil(C m)` uploads
+are **picked**: first those not picked last time, then the others, each in order of arrival. The cache takes in what was
+picked, deprecated devices' entries are reset to the global model, and
+
+    w <- sum_k n_k / n  cache_k        over all devices.
+
+After that the cache takes in what arrived and was not picked (it counts from the next version on). Everybody who is
+idle gets the new model. A device in training from a base more than `tau` versions old is deprecated: its work is lost.
+We cannot take an order back, so it is told to stop after its epoch, its upload is discarded, and it begins anew.
+
+The server keeps one model per device: memory is devices x model.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from math import ceil
+from typing import Annotated
+
+from pydantic import Field
+
+from offbeat.core.actions import Action, Commit, Discard, Dispatch, SetTimer, StopSoon
+from offbeat.core.events import Event, Started, TimerFired, Uploaded
+from offbeat.core.messages import Update
+from offbeat.core.parameters import Vector, weighted_mean
+from offbeat.core.policy import Policy, View
+
+
+@dataclass
+class Cache:
+    models: dict[int, Vector] = field(default_factory=dict)
+    """The model of every device; until its first upload the initial one."""
+    arrived: list[Update] = field(default_factory=list)
+    """Uploads of the running round, in order of arrival."""
+    picked: set[int] = field(default_factory=set)
+    """Devices that were picked in the last round."""
+    undrafted: list[int] = field(default_factory=list)
+    """Tickets that are in the cache and count from the next version on."""
+    overdue: bool = False
+    """The round's time is up: it ends with the first upload."""
+
+
+class Safa(Policy):
+    """Semi-asynchronous rounds with lag tolerance and a cache of all devices' models (Wu et al. 2021)."""
+
+    State = Cache
+
+    share: Annotated[float, Field(gt=0, le=1)] = 0.1
+    """C, the share of all devices that a round picks."""
+    lag_tolerance: Annotated[int, Field(ge=1)] = 5
+    """tau: a device in training from an older version than this is made to begin anew."""
+    round_seconds: Annotated[float, Field(gt=0)] | None = None
+    """The longest a round may last."""
+
+    def init(self, view: View) -> Cache:
+        return Cache(models=dict.fromkeys(range(view.devices), view.parameters))
+
+    def react(self, event: Event, state: Cache, view: View) -> Iterator[Action]:
+        match event:
+            case Started():
+                yield from self.begin_round(view)
+            case TimerFired(name=name) if name == self.timer(view):
+                state.overdue = True
+            case Uploaded(update=update) if self.is_deprecated(update.base, view):
+                yield Discard(ticket=update.ticket, reason="deprecated")
+            case Uploaded(update=update):
+                state.arrived.append(update)
+        if state.arrived and self.is_over(state, view):
+            yield from self.end_round(state, view)
+            yield from self.begin_round(view)
+        waiting = {update.device for update in state.arrived}
+        for device in view.pick(view.idle):
+            if device not in waiting:
+                yield Dispatch(device=device, order=view.order())
+
+    def begin_round(self, view: View) -> Iterator[Action]:
+        if self.round_seconds is not None:
+            yield SetTimer(name=self.timer(view), after=self.round_seconds)
+
+    def is_over(self, state: Cache, view: View) -> bool:
+        compensated = sum(update.device not in state.picked for update in state.arrived)
+        return state.overdue or compensated >= self.quota(view) or not view.in_flight
+
+    def end_round(self, state: Cache, view: View) -> Iterator[Action]:
+        quota = self.quota(view)
+        ranked = sorted(state.arrived, key=lambda update: update.device in state.picked)  # stable: then by arrival
+        picked, rest = ranked[:quota], ranked[quota:]
+        for flight in view.in_flight.values():
+            if self.is_deprecated(flight.base, view):
+                state.models[flight.device] = view.parameters
+        for update in picked:
+            state.models[update.device] = update.parameters
+        shares = [float(view.samples(device)) for device in state.models]
+        used = (*state.undrafted, *(update.ticket for update in picked))
+        yield Commit(parameters=weighted_mean(list(state.models.values()), shares), used=used)
+        for update in rest:
+            state.models[update.device] = update.parameters
+        state.undrafted = [update.ticket for update in rest]
+        state.picked = {update.device for update in picked}
+        state.arrived, state.overdue = [], False
+        for flight in list(view.in_flight.values()):
+            if self.is_deprecated(flight.base, view) and not flight.notified:
+                yield StopSoon(device=flight.device)
+
+    def is_deprecated(self, base: int, view: View) -> bool:
+        return view.version - base > self.lag_tolerance
+
+    def quota(self, view: View) -> int:
+        return ceil(self.share * view.devices)
+
+    def timer(self, view: View) -> str:
+        """Each round has a timer of its own: one that rings after its round is over means nothing."""
+        return f"round {view.version}"

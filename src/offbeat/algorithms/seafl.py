@@ -1,0 +1,204 @@
+"""SEAFL, SEAFL² and PORT: buffered aggregation with a bound on staleness and weights from staleness and similarity.
+
+Islam, Panta, Xu, Yuan, Chen, Tzeng: *SEAFL: Enhancing Efficiency in Semi-Asynchronous Federated Learning through
+Adaptive Aggregation and Selective Training*, Algorithms 1 and 2, Eq. (4)-(8). Su, Li: *How Asynchronous can Federated
+Learning Be?* (PORT), IWQoS 2022, as in its authors' framework.
+
+| paper | here |
+|---|---|
+| K, buffer size | `buffer` |
+| M, devices in training | `concurrency` |
+| beta, staleness limit | `staleness_limit` (inf: none) |
+| alpha, mu | `staleness_weight`, `similarity_weight` |
+| theta (vartheta), server mixing | `mixing` |
+| Delta_k, S_k = t - t_k | update's movement from its own base; current version minus its base |
+
+When K updates are in the buffer **and** nobody in flight is at the staleness limit:
+
+    gamma_k = alpha beta / (S_k + beta)                     (4)
+    s_k     = mu (cos(Delta_k, w) + 1) / 2                  (5)
+    p_k     ~ |D_k| (gamma_k + s_k), normalised to one      (6)
+    w_new   = sum_k p_k w_k                                 (7)
+    w       <- (1 - theta) w + theta w_new                  (8)
+
+and as many devices as reported are ordered. SEAFL² tells devices in flight that reach the limit to finish their epoch
+and upload what they have; it is weighted like any other. PORT does that too, compares with the *movement* of the global
+model since the update's base, and adds the weighted movements: w <- w + sum_k p_k Delta_k.
+
+Readings and departures. Algorithm 1's `flag <= K` counts one too many: we wait for K. Its last line sends the new model
+to the reporters; its first line, and the framework that it was built on, draw devices at random: "random" is our
+default for `replace`, "same" the other reading (then only the first M devices ever train). A fresh update has no global
+movement to be compared with: its cosine is 1. Devices can be lost: a lost device is replaced and no longer waited for,
+and if nobody is left in training the buffer is aggregated as it is.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from math import isinf
+from typing import Annotated, Literal
+
+import numpy as np
+from pydantic import Field
+
+from offbeat.core.actions import Action, Commit, Dispatch, StopSoon
+from offbeat.core.errors import InvalidInput
+from offbeat.core.events import Event, Uploaded
+from offbeat.core.messages import Update
+from offbeat.core.parameters import Vector, weighted_mean
+from offbeat.core.policy import Policy, View
+
+
+@dataclass
+class Waiting:
+    """The buffer, and what was seen in it so far."""
+
+    buffer: list[Update] = field(default_factory=list)
+    updates: int = 0
+    epochs: int = 0
+    partial: int = 0
+
+
+class Seafl(Policy):
+    """Buffered, bounded staleness by waiting, weights from staleness and similarity (SEAFL)."""
+
+    State = Waiting
+
+    buffer: Annotated[int, Field(ge=1)] = 10
+    """K, uploads that make a version."""
+    concurrency: Annotated[int, Field(ge=1)] = 20
+    """M, devices in training or waiting in the buffer."""
+    staleness_limit: Annotated[float, Field(gt=0)] = 10.0
+    """beta: no aggregated update is staler; inf for no limit."""
+    staleness_weight: Annotated[float, Field(ge=0)] = 3.0
+    """alpha, what freshness counts."""
+    similarity_weight: Annotated[float, Field(ge=0)] = 1.0
+    """mu, what similarity counts; 0 for none."""
+    mixing: Annotated[float, Field(gt=0, le=1)] = 0.8
+    """theta, the share of the aggregate in the new version."""
+    similarity: Literal["model", "movement"] = "model"
+    """What an update is compared with: the global model (published), or its movement since the update's base."""
+    replace: Literal["random", "same"] = "random"
+    """Who is ordered after an aggregation: random idle devices, or those that reported."""
+
+    def check(self, devices: int) -> None:
+        if self.concurrency > devices:
+            raise InvalidInput(f"algorithm.concurrency = {self.concurrency}: there are only {devices} devices")
+        if self.buffer > self.concurrency:
+            raise InvalidInput(
+                f"algorithm.buffer = {self.buffer}: it can never fill with concurrency = {self.concurrency} in training"
+            )
+        if self.staleness_weight == self.similarity_weight == 0:
+            raise InvalidInput("algorithm.staleness_weight and similarity_weight are both 0: give one a weight")
+
+    def react(self, event: Event, state: Waiting, view: View) -> Iterator[Action]:
+        if isinstance(event, Uploaded):
+            state.buffer.append(event.update)
+        yield from self.fill(state.buffer, view)
+        if not self.is_due(state.buffer, view):
+            return
+        reported = [update.device for update in state.buffer]
+        self.count(state, view)
+        yield Commit(
+            parameters=self.aggregate(state.buffer, view), used=tuple(update.ticket for update in state.buffer)
+        )
+        state.buffer = []
+        if self.replace == "same":
+            for device in filter(view.is_idle, reported):
+                yield Dispatch(device=device, order=view.order())
+        yield from self.fill(state.buffer, view)
+        yield from self.after_commit(view)
+
+    def fill(self, buffer: Sequence[Update], view: View) -> Iterator[Action]:
+        """Keep M devices in training or in the buffer."""
+        waiting = {update.device for update in buffer}
+        missing = self.concurrency - len(view.in_flight) - len(waiting)
+        if missing > 0:
+            others = (device for device in view.pick(missing + len(waiting)) if device not in waiting)
+            for device, _ in zip(others, range(missing), strict=False):
+                yield Dispatch(device=device, order=view.order())
+
+    def is_due(self, buffer: Sequence[Update], view: View) -> bool:
+        if not view.in_flight:
+            return bool(buffer)
+        full = len(buffer) >= self.buffer
+        return full and not any(self.is_at_limit(flight.base, view) for flight in view.in_flight.values())
+
+    def is_at_limit(self, base: int, view: View) -> bool:
+        """Whether another version would make an update from this base too stale."""
+        return view.version - base >= self.staleness_limit
+
+    def aggregate(self, buffer: Sequence[Update], view: View) -> Vector:
+        """Eq. (7) and (8)."""
+        new = weighted_mean([update.parameters for update in buffer], self.weights(buffer, view))
+        mixing = np.float32(self.mixing)
+        return (1 - mixing) * view.parameters + mixing * new
+
+    def weights(self, buffer: Sequence[Update], view: View) -> list[float]:
+        """Eq. (6), before the normalisation."""
+        return [
+            update.samples * (self.freshness(view.version - update.base) + self.likeness(update, view.parameters))
+            for update in buffer
+        ]
+
+    def freshness(self, staleness: int) -> float:
+        """Eq. (4)."""
+        if isinf(self.staleness_limit):
+            return self.staleness_weight
+        return self.staleness_weight * self.staleness_limit / (staleness + self.staleness_limit)
+
+    def likeness(self, update: Update, model: Vector) -> float:
+        """Eq. (5)."""
+        if not self.similarity_weight:
+            return 0.0
+        other = model if self.similarity == "model" else model - update.base_parameters
+        return self.similarity_weight * (cosine(update.delta, other) + 1) / 2
+
+    def after_commit(self, view: View) -> Iterator[Action]:
+        """What else to do about a new version: SEAFL waits, and does nothing."""
+        yield from ()
+
+    def count(self, state: Waiting, view: View) -> None:
+        ordered = view.order().slices
+        state.updates += len(state.buffer)
+        state.epochs += sum(update.progress.slices for update in state.buffer)
+        state.partial += sum(update.progress.slices < ordered for update in state.buffer)
+
+    def metrics(self, state: Waiting) -> dict[str, float]:
+        return {
+            "mean_epochs": state.epochs / state.updates if state.updates else 0.0,
+            "partial_updates": state.partial,
+        }
+
+
+class Seafl2(Seafl):
+    """SEAFL that tells devices at the staleness limit to upload after their epoch (SEAFL²)."""
+
+    def after_commit(self, view: View) -> Iterator[Action]:
+        for flight in list(view.in_flight.values()):
+            if self.is_at_limit(flight.base, view) and not flight.notified:
+                yield StopSoon(device=flight.device)
+
+
+class Port(Seafl2):
+    """Bounded staleness with urgent notices, similarity with the global movement (PORT, Su and Li 2022)."""
+
+    mixing: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """The share of the weighted movements that is applied."""
+    similarity: Literal["model", "movement"] = "movement"
+    """What an update is compared with: the movement of the global model since the update's base (published)."""
+
+    def aggregate(self, buffer: Sequence[Update], view: View) -> Vector:
+        """w + sum_k p_k Delta_k."""
+        movement = weighted_mean([update.delta for update in buffer], self.weights(buffer, view))
+        return view.parameters + np.float32(self.mixing) * movement
+
+
+def cosine(one: Vector, other: Vector) -> float:
+    """The cosine of the angle between two vectors; 1 if one of them is zero.
+
+    >>> cosine(np.float32([1, 0]), np.float32([1, 1])) ** 2, cosine(np.float32([1, 0]), np.float32([0, 0]))
+    (0.5000000000000001, 1.0)
+    """
+    first, second = one.astype(np.float64), other.astype(np.float64)
+    lengths = float(np.linalg.norm(first) * np.linalg.norm(second))
+    return float(np.clip(first @ second / lengths, -1.0, 1.0)) if lengths else 1.0

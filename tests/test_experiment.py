@@ -16,6 +16,7 @@ from safetensors.numpy import load_file
 from offbeat.config import Experiment
 from offbeat.core.errors import InvalidInput
 from offbeat.experiment import Interrupted, run
+from offbeat.results.files import Log
 
 
 def small(**changes: Any) -> Experiment:
@@ -239,3 +240,13 @@ def test_data_and_models_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyP
     }
     result = run(Experiment.parse(table))
     assert result.summary["final_accuracy"] > 0.7
+
+
+def test_two_processes_never_write_to_one_directory(tmp_path: Path) -> None:
+    with pytest.raises(Interrupted):
+        run(small(), tmp_path / "run", interrupted=Countdown(20))
+    other = Log(tmp_path / "run" / "metrics.jsonl", (tmp_path / "run" / "metrics.jsonl").stat().st_size)
+    with pytest.raises(InvalidInput, match="another process is writing"):
+        run(small(), tmp_path / "run", resume=True)
+    other.close()
+    run(small(), tmp_path / "run", resume=True)

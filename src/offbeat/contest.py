@@ -160,7 +160,18 @@ def _pass_on(progress: Any, contests: Sequence[Contest], watch: Report | None) -
 
 def _adopt(progress: Any, stop: Any) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent tells us when to stop
-    _shared.update(progress=progress, stop=stop)
+    _shared.update(progress=progress, stop=_Stop(stop))
+
+
+class _Stop:
+    """Set when the parent says so, and when it is no more: nobody would want the rest, and somebody may resume."""
+
+    def __init__(self, event: Any) -> None:
+        self._event = event
+        self._parent = os.getppid()
+
+    def is_set(self) -> bool:
+        return os.getppid() != self._parent or bool(self._event.is_set())
 
 
 def _run_one(number: int, contest: Contest, overwrite: bool, resume: bool) -> tuple[list[Row], dict[str, Any]]:

@@ -30,7 +30,7 @@ def test_the_python_of_the_readme_runs(capsys: pytest.CaptureFixture[str]) -> No
     assert "0.5" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("number", range(2))
+@pytest.mark.parametrize("number", range(3))
 def test_the_tables_of_the_how_to_are_valid(number: int) -> None:
     block = blocks("docs/how-to.md", "toml")[number]
     Experiment.parse({"stop": {"time": 1.0}} | tomllib.loads(block)).for_algorithm("fedbuff", 0)

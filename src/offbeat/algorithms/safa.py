@@ -21,6 +21,9 @@ After that the cache takes in what arrived and was not picked (it counts from th
 idle gets the new model. A device in training from a base more than `tau` versions old is deprecated: its work is lost.
 We cannot take an order back, so it is told to stop after its epoch, its upload is discarded, and it begins anew.
 
+Without `round_seconds` a round in which too few devices not picked last time report waits for everybody. A device that
+is away keeps its cache entry until it reports again.
+
 The server keeps one model per device: memory is devices x model.
 """
 
@@ -46,8 +49,8 @@ class Cache:
     """Uploads of the running round, in order of arrival."""
     picked: set[int] = field(default_factory=set)
     """Devices that were picked in the last round."""
-    undrafted: list[int] = field(default_factory=list)
-    """Tickets that are in the cache and count from the next version on."""
+    undrafted: dict[int, int] = field(default_factory=dict)
+    """Tickets, by device, that are in the cache and count from the next version on."""
     overdue: bool = False
     """The round's time is up: it ends with the first upload."""
 
@@ -74,6 +77,7 @@ class Safa(Policy):
             case TimerFired(name=name) if name == self.timer(view):
                 state.overdue = True
             case Uploaded(update=update) if self.is_deprecated(update.base, view):
+                state.models[update.device] = view.parameters
                 yield Discard(ticket=update.ticket, reason="deprecated")
             case Uploaded(update=update):
                 state.arrived.append(update)
@@ -102,12 +106,14 @@ class Safa(Policy):
                 state.models[flight.device] = view.parameters
         for update in picked:
             state.models[update.device] = update.parameters
+            if update.device in state.undrafted:
+                yield Discard(ticket=state.undrafted.pop(update.device), reason="replaced before it counted")
         shares = [float(view.samples(device)) for device in state.models]
-        used = (*state.undrafted, *(update.ticket for update in picked))
+        used = (*state.undrafted.values(), *(update.ticket for update in picked))
         yield Commit(parameters=weighted_mean(list(state.models.values()), shares), used=used)
         for update in rest:
             state.models[update.device] = update.parameters
-        state.undrafted = [update.ticket for update in rest]
+        state.undrafted = {update.device: update.ticket for update in rest}
         state.picked = {update.device for update in picked}
         state.arrived, state.overdue = [], False
         for flight in list(view.in_flight.values()):
@@ -118,7 +124,7 @@ class Safa(Policy):
         return view.version - base > self.lag_tolerance
 
     def quota(self, view: View) -> int:
-        return ceil(self.share * view.devices)
+        return max(1, ceil(round(self.share * view.devices, 9)))  # 0.07 of 100 is 7, not 8
 
     def timer(self, view: View) -> str:
         """Each round has a timer of its own: one that rings after its round is over means nothing."""

@@ -67,11 +67,11 @@ class Seafl(Policy):
     """K, uploads that make a version."""
     concurrency: Annotated[int, Field(ge=1)] = 20
     """M, devices in training or waiting in the buffer."""
-    staleness_limit: Annotated[float, Field(gt=0)] = 10.0
+    staleness_limit: Annotated[float, Field(ge=1)] = 10.0
     """beta: no aggregated update is staler; inf for no limit."""
-    staleness_weight: Annotated[float, Field(ge=0)] = 3.0
+    staleness_weight: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 3.0
     """alpha, what freshness counts."""
-    similarity_weight: Annotated[float, Field(ge=0)] = 1.0
+    similarity_weight: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
     """mu, what similarity counts; 0 for none."""
     mixing: Annotated[float, Field(gt=0, le=1)] = 0.8
     """theta, the share of the aggregate in the new version."""
@@ -125,7 +125,7 @@ class Seafl(Policy):
 
     def is_at_limit(self, base: int, view: View) -> bool:
         """Whether another version would make an update from this base too stale."""
-        return view.version - base >= self.staleness_limit
+        return view.version + 1 - base > self.staleness_limit
 
     def aggregate(self, buffer: Sequence[Update], view: View) -> Vector:
         """Eq. (7) and (8)."""
@@ -134,11 +134,12 @@ class Seafl(Policy):
         return (1 - mixing) * view.parameters + mixing * new
 
     def weights(self, buffer: Sequence[Update], view: View) -> list[float]:
-        """Eq. (6), before the normalisation."""
-        return [
+        """Eq. (6), before the normalisation. If similarity alone counts and all are opposite, the data shares."""
+        weights = [
             update.samples * (self.freshness(view.version - update.base) + self.likeness(update, view.parameters))
             for update in buffer
         ]
+        return weights if any(weights) else [float(update.samples) for update in buffer]
 
     def freshness(self, staleness: int) -> float:
         """Eq. (4)."""

@@ -1,0 +1,143 @@
+"""PORT on a model of two numbers: its weights, and movements that are taken from each update's own base.
+
+What it shares with SEAFL² (the buffer, the wait, the notices, the concurrency) is tested for both in test_seafl.py.
+"""
+
+from collections.abc import Sequence
+from math import inf
+from typing import Any
+
+import numpy as np
+import pytest
+
+from offbeat.algorithms import POLICIES
+from offbeat.algorithms.seafl import Port
+from offbeat.core.effects import StopNotice
+from offbeat.core.events import Started, Uploaded
+from offbeat.core.messages import Done, Outcome, Progress, Training, Update
+from offbeat.core.parameters import Layout, Vector
+from offbeat.core.session import Session
+
+
+def vector(*numbers: float) -> Vector:
+    return np.array(numbers, dtype=np.float32)
+
+
+def a_session(policy: Port, samples: Sequence[int], start: tuple[float, float] = (0.0, 0.0)) -> Session:
+    session = Session(
+        policy,
+        parameters=vector(*start),
+        layout=Layout.flat(2),
+        samples=np.array(samples),
+        training=Training(epochs=2),
+    )
+    session.handle(Started(), 0.0)
+    return session
+
+
+def an_update(after: Vector, before: Vector, *, base: int, samples: int) -> Update:
+    return Update(
+        device=0,
+        ticket=1,
+        base=base,
+        base_parameters=before,
+        samples=samples,
+        progress=Progress(slices=2),
+        outcome=Done(Outcome(parameters=after)),
+    )
+
+
+def upload(session: Session, device: int, *numbers: float, slices: int = 2) -> list[Any]:
+    """The device delivers these parameters."""
+    flight = next(flight for flight in session.in_flight.values() if flight.device == device)
+    update = Update(
+        device=device,
+        ticket=flight.ticket,
+        base=flight.base,
+        base_parameters=session.kept(flight.base),
+        samples=session.samples(device),
+        progress=Progress(slices=slices),
+        outcome=Done(Outcome(parameters=vector(*numbers))),
+    )
+    return session.handle(Uploaded(device=device, ticket=flight.ticket, update=update), session.now)
+
+
+def test_the_defaults_are_those_of_the_authors_code() -> None:
+    policy = POLICIES["port"]()
+    assert isinstance(policy, Port)
+    assert (policy.similarity_weight, policy.staleness_weight, policy.staleness_limit) == (1.0, 3.0, 10.0)
+    assert (policy.similarity, policy.mixing) == ("movement", 1.0)
+
+
+def test_weights_by_data_staleness_and_similarity_with_the_global_movement() -> None:
+    policy = Port(buffer=1, concurrency=1)  # l_sim 1, l_st 3, b 10
+    session = a_session(policy, samples=(1,))
+    session.version, session.parameters = 5, vector(2.0, 1.0)
+    base = vector(1.0, 1.0)  # from here the global model has moved by [1, 0]
+    buffer = [
+        # s = 2: 3 * 10 / 12 = 2.5;  Delta = [3, 4], cos 3/5, (0.6 + 1) / 2 = 0.8:   5 * 3.3 = 16.5
+        an_update(base + vector(3.0, 4.0), base, base=3, samples=5),
+        # s = 5: 3 * 10 / 15 = 2;    Delta = [-2, 0], cos -1:                        4 * 2   = 8
+        an_update(base + vector(-2.0, 0.0), base, base=0, samples=4),
+        # fresh: 3;                  no global movement yet, cos 1:                  2 * 4   = 8
+        an_update(vector(-9.0, 9.0), session.parameters, base=5, samples=2),
+        # s = 10: 3 * 10 / 20 = 1.5; Delta = 0, cos 1:                               6 * 2.5 = 15
+        an_update(base, base, base=-5, samples=6),
+    ]
+    assert policy.weights(buffer, session) == pytest.approx([16.5, 8.0, 8.0, 15.0])
+
+
+def test_weights_without_a_staleness_limit() -> None:
+    policy = Port(buffer=1, concurrency=1, staleness_limit=inf)
+    session = a_session(policy, samples=(1,))
+    session.version, session.parameters = 100, vector(2.0, 1.0)
+    base = vector(1.0, 1.0)
+    # 5 * (3 + 0.8), however stale
+    assert policy.weights([an_update(base + vector(3.0, 4.0), base, base=0, samples=5)], session) == pytest.approx(
+        [19.0]
+    )
+
+
+def test_movements_are_taken_from_the_updates_own_base_and_added() -> None:
+    session = a_session(Port(buffer=2, concurrency=3, staleness_limit=2.0), samples=(1, 3, 8))
+    upload(session, 0, 4.0, 0.0)
+    upload(session, 1, 0.0, 4.0)
+    # Both fresh, cos 1: n * (3 + 1), so p = 1/4, 3/4.  w = [0, 0] + 1/4 [4, 0] + 3/4 [0, 4] = [1, 3]
+    assert session.parameters == pytest.approx([1.0, 3.0])
+    upload(session, 2, 3.0, -1.0)
+    upload(session, 0, 4.0, 8.0)
+    # device 2: base 0 = [0, 0], s = 1: 3 * 2 / 3 = 2; Delta = [3, -1] at a right angle to the global movement [1, 3],
+    #           cos 0, 1/2:  8 * 2.5 = 20
+    # device 0: base 1 = [1, 3], fresh: 3; Delta = [3, 5], cos 1:  1 * 4 = 4.  p = 5/6, 1/6
+    # w = [1, 3] + 5/6 [3, -1] + 1/6 [3, 5] = [1 + 3, 3 - 5/6 + 5/6] = [4, 3]
+    # (Movements from the current model would have given [1, 3] + 5/6 [2, -4] + 1/6 [3, 5] = [3.17, 0.5].)
+    assert session.parameters == pytest.approx([4.0, 3.0])
+    assert (session.version, session.counters.staleness_max) == (2, 1)
+
+
+def test_a_share_of_the_movement_can_be_applied() -> None:
+    session = a_session(Port(buffer=1, concurrency=1, mixing=0.25), samples=(10,), start=(10.0, 0.0))
+    upload(session, 0, 14.0, 8.0)
+    assert session.parameters == pytest.approx([11.0, 2.0])  # [10, 0] + 1/4 [4, 8]
+
+
+def test_it_can_compare_with_the_model_as_seafl_does() -> None:
+    policy = Port(buffer=1, concurrency=1, similarity="model")
+    session = a_session(policy, samples=(1,), start=(2.0, 0.0))
+    # Fresh, Delta = [0, 1] at a right angle to the model: 6 * (3 + 1/2)
+    update = an_update(vector(2.0, 1.0), vector(2.0, 0.0), base=0, samples=6)
+    assert policy.weights([update], session) == pytest.approx([21.0])
+
+
+def test_an_urgent_notice_brings_a_partial_model_that_counts_like_any_other() -> None:
+    session = a_session(Port(buffer=1, concurrency=2, staleness_limit=1.0), samples=(10, 10))
+    (notice,) = (effect for effect in upload(session, 0, 2.0, 0.0) if isinstance(effect, StopNotice))
+    assert notice.device == 1
+    upload(session, 0, 3.0, 0.0)
+    assert session.version == 1, "device 1 is waited for"
+    upload(session, 1, 2.0, 0.0, slices=1)
+    # w = [2, 0]. device 0: fresh, Delta = [1, 0]: 10 * (3 + 1) = 40
+    # device 1: s = 1: 3 * 1 / 2 = 1.5; Delta = [2, 0] along the global movement [2, 0], cos 1: 10 * 2.5 = 25
+    # w = [2, 0] + (40 [1, 0] + 25 [2, 0]) / 65 = [2 + 90/65, 0]
+    assert session.parameters == pytest.approx([2 + 90 / 65, 0.0])
+    assert session.policy.metrics(session.state) == {"mean_epochs": 5 / 3, "partial_updates": 1}  # (2 + 2 + 1) / 3

@@ -83,6 +83,13 @@ def test_changes_come_before_the_file_and_a_new_name_starts_anew(file: Path) -> 
     assert experiment.table()["algorithm"] == {"name": "fedavg", "cohort": 7, "weighting": "samples"}
 
 
+def test_what_belongs_to_an_exchanged_partition_or_data_set_goes_with_it(file: Path) -> None:
+    assert Experiment.load(file, ["data.partition=shards"]).table()["data"]["labels_per_device"] == 2
+    assert "alpha" not in Experiment.load(file, ["data.partition=iid"]).table()["data"]
+    changed = Experiment.load(file, ["data.name=mnist", "data.dir=somewhere"]).changed({"data": {"name": "digits"}})
+    assert changed.table()["data"] == {"name": "digits", "devices": 100, "partition": "dirichlet", "alpha": 0.3}
+
+
 def test_an_algorithm_of_a_comparison_has_its_own_changes(file: Path) -> None:
     experiment = Experiment.load(file, ["compare.fedasync.algorithm.alpha=0.5", "compare.fedasync.local.epochs=1"])
     fedasync = experiment.for_algorithm("fedasync", 3)

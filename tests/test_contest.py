@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from offbeat import compare
+from offbeat import compare, run
 from offbeat.config import Experiment
 from offbeat.contest import sweep
 from offbeat.core.errors import InvalidInput
@@ -68,4 +68,24 @@ def test_a_sweep_needs_one_to_three_settings(tmp_path: Path, over: dict[str, lis
 def test_a_bad_value_in_a_sweep_is_found_before_anything_runs(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match=r"fleet\.ratio = 0\.5"):
         sweep(small(), {"fleet.ratio": [5.0, 0.5]}, [0], tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_comparison_never_goes_into_another_directory(tmp_path: Path) -> None:
+    run(small(), tmp_path / "single")
+    before = (tmp_path / "single" / "config.toml").read_bytes()
+    for how in ({"resume": True}, {"overwrite": True}):
+        with pytest.raises(InvalidInput, match="holds a single run"):
+            compare(small(), ["seafl"], [0], tmp_path / "single", **how)
+    assert (tmp_path / "single" / "config.toml").read_bytes() == before
+    (tmp_path / "thesis.txt").write_text("ten years of work")
+    with pytest.raises(InvalidInput, match="not a run directory"):
+        compare(small(), ["seafl"], [0], tmp_path, resume=True)
+
+
+def test_a_comparison_is_checked_before_anything_runs(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match=r"target = 0\.0"):
+        compare(small(), ["seafl"], [0], tmp_path / "out", target=0.0)
+    with pytest.raises(InvalidInput, match="did you mean 'fedavg'"):
+        small(compare={"fedavgg": {"algorithm": {"cohort": 3}}})
     assert not (tmp_path / "out").exists()

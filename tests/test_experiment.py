@@ -156,7 +156,7 @@ def test_an_existing_run_is_not_overwritten_unasked(tmp_path: Path) -> None:
     before = (tmp_path / "run" / "summary.json").read_bytes()
     with pytest.raises(InvalidInput, match="use --resume to go on with it or --overwrite"):
         run(small(seed=1), tmp_path / "run")
-    with pytest.raises(InvalidInput, match=r"another experiment \(seed differ\)"):
+    with pytest.raises(InvalidInput, match=r"another experiment \(in seed\)"):
         run(small(seed=1), tmp_path / "run", resume=True)
     assert (tmp_path / "run" / "summary.json").read_bytes() == before
     run(small(seed=1), tmp_path / "run", overwrite=True)
@@ -200,7 +200,7 @@ def test_bad_data_leave_nothing_behind(tmp_path: Path) -> None:
 
 
 def test_training_that_diverges_ends_the_run_and_keeps_its_results(tmp_path: Path) -> None:
-    result = run(small(local={"learning_rate": 1e30}), tmp_path / "run")
+    result = run(small(local={"learning_rate": 1e6, "weight_decay": 1e6}), tmp_path / "run")
     assert result.summary["stopped_by"].startswith("diverged: version 1 is not finite")
     assert (tmp_path / "run" / "summary.json").exists()
 
@@ -250,3 +250,24 @@ def test_two_processes_never_write_to_one_directory(tmp_path: Path) -> None:
         run(small(), tmp_path / "run", resume=True)
     other.close()
     run(small(), tmp_path / "run", resume=True)
+
+
+def test_logs_that_have_lost_lines_are_not_patched_up(tmp_path: Path) -> None:
+    with pytest.raises(Interrupted):
+        run(small(), tmp_path / "run", interrupted=Countdown(20))
+    (tmp_path / "run" / "timeline.json").write_text("[")
+    before = (tmp_path / "run" / "metrics.jsonl").read_bytes()
+    with pytest.raises(InvalidInput, match=r"timeline\.json has lost lines"):
+        run(small(), tmp_path / "run", resume=True)
+    assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == before
+
+
+def test_a_single_flipped_bit_in_a_checkpoint_is_noticed(tmp_path: Path) -> None:
+    with pytest.raises(Interrupted):
+        run(small(), tmp_path / "run", interrupted=Countdown(20))
+    path = tmp_path / "run" / "checkpoint" / "latest.safetensors"
+    data = bytearray(path.read_bytes())
+    data[-50] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(InvalidInput, match="checksum"):
+        run(small(), tmp_path / "run", resume=True)

@@ -205,11 +205,13 @@ def describe(
 ) -> None:
     """Show the settings of a thing, with ranges and defaults, and where it comes from."""
     from offbeat.config import Experiment
+    from offbeat.core.settings import Settings
     from offbeat.results.describe import description
 
     things = {key: thing for registry in _registries().values() for key, thing in registry.items()}
-    tables = {key: field.annotation for key, field in Experiment.model_fields.items()}
-    known = {key: kind for key, kind in tables.items() if isinstance(kind, type)} | things
+    tables: dict[str, Any] = {key: field.annotation for key, field in Experiment.model_fields.items()}
+    tables = {key: kind for key, kind in tables.items() if isinstance(kind, type) and issubclass(kind, Settings)}
+    known = tables | things
     if name not in known:
         raise unknown("name", name, known)
     console.print(description(name, known[name]))
@@ -223,6 +225,9 @@ def main() -> None:
     except OffbeatError as error:
         messages.print(f"[bold red]offbeat:[/] {_escape(str(error))}", soft_wrap=True, highlight=False)
         sys.exit(_exit_code(error))
+    except OSError as error:  # a directory that cannot be written, a full disk
+        messages.print(f"[bold red]offbeat:[/] {_escape(str(error))}", soft_wrap=True, highlight=False)
+        sys.exit(2)
 
 
 def _exit_code(error: OffbeatError) -> int:

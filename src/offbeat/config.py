@@ -9,6 +9,7 @@ import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import product
+from math import inf
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -26,21 +27,25 @@ from offbeat.models import MODELS
 from offbeat.simulation.records import Schedule, Stop
 
 Table = dict[str, Any]
-Positive = Annotated[float, Field(gt=0)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(gt=0, le=1)]
+MOST_EVALUATIONS = 1_000_000
 S = TypeVar("S", bound=Settings)
 
 
-def checked(kind: type[S], section: str, table: Mapping[str, Any]) -> S:
-    """The settings of this kind, or InvalidInput with one sentence about the first mistake."""
+def checked(kind: type[S], section: str, table: Mapping[str, Any], also: Iterable[str] = ()) -> S:
+    """The settings of this kind, or InvalidInput with one sentence about the first mistake.
+
+    `also` are keys that the table may have beside those of this kind.
+    """
     try:
         return kind(**table)
     except ValidationError as error:
-        raise InvalidInput(explain(error, section, kind.model_fields)) from None
+        raise InvalidInput(explain(error, section, [*kind.model_fields, *sorted(also)])) from None
 
 
-def explain(error: ValidationError, section: str, known: Iterable[str] = ()) -> str:
+def explain(error: ValidationError, section: str, known: Sequence[str] = ()) -> str:
     """The first mistake in one sentence: the key, the value, what is allowed."""
     first = error.errors()[0]
     path = [str(part) for part in first["loc"] if not str(part).startswith(("function-", "constrained-"))]
@@ -54,6 +59,8 @@ def explain(error: ValidationError, section: str, known: Iterable[str] = ()) -> 
             return f"{key} is missing"
         case "value_error":
             return f"{key}: {first['ctx']['error']}" if key else str(first["ctx"]["error"])
+    if first["type"] == "model_type":
+        return f"{key} = {first['input']!r}: must be a table"
     message = first["msg"].replace("Input should be a valid", "must be a valid").replace("Input should be", "must be")
     return f"{key} = {first['input']!r}: {message}"
 
@@ -117,7 +124,8 @@ class DataTable(Named):
         ours = {key: value for key, value in self.others.items() if self._belongs_to_dataset(key)}
         if "devices" in kind.model_fields:
             ours["devices"] = self.devices
-        return checked(kind, "data", {"name": self.name} | ours)
+        known = {"devices", "partition", *self._scheme_kind.model_fields}
+        return checked(kind, "data", {"name": self.name} | ours, known)
 
     def _belongs_to_dataset(self, key: str) -> bool:
         """A key that neither the data set nor the partition knows is refused by the data set."""
@@ -170,13 +178,13 @@ class ModelTable(Settings):
 class LocalTable(Settings):
     """What a device does with an order."""
 
-    epochs: Count = 5
+    epochs: Annotated[int, Field(ge=1, le=100_000)] = 5
     """Passes over the device's data."""
     batch_size: Annotated[int, Field(ge=0)] = 32
     """Samples in a step; 0: all of the device's."""
-    learning_rate: Positive = 0.03
+    learning_rate: Annotated[float, Field(gt=0, le=1e6)] = 0.03
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    weight_decay: Annotated[float, Field(ge=0, le=1e6)] = 0.0
     learning_rate_decay: Share = 1.0
     """The learning rate shrinks by this factor every `decay_every` versions."""
     decay_every: Count = 1
@@ -235,8 +243,12 @@ class EvaluationTable(Settings):
 
     def build(self, stop: Stop) -> Schedule:
         if self.every_seconds is None and self.every_versions is None:
-            return Schedule(every_seconds=stop.time / 30) if stop.time < float("inf") else Schedule(every_versions=10)
-        return Schedule(every_seconds=self.every_seconds or float("inf"), every_versions=self.every_versions)
+            return Schedule(every_seconds=stop.time / 30) if stop.time < inf else Schedule(every_versions=10)
+        if self.every_seconds is not None and stop.time / self.every_seconds > MOST_EVALUATIONS and stop.time < inf:
+            raise InvalidInput(
+                f"evaluation.every_seconds = {self.every_seconds}: that is more than {MOST_EVALUATIONS:,} evaluations"
+            )
+        return Schedule(every_seconds=self.every_seconds or inf, every_versions=self.every_versions)
 
 
 class ExecutionTable(Settings):
@@ -279,7 +291,10 @@ class Experiment(Settings):
             field = cls.model_fields.get(section)
             if isinstance(value, dict) and field is not None and isinstance(field.annotation, type):
                 _check_section(section, field.annotation, value)
-        return checked(cls, "", table)
+        experiment = checked(cls, "", table)
+        for name in experiment.compare:
+            experiment.for_algorithm(name, experiment.seed)
+        return experiment
 
     @classmethod
     def load(cls, path: Path, changes: Iterable[str] = ()) -> "Experiment":
@@ -340,16 +355,26 @@ def merge(table: Mapping[str, Any], changes: Mapping[str, Any]) -> Table:
     for key, value in changes.items():
         old = merged.get(key)
         if isinstance(value, Mapping) and isinstance(old, Mapping):
-            renamed = "name" in value and value["name"] != old.get("name", value["name"]) and key != "data"
-            merged[key] = dict(value) if renamed else merge(old, value)
+            merged[key] = merge(_compatible(key, old, value), value)
         else:
             merged[key] = value
     return merged
 
 
+def _compatible(section: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Table:
+    """What of an old table still makes sense beside a new one: settings of a thing that is exchanged go with it."""
+    kept = dict(old)
+    for key, kinds in (("name", DATASETS), ("partition", PARTITIONS)) if section == "data" else (("name", {}),):
+        if key in new and key in old and new[key] != old[key]:
+            fields = kinds[old[key]].model_fields if old[key] in kinds else {}
+            gone = set(fields) - {"devices"} if section == "data" else set(old)
+            kept = {name: value for name, value in kept.items() if name not in gone}
+    return kept
+
+
 def read_toml(path: Path) -> Table:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
         raise InvalidInput(f"there is no experiment file {path}") from None
     except (OSError, UnicodeDecodeError) as error:
@@ -373,6 +398,8 @@ def parse_changes(changes: Iterable[str]) -> Table:
             value = tomllib.loads(f"value = {text}")["value"]
         except tomllib.TOMLDecodeError:
             value = text.strip()
+        if "\n" in text:
+            raise InvalidInput(f"--set {change!r}: one change at a time")
         table = merge(table, nested(path, value))
     return table
 

@@ -11,15 +11,15 @@ from pathlib import Path
 from queue import Empty
 from typing import Any
 
-from offbeat.config import Experiment
+from offbeat.config import Experiment, read_toml
 from offbeat.core.errors import InvalidInput
 from offbeat.experiment import Interrupted, interruption, run
-from offbeat.results.comparison import Comparison, Entry
+from offbeat.results.comparison import Comparison, Entry, check_target
 from offbeat.results.directory import RunDirectory, check_may_write
 from offbeat.results.files import replace_file
 from offbeat.results.plots import accuracy_figure, save, sweep_figure
 from offbeat.results.report import report_html
-from offbeat.results.summary import Row
+from offbeat.simulation.records import Row
 
 POLL_SECONDS = 0.1
 
@@ -58,6 +58,7 @@ def compare(
     """
     if len(set(algorithms)) != len(algorithms) or not algorithms or not seeds:
         raise InvalidInput("give each algorithm once, and at least one algorithm and one seed")
+    check_target(target)
     experiments = [experiment.for_algorithm(name, seed) for name in algorithms for seed in seeds]
     comparison = Comparison(race(experiment, experiments, Path(out), **how), target)
     root = Path(out)
@@ -83,6 +84,7 @@ def sweep(
     """
     if not over or not all(over.values()) or not seeds or len(over) > 3:
         raise InvalidInput("give one to three settings to sweep, each with at least one value, and at least one seed")
+    check_target(target)
     experiments = [each for seed in seeds for each in experiment.swept(over, seed)]
     comparison = Comparison(race(experiment, experiments, Path(out), **how), target)
     replace_file(Path(out) / "comparison.csv", comparison.csv_text().encode())
@@ -102,13 +104,23 @@ def race(
 ) -> list[Entry]:
     """Run these experiments, `jobs` at a time, each in a directory of its own under the root."""
     contests = [Contest(experiment=each, path=root / _folder(each)) for each in experiments]
-    if not resume:
-        check_may_write(root, overwrite)
+    check_root(root, base, overwrite=overwrite, resume=resume)
     for contest in contests:  # all of them before the first is begun: nothing is overwritten in vain
         RunDirectory(contest.path, contest.experiment.table(), overwrite=overwrite, resume=resume)
     replace_file(root / "config.toml", base.toml().encode())
     with interruption() as asked:
         return _run_all(contests, jobs, overwrite, resume, watch, asked)
+
+
+def check_root(root: Path, base: Experiment, *, overwrite: bool, resume: bool) -> None:
+    """Refuse a directory that holds a single run, another comparison, or anything else."""
+    if (root / "metrics.jsonl").exists():
+        raise InvalidInput(f"{root} holds a single run: choose another --out")
+    if not resume or not (root / "config.toml").exists():
+        return check_may_write(root, overwrite)
+    if Experiment.parse(read_toml(root / "config.toml")).table() != base.table():
+        raise InvalidInput(f"{root} holds runs of another experiment: choose another --out")
+    return None
 
 
 def _folder(experiment: Experiment) -> str:

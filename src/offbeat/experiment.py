@@ -17,9 +17,10 @@ from offbeat.core.session import Session
 from offbeat.fleet import Fleet, Workload
 from offbeat.models import build, flops_per_sample, layout_of, vector_of
 from offbeat.results.directory import RunDirectory
-from offbeat.results.summary import Row, summarise
+from offbeat.results.summary import summarise
 from offbeat.simulation.engine import Simulation
 from offbeat.simulation.executors import torch_executor
+from offbeat.simulation.records import Row
 
 Watch = Callable[[float, Row | None], None]
 """Told how much of a run is done (0 to 1) and, when there is one, the newest row of metrics."""
@@ -131,6 +132,9 @@ def run(
                     raise Interrupted(_interruption_sentence(directory))
         except Diverged as error:
             reason = f"diverged: {error}"
+            rows.append(simulation.evaluate())
+            if directory is not None:
+                directory.write(rows[-1], simulation.spans)
         except BaseException:
             if directory is not None:
                 directory.close()

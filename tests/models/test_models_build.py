@@ -98,7 +98,7 @@ def test_inputs_that_a_model_cannot_take_are_refused_by_name_and_shape(shape: tu
     [
         (lambda shape, classes: nn.Linear(shape[0], classes + 1), r"gives \(2, 4\), where \(2, 3\) is needed"),
         (lambda shape, classes: nn.Linear(9, classes), r"does not fit inputs of shape \(4,\)"),
-        (lambda shape, classes: "net", "no nn.Module but str"),
+        (lambda shape, classes: "net", "no nn.Module with parameters but str"),
         (lambda shape, classes: nn.LSTM(shape[0], classes), "gives tuple"),
         (3.0, "no function"),
     ],

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from offbeat.results.comparison import Comparison, Entry
 from offbeat.results.plots import COLOURS, STYLES, accuracy_figure, mean_and_range, run_figure, save
-from offbeat.results.summary import Row
+from offbeat.simulation.records import Row
 
 
 def entry(algorithm: str, seed: int, curve: Sequence[tuple[float, float]], reason: str = "time") -> Entry:

@@ -5,7 +5,8 @@ from html.parser import HTMLParser
 
 from offbeat.results.comparison import Comparison, Entry
 from offbeat.results.report import findings, report_html
-from offbeat.results.summary import Row, summarise
+from offbeat.results.summary import summarise
+from offbeat.simulation.records import Row
 
 
 def entry(

@@ -48,6 +48,8 @@ def policy_class(name: str) -> type[Policy]:
     found = resolve(name)
     if not (isinstance(found, type) and issubclass(found, Policy)):
         raise InvalidInput(f"algorithm {name!r}: it is not a subclass of offbeat.Policy")
+    if not hasattr(found, "State"):
+        raise InvalidInput(f"algorithm {name!r}: it has no State, a dataclass of what it remembers")
     return found
 
 

@@ -23,6 +23,13 @@ def resolve(reference: str) -> Any:
             raise InvalidInput(f"{reference!r}: there is no module {absent!r} on the Python path.") from error
         # The module exists and failed on an import of its own: only its own words help.
         raise InvalidInput(f"{reference!r}: importing {module_name!r} failed: {error}") from error
+    except Exception as error:
+        raise InvalidInput(f"{reference!r}: importing {module_name!r} failed: {describe(error)}") from error
     if not hasattr(module, attribute):
         raise InvalidInput(f"{reference!r}: module {module_name!r} has no attribute {attribute!r}.")
     return getattr(module, attribute)
+
+
+def describe(error: BaseException) -> str:
+    """An error of the user's code in one line."""
+    return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"

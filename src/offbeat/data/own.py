@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from offbeat.core.errors import InvalidInput
-from offbeat.core.references import resolve
+from offbeat.core.references import describe, resolve
 from offbeat.data.dataset import Dataset, Labels, Samples
 
 
@@ -18,7 +18,7 @@ def load_own(reference: str, seed: int) -> Dataset:
     if not callable(function):
         raise InvalidInput(f"{reference!r} is a {type(function).__name__}: it must be a function of the seed.")
     try:
-        match function(seed):
+        match _called(function, seed):
             case Dataset() as dataset:
                 return dataset
             case (train_x, train_y, test_x, test_y):
@@ -29,6 +29,15 @@ def load_own(reference: str, seed: int) -> Dataset:
                 )
     except InvalidInput as error:
         raise InvalidInput(f"{reference!r}: {error}") from error
+
+
+def _called(function: Any, seed: int) -> Any:
+    try:
+        return function(seed)
+    except InvalidInput:
+        raise
+    except Exception as error:
+        raise InvalidInput(f"calling it with the seed failed: {describe(error)}") from error
 
 
 def _from_arrays(train_x: Any, train_y: Any, test_x: Any, test_y: Any) -> Dataset:

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from offbeat.core.errors import InvalidInput, unknown
-from offbeat.core.references import resolve
+from offbeat.core.references import describe, resolve
 from offbeat.core.streams import stream
 from offbeat.models.networks import cnn, cnn_over, cnn_small, lenet5, logistic, mlp
 
@@ -39,8 +39,10 @@ def build(name: str, input_shape: tuple[int, ...], classes: int, seed: int) -> n
         try:
             module = function(input_shape, classes)
             output = _try_out(module, input_shape)
-        except (RuntimeError, ValueError, IndexError) as error:
-            reason = str(error).partition("\n")[0].rstrip(".")
+        except InvalidInput:
+            raise
+        except Exception as error:  # whatever a user's function raises
+            reason = describe(error).rstrip(".")
             raise InvalidInput(f"model {name!r} does not fit inputs of shape {input_shape}: {reason}.") from error
     if not isinstance(output, torch.Tensor) or output.shape != (2, classes):
         shape = tuple(output.shape) if isinstance(output, torch.Tensor) else type(output).__name__
@@ -52,8 +54,8 @@ def build(name: str, input_shape: tuple[int, ...], classes: int, seed: int) -> n
 
 def _try_out(module: Any, input_shape: tuple[int, ...]) -> Any:
     """What the module makes of two inputs. In evaluation mode, so that running statistics stay as they are."""
-    if not isinstance(module, nn.Module):
-        raise ValueError(f"it is no nn.Module but {type(module).__name__}")
+    if not isinstance(module, nn.Module) or not any(True for _ in module.parameters()):
+        raise ValueError(f"it is no nn.Module with parameters but {type(module).__name__}")
     module.float().eval()
     with torch.no_grad():
         output = module(torch.zeros(2, *input_shape))

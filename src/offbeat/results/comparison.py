@@ -13,7 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from offbeat.core.errors import InvalidInput
-from offbeat.results.summary import Row, time_to
+from offbeat.results.summary import time_to
+from offbeat.simulation.records import Row
 
 BASELINE = "fedavg"
 """Speed-ups are over this algorithm."""
@@ -243,8 +244,7 @@ class Comparison:
 def _check(entries: Sequence[Entry], target: float | None) -> None:
     if not entries:
         raise InvalidInput("there is no finished run to compare")
-    if target is not None and not 0 < target <= 1:
-        raise InvalidInput(f"target = {target}: must be above 0 and at most 1")
+    check_target(target)
     seen = set()
     for entry in entries:
         if (entry.algorithm, entry.seed) in seen:
@@ -252,6 +252,11 @@ def _check(entries: Sequence[Entry], target: float | None) -> None:
                 f"two of the runs are of {entry.algorithm} with seed {entry.seed}: give each algorithm one run per seed"
             )
         seen.add((entry.algorithm, entry.seed))
+
+
+def check_target(target: float | None) -> None:
+    if target is not None and not 0 < target <= 1:
+        raise InvalidInput(f"target = {target}: must be above 0 and at most 1")
 
 
 def _share(part: float, whole: float) -> float:

@@ -25,11 +25,11 @@ from offbeat.core.parameters import Layout, Vector
 from offbeat.results.checkpoint import load_checkpoint, save_checkpoint
 from offbeat.results.comparison import Entry
 from offbeat.results.files import Log, replace_file, write_json
-from offbeat.results.summary import Row
 from offbeat.results.timeline import Timeline
 from offbeat.simulation.engine import Simulation
-from offbeat.simulation.records import Span
+from offbeat.simulation.records import Row, Span
 
+LOGS = {"metrics": "metrics.jsonl", "timeline": "timeline.json"}
 FILES = ("config.toml", "metrics.jsonl", "timeline.json", "model.safetensors", "summary.json")
 
 
@@ -54,8 +54,10 @@ def read_finished(path: Path) -> Finished:
         with (path / "metrics.jsonl").open(encoding="utf-8") as lines:
             rows = [json.loads(line) for line in lines]
         summary = json.loads((path / "summary.json").read_text(encoding="utf-8"))
+        if not rows or not {"algorithm", "label", "seed", "time_to_accuracy"} <= summary.keys():
+            raise ValueError("its summary.json or metrics.jsonl is not complete")
         return Finished(rows=rows, summary=summary, config=(path / "config.toml").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, AttributeError) as error:
         raise InvalidInput(f"{path} does not hold a readable run: {error}") from None
 
 
@@ -67,6 +69,12 @@ def check_may_write(path: Path, overwrite: bool) -> None:
         raise InvalidInput(f"{path} exists and is not a run directory: choose another --out")
     if not overwrite:
         raise InvalidInput(f"{path} holds a run: use --resume to go on with it or --overwrite to replace it")
+
+
+def check_length(path: Path, position: int) -> None:
+    """A log that is shorter than its checkpoint says has lost lines that nothing can bring back."""
+    if not path.is_file() or path.stat().st_size < position:
+        raise InvalidInput(f"{path} has lost lines since the checkpoint: start again with --overwrite")
 
 
 class RunDirectory:
@@ -93,7 +101,7 @@ class RunDirectory:
         different = [section for section in sorted(sections) if mine.get(section) != table.get(section)]
         if different:
             raise InvalidInput(
-                f"{self.path} holds a run of another experiment ({', '.join(different)} differ): choose another --out"
+                f"{self.path} holds a run of another experiment (in {', '.join(different)}): choose another --out"
             )
 
     @property
@@ -117,6 +125,8 @@ class RunDirectory:
         self.path.mkdir(parents=True, exist_ok=True)
         if self._resuming and self._checkpoint.is_file():
             saved = load_checkpoint(self._checkpoint, self.fingerprint, simulation.snapshot_types)
+            for name in ("metrics", "timeline"):
+                check_length(self.path / LOGS[name], saved[name])
             simulation.restore(saved["simulation"])
             self._metrics = Log(self.path / "metrics.jsonl", saved["metrics"])
             self._timeline = Timeline(self.path / "timeline.json", saved["timeline"], saved["orders"])

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from offbeat.results.comparison import Comparison, Entry, Standing, amount, percent, seeds_text
 from offbeat.results.files import replace_file
-from offbeat.results.summary import Row
+from offbeat.simulation.records import Row
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C8C8C")
 """Okabe and Ito's palette, which colour-blind readers can tell apart."""
@@ -91,7 +91,7 @@ def sweep_figure(comparison: Comparison, over: Mapping[str, Sequence[Any]]) -> F
             _times(axes[number], row, place, label)
         axes[number].set_xticks(range(len(ticks[1])), [str(value) for value in ticks[1]])
         axes[number].set_xlabel(paths[-1])
-        axes[number].set_ylim(bottom=0.0)
+    axes[0].set_ylim(bottom=0.0)  # after all panels are drawn, since they share the axis
     axes[0].set_ylabel(f"{target or 'time'} (virtual s)")
     handles = axes[0].get_legend_handles_labels()
     if handles[0]:

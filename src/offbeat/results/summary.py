@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-Row = dict[str, float]
+from offbeat.simulation.records import Row
 
 
 def time_to(rows: Sequence[Row], accuracy: float) -> float | None:

@@ -21,10 +21,9 @@ from offbeat.device.work import Evaluation
 from offbeat.fleet import Fleet
 from offbeat.simulation.executors import Executor
 from offbeat.simulation.queue import EventQueue
-from offbeat.simulation.records import Run, Schedule, Span, Stop
+from offbeat.simulation.records import Row, Run, Schedule, Span, Stop
 from offbeat.simulation.training import LazyTraining
 
-Row = dict[str, float]
 TIMERS_LAST = 1
 """At equal times what devices do comes before what timers do: an upload at the deadline is in time."""
 
@@ -307,6 +306,10 @@ class Simulation:
         self.queue.push(self.fleet.availability.next_change(device, self.now), "toggle", device)
 
     # Evaluation and the end ----------------------------------------------------------------------------------------
+
+    def evaluate(self) -> Row:
+        """How things stand now, for a run that ends before its time."""
+        return self._evaluate(self.now)
 
     def _evaluate(self, at: float) -> Row:
         session, counters = self.session, self.session.counters

@@ -7,6 +7,9 @@ from msgspec import Struct
 
 from offbeat.device.run import LocalRun
 
+Row = dict[str, float]
+"""A line of metrics."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Stop:

@@ -51,8 +51,8 @@ def test_a_sweep_runs_every_combination_and_draws_it(tmp_path: Path) -> None:
     comparison = sweep(small(), over, [0], tmp_path / "out", jobs=2)
     labels = [standing.algorithm for standing in comparison.standings]
     assert len(labels) == 8
-    assert labels[0] == "similarity_weight=1.0, buffer=1, ratio=2.0"
-    assert labels[-1] == "similarity_weight=0.0, buffer=2, ratio=5.0"
+    assert labels[0] == "1.0 / 1 / 2.0"
+    assert labels[-1] == "0.0 / 2 / 5.0"
     assert (tmp_path / "out" / "sweep.png").read_bytes().startswith(b"\x89PNG")
     again = sweep(small(), over, [0], tmp_path / "out", jobs=1, resume=True)
     assert again.csv_text() == comparison.csv_text()

@@ -159,6 +159,7 @@ def sweep(
     with _watched_bars() as watch:
         how = {"jobs": jobs or _free_cores(experiment), "overwrite": overwrite, "resume": resume, "watch": watch}
         comparison = sweep_settings(experiment, settings, chosen, root, target=target, **how)
+    console.print(f"Rows: {' / '.join(settings)}")
     console.print(comparison.rich_table())
     console.print(f"Results in {root}: sweep.png, comparison.csv and a directory for each run")
 

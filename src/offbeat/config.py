@@ -327,13 +327,13 @@ class Experiment(Settings):
         return self._single(merge(changes, {"seed": seed}))
 
     def swept(self, over: Mapping[str, Sequence[Any]], seed: int) -> "list[Experiment]":
-        """The same experiment with every combination of these settings' values."""
+        """The same experiment with every combination of these settings' values, which become its label."""
         experiments = []
         for values in product(*over.values()):
             changes: Table = {"seed": seed}
             for path, value in zip(over, values, strict=True):
                 changes = merge(changes, nested(path, value))
-            label = ", ".join(f"{path.split('.')[-1]}={value}" for path, value in zip(over, values, strict=True))
+            label = " / ".join(str(value) for value in values)
             experiments.append(self._single(merge(changes, {"algorithm": {"label": label}})))
         return experiments
 

@@ -125,7 +125,7 @@ def check_root(root: Path, base: Experiment, *, overwrite: bool, resume: bool) -
 
 def _folder(experiment: Experiment) -> str:
     """A name for the run's directory that every file system takes."""
-    label = re.sub(r"[^\w.=²-]+", "_", experiment.algorithm.title)
+    label = re.sub(r"[^\w.²-]+", "_", experiment.algorithm.title)
     return f"{label}-seed{experiment.seed}"
 
 

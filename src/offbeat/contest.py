@@ -109,7 +109,10 @@ def race(
         RunDirectory(contest.path, contest.experiment.table(), overwrite=overwrite, resume=resume)
     replace_file(root / "config.toml", base.toml().encode())
     with interruption() as asked:
-        return _run_all(contests, jobs, overwrite, resume, watch, asked)
+        try:
+            return _run_all(contests, jobs, overwrite, resume, watch, asked)
+        except Interrupted:
+            raise Interrupted(f"interrupted; everything so far is in {root}: go on with --resume") from None
 
 
 def check_root(root: Path, base: Experiment, *, overwrite: bool, resume: bool) -> None:

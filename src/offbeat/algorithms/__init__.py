@@ -55,10 +55,11 @@ def policy_class(name: str) -> type[Policy]:
 
 def device_rule(name: str) -> DeviceRule:
     """A registered device half, or the user's own as "module:object"."""
+    rule = DEVICE_RULES.get(name)
+    if rule is not None:
+        return rule
     if ":" not in name:
-        if name not in DEVICE_RULES:
-            raise unknown("device rule", name, DEVICE_RULES)
-        return DEVICE_RULES[name]
+        raise unknown("device rule", name, DEVICE_RULES)
     found = resolve(name)
     if not isinstance(found, DeviceRule):
         raise InvalidInput(f"device rule {name!r}: it is not an instance of offbeat.DeviceRule")

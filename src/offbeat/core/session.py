@@ -89,6 +89,8 @@ class Session:
         self._idle = IdleSet(devices, np.flatnonzero(here))
         self._random = stream(seed, "policy")
         self._tickets = 0
+        self._plain_order = (0, training.order(0))
+        """The order without changes at the version it was made for: most policies give that to every device."""
         self._started = False
         self._ticket_of: dict[int, int] = {}
         self._kept: dict[int, Vector] = {}
@@ -114,7 +116,11 @@ class Session:
         return self._idle.sample(count, self._random) if count > 0 else []
 
     def order(self, **changes: Any) -> Order:
-        return self.training.order(self.version, **changes)
+        if changes:
+            return self.training.order(self.version, **changes)
+        if self._plain_order[0] != self.version:
+            self._plain_order = (self.version, self.training.order(self.version))
+        return self._plain_order[1]
 
     # Events -------------------------------------------------------------------------------------------------------
 

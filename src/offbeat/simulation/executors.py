@@ -1,5 +1,5 @@
 """Executors: who computes a batch of local training. All give the same numbers, bit for bit where jobs are trained
-one by one, and within float tolerance (about 1e-4 relative after some epochs) where clients are stacked.
+one by one, and within float tolerance (about 1e-5 relative per epoch) where clients are stacked.
 """
 
 from collections.abc import Sequence

@@ -363,13 +363,13 @@ def merge(table: Mapping[str, Any], changes: Mapping[str, Any]) -> Table:
 
 def _compatible(section: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Table:
     """What of an old table still makes sense beside a new one: settings of a thing that is exchanged go with it."""
-    kept = dict(old)
-    for key, kinds in (("name", DATASETS), ("partition", PARTITIONS)) if section == "data" else (("name", {}),):
-        if key in new and key in old and new[key] != old[key]:
-            fields = kinds[old[key]].model_fields if old[key] in kinds else {}
-            gone = set(fields) - {"devices"} if section == "data" else set(old)
-            kept = {name: value for name, value in kept.items() if name not in gone}
-    return kept
+    if section != "data":
+        return dict(old) if new.get("name", old.get("name")) == old.get("name") else {}
+    gone: set[str] = set()
+    for key, kinds in (("name", DATASETS), ("partition", PARTITIONS)):
+        if old.get(key) in kinds and new.get(key, old[key]) != old[key]:
+            gone |= kinds[old[key]].model_fields.keys() - {"devices"}
+    return {name: value for name, value in old.items() if name not in gone}
 
 
 def read_toml(path: Path) -> Table:

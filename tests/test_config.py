@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from offbeat.config import Experiment, parse_changes
+from offbeat.config import Experiment
 from offbeat.core.errors import InvalidInput
+from offbeat.tables import parse_changes
 
 README = """
 seed = 0

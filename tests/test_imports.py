@@ -17,6 +17,7 @@ LAYERS = [
     "data",
     "simulation",
     "results",
+    "tables",
     "config",
     "experiment",
     "contest",

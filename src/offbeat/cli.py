@@ -149,8 +149,8 @@ def sweep(
     The last setting becomes the horizontal axis, the one before it the lines, the one before that the panels of
     `sweep.png`; `comparison.csv` has the numbers.
     """
-    from offbeat.config import parse_values
     from offbeat.contest import sweep as sweep_settings
+    from offbeat.tables import parse_values
 
     experiment = _load(file, changes)
     settings = experiment.sweep if not over else dict(parse_values(each) for each in over)

@@ -11,7 +11,7 @@ from pathlib import Path
 from queue import Empty
 from typing import Any
 
-from offbeat.config import Experiment, read_toml
+from offbeat.config import Experiment
 from offbeat.core.errors import InvalidInput
 from offbeat.experiment import Interrupted, interruption, run
 from offbeat.results.comparison import Comparison, Entry, check_target
@@ -20,6 +20,7 @@ from offbeat.results.files import replace_file
 from offbeat.results.plots import accuracy_figure, save, sweep_figure
 from offbeat.results.report import report_html
 from offbeat.simulation.records import Row
+from offbeat.tables import read_toml
 
 POLL_SECONDS = 0.1
 

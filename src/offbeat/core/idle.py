@@ -41,12 +41,12 @@ class IdleSet:
             self._places[last] = place
         self._places[device] = _ABSENT
 
-    def sample(self, count: int, random: np.random.Generator) -> list[int]:
+    def sample(self, count: int, generator: np.random.Generator) -> list[int]:
         """Up to `count` distinct members, uniformly; none is removed."""
         size = len(self._items)
         if count == 1 and size:  # by far the most common, and three times as fast as an exactly uniform integer
-            return [self._items[int(random.random() * size)]]
-        chosen = random.choice(size, size=min(count, size), replace=False) if size else ()
+            return [self._items[int(generator.random() * size)]]
+        chosen = generator.choice(size, size=min(count, size), replace=False) if size else ()
         return [self._items[int(place)] for place in chosen]
 
     def members(self) -> npt.NDArray[np.int32]:

@@ -1,0 +1,125 @@
+"""Nested tables, as an experiment file has them: read, changed, checked, and every mistake told in one sentence."""
+
+import difflib
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+
+from offbeat.core.errors import InvalidInput
+from offbeat.core.settings import Settings
+from offbeat.data import DATASETS, PARTITIONS
+
+Table = dict[str, Any]
+S = TypeVar("S", bound=Settings)
+
+
+def checked(kind: type[S], section: str, table: Mapping[str, Any], also: Iterable[str] = ()) -> S:
+    """The settings of this kind, or InvalidInput with one sentence about the first mistake.
+
+    `also` are keys that the table may have beside those of this kind.
+    """
+    try:
+        return kind(**table)
+    except ValidationError as error:
+        raise InvalidInput(explain(error, section, [*kind.model_fields, *sorted(also)])) from None
+
+
+def explain(error: ValidationError, section: str, known: Sequence[str] = ()) -> str:
+    """The first mistake in one sentence: the key, the value, what is allowed."""
+    first = error.errors()[0]
+    path = [str(part) for part in first["loc"] if not str(part).startswith(("function-", "constrained-"))]
+    key = ".".join([section, *path] if section else path)
+    match first["type"]:
+        case "extra_forbidden":
+            near = difflib.get_close_matches(path[-1], list(known), n=1, cutoff=0.5)
+            hint = f"did you mean {near[0]!r}?" if near else f"allowed: {', '.join(known)}"
+            return f"unknown key {key!r}: {hint}"
+        case "missing":
+            return f"{key} is missing"
+        case "value_error":
+            return f"{key}: {first['ctx']['error']}" if key else str(first["ctx"]["error"])
+    if first["type"] == "model_type":
+        return f"{key} = {first['input']!r}: must be a table"
+    message = first["msg"].replace("Input should be a valid", "must be a valid").replace("Input should be", "must be")
+    return f"{key} = {first['input']!r}: {message}"
+
+
+def merge(table: Mapping[str, Any], changes: Mapping[str, Any]) -> Table:
+    """Nested tables with changes; a table whose `name` changes starts anew."""
+    merged = dict(table)
+    for key, value in changes.items():
+        old = merged.get(key)
+        if isinstance(value, Mapping) and isinstance(old, Mapping):
+            merged[key] = merge(_compatible(key, old, value), value)
+        else:
+            merged[key] = value
+    return merged
+
+
+def _compatible(section: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Table:
+    """What of an old table still makes sense beside a new one: settings of a thing that is exchanged go with it."""
+    if section != "data":
+        return dict(old) if new.get("name", old.get("name")) == old.get("name") else {}
+    gone: set[str] = set()
+    for key, kinds in (("name", DATASETS), ("partition", PARTITIONS)):
+        if old.get(key) in kinds and new.get(key, old[key]) != old[key]:
+            gone |= kinds[old[key]].model_fields.keys() - {"devices"}
+    return {name: value for name, value in old.items() if name not in gone}
+
+
+def read_toml(path: Path) -> Table:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
+    except FileNotFoundError:
+        raise InvalidInput(f"there is no experiment file {path}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"{path} cannot be read: {error}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise InvalidInput(f"{path} is not valid TOML: {error}") from None
+
+
+def parse_changes(changes: Iterable[str]) -> Table:
+    """Nested tables from "table.key=value"; a value that is not TOML is a string.
+
+    >>> parse_changes(["fleet.ratio=110", "algorithm.name=fedbuff", "algorithm.buffer=5"])
+    {'fleet': {'ratio': 110}, 'algorithm': {'name': 'fedbuff', 'buffer': 5}}
+    """
+    table: Table = {}
+    for change in changes:
+        path, equals, text = change.partition("=")
+        if not equals or not all(part.strip() for part in path.split(".")):
+            raise InvalidInput(f"--set {change!r}: write it as table.key=value, for instance fleet.ratio=110")
+        try:
+            value = tomllib.loads(f"value = {text}")["value"]
+        except tomllib.TOMLDecodeError:
+            value = text.strip()
+        if "\n" in text:
+            raise InvalidInput(f"--set {change!r}: one change at a time")
+        table = merge(table, nested(path, value))
+    return table
+
+
+def parse_values(text: str) -> tuple[str, list[Any]]:
+    """A setting and its values.
+
+    >>> parse_values("algorithm.staleness_limit=1.0,inf")
+    ('algorithm.staleness_limit', [1.0, inf])
+    """
+    path, _, values = text.partition("=")
+    changes = [parse_changes([f"value={value}"])["value"] for value in values.split(",")]
+    if not path.strip() or not values.strip():
+        raise InvalidInput(f"--over {text!r}: write it as table.key=value,value, for instance fleet.ratio=5,110")
+    return path.strip(), changes
+
+
+def nested(path: str, value: Any) -> Table:
+    """
+    >>> nested("fleet.ratio", 5)
+    {'fleet': {'ratio': 5}}
+    """
+    for part in reversed(path.split(".")):
+        value = {part.strip(): value}
+    return dict(value)

@@ -197,8 +197,8 @@ class Port(Seafl2):
 def cosine(one: Vector, other: Vector) -> float:
     """The cosine of the angle between two vectors; 1 if one of them is zero.
 
-    >>> cosine(np.float32([1, 0]), np.float32([1, 1])) ** 2, cosine(np.float32([1, 0]), np.float32([0, 0]))
-    (0.5000000000000001, 1.0)
+    >>> round(cosine(np.float32([3, 4]), np.float32([4, 3])), 6), cosine(np.float32([1, 0]), np.float32([0, 0]))
+    (0.96, 1.0)
     """
     first, second = one.astype(np.float64), other.astype(np.float64)
     lengths = float(np.linalg.norm(first) * np.linalg.norm(second))

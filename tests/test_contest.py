@@ -1,8 +1,12 @@
 """Comparisons and sweeps: variants, labels, files, and what happens when they are stopped."""
 
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from offbeat import compare, run
@@ -89,3 +93,23 @@ def test_a_comparison_is_checked_before_anything_runs(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="did you mean 'fedavg'"):
         small(compare={"fedavgg": {"algorithm": {"cohort": 3}}})
     assert not (tmp_path / "out").exists()
+
+
+def test_the_processes_of_a_killed_comparison_end_and_it_can_be_resumed(tmp_path: Path) -> None:
+    execution = {"executor": "sequential", "checkpoint_seconds": 0.2}
+    experiment = small(stop={"time": 1500.0}, execution=execution)
+    whole = compare(experiment, ["seafl"], [0, 1], tmp_path / "whole", jobs=2)
+    (tmp_path / "e.toml").write_text(experiment.toml())
+    script = "import sys; from offbeat.cli import main; sys.argv[0] = 'offbeat'; main()"
+    words = ["compare", "e.toml", "--algorithms", "seafl", "--seeds", "2", "--jobs", "2", "--out", "cut"]
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "cwd": tmp_path}
+    process = subprocess.Popen([sys.executable, "-c", script, *words], **quiet)  # type: ignore[call-overload]
+    while process.poll() is None and not list((tmp_path / "cut").glob("*/checkpoint/latest.safetensors")):
+        time.sleep(0.02)
+    children = psutil.Process(process.pid).children(recursive=True)
+    process.kill()
+    process.wait()
+    assert children
+    assert not psutil.wait_procs(children, timeout=60)[1], "a child of the killed comparison lives on"
+    resumed = compare(experiment, ["seafl"], [0, 1], tmp_path / "cut", jobs=2, resume=True)
+    assert [entry.rows for entry in resumed.entries] == [entry.rows for entry in whole.entries]

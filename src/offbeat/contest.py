@@ -4,6 +4,7 @@ import multiprocessing
 import os
 import re
 import signal
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass
@@ -176,7 +177,8 @@ def _pass_on(progress: Any, contests: Sequence[Contest], watch: Report | None) -
 
 def _adopt(progress: Any, stop: Any) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent tells us when to stop
-    _shared.update(progress=progress, stop=_Stop(stop))
+    _shared.update(progress=progress, stop=_Stop(stop), busy=threading.Lock())
+    threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
 class _Stop:
@@ -184,10 +186,20 @@ class _Stop:
 
     def __init__(self, event: Any) -> None:
         self._event = event
-        self._parent = os.getppid()
+        self.orphaned = False
 
     def is_set(self) -> bool:
-        return os.getppid() != self._parent or bool(self._event.is_set())
+        return self.orphaned or bool(self._event.is_set())
+
+
+def _end_with_parent() -> None:
+    """Wait for the parent's end, let a run that is under way leave its checkpoint, and go."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    _shared["stop"].orphaned = True
+    with _shared["busy"]:
+        os._exit(1)
 
 
 def _run_one(number: int, contest: Contest, overwrite: bool, resume: bool) -> tuple[list[Row], dict[str, Any]]:
@@ -201,13 +213,14 @@ def _run_one(number: int, contest: Contest, overwrite: bool, resume: bool) -> tu
             told = fraction
             _shared["progress"].put((number, fraction, row))
 
-    result = run(
-        contest.experiment,
-        contest.path,
-        overwrite=overwrite,
-        resume=resume,
-        watch=watch,
-        interrupted=_shared["stop"],
-    )
+    with _shared["busy"]:
+        result = run(
+            contest.experiment,
+            contest.path,
+            overwrite=overwrite,
+            resume=resume,
+            watch=watch,
+            interrupted=_shared["stop"],
+        )
     _shared["progress"].put((number, 1.0, result.rows[-1]))
     return result.rows, result.summary

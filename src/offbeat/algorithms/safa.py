@@ -1,7 +1,7 @@
 """SAFA: semi-asynchronous rounds with a cache of every device's model.
 
 Wu, He, Lin, Mao, Maple, Jarvis: *SAFA: A Semi-Asynchronous Protocol for Fast Federated Learning with Low Overhead*,
-IEEE Trans. Computers 2021, Algorithms 1 and 2, as its authors' code does it.
+IEEE Trans. Computers 2021, Algorithms 1 and 2, after a restatement of its authors' code, which we did not have.
 
 | paper | here |
 |---|---|

@@ -2,7 +2,7 @@
 
 Islam, Panta, Xu, Yuan, Chen, Tzeng: *SEAFL: Enhancing Efficiency in Semi-Asynchronous Federated Learning through
 Adaptive Aggregation and Selective Training*, Algorithms 1 and 2, Eq. (4)-(8). Su, Li: *How Asynchronous can Federated
-Learning Be?* (PORT), IWQoS 2022, as in its authors' framework.
+Learning Be?* (PORT), IWQoS 2022, after a restatement of its authors' code, which we did not have.
 
 | paper | here |
 |---|---|

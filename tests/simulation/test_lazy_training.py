@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from offbeat.core.effects import Assignment
 from offbeat.core.messages import Order, Outcome, Plain
 from offbeat.core.parameters import Vector
-from offbeat.core.policy import DeviceRule, Fresh, Memory, Probe
+from offbeat.core.policy import DeviceRule, Fresh, Memory, Probe, Remembered
 from offbeat.core.snapshot import decode, encode
 from offbeat.device.work import Evaluation, Job, Work
 from offbeat.simulation.training import Deferred, LazyTraining
@@ -66,10 +66,10 @@ class Counting(Merging):
         memory["merges"] = self.merges(memory) + 1
         return super().merge(local, fresh, base, order, memory, probe)
 
-    def extras(self, order: Order, memory: Memory) -> Mapping[str, Plain]:
+    def extras(self, order: Order, before: Remembered, memory: Remembered) -> Mapping[str, Plain]:
         return {"merges": self.merges(memory)}
 
-    def merges(self, memory: Memory) -> int:
+    def merges(self, memory: Remembered) -> int:
         count = memory.get("merges", 0)
         assert isinstance(count, int)
         return count

@@ -1,5 +1,7 @@
 """The algorithms: one file per family, server and device half together. A new one is a file and a line here."""
 
+from offbeat.algorithms.fedasmu import FedASMU, FedSSMU
+from offbeat.algorithms.fedasmu_device import FreshModelRule
 from offbeat.algorithms.fedasync import FedAsync
 from offbeat.algorithms.fedavg import FedAvg
 from offbeat.algorithms.fedbuff import FedBuff
@@ -12,9 +14,11 @@ from offbeat.core.references import resolve
 __all__ = [
     "DEVICE_RULES",
     "POLICIES",
+    "FedASMU",
     "FedAsync",
     "FedAvg",
     "FedBuff",
+    "FedSSMU",
     "Port",
     "Safa",
     "Seafl",
@@ -27,6 +31,8 @@ POLICIES: dict[str, type[Policy]] = {
     "fedavg": FedAvg,
     "fedasync": FedAsync,
     "fedbuff": FedBuff,
+    "fedasmu": FedASMU,
+    "fedssmu": FedSSMU,
     "seafl": Seafl,
     "seafl2": Seafl2,
     "port": Port,
@@ -35,6 +41,7 @@ POLICIES: dict[str, type[Policy]] = {
 
 DEVICE_RULES: dict[str, DeviceRule] = {
     "plain": DeviceRule(),
+    "fedasmu": FreshModelRule(),
 }
 """The device halves, by the name that orders carry."""
 

@@ -121,6 +121,11 @@ def frozen(vector: npt.ArrayLike) -> Vector:
     return array
 
 
+def dot(one: Vector, other: Vector) -> float:
+    """The inner product, in float64."""
+    return float(one.astype(np.float64) @ other.astype(np.float64))
+
+
 def weighted_mean(vectors: Sequence[Vector], weights: Sequence[float]) -> Vector:
     """sum w_k x_k / sum w_k, accumulated in float64.
 

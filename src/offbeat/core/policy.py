@@ -7,6 +7,7 @@ session before it goes on, so that after `yield Commit(...)` the view shows the 
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from typing import Any, ClassVar, Protocol
 
+import numpy as np
 from msgspec import Struct
 
 from offbeat.core.actions import Action
@@ -56,6 +57,11 @@ class View(Protocol):
         ...
 
     @property
+    def random(self) -> np.random.Generator:
+        """The policy's own stream of random numbers."""
+        ...
+
+    @property
     def in_flight(self) -> Mapping[int, InFlight]:
         """Orders at work, by ticket, oldest first."""
         ...
@@ -76,6 +82,8 @@ class Policy(Settings):
 
     State: ClassVar[type[Any]]
     """Made of plain values, arrays, lists, dicts and the messages of `core.messages`, so that it can be snapshot."""
+    Records: ClassVar[tuple[type[Any], ...]] = ()
+    """Dataclasses of its own that the state holds."""
 
     def init(self, view: View) -> Any:
         """The state before anything happened."""
@@ -144,6 +152,6 @@ class DeviceRule:
         """The model to go on with when a newer one has come."""
         return local
 
-    def extras(self, order: Order, memory: Memory) -> Mapping[str, Plain]:
-        """What the upload says beside the parameters."""
+    def extras(self, order: Order, before: Remembered, memory: Remembered) -> Mapping[str, Plain]:
+        """What the upload says beside the parameters; `before` is the memory as it was when the run began."""
         return {}

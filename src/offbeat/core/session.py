@@ -87,7 +87,7 @@ class Session:
         here = np.ones(devices, dtype=bool) if present is None else present
         self._states = bytearray(np.where(here, IDLE, AWAY).astype(np.uint8))
         self._idle = IdleSet(devices, np.flatnonzero(here))
-        self._random = stream(seed, "policy")
+        self.random = stream(seed, "policy")
         self._tickets = 0
         self._plain_order = (0, training.order(0))
         """The order without changes at the version it was made for: most policies give that to every device."""
@@ -113,7 +113,7 @@ class Session:
         return self._samples.item(device)
 
     def pick(self, count: int) -> list[int]:
-        return self._idle.sample(count, self._random) if count > 0 else []
+        return self._idle.sample(count, self.random) if count > 0 else []
 
     def order(self, **changes: Any) -> Order:
         if changes:
@@ -354,7 +354,7 @@ class Session:
         return saved | {
             "idle": self._idle.members(),
             "states": np.frombuffer(bytes(self._states), dtype=np.uint8),
-            "random": self._random.bit_generator.state,
+            "random": self.random.bit_generator.state,
             "tickets": self._tickets,
             "started": self._started,
             "kept": dict(self._kept),
@@ -376,7 +376,7 @@ class Session:
                 self._references[version] = self._references.get(version, 0) + 1
         self._idle = IdleSet(self.devices, saved["idle"])
         self._states = bytearray(saved["states"])
-        self._random.bit_generator.state = saved["random"]
+        self.random.bit_generator.state = saved["random"]
         self._tickets = saved["tickets"]
         self._started = saved["started"]
         self.journal.lines = deque(saved["journal"], maxlen=JOURNAL_LINES)
@@ -384,7 +384,7 @@ class Session:
     @property
     def snapshot_types(self) -> tuple[type[Any], ...]:
         """The dataclasses that a snapshot holds beside the messages."""
-        return (Flight, Counters, self.policy.State)
+        return (Flight, Counters, self.policy.State, *self.policy.Records)
 
     def copied(self) -> dict[str, Any]:
         """A snapshot that shares nothing with this session: for tests and for replays."""

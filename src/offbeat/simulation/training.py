@@ -164,7 +164,7 @@ class LazyTraining:
         while not trajectory.complete:
             self._perform(self._batch(trajectory))
         work, rule = trajectory.work, device_rule(trajectory.order.rule)
-        extras = rule.extras(trajectory.order, trajectory.memory)
+        extras = rule.extras(trajectory.order, trajectory.remembered, trajectory.memory)
         trajectory.outcome = Outcome(parameters=work.parameters, loss=work.loss, extras=extras)
         if self._remembering.pop(trajectory.ticket, None) is not None:
             self.memories[trajectory.device] = trajectory.memory

@@ -1,0 +1,197 @@
+"""When a device asks for the fresh model: FedASMU's slot selection (sec. 4.3.1), Eq. (7) and (8).
+
+A slot l in 1..E means: ask before epoch l. For a device's first merge the server's meta model proposes it, an LSTM with
+a fully connected layer that decides before each epoch, "ask now" or "not yet". After that the device moves its slot by
+its own Q table. Both choose epsilon-greedily.
+
+    P(l)      = p_l (1 - p_{l-1}) ... (1 - p_1),  P(E) the rest: a device asks once, at the latest before epoch E
+    b         <- (1 - rho) b + rho R
+    theta     <- theta + eta_RL grad log P(l*) (R - b)                                                            (7)
+    H(l, a)   <- H(l, a) + phi (R + psi max_a' H(l', a') - H(l, a)),   l' = l + a within 1..E                     (8)
+
+The paper does not give the LSTM's size, input or start. Here it has `HIDDEN` cells and is fed its last decision: 1
+before the first epoch, and 0 from then on, since the first "ask now" ends it. Untrained it favours the middle: before
+the first epoch there is hardly ever a newer model, so a device that began there would never be rewarded and never move.
+The gradient is written out (no torch in the algorithms) and a test checks it against autograd.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import floor
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from offbeat.core.parameters import Vector
+
+HIDDEN = 8
+MOVES = (0, 1, -1)
+"""Stay, add, minus. Staying comes first, so that a device with nothing to prefer stays."""
+
+PRETRAINING_RATE = 0.05
+
+Floats = npt.NDArray[np.float64]
+
+
+def middle(epochs: int) -> int:
+    """The slot that cuts the epochs in halves, the shorter first.
+
+    >>> [middle(epochs) for epochs in (1, 2, 4, 5)]
+    [1, 2, 3, 3]
+    """
+    return epochs // 2 + 1
+
+
+def habit(epochs: int) -> Floats:
+    """The log odds of asking before epoch 1..E-1 that make the slots' weights rise to the middle and fall from there.
+
+    >>> [round(float(odds), 3) for odds in habit(4)]  # weights 1 2 3 2: odds 1 / 7, 2 / 5, 3 / 2
+    [-1.946, -0.916, 0.405]
+    """
+    weights = epochs - abs(np.arange(1.0, epochs + 1) - middle(epochs))
+    weights -= weights.min() - 1.0
+    later: Floats = weights.sum() - weights.cumsum()
+    return np.log(weights[:-1] / later[:-1])
+
+
+@dataclass(frozen=True)
+class MetaModel:
+    """The LSTM as a function of its flat parameters theta."""
+
+    epochs: int
+
+    SHAPES: ClassVar = {
+        "from_input": (4 * HIDDEN,),
+        "from_hidden": (4 * HIDDEN, HIDDEN),
+        "bias": (4 * HIDDEN,),
+        "out": (HIDDEN,),
+        "out_bias": (1,),
+    }
+    """Rows of four gates, in the order input, forget, cell, output."""
+
+    @classmethod
+    def parts(cls, theta: Floats) -> dict[str, Floats]:
+        """Named views into a flat vector."""
+        ends = np.cumsum([np.prod(shape) for shape in cls.SHAPES.values()])
+        pieces = np.split(theta, ends[:-1])
+        return {name: piece.reshape(cls.SHAPES[name]) for name, piece in zip(cls.SHAPES, pieces, strict=True)}
+
+    @classmethod
+    def initial(cls, random: np.random.Generator) -> Floats:
+        size = int(sum(np.prod(shape) for shape in cls.SHAPES.values()))
+        bound = HIDDEN**-0.5
+        return random.uniform(-bound, bound, size)
+
+    def probabilities(self, theta: Floats) -> Floats:
+        """P(l) for l = 1..E."""
+        asks = np.append(self._asks(theta)[0], 1.0)
+        not_before: Floats = np.cumprod(np.append(1.0, 1.0 - asks[:-1]))
+        return asks * not_before
+
+    def choose(self, theta: Floats, epsilon: float, random: np.random.Generator) -> int:
+        """The most probable slot or, with probability epsilon, any."""
+        if random.random() < epsilon:
+            return int(random.integers(1, self.epochs + 1))
+        return int(np.argmax(self.probabilities(theta))) + 1
+
+    def score(self, theta: Floats, slot: int) -> Floats:
+        """The gradient of log P(slot) with respect to theta, by going back through time."""
+        asks, steps = self._asks(theta)
+        part, gradient = self.parts(theta), np.zeros_like(theta)
+        into = self.parts(gradient)
+        hidden_error, cell_error = np.zeros(HIDDEN), np.zeros(HIDDEN)
+        for epoch in range(min(slot, self.epochs - 1), 0, -1):
+            fed, before, cell_before, (enter, forget, new, leave), cell = steps[epoch - 1]
+            error = (1.0 if epoch == slot else 0.0) - asks[epoch - 1]
+            squashed = np.tanh(cell)
+            into["out"] += error * leave * squashed
+            into["out_bias"] += error
+            hidden_error = hidden_error + error * part["out"]
+            cell_error = cell_error + hidden_error * leave * (1.0 - squashed**2)
+            gates = np.concatenate(
+                [
+                    cell_error * new * enter * (1.0 - enter),
+                    cell_error * cell_before * forget * (1.0 - forget),
+                    cell_error * enter * (1.0 - new**2),
+                    hidden_error * squashed * leave * (1.0 - leave),
+                ]
+            )
+            into["from_input"] += gates * fed
+            into["from_hidden"] += np.outer(gates, before)
+            into["bias"] += gates
+            hidden_error = part["from_hidden"].T @ gates
+            cell_error = cell_error * forget
+        return gradient
+
+    def _asks(self, theta: Floats) -> tuple[Floats, list[tuple[float, Floats, Floats, list[Floats], Floats]]]:
+        """p_l for l = 1..E-1, and what each step was made of. Before epoch E there is nothing left to decide."""
+        part, steps, usual = self.parts(theta), [], habit(self.epochs)
+        hidden, cell, asks = np.zeros(HIDDEN), np.zeros(HIDDEN), np.zeros(self.epochs - 1)
+        for epoch in range(1, self.epochs):
+            before, cell_before, fed = hidden, cell, float(epoch == 1)
+            sums = part["from_input"] * fed + part["from_hidden"] @ hidden + part["bias"]
+            enter, forget, new, leave = np.split(sums, 4)
+            enter, forget, new, leave = sigmoid(enter), sigmoid(forget), np.tanh(new), sigmoid(leave)
+            cell = forget * cell + enter * new
+            hidden = leave * np.tanh(cell)
+            steps.append((fed, before, cell_before, [enter, forget, new, leave], cell))
+            asks[epoch - 1] = sigmoid(part["out"] @ hidden + part["out_bias"] + usual[epoch - 1])[0]
+        return asks, steps
+
+
+def sigmoid(x: Floats) -> Floats:
+    return 1.0 / (1.0 + np.exp(-x))
+
+
+@dataclass
+class MetaLearner:
+    """The meta model's parameters and its baseline, learning by REINFORCE."""
+
+    theta: Floats
+    baseline: float = 0.0
+
+    def learn(self, model: MetaModel, slot: int, reward: float, *, rate: float, memory: float) -> None:
+        """Eq. (7); the baseline takes in the reward first, as in lines 14 and 15 of Algorithm 2."""
+        self.baseline = (1.0 - memory) * self.baseline + memory * reward
+        self.theta = self.theta + rate * model.score(self.theta, slot) * (reward - self.baseline)
+
+    def pretrain(self, model: MetaModel, history: Sequence[float], steps: int, random: np.random.Generator) -> None:
+        """Learn from the mean reward of each slot in an earlier run, before the first device is ordered.
+
+        The rewards are standardised: whether the model learns must not depend on the scale of an experiment's loss.
+        """
+        rewards = np.asarray(history) - np.mean(history)
+        rewards /= rewards.std() or 1.0
+        for _ in range(steps):
+            slot = int(random.choice(model.epochs, p=model.probabilities(self.theta))) + 1
+            self.theta = self.theta + PRETRAINING_RATE * model.score(self.theta, slot) * rewards[slot - 1]
+
+
+def no_table(epochs: int) -> Vector:
+    """H before the first reward: a row for each slot, a column for each of `MOVES`."""
+    return np.zeros((epochs, len(MOVES)), dtype=np.float32)
+
+
+def next_move(table: Vector, slot: int, epsilon: float, draw: float) -> int:
+    """Which of `MOVES` to take from a slot. `draw` in [0, 1) is the luck: below epsilon it also selects the move.
+
+    >>> next_move(no_table(5), 3, epsilon=0.1, draw=0.5), next_move(no_table(5), 3, epsilon=0.3, draw=0.29)
+    (0, 2)
+    """
+    if draw < epsilon:
+        return min(floor(draw / epsilon * len(MOVES)), len(MOVES) - 1)
+    return int(np.argmax(table[slot - 1]))
+
+
+def moved(slot: int, move: int, epochs: int) -> int:
+    """The slot after a move, within 1..E."""
+    return min(max(slot + MOVES[move], 1), epochs)
+
+
+def learned(table: Vector, slot: int, move: int, reward: float, *, rate: float, discount: float) -> Vector:
+    """Eq. (8): the table after a move from this slot was rewarded."""
+    following = moved(slot, move, len(table))
+    changed = table.copy()
+    changed[slot - 1, move] += rate * (reward + discount * table[following - 1].max() - table[slot - 1, move])
+    return changed

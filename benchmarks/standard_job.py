@@ -1,6 +1,7 @@
 """Training speed on the standard job, as ratios to a hand-written PyTorch loop measured in the same run.
 
-100 devices x 600 samples of 1x28x28, batch 32, 1 epoch, 10 devices a round, 20 rounds. Run it on an idle machine:
+100 devices x 600 samples of 1x28x28, batch 32, 1 epoch, 10 devices a round, 20 rounds. FedASMU beside FedAsync does the
+same, and again in 5 epochs, where devices really merge fresh models in mid-training. Run it on an idle machine:
 
     python benchmarks/standard_job.py [--rounds 20] [--repeats 5]
 """
@@ -14,7 +15,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from offbeat.algorithms import FedAvg, FedBuff
+from offbeat.algorithms import FedASMU, FedAsync, FedAvg, FedBuff
 from offbeat.core.messages import Training
 from offbeat.core.policy import Policy
 from offbeat.core.session import Session
@@ -32,6 +33,9 @@ RATIOS = [
     ("lenet5 fedavg, 2 workers", "lenet5 by hand", 1.70),
     ("lenet5 fedbuff", "lenet5 fedavg", 0.90),
     ("mlp fedavg", "mlp by hand", 4.00),
+    ("lenet5 fedasmu", "lenet5 fedasync", 0.85),
+    ("lenet5 fedasmu, 5 epochs", "lenet5 fedasync, 5 epochs", 0.85),
+    ("lenet5 fedasmu, 5 epochs, 2 workers", "lenet5 fedasync, 5 epochs, 2 workers", 0.85),
 ]
 """What we want to reach."""
 
@@ -67,7 +71,9 @@ def by_hand(model_name: str, dataset: Dataset, rounds: int) -> float:
     return rounds * COHORT / (time.perf_counter() - start)
 
 
-def with_offbeat(policy: Policy, model_name: str, dataset: Dataset, executor: TorchExecutor, rounds: int) -> float:
+def with_offbeat(
+    policy: Policy, model_name: str, dataset: Dataset, executor: TorchExecutor, rounds: int, epochs: int = 1
+) -> float:
     """Updates per second of the simulator, events and aggregation included."""
     network = build(model_name, dataset.input_shape, dataset.classes, 0)
     samples = np.full(DEVICES, SAMPLES)
@@ -78,7 +84,7 @@ def with_offbeat(policy: Policy, model_name: str, dataset: Dataset, executor: To
         parameters=vector_of(network),
         layout=layout,
         samples=samples,
-        training=Training(epochs=1, batch_size=BATCH, learning_rate=RATE),
+        training=Training(epochs=epochs, batch_size=BATCH, learning_rate=RATE),
     )
     fleet = Fleet.build(workload, RatioFleet(ratio=5.0))
     simulation = Simulation(session, fleet, executor, stop=Stop(updates=rounds * COHORT))
@@ -109,9 +115,14 @@ def main() -> None:
         return torch_executor(dataset, partition, model=model, seed=0, arithmetic="auto", workers=workers)
 
     fedavg, fedbuff = FedAvg(cohort=COHORT), FedBuff(buffer=COHORT, concurrency=2 * COHORT)
+    fedasync, fedasmu = FedAsync(concurrency=COHORT, prox=0.0), FedASMU(cohort=COHORT, period=5.0)
     lenet, lenet_pool, mlp = executor("lenet5", 0), executor("lenet5", 2), executor("mlp", 0)
     rounds = options.rounds
     with_offbeat(fedavg, "lenet5", dataset, lenet_pool, 1)  # the workers have started
+
+    def timely(policy: Policy, executor: TorchExecutor, epochs: int) -> Callable[[], float]:
+        return lambda: with_offbeat(policy, "lenet5", dataset, executor, max(1, rounds // epochs), epochs)
+
     rates = measure(
         {
             "lenet5 by hand": lambda: by_hand("lenet5", dataset, rounds),
@@ -120,14 +131,20 @@ def main() -> None:
             "lenet5 fedavg, 2 workers": lambda: with_offbeat(fedavg, "lenet5", dataset, lenet_pool, rounds),
             "mlp by hand": lambda: by_hand("mlp", dataset, rounds),
             "mlp fedavg": lambda: with_offbeat(fedavg, "mlp", dataset, mlp, rounds),
+            "lenet5 fedasync": timely(fedasync, lenet, 1),
+            "lenet5 fedasmu": timely(fedasmu, lenet, 1),
+            "lenet5 fedasync, 5 epochs": timely(fedasync, lenet, 5),
+            "lenet5 fedasmu, 5 epochs": timely(fedasmu, lenet, 5),
+            "lenet5 fedasync, 5 epochs, 2 workers": timely(fedasync, lenet_pool, 5),
+            "lenet5 fedasmu, 5 epochs, 2 workers": timely(fedasmu, lenet_pool, 5),
         },
         options.repeats,
     )
     lenet_pool.close()
     for name, rate in rates.items():
-        print(f"{name:28} {rate:8.1f} updates/s")
+        print(f"{name:38} {rate:8.1f} updates/s")
     for over, under, wanted in RATIOS:
-        print(f"{over + ' / ' + under:44} {rates[over] / rates[under]:.2f}  (>= {wanted:.2f})")
+        print(f"{over + ' / ' + under:76} {rates[over] / rates[under]:.2f}  (>= {wanted:.2f})")
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ LAYERS = [
     "tables",
     "config",
     "experiment",
+    "pretrain",
     "contest",
     "testing",
     "cli",

@@ -165,6 +165,26 @@ def sweep(
 
 
 @app.command()
+def pretrain(file: ExperimentFile, changes: Changes = None) -> None:
+    """Measure what FedASMU's slots are worth, as a history to pre-train its meta model on.
+
+    Runs the experiment with devices that ask at random times and prints the line to add to its `[algorithm]` table. Use
+    another seed than the one you want to report, for instance `--set seed=100`.
+    """
+    from offbeat.pretrain import measure_slots
+
+    experiment = _load(file, changes)
+    with _bars() as bars:
+        bar = bars.add_task("random slots", total=1.0, note="")
+        records = measure_slots(experiment, lambda fraction, _: bars.update(bar, completed=fraction))
+    table = Table("ask before epoch", "merges", "mean reward (fall of the loss)")
+    for record in records:
+        table.add_row(str(record.slot), str(record.merges), f"{record.reward:.4g}")
+    console.print(table)
+    console.print(f"history = [{', '.join(f'{record.reward:.4g}' for record in records)}]", highlight=False)
+
+
+@app.command()
 def report(
     directories: Annotated[list[Path], typer.Argument(help="Finished run directories, of any experiments.")],
     out: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),

@@ -11,7 +11,7 @@ This is the server half; the device half is in `fedasmu_device.py`, when a devic
 | mu_beta, gamma_0, upsilon_0 | the same names; eta_gamma, eta_upsilon are the step sizes |
 | eta_RL, rho | `meta_rate`, `meta_memory` |
 | phi, psi of Eq. (8), epsilon | `q_rate`, `q_discount`, `epsilon` |
-| H1, H2, H3 | `slot` = "first", "middle", "penultimate": after 1 epoch, half of them, before the last but one |
+| H1, H2, H3 | `slot` = "first", "middle", "penultimate": after 1 epoch, after half of them, before epoch E - 1 |
 | FedASMU-DA, -FA, -0 | `dynamic_weights = false`, `fresh_models = false`, both |
 
 **FedASMU** orders m' idle devices every period, up to `max_in_flight` in training. An upload from device i with base o
@@ -47,7 +47,7 @@ import numpy as np
 from msgspec.structs import asdict
 from pydantic import Field
 
-from offbeat.algorithms.fedasmu_device import Refresh
+from offbeat.algorithms.fedasmu_device import MOST, Refresh
 from offbeat.algorithms.slots import MetaLearner, MetaModel, middle
 from offbeat.core.actions import Action, Commit, Discard, Dispatch, SendFresh, SetTimer
 from offbeat.core.errors import InvalidInput
@@ -59,9 +59,9 @@ from offbeat.core.policy import Policy, View
 Control = tuple[float, float, float]
 """lambda, sigma, iota."""
 SIGMA_MOST = 10.0
-
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Positive = Annotated[float, Field(gt=0, le=MOST)]
+Mu = Annotated[float, Field(gt=0, le=100)]
+NotNegative = Annotated[float, Field(ge=0, le=MOST)]
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
@@ -72,7 +72,8 @@ class Making:
     movement: Vector
     """u, from the version before to the local model."""
     xi: float
-    clock: int
+    turn: int
+    """t, or in FedSSMU r."""
     staleness: int
     learning_rate: float
     """Of the orders that are given at this version."""
@@ -117,9 +118,9 @@ class TimelyPolicy(Policy):
     """Send fresh models to devices in training; false is the ablation FedASMU-FA."""
     control_gradient: Literal["corrected", "printed"] = "corrected"
     """Eq. (4) and (5) as derived, or as printed in the paper."""
-    mu_alpha: Positive = 1.0
+    mu_alpha: Mu = 1.0
     """mu of alpha."""
-    lambda_0: NotNegative = 1.0
+    lambda_0: NotNegative = 4.0
     """Weight of the part that falls with time and staleness, to begin with."""
     sigma_0: Annotated[float, Field(ge=0, le=SIGMA_MOST)] = 0.5
     """Its exponent of staleness, to begin with."""
@@ -131,18 +132,18 @@ class TimelyPolicy(Policy):
     """Step size of sigma (published)."""
     eta_iota: NotNegative = 1e-4
     """Step size of iota (published)."""
-    mu_beta: Positive = 1.0
+    mu_beta: Mu = 1.0
     """mu of beta, the weight of a fresh model."""
-    gamma_0: NotNegative = 1.0
+    gamma_0: NotNegative = 4.0
     """Weight of a fresh model, to begin with."""
-    upsilon_0: NotNegative = 1.0
-    """What its newness counts, to begin with: below sqrt(2) every newer model has some weight."""
+    upsilon_0: NotNegative = 0.0
+    """How much less a hardly newer model counts, to begin with: from sqrt(2) on the least newer one has no weight."""
     eta_gamma: NotNegative = 1e-4
     """Step size of gamma (published)."""
     eta_upsilon: NotNegative = 1e-4
     """Step size of upsilon (published)."""
     slot: Literal["learned", "first", "middle", "penultimate"] = "learned"
-    """When a device asks: learned (published), or always after 1 epoch, after half of them, before the last two."""
+    """When a device asks: learned (published), or always after 1 epoch, after half of them, before epoch E - 1."""
     epsilon: Share = 0.1
     """How often a slot is tried at random."""
     q_rate: Share = 0.1
@@ -153,9 +154,9 @@ class TimelyPolicy(Policy):
     """eta_RL (published), how fast the meta model learns."""
     meta_memory: Share = 0.1
     """rho, how fast its baseline follows the rewards."""
-    history: list[float] = Field(default_factory=list)
+    history: list[Annotated[float, Field(allow_inf_nan=False)]] = Field(default_factory=list)
     """Mean reward of each slot in an earlier run, to pre-train the meta model on; `offbeat pretrain` measures it."""
-    pretraining: Annotated[int, Field(ge=0)] = 1000
+    pretraining: Annotated[int, Field(ge=0)] = 500
     """Steps of pre-training, if there is a history."""
 
     def check(self, devices: int) -> None:
@@ -172,7 +173,7 @@ class TimelyPolicy(Policy):
                 raise InvalidInput(
                     f"algorithm.history has {len(self.history)} rewards: give one for each of the {epochs} epochs"
                 )
-            meta.pretrain(MetaModel(epochs), self.history, self.pretraining, view.random)
+            meta.pretrain(MetaModel(epochs), self.history, self.pretraining)
         return Course(meta=meta)
 
     # Orders and requests ------------------------------------------------------------------------------------------
@@ -216,8 +217,8 @@ class TimelyPolicy(Policy):
 
     # Uploads ------------------------------------------------------------------------------------------------------
 
-    def aggregate(self, update: Update, clock: int, state: Course, view: View) -> Iterator[Action]:
-        """Lines 9 to 16 of Algorithm 1. The clock is t, or r."""
+    def aggregate(self, update: Update, turn: int, state: Course, view: View) -> Iterator[Action]:
+        """Lines 9 to 16 of Algorithm 1. `turn` is t, or r."""
         staleness = view.version - update.base + 1
         if staleness > self.staleness_bound:
             state.too_stale += 1
@@ -226,7 +227,7 @@ class TimelyPolicy(Policy):
         self.learn(update, state, view)
         control = self.adapted(update, state)
         state.controls[update.device] = control
-        xi, alpha = self.weight(control, clock, staleness)
+        xi, alpha = self.weight(control, turn, staleness)
         movement = update.parameters - view.parameters
         state.commits += 1
         state.alpha_sum += alpha
@@ -234,15 +235,15 @@ class TimelyPolicy(Policy):
         if self.dynamic_weights:
             rate = view.order().learning_rate
             state.made[view.version] = Making(
-                movement=movement, xi=xi, clock=clock, staleness=staleness, learning_rate=rate
+                movement=movement, xi=xi, turn=turn, staleness=staleness, learning_rate=rate
             )
             in_use = {flight.base for flight in view.in_flight.values()} | {view.version}
             state.made = {version: making for version, making in state.made.items() if version in in_use}
 
-    def weight(self, control: Control, clock: int, staleness: int) -> tuple[float, float]:
+    def weight(self, control: Control, turn: int, staleness: int) -> tuple[float, float]:
         """xi and alpha, Eq. (2)."""
         lambda_, sigma, iota = control
-        xi = lambda_ / (sqrt(max(clock, 1)) * staleness**sigma) + iota
+        xi = lambda_ / (sqrt(max(turn, 1)) * staleness**sigma) + iota
         return xi, self.mu_alpha * xi / (1 + self.mu_alpha * xi)
 
     def adapted(self, update: Update, state: Course) -> Control:
@@ -251,27 +252,24 @@ class TimelyPolicy(Policy):
         made = state.made.get(update.base)
         if made is None:
             return control
-        slopes = self.slopes(update, made, control)
-        if not all(map(isfinite, slopes)):
+        steps = zip((self.eta_lambda, self.eta_sigma, self.eta_iota), self.slopes(update, made, control), strict=True)
+        lambda_, sigma, iota = (value - rate * slope for value, (rate, slope) in zip(control, steps, strict=True))
+        if not (isfinite(lambda_) and isfinite(sigma) and isfinite(iota)):
             state.skipped += 1
             return control
-        rates = (self.eta_lambda, self.eta_sigma, self.eta_iota)
-        lambda_, sigma, iota = (
-            max(0.0, value - rate * slope) for value, rate, slope in zip(control, rates, slopes, strict=True)
-        )
-        return lambda_, min(sigma, SIGMA_MOST), iota
+        return min(max(lambda_, 0.0), MOST), min(max(sigma, 0.0), SIGMA_MOST), min(max(iota, 0.0), MOST)
 
     def slopes(self, update: Update, made: Making, control: Control) -> Control:
         """The derivatives of the device's loss at its base by lambda, sigma and iota: Eq. (4) and (5)."""
         lambda_, sigma, _ = control
-        decay = 1 / (sqrt(max(made.clock, 1)) * made.staleness**sigma)
+        decay = 1 / (sqrt(max(made.turn, 1)) * made.staleness**sigma)
+        along = dot(update.delta, made.movement) / made.learning_rate
         if self.control_gradient == "corrected":
-            length = made.learning_rate * -update.progress.steps
+            by_alpha = -along / update.progress.steps if update.progress.steps else nan
             by_sigma = -lambda_ * log(made.staleness) * decay
         else:
-            length = made.learning_rate * update.progress.slices
+            by_alpha = along / update.progress.slices if update.progress.slices else nan
             by_sigma = -log(sigma) * decay if sigma else nan
-        by_alpha = dot(update.delta, made.movement) / length if length else nan
         by_xi = by_alpha * self.mu_alpha / (1 + self.mu_alpha * made.xi) ** 2
         return by_xi * decay, by_xi * by_sigma, by_xi
 
@@ -295,12 +293,13 @@ class TimelyPolicy(Policy):
     def metrics(self, state: Course) -> dict[str, float]:
         controls = list(state.controls.values()) or [(0.0, 0.0, 0.0)]
         merging = list(state.refreshed.values()) or [(0.0, 0.0)]
+        rewarded, rewards = (sum(column) for column in zip((0, 0.0), *state.rewards.values(), strict=True))
         figures = {
             "requests": state.requests,
             "requests_answered": state.answered,
             "mean_alpha": state.alpha_sum / state.commits if state.commits else 0.0,
             "mean_beta": state.beta_sum / state.merges if state.merges else 0.0,
-            "mean_reward": sum(total for _, total in state.rewards.values()) / max(state.merges, 1),
+            "mean_reward": rewards / rewarded if rewarded else 0.0,
             "too_stale": state.too_stale,
             "skipped_adaptations": state.skipped,
         }

@@ -10,7 +10,7 @@ Before epoch l* the device asks the server for the newest model w_g and waits fo
 
 In FedSSMU sqrt(g) is sqrt(r) of the round r, and g - o is the number of merges that the round has seen. The server
 still counts staleness from o. The paper leaves open what happens where phi is cut off at 0: no merge there, and no
-adaptation. gamma and upsilon stay at or above 0; a step that is not finite is not taken.
+adaptation. gamma and upsilon stay within 0..MOST; a step that is not finite is not taken.
 
 gamma, upsilon, the slot of the last merge and the Q table live in the device's memory, from one training to the next.
 """
@@ -27,6 +27,9 @@ from offbeat.algorithms.slots import learned, moved, next_move, no_table
 from offbeat.core.messages import Order, Plain, Progress
 from offbeat.core.parameters import Vector, dot
 from offbeat.core.policy import Ask, DeviceRule, Fresh, Memory, Probe, Remembered, Step, Train, Upload
+
+MOST = 1e4
+"""No control parameter is larger: alpha and beta stay below 1 in float32, and nothing overflows."""
 
 
 class Refresh(Struct, frozen=True, kw_only=True):
@@ -78,21 +81,21 @@ class Merge(NamedTuple):
     by_upsilon: float
 
 
-def merge_weight(mu: float, gamma: float, upsilon: float, clock: int, staleness: int) -> Merge:
-    """beta for a fresh model; `clock` is g (or r), `staleness` is g - o + 1.
+def merge_weight(mu: float, gamma: float, upsilon: float, turn: int, staleness: int) -> Merge:
+    """beta for a fresh model; `turn` is g (or r), `staleness` is g - o + 1.
 
-    >>> merge_weight(mu=1.0, gamma=2.0, upsilon=1.0, clock=4, staleness=4)
+    >>> merge_weight(mu=1.0, gamma=2.0, upsilon=1.0, turn=4, staleness=4)
     Merge(beta=0.3333333333333333, by_gamma=0.1111111111111111, by_upsilon=-0.2222222222222222)
     """
     freshness = 1.0 - upsilon / sqrt(staleness)
-    phi = gamma / sqrt(clock) * freshness
+    phi = gamma / sqrt(turn) * freshness
     if phi < 0.0:
         return Merge(0.0, 0.0, 0.0)
     by_phi = mu / (1.0 + mu * phi) ** 2
     return Merge(
         beta=mu * phi / (1.0 + mu * phi),
-        by_gamma=by_phi * freshness / sqrt(clock),
-        by_upsilon=by_phi * -gamma / (sqrt(clock) * sqrt(staleness)),
+        by_gamma=by_phi * freshness / sqrt(turn),
+        by_upsilon=by_phi * -gamma / (sqrt(turn) * sqrt(staleness)),
     )
 
 
@@ -164,4 +167,4 @@ class FreshModelRule(DeviceRule):
 
 def stepped(value: float, step: float) -> float:
     """A control parameter after a step of gradient descent."""
-    return max(0.0, value - step) if isfinite(step) else value
+    return min(max(value - step, 0.0), MOST) if isfinite(step) else value

@@ -29,7 +29,7 @@ HIDDEN = 8
 MOVES = (0, 1, -1)
 """Stay, add, minus. Staying comes first, so that a device with nothing to prefer stays."""
 
-PRETRAINING_RATE = 0.05
+PRETRAINING_RATE = 0.2
 
 Floats = npt.NDArray[np.float64]
 
@@ -96,14 +96,21 @@ class MetaModel:
         return int(np.argmax(self.probabilities(theta))) + 1
 
     def score(self, theta: Floats, slot: int) -> Floats:
-        """The gradient of log P(slot) with respect to theta, by going back through time."""
+        """The gradient of log P(slot) with respect to theta."""
+        weights = np.zeros(self.epochs)
+        weights[slot - 1] = 1.0
+        return self.weighted_score(theta, weights)
+
+    def weighted_score(self, theta: Floats, weights: Floats) -> Floats:
+        """sum_l weight_l grad log P(l), by going back through time once."""
         asks, steps = self._asks(theta)
         part, gradient = self.parts(theta), np.zeros_like(theta)
+        from_here_on = np.cumsum(weights[::-1])[::-1]
         into = self.parts(gradient)
         hidden_error, cell_error = np.zeros(HIDDEN), np.zeros(HIDDEN)
-        for epoch in range(min(slot, self.epochs - 1), 0, -1):
+        for epoch in range(self.epochs - 1, 0, -1):
             fed, before, cell_before, (enter, forget, new, leave), cell = steps[epoch - 1]
-            error = (1.0 if epoch == slot else 0.0) - asks[epoch - 1]
+            error = weights[epoch - 1] - asks[epoch - 1] * from_here_on[epoch - 1]
             squashed = np.tanh(cell)
             into["out"] += error * leave * squashed
             into["out_bias"] += error
@@ -141,7 +148,7 @@ class MetaModel:
 
 
 def sigmoid(x: Floats) -> Floats:
-    return 1.0 / (1.0 + np.exp(-x))
+    return (1.0 + np.tanh(x / 2.0)) / 2.0
 
 
 @dataclass
@@ -156,16 +163,17 @@ class MetaLearner:
         self.baseline = (1.0 - memory) * self.baseline + memory * reward
         self.theta = self.theta + rate * model.score(self.theta, slot) * (reward - self.baseline)
 
-    def pretrain(self, model: MetaModel, history: Sequence[float], steps: int, random: np.random.Generator) -> None:
+    def pretrain(self, model: MetaModel, history: Sequence[float], steps: int) -> None:
         """Learn from the mean reward of each slot in an earlier run, before the first device is ordered.
 
-        The rewards are standardised: whether the model learns must not depend on the scale of an experiment's loss.
+        The rewards of all slots are known, so it is the expected step of Eq. (7) that is taken. They are standardised:
+        whether the model learns must not depend on the scale of an experiment's loss.
         """
         rewards = np.asarray(history) - np.mean(history)
         rewards /= rewards.std() or 1.0
         for _ in range(steps):
-            slot = int(random.choice(model.epochs, p=model.probabilities(self.theta))) + 1
-            self.theta = self.theta + PRETRAINING_RATE * model.score(self.theta, slot) * rewards[slot - 1]
+            expected = model.weighted_score(self.theta, model.probabilities(self.theta) * rewards)
+            self.theta = self.theta + PRETRAINING_RATE * expected
 
 
 def no_table(epochs: int) -> Vector:

@@ -65,10 +65,10 @@ class Simulation:
     def __iter__(self) -> Iterator[Row | None]:
         if not self.queue.sequence:
             self._open()
-        queue, stop, session = self.queue, self.stop, self.session
+        queue, entries, stop, session = self.queue, self.queue.entries, self.stop, self.session
         checked = -1
         while self.reason is None:
-            upcoming = queue.next_time
+            upcoming = entries[0][0] if entries else inf
             horizon = upcoming if upcoming < stop.time else stop.time
             if horizon == inf:
                 self.reason = "nothing left to happen"
@@ -193,7 +193,7 @@ class Simulation:
                 local.out_of_time()
             run.ends += ends
             run.until = at
-            run.trained(len(ends), at - began)
+            local.trained(len(ends), len(ends) * run.steps, at - began)
             if ends:
                 self.training.train(ticket, local.progress.slices, at)
         if isinstance(step, Ask):
@@ -230,7 +230,8 @@ class Simulation:
         before = run.local.progress.slices - len(run.ends)
         done = bisect_right(run.ends, self.now) + 1 if self.now >= run.start or not before else 0
         at = run.ends[done - 1] if done else run.start
-        run.trained(done - len(run.ends), at - run.until)
+        undone = len(run.ends) - done
+        run.local.trained(-undone, -undone * run.steps, at - run.until)
         self.training.shorten(run.ticket, before + done, at)
         run.ends, run.until = run.ends[:done], at
         run.token += 1
@@ -254,8 +255,8 @@ class Simulation:
         """The server gives up waiting for a run; its device is there again at `back`."""
         self.training.drop(run.ticket)
         if run.vanishes < run.until:  # what it had planned to do after that it has not done
-            done = bisect_right(run.ends, run.vanishes)
-            run.trained(done - len(run.ends), max(run.vanishes, run.start) - run.until)
+            undone = len(run.ends) - bisect_right(run.ends, run.vanishes)
+            run.local.trained(-undone, -undone * run.steps, max(run.vanishes, run.start) - run.until)
         self._land(run, "lost")
         self.wasted_seconds += run.local.progress.seconds
         self.gone.add(run.device)

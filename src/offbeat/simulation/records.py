@@ -54,10 +54,6 @@ class Run(Struct, kw_only=True, eq=False, gc=False):
     token: int = 0
     """Counts the changes of plan: what was scheduled under an older token no longer happens."""
 
-    def trained(self, slices: int, seconds: float) -> None:
-        """So many slices are planned (negative: were planned and will not be done)."""
-        self.local.trained(slices, slices * self.steps, seconds)
-
 
 class Span(Struct, frozen=True, kw_only=True):
     """What became of an order, for the timeline."""

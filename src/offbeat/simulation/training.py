@@ -48,10 +48,6 @@ class Trajectory(Struct, kw_only=True, eq=False, gc=False):
     """The same with what the run has added so far."""
     outcome: Outcome | None = None
 
-    @property
-    def complete(self) -> bool:
-        return self.performed == len(self.plan)
-
 
 class Deferred(Struct, frozen=True, eq=False, gc=False):
     """The outcome of a delivered run: computed, with everything else that is due, when it is first called."""
@@ -130,7 +126,7 @@ class LazyTraining:
             trajectory.memory = _copied(trajectory.remembered)
         if cut and until > max((item for item in plan if isinstance(item, int)), default=0):
             plan.append(until)
-        if trajectory.complete:
+        if trajectory.performed == len(plan):
             self._unperformed.pop(ticket, None)
         else:
             self._await(trajectory, due)
@@ -161,7 +157,7 @@ class LazyTraining:
 
     def finish(self, trajectory: Trajectory) -> Outcome:
         """Carry out this plan, and others with it."""
-        while not trajectory.complete:
+        while trajectory.performed < len(trajectory.plan):
             self._perform(self._batch(trajectory))
         work, rule = trajectory.work, device_rule(trajectory.order.rule)
         extras = rule.extras(trajectory.order, trajectory.memory)

@@ -65,10 +65,10 @@ class Simulation:
     def __iter__(self) -> Iterator[Row | None]:
         if not self.queue.sequence:
             self._open()
-        queue, entries, stop, session = self.queue, self.queue.entries, self.stop, self.session
+        queue, stop, session = self.queue, self.stop, self.session
         checked = -1
         while self.reason is None:
-            upcoming = entries[0][0] if entries else inf
+            upcoming = queue.next_time
             horizon = upcoming if upcoming < stop.time else stop.time
             if horizon == inf:
                 self.reason = "nothing left to happen"

@@ -26,3 +26,8 @@ class EventQueue:
 
     def pop(self) -> Entry:
         return heapq.heappop(self.entries)
+
+    @property
+    def next_time(self) -> float:
+        """When the next event happens; infinite if none will."""
+        return self.entries[0][0] if self.entries else float("inf")

@@ -239,12 +239,13 @@ class LazyTraining:
         self.memories = saved["memories"]
         for ticket, plan in saved["plans"].items():
             self.begin(assignments[ticket])
+            trajectory, due = self._trajectories[ticket], saved["due"][ticket]
             for item in plan:
-                if isinstance(item, int):
-                    self.train(ticket, item, saved["due"][ticket])
-                else:
-                    self.merge(ticket, Fresh(version=item[1], parameters=kept(item[1])))
-            if saved["due"][ticket] == inf:
+                is_slice = isinstance(item, int)
+                trajectory.plan.append(item if is_slice else Fresh(version=item[1], parameters=kept(item[1])))
+            if plan:
+                self._await(trajectory, due)
+            if due == inf:
                 self.hold(ticket)
 
 

@@ -13,7 +13,7 @@ STORY_LINES = 6
 JOURNAL_LINES = 256
 
 
-class Flight(Struct, kw_only=True, eq=False):
+class Flight(Struct, kw_only=True, eq=False, gc=False):
     """An order at work."""
 
     device: int
@@ -50,7 +50,7 @@ class Journal:
     lines: deque[tuple[Any, ...]] = field(default_factory=lambda: deque(maxlen=JOURNAL_LINES))
     record: Callable[[tuple[Any, ...]], None] | None = None
 
-    def write(self, *line: Any) -> None:
+    def write(self, line: tuple[Any, ...]) -> None:
         self.lines.append(line)
         if self.record is not None:
             self.record(line)

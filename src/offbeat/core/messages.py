@@ -1,7 +1,9 @@
 """What crosses between server and device: orders go out, updates come back. Plain data, complete when born.
 
 Records that are made for every single thing that happens, here and in `events`, `actions` and `effects`, are msgspec
-structs: frozen, slotted and keyword-only like dataclasses, and ten times cheaper to make.
+structs: frozen, slotted and keyword-only like dataclasses, and ten times cheaper to make. Those that live as long as an
+order is in flight are told to the garbage collector only if they could be part of a cycle, which plain data cannot
+(`gc=False`): with thousands of orders in flight it would look at them again and again.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,7 +12,7 @@ from typing import Any, Literal
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from offbeat.core.parameters import BYTES_PER_ELEMENT, Layout, Mask, Vector
+from offbeat.core.parameters import Layout, Mask, Vector
 
 Plain = bool | int | float | str
 """The values that an order's arguments and an update's extras may hold: they cross the wire as they are."""
@@ -72,7 +74,7 @@ class Progress(Struct, frozen=True, kw_only=True):
     seconds: float = 0.0
 
 
-class Outcome(Struct, frozen=True, kw_only=True):
+class Outcome(Struct, frozen=True, kw_only=True, gc=False):
     """The numbers that a local run produced."""
 
     parameters: Vector
@@ -81,7 +83,7 @@ class Outcome(Struct, frozen=True, kw_only=True):
     extras: Mapping[str, Plain] = field(default_factory=dict)
 
 
-class Update(Struct, frozen=True, kw_only=True, eq=False):
+class Update(Struct, frozen=True, kw_only=True, eq=False, gc=False):
     """What a device sends back. The numbers may not exist yet: reading them makes them (see `simulation.training`)."""
 
     device: int
@@ -114,7 +116,7 @@ class Update(Struct, frozen=True, kw_only=True, eq=False):
 
     def bytes(self, layout: Layout) -> int:
         """What it weighs on the wire."""
-        return BYTES_PER_ELEMENT * layout.size if self.mask is None else self.mask.bytes
+        return layout.bytes if self.mask is None else self.mask.bytes
 
 
 class Done(Struct, frozen=True, eq=False):

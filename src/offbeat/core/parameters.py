@@ -83,7 +83,7 @@ class Layout:
     def layers(self) -> int:
         return 1 + max((entry.layer for entry in self.entries), default=-1)
 
-    @property
+    @cached_property
     def bytes(self) -> int:
         return BYTES_PER_ELEMENT * self.size
 

@@ -148,8 +148,10 @@ class Session:
         if not at >= self.now:
             raise OffbeatError(f"a driver went back in time, from {self.now} to {at}")
         match event:  # the most frequent first
-            case Uploaded(device=device, ticket=ticket) | Lost(device=device, ticket=ticket):
-                self._check_ticket(device, ticket, event)
+            case Uploaded(device=device, ticket=ticket, update=update):
+                check_update(update, self._flight(device, ticket, event), self.layout)
+            case Lost(device=device, ticket=ticket):
+                self._flight(device, ticket, event)
             case Started():
                 if self._started:
                     raise OffbeatError("a driver started a session twice")
@@ -158,10 +160,12 @@ class Session:
                     raise OffbeatError(f"a driver fired the timer {name!r}, which is not set")
             case Ready(device=device) | Left(device=device):
                 self._next_state(device, event, DeviceFault)
-            case FreshRequested(device=device, ticket=ticket):
-                self._check_ticket(device, ticket, event)
+            case FreshRequested(device=device, ticket=ticket, progress=progress):
+                if not 0 <= progress.slices <= self._flight(device, ticket, event).order.slices:
+                    raise DeviceFault(f"device {device}, ticket {ticket}: it claims {progress.slices} slices")
 
-    def _check_ticket(self, device: int, ticket: int, event: Event) -> None:
+    def _flight(self, device: int, ticket: int, event: Event) -> Flight:
+        """What the device is at work on, if it holds this ticket and the event is legal for it."""
         flight = self.in_flight.get(ticket)
         if flight is None or flight.device != device:
             raise DeviceFault(
@@ -169,10 +173,7 @@ class Session:
                 f"({self.journal.story(device)})"
             )
         self._next_state(device, event, DeviceFault)
-        if isinstance(event, Uploaded):
-            check_update(event.update, flight, self.layout)
-        if isinstance(event, FreshRequested) and not 0 <= event.progress.slices <= flight.order.slices:
-            raise DeviceFault(f"device {device}, ticket {ticket}: it claims {event.progress.slices} slices")
+        return flight
 
     def _next_state(self, device: int, what: Event | Action, error: type[OffbeatError]) -> DeviceState:
         if not 0 <= device < self.devices:
@@ -303,11 +304,13 @@ class Session:
 
     def _check_settled(self, tickets: tuple[int, ...]) -> None:
         """An update is used or given up once, after it was delivered."""
-        for place, ticket in enumerate(tickets):
-            if ticket not in self.received or ticket in tickets[:place]:
+        named = set[int]()
+        for ticket in tickets:
+            if ticket not in self.received or ticket in named:
                 raise PolicyError(
                     f"ticket {ticket} is not a delivered update, or it was used before ({self.journal.story(None)})"
                 )
+            named.add(ticket)
 
     def _answer(self, flight: Flight, parameters: Vector | None) -> FreshModel:
         self._states[flight.device] = TRAINING
@@ -342,7 +345,7 @@ class Session:
                 del self._references[version], self._kept[version]
 
     def _note(self, what: str, device: int | None = None, ticket: int | None = None) -> None:
-        self.journal.write(self.now, what, device, ticket, self.version)
+        self.journal.write((self.now, what, device, ticket, self.version))
 
     # Snapshots ----------------------------------------------------------------------------------------------------
 

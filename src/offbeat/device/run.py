@@ -11,7 +11,7 @@ from offbeat.core.messages import Order, Progress
 from offbeat.core.policy import DeviceRule, Remembered, Step, Train, Upload
 
 
-class LocalRun(Struct, kw_only=True, eq=False):
+class LocalRun(Struct, kw_only=True, eq=False, gc=False):
     """One order on one device. Resumable: its fields are plain data."""
 
     order: Order

@@ -6,7 +6,7 @@ from offbeat.core.messages import Order
 from offbeat.core.parameters import Vector
 
 
-class Work(Struct, frozen=True, kw_only=True, eq=False):
+class Work(Struct, frozen=True, kw_only=True, eq=False, gc=False):
     """The numeric state of a local run: enough to go on with the next slice as if it had never paused."""
 
     parameters: Vector

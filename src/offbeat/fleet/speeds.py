@@ -66,8 +66,10 @@ class FixedSpeeds(Speeds):
         self.measured_links = measured_links
 
     def slice_seconds(self, device: int, ticket: int, order: Order) -> Sequence[float]:
-        share = share_of_epoch(order, self.samples.item(device), self.layers)
-        return [self.epoch_seconds.item(device) * share] * order.slices
+        seconds = self.epoch_seconds.item(device)
+        if order.unit != "epoch":
+            seconds *= share_of_epoch(order, self.samples.item(device), self.layers)
+        return [seconds] * order.slices
 
 
 class CostSettings(FleetSettings):

@@ -11,7 +11,7 @@ from math import ceil, inf
 from typing import Any
 
 from offbeat.algorithms import device_rule
-from offbeat.core.effects import Assignment, Effect, FreshModel, Settled, StopNotice, TimerSet
+from offbeat.core.effects import Assignment, FreshModel, Settled, StopNotice, TimerSet
 from offbeat.core.events import Event, FreshRequested, Left, Lost, Ready, Started, TimerFired, Uploaded
 from offbeat.core.messages import Progress, Update
 from offbeat.core.policy import Ask, Fresh, Train
@@ -52,6 +52,7 @@ class Simulation:
         """Orders that ended since somebody last emptied this list."""
         self.busy_seconds = 0.0
         self.wasted_seconds = 0.0
+        self._model_bytes = session.layout.bytes
         self._unsettled: dict[int, float] = {}
         self._evaluation: tuple[int, Evaluation] | None = None
         self._ticks = 0
@@ -64,7 +65,8 @@ class Simulation:
     def __iter__(self) -> Iterator[Row | None]:
         if not self.queue.sequence:
             self._open()
-        queue, stop = self.queue, self.stop
+        queue, stop, session = self.queue, self.stop, self.session
+        checked = -1
         while self.reason is None:
             upcoming = queue.next_time
             horizon = upcoming if upcoming < stop.time else stop.time
@@ -80,8 +82,12 @@ class Simulation:
             else:
                 self.now, _, _, kind, subject, detail = queue.pop()
                 self._happen(kind, subject, detail)
-                self._check_stop()
-                yield self._evaluate(self.now) if self._version_is_due() else None
+                if session.version == checked and session.finished is None:
+                    yield None  # only a new version or the policy's word can end the run or make an evaluation due
+                else:
+                    checked = session.version
+                    self._check_stop()
+                    yield self._evaluate(self.now) if self._version_is_due() else None
         if self._last_row != (self.now, self.session.version):
             yield self._evaluate(self.now)
 
@@ -128,37 +134,29 @@ class Simulation:
         return run if run is not None and run.token == token else None
 
     def _handle(self, event: Event) -> None:
+        """Tell the session, and carry out what it asks for in return."""
         for effect in self.session.handle(event, self.now):
-            self._carry_out(effect)
-
-    def _carry_out(self, effect: Effect) -> None:
-        match effect:
-            case Assignment():
-                self._begin(effect)
-            case Settled(ticket=ticket, used=used):
-                seconds = self._unsettled.pop(ticket)
-                self.training.settle(ticket)
-                if not used:
-                    self.wasted_seconds += seconds
-            case FreshModel(device=device, ticket=ticket, version=version, parameters=parameters):
-                run = self.runs[ticket]
-                run.local.answered()
-                if parameters is None:
-                    run.start = self.now + self.fleet.links.latency(device)
-                else:
-                    run.start = self.now + self.fleet.links.down_seconds(device, self.session.layout.bytes)
-                    self.training.merge(ticket, Fresh(version=version, parameters=parameters))
-                self._proceed(run, run.start)
-            case StopNotice(device=device, ticket=ticket):
-                self.queue.push(self.now + self.fleet.links.latency(device), "notice", ticket)
-            case TimerSet(name=name, at=at):
-                self.queue.push(at, "timer", 0, name, TIMERS_LAST)
+            match effect:  # the most frequent first
+                case Assignment():
+                    self._begin(effect)
+                case Settled(ticket=ticket, used=used):
+                    seconds = self._unsettled.pop(ticket)
+                    self.training.settle(ticket)
+                    if not used:
+                        self.wasted_seconds += seconds
+                case FreshModel():
+                    self._answer(effect)
+                case StopNotice(device=device, ticket=ticket):
+                    self.queue.push(self.now + self.fleet.links.latency(device), "notice", ticket)
+                case TimerSet(name=name, at=at):
+                    self.queue.push(at, "timer", 0, name, TIMERS_LAST)
 
     # What a device does with an order ------------------------------------------------------------------------------
 
     def _begin(self, assignment: Assignment) -> None:
-        device, ticket, order = assignment.device, assignment.ticket, assignment.order
-        arrived = self.now + self.fleet.links.down_seconds(device, self.session.layout.bytes)
+        device, ticket, order, fleet = assignment.device, assignment.ticket, assignment.order, self.fleet
+        arrived = self.now + fleet.links.down_seconds(device, self._model_bytes)
+        samples, batch = self.session.samples(device), order.batch_size
         run = Run(
             device=device,
             ticket=ticket,
@@ -166,11 +164,13 @@ class Simulation:
             sent=self.now,
             arrived=arrived,
             start=arrived,
-            seconds=list(self.fleet.speeds.slice_seconds(device, ticket, order)),
-            vanishes=self.fleet.availability.next_change(device, self.now),
+            samples=samples,
+            steps=ceil(samples / batch) if batch is not None and order.unit == "epoch" else 1,
+            seconds=fleet.speeds.slice_seconds(device, ticket, order),
+            vanishes=fleet.availability.next_change(device, self.now),
             local=LocalRun(order=order),
         )
-        fate = self.fleet.failures.fate(device, ticket)
+        fate = fleet.failures.fate(device, ticket)
         if fate is not None:
             run.upload_lost = fate.upload_lost
             if fate.vanish_after is not None:
@@ -181,46 +181,43 @@ class Simulation:
 
     def _proceed(self, run: Run, at: float) -> None:
         """Plan what the device does from this time on, up to the next thing that the server will see."""
-        order, local = run.local.order, run.local
-        rule, remembered = device_rule(order.rule), self.training.remembered(run.ticket)
-        while True:
-            step = local.next(rule, remembered)
-            if isinstance(step, Train):
-                first, began = local.progress.slices, at
-                ends = list(accumulate(run.seconds[first : first + step.slices], initial=at))[1:]
-                at = ends[-1]
-                if order.budget is not None and at > run.arrived + order.budget:
-                    at = max(began, run.arrived + order.budget)
-                    ends = ends[: bisect_right(ends, at)]
-                    local.out_of_time()
-                run.ends += ends
-                run.until = at
-                self._count(run, len(ends), at - began)
-                if ends:
-                    self.training.train(run.ticket, local.progress.slices, at)
-            elif isinstance(step, Ask):
-                return self._schedule(run, "ask", at + self.fleet.links.latency(run.device))
-            else:
-                return self._schedule(run, "upload", at + self._upload_seconds(run))
-
-    def _schedule(self, run: Run, kind: str, at: float) -> None:
-        """Let the server see something of a run, unless the device vanishes or the message is lost before."""
-        detect = self.fleet.failures.detect_seconds
-        if at >= run.vanishes:
-            kind, at = "vanished", run.vanishes + detect
+        local, order, ticket = run.local, run.local.order, run.ticket
+        rule, remembered = device_rule(order.rule), self.training.remembered(ticket)
+        while isinstance(step := local.next(rule, remembered), Train):
+            first, began = local.progress.slices, at
+            ends = list(accumulate(run.seconds[first : first + step.slices], initial=at))[1:]
+            at = ends[-1]
+            if order.budget is not None and at > run.arrived + order.budget:
+                at = max(began, run.arrived + order.budget)
+                ends = ends[: bisect_right(ends, at)]
+                local.out_of_time()
+            run.ends += ends
+            run.until = at
+            local.trained(len(ends), len(ends) * run.steps, at - began)
+            if ends:
+                self.training.train(ticket, local.progress.slices, at)
+        if isinstance(step, Ask):
+            kind, at = "ask", at + self.fleet.links.latency(run.device)
+        else:
+            kind, at = "upload", at + self.fleet.links.up_seconds(run.device, self._model_bytes)
+        if at >= run.vanishes:  # before the server has seen it
+            kind, at = "vanished", run.vanishes + self.fleet.failures.detect_seconds
+            self.training.hold(ticket)
         elif kind == "upload" and run.upload_lost:
-            kind, at = "mislaid", at + detect
-        if kind in ("vanished", "mislaid"):
-            self.training.hold(run.ticket)
-        self.queue.push(at, kind, run.ticket, run.token)
+            kind, at = "mislaid", at + self.fleet.failures.detect_seconds
+            self.training.hold(ticket)
+        self.queue.push(at, kind, ticket, run.token)
 
-    def _count(self, run: Run, slices: int, seconds: float) -> None:
-        samples, batch = self.session.samples(run.device), run.local.order.batch_size
-        steps = ceil(samples / batch) if batch is not None and run.local.order.unit == "epoch" else 1
-        run.local.trained(slices, slices * steps, seconds)
-
-    def _upload_seconds(self, run: Run) -> float:
-        return self.fleet.links.up_seconds(run.device, self.session.layout.bytes)
+    def _answer(self, answer: FreshModel) -> None:
+        """The device that asked goes on when the answer has reached it."""
+        run, links = self.runs[answer.ticket], self.fleet.links
+        run.local.answered()
+        if answer.parameters is None:
+            run.start = self.now + links.latency(answer.device)
+        else:
+            run.start = self.now + links.down_seconds(answer.device, self._model_bytes)
+            self.training.merge(answer.ticket, Fresh(version=answer.version, parameters=answer.parameters))
+        self._proceed(run, run.start)
 
     def _stop_soon(self, ticket: int) -> None:
         """The notice has reached the device: it ends with the slice it is in, if it is still training."""
@@ -233,20 +230,20 @@ class Simulation:
         before = run.local.progress.slices - len(run.ends)
         done = bisect_right(run.ends, self.now) + 1 if self.now >= run.start or not before else 0
         at = run.ends[done - 1] if done else run.start
-        self._count(run, done - len(run.ends), at - run.until)
+        undone = len(run.ends) - done
+        run.local.trained(-undone, -undone * run.steps, at - run.until)
         self.training.shorten(run.ticket, before + done, at)
         run.ends, run.until = run.ends[:done], at
         run.token += 1
         self._proceed(run, at)
 
     def _upload(self, run: Run) -> None:
-        base_parameters = self.session.kept(run.base)
         update = Update(
             device=run.device,
             ticket=run.ticket,
             base=run.base,
-            base_parameters=base_parameters,
-            samples=self.session.samples(run.device),
+            base_parameters=self.session.kept(run.base),
+            samples=run.samples,
             progress=run.local.progress,
             outcome=self.training.deliver(run.ticket),
         )
@@ -258,8 +255,8 @@ class Simulation:
         """The server gives up waiting for a run; its device is there again at `back`."""
         self.training.drop(run.ticket)
         if run.vanishes < run.until:  # what it had planned to do after that it has not done
-            done = bisect_right(run.ends, run.vanishes)
-            self._count(run, done - len(run.ends), max(run.vanishes, run.start) - run.until)
+            undone = len(run.ends) - bisect_right(run.ends, run.vanishes)
+            run.local.trained(-undone, -undone * run.steps, max(run.vanishes, run.start) - run.until)
         self._land(run, "lost")
         self.wasted_seconds += run.local.progress.seconds
         self.gone.add(run.device)

@@ -1,5 +1,6 @@
 """The plain records of a simulation: when it stops and evaluates, the timing of an order, and what became of it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
 
@@ -29,7 +30,7 @@ class Schedule:
     every_versions: int | None = None
 
 
-class Run(Struct, kw_only=True, eq=False):
+class Run(Struct, kw_only=True, eq=False, gc=False):
     """The timing of one order on one device."""
 
     device: int
@@ -38,7 +39,10 @@ class Run(Struct, kw_only=True, eq=False):
     sent: float
     arrived: float
     """When the device has the model and begins."""
-    seconds: list[float]
+    samples: int
+    steps: int
+    """Steps of training in a slice."""
+    seconds: Sequence[float]
     """What each slice takes."""
     vanishes: float = inf
     upload_lost: bool = False

@@ -28,7 +28,7 @@ BATCH_BYTES = 256 * 2**20
 """The results of a batch may take this much memory."""
 
 
-class Trajectory(Struct, kw_only=True, eq=False):
+class Trajectory(Struct, kw_only=True, eq=False, gc=False):
     """The plan of one run and how far its numbers have come. A plan item is a slice to train up to, or a merge."""
 
     device: int
@@ -48,12 +48,8 @@ class Trajectory(Struct, kw_only=True, eq=False):
     """The same with what the run has added so far."""
     outcome: Outcome | None = None
 
-    @property
-    def complete(self) -> bool:
-        return self.performed == len(self.plan)
 
-
-class Deferred(Struct, frozen=True, eq=False):
+class Deferred(Struct, frozen=True, eq=False, gc=False):
     """The outcome of a delivered run: computed, with everything else that is due, when it is first called."""
 
     training: "LazyTraining"
@@ -101,15 +97,15 @@ class LazyTraining:
 
     def train(self, ticket: int, until: int, due: float) -> None:
         """The run trains up to this slice, which it will have done at `due`."""
-        self._plan(self._trajectories[ticket], until, due)
+        trajectory = self._trajectories[ticket]
+        trajectory.plan.append(until)
+        self._await(trajectory, due)
 
     def merge(self, ticket: int, fresh: Fresh) -> None:
         """The run takes in a newer model."""
-        self._plan(self._trajectories[ticket], fresh, self._trajectories[ticket].due)
-
-    def _plan(self, trajectory: Trajectory, item: int | Fresh, due: float) -> None:
-        trajectory.plan.append(item)
-        self._await(trajectory, due)
+        trajectory = self._trajectories[ticket]
+        trajectory.plan.append(fresh)
+        self._await(trajectory, trajectory.due)
 
     def _await(self, trajectory: Trajectory, due: float) -> None:
         trajectory.due = due
@@ -130,7 +126,7 @@ class LazyTraining:
             trajectory.memory = _copied(trajectory.remembered)
         if cut and until > max((item for item in plan if isinstance(item, int)), default=0):
             plan.append(until)
-        if trajectory.complete:
+        if trajectory.performed == len(plan):
             self._unperformed.pop(ticket, None)
         else:
             self._await(trajectory, due)
@@ -161,7 +157,7 @@ class LazyTraining:
 
     def finish(self, trajectory: Trajectory) -> Outcome:
         """Carry out this plan, and others with it."""
-        while not trajectory.complete:
+        while trajectory.performed < len(trajectory.plan):
             self._perform(self._batch(trajectory))
         work, rule = trajectory.work, device_rule(trajectory.order.rule)
         extras = rule.extras(trajectory.order, trajectory.remembered, trajectory.memory)
@@ -182,29 +178,30 @@ class LazyTraining:
 
     def _perform(self, batch: list[Trajectory]) -> None:
         """One stretch of each trajectory: the merges before it here, the training together in the executor."""
-        jobs: dict[int, Job] = {}
+        at_work, jobs = [], []
         for trajectory in batch:
-            while not trajectory.complete and isinstance(fresh := trajectory.plan[trajectory.performed], Fresh):
-                self._merge(trajectory, fresh)
-            if not trajectory.complete:
-                until = trajectory.plan[trajectory.performed]
-                assert isinstance(until, int)
-                jobs[trajectory.ticket] = Job(
-                    device=trajectory.device,
-                    ticket=trajectory.ticket,
-                    order=trajectory.order,
-                    first=trajectory.trained,
-                    last=until,
-                    work=trajectory.work,
-                    anchor=trajectory.anchor,
-                )
-        works = dict(zip(jobs, self.executor.train(list(jobs.values())), strict=True))
+            for item in trajectory.plan[trajectory.performed :]:
+                if isinstance(item, int):
+                    at_work.append(trajectory)
+                    jobs.append(
+                        Job(
+                            device=trajectory.device,
+                            ticket=trajectory.ticket,
+                            order=trajectory.order,
+                            first=trajectory.trained,
+                            last=item,
+                            work=trajectory.work,
+                            anchor=trajectory.anchor,
+                        )
+                    )
+                    break
+                self._merge(trajectory, item)
+        for trajectory, job, work in zip(at_work, jobs, self.executor.train(jobs), strict=True):
+            trajectory.work = work
+            trajectory.trained = job.last
+            trajectory.performed += 1
         for trajectory in batch:
-            if trajectory.ticket in works:
-                trajectory.work = works[trajectory.ticket]
-                trajectory.trained = jobs[trajectory.ticket].last
-                trajectory.performed += 1
-            if trajectory.complete:
+            if trajectory.performed == len(trajectory.plan):
                 self._unperformed.pop(trajectory.ticket, None)
             else:
                 heapq.heappush(self._by_due, (trajectory.due, trajectory.ticket))
@@ -242,10 +239,13 @@ class LazyTraining:
         self.memories = saved["memories"]
         for ticket, plan in saved["plans"].items():
             self.begin(assignments[ticket])
+            trajectory, due = self._trajectories[ticket], saved["due"][ticket]
             for item in plan:
-                entry = item if isinstance(item, int) else Fresh(version=item[1], parameters=kept(item[1]))
-                self._plan(self._trajectories[ticket], entry, saved["due"][ticket])
-            if saved["due"][ticket] == inf:
+                is_slice = isinstance(item, int)
+                trajectory.plan.append(item if is_slice else Fresh(version=item[1], parameters=kept(item[1])))
+            if plan:
+                self._await(trajectory, due)
+            if due == inf:
                 self.hold(ticket)
 
 

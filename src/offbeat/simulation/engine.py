@@ -109,14 +109,19 @@ class Simulation:
                     self._handle(FreshRequested(device=run.device, ticket=run.ticket, progress=run.local.progress))
             case "vanished":
                 if (run := self._current(subject, detail)) is not None:
+                    self.training.drop(run.ticket)
                     self._lose(run, self._rejoins(run))
             case "mislaid":
                 if (run := self._current(subject, detail)) is not None:
+                    self.training.keep(run.ticket)
                     self._lose(run, self.now)
             case "notice":
                 self._stop_soon(subject)
             case "timer":
+                version = self.session.version
                 self._handle(TimerFired(name=detail))
+                if self._deserted() and (self.session.version == version or self.stop.versions == inf):
+                    self.reason = "nothing left to happen"
             case "ready":
                 self.gone.discard(subject)
                 if subject in self.paused:
@@ -128,6 +133,12 @@ class Simulation:
                 self._toggle(subject)
             case "start":
                 self._handle(Started())
+
+    def _deserted(self) -> bool:
+        """Whether all devices are gone for good and no time is set, so that timers alone would go on for ever."""
+        if self.stop.time < inf or self.session.in_flight or self.session.idle:
+            return False
+        return all(kind == "timer" for _, _, _, kind, _, _ in self.queue.entries)
 
     def _current(self, ticket: int, token: int) -> Run | None:
         run = self.runs.get(ticket)
@@ -253,7 +264,6 @@ class Simulation:
 
     def _lose(self, run: Run, back: float) -> None:
         """The server gives up waiting for a run; its device is there again at `back`."""
-        self.training.drop(run.ticket)
         if run.vanishes < run.until:  # what it had planned to do after that it has not done
             undone = len(run.ends) - bisect_right(run.ends, run.vanishes)
             run.local.trained(-undone, -undone * run.steps, max(run.vanishes, run.start) - run.until)

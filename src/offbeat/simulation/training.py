@@ -141,6 +141,11 @@ class LazyTraining:
         del self._trajectories[ticket]
         self._unperformed.pop(ticket, None)
 
+    def keep(self, ticket: int) -> None:
+        """The upload was lost, but its device is well and remembers what it did."""
+        self.deliver(ticket)
+        self.settle(ticket)
+
     def deliver(self, ticket: int) -> Deferred:
         """The run is over; whoever reads the outcome makes it."""
         trajectory = self._trajectories.pop(ticket)

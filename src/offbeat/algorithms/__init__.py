@@ -1,5 +1,6 @@
 """The algorithms: one file per family, server and device half together. A new one is a file and a line here."""
 
+from offbeat.algorithms.delayed import Audg, Psurdg, Sfl
 from offbeat.algorithms.fedasync import FedAsync
 from offbeat.algorithms.fedavg import FedAvg
 from offbeat.algorithms.fedbuff import FedBuff
@@ -12,13 +13,16 @@ from offbeat.core.references import resolve
 __all__ = [
     "DEVICE_RULES",
     "POLICIES",
+    "Audg",
     "FedAsync",
     "FedAvg",
     "FedBuff",
     "Port",
+    "Psurdg",
     "Safa",
     "Seafl",
     "Seafl2",
+    "Sfl",
     "device_rule",
     "policy_class",
 ]
@@ -31,6 +35,9 @@ POLICIES: dict[str, type[Policy]] = {
     "seafl2": Seafl2,
     "port": Port,
     "safa": Safa,
+    "sfl": Sfl,
+    "audg": Audg,
+    "psurdg": Psurdg,
 }
 
 DEVICE_RULES: dict[str, DeviceRule] = {

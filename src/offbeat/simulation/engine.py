@@ -317,6 +317,7 @@ class Simulation:
             self._evaluation = (session.version, self.executor.evaluate(session.parameters))
         evaluation = self._evaluation[1]
         self._last_row = (at, session.version)
+        on_training = {} if evaluation.training_loss is None else {"training_loss": evaluation.training_loss}
         if evaluation.accuracy >= self.stop.accuracy:
             self.now, self.reason = at, "accuracy"
         return {
@@ -334,7 +335,7 @@ class Simulation:
             "in_flight": len(session.in_flight),
             "busy_seconds": self.busy_seconds,
             "wasted_seconds": self.wasted_seconds,
-        } | dict(session.policy.metrics(session.state))
+        } | on_training | dict(session.policy.metrics(session.state))
 
     def _version_is_due(self) -> bool:
         if self.schedule.every_versions is None or self.session.version < self._next_version:

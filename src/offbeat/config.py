@@ -72,7 +72,7 @@ class DataTable(Named):
     devices: Count = 100
     """Devices that hold the data."""
     partition: str = "iid"
-    """iid, dirichlet, shards, sizes, labels or same. Data that come divided (synthetic, your own) keep their division."""
+    """iid, dirichlet, shards, sizes, labels or same. Data that come divided (synthetic, your own) stay so."""
 
     @model_validator(mode="after")
     def _check(self) -> "DataTable":

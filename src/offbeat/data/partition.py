@@ -1,8 +1,8 @@
 """Who holds which training samples: the ways to divide a data set over devices.
 
-Each way is a settings class with `split(labels, devices, seed)`. Whatever the way, every device gets at least one sample,
-and no sample is given out twice except by `Same`; only those that say how many samples there are (`Sizes`, `LabelSets`,
-`Same`) may leave some over. Everything is arrays: a million devices are fine.
+Each way is a settings class with `split(labels, devices, seed)`. Whatever the way, every device gets at least one
+sample, and no sample is given out twice except by `Same`; only those that are told sizes (`Sizes`, `LabelSets`, `Same`)
+may leave samples over. Everything is arrays: a million devices are fine.
 """
 
 from collections.abc import Sequence

@@ -136,16 +136,14 @@ class BernoulliSpeeds(Speeds):
 
 
 class BernoulliFleet(FleetSettings):
-    """Each device delivers in an iteration with a fixed probability, and tries again if it fails (AUDG, PSURDG).
-
-    `[network]` plays no part: whatever the cause of a delay, it is in the probability.
-    """
+    """Each device delivers in an iteration with a fixed probability, and tries again if it fails (AUDG, PSURDG)."""
 
     name: Literal["bernoulli"] = "bernoulli"
     iteration_seconds: float = Field(1.0, gt=0, allow_inf_nan=False)
     """Length of an iteration: that of the algorithm, where it has iterations."""
     success: Success | list[Success] | None = None
-    """Probability of delivering in an iteration: one for all devices, or a list with one for each."""
+    """Probability of delivering in an iteration: one for all devices, or a list with one for each. Whatever the cause
+    of a delay, it is in there: `[network]` plays no part."""
     mean_delay: Delay | list[Delay] | None = None
     """In place of success: the mean number of failed iterations, 1 / success - 1."""
     repetition: int = Field(0, ge=0)

@@ -63,12 +63,21 @@ class Findings:
     notes: list[str]
 
 
-def study(out: Path, *, mnist: Path | None = None, runs: int | None = None, **how: Any) -> Findings:
+def study(
+    out: Path,
+    *,
+    mnist: Path | None = None,
+    runs: int | None = None,
+    begun: Callable[[int], None] | None = None,
+    **how: Any,
+) -> Findings:
     """Run what is not there yet, and write `tables.md`, `tables.csv` and `delays.png`; `how` is as for `race`.
 
-    Without `mnist`, a directory with its files, it is the quick form.
+    Without `mnist`, a directory with its files, it is the quick form. `begun` is told how many runs there are.
     """
     planned = plan(mnist, runs)
+    if begun is not None:
+        begun(len(planned))
     experiments = [experiment for _, experiment in planned]
     entries = race(experiments[0], experiments, out, **how)
     found = findings(planned, entries)

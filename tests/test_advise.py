@@ -1,5 +1,6 @@
 """Advice: delays from the fleet, constants from gradients, and an honest word where theory and simulation differ."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -65,6 +66,14 @@ def test_the_verdict_says_where_theory_and_simulation_disagree(
     with console.capture() as said:
         console.print(rendered(advice))
     assert sentence in said.get()
+
+
+def test_a_rate_that_the_theory_does_not_cover_is_pointed_out() -> None:
+    advice = an_advice(-1)  # eta L = 0.1 * 2
+    assert advice.is_stable
+    fast = replace(advice, rate=0.6)
+    assert not fast.is_stable
+    assert "does not cover so high a learning rate" in fast.verdict
 
 
 def test_differences_are_taken_seed_by_seed() -> None:

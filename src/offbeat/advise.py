@@ -79,6 +79,11 @@ class Advice:
         return "psurdg" if self.theta < 0 else "audg"
 
     @property
+    def is_stable(self) -> bool:
+        """Whether eta L <= 1, which the theorems need to drop the last term of Lemma 1, (15)."""
+        return self.rate * self.estimate.constants.smoothness <= 1
+
+    @property
     def turning_delay(self) -> float:
         return turning_delay(self.estimate.constants, self.rate)
 
@@ -98,7 +103,8 @@ class Advice:
             return "Nobody is late: AUDG, PSURDG and SFL are the same."
         theory = f"The theory prefers {self.prefers.upper()}"
         if self.simulated is None:
-            return f"{theory}. Its bounds are loose: check with --simulate."
+            doubt = "Its bounds are loose" if self.is_stable else "It does not cover so high a learning rate"
+            return f"{theory}. {doubt}: check with --simulate."
         found = self.simulated
         if not found.is_clear:
             return f"{theory}; the simulation shows no clear difference. Take either, or simulate more seeds."
@@ -180,6 +186,8 @@ def rendered(advice: Advice) -> RenderableType:
     facts.add_row("weighted mean delay", f"{delays.mean:.3g} iterations")
     facts.add_row("deliveries in an iteration", f"{delays.participants:.3g} of {delays.clients} clients")
     facts.add_row("L, smoothness", f"{constants.smoothness:.4g}")
+    limits = "" if advice.is_stable else ": too much, the theory needs at most 1"
+    facts.add_row("eta L", f"{advice.rate * constants.smoothness:.3g}{limits}")
     facts.add_row("mu, convexity", f"{constants.convexity:.4g}" if advice.estimate.convex else "0 (it is not convex)")
     facts.add_row("G, longest gradient", f"{constants.gradient:.4g}")
     facts.add_row("R, distance to the optimum", f"{constants.radius:.4g}")

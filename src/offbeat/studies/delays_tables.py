@@ -13,6 +13,9 @@ from rich.table import Table
 
 from offbeat.results.plots import COLOURS, FAINT
 
+SHOWN_LOSS = 4.0
+"""Higher losses, of runs that exploded, are above the figure's edge."""
+
 
 class Cell(NamedTuple):
     """A number of ours, its standard deviation over runs (nan: a single one), and the paper's."""
@@ -48,7 +51,9 @@ class PaperTable:
         return self._number(cell.here) + spread
 
     def _number(self, value: float) -> str:
-        return f"{100 * value:.2f} %" if self.percent else f"{value:.4f}"
+        if self.percent:
+            return f"{100 * value:.2f} %"
+        return f"{value:.4f}" if abs(value) < 1000 else f"{value:.0e}"  # a run that exploded
 
     def rich_table(self) -> Table:
         table = Table("", "", *self.columns, title=self.heading, title_justify="left", box=box.SIMPLE_HEAD)
@@ -100,7 +105,7 @@ def figure(tables: Sequence[PaperTable]) -> Figure:
         axes.set_title(table.title.split(", ")[1], fontsize=10)
         axes.set_xlabel("mean delay of client 1")
         axes.set_xticks(delays)
-        axes.set_ylim(bottom=0.0)
+        axes.set_ylim(0.0, min(axes.get_ylim()[1], SHOWN_LOSS))
         axes.grid(color=FAINT, linewidth=0.6)
         axes.spines[["top", "right"]].set_visible(False)
     drawn.axes[0].set_ylabel("final training loss")

@@ -10,6 +10,7 @@ import offbeat
 ROOT = Path(offbeat.__file__).parent
 LAYERS = [
     "core",
+    "theory",
     "algorithms",
     "models",
     "device",
@@ -22,7 +23,11 @@ LAYERS = [
     "experiment",
     "pretrain",
     "contest",
+    "studies",
+    "estimates",
+    "advise",
     "testing",
+    "progress",
     "cli",
 ]
 MAY_NOT = {"device": {"fleet", "data"}, "fleet": {"models", "device"}, "data": {"fleet", "models", "device"}}

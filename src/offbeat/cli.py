@@ -2,8 +2,7 @@
 
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,10 +12,13 @@ from rich.console import Console
 from rich.table import Table
 
 from offbeat.core.errors import InvalidInput, OffbeatError, unknown
+from offbeat.progress import bars as _bars
+from offbeat.progress import messages, watched_bars
+from offbeat.progress import note as _note
 
 if TYPE_CHECKING:  # what needs torch is imported when a command runs, so that --help is quick
     from offbeat.config import Experiment
-    from offbeat.contest import Contest, Report
+    from offbeat.contest import Contest
 
 app = typer.Typer(
     help="Federated learning over uneven devices: asynchronous, semi-asynchronous and deadline-driven methods on one "
@@ -27,7 +29,6 @@ app = typer.Typer(
     rich_markup_mode="markdown",
 )
 console = Console()
-messages = Console(stderr=True)
 
 ExperimentFile = Annotated[
     Path,
@@ -156,7 +157,7 @@ def sweep(
     settings = experiment.sweep if not over else dict(parse_values(each) for each in over)
     chosen = list(range(experiment.seed, experiment.seed + seeds))
     root = out or Path("runs") / f"{file.stem}-sweep"
-    with _watched_bars() as watch:
+    with watched_bars() as watch:
         how = {"jobs": jobs or _free_cores(experiment), "overwrite": overwrite, "resume": resume, "watch": watch}
         comparison = sweep_settings(experiment, settings, chosen, root, target=target, **how)
     console.print(f"Rows: {' / '.join(settings)}")
@@ -182,6 +183,80 @@ def pretrain(file: ExperimentFile, changes: Changes = None) -> None:
         table.add_row(str(record.slot), str(record.merges), f"{record.reward:.4g}")
     console.print(table)
     console.print(f"history = [{', '.join(f'{record.reward:.4g}' for record in records)}]", highlight=False)
+
+
+@app.command()
+def advise(
+    file: ExperimentFile,
+    simulate: Annotated[bool, typer.Option("--simulate", help="Also run both, and compare with the theory.")] = False,
+    seeds: Seeds = 3,
+    iterations: Annotated[int, typer.Option(min=1, help="Iterations that the bounds and the simulation are for.")] = 50,
+    iteration: Annotated[
+        float | None,
+        typer.Option(min=0.001, help="Seconds of an iteration (default: the file's, or the median time of an order)."),
+    ] = None,
+    changes: Changes = None,
+) -> None:
+    """AUDG or PSURDG? What the theory of delayed gradients says for an experiment's fleet, model and data.
+
+    Estimates delays and constants and prints the sign of Theta; with `--simulate` a short simulation stands beside it.
+    """
+    from offbeat.advise import advise as advise_on
+    from offbeat.advise import rendered
+
+    experiment = _load(file, changes)
+    chosen = list(range(experiment.seed, experiment.seed + seeds))
+    with _bars() as bars:
+        bar = bars.add_task("advise", total=1.0, note="")
+        advice = advise_on(
+            experiment,
+            iteration_seconds=iteration,
+            iterations=iterations,
+            simulate=simulate,
+            seeds=chosen,
+            watch=lambda done: bars.update(bar, completed=done),
+        )
+    console.print(rendered(advice))
+
+
+@app.command()
+def study(
+    name: Annotated[str, typer.Argument(help="delays: SFL, AUDG and PSURDG from IID to very uneven data.")],
+    quick: Annotated[bool, typer.Option("--quick", help="Embedded data, few samples and runs.")] = False,
+    mnist: Annotated[
+        Path | None, typer.Option("--dir", help="Directory with MNIST's files, for the full form.")
+    ] = None,
+    runs: Annotated[int | None, typer.Option(min=1, help="Monte-Carlo runs (default: 10, quick 3).")] = None,
+    jobs: Jobs = None,
+    out: Out = None,
+    overwrite: Overwrite = False,
+    resume: Resume = False,
+) -> None:
+    """Repeat a paper's study, and print its tables beside the paper's numbers.
+
+    The quick form takes minutes on two cores. The full form takes days; Ctrl-C stops it, `--resume` goes on.
+    """
+    from offbeat.studies.delays import study as study_delays
+
+    if name != "delays":
+        raise unknown("study", name, ["delays"])
+    if quick == (mnist is not None):
+        raise InvalidInput("give either --quick, or --dir with the directory that holds MNIST's files")
+    root = out or Path("runs") / f"study-{name}{'-quick' if quick else ''}"
+    with _bars() as bars:
+        bar, done = bars.add_task("runs", total=None, note=""), dict[str, float]()
+
+        def watch(contest: "Contest", fraction: float, row: dict[str, float] | None) -> None:
+            done[contest.label] = fraction
+            bars.update(bar, completed=sum(done.values()), note=contest.experiment.algorithm.title)
+
+        how = {"jobs": jobs or os.cpu_count() or 1, "overwrite": overwrite, "resume": resume, "watch": watch}
+        found = study_delays(root, mnist=mnist, runs=runs, begun=lambda n: bars.update(bar, total=n), **how)
+    for table in found.tables:
+        console.print(table.rich_table())
+    for line in (found.verdict, *found.notes):
+        console.print(line)
+    console.print(f"Results in {root}: tables.md, tables.csv, delays.png and a directory for each run")
 
 
 @app.command()
@@ -292,7 +367,7 @@ def _compare(
 ) -> None:
     from offbeat.contest import compare as compare_experiments
 
-    with _watched_bars() as watch:
+    with watched_bars() as watch:
         comparison = compare_experiments(
             experiment,
             names,
@@ -311,41 +386,6 @@ def _compare(
 def _free_cores(experiment: "Experiment") -> int:
     """How many runs at a time keep the cores busy."""
     return max(1, (os.cpu_count() or 1) // experiment.execution.workers)
-
-
-@contextmanager
-def _watched_bars() -> Iterator["Report"]:
-    """A bar for each run that has begun; those that have ended give way to the next."""
-    with _bars() as bars:
-        tasks: dict[str, Any] = {}
-
-        def watch(contest: "Contest", fraction: float, row: dict[str, float] | None) -> None:
-            if contest.label not in tasks:
-                tasks[contest.label] = bars.add_task(contest.label, total=1.0, note="")
-            note = {"note": _note(row)} if row is not None else {}
-            bars.update(tasks[contest.label], completed=fraction, visible=fraction < 1 or len(tasks) < 20, **note)
-
-        yield watch
-
-
-@contextmanager
-def _bars() -> Iterator[Any]:
-    """Progress bars for runs, on standard error."""
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
-
-    columns = (
-        TextColumn("{task.description:<24}"),
-        BarColumn(),
-        TaskProgressColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[note]}"),
-    )
-    with Progress(*columns, console=messages, transient=True) as bars:
-        yield bars
-
-
-def _note(row: dict[str, float]) -> str:
-    return f"{row['time']:.5g} s, version {row['version']:g}, accuracy {row['accuracy']:.3f}"
 
 
 def _unused(path: Path) -> Path:

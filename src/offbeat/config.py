@@ -72,7 +72,7 @@ class DataTable(Named):
     devices: Count = 100
     """Devices that hold the data."""
     partition: str = "iid"
-    """iid, dirichlet, shards or sizes. Data that come divided (synthetic, your own) keep their division."""
+    """iid, dirichlet, shards, sizes, labels or same. Data that come divided (synthetic, your own) stay so."""
 
     @model_validator(mode="after")
     def _check(self) -> "DataTable":
@@ -206,6 +206,8 @@ class EvaluationTable(Settings):
     """Versions between evaluations (default: 10, if stop.time is not given)."""
     targets: list[Share] = Field([0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.925, 0.95, 0.96, 0.97, 0.98, 0.99])
     """Accuracies for which the time to reach them is reported."""
+    training_loss: bool = False
+    """Evaluate also the loss over the training samples that the devices hold."""
 
     def build(self, stop: Stop) -> Schedule:
         if self.every_seconds is None and self.every_versions is None:
@@ -227,6 +229,8 @@ class ExecutionTable(Settings):
     """Worker processes; 1 trains in this one (unless the executor is "processes")."""
     checkpoint_seconds: Positive = 30.0
     """Real seconds between checkpoints."""
+    save_model: bool = True
+    """Leave the final parameters in the run directory."""
 
 
 class Experiment(Settings):
@@ -249,6 +253,17 @@ class Experiment(Settings):
     is only a label, so that variants of one algorithm can be compared."""
     sweep: dict[str, list[Any]] = Field({})
     """Settings and the values that `offbeat sweep` gives them, as `"TABLE.KEY" = [...]`."""
+
+    @model_validator(mode="after")
+    def _iterations_agree(self) -> "Experiment":
+        """A fleet that thinks in iterations and an algorithm that does must mean the same ones."""
+        fleet = getattr(self.fleet.settings, "iteration_seconds", None)
+        algorithm = getattr(self.algorithm.policy, "iteration_seconds", None)
+        if fleet is not None and algorithm is not None and fleet != algorithm:
+            raise InvalidInput(
+                f"fleet.iteration_seconds = {fleet} and algorithm.iteration_seconds = {algorithm}: they must be equal"
+            )
+        return self
 
     @classmethod
     def parse(cls, table: Mapping[str, Any]) -> "Experiment":

@@ -81,6 +81,7 @@ def simulation_of(experiment: Experiment) -> Iterator[Simulation]:
         seed=experiment.seed,
         arithmetic="auto" if execution.executor == "processes" else execution.executor,
         workers=execution.workers if in_processes else 0,
+        training_loss=experiment.evaluation.training_loss,
     )
     try:
         yield Simulation(session, fleet, executor, stop=stop, schedule=experiment.evaluation.build(stop))
@@ -150,7 +151,7 @@ def run(
         )
         parameters, layout = simulation.session.parameters, simulation.session.layout
         if directory is not None:
-            directory.finish(parameters, layout, summary)
+            directory.finish(parameters if experiment.execution.save_model else None, layout, summary)
     return Result(
         experiment=experiment,
         rows=rows,

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from offbeat.core.errors import InvalidInput
 from offbeat.data import PARTITIONS, Partition, PartitionSettings
-from offbeat.data.partition import Dirichlet, Iid, Shards, Sizes, _fill_empty
+from offbeat.data.partition import Dirichlet, Iid, LabelSets, Same, Shards, Sizes, _fill_empty
 
 Case = tuple[PartitionSettings, np.ndarray[Any, Any], int, int]
 
@@ -19,7 +19,7 @@ Case = tuple[PartitionSettings, np.ndarray[Any, Any], int, int]
 def cases(draw: st.DrawFn) -> Case:
     """(settings, labels, devices, seed) with enough samples; for `Sizes`, sizes that use all of them."""
     devices = draw(st.integers(1, 12))
-    way = draw(st.sampled_from(sorted(PARTITIONS)))
+    way = draw(st.sampled_from(["iid", "dirichlet", "shards", "sizes"]))  # those that give out every sample once
     shards = draw(st.integers(1, 3)) if way == "shards" else 1
     spare = draw(st.integers(0, 60))
     labels = np.array(draw(st.lists(st.integers(0, 5), min_size=devices * shards, max_size=devices * shards + spare)))
@@ -150,13 +150,48 @@ def test_sizes_that_do_not_fit_are_refused(sizes: list[int], devices: int, messa
         Sizes(sizes=sizes).split(np.zeros(10, dtype=np.int64), devices, 0)
 
 
+def test_label_sets_give_each_device_so_many_samples_of_its_labels_and_none_twice() -> None:
+    labels = np.repeat(np.arange(4), 10)
+    partition = LabelSets(labels=[[0, 1], [1, 2], [3]], sizes=[12, 10, 4]).split(labels, 3, 0)
+    assert partition.sizes.tolist() == [12, 10, 4]
+    held = [set(labels[partition.samples(device)].tolist()) for device in range(3)]
+    assert held == [{0, 1}, {1, 2}, {3}]
+    assert len(np.unique(partition.indices)) == 26
+    other = LabelSets(labels=[[0, 1], [1, 2], [3]], sizes=[12, 10, 4]).split(labels, 3, 1)
+    assert not np.array_equal(partition.indices, other.indices)
+
+
+@pytest.mark.parametrize(
+    ("labels", "sizes", "message"),
+    [
+        ([[0], [1]], [3, 3, 3], r"sizes lists 3 devices, labels 2 and devices = 2"),
+        ([[0], [1, 7]], [3, 6], r"sizes\[1\] = 6: of its labels \[1, 7\] only 5 training samples are left"),
+        ([[0], [0]], [3, 3], r"sizes\[1\] = 3: of its labels \[0\] only 2 training samples are left"),
+    ],
+)
+def test_label_sets_that_do_not_fit_are_refused(labels: list[list[int]], sizes: list[int], message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        LabelSets(labels=labels, sizes=sizes).split(np.repeat(np.arange(2), 5), 2, 0)
+
+
+def test_the_same_samples_for_all_are_the_same_in_the_same_order() -> None:
+    partition = Same(samples=6).split(np.zeros(10, dtype=np.int64), 3, 0)
+    assert partition.sizes.tolist() == [6, 6, 6]
+    assert len(np.unique(partition.samples(0))) == 6
+    for device in (1, 2):
+        np.testing.assert_array_equal(partition.samples(device), partition.samples(0))
+    assert Same().split(np.zeros(10, dtype=np.int64), 30, 0).sizes.tolist() == [10] * 30
+    with pytest.raises(InvalidInput, match="samples = 11: there are only 10 training samples"):
+        Same(samples=11).split(np.zeros(10, dtype=np.int64), 3, 0)
+
+
 @pytest.mark.parametrize("way", [Iid(), Dirichlet(), Shards(), Sizes(sizes=[1] * 11)])
 def test_fewer_samples_than_devices_are_refused_with_both_numbers(way: PartitionSettings) -> None:
     with pytest.raises(InvalidInput, match=r"devices = 11: .* only 10 training samples"):
         way.split(np.zeros(10, dtype=np.int64), 11, 0)
 
 
-@pytest.mark.parametrize("way", [Iid(), Dirichlet(), Shards()])
+@pytest.mark.parametrize("way", [Iid(), Dirichlet(), Shards(), Same()])
 def test_no_device_at_all_is_refused(way: PartitionSettings) -> None:
     with pytest.raises(InvalidInput, match="devices = 0"):
         way.split(np.zeros(10, dtype=np.int64), 0, 0)
@@ -180,6 +215,8 @@ def test_the_options_are_those_of_the_data_table() -> None:
         "dirichlet": ["alpha"],
         "shards": ["labels_per_device"],
         "sizes": ["sizes", "disjoint_labels"],
+        "labels": ["labels", "sizes"],
+        "same": ["samples"],
     }
     assert (Dirichlet().alpha, Shards().labels_per_device) == (0.3, 2)
 
@@ -192,6 +229,9 @@ def test_the_options_are_those_of_the_data_table() -> None:
         ("shards", {"labels_per_device": 0}),
         ("sizes", {"sizes": []}),
         ("sizes", {"sizes": [3, 0]}),
+        ("labels", {"labels": [[]], "sizes": [1]}),
+        ("labels", {"labels": [[-1]], "sizes": [1]}),
+        ("same", {"samples": 0}),
         ("iid", {"alpha": 0.3}),
     ],
 )

@@ -123,6 +123,26 @@ def test_a_full_batch_is_one_step_over_the_samples_as_they_stand() -> None:
     assert work.steps == 2
 
 
+def test_a_large_full_batch_is_taken_in_blocks_and_is_still_one_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = dense()
+    order = Order(slices=2, batch_size=None, learning_rate=0.1, momentum=0.5)
+    whole = trainer_of(model, 5).train(job_of(model, order, 0, 2))
+    monkeypatch.setattr("offbeat.device.trainer.BLOCK", 8)  # 20 samples: 8, 8 and 4
+    blocks = trainer_of(model, 5)
+    work = blocks.train(job_of(model, order, 0, 2))
+    np.testing.assert_allclose(work.parameters, whole.parameters, rtol=1e-5, atol=1e-6)
+    assert (work.steps, work.seen) == (whole.steps, whole.seen) == (2, 40)
+    assert work.loss_sum == pytest.approx(whole.loss_sum, rel=1e-5)
+
+
+def test_a_model_that_mixes_its_samples_is_never_cut_into_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = normed()
+    order = Order(batch_size=None, learning_rate=0.1)
+    whole = trainer_of(model, 5).train(job_of(model, order))
+    monkeypatch.setattr("offbeat.device.trainer.BLOCK", 8)
+    assert trainer_of(model, 5).train(job_of(model, order)).parameters.tobytes() == whole.parameters.tobytes()
+
+
 def test_prox_pulls_to_the_anchor_as_a_loss_term_would() -> None:
     model, order = dense(), Order(slices=2, batch_size=None, learning_rate=0.1, prox=0.5)
     job = replace(job_of(model, order, 0, 2), anchor=frozen(np.ones(vector_of(model).size)))

@@ -6,7 +6,15 @@ from pydantic import ValidationError
 
 from offbeat.core.errors import InvalidInput
 from offbeat.core.messages import Order
-from offbeat.fleet import BernoulliFleet, ExponentialFleet, FleetSettings, Workload, ZipfFleet
+from offbeat.fleet import (
+    BernoulliFleet,
+    ExponentialFleet,
+    Fleet,
+    FleetSettings,
+    NetworkSettings,
+    Workload,
+    ZipfFleet,
+)
 
 
 def workload(*samples: int, layers: int = 5, seed: int = 3) -> Workload:
@@ -114,6 +122,20 @@ def test_bernoulli_delays_have_the_mean_of_each_device() -> None:
 def test_a_list_must_have_one_value_per_device(fleet: FleetSettings) -> None:
     with pytest.raises(InvalidInput, match="for 2 devices: give one value per device"):
         fleet.build(workload(9, 9))
+
+
+def test_bernoulli_repetitions_draw_other_delays_for_the_same_seed() -> None:
+    def seconds(repetition: int) -> list[float]:
+        speeds = BernoulliFleet(success=0.3, repetition=repetition).build(workload(9))
+        return [speeds.slice_seconds(0, ticket, Order())[0] for ticket in range(50)]
+
+    assert seconds(1) == seconds(1)
+    assert len({tuple(seconds(repetition)) for repetition in range(3)}) == 3
+
+
+def test_bernoulli_has_the_way_there_and_back_in_its_probability() -> None:
+    fleet = Fleet.build(workload(9, 9), BernoulliFleet(success=0.5), NetworkSettings(uplink_mbps=0.001, latency=9.0))
+    assert fleet.links.up_seconds(1, 10**9) == fleet.links.down_seconds(0, 10**9) == fleet.links.latency(0) == 0.0
 
 
 def test_bernoulli_wants_exactly_one_of_success_and_mean_delay() -> None:

@@ -1,5 +1,6 @@
 """The algorithms: one file per family, server and device half together. A new one is a file and a line here."""
 
+from offbeat.algorithms.delayed import Audg, Psurdg, Sfl
 from offbeat.algorithms.fedasmu import FedASMU, FedSSMU
 from offbeat.algorithms.fedasmu_device import FreshModelRule
 from offbeat.algorithms.fedasync import FedAsync
@@ -14,15 +15,18 @@ from offbeat.core.references import resolve
 __all__ = [
     "DEVICE_RULES",
     "POLICIES",
+    "Audg",
     "FedASMU",
     "FedAsync",
     "FedAvg",
     "FedBuff",
     "FedSSMU",
     "Port",
+    "Psurdg",
     "Safa",
     "Seafl",
     "Seafl2",
+    "Sfl",
     "device_rule",
     "policy_class",
 ]
@@ -37,6 +41,9 @@ POLICIES: dict[str, type[Policy]] = {
     "seafl2": Seafl2,
     "port": Port,
     "safa": Safa,
+    "sfl": Sfl,
+    "audg": Audg,
+    "psurdg": Psurdg,
 }
 
 DEVICE_RULES: dict[str, DeviceRule] = {

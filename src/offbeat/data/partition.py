@@ -1,7 +1,8 @@
 """Who holds which training samples: the ways to divide a data set over devices.
 
-Each way is a settings class with `split(labels, devices, seed)`. Whatever the way, no sample is given out twice and
-every device gets at least one; only `Sizes` may leave samples over. Everything is arrays: a million devices are fine.
+Each way is a settings class with `split(labels, devices, seed)`. Whatever the way, every device gets at least one
+sample, and no sample is given out twice except by `Same`; only those that are told sizes (`Sizes`, `LabelSets`, `Same`)
+may leave samples over. Everything is arrays: a million devices are fine.
 """
 
 from collections.abc import Sequence
@@ -120,13 +121,60 @@ class Sizes(Settings):
         return Partition(indices=samples, offsets=_offsets(np.array(self.sizes)))
 
 
-PartitionSettings = Iid | Dirichlet | Shards | Sizes
+class LabelSets(Settings):
+    """To each device `sizes` samples of the labels that `labels` lists for it; devices may have labels in common."""
+
+    labels: Annotated[list[Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]], Field(min_length=1)]
+    """The labels of each device."""
+    sizes: Annotated[list[Annotated[int, Field(gt=0)]], Field(min_length=1)]
+    """The number of training samples of each device."""
+
+    def split(self, labels: Labels, devices: int, seed: int) -> Partition:
+        if not len(self.sizes) == len(self.labels) == devices:
+            raise InvalidInput(
+                f"sizes lists {len(self.sizes)} devices, labels {len(self.labels)} and devices = {devices}: "
+                "they must be equal."
+            )
+        free = stream(seed, "partition").permutation(len(labels))
+        chosen = []
+        for device, (wanted, size) in enumerate(zip(self.labels, self.sizes, strict=True)):
+            fitting = np.isin(labels[free], wanted)
+            if np.count_nonzero(fitting) < size:
+                raise InvalidInput(
+                    f"sizes[{device}] = {size}: of its labels {wanted} only {np.count_nonzero(fitting)} training "
+                    "samples are left."
+                )
+            taken = np.flatnonzero(fitting)[:size]
+            chosen.append(free[taken])
+            free = np.delete(free, taken)
+        return Partition.of(chosen)
+
+
+class Same(Settings):
+    """The same random samples, in the same order, to every device."""
+
+    samples: Annotated[int, Field(gt=0)] | None = None
+    """How many training samples every device holds (default: all)."""
+
+    def split(self, labels: Labels, devices: int, seed: int) -> Partition:
+        size = len(labels) if self.samples is None else self.samples
+        if devices < 1:
+            raise InvalidInput(f"devices = {devices}: there must be at least one.")
+        if size > len(labels):
+            raise InvalidInput(f"samples = {size}: there are only {len(labels)} training samples.")
+        chosen = stream(seed, "partition").permutation(len(labels))[:size]
+        return Partition(indices=np.tile(chosen, devices), offsets=np.arange(devices + 1) * size)
+
+
+PartitionSettings = Iid | Dirichlet | Shards | Sizes | LabelSets | Same
 
 PARTITIONS: dict[str, type[PartitionSettings]] = {
     "iid": Iid,
     "dirichlet": Dirichlet,
     "shards": Shards,
     "sizes": Sizes,
+    "labels": LabelSets,
+    "same": Same,
 }
 
 

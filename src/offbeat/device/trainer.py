@@ -29,11 +29,14 @@ from offbeat.core.parameters import Vector, frozen
 from offbeat.core.streams import stream
 from offbeat.device.batches import Batches, Indices, Partition
 from offbeat.device.work import Evaluation, Job, Work
-from offbeat.models import layout_of, tensors_of, vector_of
+from offbeat.models import is_pure, layout_of, tensors_of, vector_of
 
 EVALUATION_BATCH = 512
 GATHERED = 4096
 """Samples that are gathered at a time: a whole slice of most devices, and bounded memory for the largest."""
+
+BLOCK = 128
+"""A full batch is taken in blocks of so many samples: all its activations would not fit the cache, or the memory."""
 
 Tensors = tuple[torch.Tensor, ...]
 
@@ -67,6 +70,8 @@ class TorchTrainer:
         self._weights = [parameter.detach() for parameter in self._trained]
         """The same memory as `_trained`, outside autograd, so that it may be updated in place."""
         self._counters = [(b, b.clone()) for b in self.model.buffers() if not b.is_floating_point()]
+        self._block = BLOCK if is_pure(self.model) else None
+        """Only where the gradient is surely a mean over samples."""
         self._channels_last = _takes_channels_last(self.model, self.batches.x)
 
     def train(self, job: Job) -> Work:
@@ -86,8 +91,7 @@ class TorchTrainer:
             for k in range(job.first, job.last):
                 self._seed_dropout("dropout", job.device, job.ticket, k)
                 samples = self.batches.order(job.device, job.ticket, k, order.batch_size)
-                for x, y in self._gather(samples, order.batch_size):
-                    loss, gradients = self._loss_and_gradients(x, y)
+                for loss, gradients, size in self._steps(samples, order.batch_size):
                     if order.weight_decay:
                         gradients = torch._foreach_add(gradients, self._weights, alpha=order.weight_decay)
                     if order.prox:
@@ -99,8 +103,8 @@ class TorchTrainer:
                         gradients = velocity
                     torch._foreach_add_(self._weights, gradients, alpha=-order.learning_rate)
                     steps += 1
-                    loss_sum += loss * len(y)
-                    seen += len(y)
+                    loss_sum += loss * size
+                    seen += size
         return Work(
             parameters=frozen(self._vector.copy()),
             momentum=None if momentum is None else frozen(momentum),
@@ -137,8 +141,7 @@ class TorchTrainer:
         chosen = self.batches.probe(device, ticket, k, batch_size)
         with torch.random.fork_rng(devices=[]):
             self._seed_dropout("probe-dropout", device, ticket, k)
-            ((x, y),) = self._gather(chosen, None)
-            loss, gradients = self._loss_and_gradients(x, y)
+            ((loss, gradients, _),) = self._steps(chosen, None)
         flat = np.zeros(self.layout.size, dtype=np.float32)
         for target, gradient in zip(self._views(flat), gradients, strict=True):
             target.copy_(gradient)
@@ -156,6 +159,20 @@ class TorchTrainer:
 
     def _seed_dropout(self, role: str, *keys: int) -> None:
         torch.default_generator.manual_seed(int(stream(self.batches.seed, role, *keys).integers(2**63)))
+
+    def _steps(self, samples: Indices, batch_size: int | None) -> Iterator[tuple[float, Tensors, int]]:
+        """Loss, gradient and size of each batch, at the model as it is when the batch is asked for."""
+        if batch_size is not None or self._block is None or len(samples) <= self._block:
+            for x, y in self._gather(samples, batch_size):
+                yield (*self._loss_and_gradients(x, y), len(y))
+            return
+        total, mean = 0.0, tuple(torch.zeros_like(weight) for weight in self._weights)
+        for x, y in self._gather(samples, self._block):
+            loss, gradients = self._loss_and_gradients(x, y)
+            share = len(y) / len(samples)
+            total += share * loss
+            torch._foreach_add_(mean, gradients, alpha=share)
+        yield total, mean, len(samples)
 
     def _gather(self, samples: Indices, batch_size: int | None) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """These samples in this order, cut into batches."""

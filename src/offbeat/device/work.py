@@ -36,7 +36,9 @@ class Job(Struct, frozen=True, kw_only=True, eq=False):
 
 
 class Evaluation(Struct, frozen=True, kw_only=True):
-    """How good a model is on the held-out data."""
+    """How good a model is, on the held-out data if nothing else is said."""
 
     accuracy: float
     loss: float
+    training_loss: float | None = None
+    """The loss over the devices' own samples, where it was asked for."""

@@ -111,16 +111,27 @@ class ExponentialFleet(FleetSettings):
 
 
 class BernoulliSpeeds(Speeds):
-    """An order takes k - 1/2 iterations, k geometric: given when an iteration begins, it arrives amid its k-th."""
+    """An order takes k - 1/2 iterations, k geometric: given when an iteration begins, it arrives amid its k-th.
 
-    def __init__(self, success: Floats, iteration_seconds: float, seed: int) -> None:
+    That is the whole way there and back: links take no time of their own.
+    """
+
+    def __init__(self, success: Floats, iteration_seconds: float, seed: int, repetition: int) -> None:
         self.success = success
         """phi_i of the paper."""
         self.iteration_seconds = iteration_seconds
         self.seed = seed
+        self.keys = (repetition,) if repetition else ()
+        unlimited = np.full(len(success), np.inf)
+        self.measured_links = {
+            "uplink_mbps": unlimited,
+            "downlink_mbps": unlimited,
+            "latency": np.zeros(len(success)),
+        }
 
     def slice_seconds(self, device: int, ticket: int, order: Order) -> Sequence[float]:
-        iterations = int(stream(self.seed, "speed", device, ticket).geometric(self.success.item(device)))
+        draw = stream(self.seed, "speed", device, ticket, *self.keys)
+        iterations = int(draw.geometric(self.success.item(device)))
         return [(iterations - 0.5) * self.iteration_seconds / order.slices] * order.slices
 
 
@@ -129,11 +140,14 @@ class BernoulliFleet(FleetSettings):
 
     name: Literal["bernoulli"] = "bernoulli"
     iteration_seconds: float = Field(1.0, gt=0, allow_inf_nan=False)
-    """Length of an iteration."""
+    """Length of an iteration: that of the algorithm, where it has iterations."""
     success: Success | list[Success] | None = None
-    """Probability of delivering in an iteration: one for all devices, or a list with one for each."""
+    """Probability of delivering in an iteration: one for all devices, or a list with one for each. Whatever the cause
+    of a delay, it is in there: `[network]` plays no part."""
     mean_delay: Delay | list[Delay] | None = None
     """In place of success: the mean number of failed iterations, 1 / success - 1."""
+    repetition: int = Field(0, ge=0)
+    """Number of a Monte-Carlo run: another one draws other delays, and leaves data and model as they are."""
 
     @model_validator(mode="after")
     def _exactly_one(self) -> Self:
@@ -142,9 +156,12 @@ class BernoulliFleet(FleetSettings):
         return self
 
     def build(self, workload: Workload) -> Speeds:
+        success = self.probabilities(workload.devices)
+        return BernoulliSpeeds(success, self.iteration_seconds, workload.seed, self.repetition)
+
+    def probabilities(self, devices: int) -> Floats:
+        """The probability of success of each device."""
         if self.success is not None:
-            success = per_device("success", self.success, workload.devices)
-        else:
-            assert self.mean_delay is not None
-            success = 1.0 / (1.0 + per_device("mean_delay", self.mean_delay, workload.devices))
-        return BernoulliSpeeds(success, self.iteration_seconds, workload.seed)
+            return per_device("success", self.success, devices)
+        assert self.mean_delay is not None
+        return 1.0 / (1.0 + per_device("mean_delay", self.mean_delay, devices))

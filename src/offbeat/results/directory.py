@@ -4,7 +4,7 @@ config.toml           the experiment with all settings
 metrics.jsonl         one line per evaluation
 timeline.json         what every device did when
 checkpoint/           the state of the run while it is not finished
-model.safetensors     the final parameters by name
+model.safetensors     the final parameters by name, if they are to be saved
 summary.json          written last: a directory that has it is finished
 """
 
@@ -167,11 +167,12 @@ class RunDirectory:
             if log is not None:
                 log.close()
 
-    def finish(self, parameters: Vector, layout: Layout, summary: dict[str, Any]) -> None:
+    def finish(self, parameters: Vector | None, layout: Layout, summary: dict[str, Any]) -> None:
         assert self._metrics is not None and self._timeline is not None
         self._timeline.finish()
         self.close()
-        tensors = {entry.name: parameters[entry.span].reshape(entry.shape) for entry in layout.entries}
-        replace_file(self.path / "model.safetensors", save(tensors))
+        if parameters is not None:
+            tensors = {entry.name: parameters[entry.span].reshape(entry.shape) for entry in layout.entries}
+            replace_file(self.path / "model.safetensors", save(tensors))
         write_json(self.path / "summary.json", summary)
         rmtree(self.path / "checkpoint", ignore_errors=True)

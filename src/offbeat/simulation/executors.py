@@ -7,13 +7,15 @@ from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import structs
 
 from offbeat.core.parameters import Vector
 from offbeat.data import Dataset, Partition
 from offbeat.device.trainer import TorchTrainer
 from offbeat.device.work import Evaluation, Job, Work
-from offbeat.models import build
+from offbeat.models import build, is_pure
 from offbeat.simulation.local import Arithmetic, LocalTraining
+from offbeat.simulation.memo import SHARED, MemoTraining, Training
 from offbeat.simulation.workers import WorkerPool
 
 
@@ -41,11 +43,14 @@ class TorchExecutor:
         trainer: TorchTrainer,
         test_x: npt.NDArray[np.float32],
         test_y: npt.NDArray[np.int64],
-        training: LocalTraining | WorkerPool,
+        training: Training,
+        held: npt.NDArray[np.int64] | None = None,
     ) -> None:
         self._trainer = trainer
         self._test = (test_x, test_y)
         self._training = training
+        self._held = held
+        """The training samples over which the loss is wanted, if it is."""
 
     @property
     def appetite(self) -> int:
@@ -55,7 +60,12 @@ class TorchExecutor:
         return self._training.train(jobs)
 
     def evaluate(self, parameters: Vector) -> Evaluation:
-        return self._trainer.evaluate(parameters, *self._test)
+        evaluation = self._trainer.evaluate(parameters, *self._test)
+        if self._held is None:
+            return evaluation
+        batches = self._trainer.batches
+        own = self._trainer.evaluate(parameters, batches.x[self._held], batches.y[self._held])
+        return structs.replace(evaluation, training_loss=own.loss)
 
     def loss_and_gradient(
         self, parameters: Vector, device: int, ticket: int, number: int, batch_size: int | None
@@ -67,23 +77,33 @@ class TorchExecutor:
 
 
 def torch_executor(
-    dataset: Dataset, partition: Partition, *, model: str, seed: int, arithmetic: Arithmetic, workers: int
+    dataset: Dataset,
+    partition: Partition,
+    *,
+    model: str,
+    seed: int,
+    arithmetic: Arithmetic,
+    workers: int,
+    training_loss: bool = False,
 ) -> TorchExecutor:
     """An executor for this model and data; with no workers it trains in this process."""
+    held = np.unique(partition.indices) if training_loss else None
     network = build(model, dataset.input_shape, dataset.classes, seed)
     trainer = TorchTrainer(network, dataset.train_x, dataset.train_y, partition, seed)
     local = LocalTraining(trainer, arithmetic)
-    if not workers:
-        return TorchExecutor(trainer, dataset.test_x, dataset.test_y, local)
-    pool = WorkerPool(
-        workers,
-        dataset.train_x,
-        dataset.train_y,
-        partition,
-        model=model,
-        classes=dataset.classes,
-        seed=seed,
-        arithmetic=arithmetic,
-        stacks=local.stacks,
-    )
-    return TorchExecutor(trainer, dataset.test_x, dataset.test_y, pool)
+    training: Training = local
+    if workers:
+        training = WorkerPool(
+            workers,
+            dataset.train_x,
+            dataset.train_y,
+            partition,
+            model=model,
+            classes=dataset.classes,
+            seed=seed,
+            arithmetic=arithmetic,
+            stacks=local.stacks,
+        )
+    if is_pure(network) and not local.stacks:
+        training = MemoTraining(training, dataset, partition, model=model, memo=SHARED)
+    return TorchExecutor(trainer, dataset.test_x, dataset.test_y, training, held)

@@ -1,0 +1,47 @@
+"""Progress bars of the command line, on standard error."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+
+if TYPE_CHECKING:  # so that --help is quick
+    from offbeat.contest import Contest, Report
+
+messages = Console(stderr=True)
+
+
+@contextmanager
+def watched_bars() -> Iterator["Report"]:
+    """A bar for each run that has begun; those that have ended give way to the next."""
+    with bars() as shown:
+        tasks: dict[str, Any] = {}
+
+        def watch(contest: "Contest", fraction: float, row: dict[str, float] | None) -> None:
+            if contest.label not in tasks:
+                tasks[contest.label] = shown.add_task(contest.label, total=1.0, note="")
+            fresh = {"note": note(row)} if row is not None else {}
+            shown.update(tasks[contest.label], completed=fraction, visible=fraction < 1 or len(tasks) < 20, **fresh)
+
+        yield watch
+
+
+@contextmanager
+def bars() -> Iterator[Any]:
+    """Progress bars for runs, on standard error."""
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("{task.description:<24}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[note]}"),
+    )
+    with Progress(*columns, console=messages, transient=True) as shown:
+        yield shown
+
+
+def note(row: dict[str, float]) -> str:
+    return f"{row['time']:.5g} s, version {row['version']:g}, accuracy {row['accuracy']:.3f}"

@@ -1,10 +1,14 @@
 """The algorithms: one file per family, server and device half together. A new one is a file and a line here."""
 
+from offbeat.algorithms.adel import Adel
 from offbeat.algorithms.fedasync import FedAsync
 from offbeat.algorithms.fedavg import FedAvg
 from offbeat.algorithms.fedbuff import FedBuff
+from offbeat.algorithms.heterofl import HeteroFL
 from offbeat.algorithms.safa import Safa
+from offbeat.algorithms.salf import Salf
 from offbeat.algorithms.seafl import Port, Seafl, Seafl2
+from offbeat.algorithms.stragglers import DropStragglers, WaitStragglers
 from offbeat.core.errors import InvalidInput, unknown
 from offbeat.core.policy import DeviceRule, Policy
 from offbeat.core.references import resolve
@@ -12,13 +16,18 @@ from offbeat.core.references import resolve
 __all__ = [
     "DEVICE_RULES",
     "POLICIES",
+    "Adel",
+    "DropStragglers",
     "FedAsync",
     "FedAvg",
     "FedBuff",
+    "HeteroFL",
     "Port",
     "Safa",
+    "Salf",
     "Seafl",
     "Seafl2",
+    "WaitStragglers",
     "device_rule",
     "policy_class",
 ]
@@ -31,6 +40,11 @@ POLICIES: dict[str, type[Policy]] = {
     "seafl2": Seafl2,
     "port": Port,
     "safa": Safa,
+    "adel": Adel,
+    "salf": Salf,
+    "drop-stragglers": DropStragglers,
+    "wait-stragglers": WaitStragglers,
+    "heterofl": HeteroFL,
 }
 
 DEVICE_RULES: dict[str, DeviceRule] = {

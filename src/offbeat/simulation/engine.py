@@ -11,9 +11,11 @@ from math import ceil, inf
 from typing import Any
 
 from offbeat.algorithms import device_rule
+from offbeat.core.coverage import bytes_down, coverage
 from offbeat.core.effects import Assignment, Effect, FreshModel, Settled, StopNotice, TimerSet
 from offbeat.core.events import Event, FreshRequested, Left, Lost, Ready, Started, TimerFired, Uploaded
 from offbeat.core.messages import Progress, Update
+from offbeat.core.parameters import Mask
 from offbeat.core.policy import Ask, Fresh, Train
 from offbeat.core.session import Session
 from offbeat.device.run import LocalRun
@@ -158,7 +160,7 @@ class Simulation:
 
     def _begin(self, assignment: Assignment) -> None:
         device, ticket, order = assignment.device, assignment.ticket, assignment.order
-        arrived = self.now + self.fleet.links.down_seconds(device, self.session.layout.bytes)
+        arrived = self.now + self.fleet.links.down_seconds(device, bytes_down(order, self.session.layout))
         run = Run(
             device=device,
             ticket=ticket,
@@ -215,12 +217,21 @@ class Simulation:
         self.queue.push(at, kind, run.ticket, run.token)
 
     def _count(self, run: Run, slices: int, seconds: float) -> None:
-        samples, batch = self.session.samples(run.device), run.local.order.batch_size
-        steps = ceil(samples / batch) if batch is not None and run.local.order.unit == "epoch" else 1
-        run.local.trained(slices, slices * steps, seconds)
+        samples, order = self.session.samples(run.device), run.local.order
+        if order.unit == "layer":
+            done, layers = run.local.progress.slices, self.session.layout.trained_layers
+            steps = (done + slices) // layers - done // layers
+        else:
+            steps = slices * (ceil(samples / order.batch_size) if order.batch_size is not None else 1)
+        run.local.trained(slices, steps, seconds)
+
+    def _mask(self, run: Run) -> Mask | None:
+        """What the run has to deliver as it stands."""
+        return coverage(run.local.order, run.local.progress.slices, self.session.layout)
 
     def _upload_seconds(self, run: Run) -> float:
-        return self.fleet.links.up_seconds(run.device, self.session.layout.bytes)
+        mask = self._mask(run)
+        return self.fleet.links.up_seconds(run.device, self.session.layout.bytes if mask is None else mask.bytes)
 
     def _stop_soon(self, ticket: int) -> None:
         """The notice has reached the device: it ends with the slice it is in, if it is still training."""
@@ -249,6 +260,7 @@ class Simulation:
             samples=self.session.samples(run.device),
             progress=run.local.progress,
             outcome=self.training.deliver(run.ticket),
+            mask=self._mask(run),
         )
         self._land(run, "uploaded")
         self._unsettled[run.ticket] = run.local.progress.seconds

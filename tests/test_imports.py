@@ -22,6 +22,7 @@ LAYERS = [
     "config",
     "experiment",
     "contest",
+    "plan",
     "testing",
     "cli",
 ]

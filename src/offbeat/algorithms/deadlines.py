@@ -22,6 +22,7 @@ from math import inf
 from typing import Annotated, Any
 
 import numpy as np
+from msgspec.structs import replace
 from pydantic import Field
 
 from offbeat.core.actions import Action, Commit, Discard, Dispatch, Finish, SetTimer
@@ -91,9 +92,14 @@ class DeadlineRounds(TimeBudgeted):
         """Whether a delivery is of any use."""
         return update.progress.slices > 0
 
-    def changes(self, deadline: float, state: Any, view: View) -> dict[str, Any]:
+    @property
+    def special(self) -> dict[str, Any]:
         """What is special about this algorithm's orders."""
         return {}
+
+    def widths_of(self, deadline: float, state: Any, view: View) -> Floats | None:
+        """The width of each device's model in a round of this length; None: all train the whole model."""
+        return None
 
     def init(self, view: View) -> Any:
         return self.State(deadlines=self.deadlines(view))
@@ -117,17 +123,15 @@ class DeadlineRounds(TimeBudgeted):
         deadline = state.deadlines[state.number]
         yield SetTimer(name="deadline", after=deadline)
         batches, away = self.batches(deadline, state, view), self.forecast(view).communication
-        changes = self.changes(deadline, state, view)
+        widths = self.widths_of(deadline, state, view)
         state.ordered = []
         for device in range(view.devices):
             budget = deadline - float(away[device]) - SLACK * self.seconds(view)
             if budget > 0 and view.is_idle(device):
                 state.ordered.append(device)
-                own = {
-                    key: value[device].item() if isinstance(value, np.ndarray) else value
-                    for key, value in changes.items()
-                }
-                order = self.order(view, batch_size=int(batches[device]), budget=budget, **own)
+                order = self.order(view, batch_size=int(batches[device]), budget=budget, **self.special)
+                if widths is not None:
+                    order = replace(order, width=float(widths[device]))
                 yield Dispatch(device=device, order=order)
 
     def end(self, state: Any, view: View) -> Iterator[Action]:

@@ -16,8 +16,8 @@ Only devices that have finished in time count. A row of the last layer belongs t
 the class does not train the row, returns it as it came, and is no holder of it.
 
 The paper fixes a device's level by hand. Here it follows from its speed: the greatest width with which the device
-finishes with a probability of at least `confidence` under the exponential time model, else the least. A layer of width r
-takes r^2 of the time (`fleet.speeds.cost_of_width`).
+finishes with a probability of at least `confidence` under the exponential time model, else the least. A layer of width
+r takes r^2 of the time (`fleet.speeds.cost_of_width`).
 
 The paper's norm without running statistics is not reproduced: our networks have no norms, and in a model of your own
 running statistics are averaged over their holders like everything else.
@@ -42,15 +42,14 @@ Width = Annotated[float, Field(gt=0, le=1)]
 class HeteroFL(EqualDeadlines):
     """Submodels whose width follows from a device's speed, averaged element by element (Diao et al. 2021)."""
 
-    widths: Annotated[list[Width], Field(min_length=1)] = [1.0, 0.5, 0.25, 0.125, 0.0625]
+    widths: list[Width] = Field([1.0, 0.5, 0.25, 0.125, 0.0625], min_length=1)
     """Shares of each layer's channels that a device may be given."""
     confidence: Annotated[float, Field(gt=0, lt=1)] = 0.9
     """Probability of finishing in time that decides which of them."""
     masked_loss: bool = True
     """Whether a device's loss sees the logits of classes that it does not hold as 0."""
 
-    def device_widths(self, deadline: float, state: Rounds, view: View) -> Floats:
-        """The width of each device in rounds of this length."""
+    def widths_of(self, deadline: float, state: Rounds, view: View) -> Floats:
         steps = self.local_steps * view.layout.trained_layers
         whole = super().rates(deadline, state, view)
         chosen = np.full(view.devices, min(self.widths))
@@ -60,11 +59,11 @@ class HeteroFL(EqualDeadlines):
         return chosen
 
     def rates(self, deadline: float, state: Rounds, view: View) -> Floats:
-        return super().rates(deadline, state, view) / self.device_widths(deadline, state, view) ** 2
+        return super().rates(deadline, state, view) / self.widths_of(deadline, state, view) ** 2
 
-    def changes(self, deadline: float, state: Rounds, view: View) -> dict[str, Any]:
-        width = self.device_widths(deadline, state, view)
-        return {"width": width, "masked_loss": self.masked_loss, "partial": False}
+    @property
+    def special(self) -> dict[str, Any]:
+        return {"masked_loss": self.masked_loss, "partial": False}
 
     def counts(self, update: Update) -> bool:
         return update.mask is None or update.mask.count > 0

@@ -18,7 +18,7 @@ Both weigh all devices the same, as ADEL-FL does.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -36,7 +36,8 @@ class DropStragglers(EqualDeadlines):
     variant: Literal["mean", "keep"] = "mean"
     """Mean over the devices that finished, or over all with the others as copies of the old model."""
 
-    def changes(self, deadline: float, state: Rounds, view: View) -> dict[str, bool]:
+    @property
+    def special(self) -> dict[str, Any]:
         return {"partial": False}
 
     def counts(self, update: Update) -> bool:

@@ -49,7 +49,7 @@ def backward(loss: torch.Tensor, layers: Sequence[Sequence[torch.Tensor]], proce
     if not proceed(0):
         return []
     handles = [
-        parameter.register_post_accumulate_grad_hook(hook_of(place))
+        parameter.register_post_accumulate_grad_hook(hook_of(place))  # type: ignore[no-untyped-call]
         for place, layer in enumerate(layers)
         for parameter in layer
     ]

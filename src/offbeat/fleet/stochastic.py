@@ -48,7 +48,8 @@ class ZipfSpeeds(Speeds):
 
     def layer_speeds(self) -> Floats:
         idle = 1.0 + (1.0 - self.cumulative[:-1]).sum()  # the mean of a count is the sum of P(count > k)
-        return self.samples * self.layers / (self.epoch_seconds + idle)
+        speeds: Floats = self.samples * self.layers / (self.epoch_seconds + idle)
+        return speeds
 
 
 class ZipfFleet(CostSettings):

@@ -79,7 +79,8 @@ class Problem:
         shrink = 1.0 - self.rates * self.constants.strong_convexity
         later = np.append(np.cumprod(shrink[:0:-1])[::-1], 1.0)
         weights = self.rates**2 * later
-        return np.maximum(weights, 1e-250 * weights.max())
+        floored: Floats = np.maximum(weights, 1e-250 * weights.max())
+        return floored
 
     @cached_property
     def contraction(self) -> float:

@@ -29,12 +29,14 @@ def solve_by_trust_region(problem: Problem, iterations: int = 2000) -> Solution:
 
     def gradient(x: Floats) -> Floats:
         _, by_deadline, _, by_scale = problem.terms(*split(x))
-        return np.append(problem.weights * by_deadline, problem.weights @ by_scale) * scales / unit
+        both: Floats = np.append(problem.weights * by_deadline, problem.weights @ by_scale) * scales / unit
+        return both
 
     def least_batch(x: Floats) -> Floats:
         """m P_u (T_R - B_u) / T_R - 1 for the shortest round, the last."""
         deadlines, scale = split(x)
-        return scale * problem.speeds * (1.0 - problem.communication / deadlines[-1]) - 1.0
+        excess: Floats = scale * problem.speeds * (1.0 - problem.communication / deadlines[-1]) - 1.0
+        return excess
 
     def least_batch_gradient(x: Floats) -> Floats:
         deadlines, scale = split(x)
@@ -42,7 +44,8 @@ def solve_by_trust_region(problem: Problem, iterations: int = 2000) -> Solution:
         rows = np.zeros((problem.devices, problem.rounds + 1))
         rows[:, -2] = scale * problem.speeds * problem.communication / last**2
         rows[:, -1] = problem.speeds * (1.0 - problem.communication / last)
-        return rows * scales
+        rows *= scales
+        return rows
 
     order = np.zeros((problem.rounds + 1, problem.rounds + 1))
     order[0, :-1] = 1.0 / problem.rounds  # the budget

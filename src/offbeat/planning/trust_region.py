@@ -5,6 +5,7 @@ bound has poles at the edge of what is feasible, so steps that leave it are refu
 """
 
 import warnings
+from contextlib import suppress
 
 import numpy as np
 from scipy.optimize import LinearConstraint, NonlinearConstraint, minimize
@@ -55,20 +56,33 @@ def solve_by_trust_region(problem: Problem, iterations: int = 2000) -> Solution:
     upper = np.append(1.0, np.full(problem.rounds, np.inf))
     # A strictly feasible start: just inside the budget, deadlines falling ever so slightly.
     start = np.append(1.0 - 1e-3 * np.linspace(0.1, 1.0, problem.rounds) * _slack(problem, middle), 1.0)
-    with warnings.catch_warnings():
+    visited = [start]
+
+    def remember(x: Floats, _: object) -> None:
+        visited.append(x.copy())
+
+    # It may leave what is feasible after all and fail on what it finds there: then the last good step is the answer.
+    with warnings.catch_warnings(), np.errstate(all="ignore"), suppress(ValueError):
         warnings.simplefilter("ignore")  # "delta_grad == 0" and singular Jacobians: only the result counts
-        found = minimize(
+        minimize(
             cost,
             start,
             jac=gradient,
             method="trust-constr",
+            callback=remember,
             constraints=[
                 LinearConstraint(order, lower, upper, keep_feasible=True),
                 NonlinearConstraint(least_batch, 0.0, np.inf, jac=least_batch_gradient, keep_feasible=True),
             ],
             options={"maxiter": iterations, "gtol": 1e-10, "xtol": 1e-12},
         )
-    deadlines, scale = split(found.x)
+
+    def feasible(x: Floats) -> bool:
+        linear = order @ x
+        within = (linear >= lower - 1e-9).all() and (linear <= upper + 1e-9).all()
+        return bool(within and np.isfinite(x).all() and (least_batch(x) > 0).all())
+
+    deadlines, scale = split(min((x for x in visited if feasible(x)), key=cost))
     return Solution(deadlines=deadlines, scale=scale, bound=problem.bound(deadlines, scale))
 
 

@@ -134,7 +134,7 @@ class _Pooled:
             _, first, second, _ = problem.terms(deadlines, scale)
             return worth / deadlines**2 - first, 2.0 * worth / deadlines**3 + second
 
-        table = shortest + room * np.geomspace(1e-9, 1.0, TABLE)
+        table = shortest + room * np.geomspace(1e-9, 1.001, TABLE)  # a round may get all the room there is
         cheapness = -np.log(slope(table)[0])  # grows with the deadline
         cheapness = np.maximum.accumulate(cheapness)
         weights = np.log(self.weights)

@@ -70,8 +70,8 @@ def test_the_scaler_divides_the_output_of_every_layer_but_the_last_in_training_o
     # One path of weights 2 and 3, no bias: x = 1 gives 2, / 0.5 = 4, relu 4, 12 in training; 6 in evaluation.
     model = nn.Sequential(nn.Linear(1, 2, bias=False), nn.ReLU(), nn.Linear(2, 1, bias=False))
     with torch.no_grad():
-        model[0].weight.fill_(2.0)
-        model[2].weight.fill_(3.0)
+        for parameter, value in zip(model.parameters(), (2.0, 3.0), strict=True):
+            parameter.fill_(value)
     narrow = narrowed(model, layout_of(model), 0.5)
     assert narrow(torch.ones(1, 1)).item() == 12.0
     narrow.eval()

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -36,7 +37,7 @@ def problem_of(
         gradient_bound=float(10 ** random.uniform(-1, 1)),
         initial_distance=1.0,
     )
-    parts = {
+    parts: dict[str, Any] = {
         "speeds": random.uniform(20, 200, devices),
         "communication": np.zeros(devices) if near else random.uniform(0, 2, devices),
         "layers": layers,
@@ -95,7 +96,7 @@ def test_derivatives_agree_with_finite_differences_and_the_cost_is_convex(seed: 
 def test_the_least_budget_by_hand() -> None:
     # U = 2, L = 1: Q(1, x)^2 = e^-2x = 0.2 at x* = ln(5)/2 = 0.8047190.
     # Shortest round: max(0.8047190/4 + 1, 0.8047190/2 + 0.5) = max(1.2011797, 0.9023595); two rounds: 2.4023595.
-    parts = {
+    parts: dict[str, Any] = {
         "speeds": np.array([4.0, 2.0]),
         "communication": np.array([1.0, 0.5]),
         "layers": 1,
@@ -182,7 +183,13 @@ def test_the_number_of_rounds_can_be_free() -> None:
 
 
 def test_a_bound_that_makes_no_sense_is_refused() -> None:
-    parts = {"speeds": np.ones(2), "communication": np.zeros(2), "layers": 1, "budget": 99.0, "constants": CONSTANTS}
+    parts: dict[str, Any] = {
+        "speeds": np.ones(2),
+        "communication": np.zeros(2),
+        "layers": 1,
+        "budget": 99.0,
+        "constants": CONSTANTS,
+    }
     with pytest.raises(InvalidInput, match="times the learning rate it must be less than 1"):
         solve(Problem(rates=np.array([20.0]), **parts))
     with pytest.raises(InvalidInput, match="at least two devices"):

@@ -48,7 +48,7 @@ def solve(problem: Problem) -> Solution:
     values, counts = np.unique(weights, return_counts=True)
     pooled = _Pooled(problem, values[::-1], counts[::-1].astype(np.float64))
     scan = np.linspace(low, high, SCAN + 2)[1:-1]
-    costs = [pooled.cost(log_scale)[0] for log_scale in scan]
+    costs = [pooled.cost(log_scale, polished=False)[0] for log_scale in scan]
     best = int(np.argmin(costs))
     margin = (high - low) * 1e-6
     left = scan[best - 1] if best else low + margin
@@ -114,15 +114,15 @@ class _Pooled:
         self.weights = weights
         self.counts = counts
 
-    def cost(self, log_scale: float) -> tuple[float, float]:
+    def cost(self, log_scale: float, polished: bool = True) -> tuple[float, float]:
         """The least cost for this m, and its derivative in m."""
         scale = float(np.exp(log_scale))
-        value, _, _, by_scale = self.problem.terms(self.deadlines(scale), scale)
+        value, _, _, by_scale = self.problem.terms(self.deadlines(scale, polished), scale)
         total = self.weights * self.counts
         return float(total @ value), float(total @ by_scale)
 
-    def deadlines(self, scale: float) -> Floats:
-        """The best deadline of each pool for this m."""
+    def deadlines(self, scale: float, polished: bool = True) -> Floats:
+        """The best deadline of each pool for this m; as the table has it, or polished by Newton's method."""
         problem = self.problem
         mean = problem.budget / problem.rounds
         shortest = problem.shortest_deadline(scale)
@@ -147,7 +147,7 @@ class _Pooled:
 
         log_price = brentq(excess, weights[-1] - cheapness[-1] - 1.0, weights[0] - cheapness[0] + 1.0)
         deadlines = at_price(log_price)
-        for _ in range(NEWTON_STEPS):
+        for _ in range(NEWTON_STEPS if polished else 0):
             steepness, bend = slope(deadlines)
             step = steepness / bend  # -1 / (d log(-h') / dT)
             residual = np.log(steepness) + weights - log_price
@@ -158,7 +158,7 @@ class _Pooled:
             # Near its pole h' is far from linear: never go more than nine tenths of the way there.
             moved = np.maximum(moved, -0.9 * (deadlines - shortest))
             deadlines = deadlines + moved
-            if float(np.max(np.abs(moved) / deadlines)) < 1e-12:
+            if float(np.max(np.abs(moved) / deadlines)) < 1e-10:
                 break
         deadlines = np.minimum.accumulate(deadlines)
         return deadlines * min(1.0, problem.budget / float(self.counts @ deadlines))

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+import offbeat
 from offbeat.cli import app
 from offbeat.config import Experiment
 from offbeat.core.errors import InvalidInput
@@ -59,3 +60,15 @@ def test_constants_are_measured_at_the_first_model() -> None:
     found = gradient_constants(Experiment.parse(TABLE | {"algorithm": {"name": "adel"}}), 3)
     assert found is not None
     assert found.gradient_variance > 0 and found.gradient_bound > 0
+
+
+@pytest.mark.parametrize("path", sorted((Path(offbeat.__file__).parent / "experiments").glob("deadlines-*.toml")))
+def test_the_shipped_experiments_are_fair_and_feasible(path: Path) -> None:
+    experiment = Experiment.load(path)
+    names = list(experiment.compare) or experiment.sweep["algorithm.name"]
+    times = experiment.sweep.get("stop.time", [experiment.stop.time])
+    for time in times:
+        each = [experiment.changed({"stop": {"time": time}}).for_algorithm(name, 0) for name in names]
+        assert len({(str(one.local), str(one.fleet), str(one.network), str(one.data)) for one in each}) == 1
+        with simulation_of(each[0]) as simulation:  # ADEL-FL, whose budget could be too short
+            assert sum(simulation.session.state.deadlines) <= time

@@ -1,15 +1,20 @@
 """Measured constants, by hand and against gradients of known variance."""
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from offbeat.planning import estimate
 
 
+def vector(*values: float) -> npt.NDArray[np.float32]:
+    return np.array(values, dtype=np.float32)
+
+
 def test_by_hand() -> None:
     # Device 0, batch 4: gradients (1, 0) and (3, 0), mean (2, 0), spread 1 + 1 = 2: sigma^2 = 4 2 / 1 = 8.
     # Device 1 gave one gradient only, (0, 2): it counts for G^2 = (1 + 9 + 4) / 3.
-    gradients = {0: [np.float32([1, 0]), np.float32([3, 0])], 1: [np.float32([0, 2])]}
+    gradients = {0: [vector(1, 0), vector(3, 0)], 1: [vector(0, 2)]}
     found = estimate(gradients, {0: 4, 1: 4})
     assert found is not None
     assert found.gradient_variance == pytest.approx(8.0)

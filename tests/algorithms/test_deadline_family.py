@@ -247,6 +247,8 @@ def test_impossible_settings_are_one_sentence() -> None:
         session_of(WaitStragglers(), horizon=float("inf"))
     with pytest.raises(InvalidInput, match="at least 2 devices"):
         session_of(Adel(), devices=1)
+    with pytest.raises(InvalidInput, match="the automatic number of rounds is only 1"):
+        session_of(Adel(rounds="auto", warmup_rounds=2, initial_distance=0.01))
     with pytest.raises(ValueError, match="must be 0, or from 2 to rounds - 1"):
         Adel(warmup_rounds=1)
     bare = Session(

@@ -86,8 +86,9 @@ class Adel(DeadlineRounds):
     """sigma^2, of the gradient of one sample; the same for all devices."""
     gradient_bound: Positive = 1.0
     """G^2, of the gradient of a batch."""
-    initial_distance: Positive = 10.0
-    """Delta_1, squared distance from the first model to the optimum; matters only if rounds is "auto"."""
+    initial_distance: Positive = 1000.0
+    """Delta_1, squared distance from the first model to the optimum; matters only if rounds is "auto". The bound is
+    loose: with a Delta_1 below its noise it prefers a single round."""
     warmup_rounds: Annotated[int, Field(ge=0)] = 0
     """Rounds for measuring gradient_variance and gradient_bound; 0: take them as they are set."""
     probabilities: Literal["published", "exact"] = "published"
@@ -108,6 +109,10 @@ class Adel(DeadlineRounds):
         if not self.warmup_rounds:
             return Plan(deadlines=solution.deadlines.tolist(), scale=solution.scale)
         rounds = len(solution.deadlines)
+        if rounds <= self.warmup_rounds:
+            raise InvalidInput(
+                f"algorithm.warmup_rounds = {self.warmup_rounds}: the automatic number of rounds is only {rounds}"
+            )
         return Plan(deadlines=[self.seconds(view) / rounds] * rounds, scale=solution.scale)
 
     def solution(self, view: View, measured: Estimate | None = None, done: int = 0, rounds: int = 0) -> Solution:

@@ -50,7 +50,7 @@ def solve(problem: Problem) -> Solution:
     scan = np.linspace(low, high, SCAN + 2)[1:-1]
     costs = [pooled.cost(log_scale, polished=False)[0] for log_scale in scan]
     best = int(np.argmin(costs))
-    margin = (high - low) * 1e-6
+    margin = (high - low) * 1e-4
     left = scan[best - 1] if best else low + margin
     right = scan[best + 1] if best + 1 < len(scan) else high - margin
     log_scale = scan[best]
@@ -134,7 +134,9 @@ class _Pooled:
             _, first, second, _ = problem.terms(deadlines, scale)
             return worth / deadlines**2 - first, 2.0 * worth / deadlines**3 + second
 
-        table = shortest + room * np.geomspace(1e-9, 1.001, TABLE)  # a round may get all the room there is
+        # From as near to the poles of h as numbers can tell apart up to all the room there is, for one round.
+        least = min(max(1e-9 * room, 1e-10 * shortest), 0.5 * room / problem.rounds)
+        table = shortest + np.geomspace(least, 1.001 * room, TABLE)
         cheapness = -np.log(slope(table)[0])  # grows with the deadline
         cheapness = np.maximum.accumulate(cheapness)
         weights = np.log(self.weights)

@@ -33,8 +33,18 @@ def test_no_sequence_of_events_corrupts_a_session(name: str, choices: list[int])
         POLICIES["fedasync"](staleness="hinge", max_staleness=3),  # type: ignore[call-arg]
         POLICIES["fedbuff"](buffer=3, concurrency=24, normaliser="weights"),  # type: ignore[call-arg]
         POLICIES["fedavg"](cohort=1),  # type: ignore[call-arg]
+        POLICIES["adel"](warmup_rounds=2, time_budget=400.0, rounds=40, local_steps=2),  # type: ignore[call-arg]
+        POLICIES["salf"](variant="code", time_budget=300.0, rounds=60),  # type: ignore[call-arg]
+        POLICIES["drop-stragglers"](variant="keep", time_budget=300.0, rounds=60),  # type: ignore[call-arg]
     ],
-    ids=["fedasync hinge bounded", "fedbuff weights", "fedavg alone"],
+    ids=[
+        "fedasync hinge bounded",
+        "fedbuff weights",
+        "fedavg alone",
+        "adel with warm-up",
+        "salf as in its code",
+        "drop-stragglers keep",
+    ],
 )
 def test_variants_conform(policy: Policy) -> None:
     check_policy(policy)

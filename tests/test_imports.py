@@ -11,6 +11,7 @@ ROOT = Path(offbeat.__file__).parent
 LAYERS = [
     "core",
     "theory",
+    "planning",
     "algorithms",
     "models",
     "device",
@@ -26,6 +27,7 @@ LAYERS = [
     "studies",
     "estimates",
     "advise",
+    "plan",
     "testing",
     "progress",
     "cli",
@@ -63,7 +65,7 @@ def test_every_folder_has_its_place() -> None:
     assert folders | modules == set(LAYERS)
 
 
-@pytest.mark.parametrize("layer", ["core", "algorithms"])
+@pytest.mark.parametrize("layer", ["core", "planning", "algorithms"])
 def test_core_and_algorithms_know_no_torch_no_clock_and_no_files(layer: str) -> None:
     forbidden = {"torch", "time", "datetime", "os", "pathlib", "random", "io", "socket"}
     for file in (ROOT / layer).glob("*.py"):

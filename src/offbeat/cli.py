@@ -260,6 +260,49 @@ def study(
 
 
 @app.command()
+def plan(
+    file: ExperimentFile,
+    algorithm: Annotated[
+        str | None, typer.Option(help="One of those that the file compares (default: its [algorithm]).")
+    ] = None,
+    estimate: Annotated[
+        int | None, typer.Option(min=2, help="Measure sigma² and G² from so many gradients of each device (adel).")
+    ] = None,
+    changes: Changes = None,
+    out: Annotated[Path, typer.Option(help="The figure to write.")] = Path("plan.png"),
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the figure if it exists.")] = False,
+) -> None:
+    """Show what a deadline algorithm plans before anything is trained: deadlines, batch sizes, expected depth.
+
+    For `adel`, `salf`, `drop-stragglers` and `heterofl`. Prints a table and draws a figure. Too little time for the
+    rounds is answered with the least that would do.
+    """
+    from offbeat.plan import gradient_constants, plan_of
+    from offbeat.results.plots import save
+
+    if out.exists() and not overwrite:
+        raise InvalidInput(f"{out} exists: use --overwrite to replace it, or choose another --out")
+    experiment = _load(file, changes)
+    if algorithm is not None:
+        experiment = experiment.for_algorithm(algorithm, experiment.seed)
+    if estimate is not None:
+        with messages.status("measuring gradients"):
+            measured = gradient_constants(experiment, estimate)
+        if measured is None or experiment.algorithm.name != "adel":
+            raise InvalidInput("--estimate: it needs algorithm adel, and devices that hold at least two samples")
+        constants = {"gradient_variance": measured.gradient_variance, "gradient_bound": measured.gradient_bound}
+        experiment = experiment.changed({"algorithm": {"name": experiment.algorithm.name} | constants})
+        console.print("Measured: " + ", ".join(f"{key} = {value:.4g}" for key, value in constants.items()))
+    with messages.status("planning"):
+        planned = plan_of(experiment)
+    save(planned.figure(), out)
+    console.print(planned.table())
+    if planned.scale is not None:
+        console.print(f"Batch scale m = {planned.scale:.5g}")
+    console.print(f"Figure in {out}")
+
+
+@app.command()
 def report(
     directories: Annotated[list[Path], typer.Argument(help="Finished run directories, of any experiments.")],
     out: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),

@@ -154,6 +154,8 @@ class LocalTable(Settings):
     learning_rate_decay: Share = 1.0
     """The learning rate shrinks by this factor every `decay_every` versions."""
     decay_every: Count = 1
+    schedule: Literal["exponential", "inverse"] = "exponential"
+    """"inverse": the learning rate is divided by 1 + version / `decay_every` instead."""
 
     def build(self) -> Training:
         return Training(**(self.model_dump() | {"batch_size": self.batch_size or None}))

@@ -56,13 +56,14 @@ def simulation_of(experiment: Experiment) -> Iterator[Simulation]:
     workload = Workload(
         devices=partition.devices,
         samples=partition.sizes,
-        layers=layout.layers,
+        layers=layout.trained_layers,
         flops_per_sample=flops_per_sample(network, dataset.input_shape),
         seed=experiment.seed,
     )
     fleet = Fleet.build(
         workload, experiment.fleet.settings, experiment.network, experiment.availability, experiment.failures
     )
+    stop = experiment.stop.build()
     session = Session(
         experiment.algorithm.policy,
         parameters=vector_of(network),
@@ -71,8 +72,9 @@ def simulation_of(experiment: Experiment) -> Iterator[Simulation]:
         training=experiment.local.build(),
         seed=experiment.seed,
         present=fleet.availability.present(0.0),
+        forecast=fleet.forecast(layout.bytes, stop.time),
     )
-    execution, stop = experiment.execution, experiment.stop.build()
+    execution = experiment.execution
     in_processes = execution.executor == "processes" or execution.workers > 1
     executor = torch_executor(
         dataset,

@@ -18,6 +18,7 @@ import numpy as np
 from offbeat.core.actions import Action, Commit
 from offbeat.core.errors import DeviceFault
 from offbeat.core.events import Event, FreshRequested, Left, Lost, Ready, Started, TimerFired, Uploaded
+from offbeat.core.forecast import Forecast
 from offbeat.core.messages import Done, Outcome, Progress, Training, Update
 from offbeat.core.parameters import Layout, Vector, frozen
 from offbeat.core.policy import Policy, View
@@ -96,6 +97,7 @@ def toy_simulation(
         training=Training(epochs=3, learning_rate=0.3),
         seed=seed,
         present=fleet.availability.present(0.0),
+        forecast=fleet.forecast(Layout.flat(SIZE).bytes, 1e5),
     )
     stop = stop or Stop(updates=UPDATES, time=1e5)
     return Simulation(session, fleet, ToyExecutor(seed), stop=stop, schedule=Schedule(every_seconds=7.0))
@@ -241,6 +243,7 @@ class _Chaos:
             layout=Layout.flat(SIZE),
             samples=np.arange(1, devices + 1),
             training=Training(epochs=3),
+            forecast=Forecast(speeds=np.ones(devices), communication=np.zeros(devices), horizon=1e5),
         )
         self.time = 0.0
         self.ended: list[tuple[int, int]] = []
@@ -298,13 +301,14 @@ class _Chaos:
 
     def _upload(self, device: int, ticket: int, base: int, value: float) -> Uploaded:
         outcome = Outcome(parameters=frozen(np.full(SIZE, value, dtype=np.float32)))
+        flight = self.session.in_flight.get(ticket)
         update = Update(
             device=device,
             ticket=ticket,
             base=base,
             base_parameters=self.session._kept.get(base, self.session.parameters),
             samples=device + 1,
-            progress=Progress(slices=3),
+            progress=Progress(slices=3 if flight is None else flight.order.slices),
             outcome=Done(outcome),
         )
         return Uploaded(device=device, ticket=ticket, update=update)

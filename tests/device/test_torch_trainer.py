@@ -297,12 +297,6 @@ def test_a_batch_of_one_sample_that_batch_normalisation_cannot_take_is_named() -
         trainer_of(model, 5, sizes=(13, 20)).train(job_of(model, Order(batch_size=6), device=0))
 
 
-def test_layer_slices_are_refused() -> None:
-    model = dense()
-    with pytest.raises(InvalidInput, match="'layer' are not available with this trainer yet"):
-        trainer_of(model, 5).train(job_of(model, replace(FULL, unit="layer")))
-
-
 def test_evaluation_is_the_exact_mean_over_batches_in_evaluation_mode() -> None:
     model = nn.Sequential(nn.Linear(5, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 3))
     trainer = trainer_of(model, 5)

@@ -1,13 +1,17 @@
 """The algorithms: one file per family, server and device half together. A new one is a file and a line here."""
 
+from offbeat.algorithms.adel import Adel
 from offbeat.algorithms.delayed import Audg, Psurdg, Sfl
 from offbeat.algorithms.fedasmu import FedASMU, FedSSMU
 from offbeat.algorithms.fedasmu_device import FreshModelRule
 from offbeat.algorithms.fedasync import FedAsync
 from offbeat.algorithms.fedavg import FedAvg
 from offbeat.algorithms.fedbuff import FedBuff
+from offbeat.algorithms.heterofl import HeteroFL
 from offbeat.algorithms.safa import Safa
+from offbeat.algorithms.salf import Salf
 from offbeat.algorithms.seafl import Port, Seafl, Seafl2
+from offbeat.algorithms.stragglers import DropStragglers, WaitStragglers
 from offbeat.core.errors import InvalidInput, unknown
 from offbeat.core.policy import DeviceRule, Policy
 from offbeat.core.references import resolve
@@ -15,18 +19,23 @@ from offbeat.core.references import resolve
 __all__ = [
     "DEVICE_RULES",
     "POLICIES",
+    "Adel",
     "Audg",
+    "DropStragglers",
     "FedASMU",
     "FedAsync",
     "FedAvg",
     "FedBuff",
     "FedSSMU",
+    "HeteroFL",
     "Port",
     "Psurdg",
     "Safa",
+    "Salf",
     "Seafl",
     "Seafl2",
     "Sfl",
+    "WaitStragglers",
     "device_rule",
     "policy_class",
 ]
@@ -44,6 +53,11 @@ POLICIES: dict[str, type[Policy]] = {
     "sfl": Sfl,
     "audg": Audg,
     "psurdg": Psurdg,
+    "adel": Adel,
+    "salf": Salf,
+    "drop-stragglers": DropStragglers,
+    "wait-stragglers": WaitStragglers,
+    "heterofl": HeteroFL,
 }
 
 DEVICE_RULES: dict[str, DeviceRule] = {

@@ -36,6 +36,10 @@ class Order(Struct, frozen=True, kw_only=True):
     """Seconds of the device's own clock for training; what is done by then is uploaded."""
     width: float = 1.0
     """Share of each layer's width that the device trains."""
+    partial: bool = True
+    """Whether to deliver what is done when the budget is used up; else an unfinished run delivers nothing."""
+    masked_loss: bool = False
+    """Whether the loss sees the logits of classes that the device does not hold as 0."""
     rule: str = "plain"
     """The device half of the algorithm, by its name in the registry of device rules."""
     arguments: Mapping[str, Plain] = field(default_factory=dict)
@@ -52,14 +56,27 @@ class Training(Struct, frozen=True, kw_only=True):
     weight_decay: float = 0.0
     learning_rate_decay: float = 1.0
     decay_every: int = 1
+    schedule: Literal["exponential", "inverse"] = "exponential"
+
+    def rate(self, version: int) -> float:
+        """The learning rate at this version.
+
+        "exponential": it shrinks by `learning_rate_decay` every `decay_every` versions; "inverse": it is divided by
+        1 + version / `decay_every`.
+
+        >>> Training(learning_rate=0.75, schedule="inverse").rate(2)
+        0.25
+        """
+        if self.schedule == "inverse":
+            return self.learning_rate / (1.0 + version / self.decay_every)
+        return self.learning_rate * self.learning_rate_decay ** (version // self.decay_every)
 
     def order(self, version: int, **changes: Any) -> Order:
-        """An order at this version: the learning rate shrinks by `learning_rate_decay` every `decay_every` versions."""
-        rate = self.learning_rate * self.learning_rate_decay ** (version // self.decay_every)
+        """An order at this version."""
         plain = Order(
             slices=self.epochs,
             batch_size=self.batch_size,
-            learning_rate=rate,
+            learning_rate=self.rate(version),
             momentum=self.momentum,
             weight_decay=self.weight_decay,
         )

@@ -11,6 +11,8 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from offbeat.core.errors import InvalidInput
+
 Vector = npt.NDArray[np.float32]
 BYTES_PER_ELEMENT = 4
 
@@ -41,8 +43,10 @@ class Layout:
     entries: tuple[Entry, ...]
 
     @classmethod
-    def of(cls, shapes: Iterable[tuple[str, tuple[int, ...], bool]]) -> "Layout":
+    def of(cls, shapes: Iterable[tuple[str, tuple[int, ...], bool]], groups: Sequence[Sequence[str]] = ()) -> "Layout":
         """From (name, shape, trained) in forward order; a layer is what shares the name up to the last dot.
+
+        `groups`, if given, are the layers from input to output, each a list of names or beginnings of dotted names.
 
         >>> layout = Layout.of([("a.weight", (2, 3), True), ("a.bias", (2,), True), ("b.weight", (1, 2), True)])
         >>> layout.size, layout.layers, layout["a.bias"].span
@@ -54,7 +58,7 @@ class Layout:
         offset = 0
         for name, shape, trained in ordered:
             module = name.rpartition(".")[0]
-            layer = layers.setdefault(module, len(layers))
+            layer = _group_of(name, groups) if groups else layers.setdefault(module, len(layers))
             entries.append(Entry(name=name, shape=shape, offset=offset, layer=layer, trained=trained))
             offset += entries[-1].size
         return cls(tuple(entries))
@@ -84,6 +88,11 @@ class Layout:
         return 1 + max((entry.layer for entry in self.entries), default=-1)
 
     @cached_property
+    def trained_layers(self) -> int:
+        """Layers with anything to train; what is never trained comes behind them."""
+        return 1 + max((entry.layer for entry in self.entries if entry.trained), default=-1)
+
+    @cached_property
     def bytes(self) -> int:
         return BYTES_PER_ELEMENT * self.size
 
@@ -110,6 +119,15 @@ class Mask:
     @property
     def bytes(self) -> int:
         return BYTES_PER_ELEMENT * self.count
+
+
+def _group_of(name: str, groups: Sequence[Sequence[str]]) -> int:
+    found = [place for place, group in enumerate(groups) if any(f"{name}.".startswith(f"{part}.") for part in group)]
+    if len(found) != 1:
+        raise InvalidInput(
+            f"layer_groups: the parameter {name!r} must be in exactly one group, but is in {len(found)}."
+        )
+    return found[0]
 
 
 def frozen(vector: npt.ArrayLike) -> Vector:

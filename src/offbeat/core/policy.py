@@ -12,7 +12,8 @@ from msgspec import Struct
 
 from offbeat.core.actions import Action
 from offbeat.core.events import Event
-from offbeat.core.messages import Order, Plain, Progress
+from offbeat.core.forecast import Forecast
+from offbeat.core.messages import Order, Plain, Progress, Training
 from offbeat.core.parameters import Layout, Vector
 from offbeat.core.settings import Settings
 
@@ -46,6 +47,16 @@ class View(Protocol):
 
     @property
     def layout(self) -> Layout: ...
+    @property
+    def training(self) -> Training:
+        """The experiment's local work."""
+        ...
+
+    @property
+    def forecast(self) -> Forecast | None:
+        """What is known of the devices in advance; None if nothing is."""
+        ...
+
     @property
     def devices(self) -> int:
         """How many devices there are, present or not."""

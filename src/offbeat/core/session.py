@@ -17,9 +17,11 @@ import numpy.typing as npt
 from offbeat.core.actions import Action, Commit, Discard, Dispatch, Finish, SendFresh, SetTimer, StopSoon
 from offbeat.core.admission import check_update
 from offbeat.core.books import JOURNAL_LINES, Counters, Flight, Journal
+from offbeat.core.coverage import bytes_down
 from offbeat.core.effects import Assignment, Effect, FreshModel, Settled, StopNotice, TimerSet
 from offbeat.core.errors import DeviceFault, Diverged, OffbeatError, PolicyError
 from offbeat.core.events import Event, FreshRequested, Left, Lost, Ready, Started, TimerFired, Uploaded
+from offbeat.core.forecast import Forecast
 from offbeat.core.idle import IdleSet
 from offbeat.core.messages import Order, Training
 from offbeat.core.parameters import Layout, Vector, frozen
@@ -64,6 +66,7 @@ class Session:
         training: Training,
         seed: int = 0,
         present: npt.NDArray[np.bool_] | None = None,
+        forecast: Forecast | None = None,
     ) -> None:
         devices = len(samples)
         policy.check(devices)
@@ -72,6 +75,7 @@ class Session:
         self.policy = policy
         self.layout = layout
         self.training = training
+        self.forecast = forecast
         self.version = 0
         self.parameters = frozen(parameters)
         self.devices = devices
@@ -236,7 +240,7 @@ class Session:
                 self._ticket_of[device] = flight.ticket
                 self._keep_version()
                 self.counters.dispatched += 1
-                self.counters.bytes_down += self.layout.bytes
+                self.counters.bytes_down += bytes_down(order, self.layout)
                 self._note("dispatched", device, flight.ticket)
                 return [
                     Assignment(

@@ -19,9 +19,10 @@ import torch
 from torch import nn
 
 from offbeat.core.errors import InvalidInput
+from offbeat.core.messages import Order
 from offbeat.core.parameters import Entry, Vector, frozen
 from offbeat.device.batches import Indices
-from offbeat.device.trainer import TorchTrainer, check_unit
+from offbeat.device.trainer import TorchTrainer
 from offbeat.device.work import Job, Work
 
 MOST_CLIENTS = 64
@@ -62,6 +63,11 @@ def stackable(model: nn.Module) -> bool:
     )
 
 
+def is_plain(order: Order) -> bool:
+    """Whether the order is for whole epochs of the whole model with the plain loss, as all of a stack must be."""
+    return order.unit == "epoch" and order.width == 1.0 and not order.masked_loss
+
+
 class StackedTrainer:
     """Trains stacks of clients on the model, data and batches of a `TorchTrainer`."""
 
@@ -86,7 +92,8 @@ class StackedTrainer:
         """Positions of jobs that are trained together, longest first: those still active are always a prefix."""
         groups: dict[tuple[int | None, float], list[int]] = defaultdict(list)
         for i, job in enumerate(jobs):
-            check_unit(job.order)
+            if not is_plain(job.order):
+                raise InvalidInput("only whole epochs of whole models with the plain loss can be trained stacked.")
             groups[job.order.batch_size, job.order.momentum].append(i)
         for group in groups.values():
             group.sort(key=lambda i: (self._steps(jobs[i]), self._width(jobs[i])), reverse=True)

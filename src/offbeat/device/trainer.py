@@ -15,19 +15,23 @@ Gradients as views into one flat vector were slower: autograd then accumulates i
 import copy
 import ctypes
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from msgspec.structs import replace
 from torch import nn
 from torch.nn import functional
 
+from offbeat.core.coverage import last_layers, submodel
 from offbeat.core.errors import InvalidInput
 from offbeat.core.messages import Order
 from offbeat.core.parameters import Vector, frozen
 from offbeat.core.streams import stream
 from offbeat.device.batches import Batches, Indices, Partition
+from offbeat.device.layered import Tensors, backward
+from offbeat.device.submodel import job_inside, narrowed, work_outside
 from offbeat.device.work import Evaluation, Job, Work
 from offbeat.models import is_pure, layout_of, tensors_of, vector_of
 
@@ -37,8 +41,6 @@ GATHERED = 4096
 
 BLOCK = 128
 """A full batch is taken in blocks of so many samples: all its activations would not fit the cache, or the memory."""
-
-Tensors = tuple[torch.Tensor, ...]
 
 
 class TorchTrainer:
@@ -66,9 +68,17 @@ class TorchTrainer:
         tensors = tensors_of(self.model)
         for entry in self.layout.entries:
             tensors[entry.name].data = flat[entry.span].view(entry.shape)
-        self._trained = [tensors[entry.name] for entry in self.layout.entries if entry.trained]
-        self._weights = [parameter.detach() for parameter in self._trained]
+        trained = [entry for entry in self.layout.entries if entry.trained]
+        self._trained = [tensors[entry.name] for entry in trained]
+        self._weights = tuple(parameter.detach() for parameter in self._trained)
         """The same memory as `_trained`, outside autograd, so that it may be updated in place."""
+        self._layers = [
+            [place for place, entry in enumerate(trained) if entry.layer == layer]
+            for layer in range(self.layout.trained_layers)
+        ]
+        """Of each layer, from the input on, the places of its parameters in `_trained`."""
+        self._head = [entry for entry in trained if entry.layer == self.layout.trained_layers - 1]
+        self._submodels: dict[float, tuple[TorchTrainer, npt.NDArray[np.bool_]]] = {}
         self._counters = [(b, b.clone()) for b in self.model.buffers() if not b.is_floating_point()]
         self._block = BLOCK if is_pure(self.model) else None
         """Only where the gradient is surely a mean over samples."""
@@ -79,29 +89,30 @@ class TorchTrainer:
 
         PyTorch's SGD: v <- momentum v + g,  w <- w - learning_rate v, where g is the gradient of
         cross-entropy + weight_decay/2 ||w||^2 + prox/2 ||w - anchor||^2. Integer buffers start afresh in every job.
+
+        With a `width` below 1 only that submodel is trained. With `masked_loss` the logits of classes that the device
+        does not hold count as 0, and their rows of the last layer stay as they were.
         """
+        if job.order.width < 1.0:
+            return self._train_submodel(job)
+        work = self._train_layers(job) if job.order.unit == "layer" else self._train_epochs(job)
+        absent = self._absent(job.device) if job.order.masked_loss else None
+        return work if absent is None else self._with_rows_of(job.work.parameters, absent.numpy(), work)
+
+    def _train_epochs(self, job: Job) -> Work:
         order = job.order
-        check_unit(order)
         self._load(job.work.parameters)
         momentum = _start_of(job.work.momentum, self.layout.trained_size) if order.momentum else None
         velocity = () if momentum is None else self._views(momentum)
         anchor = self._views(job.anchor.copy()) if order.prox else ()
+        absent = self._absent(job.device) if order.masked_loss else None
         steps, loss_sum, seen = job.work.steps, job.work.loss_sum, job.work.seen
         with torch.random.fork_rng(devices=[]):
             for k in range(job.first, job.last):
                 self._seed_dropout("dropout", job.device, job.ticket, k)
                 samples = self.batches.order(job.device, job.ticket, k, order.batch_size)
-                for loss, gradients, size in self._steps(samples, order.batch_size):
-                    if order.weight_decay:
-                        gradients = torch._foreach_add(gradients, self._weights, alpha=order.weight_decay)
-                    if order.prox:
-                        drift = torch._foreach_sub(self._weights, anchor)
-                        gradients = torch._foreach_add(gradients, drift, alpha=order.prox)
-                    if order.momentum:
-                        torch._foreach_mul_(velocity, order.momentum)
-                        torch._foreach_add_(velocity, gradients)
-                        gradients = velocity
-                    torch._foreach_add_(self._weights, gradients, alpha=-order.learning_rate)
+                for loss, gradients, size in self._steps(samples, order.batch_size, absent):
+                    _descend(self._weights, gradients, velocity, anchor, order)
                     steps += 1
                     loss_sum += loss * size
                     seen += size
@@ -112,6 +123,81 @@ class TorchTrainer:
             loss_sum=loss_sum,
             seen=seen,
         )
+
+    def _train_layers(self, job: Job) -> Work:
+        """A slice is a layer of the backward pass of a step; the layers of a step are taken from the last on."""
+        layers = self.layout.trained_layers
+        done, work = job.first, job.work
+        if done % layers:  # the step under way is taken again from its beginning, and this time it comes deeper
+            assert work.start is not None
+            done, work = done - done % layers, work.start
+        with torch.random.fork_rng(devices=[]):
+            while done < job.last:
+                depth = min(layers, job.last - done)
+                work = self._layered_step(job, work, done // layers, depth)
+                done += depth
+        return work
+
+    def _layered_step(self, job: Job, work: Work, step: int, depth: int) -> Work:
+        """One step of SGD on one batch that comes `depth` layers deep; the layers before stay as they were."""
+        order, layers = job.order, self.layout.trained_layers
+        self._load(work.parameters)
+        momentum = _start_of(work.momentum, self.layout.trained_size) if order.momentum else None
+        self._seed_dropout("dropout", job.device, job.ticket, step)
+        samples = self.batches.order(job.device, job.ticket, step, order.batch_size)[: order.batch_size]
+        if not len(samples):
+            return replace(work, start=None if depth == layers else work)
+        ((x, y),) = self._gather(samples, None)
+        loss = self._loss(x, y, self._absent(job.device) if order.masked_loss else None)
+        by_layer = [[self._trained[place] for place in places] for places in self._layers]
+        reached = backward(loss, by_layer, lambda done: done < depth)
+        places = [place for layer in self._layers[layers - depth :] for place in layer]
+        gradients = tuple(gradient for layer in reversed(reached) for gradient in layer)
+
+        def part(tensors: Sequence[torch.Tensor]) -> Tensors:
+            return tuple(tensors[place] for place in places) if tensors else ()
+
+        velocity = () if momentum is None else self._views(momentum)
+        anchor = self._views(job.anchor.copy()) if order.prox else ()
+        _descend(part(self._weights), gradients, part(velocity), part(anchor), order)
+        if depth < layers:  # running statistics of layers that were not reached have moved all the same
+            chosen = last_layers(self.layout, depth).chosen
+            parameters = np.where(chosen, self._vector, work.parameters)
+        else:
+            parameters = self._vector.copy()
+        return Work(
+            parameters=frozen(parameters),
+            momentum=None if momentum is None else frozen(momentum),
+            steps=work.steps + (depth == layers),
+            loss_sum=work.loss_sum + loss.item() * len(y),
+            seen=work.seen + len(y),
+            start=None if depth == layers else work,
+        )
+
+    def _train_submodel(self, job: Job) -> Work:
+        width, trained = job.order.width, self.layout.trained_size
+        if width not in self._submodels:
+            narrow = narrowed(self.model, self.layout, width)
+            data = self.batches
+            trainer = TorchTrainer(narrow, data.x, data.y, data.partition, data.seed)
+            self._submodels[width] = trainer, submodel(self.layout, width).chosen
+        trainer, chosen = self._submodels[width]
+        work = trainer.train(job_inside(job, chosen, trained))
+        return work_outside(work, job.work, chosen, trained)
+
+    def _absent(self, device: int) -> torch.Tensor:
+        """Which classes the device has no sample of."""
+        absent = torch.ones(self._head[0].shape[0], dtype=torch.bool)
+        absent[np.unique(self.batches.y[self.batches.partition.samples(device)])] = False
+        return absent
+
+    def _with_rows_of(self, before: Vector, absent: npt.NDArray[np.bool_], work: Work) -> Work:
+        parameters = work.parameters.copy()
+        for entry in self._head:
+            rows = parameters[entry.span].reshape(entry.shape)
+            rows[absent] = before[entry.span].reshape(entry.shape)[absent]
+        start = None if work.start is None else self._with_rows_of(before, absent, work.start)
+        return replace(work, parameters=frozen(parameters), start=start)
 
     def evaluate(
         self, parameters: Vector, x: npt.ArrayLike | torch.Tensor, y: npt.ArrayLike | torch.Tensor
@@ -160,15 +246,17 @@ class TorchTrainer:
     def _seed_dropout(self, role: str, *keys: int) -> None:
         torch.default_generator.manual_seed(int(stream(self.batches.seed, role, *keys).integers(2**63)))
 
-    def _steps(self, samples: Indices, batch_size: int | None) -> Iterator[tuple[float, Tensors, int]]:
+    def _steps(
+        self, samples: Indices, batch_size: int | None, absent: torch.Tensor | None = None
+    ) -> Iterator[tuple[float, Tensors, int]]:
         """Loss, gradient and size of each batch, at the model as it is when the batch is asked for."""
         if batch_size is not None or self._block is None or len(samples) <= self._block:
             for x, y in self._gather(samples, batch_size):
-                yield (*self._loss_and_gradients(x, y), len(y))
+                yield (*self._loss_and_gradients(x, y, absent), len(y))
             return
         total, mean = 0.0, tuple(torch.zeros_like(weight) for weight in self._weights)
         for x, y in self._gather(samples, self._block):
-            loss, gradients = self._loss_and_gradients(x, y)
+            loss, gradients = self._loss_and_gradients(x, y, absent)
             share = len(y) / len(samples)
             total += share * loss
             torch._foreach_add_(mean, gradients, alpha=share)
@@ -188,9 +276,9 @@ class TorchTrainer:
     def _formatted(self, x: torch.Tensor) -> torch.Tensor:
         return x.to(memory_format=torch.channels_last) if self._channels_last else x
 
-    def _loss_and_gradients(self, x: torch.Tensor, y: torch.Tensor) -> tuple[float, Tensors]:
+    def _loss(self, x: torch.Tensor, y: torch.Tensor, absent: torch.Tensor | None = None) -> torch.Tensor:
         try:
-            loss = functional.cross_entropy(self.model(x), y)
+            logits = self.model(x)
         except ValueError as error:
             if len(y) > 1:
                 raise
@@ -198,14 +286,27 @@ class TorchTrainer:
             raise InvalidInput(
                 f"the model cannot train on a batch of one sample: change batch_size ({error})."
             ) from error
+        return functional.cross_entropy(logits if absent is None else logits.masked_fill(absent, 0.0), y)
+
+    def _loss_and_gradients(
+        self, x: torch.Tensor, y: torch.Tensor, absent: torch.Tensor | None = None
+    ) -> tuple[float, Tensors]:
+        loss = self._loss(x, y, absent)
         # A parameter that the loss does not reach has a gradient of zero, not None.
         return loss.item(), torch.autograd.grad(loss, self._trained, allow_unused=True, materialize_grads=True)
 
 
-def check_unit(order: Order) -> None:
-    """Only whole epochs so far: slices of a layer need a backward pass that can be paused."""
-    if order.unit != "epoch":
-        raise InvalidInput(f"slices of unit {order.unit!r} are not available with this trainer yet: use 'epoch'.")
+def _descend(weights: Tensors, gradients: Tensors, velocity: Tensors, anchor: Tensors, order: Order) -> None:
+    """One step of SGD on these tensors, in place."""
+    if order.weight_decay:
+        gradients = torch._foreach_add(gradients, weights, alpha=order.weight_decay)
+    if order.prox:
+        gradients = torch._foreach_add(gradients, torch._foreach_sub(weights, anchor), alpha=order.prox)
+    if order.momentum:
+        torch._foreach_mul_(velocity, order.momentum)
+        torch._foreach_add_(velocity, gradients)
+        gradients = velocity
+    torch._foreach_add_(weights, gradients, alpha=-order.learning_rate)
 
 
 def _keep_freed_memory() -> None:

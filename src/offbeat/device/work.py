@@ -16,6 +16,8 @@ class Work(Struct, frozen=True, kw_only=True, eq=False, gc=False):
     loss_sum: float = 0.0
     """Sum of the training loss over the samples seen."""
     seen: int = 0
+    start: "Work | None" = None
+    """The work at the beginning of a step that has come through some of its layers only (unit "layer")."""
 
     @property
     def loss(self) -> float:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from offbeat.core.forecast import Forecast
 from offbeat.fleet.availability import Availability, AvailabilitySettings
 from offbeat.fleet.failures import Failures, FailureSettings
 from offbeat.fleet.links import Links, NetworkSettings
@@ -17,6 +18,13 @@ class Fleet:
     links: Links
     availability: Availability
     failures: Failures
+
+    def forecast(self, model_bytes: int, horizon: float) -> Forecast | None:
+        """What a server may know of these devices in advance; None where their speed is not one of computing."""
+        speeds = self.speeds.layer_speeds()
+        if speeds is None:
+            return None
+        return Forecast(speeds=speeds, communication=self.links.round_trips(model_bytes), horizon=horizon)
 
     @classmethod
     def build(

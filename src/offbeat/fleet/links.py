@@ -29,6 +29,10 @@ class Links:
         """Of a message from the server to the device."""
         return bytes * 8 / self._downlink.item(device) + self._latency.item(device)
 
+    def round_trips(self, bytes: int) -> Floats:
+        """Of a message of this size to each device and back."""
+        return bytes * 8 / self._downlink + bytes * 8 / self._uplink + 2 * self._latency
+
     def latency(self, device: int) -> float:
         """Of a message that weighs nothing, either way."""
         return self._latency.item(device)

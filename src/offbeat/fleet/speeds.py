@@ -25,6 +25,10 @@ class Speeds(ABC):
     measured_links: Mapping[str, Floats] = NOTHING_MEASURED
     """What is known of the devices' links together with their speeds (from a trace), by the name of the setting."""
 
+    def layer_speeds(self) -> Floats | None:
+        """Samples per second through one layer, on average; None where time does not depend on the work."""
+        return None
+
     @abstractmethod
     def slice_seconds(self, device: int, ticket: int, order: Order) -> Sequence[float]:
         """Seconds for each of the order's slices; depends on nothing but the seed and the arguments."""
@@ -46,12 +50,18 @@ def batch_of(order: Order, samples: int) -> int:
 
 
 def share_of_epoch(order: Order, samples: int, layers: int) -> float:
-    """Which part of a pass over the device's data one slice of the order is.
+    """Which part of a pass over the device's data, with the whole model, one slice of the order is.
 
     >>> share_of_epoch(Order(unit="layer", batch_size=25), samples=100, layers=5)
     0.05
     """
-    return 1.0 if order.unit == "epoch" else batch_of(order, samples) / samples / layers
+    whole = 1.0 if order.unit == "epoch" else batch_of(order, samples) / samples / layers
+    return whole * cost_of_width(order)
+
+
+def cost_of_width(order: Order) -> float:
+    """A layer of width r has r times the inputs and r times the outputs, so r^2 of the multiplications."""
+    return order.width**2
 
 
 class FixedSpeeds(Speeds):
@@ -70,6 +80,9 @@ class FixedSpeeds(Speeds):
         if order.unit != "epoch":
             seconds *= share_of_epoch(order, self.samples.item(device), self.layers)
         return [seconds] * order.slices
+
+    def layer_speeds(self) -> Floats:
+        return self.samples * self.layers / self.epoch_seconds
 
 
 class CostSettings(FleetSettings):

@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 from offbeat.core.errors import InvalidInput
 from offbeat.core.messages import Order
 from offbeat.core.streams import stream
-from offbeat.fleet.speeds import CostSettings, FleetSettings, Speeds, batch_of, share_of_epoch
+from offbeat.fleet.speeds import CostSettings, FleetSettings, Speeds, batch_of, cost_of_width, share_of_epoch
 from offbeat.fleet.workload import Floats, Workload
 
 Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -46,6 +46,11 @@ class ZipfSpeeds(Speeds):
         share = share_of_epoch(order, self.samples.item(device), self.layers)
         return cast(list[float], ((self.epoch_seconds.item(device) + idle) * share).tolist())
 
+    def layer_speeds(self) -> Floats:
+        idle = 1.0 + (1.0 - self.cumulative[:-1]).sum()  # the mean of a count is the sum of P(count > k)
+        speeds: Floats = self.samples * self.layers / (self.epoch_seconds + idle)
+        return speeds
+
 
 class ZipfFleet(CostSettings):
     """Equal devices that idle after each epoch for a Zipf distributed number of seconds (SEAFL sec. III)."""
@@ -76,6 +81,7 @@ class ExponentialSpeeds(Speeds):
         random = stream(self.seed, "speed", device, ticket)
         samples, speed = self.samples.item(device), self.speeds.item(device)
         batch = batch_of(order, samples)
+        speed /= cost_of_width(order)
         if order.unit == "layer":
             seconds = random.exponential(batch / speed, order.slices)
         else:
@@ -83,6 +89,9 @@ class ExponentialSpeeds(Speeds):
             # Equal batches, though the last may be smaller: the mean stays exact and the sum is one Gamma draw.
             seconds = random.gamma(steps * self.layers, samples / steps / speed, order.slices)
         return cast(list[float], seconds.tolist())
+
+    def layer_speeds(self) -> Floats:
+        return self.speeds
 
 
 class ExponentialFleet(FleetSettings):

@@ -18,8 +18,15 @@ def tensors_of(module: nn.Module) -> dict[str, torch.Tensor]:
 
 
 def layout_of(module: nn.Module) -> Layout:
-    """Buffers and frozen parameters travel with the model but are not trained: they stand behind the trained ones."""
-    return Layout.of((name, tuple(tensor.shape), tensor.requires_grad) for name, tensor in tensors_of(module).items())
+    """Buffers and frozen parameters travel with the model but are not trained: they stand behind the trained ones.
+
+    Each submodule that has parameters of its own is a layer, in the order of registration, which should be the order in
+    which the model uses them. A model that needs other layers says so in an attribute `layer_groups`, from input to
+    output: `[["conv1", "norm1"], ["conv2", "norm2"], ["head"]]`.
+    """
+    groups = getattr(module, "layer_groups", ())
+    shapes = ((name, tuple(tensor.shape), tensor.requires_grad) for name, tensor in tensors_of(module).items())
+    return Layout.of(shapes, groups)
 
 
 def vector_of(module: nn.Module) -> Vector:

@@ -51,7 +51,7 @@ def run_figure(rows: Sequence[Row], title: str) -> Figure:
     figure = Figure(figsize=(8.0, 5.6), layout="constrained")
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1.4))
     time = _column(rows, "time")
-    _dress(upper, title)
+    dress(upper, title)
     upper.plot(time, _column(rows, "accuracy"), color=COLOURS[0], linewidth=2.0)
     upper.set_ylabel(ACCURACY, color=COLOURS[0])
     upper.yaxis.set_major_formatter(PercentFormatter(1.0, symbol=" %"))
@@ -63,7 +63,7 @@ def run_figure(rows: Sequence[Row], title: str) -> Figure:
     loss.spines[["top", "left", "bottom"]].set_visible(False)
     loss.spines["right"].set_color(FAINT)
     loss.tick_params(color=FAINT, labelcolor=INK)
-    _dress(lower, "")
+    dress(lower, "")
     lower.fill_between(time, _column(rows, "max_staleness"), color=FAINT, step="post", label="highest so far")
     lower.plot(time, _column(rows, "mean_staleness"), color=COLOURS[2], linewidth=2.0, label="mean so far")
     lower.set_ylabel("staleness (versions)")
@@ -84,7 +84,7 @@ def sweep_figure(comparison: Comparison, over: Mapping[str, Sequence[Any]]) -> F
     standings = iter(comparison.standings)  # in the order of the combinations
     for number, panel in enumerate(panels[1] or [""]):
         target = "" if comparison.target is None else f"time to {percent(comparison.target)} accuracy"
-        _dress(axes[number], f"{paths[-3]} = {panel}" if len(over) > 2 else target)
+        dress(axes[number], f"{paths[-3]} = {panel}" if len(over) > 2 else target)
         for place, line in enumerate(lines[1] or [""]):
             row = [next(standings) for _ in ticks[1]]
             label = f"{paths[-2]} = {line}" if len(over) > 1 else None
@@ -146,7 +146,7 @@ def _column(rows: Sequence[Row], key: str) -> Numbers:
 def _curves(axes: Axes, comparison: Comparison) -> None:
     several = any(len(standing.entries) > 1 for standing in comparison.standings)
     note = f"mean and range of {seeds_text(comparison.standings)}" if several else "one seed"
-    _dress(axes, f"Accuracy over time ({note})")
+    dress(axes, f"Accuracy over time ({note})")
     for number, standing in enumerate(comparison.standings):
         time, mean, low, high = mean_and_range(standing.entries)
         colour, style = COLOURS[number % len(COLOURS)], STYLES[number % len(STYLES)]
@@ -169,7 +169,7 @@ def _label(standing: Standing) -> str:
 
 
 def _bars(axes: Axes, comparison: Comparison, target: float) -> None:
-    _dress(axes, f"Time to {percent(target)} accuracy")
+    dress(axes, f"Time to {percent(target)} accuracy")
     axes.grid(visible=False, axis="y")
     longest = max((standing.last_time or 0.0 for standing in comparison.standings), default=0.0) or 1.0
     for number, standing in enumerate(comparison.standings):
@@ -201,7 +201,7 @@ def _bar(axes: Axes, number: int, standing: Standing, longest: float) -> None:
     axes.text(last + gap, number, label, va="center", color=INK)
 
 
-def _dress(axes: Axes, title: str) -> None:
+def dress(axes: Axes, title: str) -> None:
     """The look that all panels share."""
     axes.set_title(title, loc="left", fontsize="large", color=INK, pad=10)
     axes.grid(visible=True, color=FAINT, linewidth=0.6)

@@ -11,9 +11,11 @@ from math import ceil, inf
 from typing import Any
 
 from offbeat.algorithms import device_rule
+from offbeat.core.coverage import bytes_down, coverage
 from offbeat.core.effects import Assignment, FreshModel, Settled, StopNotice, TimerSet
 from offbeat.core.events import Event, FreshRequested, Left, Lost, Ready, Started, TimerFired, Uploaded
 from offbeat.core.messages import Progress, Update
+from offbeat.core.parameters import Mask
 from offbeat.core.policy import Ask, Fresh, Train
 from offbeat.core.session import Session
 from offbeat.device.run import LocalRun
@@ -166,7 +168,7 @@ class Simulation:
 
     def _begin(self, assignment: Assignment) -> None:
         device, ticket, order, fleet = assignment.device, assignment.ticket, assignment.order, self.fleet
-        arrived = self.now + fleet.links.down_seconds(device, self._model_bytes)
+        arrived = self.now + fleet.links.down_seconds(device, bytes_down(order, self.session.layout))
         samples, batch = self.session.samples(device), order.batch_size
         run = Run(
             device=device,
@@ -204,13 +206,15 @@ class Simulation:
                 local.out_of_time()
             run.ends += ends
             run.until = at
-            local.trained(len(ends), len(ends) * run.steps, at - began)
+            local.trained(len(ends), self._steps(run, len(ends)), at - began)
             if ends:
                 self.training.train(ticket, local.progress.slices, at)
         if isinstance(step, Ask):
             kind, at = "ask", at + self.fleet.links.latency(run.device)
         else:
-            kind, at = "upload", at + self.fleet.links.up_seconds(run.device, self._model_bytes)
+            mask = self._mask(run)
+            carried = self._model_bytes if mask is None else mask.bytes
+            kind, at = "upload", at + self.fleet.links.up_seconds(run.device, carried)
         if at >= run.vanishes:  # before the server has seen it
             kind, at = "vanished", run.vanishes + self.fleet.failures.detect_seconds
             self.training.hold(ticket)
@@ -230,6 +234,17 @@ class Simulation:
             self.training.merge(answer.ticket, Fresh(version=answer.version, parameters=answer.parameters))
         self._proceed(run, run.start)
 
+    def _steps(self, run: Run, slices: int) -> int:
+        """Steps of SGD in the next slices of a run, or in the last ones if negative."""
+        if run.local.order.unit == "epoch":
+            return slices * run.steps
+        done, layers = run.local.progress.slices, self.session.layout.trained_layers
+        return (done + slices) // layers - done // layers
+
+    def _mask(self, run: Run) -> Mask | None:
+        """What the run has to deliver as it stands."""
+        return coverage(run.local.order, run.local.progress.slices, self.session.layout)
+
     def _stop_soon(self, ticket: int) -> None:
         """The notice has reached the device: it ends with the slice it is in, if it is still training."""
         run = self.runs.get(ticket)
@@ -242,7 +257,7 @@ class Simulation:
         done = bisect_right(run.ends, self.now) + 1 if self.now >= run.start or not before else 0
         at = run.ends[done - 1] if done else run.start
         undone = len(run.ends) - done
-        run.local.trained(-undone, -undone * run.steps, at - run.until)
+        run.local.trained(-undone, self._steps(run, -undone), at - run.until)
         self.training.shorten(run.ticket, before + done, at)
         run.ends, run.until = run.ends[:done], at
         run.token += 1
@@ -257,6 +272,7 @@ class Simulation:
             samples=run.samples,
             progress=run.local.progress,
             outcome=self.training.deliver(run.ticket),
+            mask=self._mask(run),
         )
         self._land(run, "uploaded")
         self._unsettled[run.ticket] = run.local.progress.seconds
@@ -266,7 +282,7 @@ class Simulation:
         """The server gives up waiting for a run; its device is there again at `back`."""
         if run.vanishes < run.until:  # what it had planned to do after that it has not done
             undone = len(run.ends) - bisect_right(run.ends, run.vanishes)
-            run.local.trained(-undone, -undone * run.steps, max(run.vanishes, run.start) - run.until)
+            run.local.trained(-undone, self._steps(run, -undone), max(run.vanishes, run.start) - run.until)
         self._land(run, "lost")
         self.wasted_seconds += run.local.progress.seconds
         self.gone.add(run.device)

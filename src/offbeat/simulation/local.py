@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Literal
 
-from offbeat.device.stacked import StackedTrainer, stackable
+from offbeat.device.stacked import StackedTrainer, is_plain, stackable
 from offbeat.device.trainer import TorchTrainer
 from offbeat.device.work import Job, Work
 
@@ -33,9 +33,11 @@ class LocalTraining:
         return STACK if self.stacks else 1
 
     def train(self, jobs: Sequence[Job]) -> list[Work]:
-        if self._stacked is not None and len(jobs) >= self._stack_from:
-            return self._stacked.train_many(jobs)
-        return [self._trainer.train(job) for job in jobs]
+        plain = [place for place, job in enumerate(jobs) if is_plain(job.order)]
+        if self._stacked is None or len(plain) < self._stack_from:
+            return [self._trainer.train(job) for job in jobs]
+        works = dict(zip(plain, self._stacked.train_many([jobs[place] for place in plain]), strict=True))
+        return [works[place] if place in works else self._trainer.train(job) for place, job in enumerate(jobs)]
 
     def close(self) -> None:
         """Nothing is held open."""

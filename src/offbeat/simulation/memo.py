@@ -111,7 +111,7 @@ class MemoTraining:
 
 def _begins_full_batch(job: Job) -> bool:
     fresh = job.first == 0 and job.work.steps == 0 and job.work.momentum is None
-    return job.order.batch_size is None and fresh and job.anchor is job.work.parameters
+    return job.order.batch_size is None and job.order.unit == "epoch" and fresh and job.anchor is job.work.parameters
 
 
 def _digest(*parts: bytes | npt.NDArray[Any]) -> bytes:

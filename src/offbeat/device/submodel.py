@@ -1,0 +1,75 @@
+"""Submodels of less width (HeteroFL): the first channels of every layer as a module, and work taken in and out of it.
+
+Diao, Ding, Tarokh: *HeteroFL: Computation and Communication Efficient Federated Learning for Heterogeneous Clients*,
+ICLR 2021. The scaler of the paper: in training the output of every layer but the last is divided by the width, so that
+what follows sees activations of the same size as in the whole model.
+"""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from msgspec.structs import replace
+from torch import nn
+
+from offbeat.core.coverage import submodel_shapes
+from offbeat.core.parameters import Layout, Vector, frozen
+from offbeat.device.work import Job, Work
+from offbeat.models import tensors_of
+
+Chosen = npt.NDArray[np.bool_]
+
+
+def narrowed(model: nn.Module, layout: Layout, width: float) -> nn.Module:
+    """A copy of the model with the first channels only and a scaler behind every layer but the last."""
+    narrow = copy.deepcopy(model)
+    tensors = tensors_of(narrow)
+    for entry, shape in zip(layout.entries, submodel_shapes(layout, width), strict=True):
+        tensors[entry.name].data = tensors[entry.name].data[tuple(slice(part) for part in shape)].clone()
+    names = [entry.name.rpartition(".")[0] for entry in layout.entries if len(entry.shape) > 1]
+    for name in names[:-1]:
+        narrow.get_submodule(name).register_forward_hook(_scaler(width))
+    return narrow
+
+
+def _scaler(width: float) -> Callable[[nn.Module, Any, torch.Tensor], torch.Tensor]:
+    return lambda module, inputs, output: output / width if module.training else output
+
+
+def job_inside(job: Job, chosen: Chosen, trained: int) -> Job:
+    """The same job on the submodel's own vectors."""
+    return replace(
+        job,
+        order=replace(job.order, width=1.0),
+        work=_work_inside(job.work, chosen, trained),
+        anchor=frozen(job.anchor[chosen]),
+    )
+
+
+def _work_inside(work: Work, chosen: Chosen, trained: int) -> Work:
+    return replace(
+        work,
+        parameters=frozen(work.parameters[chosen]),
+        momentum=None if work.momentum is None else frozen(work.momentum[chosen[:trained]]),
+        start=None if work.start is None else _work_inside(work.start, chosen, trained),
+    )
+
+
+def work_outside(work: Work, before: Work, chosen: Chosen, trained: int) -> Work:
+    """What the submodel has learned, on the whole model's vectors; the rest is as before."""
+    still = np.zeros(trained, dtype=np.float32) if before.momentum is None else before.momentum
+    return replace(
+        work,
+        parameters=_filled(before.parameters, chosen, work.parameters),
+        momentum=None if work.momentum is None else _filled(still, chosen[:trained], work.momentum),
+        start=None if work.start is None else work_outside(work.start, before, chosen, trained),
+    )
+
+
+def _filled(vector: Vector, chosen: Chosen, values: Vector) -> Vector:
+    filled = vector.copy()
+    filled[chosen] = values
+    return frozen(filled)

@@ -1,0 +1,51 @@
+"""How deep a backward pass comes before a deadline, under the exponential time model of ADEL-FL.
+
+Goren, Lang, Shlezinger, Cohen: *Adaptive Deadline and Batch Layered Synchronized Federated Learning*, 2026. A layer
+takes device u an exponential time of mean S / P_u (B1), so the layers that it would do in T - B_u seconds are Poisson
+distributed (A.2), with the mean that `layer_rates` gives. Layers are numbered from the input, 0 to L - 1; the backward
+pass begins at L - 1, so layer l is delivered if at least L - l layers were done.
+"""
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import pdtr
+
+Floats = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.int64]
+
+
+def layer_rates(deadline: float, batches: npt.ArrayLike, speeds: Floats, communication: Floats) -> Floats:
+    """lambda_u = P_u (T - B_u) / S_u (A.2): layers that each device does on average until it must upload.
+
+    >>> layer_rates(10.0, [20, 20], np.array([4.0, 8.0]), np.array([0.0, 5.0])).tolist()
+    [2.0, 2.0]
+    """
+    rates: Floats = speeds * np.maximum(deadline - communication, 0.0) / np.asarray(batches, dtype=np.float64)
+    return rates
+
+
+def miss_probabilities(rates: Floats, layers: int) -> Floats:
+    """p^l: the probability that no device delivers layer l, from input to output.
+
+    P(z <= k) of a Poisson variable of mean x is Q(k + 1, x), so with equal rates T/m this is
+    p^l = Q(L + 1 - l, T/m)^U with l from 1 (7).
+    """
+    most = np.arange(layers - 1, -1, -1.0)  # layer l is missed by a device that does at most L - 1 - l
+    missed: Floats = pdtr(most[:, None], rates[None, :]).prod(axis=1)
+    return missed
+
+
+def expected_depth(rates: Floats, slices: int) -> Floats:
+    """E min(z_u, slices): how many of so many layers each device does on average."""
+    done: Floats = (1.0 - pdtr(np.arange(float(slices))[:, None], rates[None, :])).sum(axis=0)
+    return done
+
+
+def batch_sizes(scale: float, deadline: float, speeds: Floats, communication: Floats) -> Integers:
+    """S_u = floor(m P_u (T - B_u) / T) (B3), and at least 1.
+
+    >>> batch_sizes(2.0, 10.0, np.array([8.0, 8.0]), np.array([0.0, 2.5])).tolist()
+    [16, 12]
+    """
+    exact = scale * speeds * (deadline - communication) / deadline
+    return np.maximum(np.floor(exact * (1 + 1e-12)), 1).astype(np.int64)  # 12 must not become 11.999...

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from offbeat import cli
+from offbeat.cli import catalogue
 
 EXPERIMENT = """
 [stop]
@@ -97,9 +98,9 @@ def test_compare_writes_table_plot_and_report(offbeat, file: Path) -> None:  # t
 def test_list_has_a_line_of_help_for_everything(offbeat, what: str) -> None:  # type: ignore[no-untyped-def]
     said = offbeat("list", what)
     assert said.code == 0
-    for name, thing in cli._registries()[what].items():
+    for name, thing in catalogue._registries()[what].items():
         assert name in said.out
-        assert cli._first_line(thing)
+        assert catalogue._first_line(thing)
 
 
 @pytest.mark.parametrize("name", ["fedbuff", "ratio", "mnist", "dirichlet", "lenet5", "stop", "network"])

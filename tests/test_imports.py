@@ -29,7 +29,6 @@ LAYERS = [
     "advise",
     "plan",
     "testing",
-    "progress",
     "cli",
 ]
 MAY_NOT = {"device": {"fleet", "data"}, "fleet": {"models", "device"}, "data": {"fleet", "models", "device"}}

@@ -1,0 +1,54 @@
+"""What the commands share: options, the console, loading an experiment."""
+
+import os
+import sys
+from collections.abc import Iterable
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+if TYPE_CHECKING:  # what needs torch is imported when a command runs, so that --help is quick
+    from offbeat.config import Experiment
+
+console = Console()
+
+ExperimentFile = Annotated[
+    Path,
+    typer.Argument(help="An experiment file (TOML), or the name of one that is shipped.", metavar="EXPERIMENT.toml"),
+]
+Changes = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="Change a setting, for instance `--set fleet.ratio=110`; may be repeated."),
+]
+Out = Annotated[Path | None, typer.Option(help="Directory for the results. Never overwritten unasked.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the run that is in the directory.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on with what is in the directory, from its checkpoint.")]
+Seeds = Annotated[int, typer.Option(min=1, help="How many seeds, counted from the experiment's.")]
+Target = Annotated[
+    float | None, typer.Option(min=0, max=1, help="Accuracy to reach (default: the highest that all of them reach).")
+]
+Jobs = Annotated[int | None, typer.Option(min=1, help="Runs at a time (default: one per core).")]
+
+
+def load(file: Path, changes: Iterable[str] | None) -> "Experiment":
+    from offbeat.config import Experiment
+
+    sys.path.insert(1, str(file.resolve().parent))
+    ours = shipped()
+    if not file.exists() and file.stem in ours:
+        file = ours[file.stem]
+    return Experiment.load(file, changes or ())
+
+
+def shipped() -> dict[str, Path]:
+    """The experiment files that come with the package, by name."""
+    folder = Path(str(resources.files("offbeat"))) / "experiments"
+    return {path.stem: path for path in sorted(folder.glob("*.toml"))}
+
+
+def free_cores(experiment: "Experiment") -> int:
+    """How many runs at a time keep the cores busy."""
+    return max(1, (os.cpu_count() or 1) // experiment.execution.workers)

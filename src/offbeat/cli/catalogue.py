@@ -1,0 +1,62 @@
+"""Commands that show what there is: list, describe."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from offbeat.cli.base import console, shipped
+from offbeat.core.errors import unknown
+
+
+def list_(
+    what: Annotated[str, typer.Argument(help="algorithms, fleets, datasets, partitions, models or experiments.")],
+) -> None:
+    """List what there is, with a line of help each."""
+    registries = _registries()
+    if what not in registries:
+        raise unknown("list", what, registries)
+    table = Table("name", "what it is", title=what)
+    for name, thing in registries[what].items():
+        table.add_row(name, _first_line(thing))
+    console.print(table)
+
+
+def describe(
+    name: Annotated[str, typer.Argument(help="A name from `offbeat list`, or a table of the file such as stop.")],
+) -> None:
+    """Show the settings of a thing, with ranges and defaults, and where it comes from."""
+    from offbeat.config import Experiment
+    from offbeat.core.settings import Settings
+    from offbeat.results.describe import description
+
+    things = {key: thing for registry in _registries().values() for key, thing in registry.items()}
+    tables: dict[str, Any] = {key: field.annotation for key, field in Experiment.model_fields.items()}
+    tables = {key: kind for key, kind in tables.items() if isinstance(kind, type) and issubclass(kind, Settings)}
+    known = tables | things
+    if name not in known:
+        raise unknown("name", name, known)
+    console.print(description(name, known[name]))
+
+
+def _registries() -> dict[str, dict[str, Any]]:
+    from offbeat.algorithms import POLICIES
+    from offbeat.data import DATASETS, PARTITIONS
+    from offbeat.fleet import FLEETS
+    from offbeat.models import MODELS
+
+    return {
+        "algorithms": dict(POLICIES),
+        "fleets": dict(FLEETS),
+        "datasets": dict(DATASETS),
+        "partitions": dict(PARTITIONS),
+        "models": dict(MODELS),
+        "experiments": shipped(),
+    }
+
+
+def _first_line(thing: Any) -> str:
+    if isinstance(thing, Path):  # an experiment file opens with a comment that says what it is
+        return thing.read_text(encoding="utf-8").partition("\n")[0].lstrip("# ")
+    return (thing.__doc__ or "").strip().partition("\n")[0]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import fmean, median, stdev
-from typing import Any
+from typing import Any, Literal
 
 from rich import box
 from rich.table import Table
@@ -206,8 +206,10 @@ class Comparison:
             cells["MB sent"] = megabytes(standing.mean("bytes_up") + standing.mean("bytes_down"))
             if not table.columns:
                 for number, heading in enumerate(cells):
-                    lines = heading if heading.startswith("time to") else heading.replace(" ", "\n").replace("-", "-\n")
-                    table.add_column(lines, justify="right" if number else "left", no_wrap=True, vertical="bottom")
+                    times = heading.startswith("time to")  # the longest cells: they may take two lines
+                    lines = heading if times else heading.replace(" ", "\n").replace("-", "-\n")
+                    side: Literal["left", "right"] = "right" if number else "left"
+                    table.add_column(lines, justify=side, no_wrap=not times, vertical="bottom")
             style = "bold green" if standing in self.fastest else ""
             table.add_row(*(Text(cell) for cell in cells.values()), style=style)
         return table

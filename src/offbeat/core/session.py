@@ -38,6 +38,9 @@ class DeviceState(IntEnum):
 
 
 AWAY, IDLE, TRAINING, WAITING = DeviceState
+NANOSECOND = 9
+"""Decimals of a time that matter: timers, and what a simulation compares with them, lie on this grid, so that the tenth
+firing of a timer of 0.1 s is at 1 s and not a rounding error before it."""
 TRANSITIONS: Mapping[tuple[int, type], DeviceState] = {
     (AWAY, Ready): IDLE,
     (IDLE, Left): AWAY,
@@ -276,7 +279,7 @@ class Session:
             case SetTimer(name=name, after=after):
                 if name in self.timers or not after >= 0.0:
                     raise PolicyError(f"timer {name!r} after {after} s: it is set already, or the time is negative")
-                self.timers[name] = self.now + after
+                self.timers[name] = round(self.now + after, NANOSECOND)
                 return [TimerSet(name=name, at=self.timers[name])]
             case Finish(reason=reason):
                 self.finished = reason

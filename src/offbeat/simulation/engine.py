@@ -17,7 +17,7 @@ from offbeat.core.events import Event, FreshRequested, Left, Lost, Ready, Starte
 from offbeat.core.messages import Progress, Update
 from offbeat.core.parameters import Mask
 from offbeat.core.policy import Ask, Fresh, Train
-from offbeat.core.session import Session
+from offbeat.core.session import NANOSECOND, Session
 from offbeat.device.run import LocalRun
 from offbeat.device.work import Evaluation
 from offbeat.fleet import Fleet
@@ -214,7 +214,7 @@ class Simulation:
         else:
             mask = self._mask(run)
             carried = self._model_bytes if mask is None else mask.bytes
-            kind, at = "upload", at + self.fleet.links.up_seconds(run.device, carried)
+            kind, at = "upload", round(at + self.fleet.links.up_seconds(run.device, carried), NANOSECOND)
         if at >= run.vanishes:  # before the server has seen it
             kind, at = "vanished", run.vanishes + self.fleet.failures.detect_seconds
             self.training.hold(ticket)

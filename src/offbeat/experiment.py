@@ -72,7 +72,8 @@ def simulation_of(experiment: Experiment) -> Iterator[Simulation]:
         training=experiment.local.build(),
         seed=experiment.seed,
         present=fleet.availability.present(0.0),
-        forecast=fleet.forecast(layout.bytes, stop.time),
+        forecast=fleet.forecast(layout.bytes),
+        horizon=stop.time,
     )
     execution = experiment.execution
     in_processes = execution.executor == "processes" or execution.workers > 1

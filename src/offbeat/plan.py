@@ -34,11 +34,13 @@ class Plan:
     layers: int
     scale: float | None
     """m, if the algorithm has one."""
+    remarks: list[str]
+    """What the reader of this plan must know."""
 
     def table(self) -> Table:
         """Rounds with what is planned for them; many rounds are thinned out."""
         table = Table(title=self.title)
-        for column in ("round", "begins (s)", "deadline (s)", "batch min", "median", "max", "expected depth"):
+        for column in ("round", "begins (s)", "deadline (s)", "batch min", "median", "max", "mean depth"):
             table.add_column(column, justify="right")
         rounds = len(self.deadlines)
         begins = np.concatenate([[0.0], np.cumsum(self.deadlines)])
@@ -51,7 +53,7 @@ class Plan:
                 f"{begins[t]:.4g}",
                 f"{self.deadlines[t]:.4g}",
                 *(f"{size:.0f}" for size in sizes),
-                f"{self.depth[t].mean():.2f} of {self.layers} ({share:.0%})",
+                f"{share:.0%}",
             )
         return table
 
@@ -99,6 +101,14 @@ def plan_of(experiment: Experiment) -> Plan:
         layers = policy.local_steps * view.layout.trained_layers
         batches = [policy.batches(deadline, state, view) for deadline in state.deadlines]
         rates = [policy.rates(deadline, state, view) for deadline in state.deadlines]
+        remarks = []
+        if getattr(policy, "warmup_rounds", 0):
+            remarks.append("After the warm-up rounds everything is planned anew, from what they have measured.")
+        if view.forecast is not None and not view.forecast.random_layers:
+            remarks.append(
+                "Depths are those of exponential times, but the devices of this fleet always take the same time for a "
+                "layer: slow ones never reach the first layers (fleet.name = 'exponential' has the papers' times)."
+            )
     seconds = sum(state.deadlines)
     return Plan(
         title=f"{experiment.algorithm.title}: {len(state.deadlines)} rounds in {seconds:.6g} s",
@@ -107,6 +117,7 @@ def plan_of(experiment: Experiment) -> Plan:
         depth=np.array([expected_depth(each, layers) for each in rates]),
         layers=layers,
         scale=getattr(state, "scale", None),
+        remarks=remarks,
     )
 
 

@@ -97,7 +97,8 @@ def toy_simulation(
         training=Training(epochs=3, learning_rate=0.3),
         seed=seed,
         present=fleet.availability.present(0.0),
-        forecast=fleet.forecast(Layout.flat(SIZE).bytes, 1e5),
+        forecast=fleet.forecast(Layout.flat(SIZE).bytes),
+        horizon=1e5,
     )
     stop = stop or Stop(updates=UPDATES, time=1e5)
     return Simulation(session, fleet, ToyExecutor(seed), stop=stop, schedule=Schedule(every_seconds=7.0))
@@ -243,7 +244,8 @@ class _Chaos:
             layout=Layout.flat(SIZE),
             samples=np.arange(1, devices + 1),
             training=Training(epochs=3),
-            forecast=Forecast(speeds=np.ones(devices), communication=np.zeros(devices), horizon=1e5),
+            forecast=Forecast(speeds=np.ones(devices), communication=np.zeros(devices)),
+            horizon=1e5,
         )
         self.time = 0.0
         self.ended: list[tuple[int, int]] = []

@@ -24,11 +24,10 @@ LAYOUT = Layout.of([("a.weight", (1,), True), ("b.weight", (1,), True)])  # two 
 START = [1.0, 10.0]
 
 
-def session_of(policy: Policy, devices: int = 2, **changes: Any) -> Session:
+def session_of(policy: Policy, devices: int = 2, horizon: float = 10.0, **changes: Any) -> Session:
     forecast: dict[str, Any] = {
         "speeds": np.full(devices, 8.0),
         "communication": np.full(devices, 1.0),
-        "horizon": 10.0,
     }
     return Session(
         policy,
@@ -37,6 +36,7 @@ def session_of(policy: Policy, devices: int = 2, **changes: Any) -> Session:
         samples=np.full(devices, 100),
         training=Training(batch_size=16, learning_rate=0.5, schedule="inverse"),
         forecast=Forecast(**(forecast | changes)),
+        horizon=horizon,
     )
 
 
@@ -238,6 +238,21 @@ def test_a_warm_up_measures_applies_its_gradients_as_one_step_and_plans_the_rest
     assert len(rest) == 3 and sum(rest) == pytest.approx(6.0) and rest == sorted(rest, reverse=True)
 
 
+def test_a_warm_up_of_several_steps_measures_whole_runs_as_batches_of_all_their_samples() -> None:
+    # E = 2 steps of S samples: the mean gradient is over 2 S. Layer a: 1 and 3 on device 0, so 2 S times a variance of
+    # 2; layer b: 0. The second device was cut within its second step and does not count.
+    policy = Adel(rounds=5, warmup_rounds=2, local_steps=2)
+    session = session_of(policy)
+    orders = {each.device: each for each in session.handle(Started(), 0.0) if isinstance(each, Assignment)}
+    whole = [update_of(orders[0], [1.0 - 0.5 * 2 * gradient, 10.0], 4) for gradient in (1.0, 3.0)]
+    cut = update_of(orders[1], [1.0 - 0.5 * 9.0, 10.0], 3)
+    measured = policy.measured([*whole, cut], session.state, session)
+    size = orders[0].order.batch_size
+    assert measured is not None and size is not None
+    assert measured.gradient_variance == pytest.approx(2 * size * 2.0)
+    assert measured.gradient_bound == pytest.approx((1.0 + 9.0) / 2)
+
+
 def test_impossible_settings_are_one_sentence() -> None:
     with pytest.raises(InvalidInput, match=r"too little time for 100 rounds: the least feasible T_max is \d"):
         session_of(Adel(rounds=100))
@@ -260,7 +275,7 @@ def test_impossible_settings_are_one_sentence() -> None:
         forecast=Forecast(speeds=np.ones(2), communication=np.zeros(2)),
     )
     assert len(bare.state.deadlines) == 100
-    with pytest.raises(InvalidInput, match="must know how fast the devices are"):
+    with pytest.raises(InvalidInput, match="does not tell how fast its devices are"):
         Session(
             Salf(time_budget=5.0),
             parameters=np.array(START, dtype=np.float32),

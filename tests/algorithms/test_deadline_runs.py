@@ -99,15 +99,15 @@ def test_timing_does_not_depend_on_who_computes() -> None:
 def test_what_fleets_tell_in_advance() -> None:
     workload = Workload(devices=2, samples=np.array([100, 50]), layers=4, flops_per_sample=0.0, seed=0)
     # Ratio 1, an epoch of 2 s: 100 samples x 4 layers / 2 s = 200 samples per second through one layer.
-    forecast = Fleet.build(workload, RatioFleet(ratio=1.0, epoch_seconds=2.0)).forecast(1_250_000, 60.0)
+    forecast = Fleet.build(workload, RatioFleet(ratio=1.0, epoch_seconds=2.0)).forecast(1_250_000)
     assert forecast is not None
     assert forecast.speeds.tolist() == [200.0, 100.0]
     # 10 megabits down at 100 Mbit/s and up at 10 Mbit/s, 0.05 s of latency each way: 0.1 + 1 + 0.1.
     assert forecast.communication == pytest.approx([1.2, 1.2])
-    assert forecast.horizon == 60.0
-    exponential = Fleet.build(workload, ExponentialFleet(speeds=[3.0, 9.0])).forecast(0, 1.0)
-    assert exponential is not None and exponential.speeds.tolist() == [3.0, 9.0]
+    assert not forecast.random_layers
+    exponential = Fleet.build(workload, ExponentialFleet(speeds=[3.0, 9.0])).forecast(0)
+    assert exponential is not None and exponential.speeds.tolist() == [3.0, 9.0] and exponential.random_layers
     # Zipf with at most 2 s and exponent 1: P(1) = 2/3, P(2) = 1/3, mean 4/3 s of idling after 1 s of work.
-    zipf = Fleet.build(workload, ZipfFleet(exponent=1.0, max_seconds=2)).forecast(0, 1.0)
+    zipf = Fleet.build(workload, ZipfFleet(exponent=1.0, max_seconds=2)).forecast(0)
     assert zipf is not None and zipf.speeds == pytest.approx([400 / (7 / 3), 200 / (7 / 3)])
-    assert Fleet.build(workload, BernoulliFleet(success=0.5)).forecast(0, 1.0) is None
+    assert Fleet.build(workload, BernoulliFleet(success=0.5)).forecast(0) is None

@@ -114,7 +114,8 @@ def session_of(policy: HeteroFL) -> Session:
         layout=LAYOUT,
         samples=np.full(3, 100),
         training=Training(batch_size=10),
-        forecast=Forecast(speeds=np.array([100.0, 10.0, 10.0]), communication=np.zeros(3), horizon=4.0),
+        forecast=Forecast(speeds=np.array([100.0, 10.0, 10.0]), communication=np.zeros(3)),
+        horizon=4.0,
     )
 
 
@@ -178,3 +179,9 @@ def test_half_the_width_takes_a_quarter_of_the_time() -> None:
             orders = [Order(slices=3, unit=unit, width=width) for width in (1.0, 0.5)]
             whole, half = (np.array(speeds.slice_seconds(1, 7, order)) for order in orders)
             np.testing.assert_allclose(half, whole / 4)
+
+
+def test_the_last_layer_is_the_last_in_use_and_not_the_last_registered() -> None:
+    shapes = [("head.weight", (3, 8), True), ("head.bias", (3,), True), ("body.weight", (8, 4), True)]
+    layout = Layout.of([*shapes, ("body.bias", (8,), True)], groups=[["body"], ["head"]])
+    assert submodel_shapes(layout, 0.5) == ((3, 4), (3,), (4, 4), (4,))

@@ -22,7 +22,8 @@ S_t^u = floor(m P_u (T_t - B_u)/T_t) samples and delivers the layers that it has
 figures from batches of 32 of MNIST at the first models of our `mlp` (sigma^2 = 25, G^2 = 1.5) and `cnn-small` (14 and
 0.76); rho_c is 0.1, as if the loss had that much l2 regularisation, and at least `local.weight_decay`. With
 `warmup_rounds` = W >= 2 the server measures sigma^2 and G^2 itself: W rounds of mean length at the first model, whose
-gradients are then applied as one step, after which the remaining time is planned anew.
+gradients are then applied as one step, after which the remaining time is planned anew. With E > 1 only runs that took
+all their steps are measured; momentum and l2 regularisation count as part of the gradient.
 
 **Departures.** Problem 2 prints p_t^1 < 2; we read 0.2, where the bound has its pole. (7) is an upper bound, since (B3)
 rounds down: `probabilities = "exact"` uses the batches as they are. With E > 1 local steps, which the paper only tries
@@ -183,7 +184,10 @@ class Adel(DeadlineRounds):
         """sigma^2 and G^2 as sums over layers, each from those that delivered it; None if nothing can be said."""
         variance = bound = 0.0
         sizes = self.batches(state.deadlines[0], state, view)  # equal rounds, so equal batches
-        batches = {update.device: int(sizes[update.device]) for update in updates}
+        batches = {update.device: self.local_steps * int(sizes[update.device]) for update in updates}
+        whole = self.local_steps * view.layout.trained_layers
+        if self.local_steps > 1:  # a mean over fewer steps than the others have would be scaled wrongly
+            updates = [update for update in updates if update.progress.slices == whole]
         for layer in range(view.layout.trained_layers):
             mask = view.layout.mask([layer]).chosen
             gradients: dict[int, list[Vector]] = {}

@@ -49,8 +49,7 @@ class TimeBudgeted(Policy):
 
     def seconds(self, view: View) -> float:
         """T_max."""
-        horizon = inf if view.forecast is None else view.forecast.horizon
-        seconds = min(horizon, inf if self.time_budget is None else self.time_budget)
+        seconds = min(view.horizon, inf if self.time_budget is None else self.time_budget)
         if seconds == inf:
             raise InvalidInput("the algorithm must know how much time it has: give algorithm.time_budget or stop.time.")
         return seconds * (1.0 - SLACK)
@@ -150,7 +149,9 @@ class DeadlineRounds(TimeBudgeted):
 
     def forecast(self, view: View) -> Forecast:
         if view.forecast is None:
-            raise InvalidInput("the algorithm must know how fast the devices are, which this fleet does not tell.")
+            raise InvalidInput(
+                "fleet.name: this one does not tell how fast its devices are, which the algorithm must know."
+            )
         return view.forecast
 
     def batches(self, deadline: float, state: Any, view: View) -> Integers:

@@ -106,6 +106,8 @@ def plan(
     console.print(planned.table())
     if planned.scale is not None:
         console.print(f"Batch scale m = {planned.scale:.5g}")
+    for remark in planned.remarks:
+        console.print(remark)
     console.print(f"Figure in {out}")
 
 

@@ -2,8 +2,9 @@
 
 **Width** (HeteroFL). Of a layer with C output channels a submodel of width r has the first ceil(r C), and of its inputs
 those that come from the channels that the layer before has. The model's inputs and outputs stay whole. This needs a
-chain of dense and convolutional layers, in the order of the layout, with normalisation layers between them if need be:
-what follows a layer of C channels must have a multiple of C inputs (flattened maps) or be a vector of C elements.
+chain of dense and convolutional layers, in the order of the layout's layers, with normalisation layers between them if
+need be: what follows a layer of C channels must have a multiple of C inputs (flattened maps) or be a vector of C
+elements.
 
 **Depth**. Slices of unit "layer" go through the layers from the last to the first, once for every local step. A run
 that ends within its first step has reached only the last layers; after that every layer has been trained.
@@ -38,9 +39,9 @@ def submodel_shapes(layout: Layout, width: float) -> tuple[tuple[int, ...], ...]
     ((2, 3), (2,), (2, 2))
     """
     shapes: dict[str, tuple[int, ...]] = {}
-    matrices = [entry for entry in _in_forward_order(layout) if len(entry.shape) > 1]
+    matrices = [entry for entry in forward_order(layout) if len(entry.shape) > 1]
     channels = kept = None
-    for entry in _in_forward_order(layout):
+    for entry in forward_order(layout):
         size, *rest = entry.shape or (1,)
         if rest:
             inputs = rest[0]
@@ -65,12 +66,12 @@ def submodel_shapes(layout: Layout, width: float) -> tuple[tuple[int, ...], ...]
     return tuple(shapes[entry.name] for entry in layout.entries)
 
 
-def _in_forward_order(layout: Layout) -> Iterator[Entry]:
-    """Module by module: running statistics stand behind all trained entries but belong to their module."""
+def forward_order(layout: Layout) -> Iterator[Entry]:
+    """Layer by layer, module by module: running statistics stand last in the vector but belong to their module."""
     modules: dict[str, list[Entry]] = {}
     for entry in layout.entries:
         modules.setdefault(entry.name.rpartition(".")[0], []).append(entry)
-    for entries in modules.values():
+    for entries in sorted(modules.values(), key=lambda entries: entries[0].layer):
         yield from entries
 
 

@@ -1,7 +1,6 @@
-"""What a server may know of its devices before a run begins: how fast they are, how far away, and how long it has."""
+"""What a server may know of its devices before a run begins: how fast they are and how far away."""
 
 from dataclasses import dataclass
-from math import inf
 
 import numpy as np
 import numpy.typing as npt
@@ -17,5 +16,6 @@ class Forecast:
     """P_u: samples per second that each device takes through one layer of the model, forward and backward."""
     communication: Floats
     """B_u: seconds that each device needs to receive the whole model and to send it back."""
-    horizon: float = inf
-    """Seconds after which the run ends."""
+    random_layers: bool = True
+    """Whether the time of a layer is drawn anew each time (exponentially distributed in ADEL-FL's model), so that
+    everybody comes through all layers now and then; with fixed speeds a slow device never does."""

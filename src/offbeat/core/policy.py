@@ -53,6 +53,11 @@ class View(Protocol):
         ...
 
     @property
+    def horizon(self) -> float:
+        """Seconds after which the run ends; infinite if nothing is said about that."""
+        ...
+
+    @property
     def forecast(self) -> Forecast | None:
         """What is known of the devices in advance; None if nothing is."""
         ...

@@ -9,6 +9,7 @@ It does no IO and has no clock: drivers tell it the time, and carry out the effe
 from collections import deque
 from collections.abc import Mapping
 from enum import IntEnum
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -70,6 +71,7 @@ class Session:
         seed: int = 0,
         present: npt.NDArray[np.bool_] | None = None,
         forecast: Forecast | None = None,
+        horizon: float = inf,
     ) -> None:
         devices = len(samples)
         policy.check(devices)
@@ -79,6 +81,7 @@ class Session:
         self.layout = layout
         self.training = training
         self.forecast = forecast
+        self.horizon = horizon
         self.version = 0
         self.parameters = frozen(parameters)
         self.devices = devices

@@ -15,7 +15,7 @@ import torch
 from msgspec.structs import replace
 from torch import nn
 
-from offbeat.core.coverage import submodel_shapes
+from offbeat.core.coverage import forward_order, submodel_shapes
 from offbeat.core.parameters import Layout, Vector, frozen
 from offbeat.device.work import Job, Work
 from offbeat.models import tensors_of
@@ -29,7 +29,7 @@ def narrowed(model: nn.Module, layout: Layout, width: float) -> nn.Module:
     tensors = tensors_of(narrow)
     for entry, shape in zip(layout.entries, submodel_shapes(layout, width), strict=True):
         tensors[entry.name].data = tensors[entry.name].data[tuple(slice(part) for part in shape)].clone()
-    names = [entry.name.rpartition(".")[0] for entry in layout.entries if len(entry.shape) > 1]
+    names = [entry.name.rpartition(".")[0] for entry in forward_order(layout) if len(entry.shape) > 1]
     for name in names[:-1]:
         narrow.get_submodule(name).register_forward_hook(_scaler(width))
     return narrow

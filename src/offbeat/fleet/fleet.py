@@ -19,12 +19,16 @@ class Fleet:
     availability: Availability
     failures: Failures
 
-    def forecast(self, model_bytes: int, horizon: float) -> Forecast | None:
+    def forecast(self, model_bytes: int) -> Forecast | None:
         """What a server may know of these devices in advance; None where their speed is not one of computing."""
         speeds = self.speeds.layer_speeds()
         if speeds is None:
             return None
-        return Forecast(speeds=speeds, communication=self.links.round_trips(model_bytes), horizon=horizon)
+        return Forecast(
+            speeds=speeds,
+            communication=self.links.round_trips(model_bytes),
+            random_layers=self.speeds.random_layers,
+        )
 
     @classmethod
     def build(

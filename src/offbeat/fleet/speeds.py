@@ -25,6 +25,9 @@ class Speeds(ABC):
     measured_links: Mapping[str, Floats] = NOTHING_MEASURED
     """What is known of the devices' links together with their speeds (from a trace), by the name of the setting."""
 
+    random_layers: bool = False
+    """Whether the time of a layer is drawn anew each time."""
+
     def layer_speeds(self) -> Floats | None:
         """Samples per second through one layer, on average; None where time does not depend on the work."""
         return None
@@ -77,7 +80,7 @@ class FixedSpeeds(Speeds):
 
     def slice_seconds(self, device: int, ticket: int, order: Order) -> Sequence[float]:
         seconds = self.epoch_seconds.item(device)
-        if order.unit != "epoch":
+        if order.unit != "epoch" or order.width != 1.0:
             seconds *= share_of_epoch(order, self.samples.item(device), self.layers)
         return [seconds] * order.slices
 

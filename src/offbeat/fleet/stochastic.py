@@ -70,6 +70,8 @@ class ZipfFleet(CostSettings):
 class ExponentialSpeeds(Speeds):
     """Each layer of each step takes an exponential time with mean batch / speed; an epoch is the sum of its layers'."""
 
+    random_layers = True
+
     def __init__(self, speeds: Floats, workload: Workload) -> None:
         self.speeds = speeds
         """P_u of the paper: samples per second, through one layer."""

@@ -96,8 +96,8 @@ def check_feasible(problem: Problem) -> None:
     steep = float(problem.rates.max()) * problem.constants.strong_convexity
     if steep >= 1.0:
         raise InvalidInput(
-            f"algorithm.strong_convexity = {problem.constants.strong_convexity:g}: times the learning rate it must be "
-            f"less than 1, but is {steep:.3g}."
+            f"algorithm.strong_convexity or local.weight_decay = {problem.constants.strong_convexity:g}: times the "
+            f"learning rate it must be less than 1, but is {steep:.3g}."
         )
     if problem.budget <= problem.least_budget:
         raise InvalidInput(

@@ -22,8 +22,9 @@ from offbeat.core.forecast import Forecast
 from offbeat.core.messages import Done, Outcome, Progress, Training, Update
 from offbeat.core.parameters import Layout, Vector, frozen
 from offbeat.core.policy import Policy, View
-from offbeat.core.session import AWAY, IDLE, TRAINING, WAITING, Session
+from offbeat.core.session import Session
 from offbeat.core.snapshot import decode, encode
+from offbeat.core.states import AWAY, IDLE, TRAINING, WAITING
 from offbeat.core.streams import stream
 from offbeat.device.work import Evaluation, Job, Work
 from offbeat.fleet import AvailabilitySettings, FailureSettings, Fleet, NetworkSettings, RatioFleet, Workload

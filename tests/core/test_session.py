@@ -18,8 +18,9 @@ from offbeat.core.events import Event, FreshRequested, Left, Lost, Ready, Starte
 from offbeat.core.messages import Done, Order, Outcome, Progress, Training, Update
 from offbeat.core.parameters import Layout, Mask
 from offbeat.core.policy import Policy, View
-from offbeat.core.session import AWAY, IDLE, TRAINING, TRANSITIONS, WAITING, DeviceState, Session
+from offbeat.core.session import Session
 from offbeat.core.snapshot import encode
+from offbeat.core.states import AWAY, IDLE, TRAINING, TRANSITIONS, WAITING, DeviceState
 
 OTHER = 3
 """A device that no test is about: it comes and goes to let the puppet play its script."""

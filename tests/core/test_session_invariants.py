@@ -16,8 +16,9 @@ from offbeat.core.events import Event, FreshRequested, Left, Lost, Ready, Starte
 from offbeat.core.messages import Done, Outcome, Progress, Training, Update
 from offbeat.core.parameters import Layout
 from offbeat.core.policy import Policy, View
-from offbeat.core.session import AWAY, IDLE, TRAINING, WAITING, Session
+from offbeat.core.session import Session
 from offbeat.core.snapshot import encode
+from offbeat.core.states import AWAY, IDLE, TRAINING, WAITING
 
 DEVICES = 4
 KINDS = ("ready", "left", "uploaded", "asked", "lost", "timer")

@@ -8,7 +8,6 @@ It does no IO and has no clock: drivers tell it the time, and carry out the effe
 
 from collections import deque
 from collections.abc import Mapping
-from enum import IntEnum
 from math import inf
 from typing import Any
 
@@ -28,33 +27,12 @@ from offbeat.core.messages import Order, Training
 from offbeat.core.parameters import Layout, Vector, frozen
 from offbeat.core.policy import Policy
 from offbeat.core.snapshot import decode, encode
+from offbeat.core.states import AWAY, IDLE, TRAINING, TRANSITIONS, WAITING, DeviceState
 from offbeat.core.streams import stream
 
-
-class DeviceState(IntEnum):
-    AWAY = 0
-    IDLE = 1
-    TRAINING = 2
-    WAITING = 3  # asked for the fresh model and stands still until it is answered
-
-
-AWAY, IDLE, TRAINING, WAITING = DeviceState
 NANOSECOND = 9
 """Decimals of a time that matter: timers, and what a simulation compares with them, lie on this grid, so that the tenth
 firing of a timer of 0.1 s is at 1 s and not a rounding error before it."""
-TRANSITIONS: Mapping[tuple[int, type], DeviceState] = {
-    (AWAY, Ready): IDLE,
-    (IDLE, Left): AWAY,
-    (IDLE, Dispatch): TRAINING,
-    (TRAINING, FreshRequested): WAITING,
-    (WAITING, SendFresh): TRAINING,
-    (TRAINING, StopSoon): TRAINING,
-    (WAITING, StopSoon): WAITING,
-    (TRAINING, Uploaded): IDLE,
-    (TRAINING, Lost): AWAY,
-    (WAITING, Lost): AWAY,
-}
-"""What may happen to a device in each state, and the state that follows. Anything else is illegal."""
 
 
 class Session:

@@ -23,7 +23,7 @@ from offbeat.device.work import Evaluation
 from offbeat.fleet import Fleet
 from offbeat.simulation.executors import Executor
 from offbeat.simulation.queue import EventQueue
-from offbeat.simulation.records import Row, Run, Schedule, Span, Stop
+from offbeat.simulation.records import Row, Run, Schedule, Span, Stop, row_of
 from offbeat.simulation.training import LazyTraining
 
 TIMERS_LAST = 1
@@ -335,34 +335,14 @@ class Simulation:
         return self._evaluate(self.now)
 
     def _evaluate(self, at: float) -> Row:
-        session, counters = self.session, self.session.counters
+        session = self.session
         if self._evaluation is None or self._evaluation[0] != session.version:
             self._evaluation = (session.version, self.executor.evaluate(session.parameters))
         evaluation = self._evaluation[1]
         self._last_row = (at, session.version)
-        on_training = {} if evaluation.training_loss is None else {"training_loss": evaluation.training_loss}
         if evaluation.accuracy >= self.stop.accuracy:
             self.now, self.reason = at, "accuracy"
-        return (
-            {
-                "time": at,
-                "version": session.version,
-                "accuracy": evaluation.accuracy,
-                "loss": evaluation.loss,
-                "updates_used": counters.used,
-                "updates_discarded": counters.discarded,
-                "updates_lost": counters.lost,
-                "mean_staleness": counters.staleness_sum / counters.used if counters.used else 0.0,
-                "max_staleness": counters.staleness_max,
-                "bytes_up": counters.bytes_up,
-                "bytes_down": counters.bytes_down,
-                "in_flight": len(session.in_flight),
-                "busy_seconds": self.busy_seconds,
-                "wasted_seconds": self.wasted_seconds,
-            }
-            | on_training
-            | dict(session.policy.metrics(session.state))
-        )
+        return row_of(session, evaluation, at=at, busy=self.busy_seconds, wasted=self.wasted_seconds)
 
     def _version_is_due(self) -> bool:
         if self.schedule.every_versions is None or self.session.version < self._next_version:

@@ -6,7 +6,9 @@ from math import inf
 
 from msgspec import Struct
 
+from offbeat.core.session import Session
 from offbeat.device.run import LocalRun
+from offbeat.device.work import Evaluation
 
 Row = dict[str, float]
 """A line of metrics."""
@@ -66,3 +68,27 @@ class Span(Struct, frozen=True, kw_only=True):
     landed: float
     slices: int
     outcome: str
+
+
+def row_of(session: Session, evaluation: Evaluation, *, at: float, busy: float, wasted: float) -> Row:
+    """The line of metrics at a time: the model, what became of the work, and the algorithm's own figures."""
+    counters = session.counters
+    row: Row = {
+        "time": at,
+        "version": session.version,
+        "accuracy": evaluation.accuracy,
+        "loss": evaluation.loss,
+        "updates_used": counters.used,
+        "updates_discarded": counters.discarded,
+        "updates_lost": counters.lost,
+        "mean_staleness": counters.staleness_sum / counters.used if counters.used else 0.0,
+        "max_staleness": counters.staleness_max,
+        "bytes_up": counters.bytes_up,
+        "bytes_down": counters.bytes_down,
+        "in_flight": len(session.in_flight),
+        "busy_seconds": busy,
+        "wasted_seconds": wasted,
+    }
+    if evaluation.training_loss is not None:
+        row["training_loss"] = evaluation.training_loss
+    return row | dict(session.policy.metrics(session.state))

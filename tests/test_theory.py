@@ -144,3 +144,8 @@ def test_what_makes_no_sense_is_refused() -> None:
         Delays.bernoulli([0.5, 0.5], [0.5, 0.6])
     with pytest.raises(InvalidInput, match="one value per client"):
         Delays.bernoulli([0.5, 0.5], [1.0])
+
+
+def test_constants_are_numbers() -> None:
+    with pytest.raises(InvalidInput, match="negative or nan"):
+        Constants(smoothness=1.0, convexity=0.0, gradient=float("nan"), radius=1.0, heterogeneity=1.0)

@@ -6,17 +6,19 @@ sign. A short simulation over seeds says what really happens; where the two disa
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import isinf, sqrt
+from math import inf, isfinite, isinf, nan, sqrt
 from statistics import fmean, stdev
+from typing import Any
 
 from rich import box
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
+from scipy.stats import t as student
 
-from offbeat.algorithms import Audg
+from offbeat.algorithms import Audg, Psurdg
 from offbeat.config import Experiment
-from offbeat.estimates import Estimate, Watch, delays_of, estimate, median_order_seconds
+from offbeat.estimates import SAMPLES, Estimate, Watch, delays_of, estimate, median_order_seconds
 from offbeat.experiment import run, simulation_of
 from offbeat.fleet import BernoulliFleet
 from offbeat.theory import Delays, audg_bound, psurdg_bound, sfl_bound, theta, turning_delay
@@ -33,7 +35,7 @@ class Simulated:
     iterations: int
     audg: list[float]
     psurdg: list[float]
-    """Final training losses, seed by seed."""
+    """Final training losses, seed by seed; infinite where a run diverged."""
     accuracies: dict[str, float]
 
     @property
@@ -43,17 +45,35 @@ class Simulated:
 
     @property
     def error(self) -> float:
-        """The standard error of the difference over seeds; both had the same delays."""
+        """The standard error of the difference over seeds, with the same delays for both; nan if it has none."""
         differences = [one - other for one, other in zip(self.psurdg, self.audg, strict=True)]
-        return stdev(differences) / sqrt(len(differences)) if len(differences) > 1 else float("inf")
+        return nan if self.diverged or len(differences) == 1 else stdev(differences) / sqrt(len(differences))
 
     @property
-    def is_clear(self) -> bool:
-        return abs(self.difference) > 2 * self.error
+    def diverged(self) -> dict[str, int]:
+        """In how many seeds each of those that did diverged."""
+        counts = {name: sum(not isfinite(loss) for loss in getattr(self, name)) for name in ("audg", "psurdg")}
+        return {name: count for name, count in counts.items() if count}
 
     @property
-    def prefers(self) -> str:
+    def prefers(self) -> str | None:
+        """Which diverged less often or, if none did, has the lower loss by a t-test of 95 %; None: cannot be told."""
+        if self.diverged:
+            often = {name: self.diverged.get(name, 0) for name in ("audg", "psurdg")}
+            return None if often["audg"] == often["psurdg"] else min(often, key=lambda name: often[name])
+        if len(self.audg) == 1 or abs(self.difference) <= student.ppf(0.975, len(self.audg) - 1) * self.error:
+            return None
         return "psurdg" if self.difference < 0 else "audg"
+
+    @property
+    def finding(self) -> str:
+        """What it shows, to follow "the simulation"."""
+        if self.diverged:
+            runs = " and ".join(f"{name.upper()} in {count}" for name, count in self.diverged.items())
+            return f"diverged with {runs} of {len(self.audg)} seeds"
+        if len(self.audg) == 1:
+            return "has a single seed, so no spread to judge by"
+        return "shows no clear difference" if self.prefers is None else f"prefers {self.prefers.upper()}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,13 +126,15 @@ class Advice:
             doubt = "Its bounds are loose" if self.is_stable else "It does not cover so high a learning rate"
             return f"{theory}. {doubt}: check with --simulate."
         found = self.simulated
-        if not found.is_clear:
-            return f"{theory}; the simulation shows no clear difference. Take either, or simulate more seeds."
+        if found.prefers is None:
+            then = "Lower the learning rate" if found.diverged else "Take either, or simulate more seeds"
+            return f"{theory}; the simulation {found.finding}. {then}."
+        why = f" (it {found.finding})" if found.diverged else ""
         if found.prefers == self.prefers:
-            return f"{theory}, and so does the simulation."
+            return f"{theory}, and so does the simulation{why}."
         return (
             f"Theory and simulation DISAGREE: the theory prefers {self.prefers.upper()}, the simulation "
-            f"{found.prefers.upper()}. Trust the simulation: the theory compares upper bounds."
+            f"{found.prefers.upper()}{why}. Trust the simulation: the theory compares upper bounds."
         )
 
 
@@ -132,7 +154,7 @@ def advise(
     part = 1 / (1 + 2 * len(seeds)) if simulate else 1.0
     with simulation_of(prepared["audg"]) as simulation:
         delays = delays_of(prepared["audg"], simulation)
-        estimated = estimate(simulation, lambda done: tell(part * done))
+    estimated = estimate(prepared["audg"], delays.weights, lambda done: tell(part * done))
     simulated = None
     if simulate:
         losses: dict[str, list[float]] = {"audg": [], "psurdg": []}
@@ -140,7 +162,8 @@ def advise(
         for number, seed in enumerate(seeds):
             for place, (name, each) in enumerate(prepared.items()):
                 summary = run(each.changed({"seed": seed})).summary
-                losses[name].append(summary["training_loss"])
+                exploded = str(summary["stopped_by"]).startswith("diverged") or not isfinite(summary["training_loss"])
+                losses[name].append(inf if exploded else summary["training_loss"])
                 accuracies[name].append(summary["final_accuracy"])
                 tell(part * (2 + 2 * number + place))
         means = {name: fmean(values) for name, values in accuracies.items()}
@@ -165,8 +188,12 @@ def _iteration_of(experiment: Experiment) -> float | None:
 
 def _prepared(experiment: Experiment, name: str, seconds: float, iterations: int) -> Experiment:
     """The experiment under AUDG or PSURDG, for so many iterations, and with the loss that the theory is about."""
-    weights = getattr(experiment.algorithm.policy, "weights", None)
-    algorithm = {"name": name, "iteration_seconds": seconds} | ({"weights": weights} if weights else {})
+    policy = experiment.algorithm.policy
+    algorithm: dict[str, Any] = {"name": name, "iteration_seconds": seconds}
+    if isinstance(policy, Audg) and policy.weights is not None:
+        algorithm["weights"] = policy.weights
+    if isinstance(policy, Psurdg) and name == "psurdg":
+        algorithm["storage"] = policy.storage
     stop = seconds * iterations
     table = {key: value for key, value in experiment.table().items() if key not in REPLACED}
     if isinstance(experiment.fleet.settings, BernoulliFleet):
@@ -182,24 +209,31 @@ def rendered(advice: Advice) -> RenderableType:
     facts.add_row("iteration", f"{advice.iteration_seconds:.4g} s")
     shown = ", ".join(f"{mean:.2f}" for mean in delays.first[:SHOWN_CLIENTS])
     more = ", ..." if delays.clients > SHOWN_CLIENTS else ""
-    facts.add_row("mean delay of each client", f"{shown}{more} iterations")
-    facts.add_row("weighted mean delay", f"{delays.mean:.3g} iterations")
+    facts.add_row("mean delay of each client, over iterations", f"{shown}{more}")
+    facts.add_row("their weighted mean", f"{delays.mean:.3g} iterations")
     facts.add_row("deliveries in an iteration", f"{delays.participants:.3g} of {delays.clients} clients")
     facts.add_row("L, smoothness", f"{constants.smoothness:.4g}")
     limits = "" if advice.is_stable else ": too much, the theory needs at most 1"
     facts.add_row("eta L", f"{advice.rate * constants.smoothness:.3g}{limits}")
     facts.add_row("mu, convexity", f"{constants.convexity:.4g}" if advice.estimate.convex else "0 (it is not convex)")
     facts.add_row("G, longest gradient", f"{constants.gradient:.4g}")
-    facts.add_row("R, distance to the optimum", f"{constants.radius:.4g}")
-    facts.add_row("phi, between the clients' optima", f"{constants.heterogeneity:.4g}")
+    least = "" if advice.estimate.converged else "at least "
+    facts.add_row("R, distance to the optimum", f"{least}{constants.radius:.4g}")
+    facts.add_row("phi, from it to the clients' optima", f"{least}{constants.heterogeneity:.4g}")
+    alone = f"{advice.estimate.remaining_alone:.2g} (of single clients)"
+    facts.add_row("|gradient|, end / start of descent", f"{advice.estimate.remaining:.2g}, {alone}")
     facts.add_row("Theta, PSURDG's bound - AUDG's", f"{advice.theta:+.4g}")
     facts.add_row("Theta changes its sign at", f"a weighted mean delay of {advice.turning_delay:.3g} iterations")
     found = advice.simulated
     compared = Table(
-        "", "bound", box=box.SIMPLE_HEAD, title=f"After {advice.iterations} iterations", title_justify="left"
+        "",
+        "bound, averaged model",
+        box=box.SIMPLE_HEAD,
+        title=f"After {advice.iterations} iterations",
+        title_justify="left",
     )
     if found is not None:
-        compared.add_column("simulated loss")
+        compared.add_column("simulated, final training loss")
         compared.add_column("accuracy")
     for name, bound in advice.bounds.items():
         row = [name, "infinite" if isinf(bound) else f"{bound:.4g}"]
@@ -207,11 +241,27 @@ def rendered(advice: Advice) -> RenderableType:
             row += [_with_spread(getattr(found, name)), f"{100 * found.accuracies[name]:.1f} %"]
         compared.add_row(*row)
     if found is not None:
-        sign = f"{advice.theta:+.4g}"
-        compared.add_row("psurdg - audg", sign, f"{found.difference:+.4f} ± {found.error:.4f} (s.e.)")
-    note = f"From gradients on {advice.estimate.clients} clients: extremes of what was seen, not bounds."
-    return Group(facts, Text(note, style="dim"), compared, Text(advice.verdict, style="bold"))
+        error = "(one seed: no spread)" if len(found.audg) == 1 else f"± {found.error:.4f} (s.e.)"
+        text = "-" if found.diverged else f"{found.difference:+.4f} {error}"
+        compared.add_row("psurdg - audg", f"{advice.theta:+.4g}", text)
+    return Group(facts, Text(_notes(advice), style="dim"), compared, Text(advice.verdict, style="bold"))
+
+
+def _notes(advice: Advice) -> str:
+    """What to know of the estimates."""
+    notes = [
+        f"Constants from gradient descent on {advice.estimate.clients} clients, up to {SAMPLES} samples of each: "
+        "extremes of what was seen, not bounds.",
+        "Delays are means over all iterations, the paper's (1), not at deliveries as in the metrics' mean_delay; "
+        "availability and failures are left out.",
+    ]
+    if not advice.estimate.converged:
+        notes.insert(1, "The descent has NOT CONVERGED: R and phi are lower bounds, and Theta is a guess.")
+    return "\n".join(notes)
 
 
 def _with_spread(values: Sequence[float]) -> str:
+    finite = [value for value in values if isfinite(value)]
+    if len(finite) < len(values):
+        return f"diverged in {len(values) - len(finite)} of {len(values)}"
     return f"{fmean(values):.4f}" + (f" ± {stdev(values):.4f}" if len(values) > 1 else "")

@@ -109,6 +109,8 @@ def race(
     check_root(root, base, overwrite=overwrite, resume=resume)
     for contest in contests:  # all of them before the first is begun: nothing is overwritten in vain
         RunDirectory(contest.path, contest.experiment.table(), overwrite=overwrite, resume=resume)
+    if not (resume and (root / "config.toml").exists()):
+        check_data(experiments)
     replace_file(root / "config.toml", base.toml().encode())
     with interruption() as asked:
         try:
@@ -126,6 +128,12 @@ def check_root(root: Path, base: Experiment, *, overwrite: bool, resume: bool) -
     if Experiment.parse(read_toml(root / "config.toml")).table() != base.table():
         raise InvalidInput(f"{root} holds runs of another experiment: choose another --out")
     return None
+
+
+def check_data(experiments: Sequence[Experiment]) -> None:
+    """Load every data set once, so that what is missing is said before anything is written."""
+    for each in {repr(each.data.resolved()): each for each in experiments}.values():
+        each.data.load(each.seed)
 
 
 def _folder(experiment: Experiment) -> str:

@@ -39,8 +39,8 @@ class Constants:
     """phi: no client's optimum is farther from the common one (Assumption 1)."""
 
     def __post_init__(self) -> None:
-        if min(vars(self).values()) < 0 or self.convexity > self.smoothness:
-            raise InvalidInput(f"{self}: none may be negative, and the convexity cannot exceed the smoothness")
+        if not all(value >= 0 for value in vars(self).values()) or self.convexity > self.smoothness:  # nan is not
+            raise InvalidInput(f"{self}: none may be negative or nan, and the convexity cannot exceed the smoothness")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

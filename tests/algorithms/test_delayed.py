@@ -190,6 +190,14 @@ def test_old_gradients_are_applied_with_the_present_learning_rate() -> None:
     assert tick(session) == [7.0, 0.0]
 
 
+@pytest.mark.parametrize("policy", [Audg(), Psurdg()])
+def test_a_learning_rate_that_has_decayed_to_nothing_moves_nothing(policy: Audg) -> None:
+    session = a_session(policy, learning_rate=1.0, learning_rate_decay=1e-200)
+    for device, movement in ((2, 8.0), (2, 0.0), (2, 0.0), (2, 0.0)):  # rates 1, 1e-200, 0, 0
+        deliver(session, device, movement, 0.0)
+        assert tick(session) == [4.0, 0.0]
+
+
 def test_float16_storage_keeps_three_digits_of_small_gradients_in_half_the_memory() -> None:
     session, exact = a_session(Psurdg(storage="float16")), a_session(Psurdg())
     for each in (session, exact):  # 3e-8 is nothing in plain float16

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from offbeat import cli
+from offbeat.core.errors import InvalidInput
 from offbeat.results.comparison import Entry
 from offbeat.studies import delays_paper as paper
 from offbeat.studies.delays import GROUPS, delay_of, findings, plan, study
@@ -121,6 +122,19 @@ def test_the_command_says_what_it_needs(monkeypatch: pytest.MonkeyPatch, capsys:
             cli.main()
         assert end.value.code == 2
         assert sentence in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_mistyped_directory_leaves_nothing_behind(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput):
+        study(tmp_path / "study", mnist=tmp_path / "mnits", jobs=1)
+    assert not (tmp_path / "study").exists()
+
+
+def test_the_help_names_the_studies(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", ["offbeat", "study", "--help"])
+    with pytest.raises(SystemExit):
+        cli.main()
+    assert "NAME is delays" in " ".join(capsys.readouterr().out.split())
 
 
 def test_every_group_has_its_place_in_the_tables() -> None:

@@ -88,6 +88,11 @@ class Reuse(Iteration):
     """How often a gradient was applied, and the sum of the iterations since the model that it was computed at."""
 
 
+def rate_ratio(now: float, then: float) -> float:
+    """What a movement of an older order is scaled by; 0 if its rate had decayed to 0, when it has not moved at all."""
+    return now / then if then > 0 else 0.0
+
+
 class Audg(Policy):
     """Fixed iterations; each applies, once, the delayed gradients that arrived in it (Hao et al. 2025)."""
 
@@ -143,7 +148,7 @@ class Audg(Policy):
     def contributions(self, state: Any, view: View) -> list[Contribution]:
         """The gradients of I_t."""
         rate = view.order().learning_rate
-        return [(update.device, rate / state.ordered[update.device][1], update.delta) for update in state.arrived]
+        return [(u.device, rate_ratio(rate, state.ordered[u.device][1]), u.delta) for u in state.arrived]
 
     def step(self, contributions: list[Contribution], state: Iteration, view: View) -> Vector:
         """w + sum_i lambda_i movement_i, by device and in float64: the same bits for the same movements."""
@@ -163,7 +168,10 @@ class Audg(Policy):
         state.longest = max(state.longest, delay)
 
     def metrics(self, state: Any) -> dict[str, float]:
-        """The iterations so far, and the delays of what was delivered, over all devices and of each."""
+        """The iterations so far, and the mean delay at delivery, over all deliveries and those of each device.
+
+        The theory's mean delay is another: over all iterations, in each of which a model is so many iterations old.
+        """
         deliveries = sum(state.deliveries.values())
         mean = sum(state.delays.values()) / deliveries if deliveries else 0.0
         figures = {"iterations": state.number, "mean_delay": mean, "max_delay": state.longest}
@@ -197,7 +205,7 @@ class Psurdg(Audg):
         state.ages += sum(state.number - iteration for iteration, _ in state.made.values())
         now = view.order().learning_rate
         return [
-            (device, now / then * state.scales[device], state.movements[device])
+            (device, rate_ratio(now, then) * state.scales[device], state.movements[device])
             for device, (_, then) in state.made.items()
         ]
 

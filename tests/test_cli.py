@@ -94,6 +94,10 @@ def test_compare_writes_table_plot_and_report(offbeat, file: Path) -> None:  # t
     assert page.is_file()
 
 
+def test_help_explains_arguments(offbeat) -> None:  # type: ignore[no-untyped-def]
+    assert "An experiment file (TOML)" in offbeat("run", "--help").out
+
+
 @pytest.mark.parametrize("what", ["algorithms", "fleets", "datasets", "partitions", "models"])
 def test_list_has_a_line_of_help_for_everything(offbeat, what: str) -> None:  # type: ignore[no-untyped-def]
     said = offbeat("list", what)

@@ -155,7 +155,7 @@ def test_delays_are_counted_in_iterations_since_the_model_was_sent() -> None:
 
 
 def test_large_fleets_report_no_device_by_itself() -> None:
-    session = a_session(Audg(), samples=(1,) * 51)
+    session = a_session(Audg(), samples=(1,) * 1001)
     deliver(session, 3, 1.0, 0.0)
     tick(session)
     assert session.policy.metrics(session.state).keys() == {"iterations", "mean_delay", "max_delay"}

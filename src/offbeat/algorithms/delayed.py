@@ -52,7 +52,7 @@ from offbeat.core.parameters import Vector
 from offbeat.core.policy import Policy, View
 
 ITERATION = "iteration"
-REPORTED_DEVICES = 50
+REPORTED_DEVICES = 1000
 """Fleets of up to so many devices have the mean delay of each in the metrics."""
 
 Contribution = tuple[int, float, npt.NDArray[Any]]

@@ -127,7 +127,7 @@ def study(
 
     NAME is `delays`: SFL, AUDG and PSURDG from IID to very uneven data (Hao et al. 2025).
 
-    The quick form takes about 10 CPU-minutes, the full form days. Ctrl-C stops it, `--resume` goes on.
+    The quick form takes six minutes on two cores, the full form days. Ctrl-C stops it, `--resume` goes on.
     """
     from offbeat.studies.delays import study as study_delays
 

@@ -107,7 +107,8 @@ def plan_of(experiment: Experiment) -> Plan:
         if view.forecast is not None and not view.forecast.random_layers:
             remarks.append(
                 "Depths are those of exponential times, but the devices of this fleet always take the same time for a "
-                "layer: slow ones never reach the first layers (fleet.name = 'exponential' has the papers' times)."
+                "layer: whoever is too slow for the first layers never reaches them (fleet.name = 'exponential' has "
+                "the papers' times)."
             )
     seconds = sum(state.deadlines)
     return Plan(

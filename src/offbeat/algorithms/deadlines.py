@@ -16,6 +16,7 @@ learning rate in the same round.
 by layer; a device that is cut within its second step delivers its first step on all layers and the second on some.
 """
 
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from math import inf
@@ -80,12 +81,9 @@ class DeadlineRounds(TimeBudgeted):
 
     State = Rounds
 
-    def deadlines(self, view: View) -> list[float]:
-        raise NotImplementedError
-
+    @abstractmethod
     def aggregate(self, updates: Sequence[Update], state: Any, view: View) -> Vector:
         """The next model from what was delivered in time; `updates` is never empty."""
-        raise NotImplementedError
 
     def counts(self, update: Update) -> bool:
         """Whether a delivery is of any use."""
@@ -99,9 +97,6 @@ class DeadlineRounds(TimeBudgeted):
     def widths_of(self, deadline: float, state: Any, view: View) -> Floats | None:
         """The width of each device's model in a round of this length; None: all train the whole model."""
         return None
-
-    def init(self, view: View) -> Any:
-        return self.State(deadlines=self.deadlines(view))
 
     def react(self, event: Event, state: Any, view: View) -> Iterator[Action]:
         match event:
@@ -174,7 +169,7 @@ class EqualDeadlines(DeadlineRounds):
     rounds: Annotated[int, Field(ge=1)] = 100
     """R."""
 
-    def deadlines(self, view: View) -> list[float]:
+    def init(self, view: View) -> Any:
         each = self.seconds(view) / self.rounds
         nearest = float(self.forecast(view).communication.min())
         if each <= nearest:
@@ -182,7 +177,7 @@ class EqualDeadlines(DeadlineRounds):
                 f"rounds of {each:.6g} s are too short: the best connected device needs {nearest:.6g} s to communicate "
                 "(fewer algorithm.rounds, or a longer stop.time)."
             )
-        return [each] * self.rounds
+        return self.State(deadlines=[each] * self.rounds)
 
 
 def samples_of(view: View) -> Integers:

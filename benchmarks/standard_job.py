@@ -23,9 +23,9 @@ from offbeat.core.streams import stream
 from offbeat.data import Dataset, Partition
 from offbeat.fleet import Fleet, RatioFleet, Workload
 from offbeat.models import build, layout_of, vector_of
+from offbeat.records import Stop
 from offbeat.simulation.engine import Simulation
 from offbeat.simulation.executors import TorchExecutor, torch_executor
-from offbeat.simulation.records import Stop
 
 DEVICES, SAMPLES, BATCH, COHORT, RATE = 100, 600, 32, 10, 0.01
 RATIOS = [

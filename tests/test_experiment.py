@@ -15,7 +15,8 @@ from safetensors.numpy import load_file
 
 from offbeat.config import Experiment
 from offbeat.core.errors import InvalidInput
-from offbeat.experiment import Interrupted, run
+from offbeat.driving import Interrupted
+from offbeat.experiment import run
 from offbeat.results.files import Log
 
 

@@ -17,10 +17,13 @@ LAYERS = [
     "device",
     "fleet",
     "data",
+    "records",
     "simulation",
     "results",
     "tables",
     "config",
+    "driving",
+    "deployment",
     "experiment",
     "pretrain",
     "contest",
@@ -31,7 +34,15 @@ LAYERS = [
     "testing",
     "cli",
 ]
-MAY_NOT = {"device": {"fleet", "data"}, "fleet": {"models", "device"}, "data": {"fleet", "models", "device"}}
+MAY_NOT = {
+    "device": {"fleet", "data"},
+    "fleet": {"models", "device"},
+    "data": {"fleet", "models", "device"},
+    "results": {"simulation"},
+    "config": {"simulation"},
+    "driving": {"simulation"},
+    "deployment": {"simulation"},
+}
 """Neighbours of the same height that know nothing of each other."""
 
 

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from offbeat.contest import compare
     from offbeat.core.policy import DeviceRule, Policy
     from offbeat.data import Dataset
-    from offbeat.experiment import Result, run
+    from offbeat.driving import Result
+    from offbeat.experiment import run
 
 __all__ = ["Dataset", "DeviceRule", "Experiment", "Policy", "Result", "compare", "run"]
 
@@ -22,7 +23,7 @@ _HOMES = {
     "DeviceRule": "offbeat.core.policy",
     "Experiment": "offbeat.config",
     "Policy": "offbeat.core.policy",
-    "Result": "offbeat.experiment",
+    "Result": "offbeat.driving",
     "compare": "offbeat.contest",
     "run": "offbeat.experiment",
 }

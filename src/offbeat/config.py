@@ -22,7 +22,7 @@ from offbeat.core.settings import Settings
 from offbeat.data import DATASETS, PARTITIONS, Dataset, DatasetSettings, Partition, PartitionSettings, load_own
 from offbeat.fleet import FLEETS, AvailabilitySettings, FailureSettings, FleetSettings, NetworkSettings
 from offbeat.models import MODELS
-from offbeat.simulation.records import Schedule, Stop
+from offbeat.records import Schedule, Stop
 from offbeat.tables import Table, checked, merge, nested, parse_changes, read_toml
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]

@@ -14,13 +14,14 @@ from typing import Any
 
 from offbeat.config import Experiment
 from offbeat.core.errors import InvalidInput
-from offbeat.experiment import Interrupted, interruption, run
+from offbeat.driving import Interrupted, interruption
+from offbeat.experiment import run
+from offbeat.records import Row
 from offbeat.results.comparison import Comparison, Entry, check_target
 from offbeat.results.directory import RunDirectory, check_may_write
 from offbeat.results.files import replace_file
 from offbeat.results.plots import accuracy_figure, save, sweep_figure
 from offbeat.results.report import report_html
-from offbeat.simulation.records import Row
 from offbeat.tables import read_toml
 
 POLL_SECONDS = 0.1

@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from offbeat.algorithms.fedasmu import TimelyPolicy
 from offbeat.config import Experiment
 from offbeat.core.errors import InvalidInput
-from offbeat.experiment import Interrupted, Watch, interruption, progress_of, simulation_of
+from offbeat.driving import Interrupted, Watch, interruption
+from offbeat.experiment import simulation_of
+from offbeat.records import progress_of
 
 
 @dataclass(frozen=True, kw_only=True)

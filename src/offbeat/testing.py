@@ -28,8 +28,8 @@ from offbeat.core.states import AWAY, IDLE, TRAINING, WAITING
 from offbeat.core.streams import stream
 from offbeat.device.work import Evaluation, Job, Work
 from offbeat.fleet import AvailabilitySettings, FailureSettings, Fleet, NetworkSettings, RatioFleet, Workload
+from offbeat.records import Row, Schedule, Stop
 from offbeat.simulation.engine import Simulation
-from offbeat.simulation.records import Row, Schedule, Stop
 
 SIZE = 6
 UPDATES = 80

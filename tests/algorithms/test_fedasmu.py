@@ -21,8 +21,8 @@ from offbeat.core.events import FreshRequested, Lost, Started, TimerFired, Uploa
 from offbeat.core.messages import Done, Outcome, Plain, Progress, Training, Update
 from offbeat.core.parameters import Layout, Vector
 from offbeat.core.session import Session
+from offbeat.records import Row, Stop
 from offbeat.simulation.engine import Simulation
-from offbeat.simulation.records import Row, Stop
 from offbeat.testing import ToyExecutor, check_accounts, check_events, toy_simulation
 
 EPOCHS = 2

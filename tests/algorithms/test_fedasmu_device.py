@@ -23,8 +23,8 @@ from offbeat.device.work import Evaluation, Job, Work
 from offbeat.fleet import FailureSettings, Fleet, NetworkSettings, Workload
 from offbeat.fleet.availability import Always
 from offbeat.fleet.speeds import FixedSpeeds
+from offbeat.records import Stop
 from offbeat.simulation.engine import Simulation
-from offbeat.simulation.records import Stop
 from offbeat.testing import check_resume, toy_simulation
 
 RULE = FreshModelRule()

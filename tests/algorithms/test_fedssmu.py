@@ -12,7 +12,7 @@ from offbeat.core.events import FreshRequested, Left, Lost, Ready, Started, Uplo
 from offbeat.core.messages import Done, Outcome, Progress, Training, Update
 from offbeat.core.parameters import Layout, Vector
 from offbeat.core.session import Session
-from offbeat.simulation.records import Stop
+from offbeat.records import Stop
 from offbeat.testing import toy_simulation
 
 

@@ -20,7 +20,7 @@ from offbeat.core.messages import Done, Outcome, Progress, Training, Update
 from offbeat.core.parameters import Layout
 from offbeat.core.session import Session
 from offbeat.core.snapshot import decode, encode
-from offbeat.simulation.records import Stop
+from offbeat.records import Stop
 from offbeat.testing import check_accounts, check_events, toy_simulation
 
 START = (10.0, 0.0)

@@ -21,8 +21,8 @@ from offbeat.device.work import Evaluation, Job, Work
 from offbeat.fleet import FailureSettings, Fleet, NetworkSettings, Workload
 from offbeat.fleet.availability import Always
 from offbeat.fleet.speeds import FixedSpeeds
+from offbeat.records import Row, Stop
 from offbeat.simulation.engine import Simulation
-from offbeat.simulation.records import Row, Stop
 from offbeat.testing import check_accounts, check_events, toy_simulation
 
 EPOCHS = 3  # of the toy simulation

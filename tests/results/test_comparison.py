@@ -10,9 +10,9 @@ import pytest
 from rich.console import Console
 
 from offbeat.core.errors import InvalidInput
+from offbeat.records import Row
 from offbeat.results.comparison import Comparison, Entry, Standing
 from offbeat.results.summary import summarise
-from offbeat.simulation.records import Row
 
 
 def row(time: float, accuracy: float, **others: float) -> Row:

@@ -8,9 +8,9 @@ from matplotlib.axes import Axes
 from matplotlib.container import BarContainer
 from matplotlib.figure import Figure
 
+from offbeat.records import Row
 from offbeat.results.comparison import Comparison, Entry
 from offbeat.results.plots import COLOURS, STYLES, accuracy_figure, mean_and_range, run_figure, save
-from offbeat.simulation.records import Row
 
 
 def entry(algorithm: str, seed: int, curve: Sequence[tuple[float, float]], reason: str = "time") -> Entry:

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from html.parser import HTMLParser
 
+from offbeat.records import Row
 from offbeat.results.comparison import Comparison, Entry
 from offbeat.results.report import findings, report_html
 from offbeat.results.summary import summarise
-from offbeat.simulation.records import Row
 
 
 def entry(

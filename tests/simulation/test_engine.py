@@ -25,8 +25,8 @@ from offbeat.device.work import Evaluation, Job, Work
 from offbeat.fleet import Failures, FailureSettings, Fate, Fleet, NetworkSettings, Workload
 from offbeat.fleet.availability import Always, Availability, OnOff
 from offbeat.fleet.speeds import FixedSpeeds
+from offbeat.records import Row, Schedule, Span, Stop
 from offbeat.simulation.engine import Simulation
-from offbeat.simulation.records import Row, Schedule, Span, Stop
 
 INF = float("inf")
 NO_LINKS = NetworkSettings(uplink_mbps=INF, downlink_mbps=INF, latency=0.0)

@@ -21,8 +21,8 @@ from offbeat.core.snapshot import decode, encode
 from offbeat.core.streams import stream
 from offbeat.device.work import Evaluation, Job, Work
 from offbeat.fleet import AvailabilitySettings, FailureSettings, Fleet, NetworkSettings, RatioFleet, Workload
+from offbeat.records import Row, Schedule, Stop
 from offbeat.simulation.engine import Simulation
-from offbeat.simulation.records import Row, Schedule, Stop
 
 DEVICES = 6
 

@@ -8,8 +8,8 @@ from offbeat.core.messages import Training
 from offbeat.core.parameters import Layout
 from offbeat.core.session import Session
 from offbeat.fleet import Fleet, NetworkSettings, RatioFleet, Workload
+from offbeat.records import Stop
 from offbeat.simulation.engine import Simulation
-from offbeat.simulation.records import Stop
 from offbeat.testing import SIZE, ToyExecutor
 
 

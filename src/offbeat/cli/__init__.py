@@ -48,7 +48,7 @@ def main() -> None:
 
 
 def _exit_code(error: OffbeatError) -> int:
-    from offbeat.experiment import Interrupted
+    from offbeat.driving import Interrupted
 
     if isinstance(error, Interrupted):
         return 130

@@ -13,8 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from offbeat.core.errors import InvalidInput
+from offbeat.records import Row
 from offbeat.results.summary import time_to
-from offbeat.simulation.records import Row
 
 BASELINE = "fedavg"
 """Speed-ups are over this algorithm."""

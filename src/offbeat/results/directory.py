@@ -22,12 +22,11 @@ from safetensors.numpy import save
 
 from offbeat.core.errors import InvalidInput
 from offbeat.core.parameters import Layout, Vector
+from offbeat.records import Driver, Row, Span
 from offbeat.results.checkpoint import load_checkpoint, save_checkpoint
 from offbeat.results.comparison import Entry
 from offbeat.results.files import Log, replace_file, write_json
 from offbeat.results.timeline import Timeline
-from offbeat.simulation.engine import Simulation
-from offbeat.simulation.records import Row, Span
 
 LOGS = {"metrics": "metrics.jsonl", "timeline": "timeline.json"}
 FILES = ("config.toml", "metrics.jsonl", "timeline.json", "model.safetensors", "summary.json")
@@ -120,14 +119,14 @@ class RunDirectory:
             return None
         return read_finished(self.path)
 
-    def open(self, simulation: Simulation) -> tuple[list[Row], float]:
-        """Begin, or bring the simulation to its last checkpoint; returns the rows so far and the real seconds spent."""
+    def open(self, driver: Driver) -> tuple[list[Row], float]:
+        """Begin, or bring the driver to its last checkpoint; returns the rows so far and the real seconds spent."""
         self.path.mkdir(parents=True, exist_ok=True)
         if self._resuming and self._checkpoint.is_file():
-            saved = load_checkpoint(self._checkpoint, self.fingerprint, simulation.snapshot_types)
+            saved = load_checkpoint(self._checkpoint, self.fingerprint, driver.snapshot_types)
             for name in ("metrics", "timeline"):
                 check_length(self.path / LOGS[name], saved[name])
-            simulation.restore(saved["simulation"])
+            driver.restore(saved["driver"])
             self._metrics = Log(self.path / "metrics.jsonl", saved["metrics"])
             self._timeline = Timeline(self.path / "timeline.json", saved["timeline"], saved["orders"])
             return self._rows(), saved["wall_seconds"]
@@ -150,10 +149,10 @@ class RunDirectory:
         for span in spans:
             self._timeline.write(span)
 
-    def checkpoint(self, simulation: Simulation, wall_seconds: float) -> None:
+    def checkpoint(self, driver: Driver, wall_seconds: float) -> None:
         assert self._metrics is not None and self._timeline is not None
         state = {
-            "simulation": simulation.snapshot(),
+            "driver": driver.snapshot(),
             "metrics": self._metrics.position,
             "timeline": self._timeline.position,
             "orders": self._timeline.orders,

@@ -11,9 +11,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter, StrMethodFormatter
 from numpy.typing import NDArray
 
+from offbeat.records import Row
 from offbeat.results.comparison import Comparison, Entry, Standing, amount, percent, seeds_text
 from offbeat.results.files import replace_file
-from offbeat.simulation.records import Row
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C8C8C")
 """Okabe and Ito's palette, which colour-blind readers can tell apart."""

@@ -21,9 +21,10 @@ from offbeat.core.session import NANOSECOND, Session
 from offbeat.device.run import LocalRun
 from offbeat.device.work import Evaluation
 from offbeat.fleet import Fleet
+from offbeat.records import Row, Schedule, Span, Stop, row_of
 from offbeat.simulation.executors import Executor
 from offbeat.simulation.queue import EventQueue
-from offbeat.simulation.records import Row, Run, Schedule, Span, Stop, row_of
+from offbeat.simulation.records import Run
 from offbeat.simulation.training import LazyTraining
 
 TIMERS_LAST = 1

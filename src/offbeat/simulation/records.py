@@ -1,35 +1,11 @@
-"""The plain records of a simulation: when it stops and evaluates, the timing of an order, and what became of it."""
+"""The plain record of a simulation: the timing of an order."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import inf
 
 from msgspec import Struct
 
-from offbeat.core.session import Session
 from offbeat.device.run import LocalRun
-from offbeat.device.work import Evaluation
-
-Row = dict[str, float]
-"""A line of metrics."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Stop:
-    """When to end a run: at whichever of these is reached first."""
-
-    time: float = inf
-    versions: float = inf
-    updates: float = inf
-    accuracy: float = inf
-
-
-@dataclass(frozen=True, kw_only=True)
-class Schedule:
-    """When to evaluate the model, beside at the start and at the end."""
-
-    every_seconds: float = inf
-    every_versions: int | None = None
 
 
 class Run(Struct, kw_only=True, eq=False, gc=False):
@@ -55,40 +31,3 @@ class Run(Struct, kw_only=True, eq=False, gc=False):
     """The training that the device is in: when it began, when each of its slices ends, when it stops."""
     token: int = 0
     """Counts the changes of plan: what was scheduled under an older token no longer happens."""
-
-
-class Span(Struct, frozen=True, kw_only=True):
-    """What became of an order, for the timeline."""
-
-    device: int
-    ticket: int
-    base: int
-    sent: float
-    arrived: float
-    landed: float
-    slices: int
-    outcome: str
-
-
-def row_of(session: Session, evaluation: Evaluation, *, at: float, busy: float, wasted: float) -> Row:
-    """The line of metrics at a time: the model, what became of the work, and the algorithm's own figures."""
-    counters = session.counters
-    row: Row = {
-        "time": at,
-        "version": session.version,
-        "accuracy": evaluation.accuracy,
-        "loss": evaluation.loss,
-        "updates_used": counters.used,
-        "updates_discarded": counters.discarded,
-        "updates_lost": counters.lost,
-        "mean_staleness": counters.staleness_sum / counters.used if counters.used else 0.0,
-        "max_staleness": counters.staleness_max,
-        "bytes_up": counters.bytes_up,
-        "bytes_down": counters.bytes_down,
-        "in_flight": len(session.in_flight),
-        "busy_seconds": busy,
-        "wasted_seconds": wasted,
-    }
-    if evaluation.training_loss is not None:
-        row["training_loss"] = evaluation.training_loss
-    return row | dict(session.policy.metrics(session.state))

@@ -1,0 +1,95 @@
+"""What both drivers have in common: when a run stops and evaluates, and the records that it leaves."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import inf
+from typing import Any, Protocol
+
+from msgspec import Struct
+
+from offbeat.core.session import Session
+from offbeat.device.work import Evaluation
+
+Row = dict[str, float]
+"""A line of metrics."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stop:
+    """When to end a run: at whichever of these is reached first."""
+
+    time: float = inf
+    versions: float = inf
+    updates: float = inf
+    accuracy: float = inf
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """When to evaluate the model, beside at the start and at the end."""
+
+    every_seconds: float = inf
+    every_versions: int | None = None
+
+
+class Span(Struct, frozen=True, kw_only=True):
+    """What became of an order, for the timeline."""
+
+    device: int
+    ticket: int
+    base: int
+    sent: float
+    arrived: float
+    landed: float
+    slices: int
+    outcome: str
+
+
+def row_of(session: Session, evaluation: Evaluation, *, at: float, busy: float, wasted: float) -> Row:
+    """The line of metrics at a time: the model, what became of the work, and the algorithm's own figures."""
+    counters = session.counters
+    row: Row = {
+        "time": at,
+        "version": session.version,
+        "accuracy": evaluation.accuracy,
+        "loss": evaluation.loss,
+        "updates_used": counters.used,
+        "updates_discarded": counters.discarded,
+        "updates_lost": counters.lost,
+        "mean_staleness": counters.staleness_sum / counters.used if counters.used else 0.0,
+        "max_staleness": counters.staleness_max,
+        "bytes_up": counters.bytes_up,
+        "bytes_down": counters.bytes_down,
+        "in_flight": len(session.in_flight),
+        "busy_seconds": busy,
+        "wasted_seconds": wasted,
+    }
+    if evaluation.training_loss is not None:
+        row["training_loss"] = evaluation.training_loss
+    return row | dict(session.policy.metrics(session.state))
+
+
+class Driver(Protocol):
+    """What feeds a session and keeps its clock: iterating runs it, one turn per event, with a row where one is due.
+
+    Between two turns it may be snapshot.
+    """
+
+    session: Session
+    now: float
+    stop: Stop
+    reason: str | None
+    spans: list[Span]
+
+    def __iter__(self) -> Iterator[Row | None]: ...
+    def evaluate(self) -> Row: ...
+    def snapshot(self) -> dict[str, Any]: ...
+    def restore(self, saved: Mapping[str, Any]) -> None: ...
+    @property
+    def snapshot_types(self) -> tuple[type[Any], ...]: ...
+
+
+def progress_of(driver: Driver) -> float:
+    """How much is done, by whichever stop condition is nearest (accuracy is not foreseeable)."""
+    stop, session = driver.stop, driver.session
+    return min(1.0, max(driver.now / stop.time, session.version / stop.versions, session.counters.used / stop.updates))

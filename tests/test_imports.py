@@ -22,6 +22,7 @@ LAYERS = [
     "results",
     "tables",
     "config",
+    "ingredients",
     "driving",
     "deployment",
     "experiment",

@@ -235,6 +235,24 @@ class ExecutionTable(Settings):
     """Leave the final parameters in the run directory."""
 
 
+class DeploymentTable(Settings):
+    """How real devices are dealt with (`offbeat deploy`, `offbeat local-cluster`); a simulation does not look at it."""
+
+    start_with: Count | None = None
+    """Devices that must have joined before the run begins (default: all)."""
+    start_seconds: Positive = 300.0
+    """Wait no longer than this for them if at least one has joined."""
+    answer_seconds: Positive = 600.0
+    """A device that has not answered a message after so long is given up until it does."""
+    leg_seconds: Positive = 30.0
+    """How often a device in training checks whether it was told to stop, under an algorithm that tells so. Every such
+    message costs Flower some seconds."""
+    norm_bound: Positive | None = None
+    """Refuse an update that moved the model by more than this (Euclidean norm)."""
+    paced: bool = False
+    """Devices take the time that `[fleet]` says, by waiting: for trying out an uneven fleet on one machine."""
+
+
 class Experiment(Settings):
     """Everything that determines a run."""
 
@@ -250,6 +268,7 @@ class Experiment(Settings):
     algorithm: AlgorithmTable = AlgorithmTable()
     evaluation: EvaluationTable = EvaluationTable()
     execution: ExecutionTable = ExecutionTable()
+    deployment: DeploymentTable = DeploymentTable()
     compare: dict[str, Table] = Field({})
     """Changes to the experiment for single algorithms, as `[compare.NAME.TABLE]`. With `algorithm.name` among them NAME
     is only a label, so that variants of one algorithm can be compared."""
@@ -288,6 +307,7 @@ class Experiment(Settings):
         """All settings with their values, as tables: parsing them gives this experiment again."""
         plain = self.model_dump(exclude_none=True)
         plain["data"] = self.data.resolved()
+        plain["deployment"] = self.deployment.model_dump(exclude_defaults=True)
         plain["fleet"] = self.fleet.settings.model_dump(exclude_none=True)
         named = {"name": self.algorithm.name} | ({"label": self.algorithm.label} if self.algorithm.label else {})
         plain["algorithm"] = named | self.algorithm.policy.model_dump(exclude_none=True)

@@ -8,8 +8,7 @@ from pathlib import Path
 from offbeat.config import Experiment
 from offbeat.core.session import Session
 from offbeat.driving import Flag, Result, Watch, drive
-from offbeat.fleet import Fleet, Workload
-from offbeat.models import build, flops_per_sample, layout_of, vector_of
+from offbeat.ingredients import Ingredients
 from offbeat.results.directory import RunDirectory
 from offbeat.simulation.engine import Simulation
 from offbeat.simulation.executors import torch_executor
@@ -18,25 +17,13 @@ from offbeat.simulation.executors import torch_executor
 @contextmanager
 def simulation_of(experiment: Experiment) -> Iterator[Simulation]:
     """The simulation that an experiment describes; its worker processes end with the context."""
-    dataset, partition = experiment.data.load(experiment.seed)
-    network = build(experiment.model.name, dataset.input_shape, dataset.classes, experiment.seed)
-    layout = layout_of(network)
-    workload = Workload(
-        devices=partition.devices,
-        samples=partition.sizes,
-        layers=layout.trained_layers,
-        flops_per_sample=flops_per_sample(network, dataset.input_shape),
-        seed=experiment.seed,
-    )
-    fleet = Fleet.build(
-        workload, experiment.fleet.settings, experiment.network, experiment.availability, experiment.failures
-    )
-    stop = experiment.stop.build()
+    parts = Ingredients.of(experiment)
+    layout, fleet, stop = parts.layout, parts.fleet(), experiment.stop.build()
     session = Session(
         experiment.algorithm.policy,
-        parameters=vector_of(network),
+        parameters=parts.parameters,
         layout=layout,
-        samples=partition.sizes,
+        samples=parts.partition.sizes,
         training=experiment.local.build(),
         seed=experiment.seed,
         present=fleet.availability.present(0.0),
@@ -46,8 +33,8 @@ def simulation_of(experiment: Experiment) -> Iterator[Simulation]:
     execution = experiment.execution
     in_processes = execution.executor == "processes" or execution.workers > 1
     executor = torch_executor(
-        dataset,
-        partition,
+        parts.dataset,
+        parts.partition,
         model=experiment.model.name,
         seed=experiment.seed,
         arithmetic="auto" if execution.executor == "processes" else execution.executor,

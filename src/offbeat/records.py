@@ -79,7 +79,11 @@ class Driver(Protocol):
     now: float
     stop: Stop
     reason: str | None
-    spans: list[Span]
+
+    @property
+    def spans(self) -> list[Span]:
+        """Orders that ended since somebody last emptied this list."""
+        ...
 
     def __iter__(self) -> Iterator[Row | None]: ...
     def evaluate(self) -> Row: ...

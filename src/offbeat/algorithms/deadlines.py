@@ -79,6 +79,7 @@ class Rounds:
 class DeadlineRounds(TimeBudgeted):
     """Rounds that last exactly their deadline. A subclass says how long, what to order, and how to aggregate."""
 
+    plans = True
     State = Rounds
 
     @abstractmethod

@@ -58,6 +58,7 @@ class Cache:
 class Safa(Policy):
     """Semi-asynchronous rounds with lag tolerance and a cache of all devices' models (Wu et al. 2021)."""
 
+    notifies = True
     State = Cache
 
     share: Annotated[float, Field(gt=0, le=1)] = 0.1

@@ -174,6 +174,8 @@ class Seafl(Policy):
 class Seafl2(Seafl):
     """SEAFL that tells devices at the staleness limit to upload after their epoch (SEAFL²)."""
 
+    notifies = True
+
     def after_commit(self, view: View) -> Iterator[Action]:
         for flight in list(view.in_flight.values()):
             if self.is_at_limit(flight.base, view) and not flight.notified:

@@ -100,6 +100,10 @@ class Policy(Settings):
     """Made of plain values, arrays, lists, dicts and the messages of `core.messages`, so that it can be snapshot."""
     Records: ClassVar[tuple[type[Any], ...]] = ()
     """Dataclasses of its own that the state holds."""
+    notifies: ClassVar[bool] = False
+    """Whether it ever yields StopSoon: devices of a deployment then check in while they train."""
+    plans: ClassVar[bool] = False
+    """Whether it reads `view.forecast`: a deployment then measures its devices when they join."""
 
     def init(self, view: View) -> Any:
         """The state before anything happened."""
@@ -136,6 +140,13 @@ Memory = MutableMapping[str, Plain | Vector]
 """What a device remembers from one local run to the next. Stays on the device in a deployment."""
 Remembered = Mapping[str, Plain | Vector]
 """The same, to be read only."""
+
+
+def copied(memory: Remembered) -> Memory:
+    """A memory that a rule may change, even in place."""
+    return {key: value.copy() if isinstance(value, np.ndarray) else value for key, value in memory.items()}
+
+
 Probe = Callable[[Vector], tuple[float, Vector]]
 """Loss and gradient of a model on one batch of the device's data."""
 

@@ -30,7 +30,7 @@ from offbeat.core.messages import Order
 from offbeat.core.parameters import Vector, frozen
 from offbeat.core.streams import stream
 from offbeat.device.batches import Batches, Indices, Partition
-from offbeat.device.layered import Tensors, backward
+from offbeat.device.layered import Proceed, Tensors, backward
 from offbeat.device.submodel import job_inside, narrowed, work_outside
 from offbeat.device.work import Evaluation, Job, Work
 from offbeat.models import is_pure, layout_of, tensors_of, vector_of
@@ -93,13 +93,22 @@ class TorchTrainer:
         With a `width` below 1 only that submodel is trained. With `masked_loss` the logits of classes that the device
         does not hold count as 0, and their rows of the last layer stay as they were.
         """
-        if job.order.width < 1.0:
-            return self._train_submodel(job)
-        work = self._train_layers(job) if job.order.unit == "layer" else self._train_epochs(job)
-        absent = self._absent(job.device) if job.order.masked_loss else None
-        return work if absent is None else self._with_rows_of(job.work.parameters, absent.numpy(), work)
+        return self.train_while(job, None)[0]
 
-    def _train_epochs(self, job: Job) -> Work:
+    def train_while(self, job: Job, proceed: Proceed | None) -> tuple[Work, int]:
+        """As much of a job as a clock allows: the work, and the slice that it has come to.
+
+        `proceed` is told how many of the order's slices are done, and asked between layers or between the steps of an
+        epoch. An epoch that it cuts short counts as not begun.
+        """
+        if job.order.width < 1.0:
+            return self._train_submodel(job, proceed)
+        train = self._train_layers if job.order.unit == "layer" else self._train_epochs
+        work, done = train(job, proceed)
+        absent = self._absent(job.device) if job.order.masked_loss else None
+        return work if absent is None else self._with_rows_of(job.work.parameters, absent.numpy(), work), done
+
+    def _train_epochs(self, job: Job, proceed: Proceed | None) -> tuple[Work, int]:
         order = job.order
         self._load(job.work.parameters)
         momentum = _start_of(job.work.momentum, self.layout.trained_size) if order.momentum else None
@@ -107,24 +116,31 @@ class TorchTrainer:
         anchor = self._views(job.anchor.copy()) if order.prox else ()
         absent = self._absent(job.device) if order.masked_loss else None
         steps, loss_sum, seen = job.work.steps, job.work.loss_sum, job.work.seen
+
+        def work() -> Work:
+            return Work(
+                parameters=frozen(self._vector.copy()),
+                momentum=None if momentum is None else frozen(momentum.copy()),
+                steps=steps,
+                loss_sum=loss_sum,
+                seen=seen,
+            )
+
         with torch.random.fork_rng(devices=[]):
             for k in range(job.first, job.last):
+                before = None if proceed is None else work()
                 self._seed_dropout("dropout", job.device, job.ticket, k)
                 samples = self.batches.order(job.device, job.ticket, k, order.batch_size)
                 for loss, gradients, size in self._steps(samples, order.batch_size, absent):
+                    if before is not None and proceed is not None and not proceed(k):
+                        return before, k
                     _descend(self._weights, gradients, velocity, anchor, order)
                     steps += 1
                     loss_sum += loss * size
                     seen += size
-        return Work(
-            parameters=frozen(self._vector.copy()),
-            momentum=None if momentum is None else frozen(momentum),
-            steps=steps,
-            loss_sum=loss_sum,
-            seen=seen,
-        )
+        return work(), job.last
 
-    def _train_layers(self, job: Job) -> Work:
+    def _train_layers(self, job: Job, proceed: Proceed | None) -> tuple[Work, int]:
         """A slice is a layer of the backward pass of a step; the layers of a step are taken from the last on."""
         layers = self.layout.trained_layers
         done, work = job.first, job.work
@@ -133,24 +149,30 @@ class TorchTrainer:
             done, work = done - done % layers, work.start
         with torch.random.fork_rng(devices=[]):
             while done < job.last:
-                depth = min(layers, job.last - done)
-                work = self._layered_step(job, work, done // layers, depth)
+                wanted = min(layers, job.last - done)
+                work, depth = self._layered_step(job, work, done, wanted, proceed)
                 done += depth
-        return work
+                if depth < wanted:
+                    break
+        return work, done
 
-    def _layered_step(self, job: Job, work: Work, step: int, depth: int) -> Work:
-        """One step of SGD on one batch that comes `depth` layers deep; the layers before stay as they were."""
+    def _layered_step(self, job: Job, work: Work, done: int, depth: int, proceed: Proceed | None) -> tuple[Work, int]:
+        """One step of SGD on one batch that comes up to `depth` layers deep; the layers before stay as they were."""
         order, layers = job.order, self.layout.trained_layers
+        step = done // layers
         self._load(work.parameters)
         momentum = _start_of(work.momentum, self.layout.trained_size) if order.momentum else None
         self._seed_dropout("dropout", job.device, job.ticket, step)
         samples = self.batches.order(job.device, job.ticket, step, order.batch_size)[: order.batch_size]
         if not len(samples):
-            return replace(work, start=None if depth == layers else work)
+            return replace(work, start=None if depth == layers else work), depth
         ((x, y),) = self._gather(samples, None)
         loss = self._loss(x, y, self._absent(job.device) if order.masked_loss else None)
         by_layer = [[self._trained[place] for place in places] for places in self._layers]
-        reached = backward(loss, by_layer, lambda done: done < depth)
+        reached = backward(loss, by_layer, lambda deep: deep < depth and (proceed is None or proceed(done + deep)))
+        if not reached:
+            return work, 0
+        depth = len(reached)
         places = [place for layer in self._layers[layers - depth :] for place in layer]
         gradients = tuple(gradient for layer in reversed(reached) for gradient in layer)
 
@@ -165,7 +187,7 @@ class TorchTrainer:
             parameters = np.where(chosen, self._vector, work.parameters)
         else:
             parameters = self._vector.copy()
-        return Work(
+        reached_work = Work(
             parameters=frozen(parameters),
             momentum=None if momentum is None else frozen(momentum),
             steps=work.steps + (depth == layers),
@@ -173,8 +195,9 @@ class TorchTrainer:
             seen=work.seen + len(y),
             start=None if depth == layers else work,
         )
+        return reached_work, depth
 
-    def _train_submodel(self, job: Job) -> Work:
+    def _train_submodel(self, job: Job, proceed: Proceed | None) -> tuple[Work, int]:
         width, trained = job.order.width, self.layout.trained_size
         if width not in self._submodels:
             narrow = narrowed(self.model, self.layout, width)
@@ -182,8 +205,8 @@ class TorchTrainer:
             trainer = TorchTrainer(narrow, data.x, data.y, data.partition, data.seed)
             self._submodels[width] = trainer, submodel(self.layout, width).chosen
         trainer, chosen = self._submodels[width]
-        work = trainer.train(job_inside(job, chosen, trained))
-        return work_outside(work, job.work, chosen, trained)
+        work, done = trainer.train_while(job_inside(job, chosen, trained), proceed)
+        return work_outside(work, job.work, chosen, trained), done
 
     def _absent(self, device: int) -> torch.Tensor:
         """Which classes the device has no sample of."""

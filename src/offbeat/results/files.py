@@ -38,6 +38,12 @@ class Log:
         except BlockingIOError:
             self._file.close()
             raise InvalidInput(f"another process is writing to {path}: wait for it, or choose another --out") from None
+        self.cut(position)
+
+    def cut(self, position: int) -> None:
+        """Forget what comes after this position."""
+        if position > self._file.seek(0, os.SEEK_END):
+            raise InvalidInput(f"{self._file.name} has lost lines since the checkpoint: start again with --overwrite")
         self._file.truncate(position)
 
     def write(self, line: str) -> None:

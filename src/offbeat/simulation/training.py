@@ -12,14 +12,13 @@ from collections.abc import Mapping
 from math import inf
 from typing import Any
 
-import numpy as np
 from msgspec import Struct
 
 from offbeat.algorithms import device_rule
 from offbeat.core.effects import Assignment
 from offbeat.core.messages import Order, Outcome
 from offbeat.core.parameters import Vector
-from offbeat.core.policy import Fresh, Memory, Remembered
+from offbeat.core.policy import Fresh, Memory, Remembered, copied
 from offbeat.device.work import Job, Work
 from offbeat.simulation.executors import Executor
 
@@ -88,7 +87,7 @@ class LazyTraining:
             anchor=assignment.parameters,
             work=Work(parameters=assignment.parameters),
             remembered=remembered,
-            memory=_copied(remembered) if remembered else {},
+            memory=copied(remembered) if remembered else {},
         )
 
     def remembered(self, ticket: int) -> Remembered:
@@ -123,7 +122,7 @@ class LazyTraining:
         if trajectory.performed > len(plan):
             trajectory.performed = trajectory.trained = 0
             trajectory.work = Work(parameters=trajectory.anchor)
-            trajectory.memory = _copied(trajectory.remembered)
+            trajectory.memory = copied(trajectory.remembered)
         if cut and until > max((item for item in plan if isinstance(item, int)), default=0):
             plan.append(until)
         if trajectory.performed == len(plan):
@@ -252,8 +251,3 @@ class LazyTraining:
                 self._await(trajectory, due)
             if due == inf:
                 self.hold(ticket)
-
-
-def _copied(memory: Remembered) -> Memory:
-    """A memory that a rule may change, even in place."""
-    return {key: value.copy() if isinstance(value, np.ndarray) else value for key, value in memory.items()}

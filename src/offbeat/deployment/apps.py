@@ -1,0 +1,256 @@
+"""Flower's two apps: `server_app` and `client_app` for a project with a model and data of its own, and the pair that
+`offbeat deploy` ships, for which an experiment file says everything.
+
+The experiment may come from three places, the later ones winning: the argument `experiment`, a JSON text in the run
+config's `experiment`, and run config keys with a dot (`algorithm.name`, `stop.versions`).
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+from torch import nn
+
+from offbeat.config import Experiment
+from offbeat.core.errors import DeviceFault, OffbeatError
+from offbeat.core.session import Session
+from offbeat.deployment.driver import Deployment
+from offbeat.deployment.legs import RECORDS, Desk, Device, Pace, Reply
+from offbeat.deployment.mail import MESSAGE_TYPE, Mail
+from offbeat.deployment.roster import Roster, gather
+from offbeat.deployment.talk import Answer, Begin, GoOn, Hello, Refusal, ToDevice
+from offbeat.deployment.wire import keep, kept, pack, unpack, vector
+from offbeat.device.trainer import TorchTrainer
+from offbeat.driving import drive
+from offbeat.ingredients import Ingredients
+from offbeat.models import layout_of, vector_of
+from offbeat.results.directory import RunDirectory
+from offbeat.results.files import Log, replace_file
+from offbeat.tables import merge, nested, read_toml
+
+Arrays = tuple[npt.ArrayLike, npt.ArrayLike]
+"""Samples and their labels."""
+ExperimentSource = str | Path | Mapping[str, Any]
+"""A file, or tables."""
+
+
+# The server ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Stage:
+    """What the server must have beside the experiment."""
+
+    network: nn.Module
+    test: Arrays
+    samples: npt.NDArray[np.int64] | None = None
+    """Of each device, where the server knows."""
+    ingredients: Ingredients | None = None
+
+
+def server_app(
+    experiment: ExperimentSource | None = None,
+    *,
+    model: Callable[[], nn.Module],
+    test_data: Callable[[], Arrays],
+    out: str | Path = "results",
+) -> ServerApp:
+    """A ServerApp that trains your model with an algorithm of offbeat. `data.devices` is how many may take part."""
+    return _server(experiment, lambda _: Stage(network=model(), test=test_data()), out)
+
+
+def experiment_server_app() -> ServerApp:
+    """The ServerApp of an experiment that travels in the run config."""
+
+    def stage(experiment: Experiment) -> Stage:
+        parts = Ingredients.of(experiment)
+        test = (parts.dataset.test_x, parts.dataset.test_y)
+        return Stage(network=parts.network, test=test, samples=parts.partition.sizes, ingredients=parts)
+
+    return _server(None, stage, "results")
+
+
+def _server(source: ExperimentSource | None, stage: Callable[[Experiment], Stage], out: str | Path) -> ServerApp:
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        try:
+            experiment = experiment_of(source, context.run_config)
+            serve(
+                grid,
+                experiment,
+                stage(experiment),
+                Path(str(context.run_config.get("out", out))),
+                resume=bool(context.run_config.get("resume", False)),
+                overwrite=bool(context.run_config.get("overwrite", False)),
+            )
+        except OffbeatError as error:
+            say(f"error: {error}")
+            raise
+
+    return app
+
+
+def experiment_of(source: ExperimentSource | None, run_config: Mapping[str, Any]) -> Experiment:
+    """See the module's docstring."""
+    table = read_toml(Path(source)) if isinstance(source, str | Path) else dict(source or {})
+    table = merge(table, json.loads(str(run_config.get("experiment", "{}"))))
+    for key, value in run_config.items():
+        if "." in key or key == "seed":
+            table = merge(table, nested(key, value))
+    return Experiment.parse(table)
+
+
+def say(what: str) -> None:
+    """Into the run's log, which `flwr log` and `flwr run --stream` show."""
+    print(f"offbeat: {what}", flush=True)
+
+
+def serve(
+    grid: Grid,
+    experiment: Experiment,
+    stage: Stage,
+    out: Path,
+    *,
+    resume: bool = False,
+    overwrite: bool = False,
+    **clock: Any,
+) -> None:
+    """Run an experiment on the nodes of a grid; the results are in the same kind of directory as a simulation's."""
+    directory = RunDirectory(out, experiment.table(), overwrite=overwrite, resume=resume)
+    if directory.finished() is not None:
+        say(f"the run in {out} has ended already")
+        return
+    settings, training, stop = experiment.deployment, experiment.local.build(), experiment.stop.build()
+    policy, layout, parameters = experiment.algorithm.policy, layout_of(stage.network), vector_of(stage.network)
+    policy.check(experiment.data.devices)
+    paced = stage.ingredients.fleet().forecast(layout.bytes) if stage.ingredients and settings.paced else None
+    roster = Roster(
+        experiment.data.devices,
+        model=parameters,
+        batch_size=training.batch_size,
+        samples=stage.samples,
+        measure=policy.plans,
+        forecast=paced,
+        answer_seconds=settings.answer_seconds,
+    )
+    mail = Mail(grid, say)
+    wanted = min(settings.start_with or experiment.data.devices, experiment.data.devices)
+    say(f"waiting for {wanted} of {experiment.data.devices} devices")
+    gather(roster, mail, wanted=wanted, seconds=settings.start_seconds, log=say, **clock)
+    session = Session(
+        policy,
+        parameters=parameters,
+        layout=layout,
+        samples=roster.samples,
+        training=training,
+        seed=experiment.seed,
+        present=roster.present,
+        forecast=roster.guess_the_rest(),
+        horizon=stop.time,
+    )
+    trainer = TorchTrainer(stage.network, *stage.test, _Everything(len(np.asarray(stage.test[1]))), experiment.seed)
+    out.mkdir(parents=True, exist_ok=True)
+    path = out / "record.jsonl"
+    deployment = Deployment(
+        session,
+        mail,
+        roster,
+        partial(trainer.evaluate, x=stage.test[0], y=stage.test[1]),
+        seed=experiment.seed,
+        stop=stop,
+        schedule=experiment.evaluation.build(stop),
+        record=Log(path, path.stat().st_size if path.is_file() else 0),
+        log=say,
+        answer_seconds=settings.answer_seconds,
+        leg_seconds=settings.leg_seconds,
+        norm_bound=settings.norm_bound,
+        **clock,
+    )
+
+    def watch(_: float, row: object) -> None:
+        if row is not None:
+            replace_file(out / "devices.csv", deployment.accounts.csv().encode())
+
+    result = drive(deployment, experiment, directory, watch=watch)
+    say(f"ended by {result.summary['stopped_by']}, accuracy {result.summary['final_accuracy']:.4f}; results in {out}")
+
+
+# The devices --------------------------------------------------------------------------------------------------------
+
+
+def client_app(*, model: Callable[[], nn.Module], data: Callable[[Context], Arrays]) -> ClientApp:
+    """A ClientApp that trains your model on your data; `data` finds in `context.node_config` which node it is on."""
+
+    def prepare(context: Context) -> tuple[TorchTrainer, Pace | None]:
+        x, y = data(context)
+        return TorchTrainer(model(), x, y, _Everything(len(np.asarray(y))), seed=0), None
+
+    return _client(prepare)
+
+
+def experiment_client_app() -> ClientApp:
+    """The ClientApp of an experiment that travels in the run config."""
+
+    def prepare(context: Context) -> tuple[TorchTrainer, Pace | None]:
+        experiment = experiment_of(None, context.run_config)
+        parts = Ingredients.of(experiment)
+        data, pace = parts.dataset, None
+        if experiment.deployment.paced:
+            pace = parts.fleet().speeds.slice_seconds
+        return TorchTrainer(parts.network, data.train_x, data.train_y, parts.partition, experiment.seed), pace
+
+    return _client(prepare)
+
+
+def _client(prepare: Callable[[Context], tuple[TorchTrainer, Pace | None]]) -> ClientApp:
+    app = ClientApp()
+
+    @app.train(MESSAGE_TYPE.partition(".")[2])
+    def answer(message: Message, context: Context) -> Message:
+        try:
+            talk = unpack(message.content, ToDevice)
+            trainer, pace = prepare(context)
+            number = context.node_config.get("partition-id")
+            desk = kept(context.state, RECORDS, Desk())
+            device = Device(trainer, desk, number=None if number is None else int(number), pace=pace)
+            reply, parameters = _answer(device, talk, message)
+            keep(context.state, desk)
+        except OffbeatError as error:
+            reply, parameters = Refusal(reason=str(error)[:2000]), None
+        return Message(pack(reply, parameters), reply_to=message)
+
+    return app
+
+
+def _answer(device: Device, talk: ToDevice, message: Message) -> Reply:
+    content, size = message.content, device.trainer.layout.size
+    match talk:
+        case Hello(measure=measure):
+            return device.greet(talk, vector(content, size) if measure else None)
+        case Begin():
+            return device.begin(talk, vector(content, device.elements(talk.order)))
+        case GoOn():
+            return device.go_on(talk)
+        case Answer(newer=newer):
+            return device.answered(talk, vector(content, size) if newer else None)
+    raise DeviceFault(f"{type(talk).__name__} is not a message for a device")
+
+
+@dataclass(frozen=True)
+class _Everything:
+    """A partition that gives any device everything there is: a real one has only its own data."""
+
+    count: int
+
+    def samples(self, device: int) -> npt.NDArray[np.int64]:
+        return np.arange(self.count, dtype=np.int64)

@@ -1,0 +1,452 @@
+"""The driver of a real run: it feeds the same session as the simulator, from messages and the wall clock.
+
+Iterating over a `Deployment` runs it, one turn per event, with turns of waiting between them. Answers become events,
+what the session asks for becomes messages. Nothing that a device does can hang the run or reach the model unchecked:
+every message has a deadline of our own, and an answer that is late, out of step or malformed is refused and its order
+given up.
+
+Everything that happens is written into a record, from which the simulator can replay the run (`simulation.replay`).
+"""
+
+import hashlib
+import json
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from math import inf
+from typing import Any, Protocol
+
+import numpy as np
+from flwr.app import RecordDict
+
+from offbeat.core.coverage import bytes_down, coverage, submodel
+from offbeat.core.effects import Assignment, FreshModel, Settled, StopNotice
+from offbeat.core.errors import DeviceFault
+from offbeat.core.events import Event, FreshRequested, Left, Lost, Ready, Started, TimerFired, Uploaded
+from offbeat.core.forecast import Forecast
+from offbeat.core.messages import Done, Outcome, Progress, Update
+from offbeat.core.parameters import Vector, frozen
+from offbeat.core.session import NANOSECOND, Session
+from offbeat.deployment.figures import Accounts, Errand, Figures
+from offbeat.deployment.mail import Arrived, Mail, Sent
+from offbeat.deployment.roster import LOOK_SECONDS, POLL_SECONDS, Roster
+from offbeat.deployment.talk import Answer, Begin, CheckIn, Delivery, FromDevice, GoOn, Leg, Question, Refusal
+from offbeat.deployment.wire import unpack, vector
+from offbeat.device.work import Evaluation
+from offbeat.records import Row, Schedule, Span, Stop, row_of
+
+REST_SECONDS, LONGEST_REST = 5.0, 300.0
+"""A device that failed gets its next order after a rest, which doubles with every failure in a row."""
+
+
+class Record(Protocol):
+    """A log that can be cut back to a position."""
+
+    @property
+    def position(self) -> int: ...
+    def write(self, line: str) -> None: ...
+    def cut(self, position: int) -> None: ...
+
+
+class Deployment:
+    """See the module's docstring. Owns the clock and the messages; the session owns everything else."""
+
+    def __init__(
+        self,
+        session: Session,
+        mail: Mail,
+        roster: Roster,
+        evaluator: Callable[[Vector], Evaluation],
+        *,
+        seed: int,
+        stop: Stop,
+        schedule: Schedule,
+        record: Record,
+        log: Callable[[str], None],
+        answer_seconds: float = 600.0,
+        leg_seconds: float = 30.0,
+        norm_bound: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.session = session
+        self.stop = stop
+        self.schedule = schedule
+        self.now = 0.0
+        self.reason: str | None = None
+        self.accounts = Accounts(session.devices)
+        self._mail = mail
+        self._roster = roster
+        self._evaluator = evaluator
+        self._seed = seed
+        self._record = record
+        self._log = log
+        self._answer_seconds = answer_seconds
+        self._leg_seconds = leg_seconds if session.policy.notifies else None
+        self._norm_bound = norm_bound
+        self._clock = clock
+        self._sleep = sleep
+        self._origin: float | None = None
+        self._resumed = False
+        self._todo: deque[Event] = deque()
+        self._inbox: deque[Arrived] = deque()
+        self._errands: dict[int, Errand] = {}
+        self._rest: dict[int, float] = {}
+        """Devices that are there but away for the session, and when they are ready again."""
+        self._failures: dict[int, int] = {}
+        """Failures in a row."""
+        self._settled: dict[int, int] = {}
+        """The last ticket that was received of each device."""
+        self._looked = -inf
+        self._deserted: float | None = None
+        self._evaluation: tuple[int, Evaluation] | None = None
+        self._next_tick = 0.0
+        self._next_version = schedule.every_versions or 0
+        self._last_row = (-1.0, -1)
+
+    @property
+    def spans(self) -> list[Span]:
+        return self.accounts.spans
+
+    # The loop -----------------------------------------------------------------------------------------------------
+
+    def __iter__(self) -> Iterator[Row | None]:
+        self._open()
+        checked = self.session.version
+        while self.reason is None:
+            self.now = self._time()
+            if self.now >= self.stop.time:
+                self.now, self.reason = self.stop.time, "time"
+            elif self.now >= self._next_tick:
+                while self._next_tick <= self.now:
+                    self._next_tick += self.schedule.every_seconds
+                yield self.evaluate()
+            elif not self._turn():
+                self._sleep(POLL_SECONDS)
+                yield None
+            elif self.session.version == checked and self.session.finished is None:
+                yield None
+            else:
+                checked = self.session.version
+                self._check_stop()
+                yield self.evaluate() if self._version_is_due() else None
+        if self._last_row != (self.now, self.session.version):
+            yield self.evaluate()
+
+    def _time(self) -> float:
+        assert self._origin is not None
+        return round(max(self.now, self._clock() - self._origin), NANOSECOND)
+
+    def _open(self) -> None:
+        self._origin = self._clock() - self.now
+        if not self._resumed:
+            self._record.cut(0)
+            known = self.session.forecast
+            self._write(
+                "run",
+                samples=self._roster.samples.tolist(),
+                present=sorted(self._roster.node_of),
+                speeds=None if known is None else known.speeds.tolist(),
+                communication=None if known is None else known.communication.tolist(),
+            )
+            self._todo.append(Started())
+            return
+        self._write("resumed")
+        for ticket, flight in self.session.in_flight.items():
+            self._todo.append(Lost(device=flight.device, ticket=ticket, reason="the server was restarted"))
+        for device in range(self.session.devices):
+            if device in self._roster.node_of:
+                self._rest[device] = self.now
+            elif self.session.is_idle(device):
+                self._todo.append(Left(device=device))
+
+    def _turn(self) -> bool:
+        """Deal with the next thing that has happened, if anything has. Devices come before timers."""
+        if self._todo:
+            self._handle(self._todo.popleft())
+            return True
+        self._look_at_nodes()
+        if not self._inbox:
+            self._inbox.extend(self._mail.poll())
+        if self._inbox:
+            self._receive(self._inbox.popleft())
+            return True
+        for sent in self._mail.waiting.values():
+            if sent.deadline < self.now and not sent.given_up:
+                sent.given_up = True
+                self._fail(sent, f"no answer within {self.now - sent.at:.0f} s")
+                return True
+        for device, at in self._rest.items():
+            if at <= self.now and self.session.is_away(device) and not self._mail.busy(self._roster.node_of[device]):
+                del self._rest[device]
+                self._handle(Ready(device=device))
+                return True
+        name, at = min(self.session.timers.items(), key=lambda timer: timer[1], default=("", inf))
+        if at <= self.now:
+            self._handle(TimerFired(name=name))
+            return True
+        return bool(self._todo)
+
+    def _handle(self, event: Event) -> None:
+        """Tell the session, write it down, and carry out what it asks for in return."""
+        version = self.session.version
+        effects = self.session.handle(event, self.now)
+        self._book(event)
+        if self.session.version != version:
+            digest = hashlib.sha256(self.session.parameters.tobytes()).hexdigest()
+            self._write("version", version=self.session.version, sha256=digest)
+        for effect in effects:
+            match effect:
+                case Assignment():
+                    self._assign(effect)
+                case Settled(ticket=ticket, used=used):
+                    self.accounts.settled(ticket, used, self.session.version)
+                case FreshModel():
+                    self._answer(effect)
+                case StopNotice(device=device, ticket=ticket):  # the device hears of it when it checks in
+                    self._write("notice", device=device, ticket=ticket)
+
+    def _book(self, event: Event) -> None:
+        """Write down what was accepted."""
+        details = {
+            name: getattr(event, name) for name in ("device", "ticket", "reason", "name") if hasattr(event, name)
+        }
+        match event:
+            case Uploaded(ticket=ticket, update=update):
+                errand = self._errands.pop(ticket)
+                self.accounts.delivered(errand, update.bytes(self.session.layout), self.now)
+                self._settled[errand.device] = ticket
+                self._failures.pop(errand.device, None)
+                details |= {"slices": update.progress.slices, "remembered": errand.remembered}
+            case FreshRequested(ticket=ticket, progress=progress):
+                details |= {"slices": progress.slices, "remembered": self._errands[ticket].remembered}
+        self._write(type(event).__name__, **details)
+
+    # Messages -----------------------------------------------------------------------------------------------------
+
+    def _assign(self, assignment: Assignment) -> None:
+        device, ticket, order, layout = assignment.device, assignment.ticket, assignment.order, self.session.layout
+        errand = Errand(device=device, ticket=ticket, base=assignment.base, sent=self.now)
+        self._errands[ticket] = errand
+        self.accounts.ordered(errand, self.session.samples(device), bytes_down(order, layout))
+        self._write("order", device=device, ticket=ticket, base=assignment.base)
+        talk = Begin(
+            device=device,
+            ticket=ticket,
+            order=order,
+            base=assignment.base,
+            seed=self._seed,
+            settled=self._settled.get(device, 0),
+            leg_seconds=self._leg_seconds,
+        )
+        model = assignment.parameters
+        self._send(errand, talk, model if order.width == 1.0 else model[submodel(layout, order.width).chosen])
+
+    def _answer(self, fresh: FreshModel) -> None:
+        errand, newer = self._errands[fresh.ticket], fresh.parameters is not None
+        self.accounts.figures[fresh.device].bytes_down += self.session.layout.bytes if newer else 0
+        self._write("answer", device=fresh.device, ticket=fresh.ticket, base=fresh.version, newer=newer)
+        stop = self.session.in_flight[fresh.ticket].notified
+        talk = Answer(ticket=fresh.ticket, leg=errand.leg, version=fresh.version, newer=newer, stop=stop)
+        self._send(errand, talk, fresh.parameters)
+
+    def _send(self, errand: Errand, talk: Begin | GoOn | Answer, model: Vector | None = None) -> None:
+        node = self._roster.node_of.get(errand.device)
+        errand.leg += 1
+        sent = Sent(
+            node=-1 if node is None else node,
+            device=errand.device,
+            ticket=errand.ticket,
+            leg=errand.leg,
+            at=self.now,
+            deadline=self.now + self._answer_seconds,
+        )
+        if node is None or not self._mail.send(sent, talk, model):
+            self._fail(sent, "the message could not be sent")
+
+    def _receive(self, arrived: Arrived) -> None:
+        """An answer has come."""
+        sent, refused = arrived.sent, self.session.counters.refused
+        if sent.device < 0:
+            self._admit(arrived)
+        elif sent.given_up:
+            self._note(sent.device, f"answered ticket {sent.ticket} too late: refused")
+        elif arrived.content is None:
+            self._fail(sent, arrived.error)
+        else:
+            try:
+                self._understand(sent, arrived.content)
+            except DeviceFault as fault:
+                self.session.counters.refused = refused + 1
+                self.accounts.figures[sent.device].refused += 1
+                self._fail(sent, f"refused: {fault}")
+
+    def _understand(self, sent: Sent, content: RecordDict) -> None:
+        talk, errand = unpack(content, FromDevice), self._errands[sent.ticket]
+        if isinstance(talk, Refusal):
+            self._fail(sent, f"the device says: {talk.reason}")
+            return
+        if not isinstance(talk, Leg) or (talk.ticket, talk.leg) != (sent.ticket, sent.leg):
+            said = f"{type(talk).__name__} of ticket {getattr(talk, 'ticket', '-')}, leg {getattr(talk, 'leg', '-')}"
+            raise DeviceFault(f"{said}, where ticket {sent.ticket}, leg {sent.leg} was to come")
+        flight = self.session.in_flight[sent.ticket]
+        if not errand.progress.slices <= talk.slices <= flight.order.slices:
+            raise DeviceFault(f"it claims {talk.slices} of {flight.order.slices} slices after {errand.progress.slices}")
+        errand.progress = Progress(slices=talk.slices, steps=talk.steps, seconds=talk.seconds)
+        errand.remembered = talk.remembered
+        match talk:
+            case CheckIn():
+                self._send(errand, GoOn(ticket=sent.ticket, leg=sent.leg, stop=flight.notified))
+            case Question():
+                self._handle(FreshRequested(device=sent.device, ticket=sent.ticket, progress=errand.progress))
+            case Delivery():
+                update = self._update(talk, errand, content)
+                self._handle(Uploaded(device=sent.device, ticket=sent.ticket, update=update))
+
+    def _update(self, talk: Delivery, errand: Errand, content: RecordDict) -> Update:
+        """What was delivered, with the parameters that did not come taken from the base."""
+        session, flight = self.session, self.session.in_flight[errand.ticket]
+        if talk.samples != session.samples(errand.device):
+            raise DeviceFault(f"it claims {talk.samples} samples, having greeted with {session.samples(errand.device)}")
+        base, mask = session.kept(flight.base), coverage(flight.order, talk.slices, session.layout)
+        if mask is None:
+            parameters = vector(content, session.layout.size)
+        else:
+            parameters = base.copy()
+            parameters[mask.chosen] = vector(content, mask.count)
+        if self._norm_bound is not None:
+            norm = float(np.linalg.norm(parameters.astype(np.float64) - base))
+            if not norm <= self._norm_bound:
+                raise DeviceFault(f"a movement of norm {norm:.6g}, where {self._norm_bound:g} is allowed")
+        loss = float("nan") if talk.loss is None else talk.loss
+        return Update(
+            device=errand.device,
+            ticket=errand.ticket,
+            base=flight.base,
+            base_parameters=base,
+            samples=talk.samples,
+            progress=errand.progress,
+            outcome=Done(Outcome(parameters=frozen(parameters), loss=loss, extras=talk.extras)),
+            mask=mask,
+        )
+
+    def _fail(self, sent: Sent, why: str) -> None:
+        """Give up what was asked of a device; it may try again after a rest."""
+        self._note(sent.device, why)
+        errand = self._errands.pop(sent.ticket, None)
+        if errand is None:
+            return
+        self.accounts.lost(errand, self.now)
+        failures = self._failures[sent.device] = self._failures.get(sent.device, 0) + 1
+        if sent.device in self._roster.node_of:
+            self._rest[sent.device] = self.now + min(REST_SECONDS * 2 ** (failures - 1), LONGEST_REST)
+        self._todo.append(Lost(device=sent.device, ticket=sent.ticket, reason=why))
+
+    # Nodes --------------------------------------------------------------------------------------------------------
+
+    def _look_at_nodes(self) -> None:
+        """Greet those that are new, and give up those that are gone."""
+        if self.now - self._looked < LOOK_SECONDS:
+            return
+        self._looked = self.now
+        online = self._mail.nodes()
+        for node in [node for node in self._roster.device_of if node not in online]:
+            device = self._roster.leave(node)
+            self._rest.pop(device, None)
+            for sent in self._mail.drop(node):
+                self._fail(sent, "its node is gone")
+            if self.session.is_idle(device):
+                self._note(device, "its node is gone")
+                self._todo.append(Left(device=device))
+        self._roster.greet(self._mail, self.now)
+        if self._roster.node_of:
+            self._deserted = None
+        elif self._deserted is None:
+            self._deserted = self.now
+        elif self.now - self._deserted > self._answer_seconds:
+            self.reason = "no devices left"
+
+    def _admit(self, arrived: Arrived) -> None:
+        try:
+            device = self._roster.admit(arrived, self.now)
+        except DeviceFault as fault:
+            self._note(-1, str(fault))
+            return
+        self._log(f"{self.now:.1f} s: device {device} joined")
+        self._write("joined", device=device, samples=self.session.samples(device))
+        self._rest[device] = self.now
+
+    # What is written down -----------------------------------------------------------------------------------------
+
+    def _note(self, device: int, what: str) -> None:
+        """Something went wrong with a device: seen in the log and in the record."""
+        self._log(f"{self.now:.1f} s: {f'device {device}: ' if device >= 0 else ''}{what}")
+        self._write("fault", device=device, why=what)
+
+    def _write(self, what: str, **details: Any) -> None:
+        self._record.write(json.dumps({"at": self.now, "what": what} | details))
+
+    # Evaluation and the end ---------------------------------------------------------------------------------------
+
+    def evaluate(self) -> Row:
+        """How things stand now."""
+        session, accounts = self.session, self.accounts
+        if self._evaluation is None or self._evaluation[0] != session.version:
+            self._evaluation = (session.version, self._evaluator(session.parameters))
+        evaluation = self._evaluation[1]
+        self._last_row = (self.now, session.version)
+        if evaluation.accuracy >= self.stop.accuracy:
+            self.reason = "accuracy"
+        self._log(
+            f"{self.now:.1f} s: version {session.version}, accuracy {evaluation.accuracy:.4f}, "
+            f"{session.counters.used} updates used, {len(session.in_flight)} in flight"
+        )
+        row = row_of(session, evaluation, at=self.now, busy=accounts.busy_seconds, wasted=accounts.wasted_seconds)
+        return row | {"updates_refused": session.counters.refused, "devices": len(self._roster.node_of)}
+
+    def _version_is_due(self) -> bool:
+        if self.schedule.every_versions is None or self.session.version < self._next_version:
+            return False
+        self._next_version = self.session.version + self.schedule.every_versions
+        return True
+
+    def _check_stop(self) -> None:
+        if self.session.finished is not None:
+            self.reason = self.session.finished
+        elif self.session.version >= self.stop.versions:
+            self.reason = "versions"
+        elif self.session.counters.used >= self.stop.updates:
+            self.reason = "updates"
+
+    # Snapshots ----------------------------------------------------------------------------------------------------
+
+    _SAVED = ("now", "_settled", "_failures", "_evaluation", "_next_tick", "_next_version", "_last_row")
+
+    def snapshot(self) -> dict[str, Any]:
+        """Everything that the future depends on, but for what devices are doing: a server that resumes cannot know."""
+        known = self.session.forecast
+        return {
+            "session": self.session.snapshot(),
+            "accounts": self.accounts.snapshot(),
+            "samples": self._roster.samples,
+            "forecast": None if known is None else (known.speeds, known.communication, known.random_layers),
+            "record": self._record.position,
+        } | {name: getattr(self, name) for name in self._SAVED}
+
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        """Go on from a snapshot. What was in flight is lost; the devices that are here are greeted like new ones."""
+        joined = self._roster.present
+        self.session.restore(saved["session"])
+        self.accounts.restore(saved["accounts"])
+        self._roster.samples[~joined] = saved["samples"][~joined]
+        if saved["forecast"] is not None:
+            speeds, communication, random_layers = saved["forecast"]
+            self.session.forecast = Forecast(speeds=speeds, communication=communication, random_layers=random_layers)
+        self._record.cut(saved["record"])
+        for name in self._SAVED:
+            setattr(self, name, saved[name])
+        self._resumed = True
+
+    @property
+    def snapshot_types(self) -> tuple[type[Any], ...]:
+        return (*self.session.snapshot_types, Figures, Progress, Evaluation)

@@ -1,0 +1,129 @@
+"""The accounts of a deployment: what each device did with its time, for `devices.csv`, the metrics and the timeline."""
+
+import csv
+import io
+from typing import Any
+
+from msgspec import Struct, structs
+
+from offbeat.core.messages import Progress
+from offbeat.records import Span
+
+
+class Errand(Struct, kw_only=True, eq=False):
+    """An order at work, as far as the server has seen."""
+
+    device: int
+    ticket: int
+    base: int
+    sent: float
+    leg: int = 0
+    """Messages that were sent for it."""
+    progress: Progress = Progress()
+    remembered: int = 0
+    """The ticket whose memory the device began it with."""
+
+
+class Figures(Struct, kw_only=True, eq=False):
+    """Of one device. All seconds are of the wall clock."""
+
+    device: int
+    samples: int = 0
+    orders: int = 0
+    delivered: int = 0
+    used: int = 0
+    lost: int = 0
+    refused: int = 0
+    staleness_sum: int = 0
+    training_seconds: float = 0.0
+    """By the device's own clock."""
+    way_seconds: float = 0.0
+    """From order to delivery, less the training: communication, starting processes, questions."""
+    idle_seconds: float = 0.0
+    """Waiting for an order, between two of them."""
+    bytes_down: int = 0
+    bytes_up: int = 0
+
+
+class Accounts:
+    """What all devices did so far."""
+
+    def __init__(self, devices: int) -> None:
+        self.figures = [Figures(device=device) for device in range(devices)]
+        self.busy_seconds = 0.0
+        self.wasted_seconds = 0.0
+        self.spans: list[Span] = []
+        self._landed: dict[int, float] = {}
+        self._unsettled: dict[int, tuple[int, int, float]] = {}
+        """Of delivered tickets whose fate is open: the device, the base, the seconds."""
+
+    def ordered(self, errand: Errand, samples: int, size: int) -> None:
+        figures = self.figures[errand.device]
+        figures.samples = samples
+        figures.orders += 1
+        figures.bytes_down += size
+        figures.idle_seconds += errand.sent - self._landed.pop(errand.device, errand.sent)
+
+    def delivered(self, errand: Errand, size: int, now: float) -> None:
+        figures, seconds = self.figures[errand.device], errand.progress.seconds
+        figures.delivered += 1
+        figures.bytes_up += size
+        figures.way_seconds += max(0.0, now - errand.sent - seconds)
+        self._unsettled[errand.ticket] = (errand.device, errand.base, seconds)
+        self._landed[errand.device] = now
+        self._ended(errand, "uploaded", now)
+
+    def lost(self, errand: Errand, now: float) -> None:
+        self.figures[errand.device].lost += 1
+        self.wasted_seconds += errand.progress.seconds
+        self._ended(errand, "lost", now)
+
+    def _ended(self, errand: Errand, outcome: str, now: float) -> None:
+        seconds = errand.progress.seconds
+        self.busy_seconds += seconds
+        self.figures[errand.device].training_seconds += seconds
+        self.spans.append(
+            Span(
+                device=errand.device,
+                ticket=errand.ticket,
+                base=errand.base,
+                sent=errand.sent,
+                arrived=max(errand.sent, now - seconds),
+                landed=now,
+                slices=errand.progress.slices,
+                outcome=outcome,
+            )
+        )
+
+    def settled(self, ticket: int, used: bool, version: int) -> None:
+        """A delivery went into this version, or was given up."""
+        device, base, seconds = self._unsettled.pop(ticket)
+        if used:
+            self.figures[device].used += 1
+            self.figures[device].staleness_sum += version - 1 - base
+        else:
+            self.wasted_seconds += seconds
+
+    def csv(self) -> str:
+        """A line for each device, with the mean staleness of its updates that were used in the place of the sum."""
+        text = io.StringIO()
+        names = [field.name for field in structs.fields(Figures) if field.name != "staleness_sum"]
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow([*names, "mean_staleness"])
+        for each in self.figures:
+            values = [getattr(each, name) for name in names]
+            mean = each.staleness_sum / each.used if each.used else 0.0
+            writer.writerow([round(value, 3) if isinstance(value, float) else value for value in [*values, mean]])
+        return text.getvalue()
+
+    def snapshot(self) -> dict[str, Any]:
+        return {
+            "figures": self.figures,
+            "busy": self.busy_seconds,
+            "wasted": self.wasted_seconds,
+            "unsettled": self._unsettled,
+        }
+
+    def restore(self, saved: dict[str, Any]) -> None:
+        self.figures, self._unsettled = saved["figures"], saved["unsettled"]
+        self.busy_seconds, self.wasted_seconds = saved["busy"], saved["wasted"]

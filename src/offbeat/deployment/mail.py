@@ -1,0 +1,108 @@
+"""Messages on their way: what was sent to which node and is not answered yet. The one user of Flower's Grid."""
+
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+from flwr.app import Message, RecordDict
+from msgspec import Struct
+
+from offbeat.core.parameters import Vector
+from offbeat.deployment.wire import pack
+
+MESSAGE_TYPE = "train.offbeat"
+PATIENCE = 2.0
+"""A message lives so many times as long as we wait for its answer: ours is the deadline that counts."""
+
+
+class Grid(Protocol):
+    """What is used of Flower's."""
+
+    def get_node_ids(self) -> Iterable[int]: ...
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]: ...
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]: ...
+
+
+class Sent(Struct, kw_only=True, eq=False):
+    """A message that waits for its answer."""
+
+    node: int
+    at: float
+    deadline: float
+    device: int = -1
+    ticket: int = 0
+    leg: int = 0
+    """The number that the answer must have; of a greeting 0."""
+    given_up: bool = False
+    """Its order was given up; it is watched only to know when the node is free again."""
+
+
+class Arrived(Struct, frozen=True, kw_only=True, eq=False):
+    """An answer: its content, or why there is none."""
+
+    sent: Sent
+    content: RecordDict | None
+    error: str = ""
+
+
+class Mail:
+    """Sends one message at a time to a node, and collects answers without waiting for them."""
+
+    def __init__(self, grid: Grid, log: Callable[[str], None]) -> None:
+        self.grid = grid
+        self.waiting: dict[str, Sent] = {}
+        self._log = log
+
+    def nodes(self) -> set[int]:
+        return set(self.grid.get_node_ids())
+
+    def send(self, sent: Sent, talk: Any, vector: Vector | None = None) -> bool:
+        """Whether it could be handed to the SuperLink."""
+        lifetime = PATIENCE * (sent.deadline - sent.at) + 60.0
+        message = Message(pack(talk, vector), sent.node, MESSAGE_TYPE, ttl=lifetime)
+        identities = list(self.grid.push_messages([message]))
+        if not identities or not identities[0]:
+            return False
+        self.waiting[identities[0]] = sent
+        return True
+
+    def poll(self) -> list[Arrived]:
+        """What has come in since."""
+        found: list[Arrived] = []
+        for message in self._pull(list(self.waiting)):
+            sent = self.waiting.pop(message.metadata.reply_to_message_id, None)
+            if sent is None:
+                self._log(f"an answer to a message that was not sent, or was answered before, from {_source(message)}")
+            elif message.has_error():
+                error = message.error
+                found.append(Arrived(sent=sent, content=None, error=f"Flower error {error.code}: {error.reason}"))
+            else:
+                found.append(Arrived(sent=sent, content=message.content))
+        return found
+
+    def _pull(self, identities: list[str]) -> list[Message]:
+        """All that is there. If one message cannot even be taken apart, the others still are."""
+        if not identities:
+            return []
+        try:
+            return list(self.grid.pull_messages(identities))
+        except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+            if len(identities) > 1:
+                return [message for each in identities for message in self._pull([each])]
+            sent = self.waiting[identities[0]]
+            self._log(f"the answer of node {sent.node} cannot be taken apart: {error}")
+            sent.deadline = sent.at
+            return []
+
+    def drop(self, node: int) -> list[Sent]:
+        """Stop waiting for a node that is gone; what it still had to answer."""
+        lost = {identity: sent for identity, sent in self.waiting.items() if sent.node == node}
+        for identity in lost:
+            del self.waiting[identity]
+        return list(lost.values())
+
+    def busy(self, node: int) -> bool:
+        return any(sent.node == node for sent in self.waiting.values())
+
+
+def _source(message: Message) -> str:
+    return f"node {message.metadata.src_node_id}"

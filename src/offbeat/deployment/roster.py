@@ -1,0 +1,154 @@
+"""Who is who: which Flower node is which device, how many samples it holds and how fast it is."""
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+from offbeat.core.errors import DeviceFault, OffbeatError
+from offbeat.core.forecast import Forecast
+from offbeat.core.parameters import Vector
+from offbeat.deployment.mail import Arrived, Mail, Sent
+from offbeat.deployment.talk import FromDevice, Greeting, Hello, Refusal
+from offbeat.deployment.wire import unpack, vector
+
+POLL_SECONDS = 0.05
+LOOK_SECONDS = 1.0
+"""How often the list of nodes is asked for."""
+RETRY_SECONDS = 10.0
+"""A node that was not admitted is greeted again after so long."""
+
+
+class Roster:
+    """The devices of a run, by number. A node says which one it is (`partition-id`), or is given a free number."""
+
+    def __init__(
+        self,
+        devices: int,
+        *,
+        model: Vector,
+        batch_size: int | None,
+        samples: npt.NDArray[np.int64] | None = None,
+        measure: bool = False,
+        forecast: Forecast | None = None,
+        answer_seconds: float = 600.0,
+    ) -> None:
+        self.devices = devices
+        self.samples = np.ones(devices, dtype=np.int64) if samples is None else samples.astype(np.int64)
+        """Of each device; what is not known yet is guessed from the others when the run begins."""
+        self.node_of: dict[int, int] = {}
+        self.device_of: dict[int, int] = {}
+        self._known = samples is not None
+        self._model = model
+        self._hello = Hello(batch_size=batch_size, measure=measure and forecast is None)
+        self._forecast = forecast
+        self._answer_seconds = answer_seconds
+        self._speeds = np.full(devices, np.nan)
+        self._communication = np.full(devices, np.nan)
+        self._again: dict[int, float] = {}
+        """Nodes that were not admitted, and when to try again."""
+
+    def greet(self, mail: Mail, now: float) -> None:
+        """Say hello to nodes that are new."""
+        for node in sorted(mail.nodes()):
+            if node in self.device_of or mail.busy(node) or self._again.get(node, 0.0) > now:
+                continue
+            sent = Sent(node=node, at=now, deadline=now + self._answer_seconds)
+            mail.send(sent, self._hello, self._model if self._hello.measure else None)
+
+    def admit(self, arrived: Arrived, now: float) -> int:
+        """The number of the device whose greeting this is; DeviceFault if there is no place for it."""
+        node = arrived.sent.node
+        self._again[node] = now + RETRY_SECONDS
+        if arrived.content is None:
+            raise DeviceFault(f"node {node} did not greet: {arrived.error}")
+        greeting = unpack(arrived.content, FromDevice)
+        if isinstance(greeting, Refusal):
+            raise DeviceFault(f"node {node} cannot take part: {greeting.reason}")
+        if not isinstance(greeting, Greeting):
+            raise DeviceFault(f"node {node} did not greet but said {type(greeting).__name__}")
+        if greeting.elements != self._model.size:
+            raise DeviceFault(f"node {node} has a model of {greeting.elements} elements, not {self._model.size}")
+        device = self._number_for(node, greeting.device)
+        if self._known and greeting.samples != self.samples[device]:
+            raise DeviceFault(
+                f"node {node} claims {greeting.samples} samples for device {device}, not {self.samples[device]}"
+            )
+        if self._hello.measure:
+            if greeting.speed is None:
+                raise DeviceFault(f"node {node} did not measure how fast it is")
+            vector(arrived.content, self._model.size)
+            self._speeds[device] = greeting.speed
+            self._communication[device] = max(0.0, now - arrived.sent.at - greeting.busy)
+        self.samples[device] = greeting.samples
+        self.node_of[device], self.device_of[node] = node, device
+        return device
+
+    def _number_for(self, node: int, wanted: int | None) -> int:
+        if wanted is None:
+            free = next((device for device in range(self.devices) if device not in self.node_of), None)
+            if free is None:
+                raise DeviceFault(f"node {node}: all {self.devices} devices are there already")
+            return free
+        if wanted >= self.devices:
+            raise DeviceFault(f"node {node} says partition-id={wanted}: there are {self.devices} devices, from 0")
+        if wanted in self.node_of:
+            raise DeviceFault(f"node {node} says that it is device {wanted}, which is node {self.node_of[wanted]}")
+        return wanted
+
+    def leave(self, node: int) -> int:
+        """A node is gone; the number of its device is free again."""
+        device = self.device_of.pop(node)
+        del self.node_of[device]
+        return device
+
+    @property
+    def present(self) -> npt.NDArray[np.bool_]:
+        here = np.zeros(self.devices, dtype=bool)
+        here[list(self.node_of)] = True
+        return here
+
+    def guess_the_rest(self) -> Forecast | None:
+        """Fill in what is not known of devices that have not joined yet; what is known of all of them."""
+        absent = ~self.present
+        if not self._known and absent.any():
+            self.samples[absent] = max(1, round(float(self.samples[~absent].mean())))
+        if not self._hello.measure:
+            return self._forecast
+        speeds, communication = (
+            np.where(np.isnan(values), np.nanmedian(values), values) for values in (self._speeds, self._communication)
+        )
+        return Forecast(speeds=speeds, communication=communication, random_layers=False)
+
+
+def gather(
+    roster: Roster,
+    mail: Mail,
+    *,
+    wanted: int,
+    seconds: float,
+    log: Callable[[str], None],
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> None:
+    """Wait until so many devices have joined, or for so long if at least one has."""
+    began = looked = clock()
+    roster.greet(mail, began)
+    while len(roster.node_of) < wanted:
+        now = clock()
+        for arrived in mail.poll():
+            try:
+                device = roster.admit(arrived, now)
+                log(f"device {device} joined ({len(roster.node_of)} of {roster.devices})")
+            except DeviceFault as fault:
+                log(str(fault))
+        if now - began > seconds:
+            if not roster.node_of:
+                raise OffbeatError(f"no device joined within {seconds:g} s: are the SuperNodes connected?")
+            log(f"beginning with {len(roster.node_of)} devices: {wanted} did not join within {seconds:g} s")
+            return
+        if now - looked > LOOK_SECONDS:
+            looked = now
+            roster.greet(mail, now)
+        sleep(POLL_SECONDS)

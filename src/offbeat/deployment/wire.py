@@ -1,0 +1,82 @@
+"""The codec: talk as JSON in a ConfigRecord, a flat float32 vector beside it in an ArrayRecord.
+
+Whatever comes in is read strictly and within bounds, and nothing in it is ever executed: a message that is not exactly
+what it should be is a `DeviceFault`.
+"""
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import msgspec
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+
+from offbeat.core.errors import DeviceFault
+from offbeat.core.parameters import BYTES_PER_ELEMENT, Vector
+from offbeat.core.snapshot import decode, encode
+
+TALK, MODEL = "offbeat", "offbeat-model"
+MOST_TEXT = 2**16
+"""Characters of talk that are read; real messages have a few hundred."""
+HEADER = 256
+"""Bytes that numpy's format may add to the elements."""
+
+T = TypeVar("T")
+
+
+def pack(talk: msgspec.Struct, vector: Vector | None = None) -> RecordDict:
+    """What goes over the wire."""
+    content = RecordDict({TALK: ConfigRecord({"json": msgspec.json.encode(talk).decode()})})
+    if vector is not None:
+        content[MODEL] = ArrayRecord({"vector": Array(np.ascontiguousarray(vector, dtype=np.float32))})
+    return content
+
+
+def unpack(content: RecordDict, kind: Any) -> Any:
+    """The talk of a message, one of `kind`; `vector` reads what came along."""
+    records = content.config_records
+    text = records[TALK].get("json") if TALK in records else None
+    if not isinstance(text, str) or len(text) > MOST_TEXT:
+        raise DeviceFault("the message is not one of offbeat, or too long")
+    try:
+        return msgspec.json.decode(text, type=kind)
+    except (msgspec.MsgspecError, RecursionError, ValueError) as error:
+        raise DeviceFault(f"the message cannot be read: {error}") from None
+
+
+def vector(content: RecordDict, size: int) -> Vector:
+    """The vector that came along, if it has exactly this size; nothing larger is even decoded."""
+    records = content.array_records
+    array = records[MODEL].get("vector") if MODEL in records else None
+    if array is None:
+        raise DeviceFault("there are no parameters in the message")
+    if array.dtype != "float32" or tuple(array.shape) != (size,):
+        raise DeviceFault(f"parameters of shape {tuple(array.shape)} {array.dtype}, not ({size},) float32")
+    if len(array.data) > size * BYTES_PER_ELEMENT + HEADER:
+        raise DeviceFault(f"{len(array.data):,} bytes of parameters where {size * BYTES_PER_ELEMENT:,} belong")
+    try:
+        found = array.numpy()
+    except (ValueError, TypeError, EOFError, OSError) as error:
+        raise DeviceFault(f"the parameters cannot be read: {error}") from None
+    if found.shape != (size,) or found.dtype != np.float32:
+        raise DeviceFault(f"parameters that say one shape and are of another: {found.shape} {found.dtype}")
+    return found
+
+
+# What a device keeps between two messages ---------------------------------------------------------------------------
+
+
+def keep(state: RecordDict, value: Any) -> None:
+    """Put a value into a device's state, in the place of what was there."""
+    tree, arrays = encode(value)
+    state[TALK] = ConfigRecord({"json": msgspec.json.encode(tree).decode()})
+    state[MODEL] = ArrayRecord({name: Array(np.ascontiguousarray(array)) for name, array in arrays.items()})
+
+
+def kept(state: RecordDict, types: tuple[type[Any], ...], default: T) -> T:
+    """What was put there."""
+    if TALK not in state.config_records:
+        return default
+    arrays: Mapping[str, Any] = {name: array.numpy() for name, array in state.array_records[MODEL].items()}
+    found: T = decode(msgspec.json.decode(str(state.config_records[TALK]["json"])), arrays, types)
+    return found

@@ -97,9 +97,20 @@ class FlowerProcess:
 
 
 class Cluster:
-    """Runs while its context is open. With credentials it uses TLS and admits only nodes whose keys are registered."""
+    """Runs while its context is open.
 
-    def __init__(self, nodes: int, *, credentials: Credentials | None = None, logs: Path | None = None) -> None:
+    With credentials it uses TLS and admits only nodes whose keys are registered. A durable SuperLink keeps its state in
+    a file and so remembers its nodes when it is restarted.
+    """
+
+    def __init__(
+        self,
+        nodes: int,
+        *,
+        credentials: Credentials | None = None,
+        durable: bool = False,
+        logs: Path | None = None,
+    ) -> None:
         self._folder = Path(mkdtemp(prefix="offbeat-cluster-"))
         self._count = nodes
         self._credentials = credentials
@@ -109,7 +120,7 @@ class Cluster:
         port = free_port()
         authority = None if credentials is None else credentials.authority
         self.address = SuperLink(address=f"{HOST}:{port}", root_certificates=authority, insecure=credentials is None)
-        self.superlink = self._process("flower-superlink", "superlink", port, self._superlink_security())
+        self.superlink = self._process("flower-superlink", "superlink", port, self._superlink_options(durable))
 
     def __enter__(self) -> "Cluster":
         try:
@@ -151,7 +162,7 @@ class Cluster:
         return node
 
     def restart_superlink(self) -> None:
-        """Kill the SuperLink, and with it the ServerApp, and start it again on the same port. It forgets everything."""
+        """Kill the SuperLink, and with it the ServerApp, and start it again on the same port."""
         self.superlink.kill()
         self.superlink.start()
         self.superlink.wait_until_it_answers()
@@ -160,15 +171,17 @@ class Cluster:
         """The process of the ServerApp, if one is running."""
         return self.superlink.pids("flwr-serverapp")
 
-    def _superlink_security(self) -> list[str]:
+    def _superlink_options(self, durable: bool) -> list[str]:
+        options = ["--database", str(self._folder / "superlink.db")] if durable else []
         if self._credentials is None:
-            return ["--insecure"]
+            return [*options, "--insecure"]
         files = {
             "--ssl-ca-certfile": self._credentials.authority,
             "--ssl-certfile": self._credentials.certificate,
             "--ssl-keyfile": self._credentials.key,
         }
-        return ["--enable-supernode-auth", *(text for pair in files.items() for text in map(str, pair))]
+        security = [text for option, file in files.items() for text in (option, str(file))]
+        return [*options, "--enable-supernode-auth", *security]
 
     def _process(self, program: str, name: str, port: int, options: Sequence[str]) -> FlowerProcess:
         command = [str(Path(_scripts()) / program), "--host", HOST, "--port", str(port), *options]
@@ -187,7 +200,9 @@ class Cluster:
             for process in (*self.nodes, self.superlink):
                 process.kill()
             for path in self._folder.iterdir():
-                if not (keep_logs and path == self.logs):
+                if path.is_file():
+                    path.unlink()
+                elif not (keep_logs and path == self.logs):
                     shutil.rmtree(path, ignore_errors=True)
             if not any(self._folder.iterdir()):
                 self._folder.rmdir()

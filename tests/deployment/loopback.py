@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from flwr.app import Context, Error, Message, RecordDict
+from flwr.app.user_config import UserConfig
 from flwr.clientapp import ClientApp
 from flwr.supercore.task_identity import TaskIdentity
 
@@ -38,7 +39,7 @@ class LoopbackGrid:
         self._answers: dict[str, tuple[float, int, Message]] = {}
 
     def _context(self, node: int) -> Context:
-        config = {"partition-id": node - 100} if self.named else {}
+        config: UserConfig = {"partition-id": node - 100} if self.named else {}
         return Context(
             run_id=1, node_id=node, node_config=config, state=RecordDict(), run_config=self.run_config, series_id=1
         )
@@ -78,13 +79,8 @@ class LoopbackGrid:
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         there = set(self.get_node_ids())
-        due = [
-            identity
-            for identity in message_ids
-            if identity in self._answers
-            and self._answers[identity][0] <= self.now
-            and self._answers[identity][1] in there
-        ]
+        waiting = [(identity, *self._answers[identity]) for identity in message_ids if identity in self._answers]
+        due = [identity for identity, at, node, _ in waiting if at <= self.now and node in there]
         return [self._answers.pop(identity)[2] for identity in due]
 
 

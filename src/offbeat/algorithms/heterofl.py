@@ -27,8 +27,8 @@ from collections.abc import Sequence
 from typing import Annotated, Any
 
 import numpy as np
+import scipy
 from pydantic import Field
-from scipy.special import pdtrc
 
 from offbeat.algorithms.deadlines import EqualDeadlines, Rounds
 from offbeat.core.messages import Update
@@ -55,7 +55,7 @@ class HeteroFL(EqualDeadlines):
         whole = super().rates(deadline, state, view)
         chosen = np.full(view.devices, min(self.widths))
         for width in sorted(self.widths):
-            in_time = pdtrc(steps - 1, whole / width**2)  # P(at least so many layers are done)
+            in_time = scipy.special.pdtrc(steps - 1, whole / width**2)  # P(at least so many layers are done)
             chosen[in_time >= self.confidence] = width
         return chosen
 

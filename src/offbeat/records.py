@@ -23,6 +23,10 @@ class Stop:
     updates: float = inf
     accuracy: float = inf
 
+    def progress(self, *, time: float, versions: float, updates: float) -> float:
+        """How much is done, by whichever condition is nearest (accuracy is not foreseeable)."""
+        return min(1.0, max(time / self.time, versions / self.versions, updates / self.updates))
+
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
@@ -94,6 +98,6 @@ class Driver(Protocol):
 
 
 def progress_of(driver: Driver) -> float:
-    """How much is done, by whichever stop condition is nearest (accuracy is not foreseeable)."""
-    stop, session = driver.stop, driver.session
-    return min(1.0, max(driver.now / stop.time, session.version / stop.versions, session.counters.used / stop.updates))
+    """How much of a run is done."""
+    session = driver.session
+    return driver.stop.progress(time=driver.now, versions=session.version, updates=session.counters.used)

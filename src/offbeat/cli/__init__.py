@@ -5,7 +5,7 @@ from pathlib import Path
 
 import typer
 
-from offbeat.cli import catalogue, foresight, runs
+from offbeat.cli import catalogue, deployment, foresight, runs
 from offbeat.cli.progress import messages
 from offbeat.core.errors import InvalidInput, OffbeatError
 
@@ -30,8 +30,11 @@ for command in (
     foresight.study,
     catalogue.list_,
     catalogue.describe,
+    deployment.local_cluster,
+    deployment.deploy,
+    deployment.make_certificates,
 ):
-    app.command(name=command.__name__.rstrip("_"))(command)
+    app.command(name=command.__name__.rstrip("_").replace("_", "-"))(command)
 
 
 def main() -> None:

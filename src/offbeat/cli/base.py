@@ -2,16 +2,18 @@
 
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.table import Table
 
 if TYPE_CHECKING:  # what needs torch is imported when a command runs, so that --help is quick
     from offbeat.config import Experiment
+    from offbeat.records import Row
 
 console = Console()
 
@@ -41,6 +43,26 @@ def load(file: Path, changes: Iterable[str] | None) -> "Experiment":
     if not file.exists() and file.stem in ours:
         file = ours[file.stem]
     return Experiment.load(file, changes or ())
+
+
+def run_name(file: Path, experiment: "Experiment") -> str:
+    """What the directory of a run is called, unless the user says otherwise."""
+    return f"{file.stem}-{experiment.algorithm.name.replace(':', '.')}-seed{experiment.seed}"
+
+
+def present(experiment: "Experiment", rows: "Sequence[Row]", summary: Mapping[str, Any], root: Path) -> None:
+    """Draw the figure of a run that has ended, print its summary, and say where everything is."""
+    from offbeat.results.plots import run_figure, save
+
+    name = experiment.algorithm.name
+    save(run_figure(rows, f"{name} on {experiment.data.name}"), root / "metrics.png")
+    table = Table("", "", title=f"{name}, seed {experiment.seed}", show_header=False)
+    for key, value in summary.items():
+        if isinstance(value, dict):
+            value = ", ".join(f"{target}: {time:.4g} s" for target, time in value.items() if time is not None)
+        table.add_row(key, f"{value:.6g}" if isinstance(value, float) else str(value))
+    console.print(table)
+    console.print(f"Results in {root}: summary.json, metrics.jsonl, metrics.png, timeline.json, model.safetensors")
 
 
 def shipped() -> dict[str, Path]:

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
 
 from offbeat.cli.base import (
     Changes,
@@ -19,6 +18,8 @@ from offbeat.cli.base import (
     console,
     free_cores,
     load,
+    present,
+    run_name,
     shipped,
 )
 from offbeat.cli.progress import bars, note, watched_bars
@@ -57,26 +58,17 @@ def run(
     goes on from it as if nothing had happened.
     """
     from offbeat.experiment import run as run_experiment
-    from offbeat.results.plots import run_figure, save
 
     experiment = load(file, changes)
-    name = experiment.algorithm.name
-    root = out or Path("runs") / f"{file.stem}-{name.replace(':', '.')}-seed{experiment.seed}"
+    root = out or Path("runs") / run_name(file, experiment)
     with bars() as shown:
-        bar = shown.add_task(name, total=1.0, note="")
+        bar = shown.add_task(experiment.algorithm.name, total=1.0, note="")
 
         def watch(fraction: float, row: dict[str, float] | None) -> None:
             shown.update(bar, completed=fraction, **({"note": note(row)} if row is not None else {}))
 
         result = run_experiment(experiment, root, overwrite=overwrite, resume=resume, watch=watch)
-    save(run_figure(result.rows, f"{name} on {experiment.data.name}"), root / "metrics.png")
-    table = Table("", "", title=f"{name}, seed {experiment.seed}", show_header=False)
-    for key, value in result.summary.items():
-        if isinstance(value, dict):
-            value = ", ".join(f"{target}: {time:.4g} s" for target, time in value.items() if time is not None)
-        table.add_row(key, f"{value:.6g}" if isinstance(value, float) else str(value))
-    console.print(table)
-    console.print(f"Results in {root}: summary.json, metrics.jsonl, metrics.png, timeline.json, model.safetensors")
+    present(experiment, result.rows, result.summary, root)
 
 
 def compare(

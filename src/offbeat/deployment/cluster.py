@@ -8,6 +8,7 @@ apps in a shared one.
 import contextlib
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -26,6 +27,8 @@ from offbeat.deployment.launch import SuperLink, register
 HOST = "127.0.0.1"
 START_SECONDS = 90.0
 """How long a Flower process may take to answer on its port."""
+CHECKPOINT_SECONDS = 20.0
+"""How long a ServerApp that was interrupted may take to leave a checkpoint."""
 ENVIRONMENT = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
@@ -138,7 +141,11 @@ class Cluster:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._end(keep_logs=kind is not None and kind is not KeyboardInterrupt)
+        try:
+            if kind is KeyboardInterrupt:
+                self._interrupt_server_app()
+        finally:
+            self._end(keep_logs=kind is not None and kind is not KeyboardInterrupt)
 
     def add_node(self, device: int | None = None, *, registered: bool = True, wait: bool = True) -> FlowerProcess:
         """Start one more SuperNode, as this device or as whichever the server makes of it."""
@@ -170,6 +177,15 @@ class Cluster:
     def server_app(self) -> list[int]:
         """The process of the ServerApp, if one is running."""
         return self.superlink.pids("flwr-serverapp")
+
+    def _interrupt_server_app(self) -> None:
+        """Ctrl-C is for the ServerApp, too: it leaves a checkpoint if it is given the time."""
+        for pid in self.server_app():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGINT)
+        deadline = time.monotonic() + CHECKPOINT_SECONDS
+        while self.server_app() and time.monotonic() < deadline:
+            time.sleep(0.1)
 
     def _superlink_options(self, durable: bool) -> list[str]:
         options = ["--database", str(self._folder / "superlink.db")] if durable else []

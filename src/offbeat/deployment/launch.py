@@ -5,17 +5,21 @@ directly they start no process and say how a run ended. A login (`flwr login`) i
 """
 
 import io
+import re
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
+from queue import Empty, Queue
 
 import click
 from flwr.cli.build import build_fab_from_disk
 from flwr.cli.supernode.register import try_load_public_key
 from flwr.cli.typing import SuperLinkConnection
-from flwr.cli.utils import flwr_cli_exc_handler, init_http_client_from_connection
+from flwr.cli.utils import SUPERLINK_UNAVAILABLE_MESSAGE, flwr_cli_exc_handler, init_http_client_from_connection
 from flwr.common.constant import Status, SubStatus
 from flwr.common.serde import fab_to_proto, run_from_proto
 from flwr.proto.control_pb2 import (
@@ -29,6 +33,8 @@ from flwr.supercore.control import ControlHttpClient
 from flwr.supercore.fab import Fab
 
 from offbeat.core.errors import InvalidInput, OffbeatError
+
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class RunFailed(OffbeatError):
@@ -65,29 +71,57 @@ class Launched:
         self.superlink = superlink
         self.run_id = run_id
 
-    def log(self) -> Iterator[str]:
-        """The lines of its log, as they come, until it has ended."""
+    def follow(self) -> Iterator[str | None]:
+        """The lines of its log as they come, and None twice a second while none come, until it has ended.
+
+        That it failed or was stopped is an error.
+        """
+        lines: Queue[str | OffbeatError | None] = Queue()
+        threading.Thread(target=self._read_log, args=(lines,), daemon=True).start()
+        while True:
+            try:
+                line = lines.get(timeout=0.5)
+            except Empty:
+                yield None
+                continue
+            if isinstance(line, OffbeatError):
+                raise line
+            if line is None:
+                break
+            yield line
+        while not self.ended():
+            time.sleep(0.2)
+            yield None
+
+    def _read_log(self, lines: "Queue[str | OffbeatError | None]") -> None:
         rest = ""
-        with _control(self.superlink) as control:
-            for part in control.StreamLogs(StreamLogsRequest(run_id=self.run_id, after_timestamp=0.0)):
-                *lines, rest = (rest + part.log_output).split("\n")
-                yield from lines
-        if rest:
-            yield rest
+        try:
+            with _control(self.superlink) as control:
+                for part in control.StreamLogs(StreamLogsRequest(run_id=self.run_id, after_timestamp=0.0)):
+                    *whole, rest = (rest + _COLOUR.sub("", part.log_output)).split("\n")
+                    for line in whole:
+                        lines.put(line)
+        except OffbeatError as error:
+            lines.put(error)
+        lines.put(rest)
+        lines.put(None)
 
     def stop(self) -> None:
         with _control(self.superlink) as control:
             control.StopRun(StopRunRequest(run_id=self.run_id))
 
     def ended(self) -> bool:
-        """Whether it has ended well; if it failed or was stopped, that is an error in one sentence."""
+        """Whether it has ended well; that it failed or was stopped is an error in one sentence."""
         with _control(self.superlink) as control:
             answer = control.ListRuns(ListRunsRequest(run_id=self.run_id))
         status = run_from_proto(answer.run_dict[self.run_id]).status
         if status.status != Status.FINISHED:
             return False
+        if status.sub_status == SubStatus.STOPPED:
+            raise RunFailed(f"run {self.run_id} was stopped")
         if status.sub_status != SubStatus.COMPLETED:
-            raise RunFailed(f"the run {status.sub_status}: {' '.join(status.details.split()) or 'no reason was given'}")
+            reason = " ".join(status.details.removeprefix("ServerApp failed with exception: ").split())
+            raise RunFailed(f"the run failed: {reason or 'Flower gives no reason'}")
         return True
 
 
@@ -124,4 +158,9 @@ def _control(superlink: SuperLink) -> Iterator[ControlHttpClient]:
         finally:
             control.close()
     except click.ClickException as error:
+        if error.message == SUPERLINK_UNAVAILABLE_MESSAGE:
+            raise RunFailed(
+                f"no SuperLink answers at {superlink.address} {'without' if superlink.insecure else 'with'} TLS "
+                "(--insecure, or --root-certificates for TLS): is it running?"
+            ) from None
         raise RunFailed(f"SuperLink at {superlink.address}: {' '.join(error.message.split())}") from None

@@ -146,6 +146,7 @@ class RunDirectory:
         assert self._metrics is not None and self._timeline is not None
         if row is not None:
             self._metrics.write(json.dumps(row))
+            self._metrics.flush()
         for span in spans:
             self._timeline.write(span)
 

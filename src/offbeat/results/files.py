@@ -49,6 +49,10 @@ class Log:
     def write(self, line: str) -> None:
         self._file.write(line.encode() + b"\n")
 
+    def flush(self) -> None:
+        """Let other processes read what was written."""
+        self._file.flush()
+
     @property
     def position(self) -> int:
         """The length of what was written, after making sure that it is on disk."""

@@ -1,0 +1,182 @@
+"""Commands that run experiments on real processes: local-cluster, deploy, make-certificates."""
+
+import json
+import os
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from offbeat.cli.base import Changes, ExperimentFile, Out, Overwrite, Resume, console, load, present, run_name
+from offbeat.cli.progress import bars, messages, note
+from offbeat.core.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from offbeat.config import Experiment
+
+
+def local_cluster(
+    file: ExperimentFile,
+    nodes: Annotated[int, typer.Option(min=1, help="SuperNodes to start; each is one device.")] = 4,
+    changes: Changes = None,
+    out: Out = None,
+    overwrite: Overwrite = False,
+    resume: Resume = False,
+    logs: Annotated[
+        Path | None, typer.Option(help="Keep the logs of all processes here (default: only if the run fails).")
+    ] = None,
+) -> None:
+    """Run an experiment for real on this machine: a Flower SuperLink and some SuperNodes on loopback.
+
+    Starts the processes on free ports, runs the experiment on the wall clock and ends all of them again, also on
+    Ctrl-C; `--resume` then goes on from the last checkpoint. There are as many devices as nodes, unless
+    `--set data.devices=...` says otherwise; with `--set deployment.paced=true` they take as long as `[fleet]` says.
+
+    A message to a node and back takes some seconds, because Flower starts a process for each.
+    """
+    from offbeat.driving import Interrupted
+    from offbeat.results.directory import RunDirectory, read_finished
+
+    given = any(change.partition("=")[0].strip() == "data.devices" for change in changes or ())
+    experiment = load(file, [*(changes or ()), *([] if given else [f"data.devices={nodes}"])])
+    _check_nodes(experiment, nodes)
+    root = (out or Path("runs") / f"{run_name(file, experiment)}-cluster").absolute()
+    directory = RunDirectory(root, experiment.table(), overwrite=overwrite, resume=resume)
+    if directory.finished() is None:
+        try:
+            with TemporaryDirectory(prefix="offbeat-app-") as folder:
+                _bundle(Path(folder), experiment, root, resume=resume, overwrite=overwrite)
+                _run_on_cluster(Path(folder), experiment, nodes, root, logs)
+        except KeyboardInterrupt:
+            kept = f"everything up to the last checkpoint is in {root}: go on with --resume"
+            raise Interrupted(f"interrupted; {kept if root.exists() else 'the run had not begun'}") from None
+    finished = read_finished(root)
+    present(experiment, finished.rows, finished.summary, root)
+
+
+def deploy(
+    file: ExperimentFile,
+    superlink: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where the SuperLink listens.")],
+    insecure: Annotated[bool, typer.Option("--insecure", help="Without TLS.")] = False,
+    root_certificates: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Who vouches for the SuperLink (default: the system's).")
+    ] = None,
+    changes: Changes = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Directory for the results on the SuperLink's machine. Never overwritten unasked."),
+    ] = None,
+    overwrite: Overwrite = False,
+    resume: Resume = False,
+) -> None:
+    """Run an experiment on a Flower SuperLink that is already there, with the SuperNodes that are connected to it.
+
+    Makes a Flower app from the experiment and the modules that it names, hands it to the SuperLink, and shows its log
+    until it ends. Ctrl-C stops the run; `--resume` then goes on from the last checkpoint.
+
+    All machines need the same version of offbeat, with Flower: `pip install 'offbeat[flower]'`. Results go to a
+    directory on the SuperLink's machine; a relative one starts where the SuperLink was started.
+    """
+    from offbeat.deployment.launch import SuperLink, submit
+    from offbeat.driving import Interrupted
+    from offbeat.results.directory import RunDirectory, read_finished
+
+    link = SuperLink(address=superlink, insecure=insecure, root_certificates=root_certificates)
+    experiment = load(file, changes)
+    root = out or Path("runs") / f"{run_name(file, experiment)}-deployed"
+    if link.local:
+        root = root.absolute()
+        RunDirectory(root, experiment.table(), overwrite=overwrite, resume=resume)
+    with TemporaryDirectory(prefix="offbeat-app-") as folder:
+        _bundle(Path(folder), experiment, root, resume=resume, overwrite=overwrite)
+        run = submit(Path(folder), link)
+    messages.print(f"Run {run.run_id} on the SuperLink at {link.address}; Ctrl-C stops it")
+    try:
+        for line in run.follow():
+            if line:
+                console.print(line, markup=False, highlight=False, soft_wrap=True)
+    except KeyboardInterrupt:
+        run.stop()
+        raise Interrupted(f"run {run.run_id} was stopped: go on with --resume") from None
+    if link.local and (root / "summary.json").is_file():
+        finished = read_finished(root)
+        present(experiment, finished.rows, finished.summary, root)
+    else:
+        console.print(f"Results in {root} on the machine of the SuperLink")
+
+
+def make_certificates(
+    directory: Annotated[Path, typer.Argument(help="A new directory for them.")],
+    nodes: Annotated[int, typer.Option(min=0, help="SuperNodes that get a key.")] = 4,
+) -> None:
+    """Make throw-away certificates and keys for a SuperLink and SuperNodes on loopback, to try out a secured set-up.
+
+    Writes an authority (`ca.pem`), the SuperLink's certificate for localhost and 127.0.0.1 (`superlink.pem`,
+    `superlink.key`), and for each node a private key (`node-0`) and the public key to register it with (`node-0.pub`).
+    They are valid for 30 days and not for production.
+    """
+    from offbeat.deployment.certificates import make_credentials
+
+    make_credentials(directory, nodes)
+    console.print(f"Certificates in {directory}: ca.pem, superlink.pem, superlink.key and keys for {nodes} nodes")
+
+
+class Tail:
+    """The rows that another process adds to a file of metrics, from now on."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._position = path.stat().st_size if path.exists() else 0
+
+    def new(self) -> list[dict[str, float]]:
+        """What has come since the last call; a line that is still being written comes later."""
+        if not self._path.exists():
+            return []
+        with self._path.open("rb") as file:
+            if os.fstat(file.fileno()).st_size < self._position:  # begun anew, or cut back to a checkpoint
+                self._position = 0
+            file.seek(self._position)
+            whole, newline, _ = file.read().rpartition(b"\n")
+        self._position += len(whole) + len(newline)
+        return [json.loads(line) for line in whole.splitlines()]
+
+
+def _run_on_cluster(app: Path, experiment: "Experiment", nodes: int, root: Path, logs: Path | None) -> None:
+    from offbeat.deployment.cluster import Cluster
+    from offbeat.deployment.launch import RunFailed, submit
+
+    rows, stop = Tail(root / "metrics.jsonl"), experiment.stop.build()
+    with bars() as shown:
+        bar = shown.add_task(experiment.algorithm.name, total=None, note=f"starting {nodes} nodes")
+        with Cluster(nodes, logs=logs) as cluster, (cluster.logs / "run.log").open("w", encoding="utf-8") as log:
+            run = submit(app, cluster.address)
+            shown.update(bar, note="waiting for the devices")
+            try:
+                for line in run.follow():
+                    if line is not None:
+                        log.write(line + "\n")
+                    for row in rows.new():
+                        done = stop.progress(time=row["time"], versions=row["version"], updates=row["updates_used"])
+                        shown.update(bar, total=1.0, completed=done, note=note(row))
+            except RunFailed as error:
+                raise RunFailed(f"{error} (logs: {cluster.logs})") from None
+
+
+def _check_nodes(experiment: "Experiment", nodes: int) -> None:
+    devices = experiment.data.devices
+    needed = experiment.table().get("deployment", {}).get("start_with", devices)
+    if nodes > devices:
+        raise InvalidInput(f"--nodes {nodes}: data.devices = {devices}, so more than {devices} nodes have no data")
+    if nodes < needed:
+        raise InvalidInput(
+            f"--nodes {nodes}: the run would wait for {needed} devices; set data.devices or deployment.start_with lower"
+        )
+
+
+def _bundle(folder: Path, experiment: "Experiment", root: Path, *, resume: bool, overwrite: bool) -> None:
+    from offbeat.deployment.bundle import write_bundle
+
+    left = write_bundle(folder, experiment, out=str(root), resume=resume, overwrite=overwrite)
+    if left:
+        messages.print(f"Not sent to the nodes, because Flower takes only Python and plain text: {', '.join(left)}")

@@ -247,6 +247,8 @@ class DeploymentTable(Settings):
     leg_seconds: Positive = 30.0
     """How often a device in training checks whether it was told to stop, under an algorithm that tells so. Every such
     message costs Flower some seconds."""
+    rest_seconds: Positive = 5.0
+    """A device that failed gets its next order after a rest, which doubles with every failure in a row."""
     norm_bound: Positive | None = None
     """Refuse an update that moved the model by more than this (Euclidean norm)."""
     paced: bool = False

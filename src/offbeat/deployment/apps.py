@@ -173,6 +173,7 @@ def serve(
         log=say,
         answer_seconds=settings.answer_seconds,
         leg_seconds=settings.leg_seconds,
+        rest_seconds=settings.rest_seconds,
         norm_bound=settings.norm_bound,
         **clock,
     )

@@ -35,8 +35,8 @@ from offbeat.deployment.wire import unpack, vector
 from offbeat.device.work import Evaluation
 from offbeat.records import Row, Schedule, Span, Stop, row_of
 
-REST_SECONDS, LONGEST_REST = 5.0, 300.0
-"""A device that failed gets its next order after a rest, which doubles with every failure in a row."""
+LONGEST_REST = 64
+"""In units of the first rest of a device that failed; the rest doubles with every failure in a row."""
 
 
 class Record(Protocol):
@@ -65,6 +65,7 @@ class Deployment:
         log: Callable[[str], None],
         answer_seconds: float = 600.0,
         leg_seconds: float = 30.0,
+        rest_seconds: float = 5.0,
         norm_bound: float | None = None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
@@ -83,6 +84,7 @@ class Deployment:
         self._log = log
         self._answer_seconds = answer_seconds
         self._leg_seconds = leg_seconds if session.policy.notifies else None
+        self._rest_seconds = rest_seconds
         self._norm_bound = norm_bound
         self._clock = clock
         self._sleep = sleep
@@ -339,7 +341,7 @@ class Deployment:
         self.accounts.lost(errand, self.now)
         failures = self._failures[sent.device] = self._failures.get(sent.device, 0) + 1
         if sent.device in self._roster.node_of:
-            self._rest[sent.device] = self.now + min(REST_SECONDS * 2 ** (failures - 1), LONGEST_REST)
+            self._rest[sent.device] = self.now + self._rest_seconds * min(2 ** (failures - 1), LONGEST_REST)
         self._todo.append(Lost(device=sent.device, ticket=sent.ticket, reason=why))
 
     # Nodes --------------------------------------------------------------------------------------------------------

@@ -147,7 +147,6 @@ class RunDirectory:
         if row is not None:
             self._metrics.write(json.dumps(row))
             self._metrics.flush()
-            self._metrics.flush()
         for span in spans:
             self._timeline.write(span)
 

@@ -53,10 +53,6 @@ class Log:
         """Let other processes read what was written."""
         self._file.flush()
 
-    def flush(self) -> None:
-        """Let others see it."""
-        self._file.flush()
-
     @property
     def position(self) -> int:
         """The length of what was written, after making sure that it is on disk."""

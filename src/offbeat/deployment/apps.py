@@ -158,7 +158,7 @@ def serve(
         forecast=roster.guess_the_rest(),
         horizon=stop.time,
     )
-    trainer = TorchTrainer(stage.network, *stage.test, _Everything(len(np.asarray(stage.test[1]))), experiment.seed)
+    trainer = TorchTrainer(stage.network, *stage.test, Everything(len(np.asarray(stage.test[1]))), experiment.seed)
     out.mkdir(parents=True, exist_ok=True)
     path = out / "record.jsonl"
     deployment = Deployment(
@@ -194,7 +194,7 @@ def client_app(*, model: Callable[[], nn.Module], data: Callable[[Context], Arra
 
     def prepare(context: Context) -> tuple[TorchTrainer, Pace | None]:
         x, y = data(context)
-        return TorchTrainer(model(), x, y, _Everything(len(np.asarray(y))), seed=0), None
+        return TorchTrainer(model(), x, y, Everything(len(np.asarray(y))), seed=0), None
 
     return _client(prepare)
 
@@ -248,7 +248,7 @@ def _answer(device: Device, talk: ToDevice, message: Message) -> Reply:
 
 
 @dataclass(frozen=True)
-class _Everything:
+class Everything:
     """A partition that gives any device everything there is: a real one has only its own data."""
 
     count: int

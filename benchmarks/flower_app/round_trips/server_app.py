@@ -44,6 +44,11 @@ def main(grid: Grid, context: Context) -> None:
         (out / "results.json").write_text(json.dumps(results))
 
 
+def settle(grid: Grid) -> None:
+    """Wait until no node has anything left to do: a run ends with orders in flight."""
+    list(grid.send_and_receive([Message(pack(HELLO), node, MESSAGE_TYPE) for node in grid.get_node_ids()]))
+
+
 def trip_flower(grid: Grid) -> float:
     """Seconds of a small message to a node and back, as Flower's strategies send it."""
     node, began = min(grid.get_node_ids()), time.monotonic()
@@ -80,5 +85,6 @@ def rate(grid: Grid, nodes: int, rounds: int, out: Path, **algorithm: Any) -> fl
         }
     )
     serve(grid, experiment, Stage(network=model(), test=test_data()), out)
+    settle(grid)
     summary = json.loads((out / "summary.json").read_text())
     return 60.0 * float(summary["updates_used"]) / float(summary["time"])

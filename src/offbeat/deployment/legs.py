@@ -37,6 +37,7 @@ class Held(Struct, kw_only=True):
     device: int
     ticket: int
     base: int
+    seed: int
     leg: int
     leg_seconds: float | None
     run: LocalRun
@@ -126,6 +127,7 @@ class Device:
             device=order.device,
             ticket=order.ticket,
             base=order.base,
+            seed=order.seed,
             leg=1,
             leg_seconds=order.leg_seconds,
             run=LocalRun(order=order.order),
@@ -158,6 +160,7 @@ class Device:
             there = "nothing" if held is None else f"ticket {held.ticket}, leg {held.leg}"
             raise DeviceFault(f"out of step: asked for ticket {message.ticket}, leg {message.leg}, having {there}")
         held.leg += 1
+        self.trainer.batches.seed = held.seed
         return held
 
     def elements(self, order: Order) -> int:

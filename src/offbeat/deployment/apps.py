@@ -7,6 +7,7 @@ config's `experiment`, and run config keys with a dot (`algorithm.name`, `stop.v
 
 import json
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -161,6 +162,7 @@ def serve(
     trainer = TorchTrainer(stage.network, *stage.test, Everything(len(np.asarray(stage.test[1]))), experiment.seed)
     out.mkdir(parents=True, exist_ok=True)
     path = out / "record.jsonl"
+    record = Log(path, path.stat().st_size if path.is_file() else 0)
     deployment = Deployment(
         session,
         mail,
@@ -169,7 +171,7 @@ def serve(
         seed=experiment.seed,
         stop=stop,
         schedule=experiment.evaluation.build(stop),
-        record=Log(path, path.stat().st_size if path.is_file() else 0),
+        record=record,
         log=say,
         answer_seconds=settings.answer_seconds,
         leg_seconds=settings.leg_seconds,
@@ -182,7 +184,8 @@ def serve(
         if row is not None:
             replace_file(out / "devices.csv", deployment.accounts.csv().encode())
 
-    result = drive(deployment, experiment, directory, watch=watch)
+    with closing(record):
+        result = drive(deployment, experiment, directory, watch=watch)
     say(f"ended by {result.summary['stopped_by']}, accuracy {result.summary['final_accuracy']:.4f}; results in {out}")
 
 

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 import numpy as np
 from flwr.app import RecordDict
+from msgspec import structs
 
 from offbeat.algorithms import device_rule
 from offbeat.core.coverage import bytes_down, coverage, submodel
@@ -149,8 +150,10 @@ class Deployment:
                 "run",
                 samples=self._roster.samples.tolist(),
                 present=sorted(self._roster.node_of),
+                own_data=not self._roster.known,
                 speeds=None if known is None else known.speeds.tolist(),
                 communication=None if known is None else known.communication.tolist(),
+                random_layers=None if known is None else known.random_layers,
             )
             self._todo.append(Started())
             return
@@ -223,9 +226,9 @@ class Deployment:
                 self.accounts.delivered(errand, update.bytes(self.session.layout), self.now)
                 self._settled[errand.device] = ticket
                 self._failures.pop(errand.device, None)
-                details |= {"slices": update.progress.slices, "remembered": errand.remembered}
+                details |= structs.asdict(update.progress) | {"remembered": errand.remembered}
             case FreshRequested(ticket=ticket, progress=progress):
-                details |= {"slices": progress.slices, "remembered": self._errands[ticket].remembered}
+                details |= structs.asdict(progress) | {"remembered": self._errands[ticket].remembered}
         self._write(type(event).__name__, **details)
 
     # Messages -----------------------------------------------------------------------------------------------------

@@ -115,7 +115,8 @@ class Replay:
         """What each device remembers after the last ticket that it delivered, and the ticket."""
 
     def __iter__(self) -> Iterator[Line]:
-        for self._number, line in enumerate(self._lines, 1):
+        for number, line in enumerate(self._lines, 1):
+            self._number = number
             if line.what in EVENTS:
                 self._handle(line)
             elif line.what in CONSEQUENCES:

@@ -184,5 +184,6 @@ class DeviceRule:
         return {}
 
     def admits(self, extras: Mapping[str, Plain], order: Order) -> bool:
-        """Whether an upload may say this. In a deployment it comes from a stranger, and the policy will rely on it."""
-        return not extras
+        """Whether an upload may say this. In a deployment it comes from a stranger, and the policy will rely on it: a
+        rule with extras of its own should check them."""
+        return not extras or type(self).extras is not DeviceRule.extras

@@ -1,6 +1,7 @@
 """The commands for real runs: what they refuse before any process is started, and how they read a growing log."""
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,37 @@ def test_without_flower_the_commands_say_how_to_install_it(
     with pytest.raises(SystemExit):
         cli.main()
     assert "pip install 'offbeat[flower]'" in capsys.readouterr().err
+
+
+class Endless:
+    """A run at which the user loses patience."""
+
+    run_id = 7
+    stopped = False
+
+    def follow(self) -> Iterator[str | None]:
+        yield "offbeat: version 1"
+        raise KeyboardInterrupt
+
+    def stop(self) -> None:
+        self.stopped = True
+
+
+def test_ctrl_c_stops_a_deployed_run_and_says_how_to_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = Endless()
+    monkeypatch.setattr("offbeat.deployment.launch.submit", lambda *_: run)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "e.toml").write_text(EXPERIMENT)
+    monkeypatch.setattr(sys, "argv", ["offbeat", "deploy", "e.toml", "--superlink", "127.0.0.1:1", "--insecure"])
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    said = capsys.readouterr()
+    assert end.value.code == 130
+    assert run.stopped
+    assert "offbeat: version 1" in said.out
+    assert "run 7 was stopped: go on with --resume" in " ".join(said.err.split())
 
 
 def test_the_tail_of_a_log_comes_once_and_in_whole_lines(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """A SuperLink and SuperNodes on loopback: they run an app, only those run it who may, and all are gone afterwards."""
 
 import socket
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,11 +14,15 @@ from offbeat.deployment.launch import RunFailed, SuperLink, submit
 pytestmark = pytest.mark.processes
 
 App = Callable[..., Path]
+RUN_SECONDS = 180.0
 
 
 def answers(app: Path, superlink: SuperLink) -> list[str]:
     """Who answered, by the log of a run."""
-    lines = [line for line in submit(app, superlink).follow() if line]
+    lines, deadline = [], time.monotonic() + RUN_SECONDS
+    for line in submit(app, superlink).follow():
+        assert time.monotonic() < deadline, "the run did not end"
+        lines.append(line or "")
     return sorted(line.split()[-1] for line in lines if line.startswith("answer from"))
 
 

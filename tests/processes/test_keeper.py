@@ -31,11 +31,17 @@ def start(tmp_path: Path, seconds: float) -> tuple[subprocess.Popen[bytes], list
     ready = tmp_path / "ready"
     command = [sys.executable, "-I", keeper.__file__, sys.executable, "-c", FAMILY, str(ready), str(seconds)]
     process = subprocess.Popen(command, stdin=subprocess.PIPE)
-    while not ready.exists():
-        time.sleep(0.02)
+    wait_for(ready)
     family = psutil.Process(process.pid).children(recursive=True)
     assert len(family) == 4
     return process, family
+
+
+def wait_for(path: Path) -> None:
+    deadline = time.monotonic() + 30.0
+    while not path.exists():
+        assert time.monotonic() < deadline, f"{path} did not come"
+        time.sleep(0.02)
 
 
 def gone(family: list[psutil.Process]) -> bool:
@@ -55,8 +61,7 @@ def test_all_are_killed_when_the_caller_is_killed(tmp_path: Path) -> None:
     command = [sys.executable, "-I", keeper.__file__, sys.executable, "-c", FAMILY, str(ready), "600"]
     script = f"import subprocess; subprocess.Popen({command!r}, stdin=subprocess.PIPE).wait()"
     caller = subprocess.Popen([sys.executable, "-c", script])
-    while not ready.exists():
-        time.sleep(0.02)
+    wait_for(ready)
     family = psutil.Process(caller.pid).children(recursive=True)
     assert len(family) == 5
     caller.kill()

@@ -202,7 +202,7 @@ def client_app(*, model: Callable[[], nn.Module], data: Callable[[Context], Arra
     return _client(prepare)
 
 
-def experiment_client_app() -> ClientApp:
+def experiment_client_app(**clock: Any) -> ClientApp:
     """The ClientApp of an experiment that travels in the run config."""
 
     def prepare(context: Context) -> tuple[TorchTrainer, Pace | None]:
@@ -213,10 +213,10 @@ def experiment_client_app() -> ClientApp:
             pace = parts.fleet().speeds.slice_seconds
         return TorchTrainer(parts.network, data.train_x, data.train_y, parts.partition, experiment.seed), pace
 
-    return _client(prepare)
+    return _client(prepare, **clock)
 
 
-def _client(prepare: Callable[[Context], tuple[TorchTrainer, Pace | None]]) -> ClientApp:
+def _client(prepare: Callable[[Context], tuple[TorchTrainer, Pace | None]], **clock: Any) -> ClientApp:
     app = ClientApp()
 
     @app.train(MESSAGE_TYPE.partition(".")[2])
@@ -226,7 +226,7 @@ def _client(prepare: Callable[[Context], tuple[TorchTrainer, Pace | None]]) -> C
             trainer, pace = prepare(context)
             number = context.node_config.get("partition-id")
             desk = kept(context.state, RECORDS, Desk())
-            device = Device(trainer, desk, number=None if number is None else int(number), pace=pace)
+            device = Device(trainer, desk, number=None if number is None else int(number), pace=pace, **clock)
             reply, parameters = _answer(device, talk, message)
             keep(context.state, desk)
         except OffbeatError as error:

@@ -242,7 +242,7 @@ class Replay:
             ticket=line.ticket,
             base=flight.base,
             base_parameters=session.kept(flight.base),
-            samples=session.samples(line.device),
+            samples=session.samples(flight.device),
             progress=line.progress,
             outcome=outcome,
             mask=coverage(run.order, line.slices, session.layout),

@@ -2,15 +2,17 @@
 
 import csv
 import json
+from collections.abc import Iterable
 from pathlib import Path
 
+import httpx
 import numpy as np
 import pytest
-from flwr.app import Context, RecordDict
+from flwr.app import Context, Message, RecordDict
 from loopback import LoopbackGrid
 from torch import nn
 
-from offbeat.core.errors import InvalidInput
+from offbeat.core.errors import Disconnected, InvalidInput
 from offbeat.core.streams import stream
 from offbeat.deployment import client_app, server_app
 from offbeat.deployment.apps import Arrays, experiment_of
@@ -86,3 +88,26 @@ def test_a_mistake_is_said_in_the_log(capsys: pytest.CaptureFixture[str]) -> Non
     with pytest.raises(InvalidInput):
         app(grid_of(), context_of({"algorithm.cohort": 9}))  # type: ignore[arg-type]
     assert "algorithm.cohort = 9: there are only 3 devices" in capsys.readouterr().out
+
+
+def test_a_run_that_the_superlink_stops_leaves_a_checkpoint(tmp_path: Path) -> None:
+    """As after `flwr stop`: Flower refuses the ServerApp's next call."""
+
+    class Stopped(LoopbackGrid):
+        def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+            if self.messages > 6:  # three greetings, and the orders of the first round and some of the second
+                raise httpx.HTTPStatusError(
+                    "401", request=httpx.Request("POST", "http://x"), response=httpx.Response(401)
+                )
+            return super().pull_messages(message_ids)
+
+    def grid(kind: type[LoopbackGrid]) -> LoopbackGrid:
+        return kind(dict.fromkeys((100, 101, 102), 0.0), {}, app=client_app(model=network, data=own_data))
+
+    app = server_app(TABLES, model=network, test_data=lambda: samples(200, "test"), out=tmp_path)
+    with pytest.raises(Disconnected, match="has stopped the run"):
+        app(grid(Stopped), context_of({}))  # type: ignore[arg-type]
+    assert (tmp_path / "checkpoint" / "latest.safetensors").is_file()
+    app(grid(LoopbackGrid), context_of({"resume": True}))  # type: ignore[arg-type]
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert summary["versions"] == 3 and summary["updates_used"] == 6 and summary["updates_lost"] == 2

@@ -158,14 +158,17 @@ class Deployment:
             self._todo.append(Started())
             return
         self._write("resumed")
-        for ticket, flight in self.session.in_flight.items():
+        joined = self._roster.node_of
+        for device in range(self.session.devices):
+            if device in joined and self.session.is_away(device):
+                self._todo.append(Ready(device=device))
+            elif device not in joined and self.session.is_idle(device):
+                self._todo.append(Left(device=device))
+        for ticket, flight in self.session.in_flight.items():  # last: policies begin anew when nothing is in flight
             self.accounts.figures[flight.device].lost += 1
             self._todo.append(Lost(device=flight.device, ticket=ticket, reason="the server was restarted"))
-        for device in range(self.session.devices):
-            if device in self._roster.node_of:
-                self._rest[device] = self.now
-            elif self.session.is_idle(device):
-                self._todo.append(Left(device=device))
+            if flight.device in joined:
+                self._todo.append(Ready(device=flight.device))
 
     def _turn(self) -> bool:
         """Deal with the next thing that has happened, if anything has. Devices come before timers."""

@@ -19,7 +19,7 @@ from offbeat.algorithms import device_rule
 from offbeat.core.effects import Assignment
 from offbeat.core.messages import Order, Outcome
 from offbeat.core.parameters import Vector
-from offbeat.core.policy import Fresh, Memory, Remembered
+from offbeat.core.policy import DeviceRule, Fresh, Memory, Remembered
 from offbeat.device.work import Job, Work
 from offbeat.simulation.executors import Executor
 
@@ -34,6 +34,7 @@ class Trajectory(Struct, kw_only=True, eq=False, gc=False):
     device: int
     ticket: int
     order: Order
+    rule: DeviceRule
     base: int
     anchor: Vector
     plan: list[int | Fresh] = []
@@ -44,8 +45,8 @@ class Trajectory(Struct, kw_only=True, eq=False, gc=False):
     due: float = 0.0
     remembered: Remembered
     """What the device remembered when the run began."""
-    memory: Memory
-    """The same with what the run has added so far."""
+    memory: Remembered
+    """The same with what the run has added so far; a copy as soon as that is anything."""
     outcome: Outcome | None = None
 
 
@@ -64,8 +65,8 @@ class LazyTraining:
 
     def __init__(self, executor: Executor, vector_bytes: int) -> None:
         self.executor = executor
-        self.memories: dict[int, Memory] = {}
-        self._trajectories: dict[int, Trajectory] = {}
+        self.memories: dict[int, Remembered] = {}
+        self.trajectories: dict[int, Trajectory] = {}
         self._unperformed: dict[int, Trajectory] = {}
         self._by_due: list[tuple[float, int]] = []
         """A heap of those, by when they are due; may hold entries that no longer count."""
@@ -80,30 +81,27 @@ class LazyTraining:
             for earlier in [each for each in self._remembering.values() if each.device == device]:
                 self.finish(earlier)
         remembered = self.memories.get(device, NOTHING)
-        self._trajectories[ticket] = Trajectory(
+        self.trajectories[ticket] = Trajectory(
             device=device,
             ticket=ticket,
             order=assignment.order,
+            rule=device_rule(assignment.order.rule),
             base=assignment.base,
             anchor=assignment.parameters,
             work=Work(parameters=assignment.parameters),
             remembered=remembered,
-            memory=_copied(remembered) if remembered else {},
+            memory=remembered,
         )
-
-    def remembered(self, ticket: int) -> Remembered:
-        """What the device remembered when it began to work on this ticket."""
-        return self._trajectories[ticket].remembered
 
     def train(self, ticket: int, until: int, due: float) -> None:
         """The run trains up to this slice, which it will have done at `due`."""
-        trajectory = self._trajectories[ticket]
+        trajectory = self.trajectories[ticket]
         trajectory.plan.append(until)
         self._await(trajectory, due)
 
     def merge(self, ticket: int, fresh: Fresh) -> None:
         """The run takes in a newer model."""
-        trajectory = self._trajectories[ticket]
+        trajectory = self.trajectories[ticket]
         trajectory.plan.append(fresh)
         self._await(trajectory, trajectory.due)
 
@@ -115,7 +113,7 @@ class LazyTraining:
 
     def shorten(self, ticket: int, until: int, due: float) -> None:
         """The training ends at this slice after all. What was computed beyond it is computed again without."""
-        trajectory = self._trajectories[ticket]
+        trajectory = self.trajectories[ticket]
         plan, cut = trajectory.plan, False
         while plan and not isinstance(last := plan[-1], Fresh) and last > until:
             plan.pop()
@@ -123,7 +121,7 @@ class LazyTraining:
         if trajectory.performed > len(plan):
             trajectory.performed = trajectory.trained = 0
             trajectory.work = Work(parameters=trajectory.anchor)
-            trajectory.memory = _copied(trajectory.remembered)
+            trajectory.memory = trajectory.remembered
         if cut and until > max((item for item in plan if isinstance(item, int)), default=0):
             plan.append(until)
         if trajectory.performed == len(plan):
@@ -133,12 +131,12 @@ class LazyTraining:
 
     def hold(self, ticket: int) -> None:
         """Nobody is expected to read this run, because its device vanishes: do not compute it ahead."""
-        self._trajectories[ticket].due = inf
+        self.trajectories[ticket].due = inf
         self._unperformed.pop(ticket, None)
 
     def drop(self, ticket: int) -> None:
         """The device vanished with this run."""
-        del self._trajectories[ticket]
+        del self.trajectories[ticket]
         self._unperformed.pop(ticket, None)
 
     def keep(self, ticket: int) -> None:
@@ -148,8 +146,8 @@ class LazyTraining:
 
     def deliver(self, ticket: int) -> Deferred:
         """The run is over; whoever reads the outcome makes it."""
-        trajectory = self._trajectories.pop(ticket)
-        if device_rule(trajectory.order.rule).remembers:
+        trajectory = self.trajectories.pop(ticket)
+        if trajectory.rule.remembers:
             self._remembering[ticket] = trajectory
         return Deferred(self, trajectory)
 
@@ -164,8 +162,8 @@ class LazyTraining:
         """Carry out this plan, and others with it."""
         while trajectory.performed < len(trajectory.plan):
             self._perform(self._batch(trajectory))
-        work, rule = trajectory.work, device_rule(trajectory.order.rule)
-        extras = rule.extras(trajectory.order, trajectory.remembered, trajectory.memory)
+        work = trajectory.work
+        extras = trajectory.rule.extras(trajectory.order, trajectory.remembered, trajectory.memory)
         trajectory.outcome = Outcome(parameters=work.parameters, loss=work.loss, extras=extras)
         if self._remembering.pop(trajectory.ticket, None) is not None:
             self.memories[trajectory.device] = trajectory.memory
@@ -217,10 +215,9 @@ class LazyTraining:
                 parameters, trajectory.device, trajectory.ticket, trajectory.performed, trajectory.order.batch_size
             )
 
-        work = trajectory.work
-        merged = device_rule(trajectory.order.rule).merge(
-            work.parameters, fresh, trajectory.base, trajectory.order, trajectory.memory, probe
-        )
+        work, memory = trajectory.work, _copied(trajectory.memory)
+        merged = trajectory.rule.merge(work.parameters, fresh, trajectory.base, trajectory.order, memory, probe)
+        trajectory.memory = memory
         trajectory.work = Work(
             parameters=merged, momentum=work.momentum, steps=work.steps, loss_sum=work.loss_sum, seen=work.seen
         )
@@ -234,9 +231,9 @@ class LazyTraining:
             self.finish(trajectory)
         plans = {
             ticket: [item if isinstance(item, int) else ("merge", item.version) for item in trajectory.plan]
-            for ticket, trajectory in self._trajectories.items()
+            for ticket, trajectory in self.trajectories.items()
         }
-        due = {ticket: trajectory.due for ticket, trajectory in self._trajectories.items()}
+        due = {ticket: trajectory.due for ticket, trajectory in self.trajectories.items()}
         return {"plans": plans, "due": due, "memories": self.memories}
 
     def restore(self, saved: Mapping[str, Any], assignments: Mapping[int, Assignment], kept: Any) -> None:
@@ -244,7 +241,7 @@ class LazyTraining:
         self.memories = saved["memories"]
         for ticket, plan in saved["plans"].items():
             self.begin(assignments[ticket])
-            trajectory, due = self._trajectories[ticket], saved["due"][ticket]
+            trajectory, due = self.trajectories[ticket], saved["due"][ticket]
             for item in plan:
                 is_slice = isinstance(item, int)
                 trajectory.plan.append(item if is_slice else Fresh(version=item[1], parameters=kept(item[1])))

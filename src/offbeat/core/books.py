@@ -21,11 +21,17 @@ class Flight(Struct, kw_only=True, eq=False, gc=False):
     base: int
     order: Order
     notified: bool = False
-    versions: list[int]
-    """The versions that this flight was given, its base first: they are kept until it ends."""
+    fresh: tuple[int, ...] = ()
+    """The newer versions that it was given on the way."""
+
+    @property
+    def versions(self) -> list[int]:
+        """All versions that this flight was given, its base first: they are kept until it ends."""
+        return [self.base, *self.fresh]
 
 
-class Counters(Struct, kw_only=True, eq=False):
+@dataclass(slots=True, kw_only=True, eq=False)
+class Counters:
     """What happened so far, for the metrics."""
 
     dispatched: int = 0
@@ -45,15 +51,10 @@ class Counters(Struct, kw_only=True, eq=False):
 
 @dataclass(slots=True)
 class Journal:
-    """The last lines of what happened; `record`, if set, is given every line as it is written."""
+    """The last lines of what happened; `record`, if set, is given every line as the session writes it."""
 
     lines: deque[tuple[Any, ...]] = field(default_factory=lambda: deque(maxlen=JOURNAL_LINES))
     record: Callable[[tuple[Any, ...]], None] | None = None
-
-    def write(self, line: tuple[Any, ...]) -> None:
-        self.lines.append(line)
-        if self.record is not None:
-            self.record(line)
 
     def story(self, device: int | None) -> str:
         """The last lines about a device (or about anything), for an error's reader."""

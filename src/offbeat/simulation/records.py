@@ -62,7 +62,7 @@ class Run(LocalRun, kw_only=True, eq=False, gc=False):
         return list(accumulate(self.seconds[self.first : self.progress.slices], initial=self.start))[1:]
 
 
-class Span(Struct, frozen=True, kw_only=True):
+class Span(Struct, frozen=True, kw_only=True, gc=False):
     """What became of an order, for the timeline."""
 
     device: int

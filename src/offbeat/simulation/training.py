@@ -7,8 +7,8 @@ and asynchronous algorithms keep all cores busy. A plan and its inputs determine
 no half-trained model.
 """
 
-import heapq
 from collections.abc import Mapping
+from heapq import heappop, heappush
 from math import inf
 from typing import Any
 
@@ -37,7 +37,7 @@ class Trajectory(Struct, kw_only=True, eq=False, gc=False):
     rule: DeviceRule
     base: int
     anchor: Vector
-    plan: list[int | Fresh] = []
+    plan: tuple[int | Fresh, ...] = ()
     performed: int = 0
     trained: int = 0
     """Slices that the work has."""
@@ -72,6 +72,8 @@ class LazyTraining:
         """A heap of those, by when they are due; may hold entries that no longer count."""
         self._remembering: dict[int, Trajectory] = {}
         """Delivered runs that nobody has read yet, of devices that remember."""
+        self._start: Work | None = None
+        """The work that the last run began with, which the next shares if it begins from the same version."""
         self._batch_size = max(1, min(executor.appetite, BATCH_BYTES // vector_bytes))
 
     def begin(self, assignment: Assignment) -> None:
@@ -81,6 +83,8 @@ class LazyTraining:
             for earlier in [each for each in self._remembering.values() if each.device == device]:
                 self.finish(earlier)
         remembered = self.memories.get(device, NOTHING)
+        if self._start is None or self._start.parameters is not assignment.parameters:
+            self._start = Work(parameters=assignment.parameters)
         self.trajectories[ticket] = Trajectory(
             device=device,
             ticket=ticket,
@@ -88,7 +92,7 @@ class LazyTraining:
             rule=device_rule(assignment.order.rule),
             base=assignment.base,
             anchor=assignment.parameters,
-            work=Work(parameters=assignment.parameters),
+            work=self._start,
             remembered=remembered,
             memory=remembered,
         )
@@ -96,34 +100,33 @@ class LazyTraining:
     def train(self, ticket: int, until: int, due: float) -> None:
         """The run trains up to this slice, which it will have done at `due`."""
         trajectory = self.trajectories[ticket]
-        trajectory.plan.append(until)
+        trajectory.plan += (until,)
         self._await(trajectory, due)
 
     def merge(self, ticket: int, fresh: Fresh) -> None:
         """The run takes in a newer model."""
         trajectory = self.trajectories[ticket]
-        trajectory.plan.append(fresh)
+        trajectory.plan += (fresh,)
         self._await(trajectory, trajectory.due)
 
     def _await(self, trajectory: Trajectory, due: float) -> None:
         trajectory.due = due
         self._unperformed[trajectory.ticket] = trajectory
         if self._batch_size > 1:
-            heapq.heappush(self._by_due, (due, trajectory.ticket))
+            heappush(self._by_due, (due, trajectory.ticket))
 
     def shorten(self, ticket: int, until: int, due: float) -> None:
         """The training ends at this slice after all. What was computed beyond it is computed again without."""
         trajectory = self.trajectories[ticket]
         plan, cut = trajectory.plan, False
         while plan and not isinstance(last := plan[-1], Fresh) and last > until:
-            plan.pop()
-            cut = True
+            plan, cut = plan[:-1], True
         if trajectory.performed > len(plan):
             trajectory.performed = trajectory.trained = 0
-            trajectory.work = Work(parameters=trajectory.anchor)
-            trajectory.memory = trajectory.remembered
+            trajectory.work, trajectory.memory = Work(parameters=trajectory.anchor), trajectory.remembered
         if cut and until > max((item for item in plan if isinstance(item, int)), default=0):
-            plan.append(until)
+            plan += (until,)
+        trajectory.plan = plan
         if trajectory.performed == len(plan):
             self._unperformed.pop(ticket, None)
         else:
@@ -165,7 +168,7 @@ class LazyTraining:
         work = trajectory.work
         extras = trajectory.rule.extras(trajectory.order, trajectory.remembered, trajectory.memory)
         trajectory.outcome = Outcome(parameters=work.parameters, loss=work.loss, extras=extras)
-        if self._remembering.pop(trajectory.ticket, None) is not None:
+        if trajectory.rule.remembers and self._remembering.pop(trajectory.ticket, None) is not None:
             self.memories[trajectory.device] = trajectory.memory
         return trajectory.outcome
 
@@ -173,7 +176,7 @@ class LazyTraining:
         """What to compute next: the wanted one, and as many others as the executor likes, those due first."""
         batch = {wanted.ticket: wanted}
         while len(batch) < self._batch_size and self._by_due:
-            due, ticket = heapq.heappop(self._by_due)
+            due, ticket = heappop(self._by_due)
             trajectory = self._unperformed.get(ticket)
             if trajectory is not None and trajectory.due == due:  # else it was done, or is due at another time by now
                 batch[ticket] = trajectory
@@ -183,6 +186,7 @@ class LazyTraining:
         """One stretch of each trajectory: the merges before it here, the training together in the executor."""
         at_work, jobs = [], []
         for trajectory in batch:
+            self._unperformed.pop(trajectory.ticket, None)
             for item in trajectory.plan[trajectory.performed :]:
                 if isinstance(item, int):
                     at_work.append(trajectory)
@@ -203,11 +207,8 @@ class LazyTraining:
             trajectory.work = work
             trajectory.trained = job.last
             trajectory.performed += 1
-        for trajectory in batch:
-            if trajectory.performed == len(trajectory.plan):
-                self._unperformed.pop(trajectory.ticket, None)
-            else:
-                heapq.heappush(self._by_due, (trajectory.due, trajectory.ticket))
+            if trajectory.performed < len(trajectory.plan):
+                self._await(trajectory, trajectory.due)
 
     def _merge(self, trajectory: Trajectory, fresh: Fresh) -> None:
         def probe(parameters: Vector) -> tuple[float, Vector]:
@@ -242,9 +243,9 @@ class LazyTraining:
         for ticket, plan in saved["plans"].items():
             self.begin(assignments[ticket])
             trajectory, due = self.trajectories[ticket], saved["due"][ticket]
-            for item in plan:
-                is_slice = isinstance(item, int)
-                trajectory.plan.append(item if is_slice else Fresh(version=item[1], parameters=kept(item[1])))
+            trajectory.plan = tuple(
+                item if isinstance(item, int) else Fresh(version=item[1], parameters=kept(item[1])) for item in plan
+            )
             if plan:
                 self._await(trajectory, due)
             if due == inf:

@@ -5,29 +5,24 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from msgspec import Struct
-
-from offbeat.core.messages import Order
+from offbeat.core.effects import Assignment
+from offbeat.core.parameters import Vector
 
 STORY_LINES = 6
 JOURNAL_LINES = 256
 
 
-class Flight(Struct, kw_only=True, eq=False, gc=False):
-    """An order at work."""
+class Flight(Assignment, frozen=True, kw_only=True, eq=False, gc=False):
+    """An order at work: the assignment, and what the device was told since. It keeps the versions that it refers to."""
 
-    device: int
-    ticket: int
-    base: int
-    order: Order
     notified: bool = False
-    fresh: tuple[int, ...] = ()
-    """The newer versions that it was given on the way."""
+    fresh: tuple[tuple[int, Vector], ...] = ()
+    """The newer versions that the device was given on the way, with their parameters."""
 
     @property
     def versions(self) -> list[int]:
-        """All versions that this flight was given, its base first: they are kept until it ends."""
-        return [self.base, *self.fresh]
+        """All versions that it was given, its base first."""
+        return [self.base, *(version for version, _ in self.fresh)]
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

@@ -1,9 +1,9 @@
 """What crosses between server and device: orders go out, updates come back. Plain data, complete when born.
 
 Records that are made for every single thing that happens, here and in `events`, `actions` and `effects`, are msgspec
-structs: frozen, slotted and keyword-only like dataclasses, and ten times cheaper to make. Plain data cannot be part of a
-cycle, so the garbage collector is not told about them (`gc=False`): with thousands of orders in flight it would look at
-them again and again.
+structs: frozen, slotted and keyword-only like dataclasses, and ten times cheaper to make. Plain data cannot be part of
+a cycle, so the garbage collector is not told about it (`gc=False`): with thousands of orders in flight it would look at
+the same records again and again.
 """
 
 from collections.abc import Callable, Mapping

@@ -13,12 +13,13 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
 from offbeat.core.actions import Action, Commit, Discard, Dispatch, Finish, SendFresh, SetTimer, StopSoon
 from offbeat.core.admission import check_update
 from offbeat.core.books import JOURNAL_LINES, Counters, Flight, Journal
 from offbeat.core.coverage import bytes_down
-from offbeat.core.effects import Assignment, Effect, FreshModel, Settled, StopNotice, TimerSet
+from offbeat.core.effects import Effect, FreshModel, Settled, StopNotice, TimerSet
 from offbeat.core.errors import DeviceFault, Diverged, OffbeatError, PolicyError
 from offbeat.core.events import Event, FreshRequested, Left, Lost, Ready, Started, TimerFired, Uploaded
 from offbeat.core.forecast import Forecast
@@ -81,8 +82,6 @@ class Session:
         """The order without changes at the version it was made for: most policies give that to every device."""
         self._started = False
         self._ticket_of: dict[int, int] = {}
-        self._kept: dict[int, Vector] = {}
-        self._references: dict[int, int] = {}
         self.state = policy.init(self)
 
     # What a policy sees -------------------------------------------------------------------------------------------
@@ -181,7 +180,7 @@ class Session:
                 device, ticket = event.device, event.ticket
                 self._states[device] = IDLE
                 self._idle.add(device)
-                self._land(ticket)
+                self._land(device, ticket)
                 self.received[ticket] = event.update.base
                 self.counters.received += 1
                 self.counters.bytes_up += event.update.bytes(self.layout)
@@ -192,7 +191,7 @@ class Session:
                 self._note("asked", device, ticket)
             case Lost(device=device, ticket=ticket):
                 self._states[device] = AWAY
-                self._land(ticket)
+                self._land(device, ticket)
                 self.counters.lost += 1
                 self._note("lost", device, ticket)
             case Ready(device=device):
@@ -220,14 +219,15 @@ class Session:
                 self._states[device] = self._next_state(device, action, PolicyError)
                 self._idle.remove(device)
                 self._tickets = ticket = self._tickets + 1
-                base, parameters = self.version, self.parameters
-                self.in_flight[ticket] = Flight(device=device, ticket=ticket, base=base, order=order)
+                flight = Flight(
+                    device=device, ticket=ticket, order=order, base=self.version, parameters=self.parameters
+                )
+                self.in_flight[ticket] = flight
                 self._ticket_of[device] = ticket
-                self._keep_version()
                 self.counters.dispatched += 1
                 self.counters.bytes_down += bytes_down(order, self.layout)
                 self._note("dispatched", device, ticket)
-                effects.append(Assignment(device=device, ticket=ticket, order=order, base=base, parameters=parameters))
+                effects.append(flight)
             case Commit(parameters=parameters, used=used):
                 self._commit(parameters, used)
                 effects += [Settled(ticket=ticket, used=True) for ticket in used]
@@ -247,7 +247,7 @@ class Session:
                 flight = self.in_flight[self._ticket_of[device]]
                 if flight.notified:
                     raise PolicyError(f"device {device} was already told to stop ({self.journal.story(device)})")
-                flight.notified = True
+                self.in_flight[flight.ticket] = replace(flight, notified=True)
                 self.counters.notices += 1
                 self._note("notified", device, flight.ticket)
                 effects.append(StopNotice(device=device, ticket=flight.ticket))
@@ -295,8 +295,8 @@ class Session:
     def _answer(self, flight: Flight, parameters: Vector | None) -> FreshModel:
         self._states[flight.device] = TRAINING
         if parameters is not None:
-            flight.fresh += (self.version,)
-            self._keep_version()
+            given = (*flight.fresh, (self.version, parameters))
+            self.in_flight[flight.ticket] = replace(flight, fresh=given)
             self.counters.answered += 1
             self.counters.bytes_down += self.layout.bytes
         self._note("answered" if parameters is not None else "nothing newer", flight.device, flight.ticket)
@@ -306,23 +306,23 @@ class Session:
 
     def kept(self, version: int) -> Vector:
         """The parameters of a version that something in flight refers to."""
-        return self._kept[version]
+        return self.models[version]
 
     @property
     def kept_versions(self) -> int:
-        return len(self._kept)
+        return len(self.models)
 
-    def _keep_version(self) -> None:
-        self._kept[self.version] = self.parameters
-        self._references[self.version] = self._references.get(self.version, 0) + 1
+    @property
+    def models(self) -> dict[int, Vector]:
+        """All of these. It is the flights that keep them: with the last one that refers to a version it is gone."""
+        found: dict[int, Vector] = {}
+        for flight in self.in_flight.values():
+            found[flight.base] = flight.parameters
+            found.update(flight.fresh)
+        return found
 
-    def _land(self, ticket: int) -> None:
-        flight, references = self.in_flight.pop(ticket), self._references
-        del self._ticket_of[flight.device]
-        for version in (flight.base, *flight.fresh):
-            references[version] -= 1
-            if not references[version]:
-                del references[version], self._kept[version]
+    def _land(self, device: int, ticket: int) -> None:
+        del self.in_flight[ticket], self._ticket_of[device]
 
     def _note(self, what: str, device: int | None = None, ticket: int | None = None) -> None:
         line = (self.now, what, device, ticket, self.version)
@@ -343,7 +343,6 @@ class Session:
             "random": self.random.bit_generator.state,
             "tickets": self._tickets,
             "started": self._started,
-            "kept": dict(self._kept),
             "journal": list(self.journal.lines),
         }
 
@@ -351,15 +350,17 @@ class Session:
         """Go on from a snapshot of a session with the same policy, devices and seed."""
         for name in self._SAVED:
             setattr(self, name, saved[name])
-        self.parameters = frozen(self.parameters)
-        self._kept = {version: frozen(parameters) for version, parameters in saved["kept"].items()}
-        if self.version in self._kept:
-            self.parameters = self._kept[self.version]
+        kept = {version: frozen(parameters) for version, parameters in self.models.items()}
+        self.parameters = kept[self.version] if self.version in kept else frozen(self.parameters)
+        self.in_flight = {
+            ticket: replace(
+                flight,
+                parameters=kept[flight.base],
+                fresh=tuple((version, kept[version]) for version, _ in flight.fresh),
+            )
+            for ticket, flight in self.in_flight.items()
+        }
         self._ticket_of = {flight.device: ticket for ticket, flight in self.in_flight.items()}
-        self._references = {}
-        for flight in self.in_flight.values():
-            for version in flight.versions:
-                self._references[version] = self._references.get(version, 0) + 1
         self._idle = IdleSet(self.devices, saved["idle"])
         self._states = bytearray(saved["states"])
         self.random.bit_generator.state = saved["random"]

@@ -265,7 +265,7 @@ class Simulation:
             device=run.device,
             ticket=run.ticket,
             base=run.base,
-            base_parameters=self.session.kept(run.base),
+            base_parameters=self.session.in_flight[run.ticket].parameters,
             samples=run.samples,
             progress=run.progress,
             outcome=self.training.deliver(run.ticket),
@@ -378,17 +378,7 @@ class Simulation:
         self.queue.sequence = saved["sequence"]
         for name in self._SAVED + self._ALSO_SAVED:
             setattr(self, name, saved[name])
-        assignments = {
-            ticket: Assignment(
-                device=flight.device,
-                ticket=ticket,
-                order=flight.order,
-                base=flight.base,
-                parameters=self.session.kept(flight.base),
-            )
-            for ticket, flight in self.session.in_flight.items()
-        }
-        self.training.restore(saved["training"], assignments, self.session.kept)
+        self.training.restore(saved["training"], self.session.in_flight, self.session.models)
 
     @property
     def snapshot_types(self) -> tuple[type[Any], ...]:

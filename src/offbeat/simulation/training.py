@@ -237,14 +237,16 @@ class LazyTraining:
         due = {ticket: trajectory.due for ticket, trajectory in self.trajectories.items()}
         return {"plans": plans, "due": due, "memories": self.memories}
 
-    def restore(self, saved: Mapping[str, Any], assignments: Mapping[int, Assignment], kept: Any) -> None:
-        """Open the saved plans again. `kept(version)` gives the parameters of a version in use."""
+    def restore(
+        self, saved: Mapping[str, Any], assignments: Mapping[int, Assignment], models: Mapping[int, Vector]
+    ) -> None:
+        """Open the saved plans again. `models` are the versions in use."""
         self.memories = saved["memories"]
         for ticket, plan in saved["plans"].items():
             self.begin(assignments[ticket])
             trajectory, due = self.trajectories[ticket], saved["due"][ticket]
             trajectory.plan = tuple(
-                item if isinstance(item, int) else Fresh(version=item[1], parameters=kept(item[1])) for item in plan
+                item if isinstance(item, int) else Fresh(version=item[1], parameters=models[item[1]]) for item in plan
             )
             if plan:
                 self._await(trajectory, due)

@@ -121,17 +121,17 @@ class Policy(Settings):
         return {}
 
 
-class Train(Struct, frozen=True):
+class Train(Struct, frozen=True, gc=False):
     """Go on with so many slices, then ask the rule again."""
 
     slices: int
 
 
-class Ask(Struct, frozen=True, kw_only=True):
+class Ask(Struct, frozen=True, kw_only=True, gc=False):
     """Request the fresh model and wait for it."""
 
 
-class Upload(Struct, frozen=True, kw_only=True):
+class Upload(Struct, frozen=True, kw_only=True, gc=False):
     """Deliver what there is."""
 
 
@@ -151,7 +151,7 @@ Probe = Callable[[Vector], tuple[float, Vector]]
 """Loss and gradient of a model on one batch of the device's data."""
 
 
-class Fresh(Struct, frozen=True, kw_only=True, eq=False):
+class Fresh(Struct, frozen=True, kw_only=True, eq=False, gc=False):
     """The answer to a request: the newest model and its version."""
 
     version: int

@@ -324,7 +324,7 @@ class Deployment:
         session, flight = self.session, self.session.in_flight[errand.ticket]
         if talk.samples != session.samples(errand.device):
             raise DeviceFault(f"it claims {talk.samples} samples, having greeted with {session.samples(errand.device)}")
-        base, mask = session.kept(flight.base), coverage(flight.order, talk.slices, session.layout)
+        base, mask = flight.parameters, coverage(flight.order, talk.slices, session.layout)
         if mask is None:
             parameters = vector(content, session.layout.size)
         else:

@@ -22,7 +22,7 @@ from offbeat.core.errors import InvalidInput, OffbeatError
 from offbeat.core.events import Event, FreshRequested, Left, Lost, Ready, Started, TimerFired, Uploaded
 from offbeat.core.forecast import Forecast
 from offbeat.core.messages import Progress, Update
-from offbeat.core.policy import Fresh, Memory, Train
+from offbeat.core.policy import Fresh, Remembered, Train
 from offbeat.core.session import Session
 from offbeat.device.run import LocalRun
 from offbeat.simulation.executors import Executor
@@ -111,7 +111,7 @@ class Replay:
         """What must come next in the record, because of the last event."""
         self._runs: dict[int, LocalRun] = {}
         self._remembered = dict(_remembered(lines))
-        self._memories: dict[int, tuple[int, Memory]] = {}
+        self._memories: dict[int, tuple[int, Remembered]] = {}
         """What each device remembers after the last ticket that it delivered, and the ticket."""
 
     def __iter__(self) -> Iterator[Line]:
@@ -223,7 +223,7 @@ class Replay:
     def _train(self, line: Line) -> None:
         """Train up to where the device had come, in the stretches that it did: they number a merge's batches."""
         run, ticket = self._runs[line.ticket], line.ticket
-        rule, remembered = device_rule(run.order.rule), self.training.remembered(ticket)
+        rule, remembered = device_rule(run.order.rule), self.training.trajectories[ticket].remembered
         while (done := run.progress.slices) < line.slices:
             step = run.next(rule, remembered)
             stretch = step.slices if isinstance(step, Train) else 1  # told to stop, a device trains where it would ask
@@ -241,7 +241,7 @@ class Replay:
             device=line.device,
             ticket=line.ticket,
             base=flight.base,
-            base_parameters=session.kept(flight.base),
+            base_parameters=flight.parameters,
             samples=session.samples(flight.device),
             progress=line.progress,
             outcome=outcome,

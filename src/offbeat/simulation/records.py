@@ -7,6 +7,7 @@ from math import inf
 
 from msgspec import Struct
 
+from offbeat.core.parameters import Mask
 from offbeat.core.session import Session
 from offbeat.device.run import LocalRun
 from offbeat.device.work import Evaluation
@@ -53,6 +54,8 @@ class Run(LocalRun, kw_only=True, eq=False, gc=False):
     first: int = 0
     until: float = 0.0
     """The training that the device is in: when it began, with which slice, when it stops."""
+    mask: Mask | None = None
+    """What the upload will carry, if not everything."""
     token: int = 0
     """Counts the changes of plan: what was scheduled under an older token no longer happens."""
 

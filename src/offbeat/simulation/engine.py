@@ -14,7 +14,6 @@ from offbeat.core.coverage import bytes_down, coverage
 from offbeat.core.effects import Assignment, FreshModel, Settled, StopNotice, TimerSet
 from offbeat.core.events import Event, FreshRequested, Left, Lost, Ready, Started, TimerFired, Uploaded
 from offbeat.core.messages import Progress, Update
-from offbeat.core.parameters import Mask
 from offbeat.core.policy import Ask, Fresh, Train
 from offbeat.core.session import NANOSECOND, Session
 from offbeat.device.work import Evaluation
@@ -99,19 +98,19 @@ class Simulation:
 
     def _happen(self, kind: str, subject: int, detail: Any) -> None:
         match kind:
-            case "upload":
-                if (run := self._current(subject, detail)) is not None:
+            case "upload" | "ask" | "vanished" | "mislaid":
+                run = self.runs.get(subject)
+                if run is None or run.token != detail:
+                    return  # it was planned otherwise since
+                if kind == "upload":
                     self._upload(run)
-            case "ask":
-                if (run := self._current(subject, detail)) is not None:
+                elif kind == "ask":
                     run.first = run.progress.slices
                     self._handle(FreshRequested(device=run.device, ticket=run.ticket, progress=run.progress))
-            case "vanished":
-                if (run := self._current(subject, detail)) is not None:
+                elif kind == "vanished":
                     self.training.drop(run.ticket)
                     self._lose(run, self._rejoins(run))
-            case "mislaid":
-                if (run := self._current(subject, detail)) is not None:
+                else:
                     self.training.keep(run.ticket)
                     self._lose(run, self.now)
             case "notice":
@@ -138,10 +137,6 @@ class Simulation:
         if self.stop.time < inf or self.session.in_flight or self.session.idle:
             return False
         return all(kind == "timer" for _, _, _, kind, _, _ in self.queue.entries)
-
-    def _current(self, ticket: int, token: int) -> Run | None:
-        run = self.runs.get(ticket)
-        return run if run is not None and run.token == token else None
 
     def _handle(self, event: Event) -> None:
         """Tell the session, and carry out what it asks for in return."""
@@ -208,7 +203,7 @@ class Simulation:
         if isinstance(step, Ask):
             kind, at = "ask", at + self.fleet.links.latency(run.device)
         else:
-            mask = self._mask(run)
+            run.mask = mask = coverage(run.order, run.progress.slices, self.session.layout)
             carried = self._model_bytes if mask is None else mask.bytes
             kind, at = "upload", round(at + self.fleet.links.up_seconds(run.device, carried), NANOSECOND)
         if at >= run.vanishes:  # before the server has seen it
@@ -237,10 +232,6 @@ class Simulation:
         done, layers = run.progress.slices, self.session.layout.trained_layers
         return (done + slices) // layers - done // layers
 
-    def _mask(self, run: Run) -> Mask | None:
-        """What the run has to deliver as it stands."""
-        return coverage(run.order, run.progress.slices, self.session.layout)
-
     def _stop_soon(self, ticket: int) -> None:
         """The notice has reached the device: it ends with the slice it is in, if it is still training."""
         run = self.runs.get(ticket)
@@ -268,7 +259,7 @@ class Simulation:
             samples=run.samples,
             progress=run.progress,
             outcome=self.training.deliver(run.ticket),
-            mask=self._mask(run),
+            mask=run.mask,
         )
         self._land(run, "uploaded")
         self._unsettled[run.ticket] = run.progress.seconds

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from math import inf
 
+from offbeat.core.parameters import Mask
 from offbeat.device.run import LocalRun
 
 
@@ -27,6 +28,8 @@ class Run(LocalRun, kw_only=True, eq=False, gc=False):
     first: int = 0
     until: float = 0.0
     """The training that the device is in: when it began, with which slice, when it stops."""
+    mask: Mask | None = None
+    """What the upload will carry, if not everything."""
     token: int = 0
     """Counts the changes of plan: what was scheduled under an older token no longer happens."""
 

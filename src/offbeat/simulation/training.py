@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from offbeat.algorithms import device_rule
 from offbeat.core.effects import Assignment
-from offbeat.core.messages import Order, Outcome
+from offbeat.core.messages import Outcome
 from offbeat.core.parameters import Vector
 from offbeat.core.policy import DeviceRule, Fresh, Remembered, copied
 from offbeat.device.work import Job, Work
@@ -30,12 +30,8 @@ BATCH_BYTES = 256 * 2**20
 class Trajectory(Struct, kw_only=True, eq=False, gc=False):
     """The plan of one run and how far its numbers have come. A plan item is a slice to train up to, or a merge."""
 
-    device: int
-    ticket: int
-    order: Order
+    assignment: Assignment
     rule: DeviceRule
-    base: int
-    anchor: Vector
     plan: tuple[int | Fresh, ...] = ()
     performed: int = 0
     trained: int = 0
@@ -77,20 +73,15 @@ class LazyTraining:
 
     def begin(self, assignment: Assignment) -> None:
         """Open the trajectory of an order. A device that remembers must have finished what it did before."""
-        device, ticket = assignment.device, assignment.ticket
         if self._remembering:
-            for earlier in [each for each in self._remembering.values() if each.device == device]:
+            for earlier in [each for each in self._remembering.values() if each.assignment.device == assignment.device]:
                 self.finish(earlier)
-        remembered = self.memories.get(device, NOTHING)
+        remembered = self.memories.get(assignment.device, NOTHING)
         if self._start is None or self._start.parameters is not assignment.parameters:
             self._start = Work(parameters=assignment.parameters)
-        self.trajectories[ticket] = Trajectory(
-            device=device,
-            ticket=ticket,
-            order=assignment.order,
+        self.trajectories[assignment.ticket] = Trajectory(
+            assignment=assignment,
             rule=device_rule(assignment.order.rule),
-            base=assignment.base,
-            anchor=assignment.parameters,
             work=self._start,
             remembered=remembered,
             memory=remembered,
@@ -100,19 +91,19 @@ class LazyTraining:
         """The run trains up to this slice, which it will have done at `due`."""
         trajectory = self.trajectories[ticket]
         trajectory.plan += (until,)
-        self._await(trajectory, due)
+        self._await(ticket, trajectory, due)
 
     def merge(self, ticket: int, fresh: Fresh) -> None:
         """The run takes in a newer model."""
         trajectory = self.trajectories[ticket]
         trajectory.plan += (fresh,)
-        self._await(trajectory, trajectory.due)
+        self._await(ticket, trajectory, trajectory.due)
 
-    def _await(self, trajectory: Trajectory, due: float) -> None:
+    def _await(self, ticket: int, trajectory: Trajectory, due: float) -> None:
         trajectory.due = due
-        self._unperformed[trajectory.ticket] = trajectory
+        self._unperformed[ticket] = trajectory
         if self._batch_size > 1:
-            heappush(self._by_due, (due, trajectory.ticket))
+            heappush(self._by_due, (due, ticket))
 
     def shorten(self, ticket: int, until: int, due: float) -> None:
         """The training ends at this slice after all. What was computed beyond it is computed again without."""
@@ -122,14 +113,17 @@ class LazyTraining:
             plan, cut = plan[:-1], True
         if trajectory.performed > len(plan):
             trajectory.performed = trajectory.trained = 0
-            trajectory.work, trajectory.memory = Work(parameters=trajectory.anchor), trajectory.remembered
+            trajectory.work, trajectory.memory = (
+                Work(parameters=trajectory.assignment.parameters),
+                trajectory.remembered,
+            )
         if cut and until > max((item for item in plan if isinstance(item, int)), default=0):
             plan += (until,)
         trajectory.plan = plan
         if trajectory.performed == len(plan):
             self._unperformed.pop(ticket, None)
         else:
-            self._await(trajectory, due)
+            self._await(ticket, trajectory, due)
 
     def hold(self, ticket: int) -> None:
         """Nobody is expected to read this run, because its device vanishes: do not compute it ahead."""
@@ -164,59 +158,62 @@ class LazyTraining:
         """Carry out this plan, and others with it."""
         while trajectory.performed < len(trajectory.plan):
             self._perform(self._batch(trajectory))
-        work = trajectory.work
-        extras = trajectory.rule.extras(trajectory.order, trajectory.remembered, trajectory.memory)
-        trajectory.outcome = Outcome(parameters=work.parameters, loss=work.loss, extras=extras)
-        if trajectory.rule.remembers and self._remembering.pop(trajectory.ticket, None) is not None:
-            self.memories[trajectory.device] = trajectory.memory
-        return trajectory.outcome
+        given, rule, work = trajectory.assignment, trajectory.rule, trajectory.work
+        extras = rule.extras(given.order, trajectory.remembered, trajectory.memory)
+        trajectory.outcome = outcome = Outcome(parameters=work.parameters, loss=work.loss, extras=extras)
+        if rule.remembers and self._remembering.pop(given.ticket, None) is not None:
+            self.memories[given.device] = trajectory.memory
+        return outcome
 
-    def _batch(self, wanted: Trajectory) -> list[Trajectory]:
+    def _batch(self, wanted: Trajectory) -> dict[int, Trajectory]:
         """What to compute next: the wanted one, and as many others as the executor likes, those due first."""
-        batch = {wanted.ticket: wanted}
+        batch = {wanted.assignment.ticket: wanted}
         while len(batch) < self._batch_size and self._by_due:
             due, ticket = heappop(self._by_due)
             trajectory = self._unperformed.get(ticket)
             if trajectory is not None and trajectory.due == due:  # else it was done, or is due at another time by now
                 batch[ticket] = trajectory
-        return list(batch.values())
+        return batch
 
-    def _perform(self, batch: list[Trajectory]) -> None:
+    def _perform(self, batch: dict[int, Trajectory]) -> None:
         """One stretch of each trajectory: the merges before it here, the training together in the executor."""
-        at_work, jobs = [], []
-        for trajectory in batch:
-            self._unperformed.pop(trajectory.ticket, None)
+        jobs: list[Job] = []
+        for ticket, trajectory in batch.items():
+            self._unperformed.pop(ticket, None)
             for item in trajectory.plan[trajectory.performed :]:
-                if isinstance(item, int):
-                    at_work.append(trajectory)
-                    jobs.append(
-                        Job(
-                            device=trajectory.device,
-                            ticket=trajectory.ticket,
-                            order=trajectory.order,
-                            first=trajectory.trained,
-                            last=item,
-                            work=trajectory.work,
-                            anchor=trajectory.anchor,
-                        )
+                if isinstance(item, Fresh):
+                    self._merge(trajectory, item)
+                    continue
+                given = trajectory.assignment
+                jobs.append(
+                    Job(
+                        device=given.device,
+                        ticket=ticket,
+                        order=given.order,
+                        first=trajectory.trained,
+                        last=item,
+                        work=trajectory.work,
+                        anchor=given.parameters,
                     )
-                    break
-                self._merge(trajectory, item)
-        for trajectory, job, work in zip(at_work, jobs, self.executor.train(jobs), strict=True):
+                )
+                break
+        for job, work in zip(jobs, self.executor.train(jobs), strict=True):
+            trajectory = batch[job.ticket]
             trajectory.work = work
             trajectory.trained = job.last
             trajectory.performed += 1
             if trajectory.performed < len(trajectory.plan):
-                self._await(trajectory, trajectory.due)
+                self._await(job.ticket, trajectory, trajectory.due)
 
     def _merge(self, trajectory: Trajectory, fresh: Fresh) -> None:
+        given, work, memory = trajectory.assignment, trajectory.work, copied(trajectory.memory)
+
         def probe(parameters: Vector) -> tuple[float, Vector]:
             return self.executor.loss_and_gradient(
-                parameters, trajectory.device, trajectory.ticket, trajectory.performed, trajectory.order.batch_size
+                parameters, given.device, given.ticket, trajectory.performed, given.order.batch_size
             )
 
-        work, memory = trajectory.work, copied(trajectory.memory)
-        merged = trajectory.rule.merge(work.parameters, fresh, trajectory.base, trajectory.order, memory, probe)
+        merged = trajectory.rule.merge(work.parameters, fresh, given.base, given.order, memory, probe)
         trajectory.memory = memory
         trajectory.work = Work(
             parameters=merged, momentum=work.momentum, steps=work.steps, loss_sum=work.loss_sum, seen=work.seen
@@ -248,6 +245,6 @@ class LazyTraining:
                 item if isinstance(item, int) else Fresh(version=item[1], parameters=models[item[1]]) for item in plan
             )
             if plan:
-                self._await(trajectory, due)
+                self._await(ticket, trajectory, due)
             if due == inf:
                 self.hold(ticket)

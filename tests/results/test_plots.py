@@ -10,7 +10,15 @@ from matplotlib.figure import Figure
 
 from offbeat.records import Row
 from offbeat.results.comparison import Comparison, Entry
-from offbeat.results.plots import COLOURS, STYLES, accuracy_figure, mean_and_range, run_figure, save
+from offbeat.results.plots import (
+    COLOURS,
+    STYLES,
+    accuracy_figure,
+    devices_figure,
+    mean_and_range,
+    run_figure,
+    save,
+)
 
 
 def entry(algorithm: str, seed: int, curve: Sequence[tuple[float, float]], reason: str = "time") -> Entry:
@@ -104,3 +112,29 @@ def test_a_figure_is_saved_whole_and_with_the_same_bytes_every_time(tmp_path: Pa
     assert b"Software" not in first and b"Creation" not in first
     assert drawn("second.png") == first
     assert sorted(path.name for path in tmp_path.iterdir()) == ["first.png", "second.png"]
+
+
+def test_the_time_of_real_devices_is_stacked_and_their_traffic_is_in_megabytes() -> None:
+    devices: list[Row] = [
+        {
+            "device": number,
+            "training_seconds": 10.0 * (number + 1),
+            "way_seconds": 5.0,
+            "idle_seconds": 1.0,
+            "mean_staleness": 0.5,
+            "bytes_down": 2e6,
+            "bytes_up": 1e6,
+        }
+        for number in range(2)
+    ]
+    time, staleness, traffic = devices_figure(devices, "fedbuff on digits").axes
+    assert [(bar.get_x(), bar.get_width()) for bar in time.patches] == [  # type: ignore[attr-defined]
+        (0.0, 10.0),
+        (0.0, 20.0),
+        (10.0, 5.0),
+        (20.0, 5.0),
+        (15.0, 1.0),
+        (25.0, 1.0),
+    ]
+    assert [bar.get_width() for bar in traffic.patches] == [2.0, 2.0, 1.0, 1.0]  # type: ignore[attr-defined]
+    np.testing.assert_array_equal(np.asarray(staleness.lines[0].get_xdata()), [0.5, 0.5])

@@ -10,6 +10,7 @@ model.safetensors     the final parameters by name, if they are to be saved
 summary.json          written last: a directory that has it is finished
 """
 
+import csv
 import hashlib
 import json
 import tomllib
@@ -81,6 +82,14 @@ def read_model(path: Path, layout: Layout) -> Vector | None:
         return np.concatenate([tensors[entry.name].reshape(entry.size) for entry in layout.entries])
     except (OSError, SafetensorError, KeyError, ValueError) as error:
         raise InvalidInput(f"{path} does not hold the parameters of this model: {error}") from None
+
+
+def read_devices(path: Path) -> list[Row]:
+    """What each device of a real run did; nothing for a simulation."""
+    if not (path / "devices.csv").is_file():
+        return []
+    with (path / "devices.csv").open(encoding="utf-8", newline="") as file:
+        return [{name: float(value) for name, value in line.items()} for line in csv.DictReader(file)]
 
 
 def check_may_write(path: Path, overwrite: bool) -> None:

@@ -21,7 +21,7 @@ STYLES = ("-", "--", "-.", (0, (1, 1.2)))
 """Seven colours and four styles: 28 algorithms look different from each other."""
 INK, FAINT = "#333333", "#D9D9D9"
 ACCURACY = "accuracy on held-out data"
-TIME = "virtual time (s)"
+TIME, REAL_TIME = "virtual time (s)", "wall-clock time (s)"
 
 Numbers = NDArray[np.float64]
 
@@ -46,8 +46,8 @@ def accuracy_figure(comparison: Comparison) -> Figure:
     return figure
 
 
-def run_figure(rows: Sequence[Row], title: str) -> Figure:
-    """One run: accuracy and loss over virtual time, and below how stale the updates were."""
+def run_figure(rows: Sequence[Row], title: str, clock: str = TIME) -> Figure:
+    """One run: accuracy and loss over time, and below how stale the updates were."""
     figure = Figure(figsize=(8.0, 5.6), layout="constrained")
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1.4))
     time = _column(rows, "time")
@@ -69,10 +69,51 @@ def run_figure(rows: Sequence[Row], title: str) -> Figure:
     lower.set_ylabel("staleness (versions)")
     lower.set_ylim(bottom=0.0, top=max(1.0, 1.1 * float(_column(rows, "max_staleness").max())))
     lower.yaxis.set_major_locator(MaxNLocator(4, integer=True))
-    lower.set_xlabel(TIME)
+    lower.set_xlabel(clock)
     lower.set_xlim(0.0, float(time[-1]) or 1.0)
     figure.legend(*lower.get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False)
     return figure
+
+
+def devices_figure(devices: Sequence[Row], title: str) -> Figure:
+    """What each device of a real run did with its time, how stale its updates were, and what it sent and got."""
+    figure = Figure(figsize=(10.0, max(2.8, 1.6 + 0.28 * len(devices))), layout="constrained")
+    time, staleness, traffic = figure.subplots(1, 3, sharey=True, width_ratios=(3, 1, 1.6))
+    places = _column(devices, "device")
+    dress(time, "")
+    uses = {"training_seconds": "training", "way_seconds": "on the way", "idle_seconds": "idle"}
+    _stack(time, places, devices, uses, COLOURS)
+    time.set_xlabel("seconds")
+    time.set_ylabel("device")
+    time.yaxis.set_major_locator(MaxNLocator(integer=True))
+    time.invert_yaxis()
+    dress(staleness, "")
+    staleness.plot(_column(devices, "mean_staleness"), places, "o", color=COLOURS[3])
+    staleness.set_xlim(left=0.0)
+    staleness.set_xlabel("mean staleness")
+    dress(traffic, "")
+    _stack(traffic, places, devices, {"bytes_down": "down", "bytes_up": "up"}, COLOURS[4:], unit=1e6)
+    traffic.set_xlabel("megabytes")
+    for axes in (time, traffic):
+        axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, frameon=False)
+    figure.suptitle(title, color=INK)
+    return figure
+
+
+def _stack(
+    axes: Axes,
+    places: Numbers,
+    devices: Sequence[Row],
+    parts: Mapping[str, str],
+    colours: Sequence[str],
+    unit: float = 1.0,
+) -> None:
+    """Bars, one part behind the other."""
+    left = np.zeros(len(devices))
+    for (name, label), colour in zip(parts.items(), colours, strict=False):
+        width = _column(devices, name) / unit
+        axes.barh(places, width, left=left, color=colour, label=label, height=0.7)
+        left += width
 
 
 def sweep_figure(comparison: Comparison, over: Mapping[str, Sequence[Any]]) -> Figure:

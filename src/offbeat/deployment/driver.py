@@ -165,7 +165,9 @@ class Deployment:
     def _turn(self) -> bool:
         """Deal with the next thing that has happened, if anything has. Devices come before timers."""
         if self._todo:
-            self._handle(self._todo.popleft())
+            event = self._todo.popleft()
+            if not isinstance(event, Left) or self.session.is_idle(event.device):  # else it was given an order just now
+                self._handle(event)
             return True
         self._look_at_nodes()
         if not self._inbox:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
+import httpx
 from flwr.app import Message, RecordDict
 from msgspec import Struct
 
@@ -68,7 +69,7 @@ class Mail:
     def poll(self) -> list[Arrived]:
         """What has come in since."""
         found: list[Arrived] = []
-        for message in self._pull(list(self.waiting)):
+        for message in self._pull(list(self.waiting), found):
             sent = self.waiting.pop(message.metadata.reply_to_message_id, None)
             if sent is None:
                 self._log(f"an answer to a message that was not sent, or was answered before, from {_source(message)}")
@@ -79,18 +80,19 @@ class Mail:
                 found.append(Arrived(sent=sent, content=message.content))
         return found
 
-    def _pull(self, identities: list[str]) -> list[Message]:
+    def _pull(self, identities: list[str], broken: list[Arrived]) -> list[Message]:
         """All that is there. If one message cannot even be taken apart, the others still are."""
         if not identities:
             return []
         try:
             return list(self.grid.pull_messages(identities))
-        except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+        except httpx.HTTPError:  # the SuperLink's trouble, not a device's
+            raise
+        except Exception as error:  # what Flower makes of a stranger's bytes may be any error there is
             if len(identities) > 1:
-                return [message for each in identities for message in self._pull([each])]
-            sent = self.waiting[identities[0]]
-            self._log(f"the answer of node {sent.node} cannot be taken apart: {error}")
-            sent.deadline = sent.at
+                return [message for each in identities for message in self._pull([each], broken)]
+            why = f"its answer cannot be taken apart: {type(error).__name__}: {error}"
+            broken.append(Arrived(sent=self.waiting.pop(identities[0]), content=None, error=why))
             return []
 
     def drop(self, node: int) -> list[Sent]:

@@ -17,10 +17,10 @@ gamma, upsilon, the slot of the last merge and the Q table live in the device's 
 
 from collections.abc import Mapping
 from math import isfinite, sqrt
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Meta, Struct, ValidationError, convert
 from msgspec.structs import asdict
 
 from offbeat.algorithms.slots import learned, moved, next_move, no_table
@@ -71,6 +71,17 @@ class Notes(Struct, frozen=True, kw_only=True, eq=False):
     @classmethod
     def of(cls, memory: Remembered) -> "Notes | None":
         return cls(**memory) if memory else None  # type: ignore[arg-type]  # made by `asdict` of one of these
+
+
+class Told(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the server learns of a merge: an upload's `extras`."""
+
+    slot: Annotated[int, Meta(ge=1)]
+    first: bool
+    reward: float
+    beta: Annotated[float, Meta(ge=0, le=1)]
+    gamma: Annotated[float, Meta(ge=0, le=MOST)]
+    upsilon: Annotated[float, Meta(ge=0, le=MOST)]
 
 
 class Merge(NamedTuple):
@@ -155,14 +166,22 @@ class FreshModelRule(DeviceRule):
         last, now = Notes.of(before), Notes.of(memory)
         if now is None or (last and last.merges == now.merges):
             return {}
-        return {
-            "slot": now.slot,
-            "first": last is None,
-            "reward": now.reward,
-            "beta": now.beta,
-            "gamma": now.gamma,
-            "upsilon": now.upsilon,
-        }
+        return asdict(
+            Told(
+                slot=now.slot,
+                first=last is None,
+                reward=now.reward,
+                beta=now.beta,
+                gamma=now.gamma,
+                upsilon=now.upsilon,
+            )
+        )
+
+    def admits(self, extras: Mapping[str, Plain], order: Order) -> bool:
+        try:
+            return not extras or convert(extras, Told).slot <= order.slices
+        except ValidationError:
+            return False
 
 
 def stepped(value: float, step: float) -> float:

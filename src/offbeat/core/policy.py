@@ -182,3 +182,7 @@ class DeviceRule:
     def extras(self, order: Order, before: Remembered, memory: Remembered) -> Mapping[str, Plain]:
         """What the upload says beside the parameters; `before` is the memory as it was when the run began."""
         return {}
+
+    def admits(self, extras: Mapping[str, Plain], order: Order) -> bool:
+        """Whether an upload may say this. In a deployment it comes from a stranger, and the policy will rely on it."""
+        return not extras

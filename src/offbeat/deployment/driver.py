@@ -13,25 +13,26 @@ import json
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from math import inf
+from math import inf, nan
 from typing import Any, Protocol
 
 import numpy as np
 from flwr.app import RecordDict
 
+from offbeat.algorithms import device_rule
 from offbeat.core.coverage import bytes_down, coverage, submodel
 from offbeat.core.effects import Assignment, FreshModel, Settled, StopNotice
 from offbeat.core.errors import DeviceFault
 from offbeat.core.events import Event, FreshRequested, Left, Lost, Ready, Started, TimerFired, Uploaded
 from offbeat.core.forecast import Forecast
-from offbeat.core.messages import Done, Outcome, Progress, Update
+from offbeat.core.messages import Done, Outcome, Plain, Progress, Update
 from offbeat.core.parameters import Vector, frozen
 from offbeat.core.session import NANOSECOND, Session
 from offbeat.deployment.figures import Accounts, Errand, Figures
 from offbeat.deployment.mail import Arrived, Mail, Sent
 from offbeat.deployment.roster import LOOK_SECONDS, POLL_SECONDS, Roster
 from offbeat.deployment.talk import Answer, Begin, CheckIn, Delivery, FromDevice, GoOn, Leg, Question, Refusal
-from offbeat.deployment.wire import unpack, vector
+from offbeat.deployment.wire import one_line, unpack, vector
 from offbeat.device.work import Evaluation
 from offbeat.records import Row, Schedule, Span, Stop, row_of
 
@@ -155,6 +156,7 @@ class Deployment:
             return
         self._write("resumed")
         for ticket, flight in self.session.in_flight.items():
+            self.accounts.figures[flight.device].lost += 1
             self._todo.append(Lost(device=flight.device, ticket=ticket, reason="the server was restarted"))
         for device in range(self.session.devices):
             if device in self._roster.node_of:
@@ -273,12 +275,12 @@ class Deployment:
         sent, refused = arrived.sent, self.session.counters.refused
         if sent.device < 0:
             self._admit(arrived)
-        elif sent.given_up:
-            self._note(sent.device, f"answered ticket {sent.ticket} too late: refused")
         elif arrived.content is None:
             self._fail(sent, arrived.error)
         else:
             try:
+                if sent.given_up:
+                    raise DeviceFault(f"ticket {sent.ticket} was answered too late")
                 self._understand(sent, arrived.content)
             except DeviceFault as fault:
                 self.session.counters.refused = refused + 1
@@ -296,6 +298,8 @@ class Deployment:
         flight = self.session.in_flight[sent.ticket]
         if not errand.progress.slices <= talk.slices <= flight.order.slices:
             raise DeviceFault(f"it claims {talk.slices} of {flight.order.slices} slices after {errand.progress.slices}")
+        if not isinstance(talk, Delivery) and sent.leg > 2 * (flight.order.slices + 1):
+            raise DeviceFault(f"no delivery of {flight.order.slices} slices after {sent.leg} legs")
         errand.progress = Progress(slices=talk.slices, steps=talk.steps, seconds=talk.seconds)
         errand.remembered = talk.remembered
         match talk:
@@ -304,6 +308,8 @@ class Deployment:
             case Question():
                 self._handle(FreshRequested(device=sent.device, ticket=sent.ticket, progress=errand.progress))
             case Delivery():
+                if not device_rule(flight.order.rule).admits(_extras(talk), flight.order):
+                    raise DeviceFault(f"the rule {flight.order.rule!r} does not say this with an upload: {talk.extras}")
                 update = self._update(talk, errand, content)
                 self._handle(Uploaded(device=sent.device, ticket=sent.ticket, update=update))
 
@@ -322,7 +328,7 @@ class Deployment:
             norm = float(np.linalg.norm(parameters.astype(np.float64) - base))
             if not norm <= self._norm_bound:
                 raise DeviceFault(f"a movement of norm {norm:.6g}, where {self._norm_bound:g} is allowed")
-        loss = float("nan") if talk.loss is None else talk.loss
+        loss = nan if talk.loss is None else talk.loss
         return Update(
             device=errand.device,
             ticket=errand.ticket,
@@ -330,7 +336,7 @@ class Deployment:
             base_parameters=base,
             samples=talk.samples,
             progress=errand.progress,
-            outcome=Done(Outcome(parameters=frozen(parameters), loss=loss, extras=talk.extras)),
+            outcome=Done(Outcome(parameters=frozen(parameters), loss=loss, extras=_extras(talk))),
             mask=mask,
         )
 
@@ -384,6 +390,7 @@ class Deployment:
 
     def _note(self, device: int, what: str) -> None:
         """Something went wrong with a device: seen in the log and in the record."""
+        what = one_line(what)
         self._log(f"{self.now:.1f} s: {f'device {device}: ' if device >= 0 else ''}{what}")
         self._write("fault", device=device, why=what)
 
@@ -454,3 +461,7 @@ class Deployment:
     @property
     def snapshot_types(self) -> tuple[type[Any], ...]:
         return (*self.session.snapshot_types, Figures, Progress, Evaluation)
+
+
+def _extras(talk: Delivery) -> dict[str, Plain]:
+    return {name: nan if value is None else value for name, value in talk.extras.items()}

@@ -11,7 +11,7 @@ from offbeat.core.forecast import Forecast
 from offbeat.core.parameters import Vector
 from offbeat.deployment.mail import Arrived, Mail, Sent
 from offbeat.deployment.talk import FromDevice, Greeting, Hello, Refusal
-from offbeat.deployment.wire import unpack, vector
+from offbeat.deployment.wire import one_line, unpack, vector
 
 POLL_SECONDS = 0.05
 LOOK_SECONDS = 1.0
@@ -71,7 +71,8 @@ class Roster:
         if greeting.elements != self._model.size:
             raise DeviceFault(f"node {node} has a model of {greeting.elements} elements, not {self._model.size}")
         device = self._number_for(node, greeting.device)
-        if self._known and greeting.samples != self.samples[device]:
+        numbered = greeting.device is not None  # one that is not counts the samples of some device or other
+        if self._known and numbered and greeting.samples != self.samples[device]:
             raise DeviceFault(
                 f"node {node} claims {greeting.samples} samples for device {device}, not {self.samples[device]}"
             )
@@ -81,7 +82,8 @@ class Roster:
             vector(arrived.content, self._model.size)
             self._speeds[device] = greeting.speed
             self._communication[device] = max(0.0, now - arrived.sent.at - greeting.busy)
-        self.samples[device] = greeting.samples
+        if not self._known:
+            self.samples[device] = greeting.samples
         self.node_of[device], self.device_of[node] = node, device
         return device
 
@@ -142,7 +144,7 @@ def gather(
                 device = roster.admit(arrived, now)
                 log(f"device {device} joined ({len(roster.node_of)} of {roster.devices})")
             except DeviceFault as fault:
-                log(str(fault))
+                log(one_line(str(fault)))
         if now - began > seconds:
             if not roster.node_of:
                 raise OffbeatError(f"no device joined within {seconds:g} s: are the SuperNodes connected?")

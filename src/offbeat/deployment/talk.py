@@ -16,7 +16,7 @@ from msgspec import Meta, Struct
 from offbeat.core.messages import Order, Plain
 
 Count = Annotated[int, Meta(ge=0, le=2**53)]
-Seconds = Annotated[float, Meta(ge=0)]
+Seconds = Annotated[float, Meta(ge=0, le=1e9)]
 EXTRAS = 64
 """Most figures that an upload may have beside its parameters."""
 
@@ -102,7 +102,8 @@ class Delivery(Leg, frozen=True, kw_only=True, tag="delivery"):
 
     samples: Annotated[int, Meta(ge=1, le=2**40)]
     loss: float | None
-    extras: Annotated[dict[Annotated[str, Meta(max_length=64)], Plain], Meta(max_length=EXTRAS)] = {}
+    extras: Annotated[dict[Annotated[str, Meta(max_length=64)], Plain | None], Meta(max_length=EXTRAS)] = {}
+    """None is a number that is not finite: JSON has none."""
 
 
 class Refusal(Struct, frozen=True, kw_only=True, tag="refusal"):

@@ -5,11 +5,13 @@ what it should be is a `DeviceFault`.
 """
 
 from collections.abc import Mapping
+from io import BytesIO
 from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+from numpy.lib import format as npy
 
 from offbeat.core.errors import DeviceFault
 from offbeat.core.parameters import BYTES_PER_ELEMENT, Vector
@@ -18,6 +20,8 @@ from offbeat.core.snapshot import decode, encode
 TALK, MODEL = "offbeat", "offbeat-model"
 MOST_TEXT = 2**16
 """Characters of talk that are read; real messages have a few hundred."""
+MOST_NOTE = 500
+"""Characters of a fault that are written down."""
 HEADER = 256
 """Bytes that numpy's format may add to the elements."""
 
@@ -54,13 +58,30 @@ def vector(content: RecordDict, size: int) -> Vector:
         raise DeviceFault(f"parameters of shape {tuple(array.shape)} {array.dtype}, not ({size},) float32")
     if len(array.data) > size * BYTES_PER_ELEMENT + HEADER:
         raise DeviceFault(f"{len(array.data):,} bytes of parameters where {size * BYTES_PER_ELEMENT:,} belong")
+    return _elements(array.data, size)
+
+
+def _elements(data: bytes, size: int) -> Vector:
+    """The numbers in numpy's format, whose header must say what we know already: nothing is made as large as it says.
+
+    (`np.load` would do more for a stranger: unpack an archive, or allocate whatever the header asks for.)
+    """
+    stream = BytesIO(data)
     try:
-        found = array.numpy()
-    except (ValueError, TypeError, EOFError, OSError) as error:
-        raise DeviceFault(f"the parameters cannot be read: {error}") from None
-    if found.shape != (size,) or found.dtype != np.float32:
-        raise DeviceFault(f"parameters that say one shape and are of another: {found.shape} {found.dtype}")
-    return found
+        if npy.read_magic(stream) != (1, 0):
+            raise ValueError("not version 1.0 of numpy's format")
+        header = npy.read_array_header_1_0(stream)
+    except Exception as error:  # numpy evaluates the header as a literal, and gives the errors of Python's own parser
+        raise DeviceFault(f"the parameters cannot be read: {type(error).__name__}: {error}") from None
+    if header != ((size,), False, np.dtype("<f4")) or len(data) - stream.tell() != size * BYTES_PER_ELEMENT:
+        raise DeviceFault(f"parameters that say one shape and are of another: {header[0]} {header[2]}")
+    return np.frombuffer(data, dtype=np.float32, offset=stream.tell())
+
+
+def one_line(text: str) -> str:
+    """What a stranger may have had a hand in, fit for a log: short, and without line breaks or control characters."""
+    line = "".join(letter if letter.isprintable() else " " for letter in text[: MOST_NOTE + 1])
+    return line if len(line) <= MOST_NOTE else line[:MOST_NOTE] + "..."
 
 
 # What a device keeps between two messages ---------------------------------------------------------------------------

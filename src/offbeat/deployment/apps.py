@@ -20,7 +20,7 @@ from flwr.serverapp import Grid, ServerApp
 from torch import nn
 
 from offbeat.config import Experiment
-from offbeat.core.errors import DeviceFault, OffbeatError
+from offbeat.core.errors import DeviceFault, InvalidInput, OffbeatError
 from offbeat.core.session import Session
 from offbeat.deployment.driver import Deployment
 from offbeat.deployment.legs import RECORDS, Desk, Device, Pace, Reply
@@ -161,6 +161,7 @@ def serve(
     trainer = TorchTrainer(stage.network, *stage.test, _Everything(len(np.asarray(stage.test[1]))), experiment.seed)
     out.mkdir(parents=True, exist_ok=True)
     path = out / "record.jsonl"
+    record = Log(path, path.stat().st_size if path.is_file() else 0)
     deployment = Deployment(
         session,
         mail,
@@ -169,7 +170,7 @@ def serve(
         seed=experiment.seed,
         stop=stop,
         schedule=experiment.evaluation.build(stop),
-        record=Log(path, path.stat().st_size if path.is_file() else 0),
+        record=record,
         log=say,
         answer_seconds=settings.answer_seconds,
         leg_seconds=settings.leg_seconds,
@@ -182,7 +183,10 @@ def serve(
         if row is not None:
             replace_file(out / "devices.csv", deployment.accounts.csv().encode())
 
-    result = drive(deployment, experiment, directory, watch=watch)
+    try:
+        result = drive(deployment, experiment, directory, watch=watch)
+    finally:
+        record.close()
     say(f"ended by {result.summary['stopped_by']}, accuracy {result.summary['final_accuracy']:.4f}; results in {out}")
 
 
@@ -204,6 +208,9 @@ def experiment_client_app() -> ClientApp:
 
     def prepare(context: Context) -> tuple[TorchTrainer, Pace | None]:
         experiment = experiment_of(None, context.run_config)
+        number = context.node_config.get("partition-id")
+        if number is not None and not 0 <= int(number) < experiment.data.devices:
+            raise InvalidInput(f"partition-id={number}: there are {experiment.data.devices} devices, from 0")
         parts = Ingredients.of(experiment)
         data, pace = parts.dataset, None
         if experiment.deployment.paced:

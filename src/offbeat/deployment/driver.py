@@ -142,6 +142,8 @@ class Deployment:
 
     def _open(self) -> None:
         self._origin = self._clock() - self.now
+        self._mail.count_from(self._origin)  # devices were greeted before there was a run
+        self._roster.count_from(self._origin)
         if not self._resumed:
             self._record.cut(0)
             known = self.session.forecast

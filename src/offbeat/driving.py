@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from offbeat.config import Experiment
-from offbeat.core.errors import Diverged, OffbeatError
+from offbeat.core.errors import Disconnected, Diverged, OffbeatError
 from offbeat.core.parameters import Vector
 from offbeat.records import Driver, Row, progress_of
 from offbeat.results.directory import RunDirectory
@@ -78,6 +78,11 @@ def drive(
             rows.append(driver.evaluate())
             if directory is not None:
                 directory.write(rows[-1], driver.spans)
+        except Disconnected:
+            if directory is not None:
+                directory.checkpoint(driver, spent + time.monotonic() - started)
+                directory.close()
+            raise
         except BaseException:
             if directory is not None:
                 directory.close()

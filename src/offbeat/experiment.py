@@ -1,17 +1,25 @@
-"""Running an experiment in simulation: from settings to a simulation, from a simulation to results."""
+"""Running an experiment in simulation: from settings to a simulation, from a simulation to results.
+
+And replaying one that was run for real, which ends with the same model or says where it differs.
+"""
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from offbeat.config import Experiment
+from offbeat.core.errors import InvalidInput
 from offbeat.core.session import Session
 from offbeat.driving import Flag, Result, Watch, drive
 from offbeat.ingredients import Ingredients
-from offbeat.results.directory import RunDirectory
+from offbeat.results.directory import RunDirectory, read_model
 from offbeat.simulation.engine import Simulation
 from offbeat.simulation.executors import torch_executor
+from offbeat.simulation.replay import Difference, Line, Replay, read_record
 
 
 @contextmanager
@@ -71,3 +79,66 @@ def run(
         )
     with simulation_of(experiment) as simulation:
         return drive(simulation, experiment, directory, watch=watch, interrupted=interrupted)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replayed:
+    """What was compared, and found equal."""
+
+    versions: int
+    orders: int
+    final_model: bool
+    """Whether the run had left its final parameters to compare with."""
+
+
+def replay(path: str | os.PathLike[str], watch: Callable[[float], None] | None = None) -> Replayed:
+    """Replay the real run in a directory; raises Difference if anything comes out otherwise than it did there.
+
+    `watch` is told how much is done (0 to 1).
+    """
+    directory = Path(path)
+    if not (directory / "record.jsonl").is_file():
+        raise InvalidInput(
+            f"{directory} holds no real run: it has no record.jsonl, which `offbeat deploy` and `local-cluster` leave"
+        )
+    experiment = Experiment.load(directory / "config.toml")
+    lines = read_record((directory / "record.jsonl").read_text(encoding="utf-8"), "record.jsonl")
+    if lines[0].own_data:
+        raise InvalidInput(f"{directory} cannot be replayed: its devices had data of their own, which are not here")
+    parts = Ingredients.of(experiment)
+    if lines[0].samples != parts.partition.sizes.tolist():
+        raise InvalidInput(f"{directory} cannot be replayed: its devices had other data than {experiment.data.name!r}")
+    executor = torch_executor(
+        parts.dataset,
+        parts.partition,
+        model=experiment.model.name,
+        seed=experiment.seed,
+        arithmetic="sequential",
+        workers=0,
+    )
+    with closing(executor):
+        replaying = Replay(_recorded_session(experiment, parts, lines[0]), executor, lines)
+        for number, _ in enumerate(replaying, 1):
+            if watch is not None:
+                watch(number / len(lines))
+    final, session = read_model(directory / "model.safetensors", parts.layout), replaying.session
+    if (directory / "summary.json").is_file():
+        replaying.check_complete()
+    if final is not None and final.tobytes() != session.parameters.tobytes():
+        raise Difference("all versions are as in the record, but model.safetensors is another model")
+    return Replayed(versions=session.version, orders=replaying.orders, final_model=final is not None)
+
+
+def _recorded_session(experiment: Experiment, parts: Ingredients, began: Line) -> Session:
+    """The session as a real run began it."""
+    return Session(
+        experiment.algorithm.policy,
+        parameters=parts.parameters,
+        layout=parts.layout,
+        samples=parts.partition.sizes,
+        training=experiment.local.build(),
+        seed=experiment.seed,
+        present=np.isin(np.arange(experiment.data.devices), began.present),
+        forecast=began.forecast,
+        horizon=experiment.stop.build().time,
+    )

@@ -36,7 +36,7 @@ class Schedule:
     every_versions: int | None = None
 
 
-class Span(Struct, frozen=True, kw_only=True):
+class Span(Struct, frozen=True, kw_only=True, gc=False):
     """What became of an order, for the timeline."""
 
     device: int

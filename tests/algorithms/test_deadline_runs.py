@@ -56,7 +56,7 @@ def test_all_members_see_the_same_fleet_and_the_same_draws() -> None:
             speeds.append(simulation.session.forecast.speeds)
             next(iter(simulation))  # the first round is ordered
             run_of = simulation.runs[1]
-            order = run_of.local.order
+            order = run_of.order
             assert order.batch_size is not None
             first.append(np.array(run_of.seconds) / order.batch_size / order.width**2)
             assert order.learning_rate == 0.5

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from offbeat.core.parameters import Layout, Vector, frozen, weighted_mean
+from offbeat.core.parameters import Layout, Vector, dot, frozen, weighted_mean
 
 FINITE = st.floats(-1e3, 1e3, width=32)
 
@@ -123,3 +123,13 @@ def test_the_weighted_mean_of_many_does_not_lose_the_small_ones() -> None:
     vectors = [np.array([2.0**24], dtype=np.float32)] + [np.ones(1, dtype=np.float32)] * 1000
     exact = (2.0**24 + 1000) / 1001
     assert weighted_mean(vectors, [1.0] * 1001)[0] == pytest.approx(exact, rel=1e-6)
+
+
+def test_the_inner_product_does_not_depend_on_the_number_of_threads() -> None:
+    limits = pytest.importorskip("threadpoolctl").threadpool_limits
+    one, other = np.random.default_rng(0).normal(size=(2, 200_000)).astype(np.float32)
+    with limits(1):
+        alone = dot(one, other)
+    with limits(2):
+        assert dot(one, other) == alone
+    assert alone == pytest.approx(float(one.astype(np.float64) @ other.astype(np.float64)), rel=1e-12)

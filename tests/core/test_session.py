@@ -4,6 +4,7 @@ The policy is a puppet: a test writes the actions it wants into `session.state.s
 """
 
 import json
+import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -496,14 +497,16 @@ def test_a_fresh_model_that_was_sent_is_kept_until_that_flight_ends() -> None:
 
 
 def test_the_memory_for_versions_does_not_grow_with_the_run() -> None:
-    session = a_session()
+    session, versions = a_session(), []
     for number in range(50):
         ticket = dispatch(session)
+        versions.append(weakref.ref(session.parameters))
         play(session, Commit(parameters=vector(number, number)))
         assert session.kept_versions == 1
         session.handle(uploaded(session, ticket), session.now)
         play(session, Discard(ticket=ticket, reason="test"))
     assert session.kept_versions == 0
+    assert not any(version() is not None for version in versions)
 
 
 # Fresh models --------------------------------------------------------------------------------------------------------
@@ -668,7 +671,7 @@ def test_a_copy_shares_nothing_with_the_session() -> None:
     session = busy_session()
     before = facts(session)
     saved = session.copied()
-    saved["kept"][0][:] = 99
+    saved["in_flight"][1].parameters[:] = 99
     saved["states"][:] = 0
     saved["in_flight"].clear()
     saved["timers"].clear()

@@ -31,6 +31,8 @@ class LoopbackGrid:
     tamper: Tamper | None = None
     named: bool = True
     now: float = 0.0
+    spent: float = 0.0
+    """What the node that is at work has slept: only a device with the clock below (`virtual`) sleeps here."""
     messages: int = 0
 
     def __post_init__(self) -> None:
@@ -52,6 +54,14 @@ class LoopbackGrid:
     def sleep(self, seconds: float) -> None:
         self.now += seconds
 
+    def virtual(self) -> "LoopbackGrid":
+        """With devices that go by this clock too: training takes no time but what their pace says."""
+        self.app = experiment_client_app(clock=lambda: self.now + self.spent, sleep=self._work)
+        return self
+
+    def _work(self, seconds: float) -> None:
+        self.spent += seconds
+
     # A grid
 
     def get_node_ids(self) -> Iterable[int]:
@@ -66,6 +76,7 @@ class LoopbackGrid:
             identity, node = f"message-{self.messages}", message.metadata.dst_node_id
             message.metadata.__dict__["_message_id"] = identity
             message.metadata.__dict__["_src_node_id"] = 1
+            self.spent = 0.0
             answer: Message | Error | None = self.app(message, self._contexts[node])
             assert isinstance(answer, Message)
             if self.tamper is not None:
@@ -73,7 +84,7 @@ class LoopbackGrid:
             if isinstance(answer, Error):
                 answer = Message(answer, reply_to=message)
             if answer is not None:
-                self._answers[identity] = (self.now + self.delays[node], node, answer)
+                self._answers[identity] = (self.now + self.spent + self.delays[node], node, answer)
             identities.append(identity)
         return identities
 

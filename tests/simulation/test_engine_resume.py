@@ -1,5 +1,6 @@
 """A run that is stopped after any event and resumed from its snapshot goes on as if it had never stopped."""
 
+import dataclasses
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -173,10 +174,9 @@ def saved(sim: Simulation) -> tuple[str, dict[str, Any]]:
 
 
 def end_of(sim: Simulation) -> dict[str, Any]:
-    counters = sim.session.counters
     return {
         "parameters": sim.session.parameters.tolist(),
-        "counters": {name: getattr(counters, name) for name in counters.__struct_fields__},
+        "counters": dataclasses.asdict(sim.session.counters),
         "seconds": (sim.busy_seconds, sim.wasted_seconds),
         "end": (sim.now, sim.reason),
         "journal": list(sim.session.journal.lines),

@@ -153,7 +153,7 @@ def test_what_is_held_stays_held_when_a_run_is_resumed() -> None:
     training.train(1, 2, 1.0)
     training.hold(1)
     resumed, recorder = lazy()
-    resumed.restore(training.snapshot(), {1: assignment(1)}, {}.__getitem__)
+    resumed.restore(training.snapshot(), {1: assignment(1)}, {})
     delivered(resumed, 2)()
     assert recorder.batches == [[(2, 0, 2)]]
 
@@ -262,7 +262,7 @@ def test_numbers_do_not_depend_on_when_they_are_computed(steps: list[str]) -> No
         elif step == "resume":
             tree, arrays = encode(training.snapshot())
             training, _ = lazy()
-            training.restore(decode(json.loads(json.dumps(tree)), arrays), {1: assignment(1)}, models.__getitem__)
+            training.restore(decode(json.loads(json.dumps(tree)), arrays), {1: assignment(1)}, models)
     assert training.deliver(1)().parameters.tolist() == eager.tolist()
 
 
@@ -312,7 +312,7 @@ def test_what_was_discarded_is_remembered_across_a_snapshot() -> None:
     training.settle(1)
     tree, arrays = encode(training.snapshot())
     training, _ = lazy()
-    training.restore(decode(json.loads(json.dumps(tree)), arrays), {}, {}.__getitem__)
+    training.restore(decode(json.loads(json.dumps(tree)), arrays), {}, {})
     assert run_once(training, 2, "REMEMBERING")().extras == {"merges": 2}
 
 
@@ -345,5 +345,5 @@ def test_what_a_rule_sees_of_its_memory_does_not_depend_on_what_others_read() ->
         training.train(1, 2, 2.0)
         if somebody_reads:
             delivered(training, 2)()
-        seen.append(dict(training.remembered(1)))
+        seen.append(dict(training.trajectories[1].remembered))
     assert seen[0] == seen[1] == {}

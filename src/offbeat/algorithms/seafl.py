@@ -34,7 +34,7 @@ and if nobody is left in training the buffer is aggregated as it is.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from math import isinf
+from math import isinf, sqrt
 from typing import Annotated, Literal
 
 import numpy as np
@@ -44,7 +44,7 @@ from offbeat.core.actions import Action, Commit, Dispatch, StopSoon
 from offbeat.core.errors import InvalidInput
 from offbeat.core.events import Event, Uploaded
 from offbeat.core.messages import Update
-from offbeat.core.parameters import Vector, weighted_mean
+from offbeat.core.parameters import Vector, dot, weighted_mean
 from offbeat.core.policy import Policy, View
 
 
@@ -202,6 +202,5 @@ def cosine(one: Vector, other: Vector) -> float:
     >>> round(cosine(np.float32([3, 4]), np.float32([4, 3])), 6), cosine(np.float32([1, 0]), np.float32([0, 0]))
     (0.96, 1.0)
     """
-    first, second = one.astype(np.float64), other.astype(np.float64)
-    lengths = float(np.linalg.norm(first) * np.linalg.norm(second))
-    return float(np.clip(first @ second / lengths, -1.0, 1.0)) if lengths else 1.0
+    lengths = sqrt(dot(one, one)) * sqrt(dot(other, other))
+    return min(max(dot(one, other) / lengths, -1.0), 1.0) if lengths else 1.0

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import typer
 
-from offbeat.cli import catalogue, deployment, foresight, runs
+from offbeat.cli import catalogue, deployment, foresight, replaying, runs
 from offbeat.cli.progress import messages
 from offbeat.core.errors import InvalidInput, OffbeatError
 
@@ -24,6 +24,7 @@ for command in (
     runs.compare,
     runs.sweep,
     runs.report,
+    replaying.replay,
     foresight.plan,
     foresight.advise,
     foresight.pretrain,

@@ -2,6 +2,7 @@
 
 import json
 import os
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
@@ -35,6 +36,7 @@ def local_cluster(
 
     A message to a node and back takes some seconds, because Flower starts a process for each.
     """
+    _check_flower()
     from offbeat.driving import Interrupted
     from offbeat.results.directory import RunDirectory, read_finished
 
@@ -78,6 +80,7 @@ def deploy(
     All machines need the same version of offbeat, with Flower: `pip install 'offbeat[flower]'`. Results go to a
     directory on the SuperLink's machine; a relative one starts where the SuperLink was started.
     """
+    _check_flower()
     from offbeat.deployment.launch import SuperLink, submit
     from offbeat.driving import Interrupted
     from offbeat.results.directory import RunDirectory, read_finished
@@ -116,6 +119,7 @@ def make_certificates(
     `superlink.key`), and for each node a private key (`node-0`) and the public key to register it with (`node-0.pub`).
     They are valid for 30 days and not for production.
     """
+    _check_flower()
     from offbeat.deployment.certificates import make_credentials
 
     make_credentials(directory, nodes)
@@ -163,9 +167,14 @@ def _run_on_cluster(app: Path, experiment: "Experiment", nodes: int, root: Path,
                 raise RunFailed(f"{error} (logs: {cluster.logs})") from None
 
 
+def _check_flower() -> None:
+    if find_spec("flwr") is None:
+        raise InvalidInput("Flower is not installed: pip install 'offbeat[flower]'")
+
+
 def _check_nodes(experiment: "Experiment", nodes: int) -> None:
     devices = experiment.data.devices
-    needed = experiment.table().get("deployment", {}).get("start_with", devices)
+    needed = experiment.deployment.start_with or devices
     if nodes > devices:
         raise InvalidInput(f"--nodes {nodes}: data.devices = {devices}, so more than {devices} nodes have no data")
     if nodes < needed:

@@ -6,47 +6,47 @@ from offbeat.core.messages import Order
 from offbeat.core.parameters import Vector
 
 
-class Dispatch(Struct, frozen=True, kw_only=True):
+class Dispatch(Struct, frozen=True, kw_only=True, gc=False):
     """Send the current version to an idle device with an order to train."""
 
     device: int
     order: Order
 
 
-class SendFresh(Struct, frozen=True, kw_only=True):
+class SendFresh(Struct, frozen=True, kw_only=True, gc=False):
     """Answer a device's request with the current version."""
 
     device: int
 
 
-class StopSoon(Struct, frozen=True, kw_only=True):
+class StopSoon(Struct, frozen=True, kw_only=True, gc=False):
     """Ask a device in training to finish the slice it is in and to upload what it has."""
 
     device: int
 
 
-class Commit(Struct, frozen=True, kw_only=True, eq=False):
+class Commit(Struct, frozen=True, kw_only=True, eq=False, gc=False):
     """Make these parameters the next version. `used` names the updates that went into it for the first time."""
 
     parameters: Vector
     used: tuple[int, ...] = ()
 
 
-class Discard(Struct, frozen=True, kw_only=True):
+class Discard(Struct, frozen=True, kw_only=True, gc=False):
     """Give up an update that was delivered and will not be used."""
 
     ticket: int
     reason: str
 
 
-class SetTimer(Struct, frozen=True, kw_only=True):
+class SetTimer(Struct, frozen=True, kw_only=True, gc=False):
     """Have `TimerFired(name)` happen after so many seconds. One timer per name at a time."""
 
     name: str
     after: float
 
 
-class Finish(Struct, frozen=True, kw_only=True):
+class Finish(Struct, frozen=True, kw_only=True, gc=False):
     """End the run."""
 
     reason: str

@@ -5,27 +5,28 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from msgspec import Struct
-
-from offbeat.core.messages import Order
+from offbeat.core.effects import Assignment
+from offbeat.core.parameters import Vector
 
 STORY_LINES = 6
 JOURNAL_LINES = 256
 
 
-class Flight(Struct, kw_only=True, eq=False, gc=False):
-    """An order at work."""
+class Flight(Assignment, frozen=True, kw_only=True, eq=False, gc=False):
+    """An order at work: the assignment, and what the device was told since. It keeps the versions that it refers to."""
 
-    device: int
-    ticket: int
-    base: int
-    order: Order
     notified: bool = False
-    versions: list[int]
-    """The versions that this flight was given, its base first: they are kept until it ends."""
+    fresh: tuple[tuple[int, Vector], ...] = ()
+    """The newer versions that the device was given on the way, with their parameters."""
+
+    @property
+    def versions(self) -> list[int]:
+        """All versions that it was given, its base first."""
+        return [self.base, *(version for version, _ in self.fresh)]
 
 
-class Counters(Struct, kw_only=True, eq=False):
+@dataclass(slots=True, kw_only=True, eq=False)
+class Counters:
     """What happened so far, for the metrics."""
 
     dispatched: int = 0
@@ -45,15 +46,10 @@ class Counters(Struct, kw_only=True, eq=False):
 
 @dataclass(slots=True)
 class Journal:
-    """The last lines of what happened; `record`, if set, is given every line as it is written."""
+    """The last lines of what happened; `record`, if set, is given every line as the session writes it."""
 
     lines: deque[tuple[Any, ...]] = field(default_factory=lambda: deque(maxlen=JOURNAL_LINES))
     record: Callable[[tuple[Any, ...]], None] | None = None
-
-    def write(self, line: tuple[Any, ...]) -> None:
-        self.lines.append(line)
-        if self.record is not None:
-            self.record(line)
 
     def story(self, device: int | None) -> str:
         """The last lines about a device (or about anything), for an error's reader."""

@@ -6,7 +6,7 @@ from offbeat.core.messages import Order
 from offbeat.core.parameters import Vector
 
 
-class Assignment(Struct, frozen=True, kw_only=True, eq=False):
+class Assignment(Struct, frozen=True, kw_only=True, eq=False, gc=False):
     """Deliver this order, with the model it starts from, to a device. The ticket is unique in the run."""
 
     device: int
@@ -16,7 +16,7 @@ class Assignment(Struct, frozen=True, kw_only=True, eq=False):
     parameters: Vector
 
 
-class FreshModel(Struct, frozen=True, kw_only=True, eq=False):
+class FreshModel(Struct, frozen=True, kw_only=True, eq=False, gc=False):
     """Answer a device that asked and waits. `parameters` is None if there is nothing newer for it."""
 
     device: int
@@ -25,21 +25,21 @@ class FreshModel(Struct, frozen=True, kw_only=True, eq=False):
     parameters: Vector | None
 
 
-class StopNotice(Struct, frozen=True, kw_only=True):
+class StopNotice(Struct, frozen=True, kw_only=True, gc=False):
     """Tell a device to upload after the slice it is in."""
 
     device: int
     ticket: int
 
 
-class TimerSet(Struct, frozen=True, kw_only=True):
+class TimerSet(Struct, frozen=True, kw_only=True, gc=False):
     """Feed `TimerFired(name)` at this time."""
 
     name: str
     at: float
 
 
-class Settled(Struct, frozen=True, kw_only=True):
+class Settled(Struct, frozen=True, kw_only=True, gc=False):
     """The fate of a delivered update is known: it went into a version, or it was given up."""
 
     ticket: int

@@ -20,6 +20,10 @@ class PolicyError(OffbeatError):
     """A policy (our code, or the user's) asked for something illegal: a bug, and the run ends."""
 
 
+class Disconnected(OffbeatError):
+    """A driver has lost the way to its devices: the run cannot go on here, but it can be resumed."""
+
+
 class Diverged(OffbeatError):
     """Local training produced numbers that are not finite; the run ends and keeps its results so far."""
 

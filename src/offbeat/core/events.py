@@ -5,23 +5,23 @@ from msgspec import Struct
 from offbeat.core.messages import Progress, Update
 
 
-class Started(Struct, frozen=True, kw_only=True):
+class Started(Struct, frozen=True, kw_only=True, gc=False):
     """The run begins; the devices that are present are idle."""
 
 
-class Ready(Struct, frozen=True, kw_only=True):
+class Ready(Struct, frozen=True, kw_only=True, gc=False):
     """A device that was away is here again (or for the first time) and idle."""
 
     device: int
 
 
-class Left(Struct, frozen=True, kw_only=True):
+class Left(Struct, frozen=True, kw_only=True, gc=False):
     """An idle device went away."""
 
     device: int
 
 
-class Uploaded(Struct, frozen=True, kw_only=True, eq=False):
+class Uploaded(Struct, frozen=True, kw_only=True, eq=False, gc=False):
     """A device delivered its update and is idle."""
 
     device: int
@@ -29,7 +29,7 @@ class Uploaded(Struct, frozen=True, kw_only=True, eq=False):
     update: Update
 
 
-class FreshRequested(Struct, frozen=True, kw_only=True):
+class FreshRequested(Struct, frozen=True, kw_only=True, gc=False):
     """A device in training asks for the newest model and waits for the answer."""
 
     device: int
@@ -37,7 +37,7 @@ class FreshRequested(Struct, frozen=True, kw_only=True):
     progress: Progress
 
 
-class Lost(Struct, frozen=True, kw_only=True):
+class Lost(Struct, frozen=True, kw_only=True, gc=False):
     """Nothing will come back for this ticket: the device vanished, its upload was lost or refused. It is away."""
 
     device: int
@@ -45,7 +45,7 @@ class Lost(Struct, frozen=True, kw_only=True):
     reason: str = "vanished"
 
 
-class TimerFired(Struct, frozen=True, kw_only=True):
+class TimerFired(Struct, frozen=True, kw_only=True, gc=False):
     """A timer that the policy had set ran out."""
 
     name: str

@@ -1,9 +1,9 @@
 """What crosses between server and device: orders go out, updates come back. Plain data, complete when born.
 
 Records that are made for every single thing that happens, here and in `events`, `actions` and `effects`, are msgspec
-structs: frozen, slotted and keyword-only like dataclasses, and ten times cheaper to make. Those that live as long as an
-order is in flight are told to the garbage collector only if they could be part of a cycle, which plain data cannot
-(`gc=False`): with thousands of orders in flight it would look at them again and again.
+structs: frozen, slotted and keyword-only like dataclasses, and ten times cheaper to make. Plain data cannot be part of
+a cycle, so the garbage collector is not told about it (`gc=False`): with thousands of orders in flight it would look at
+the same records again and again.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,7 +18,7 @@ Plain = bool | int | float | str
 """The values that an order's arguments and an update's extras may hold: they cross the wire as they are."""
 
 
-class Order(Struct, frozen=True, kw_only=True):
+class Order(Struct, frozen=True, kw_only=True, gc=False):
     """What a device is asked to do, from the version of the model that comes with it."""
 
     slices: int = 1
@@ -83,7 +83,7 @@ class Training(Struct, frozen=True, kw_only=True):
         return replace(plain, **changes) if changes else plain
 
 
-class Progress(Struct, frozen=True, kw_only=True):
+class Progress(Struct, frozen=True, kw_only=True, gc=False):
     """How far a local run has come."""
 
     slices: int = 0
@@ -136,7 +136,7 @@ class Update(Struct, frozen=True, kw_only=True, eq=False, gc=False):
         return layout.bytes if self.mask is None else self.mask.bytes
 
 
-class Done(Struct, frozen=True, eq=False):
+class Done(Struct, frozen=True, eq=False, gc=False):
     """An outcome that exists already: what `Update.outcome` is in a deployment, and after a checkpoint."""
 
     value: Outcome

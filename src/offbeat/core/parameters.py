@@ -140,8 +140,12 @@ def frozen(vector: npt.ArrayLike) -> Vector:
 
 
 def dot(one: Vector, other: Vector) -> float:
-    """The inner product, in float64."""
-    return float(one.astype(np.float64) @ other.astype(np.float64))
+    """The inner product, in float64.
+
+    Not by BLAS, which shares a long one among its threads: their number would change the last bits, and a server with
+    one thread would not make the versions that a simulation with two makes.
+    """
+    return float(np.einsum("i,i->", one, other, dtype=np.float64))
 
 
 def weighted_mean(vectors: Sequence[Vector], weights: Sequence[float]) -> Vector:

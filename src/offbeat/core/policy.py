@@ -121,17 +121,17 @@ class Policy(Settings):
         return {}
 
 
-class Train(Struct, frozen=True):
+class Train(Struct, frozen=True, gc=False):
     """Go on with so many slices, then ask the rule again."""
 
     slices: int
 
 
-class Ask(Struct, frozen=True, kw_only=True):
+class Ask(Struct, frozen=True, kw_only=True, gc=False):
     """Request the fresh model and wait for it."""
 
 
-class Upload(Struct, frozen=True, kw_only=True):
+class Upload(Struct, frozen=True, kw_only=True, gc=False):
     """Deliver what there is."""
 
 
@@ -151,7 +151,7 @@ Probe = Callable[[Vector], tuple[float, Vector]]
 """Loss and gradient of a model on one batch of the device's data."""
 
 
-class Fresh(Struct, frozen=True, kw_only=True, eq=False):
+class Fresh(Struct, frozen=True, kw_only=True, eq=False, gc=False):
     """The answer to a request: the newest model and its version."""
 
     version: int
@@ -184,5 +184,6 @@ class DeviceRule:
         return {}
 
     def admits(self, extras: Mapping[str, Plain], order: Order) -> bool:
-        """Whether an upload may say this. In a deployment it comes from a stranger, and the policy will rely on it."""
-        return not extras
+        """Whether an upload may say this. In a deployment it comes from a stranger, and the policy will rely on it: a
+        rule with extras of its own should check them."""
+        return not extras or type(self).extras is not DeviceRule.extras

@@ -13,12 +13,13 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
 from offbeat.core.actions import Action, Commit, Discard, Dispatch, Finish, SendFresh, SetTimer, StopSoon
 from offbeat.core.admission import check_update
 from offbeat.core.books import JOURNAL_LINES, Counters, Flight, Journal
 from offbeat.core.coverage import bytes_down
-from offbeat.core.effects import Assignment, Effect, FreshModel, Settled, StopNotice, TimerSet
+from offbeat.core.effects import Effect, FreshModel, Settled, StopNotice, TimerSet
 from offbeat.core.errors import DeviceFault, Diverged, OffbeatError, PolicyError
 from offbeat.core.events import Event, FreshRequested, Left, Lost, Ready, Started, TimerFired, Uploaded
 from offbeat.core.forecast import Forecast
@@ -81,8 +82,6 @@ class Session:
         """The order without changes at the version it was made for: most policies give that to every device."""
         self._started = False
         self._ticket_of: dict[int, int] = {}
-        self._kept: dict[int, Vector] = {}
-        self._references: dict[int, int] = {}
         self.state = policy.init(self)
 
     # What a policy sees -------------------------------------------------------------------------------------------
@@ -123,7 +122,7 @@ class Session:
         self._receive(event)
         effects: list[Effect] = []
         for action in self.policy.react(event, self.state, self):
-            effects.extend(self._apply(action))
+            self._apply(action, effects)
             if self.finished is not None:
                 break
         if isinstance(event, FreshRequested) and self._states[event.device] == WAITING:
@@ -135,11 +134,11 @@ class Session:
             raise DeviceFault(f"the run has ended ({self.finished}): {type(event).__name__} comes too late")
         if not at >= self.now:
             raise OffbeatError(f"a driver went back in time, from {self.now} to {at}")
-        match event:  # the most frequent first
-            case Uploaded(device=device, ticket=ticket, update=update):
-                check_update(update, self._flight(device, ticket, event), self.layout)
-            case Lost(device=device, ticket=ticket):
-                self._flight(device, ticket, event)
+        match event:  # the most frequent first, and no patterns in it: they are slow
+            case Uploaded():
+                check_update(event.update, self._flight(event), self.layout)
+            case Lost():
+                self._flight(event)
             case Started():
                 if self._started:
                     raise OffbeatError("a driver started a session twice")
@@ -149,15 +148,15 @@ class Session:
             case Ready(device=device) | Left(device=device):
                 self._next_state(device, event, DeviceFault)
             case FreshRequested(device=device, ticket=ticket, progress=progress):
-                if not 0 <= progress.slices <= self._flight(device, ticket, event).order.slices:
+                if not 0 <= progress.slices <= self._flight(event).order.slices:
                     raise DeviceFault(f"device {device}, ticket {ticket}: it claims {progress.slices} slices")
 
-    def _flight(self, device: int, ticket: int, event: Event) -> Flight:
+    def _flight(self, event: Uploaded | Lost | FreshRequested) -> Flight:
         """What the device is at work on, if it holds this ticket and the event is legal for it."""
-        flight = self.in_flight.get(ticket)
+        flight, device = self.in_flight.get(event.ticket), event.device
         if flight is None or flight.device != device:
             raise DeviceFault(
-                f"device {device}: {type(event).__name__} for ticket {ticket}, which it does not hold "
+                f"device {device}: {type(event).__name__} for ticket {event.ticket}, which it does not hold "
                 f"({self.journal.story(device)})"
             )
         self._next_state(device, event, DeviceFault)
@@ -177,13 +176,14 @@ class Session:
 
     def _receive(self, event: Event) -> None:
         match event:
-            case Uploaded(device=device, ticket=ticket, update=update):
+            case Uploaded():
+                device, ticket = event.device, event.ticket
                 self._states[device] = IDLE
                 self._idle.add(device)
-                self._land(ticket)
-                self.received[ticket] = update.base
+                self._land(device, ticket)
+                self.received[ticket] = event.update.base
                 self.counters.received += 1
-                self.counters.bytes_up += update.bytes(self.layout)
+                self.counters.bytes_up += event.update.bytes(self.layout)
                 self._note("uploaded", device, ticket)
             case FreshRequested(device=device, ticket=ticket):
                 self._states[device] = WAITING
@@ -191,7 +191,7 @@ class Session:
                 self._note("asked", device, ticket)
             case Lost(device=device, ticket=ticket):
                 self._states[device] = AWAY
-                self._land(ticket)
+                self._land(device, ticket)
                 self.counters.lost += 1
                 self._note("lost", device, ticket)
             case Ready(device=device):
@@ -211,65 +211,58 @@ class Session:
 
     # Actions ------------------------------------------------------------------------------------------------------
 
-    def _apply(self, action: Action) -> list[Effect]:
+    def _apply(self, action: Action, effects: list[Effect]) -> None:
+        """Carry out an action of the policy; what the driver has to do for it joins the effects."""
         match action:
-            case Dispatch(device=device, order=order):
+            case Dispatch():
+                device, order = action.device, action.order
                 self._states[device] = self._next_state(device, action, PolicyError)
                 self._idle.remove(device)
-                self._tickets += 1
+                self._tickets = ticket = self._tickets + 1
                 flight = Flight(
-                    device=device, ticket=self._tickets, base=self.version, order=order, versions=[self.version]
+                    device=device, ticket=ticket, order=order, base=self.version, parameters=self.parameters
                 )
-                self.in_flight[flight.ticket] = flight
-                self._ticket_of[device] = flight.ticket
-                self._keep_version()
+                self.in_flight[ticket] = flight
+                self._ticket_of[device] = ticket
                 self.counters.dispatched += 1
                 self.counters.bytes_down += bytes_down(order, self.layout)
-                self._note("dispatched", device, flight.ticket)
-                return [
-                    Assignment(
-                        device=device,
-                        ticket=flight.ticket,
-                        order=order,
-                        base=self.version,
-                        parameters=self.parameters,
-                    )
-                ]
+                self._note("dispatched", device, ticket)
+                effects.append(flight)
             case Commit(parameters=parameters, used=used):
-                return self._commit(parameters, used)
+                self._commit(parameters, used)
+                effects += [Settled(ticket=ticket, used=True) for ticket in used]
             case Discard(ticket=ticket, reason=reason):
                 self._check_settled((ticket,))
                 del self.received[ticket]
                 self.counters.discarded += 1
                 self._note(f"discarded ({reason})", None, ticket)
-                return [Settled(ticket=ticket, used=False)]
+                effects.append(Settled(ticket=ticket, used=False))
             case SendFresh(device=device):
                 self._next_state(device, action, PolicyError)
                 flight = self.in_flight[self._ticket_of[device]]
                 newer = self.version > flight.versions[-1]
-                return [self._answer(flight, self.parameters if newer else None)]
+                effects.append(self._answer(flight, self.parameters if newer else None))
             case StopSoon(device=device):
                 self._next_state(device, action, PolicyError)
                 flight = self.in_flight[self._ticket_of[device]]
                 if flight.notified:
                     raise PolicyError(f"device {device} was already told to stop ({self.journal.story(device)})")
-                flight.notified = True
+                self.in_flight[flight.ticket] = replace(flight, notified=True)
                 self.counters.notices += 1
                 self._note("notified", device, flight.ticket)
-                return [StopNotice(device=device, ticket=flight.ticket)]
+                effects.append(StopNotice(device=device, ticket=flight.ticket))
             case SetTimer(name=name, after=after):
                 if name in self.timers or not after >= 0.0:
                     raise PolicyError(f"timer {name!r} after {after} s: it is set already, or the time is negative")
                 self.timers[name] = round(self.now + after, NANOSECOND)
-                return [TimerSet(name=name, at=self.timers[name])]
+                effects.append(TimerSet(name=name, at=self.timers[name]))
             case Finish(reason=reason):
                 self.finished = reason
                 self._note(f"finished ({reason})")
-                return []
             case _:
                 raise PolicyError(f"{action!r} is not an action")
 
-    def _commit(self, parameters: Vector, used: tuple[int, ...]) -> list[Effect]:
+    def _commit(self, parameters: Vector, used: tuple[int, ...]) -> None:
         if parameters.shape != self.parameters.shape:
             raise PolicyError(f"a version of shape {parameters.shape} was committed, not {self.parameters.shape}")
         if parameters.dtype != np.float32:
@@ -288,7 +281,6 @@ class Session:
         self.parameters = parameters
         self.version += 1
         self._note("committed")
-        return [Settled(ticket=ticket, used=True) for ticket in used]
 
     def _check_settled(self, tickets: tuple[int, ...]) -> None:
         """An update is used or given up once, after it was delivered."""
@@ -303,8 +295,8 @@ class Session:
     def _answer(self, flight: Flight, parameters: Vector | None) -> FreshModel:
         self._states[flight.device] = TRAINING
         if parameters is not None:
-            flight.versions.append(self.version)
-            self._keep_version()
+            given = (*flight.fresh, (self.version, parameters))
+            self.in_flight[flight.ticket] = replace(flight, fresh=given)
             self.counters.answered += 1
             self.counters.bytes_down += self.layout.bytes
         self._note("answered" if parameters is not None else "nothing newer", flight.device, flight.ticket)
@@ -314,26 +306,29 @@ class Session:
 
     def kept(self, version: int) -> Vector:
         """The parameters of a version that something in flight refers to."""
-        return self._kept[version]
+        return self.models[version]
 
     @property
     def kept_versions(self) -> int:
-        return len(self._kept)
+        return len(self.models)
 
-    def _keep_version(self) -> None:
-        self._kept[self.version] = self.parameters
-        self._references[self.version] = self._references.get(self.version, 0) + 1
+    @property
+    def models(self) -> dict[int, Vector]:
+        """All of these. It is the flights that keep them: with the last one that refers to a version it is gone."""
+        found: dict[int, Vector] = {}
+        for flight in self.in_flight.values():
+            found[flight.base] = flight.parameters
+            found.update(flight.fresh)
+        return found
 
-    def _land(self, ticket: int) -> None:
-        flight = self.in_flight.pop(ticket)
-        del self._ticket_of[flight.device]
-        for version in flight.versions:
-            self._references[version] -= 1
-            if not self._references[version]:
-                del self._references[version], self._kept[version]
+    def _land(self, device: int, ticket: int) -> None:
+        del self.in_flight[ticket], self._ticket_of[device]
 
     def _note(self, what: str, device: int | None = None, ticket: int | None = None) -> None:
-        self.journal.write((self.now, what, device, ticket, self.version))
+        line = (self.now, what, device, ticket, self.version)
+        self.journal.lines.append(line)
+        if self.journal.record is not None:
+            self.journal.record(line)
 
     # Snapshots ----------------------------------------------------------------------------------------------------
 
@@ -348,7 +343,6 @@ class Session:
             "random": self.random.bit_generator.state,
             "tickets": self._tickets,
             "started": self._started,
-            "kept": dict(self._kept),
             "journal": list(self.journal.lines),
         }
 
@@ -356,15 +350,17 @@ class Session:
         """Go on from a snapshot of a session with the same policy, devices and seed."""
         for name in self._SAVED:
             setattr(self, name, saved[name])
-        self.parameters = frozen(self.parameters)
-        self._kept = {version: frozen(parameters) for version, parameters in saved["kept"].items()}
-        if self.version in self._kept:
-            self.parameters = self._kept[self.version]
+        kept = {version: frozen(parameters) for version, parameters in self.models.items()}
+        self.parameters = kept[self.version] if self.version in kept else frozen(self.parameters)
+        self.in_flight = {
+            ticket: replace(
+                flight,
+                parameters=kept[flight.base],
+                fresh=tuple((version, kept[version]) for version, _ in flight.fresh),
+            )
+            for ticket, flight in self.in_flight.items()
+        }
         self._ticket_of = {flight.device: ticket for ticket, flight in self.in_flight.items()}
-        self._references = {}
-        for flight in self.in_flight.values():
-            for version in flight.versions:
-                self._references[version] = self._references.get(version, 0) + 1
         self._idle = IdleSet(self.devices, saved["idle"])
         self._states = bytearray(saved["states"])
         self.random.bit_generator.state = saved["random"]

@@ -7,6 +7,7 @@ config's `experiment`, and run config keys with a dot (`algorithm.name`, `stop.v
 
 import json
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -158,7 +159,7 @@ def serve(
         forecast=roster.guess_the_rest(),
         horizon=stop.time,
     )
-    trainer = TorchTrainer(stage.network, *stage.test, _Everything(len(np.asarray(stage.test[1]))), experiment.seed)
+    trainer = TorchTrainer(stage.network, *stage.test, Everything(len(np.asarray(stage.test[1]))), experiment.seed)
     out.mkdir(parents=True, exist_ok=True)
     path = out / "record.jsonl"
     record = Log(path, path.stat().st_size if path.is_file() else 0)
@@ -183,10 +184,8 @@ def serve(
         if row is not None:
             replace_file(out / "devices.csv", deployment.accounts.csv().encode())
 
-    try:
+    with closing(record):
         result = drive(deployment, experiment, directory, watch=watch)
-    finally:
-        record.close()
     say(f"ended by {result.summary['stopped_by']}, accuracy {result.summary['final_accuracy']:.4f}; results in {out}")
 
 
@@ -198,12 +197,12 @@ def client_app(*, model: Callable[[], nn.Module], data: Callable[[Context], Arra
 
     def prepare(context: Context) -> tuple[TorchTrainer, Pace | None]:
         x, y = data(context)
-        return TorchTrainer(model(), x, y, _Everything(len(np.asarray(y))), seed=0), None
+        return TorchTrainer(model(), x, y, Everything(len(np.asarray(y))), seed=0), None
 
     return _client(prepare)
 
 
-def experiment_client_app() -> ClientApp:
+def experiment_client_app(**clock: Any) -> ClientApp:
     """The ClientApp of an experiment that travels in the run config."""
 
     def prepare(context: Context) -> tuple[TorchTrainer, Pace | None]:
@@ -217,10 +216,10 @@ def experiment_client_app() -> ClientApp:
             pace = parts.fleet().speeds.slice_seconds
         return TorchTrainer(parts.network, data.train_x, data.train_y, parts.partition, experiment.seed), pace
 
-    return _client(prepare)
+    return _client(prepare, **clock)
 
 
-def _client(prepare: Callable[[Context], tuple[TorchTrainer, Pace | None]]) -> ClientApp:
+def _client(prepare: Callable[[Context], tuple[TorchTrainer, Pace | None]], **clock: Any) -> ClientApp:
     app = ClientApp()
 
     @app.train(MESSAGE_TYPE.partition(".")[2])
@@ -230,7 +229,7 @@ def _client(prepare: Callable[[Context], tuple[TorchTrainer, Pace | None]]) -> C
             trainer, pace = prepare(context)
             number = context.node_config.get("partition-id")
             desk = kept(context.state, RECORDS, Desk())
-            device = Device(trainer, desk, number=None if number is None else int(number), pace=pace)
+            device = Device(trainer, desk, number=None if number is None else int(number), pace=pace, **clock)
             reply, parameters = _answer(device, talk, message)
             keep(context.state, desk)
         except OffbeatError as error:
@@ -255,7 +254,7 @@ def _answer(device: Device, talk: ToDevice, message: Message) -> Reply:
 
 
 @dataclass(frozen=True)
-class _Everything:
+class Everything:
     """A partition that gives any device everything there is: a real one has only its own data."""
 
     count: int

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 import numpy as np
 from flwr.app import RecordDict
+from msgspec import structs
 
 from offbeat.algorithms import device_rule
 from offbeat.core.coverage import bytes_down, coverage, submodel
@@ -151,20 +152,25 @@ class Deployment:
                 "run",
                 samples=self._roster.samples.tolist(),
                 present=sorted(self._roster.node_of),
+                own_data=not self._roster.known,
                 speeds=None if known is None else known.speeds.tolist(),
                 communication=None if known is None else known.communication.tolist(),
+                random_layers=None if known is None else known.random_layers,
             )
             self._todo.append(Started())
             return
         self._write("resumed")
-        for ticket, flight in self.session.in_flight.items():
+        joined = self._roster.node_of
+        for device in range(self.session.devices):
+            if device in joined and self.session.is_away(device):
+                self._todo.append(Ready(device=device))
+            elif device not in joined and self.session.is_idle(device):
+                self._todo.append(Left(device=device))
+        for ticket, flight in self.session.in_flight.items():  # last: policies begin anew when nothing is in flight
             self.accounts.figures[flight.device].lost += 1
             self._todo.append(Lost(device=flight.device, ticket=ticket, reason="the server was restarted"))
-        for device in range(self.session.devices):
-            if device in self._roster.node_of:
-                self._rest[device] = self.now
-            elif self.session.is_idle(device):
-                self._todo.append(Left(device=device))
+            if flight.device in joined:
+                self._todo.append(Ready(device=flight.device))
 
     def _turn(self) -> bool:
         """Deal with the next thing that has happened, if anything has. Devices come before timers."""
@@ -225,9 +231,9 @@ class Deployment:
                 self.accounts.delivered(errand, update.bytes(self.session.layout), self.now)
                 self._settled[errand.device] = ticket
                 self._failures.pop(errand.device, None)
-                details |= {"slices": update.progress.slices, "remembered": errand.remembered}
+                details |= structs.asdict(update.progress) | {"remembered": errand.remembered}
             case FreshRequested(ticket=ticket, progress=progress):
-                details |= {"slices": progress.slices, "remembered": self._errands[ticket].remembered}
+                details |= structs.asdict(progress) | {"remembered": self._errands[ticket].remembered}
         self._write(type(event).__name__, **details)
 
     # Messages -----------------------------------------------------------------------------------------------------
@@ -320,7 +326,7 @@ class Deployment:
         session, flight = self.session, self.session.in_flight[errand.ticket]
         if talk.samples != session.samples(errand.device):
             raise DeviceFault(f"it claims {talk.samples} samples, having greeted with {session.samples(errand.device)}")
-        base, mask = session.kept(flight.base), coverage(flight.order, talk.slices, session.layout)
+        base, mask = flight.parameters, coverage(flight.order, talk.slices, session.layout)
         if mask is None:
             parameters = vector(content, session.layout.size)
         else:

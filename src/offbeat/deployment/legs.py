@@ -37,6 +37,7 @@ class Held(Struct, kw_only=True):
     device: int
     ticket: int
     base: int
+    seed: int
     leg: int
     leg_seconds: float | None
     run: LocalRun
@@ -44,6 +45,8 @@ class Held(Struct, kw_only=True):
     anchor: Vector
     arrived: float
     """When the device got the order, by its own clock."""
+    goal: int = 0
+    """Where the stretch that it is in ends: only there the rule is asked again, as in a simulation."""
     checked: int = 0
     """Slices that it had when it last checked in: every leg has something to show for itself."""
     performed: int = 0
@@ -126,6 +129,7 @@ class Device:
             device=order.device,
             ticket=order.ticket,
             base=order.base,
+            seed=order.seed,
             leg=1,
             leg_seconds=order.leg_seconds,
             run=LocalRun(order=order.order),
@@ -158,6 +162,7 @@ class Device:
             there = "nothing" if held is None else f"ticket {held.ticket}, leg {held.leg}"
             raise DeviceFault(f"out of step: asked for ticket {message.ticket}, leg {message.leg}, having {there}")
         held.leg += 1
+        self.trainer.batches.seed = held.seed
         return held
 
     def elements(self, order: Order) -> int:
@@ -177,13 +182,22 @@ class Device:
 
     def _leg(self, held: Held) -> Reply:
         """Train until there is something to tell the server."""
-        rule, memory, started = device_rule(held.run.order.rule), self.desk.memory, self._clock()
-        while isinstance(step := held.run.next(rule, memory), Train):
+        started = self._clock()
+        while isinstance(step := self._next(held), Train):
             if held.run.progress.slices > held.checked and self._overdue(held, started):
                 held.checked = held.run.progress.slices
                 return CheckIn(**self._progress(held)), None
-            self._train(held, step)
+            self._train(held)
         return self._report(held, step)
+
+    def _next(self, held: Held) -> Step:
+        """What the run does now: go on with the stretch that it is in, unless it has to end."""
+        run, remaining = held.run, held.goal - held.run.progress.slices
+        if remaining > 0 and not run.stopping and not run.expired:
+            return Train(remaining)
+        step = run.next(device_rule(run.order.rule), self.desk.memory)
+        held.goal = run.progress.slices + step.slices if isinstance(step, Train) else 0
+        return step
 
     def _overdue(self, held: Held, started: float) -> bool:
         """Whether to look whether a notice has come."""
@@ -191,11 +205,10 @@ class Device:
             return False
         return self._clock() - started >= held.leg_seconds
 
-    def _train(self, held: Held, step: Train) -> None:
-        """The layers that the step asks for, or one epoch of them."""
+    def _train(self, held: Held) -> None:
+        """All layers of the stretch, or one epoch of it."""
         order, first, began = held.run.order, held.run.progress.slices, self._clock()
-        goal = first + step.slices
-        last = goal if order.unit == "layer" else first + 1
+        last = held.goal if order.unit == "layer" else first + 1
         deadline = inf if order.budget is None else held.arrived + order.budget
         job = Job(
             device=held.device,
@@ -213,7 +226,7 @@ class Device:
             work, done = self._train_paced(job, began, deadline)
         held.run.trained(done - first, work.steps - held.work.steps, self._clock() - began)
         held.work = work
-        if done == goal:
+        if done == held.goal:
             held.performed += 1
         if done < last:
             held.run.out_of_time()

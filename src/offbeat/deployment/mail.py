@@ -1,12 +1,14 @@
 """Messages on their way: what was sent to which node and is not answered yet. The one user of Flower's Grid."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import httpx
 from flwr.app import Message, RecordDict
 from msgspec import Struct
 
+from offbeat.core.errors import Disconnected
 from offbeat.core.parameters import Vector
 from offbeat.deployment.wire import pack
 
@@ -54,13 +56,15 @@ class Mail:
         self._log = log
 
     def nodes(self) -> set[int]:
-        return set(self.grid.get_node_ids())
+        with _connection():
+            return set(self.grid.get_node_ids())
 
     def send(self, sent: Sent, talk: Any, vector: Vector | None = None) -> bool:
         """Whether it could be handed to the SuperLink."""
         lifetime = PATIENCE * (sent.deadline - sent.at) + 60.0
         message = Message(pack(talk, vector), sent.node, MESSAGE_TYPE, ttl=lifetime)
-        identities = list(self.grid.push_messages([message]))
+        with _connection():
+            identities = list(self.grid.push_messages([message]))
         if not identities or not identities[0]:
             return False
         self.waiting[identities[0]] = sent
@@ -69,7 +73,9 @@ class Mail:
     def poll(self) -> list[Arrived]:
         """What has come in since."""
         found: list[Arrived] = []
-        for message in self._pull(list(self.waiting), found):
+        with _connection():
+            messages = self._pull(list(self.waiting), found)
+        for message in messages:
             sent = self.waiting.pop(message.metadata.reply_to_message_id, None)
             if sent is None:
                 self._log(f"an answer to a message that was not sent, or was answered before, from {_source(message)}")
@@ -109,6 +115,15 @@ class Mail:
 
     def busy(self, node: int) -> bool:
         return any(sent.node == node for sent in self.waiting.values())
+
+
+@contextmanager
+def _connection() -> Iterator[None]:
+    """Flower itself tries again for a while; if it gives up, or the run was stopped, it is over here."""
+    try:
+        yield
+    except httpx.HTTPError as error:
+        raise Disconnected(f"the SuperLink does not answer, or has stopped the run ({error}): resume it") from None
 
 
 def _source(message: Message) -> str:

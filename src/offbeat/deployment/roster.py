@@ -39,7 +39,8 @@ class Roster:
         """Of each device; what is not known yet is guessed from the others when the run begins."""
         self.node_of: dict[int, int] = {}
         self.device_of: dict[int, int] = {}
-        self._known = samples is not None
+        self.known = samples is not None
+        """Whether an experiment says which samples each device holds; else they are the devices' own."""
         self._model = model
         self._hello = Hello(batch_size=batch_size, measure=measure and forecast is None)
         self._forecast = forecast
@@ -72,7 +73,7 @@ class Roster:
             raise DeviceFault(f"node {node} has a model of {greeting.elements} elements, not {self._model.size}")
         device = self._number_for(node, greeting.device)
         numbered = greeting.device is not None  # one that is not counts the samples of some device or other
-        if self._known and numbered and greeting.samples != self.samples[device]:
+        if self.known and numbered and greeting.samples != self.samples[device]:
             raise DeviceFault(
                 f"node {node} claims {greeting.samples} samples for device {device}, not {self.samples[device]}"
             )
@@ -82,7 +83,7 @@ class Roster:
             vector(arrived.content, self._model.size)
             self._speeds[device] = greeting.speed
             self._communication[device] = max(0.0, now - arrived.sent.at - greeting.busy)
-        if not self._known:
+        if not self.known:
             self.samples[device] = greeting.samples
         self.node_of[device], self.device_of[node] = node, device
         del self._again[node]
@@ -119,7 +120,7 @@ class Roster:
     def guess_the_rest(self) -> Forecast | None:
         """Fill in what is not known of devices that have not joined yet; what is known of all of them."""
         absent = ~self.present
-        if not self._known and absent.any():
+        if not self.known and absent.any():
             self.samples[absent] = max(1, round(float(self.samples[~absent].mean())))
         if not self._hello.measure:
             return self._forecast

@@ -24,7 +24,7 @@ class Work(Struct, frozen=True, kw_only=True, eq=False, gc=False):
         return self.loss_sum / self.seen if self.seen else float("nan")
 
 
-class Job(Struct, frozen=True, kw_only=True, eq=False):
+class Job(Struct, frozen=True, kw_only=True, eq=False, gc=False):
     """Slices `first` to `last - 1` of one order on one device, starting from `work`."""
 
     device: int

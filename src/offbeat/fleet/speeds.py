@@ -82,7 +82,7 @@ class FixedSpeeds(Speeds):
         seconds = self.epoch_seconds.item(device)
         if order.unit != "epoch" or order.width != 1.0:
             seconds *= share_of_epoch(order, self.samples.item(device), self.layers)
-        return [seconds] * order.slices
+        return (seconds,) * order.slices
 
     def layer_speeds(self) -> Floats:
         return self.samples * self.layers / self.epoch_seconds

@@ -17,8 +17,10 @@ from pathlib import Path
 from shutil import rmtree
 from typing import Any
 
+import numpy as np
 import tomli_w
-from safetensors.numpy import save
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save
 
 from offbeat.core.errors import InvalidInput
 from offbeat.core.parameters import Layout, Vector
@@ -58,6 +60,17 @@ def read_finished(path: Path) -> Finished:
         return Finished(rows=rows, summary=summary, config=(path / "config.toml").read_text(encoding="utf-8"))
     except (OSError, ValueError, AttributeError) as error:
         raise InvalidInput(f"{path} does not hold a readable run: {error}") from None
+
+
+def read_model(path: Path, layout: Layout) -> Vector | None:
+    """Parameters that a run left; None if it left none."""
+    if not path.is_file():
+        return None
+    try:
+        tensors = load_file(path)
+        return np.concatenate([tensors[entry.name].reshape(entry.size) for entry in layout.entries])
+    except (OSError, SafetensorError, KeyError, ValueError) as error:
+        raise InvalidInput(f"{path} does not hold the parameters of this model: {error}") from None
 
 
 def check_may_write(path: Path, overwrite: bool) -> None:

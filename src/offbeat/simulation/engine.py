@@ -10,7 +10,6 @@ from itertools import accumulate
 from math import ceil, inf
 from typing import Any
 
-from offbeat.algorithms import device_rule
 from offbeat.core.coverage import bytes_down, coverage
 from offbeat.core.effects import Assignment, FreshModel, Settled, StopNotice, TimerSet
 from offbeat.core.events import Event, FreshRequested, Left, Lost, Ready, Started, TimerFired, Uploaded
@@ -18,7 +17,6 @@ from offbeat.core.messages import Progress, Update
 from offbeat.core.parameters import Mask
 from offbeat.core.policy import Ask, Fresh, Train
 from offbeat.core.session import NANOSECOND, Session
-from offbeat.device.run import LocalRun
 from offbeat.device.work import Evaluation
 from offbeat.fleet import Fleet
 from offbeat.records import Row, Schedule, Span, Stop, row_of
@@ -108,8 +106,8 @@ class Simulation:
                     self._upload(run)
             case "ask":
                 if (run := self._current(subject, detail)) is not None:
-                    run.ends = []
-                    self._handle(FreshRequested(device=run.device, ticket=run.ticket, progress=run.local.progress))
+                    run.first = run.progress.slices
+                    self._handle(FreshRequested(device=run.device, ticket=run.ticket, progress=run.progress))
             case "vanished":
                 if (run := self._current(subject, detail)) is not None:
                     self.training.drop(run.ticket)
@@ -150,13 +148,13 @@ class Simulation:
     def _handle(self, event: Event) -> None:
         """Tell the session, and carry out what it asks for in return."""
         for effect in self.session.handle(event, self.now):
-            match effect:  # the most frequent first
+            match effect:  # the most frequent first, and no patterns in it: they are slow
                 case Assignment():
                     self._begin(effect)
-                case Settled(ticket=ticket, used=used):
-                    seconds = self._unsettled.pop(ticket)
-                    self.training.settle(ticket)
-                    if not used:
+                case Settled():
+                    seconds = self._unsettled.pop(effect.ticket)
+                    self.training.settle(effect.ticket)
+                    if not effect.used:
                         self.wasted_seconds += seconds
                 case FreshModel():
                     self._answer(effect)
@@ -172,6 +170,7 @@ class Simulation:
         arrived = self.now + fleet.links.down_seconds(device, bytes_down(order, self.session.layout))
         samples, batch = self.session.samples(device), order.batch_size
         run = Run(
+            order=order,
             device=device,
             ticket=ticket,
             base=assignment.base,
@@ -182,7 +181,6 @@ class Simulation:
             steps=ceil(samples / batch) if batch is not None and order.unit == "epoch" else 1,
             seconds=fleet.speeds.slice_seconds(device, ticket, order),
             vanishes=fleet.availability.next_change(device, self.now),
-            local=LocalRun(order=order),
         )
         fate = fleet.failures.fate(device, ticket)
         if fate is not None:
@@ -195,21 +193,20 @@ class Simulation:
 
     def _proceed(self, run: Run, at: float) -> None:
         """Plan what the device does from this time on, up to the next thing that the server will see."""
-        local, order, ticket = run.local, run.local.order, run.ticket
-        rule, remembered = device_rule(order.rule), self.training.remembered(ticket)
-        while isinstance(step := local.next(rule, remembered), Train):
-            first, began = local.progress.slices, at
-            ends = list(accumulate(run.seconds[first : first + step.slices], initial=at))[1:]
-            at = ends[-1]
-            if order.budget is not None and at > run.arrived + order.budget:
-                at = max(began, run.arrived + order.budget)
-                ends = ends[: bisect_right(ends, at)]
-                local.out_of_time()
-            run.ends += ends
+        ticket, trajectory = run.ticket, self.training.trajectories[run.ticket]
+        while isinstance(step := run.next(trajectory.rule, trajectory.remembered), Train):
+            first, slices, began = run.progress.slices, step.slices, at
+            seconds = run.seconds[first : first + slices]
+            for each in seconds:
+                at += each
+            if run.order.budget is not None and at > run.arrived + run.order.budget:
+                at = max(began, run.arrived + run.order.budget)
+                slices = bisect_right(list(accumulate(seconds, initial=began)), at) - 1
+                run.out_of_time()
             run.until = at
-            local.trained(len(ends), self._steps(run, len(ends)), at - began)
-            if ends:
-                self.training.train(ticket, local.progress.slices, at)
+            run.trained(slices, self._steps(run, slices), at - began)
+            if slices:
+                self.training.train(ticket, first + slices, at)
         if isinstance(step, Ask):
             kind, at = "ask", at + self.fleet.links.latency(run.device)
         else:
@@ -227,7 +224,7 @@ class Simulation:
     def _answer(self, answer: FreshModel) -> None:
         """The device that asked goes on when the answer has reached it."""
         run, links = self.runs[answer.ticket], self.fleet.links
-        run.local.answered()
+        run.answered()
         if answer.parameters is None:
             run.start = self.now + links.latency(answer.device)
         else:
@@ -237,30 +234,30 @@ class Simulation:
 
     def _steps(self, run: Run, slices: int) -> int:
         """Steps of SGD in the next slices of a run, or in the last ones if negative."""
-        if run.local.order.unit == "epoch":
+        if run.order.unit == "epoch":
             return slices * run.steps
-        done, layers = run.local.progress.slices, self.session.layout.trained_layers
+        done, layers = run.progress.slices, self.session.layout.trained_layers
         return (done + slices) // layers - done // layers
 
     def _mask(self, run: Run) -> Mask | None:
         """What the run has to deliver as it stands."""
-        return coverage(run.local.order, run.local.progress.slices, self.session.layout)
+        return coverage(run.order, run.progress.slices, self.session.layout)
 
     def _stop_soon(self, ticket: int) -> None:
         """The notice has reached the device: it ends with the slice it is in, if it is still training."""
         run = self.runs.get(ticket)
         if run is None or run.vanishes <= self.now:
             return
-        run.local.stop_soon()
-        if not run.ends or self.now >= run.ends[-1]:
+        run.stop_soon()
+        ends = run.ends
+        if not ends or self.now >= ends[-1]:
             return
-        before = run.local.progress.slices - len(run.ends)
-        done = bisect_right(run.ends, self.now) + 1 if self.now >= run.start or not before else 0
-        at = run.ends[done - 1] if done else run.start
-        undone = len(run.ends) - done
-        run.local.trained(-undone, self._steps(run, -undone), at - run.until)
-        self.training.shorten(run.ticket, before + done, at)
-        run.ends, run.until = run.ends[:done], at
+        done = bisect_right(ends, self.now) + 1 if self.now >= run.start or not run.first else 0
+        at = ends[done - 1] if done else run.start
+        undone = len(ends) - done
+        run.trained(-undone, self._steps(run, -undone), at - run.until)
+        self.training.shorten(run.ticket, run.first + done, at)
+        run.until = at
         run.token += 1
         self._proceed(run, at)
 
@@ -269,23 +266,24 @@ class Simulation:
             device=run.device,
             ticket=run.ticket,
             base=run.base,
-            base_parameters=self.session.kept(run.base),
+            base_parameters=self.session.in_flight[run.ticket].parameters,
             samples=run.samples,
-            progress=run.local.progress,
+            progress=run.progress,
             outcome=self.training.deliver(run.ticket),
             mask=self._mask(run),
         )
         self._land(run, "uploaded")
-        self._unsettled[run.ticket] = run.local.progress.seconds
+        self._unsettled[run.ticket] = run.progress.seconds
         self._handle(Uploaded(device=run.device, ticket=run.ticket, update=update))
 
     def _lose(self, run: Run, back: float) -> None:
         """The server gives up waiting for a run; its device is there again at `back`."""
         if run.vanishes < run.until:  # what it had planned to do after that it has not done
-            undone = len(run.ends) - bisect_right(run.ends, run.vanishes)
-            run.local.trained(-undone, self._steps(run, -undone), max(run.vanishes, run.start) - run.until)
+            ends = run.ends
+            undone = len(ends) - bisect_right(ends, run.vanishes)
+            run.trained(-undone, self._steps(run, -undone), max(run.vanishes, run.start) - run.until)
         self._land(run, "lost")
-        self.wasted_seconds += run.local.progress.seconds
+        self.wasted_seconds += run.progress.seconds
         self.gone.add(run.device)
         if back < inf:
             self.queue.push(back, "ready", run.device)
@@ -300,7 +298,7 @@ class Simulation:
 
     def _land(self, run: Run, outcome: str) -> None:
         del self.runs[run.ticket]
-        self.busy_seconds += run.local.progress.seconds
+        self.busy_seconds += run.progress.seconds
         self.spans.append(
             Span(
                 device=run.device,
@@ -309,7 +307,7 @@ class Simulation:
                 sent=run.sent,
                 arrived=run.arrived,
                 landed=self.now,
-                slices=run.local.progress.slices,
+                slices=run.progress.slices,
                 outcome=outcome,
             )
         )
@@ -381,18 +379,8 @@ class Simulation:
         self.queue.sequence = saved["sequence"]
         for name in self._SAVED + self._ALSO_SAVED:
             setattr(self, name, saved[name])
-        assignments = {
-            ticket: Assignment(
-                device=flight.device,
-                ticket=ticket,
-                order=flight.order,
-                base=flight.base,
-                parameters=self.session.kept(flight.base),
-            )
-            for ticket, flight in self.session.in_flight.items()
-        }
-        self.training.restore(saved["training"], assignments, self.session.kept)
+        self.training.restore(saved["training"], self.session.in_flight, self.session.models)
 
     @property
     def snapshot_types(self) -> tuple[type[Any], ...]:
-        return (*self.session.snapshot_types, Run, LocalRun, Progress, Evaluation)
+        return (*self.session.snapshot_types, Run, Progress, Evaluation)

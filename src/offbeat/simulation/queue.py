@@ -4,7 +4,7 @@ An entry is (time, priority, sequence, kind, subject, detail). Equal times are o
 which they were scheduled. Entries are plain data: a queue is saved and restored as it is.
 """
 
-import heapq
+from heapq import heappop, heappush
 from typing import Any
 
 Entry = tuple[float, int, int, str, int, Any]
@@ -22,10 +22,10 @@ class EventQueue:
 
     def push(self, time: float, kind: str, subject: int, detail: Any = None, priority: int = 0) -> None:
         self.sequence += 1
-        heapq.heappush(self.entries, (time, priority, self.sequence, kind, subject, detail))
+        heappush(self.entries, (time, priority, self.sequence, kind, subject, detail))
 
     def pop(self) -> Entry:
-        return heapq.heappop(self.entries)
+        return heappop(self.entries)
 
     @property
     def next_time(self) -> float:

@@ -1,15 +1,14 @@
 """The plain record of a simulation: the timing of an order."""
 
 from collections.abc import Sequence
+from itertools import accumulate
 from math import inf
-
-from msgspec import Struct
 
 from offbeat.device.run import LocalRun
 
 
-class Run(Struct, kw_only=True, eq=False, gc=False):
-    """The timing of one order on one device."""
+class Run(LocalRun, kw_only=True, eq=False, gc=False):
+    """The local run of one order, with its timing."""
 
     device: int
     ticket: int
@@ -24,10 +23,14 @@ class Run(Struct, kw_only=True, eq=False, gc=False):
     """What each slice takes."""
     vanishes: float = inf
     upload_lost: bool = False
-    local: LocalRun
     start: float
-    ends: list[float] = []
+    first: int = 0
     until: float = 0.0
-    """The training that the device is in: when it began, when each of its slices ends, when it stops."""
+    """The training that the device is in: when it began, with which slice, when it stops."""
     token: int = 0
     """Counts the changes of plan: what was scheduled under an older token no longer happens."""
+
+    @property
+    def ends(self) -> list[float]:
+        """When each slice of that training ends."""
+        return list(accumulate(self.seconds[self.first : self.progress.slices], initial=self.start))[1:]

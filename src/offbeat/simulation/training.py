@@ -7,8 +7,8 @@ and asynchronous algorithms keep all cores busy. A plan and its inputs determine
 no half-trained model.
 """
 
-import heapq
 from collections.abc import Mapping
+from heapq import heappop, heappush
 from math import inf
 from typing import Any
 
@@ -18,7 +18,7 @@ from offbeat.algorithms import device_rule
 from offbeat.core.effects import Assignment
 from offbeat.core.messages import Order, Outcome
 from offbeat.core.parameters import Vector
-from offbeat.core.policy import Fresh, Memory, Remembered, copied
+from offbeat.core.policy import DeviceRule, Fresh, Remembered, copied
 from offbeat.device.work import Job, Work
 from offbeat.simulation.executors import Executor
 
@@ -33,9 +33,10 @@ class Trajectory(Struct, kw_only=True, eq=False, gc=False):
     device: int
     ticket: int
     order: Order
+    rule: DeviceRule
     base: int
     anchor: Vector
-    plan: list[int | Fresh] = []
+    plan: tuple[int | Fresh, ...] = ()
     performed: int = 0
     trained: int = 0
     """Slices that the work has."""
@@ -43,8 +44,8 @@ class Trajectory(Struct, kw_only=True, eq=False, gc=False):
     due: float = 0.0
     remembered: Remembered
     """What the device remembered when the run began."""
-    memory: Memory
-    """The same with what the run has added so far."""
+    memory: Remembered
+    """The same with what the run has added so far; a copy as soon as that is anything."""
     outcome: Outcome | None = None
 
 
@@ -63,13 +64,15 @@ class LazyTraining:
 
     def __init__(self, executor: Executor, vector_bytes: int) -> None:
         self.executor = executor
-        self.memories: dict[int, Memory] = {}
-        self._trajectories: dict[int, Trajectory] = {}
+        self.memories: dict[int, Remembered] = {}
+        self.trajectories: dict[int, Trajectory] = {}
         self._unperformed: dict[int, Trajectory] = {}
         self._by_due: list[tuple[float, int]] = []
         """A heap of those, by when they are due; may hold entries that no longer count."""
         self._remembering: dict[int, Trajectory] = {}
         """Delivered runs that nobody has read yet, of devices that remember."""
+        self._start: Work | None = None
+        """The work that the last run began with, which the next shares if it begins from the same version."""
         self._batch_size = max(1, min(executor.appetite, BATCH_BYTES // vector_bytes))
 
     def begin(self, assignment: Assignment) -> None:
@@ -79,52 +82,50 @@ class LazyTraining:
             for earlier in [each for each in self._remembering.values() if each.device == device]:
                 self.finish(earlier)
         remembered = self.memories.get(device, NOTHING)
-        self._trajectories[ticket] = Trajectory(
+        if self._start is None or self._start.parameters is not assignment.parameters:
+            self._start = Work(parameters=assignment.parameters)
+        self.trajectories[ticket] = Trajectory(
             device=device,
             ticket=ticket,
             order=assignment.order,
+            rule=device_rule(assignment.order.rule),
             base=assignment.base,
             anchor=assignment.parameters,
-            work=Work(parameters=assignment.parameters),
+            work=self._start,
             remembered=remembered,
-            memory=copied(remembered) if remembered else {},
+            memory=remembered,
         )
-
-    def remembered(self, ticket: int) -> Remembered:
-        """What the device remembered when it began to work on this ticket."""
-        return self._trajectories[ticket].remembered
 
     def train(self, ticket: int, until: int, due: float) -> None:
         """The run trains up to this slice, which it will have done at `due`."""
-        trajectory = self._trajectories[ticket]
-        trajectory.plan.append(until)
+        trajectory = self.trajectories[ticket]
+        trajectory.plan += (until,)
         self._await(trajectory, due)
 
     def merge(self, ticket: int, fresh: Fresh) -> None:
         """The run takes in a newer model."""
-        trajectory = self._trajectories[ticket]
-        trajectory.plan.append(fresh)
+        trajectory = self.trajectories[ticket]
+        trajectory.plan += (fresh,)
         self._await(trajectory, trajectory.due)
 
     def _await(self, trajectory: Trajectory, due: float) -> None:
         trajectory.due = due
         self._unperformed[trajectory.ticket] = trajectory
         if self._batch_size > 1:
-            heapq.heappush(self._by_due, (due, trajectory.ticket))
+            heappush(self._by_due, (due, trajectory.ticket))
 
     def shorten(self, ticket: int, until: int, due: float) -> None:
         """The training ends at this slice after all. What was computed beyond it is computed again without."""
-        trajectory = self._trajectories[ticket]
+        trajectory = self.trajectories[ticket]
         plan, cut = trajectory.plan, False
         while plan and not isinstance(last := plan[-1], Fresh) and last > until:
-            plan.pop()
-            cut = True
+            plan, cut = plan[:-1], True
         if trajectory.performed > len(plan):
             trajectory.performed = trajectory.trained = 0
-            trajectory.work = Work(parameters=trajectory.anchor)
-            trajectory.memory = copied(trajectory.remembered)
+            trajectory.work, trajectory.memory = Work(parameters=trajectory.anchor), trajectory.remembered
         if cut and until > max((item for item in plan if isinstance(item, int)), default=0):
-            plan.append(until)
+            plan += (until,)
+        trajectory.plan = plan
         if trajectory.performed == len(plan):
             self._unperformed.pop(ticket, None)
         else:
@@ -132,12 +133,12 @@ class LazyTraining:
 
     def hold(self, ticket: int) -> None:
         """Nobody is expected to read this run, because its device vanishes: do not compute it ahead."""
-        self._trajectories[ticket].due = inf
+        self.trajectories[ticket].due = inf
         self._unperformed.pop(ticket, None)
 
     def drop(self, ticket: int) -> None:
         """The device vanished with this run."""
-        del self._trajectories[ticket]
+        del self.trajectories[ticket]
         self._unperformed.pop(ticket, None)
 
     def keep(self, ticket: int) -> None:
@@ -147,8 +148,8 @@ class LazyTraining:
 
     def deliver(self, ticket: int) -> Deferred:
         """The run is over; whoever reads the outcome makes it."""
-        trajectory = self._trajectories.pop(ticket)
-        if device_rule(trajectory.order.rule).remembers:
+        trajectory = self.trajectories.pop(ticket)
+        if trajectory.rule.remembers:
             self._remembering[ticket] = trajectory
         return Deferred(self, trajectory)
 
@@ -163,10 +164,10 @@ class LazyTraining:
         """Carry out this plan, and others with it."""
         while trajectory.performed < len(trajectory.plan):
             self._perform(self._batch(trajectory))
-        work, rule = trajectory.work, device_rule(trajectory.order.rule)
-        extras = rule.extras(trajectory.order, trajectory.remembered, trajectory.memory)
+        work = trajectory.work
+        extras = trajectory.rule.extras(trajectory.order, trajectory.remembered, trajectory.memory)
         trajectory.outcome = Outcome(parameters=work.parameters, loss=work.loss, extras=extras)
-        if self._remembering.pop(trajectory.ticket, None) is not None:
+        if trajectory.rule.remembers and self._remembering.pop(trajectory.ticket, None) is not None:
             self.memories[trajectory.device] = trajectory.memory
         return trajectory.outcome
 
@@ -174,7 +175,7 @@ class LazyTraining:
         """What to compute next: the wanted one, and as many others as the executor likes, those due first."""
         batch = {wanted.ticket: wanted}
         while len(batch) < self._batch_size and self._by_due:
-            due, ticket = heapq.heappop(self._by_due)
+            due, ticket = heappop(self._by_due)
             trajectory = self._unperformed.get(ticket)
             if trajectory is not None and trajectory.due == due:  # else it was done, or is due at another time by now
                 batch[ticket] = trajectory
@@ -184,6 +185,7 @@ class LazyTraining:
         """One stretch of each trajectory: the merges before it here, the training together in the executor."""
         at_work, jobs = [], []
         for trajectory in batch:
+            self._unperformed.pop(trajectory.ticket, None)
             for item in trajectory.plan[trajectory.performed :]:
                 if isinstance(item, int):
                     at_work.append(trajectory)
@@ -204,11 +206,8 @@ class LazyTraining:
             trajectory.work = work
             trajectory.trained = job.last
             trajectory.performed += 1
-        for trajectory in batch:
-            if trajectory.performed == len(trajectory.plan):
-                self._unperformed.pop(trajectory.ticket, None)
-            else:
-                heapq.heappush(self._by_due, (trajectory.due, trajectory.ticket))
+            if trajectory.performed < len(trajectory.plan):
+                self._await(trajectory, trajectory.due)
 
     def _merge(self, trajectory: Trajectory, fresh: Fresh) -> None:
         def probe(parameters: Vector) -> tuple[float, Vector]:
@@ -216,10 +215,9 @@ class LazyTraining:
                 parameters, trajectory.device, trajectory.ticket, trajectory.performed, trajectory.order.batch_size
             )
 
-        work = trajectory.work
-        merged = device_rule(trajectory.order.rule).merge(
-            work.parameters, fresh, trajectory.base, trajectory.order, trajectory.memory, probe
-        )
+        work, memory = trajectory.work, copied(trajectory.memory)
+        merged = trajectory.rule.merge(work.parameters, fresh, trajectory.base, trajectory.order, memory, probe)
+        trajectory.memory = memory
         trajectory.work = Work(
             parameters=merged, momentum=work.momentum, steps=work.steps, loss_sum=work.loss_sum, seen=work.seen
         )
@@ -233,20 +231,22 @@ class LazyTraining:
             self.finish(trajectory)
         plans = {
             ticket: [item if isinstance(item, int) else ("merge", item.version) for item in trajectory.plan]
-            for ticket, trajectory in self._trajectories.items()
+            for ticket, trajectory in self.trajectories.items()
         }
-        due = {ticket: trajectory.due for ticket, trajectory in self._trajectories.items()}
+        due = {ticket: trajectory.due for ticket, trajectory in self.trajectories.items()}
         return {"plans": plans, "due": due, "memories": self.memories}
 
-    def restore(self, saved: Mapping[str, Any], assignments: Mapping[int, Assignment], kept: Any) -> None:
-        """Open the saved plans again. `kept(version)` gives the parameters of a version in use."""
+    def restore(
+        self, saved: Mapping[str, Any], assignments: Mapping[int, Assignment], models: Mapping[int, Vector]
+    ) -> None:
+        """Open the saved plans again. `models` are the versions in use."""
         self.memories = saved["memories"]
         for ticket, plan in saved["plans"].items():
             self.begin(assignments[ticket])
-            trajectory, due = self._trajectories[ticket], saved["due"][ticket]
-            for item in plan:
-                is_slice = isinstance(item, int)
-                trajectory.plan.append(item if is_slice else Fresh(version=item[1], parameters=kept(item[1])))
+            trajectory, due = self.trajectories[ticket], saved["due"][ticket]
+            trajectory.plan = tuple(
+                item if isinstance(item, int) else Fresh(version=item[1], parameters=models[item[1]]) for item in plan
+            )
             if plan:
                 self._await(trajectory, due)
             if due == inf:

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 from faulty import BAD, DELAYS, NEVER, Change, Tampering, experiment, grid_for, outcome, run
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDict
-from google.protobuf.message import DecodeError
 from loopback import deploy
 from msgspec.structs import asdict, replace
 
@@ -251,6 +250,17 @@ def test_a_node_that_leaves_in_training_and_comes_back(tmp_path: Path) -> None:
     assert found.devices[3]["delivered"] >= 1
 
 
+def test_a_node_that_does_not_answer_and_is_gone_later(tmp_path: Path) -> None:
+    """Our own deadline and Flower's notice both count as one loss; another node may then be that device."""
+    setting = experiment(stop={"updates": 60})
+    details: dict[str, Any] = {"joins": {104: 9.0}, "numbers": {104: 3}, "away": {BAD: (8.2, NEVER)}}
+    silent = Tampering(lambda d, v: None)
+    found = run(tmp_path, grid_for(setting, delays=DELAYS | {104: 0.5}, tamper=silent, **details), setting)
+    assert found.faults == ["no answer within 5 s", "its node is gone"]
+    assert found.summary["updates_lost"] == 1 and found.devices[3]["used"] >= 1
+    assert [line["device"] for line in found.of("joined")] == [3]
+
+
 def test_a_node_that_leaves_while_it_has_nothing_to_do(tmp_path: Path) -> None:
     setting = experiment(stop={"updates": 20}, algorithm={"name": "fedasync", "concurrency": 1})
     found = run(tmp_path, grid_for(setting, away=dict.fromkeys((101, 102, BAD), (4.2, NEVER))), setting)
@@ -356,8 +366,12 @@ def test_an_order_that_cannot_be_handed_over(tmp_path: Path) -> None:
     assert found.faults == ["the message could not be sent"] * 2 and found.summary["updates_lost"] == 2
 
 
+class Unreadable(Exception):
+    """Like protobuf's DecodeError, of no kind that one would think of."""
+
+
 @pytest.mark.parametrize("forgetful", [True, False])
-@pytest.mark.parametrize("error", [DecodeError("Error parsing message"), KeyError("x"), RecursionError("too deep")])
+@pytest.mark.parametrize("error", [Unreadable("Error parsing message"), KeyError("x"), RecursionError("too deep")])
 def test_an_answer_that_cannot_be_taken_apart(error: Exception, forgetful: bool, tmp_path: Path) -> None:
     """Flower gives an answer only once, so that those that came with it are lost as well; they are asked for again."""
     setting = experiment(stop={"updates": 20})

@@ -371,10 +371,12 @@ class Deployment:
         for node in [node for node in self._roster.device_of if node not in online]:
             device = self._roster.leave(node)
             self._rest.pop(device, None)
-            for sent in self._mail.drop(node):
+            unanswered = self._mail.drop(node)
+            for sent in unanswered:
                 self._fail(sent, "its node is gone")
-            if self.session.is_idle(device):
+            if not unanswered:
                 self._note(device, "its node is gone")
+            if self.session.is_idle(device):
                 self._todo.append(Left(device=device))
         self._roster.greet(self._mail, self.now)
         if self._roster.node_of:

@@ -13,41 +13,32 @@ import json
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from math import inf, nan
-from typing import Any, Protocol
+from math import inf
+from typing import Any
 
-import numpy as np
 from flwr.app import RecordDict
 from msgspec import structs
 
-from offbeat.algorithms import device_rule
-from offbeat.core.coverage import bytes_down, coverage, submodel
+from offbeat.core.coverage import bytes_down, submodel
 from offbeat.core.effects import Assignment, FreshModel, Settled, StopNotice
 from offbeat.core.errors import DeviceFault
 from offbeat.core.events import Event, FreshRequested, Left, Lost, Ready, Started, TimerFired, Uploaded
 from offbeat.core.forecast import Forecast
-from offbeat.core.messages import Done, Outcome, Plain, Progress, Update
-from offbeat.core.parameters import Vector, frozen
+from offbeat.core.messages import Progress
+from offbeat.core.parameters import Vector
 from offbeat.core.session import NANOSECOND, Session
 from offbeat.deployment.figures import Accounts, Errand, Figures
+from offbeat.deployment.intake import read, update_of
 from offbeat.deployment.mail import Arrived, Mail, Sent
 from offbeat.deployment.roster import LOOK_SECONDS, POLL_SECONDS, Roster
-from offbeat.deployment.talk import Answer, Begin, CheckIn, Delivery, FromDevice, GoOn, Leg, Question, Refusal
-from offbeat.deployment.wire import one_line, unpack, vector
+from offbeat.deployment.talk import Answer, Begin, CheckIn, Delivery, GoOn, Question, Refusal
+from offbeat.deployment.wire import one_line
 from offbeat.device.work import Evaluation
-from offbeat.records import Row, Schedule, Span, Stop, row_of
+from offbeat.records import Milestones, Row, Schedule, Span, Stop
+from offbeat.results.files import Log
 
 LONGEST_REST = 64
 """In units of the first rest of a device that failed; the rest doubles with every failure in a row."""
-
-
-class Record(Protocol):
-    """A log that can be cut back to a position."""
-
-    @property
-    def position(self) -> int: ...
-    def write(self, line: str) -> None: ...
-    def cut(self, position: int) -> None: ...
 
 
 class Deployment:
@@ -63,7 +54,7 @@ class Deployment:
         seed: int,
         stop: Stop,
         schedule: Schedule,
-        record: Record,
+        record: Log,
         log: Callable[[str], None],
         answer_seconds: float = 600.0,
         leg_seconds: float = 30.0,
@@ -80,7 +71,6 @@ class Deployment:
         self.accounts = Accounts(session.devices)
         self._mail = mail
         self._roster = roster
-        self._evaluator = evaluator
         self._seed = seed
         self._record = record
         self._log = log
@@ -103,10 +93,8 @@ class Deployment:
         """The last ticket that was received of each device."""
         self._looked = -inf
         self._deserted: float | None = None
-        self._evaluation: tuple[int, Evaluation] | None = None
         self._next_tick = 0.0
-        self._next_version = schedule.every_versions or 0
-        self._last_row = (-1.0, -1)
+        self._milestones = Milestones(session, stop, schedule, evaluator)
 
     @property
     def spans(self) -> list[Span]:
@@ -132,9 +120,9 @@ class Deployment:
                 yield None
             else:
                 checked = self.session.version
-                self._check_stop()
-                yield self.evaluate() if self._version_is_due() else None
-        if self._last_row != (self.now, self.session.version):
+                self.reason = self._milestones.reached() or self.reason
+                yield self.evaluate() if self._milestones.version_is_due() else None
+        if not self._milestones.seen(self.now):
             yield self.evaluate()
 
     def _time(self) -> float:
@@ -296,18 +284,11 @@ class Deployment:
                 self._fail(sent, f"refused: {fault}")
 
     def _understand(self, sent: Sent, content: RecordDict) -> None:
-        talk, errand = unpack(content, FromDevice), self._errands[sent.ticket]
+        errand, flight = self._errands[sent.ticket], self.session.in_flight[sent.ticket]
+        talk = read(content, sent, errand, flight.order)
         if isinstance(talk, Refusal):
             self._fail(sent, f"the device says: {talk.reason}")
             return
-        if not isinstance(talk, Leg) or (talk.ticket, talk.leg) != (sent.ticket, sent.leg):
-            said = f"{type(talk).__name__} of ticket {getattr(talk, 'ticket', '-')}, leg {getattr(talk, 'leg', '-')}"
-            raise DeviceFault(f"{said}, where ticket {sent.ticket}, leg {sent.leg} was to come")
-        flight = self.session.in_flight[sent.ticket]
-        if not errand.progress.slices <= talk.slices <= flight.order.slices:
-            raise DeviceFault(f"it claims {talk.slices} of {flight.order.slices} slices after {errand.progress.slices}")
-        if not isinstance(talk, Delivery) and sent.leg > 2 * (flight.order.slices + 1):
-            raise DeviceFault(f"no delivery of {flight.order.slices} slices after {sent.leg} legs")
         errand.progress = Progress(slices=talk.slices, steps=talk.steps, seconds=talk.seconds)
         errand.remembered = talk.remembered
         match talk:
@@ -316,37 +297,9 @@ class Deployment:
             case Question():
                 self._handle(FreshRequested(device=sent.device, ticket=sent.ticket, progress=errand.progress))
             case Delivery():
-                if not device_rule(flight.order.rule).admits(_extras(talk), flight.order):
-                    raise DeviceFault(f"the rule {flight.order.rule!r} does not say this with an upload: {talk.extras}")
-                update = self._update(talk, errand, content)
+                held, layout = self.session.samples(sent.device), self.session.layout
+                update = update_of(talk, content, flight, errand.progress, held, layout, self._norm_bound)
                 self._handle(Uploaded(device=sent.device, ticket=sent.ticket, update=update))
-
-    def _update(self, talk: Delivery, errand: Errand, content: RecordDict) -> Update:
-        """What was delivered, with the parameters that did not come taken from the base."""
-        session, flight = self.session, self.session.in_flight[errand.ticket]
-        if talk.samples != session.samples(errand.device):
-            raise DeviceFault(f"it claims {talk.samples} samples, having greeted with {session.samples(errand.device)}")
-        base, mask = flight.parameters, coverage(flight.order, talk.slices, session.layout)
-        if mask is None:
-            parameters = vector(content, session.layout.size)
-        else:
-            parameters = base.copy()
-            parameters[mask.chosen] = vector(content, mask.count)
-        if self._norm_bound is not None:
-            norm = float(np.linalg.norm(parameters.astype(np.float64) - base))
-            if not norm <= self._norm_bound:
-                raise DeviceFault(f"a movement of norm {norm:.6g}, where {self._norm_bound:g} is allowed")
-        loss = nan if talk.loss is None else talk.loss
-        return Update(
-            device=errand.device,
-            ticket=errand.ticket,
-            base=flight.base,
-            base_parameters=base,
-            samples=talk.samples,
-            progress=errand.progress,
-            outcome=Done(Outcome(parameters=frozen(parameters), loss=loss, extras=_extras(talk))),
-            mask=mask,
-        )
 
     def _fail(self, sent: Sent, why: str) -> None:
         """Give up what was asked of a device; it may try again after a rest."""
@@ -407,51 +360,31 @@ class Deployment:
     def _write(self, what: str, **details: Any) -> None:
         self._record.write(json.dumps({"at": self.now, "what": what} | details))
 
-    # Evaluation and the end ---------------------------------------------------------------------------------------
+    # Evaluation and snapshots -------------------------------------------------------------------------------------
 
     def evaluate(self) -> Row:
         """How things stand now."""
         session, accounts = self.session, self.accounts
-        if self._evaluation is None or self._evaluation[0] != session.version:
-            self._evaluation = (session.version, self._evaluator(session.parameters))
-        evaluation = self._evaluation[1]
-        self._last_row = (self.now, session.version)
-        if evaluation.accuracy >= self.stop.accuracy:
+        row = self._milestones.row(self.now, busy=accounts.busy_seconds, wasted=accounts.wasted_seconds)
+        if row["accuracy"] >= self.stop.accuracy:
             self.reason = "accuracy"
         self._log(
-            f"{self.now:.1f} s: version {session.version}, accuracy {evaluation.accuracy:.4f}, "
+            f"{self.now:.1f} s: version {session.version}, accuracy {row['accuracy']:.4f}, "
             f"{session.counters.used} updates used, {len(session.in_flight)} in flight"
         )
-        row = row_of(session, evaluation, at=self.now, busy=accounts.busy_seconds, wasted=accounts.wasted_seconds)
         return row | {"updates_refused": session.counters.refused, "devices": len(self._roster.node_of)}
 
-    def _version_is_due(self) -> bool:
-        if self.schedule.every_versions is None or self.session.version < self._next_version:
-            return False
-        self._next_version = self.session.version + self.schedule.every_versions
-        return True
-
-    def _check_stop(self) -> None:
-        if self.session.finished is not None:
-            self.reason = self.session.finished
-        elif self.session.version >= self.stop.versions:
-            self.reason = "versions"
-        elif self.session.counters.used >= self.stop.updates:
-            self.reason = "updates"
-
-    # Snapshots ----------------------------------------------------------------------------------------------------
-
-    _SAVED = ("now", "_settled", "_failures", "_evaluation", "_next_tick", "_next_version", "_last_row")
+    _SAVED = ("now", "_settled", "_failures", "_next_tick")
 
     def snapshot(self) -> dict[str, Any]:
         """Everything that the future depends on, but for what devices are doing: a server that resumes cannot know."""
-        known = self.session.forecast
         return {
             "session": self.session.snapshot(),
             "accounts": self.accounts.snapshot(),
             "samples": self._roster.samples,
-            "forecast": None if known is None else (known.speeds, known.communication, known.random_layers),
+            "forecast": self.session.forecast,
             "record": self._record.position,
+            "milestones": self._milestones.snapshot(),
         } | {name: getattr(self, name) for name in self._SAVED}
 
     def restore(self, saved: Mapping[str, Any]) -> None:
@@ -459,10 +392,9 @@ class Deployment:
         joined = self._roster.present
         self.session.restore(saved["session"])
         self.accounts.restore(saved["accounts"])
+        self._milestones.restore(saved["milestones"])
         self._roster.samples[~joined] = saved["samples"][~joined]
-        if saved["forecast"] is not None:
-            speeds, communication, random_layers = saved["forecast"]
-            self.session.forecast = Forecast(speeds=speeds, communication=communication, random_layers=random_layers)
+        self.session.forecast = saved["forecast"]
         self._record.cut(saved["record"])
         for name in self._SAVED:
             setattr(self, name, saved[name])
@@ -470,8 +402,4 @@ class Deployment:
 
     @property
     def snapshot_types(self) -> tuple[type[Any], ...]:
-        return (*self.session.snapshot_types, Figures, Progress, Evaluation)
-
-
-def _extras(talk: Delivery) -> dict[str, Plain]:
-    return {name: nan if value is None else value for name, value in talk.extras.items()}
+        return (*self.session.snapshot_types, Figures, Forecast, Progress, Evaluation)

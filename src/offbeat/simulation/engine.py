@@ -19,7 +19,7 @@ from offbeat.core.policy import Ask, Fresh, Train
 from offbeat.core.session import NANOSECOND, Session
 from offbeat.device.work import Evaluation
 from offbeat.fleet import Fleet
-from offbeat.records import Row, Schedule, Span, Stop, row_of
+from offbeat.records import Milestones, Row, Schedule, Span, Stop
 from offbeat.simulation.executors import Executor
 from offbeat.simulation.queue import EventQueue
 from offbeat.simulation.records import Run
@@ -55,11 +55,9 @@ class Simulation:
         self.wasted_seconds = 0.0
         self._model_bytes = session.layout.bytes
         self._unsettled: dict[int, float] = {}
-        self._evaluation: tuple[int, Evaluation] | None = None
         self._ticks = 0
         self._next_tick = 0.0
-        self._next_version = self.schedule.every_versions or 0
-        self._last_row = (-1.0, -1)
+        self._milestones = Milestones(session, stop, self.schedule, executor.evaluate)
 
     # The loop -----------------------------------------------------------------------------------------------------
 
@@ -76,7 +74,7 @@ class Simulation:
             elif (at := self._next_tick) < horizon:
                 self._ticks += 1
                 self._next_tick = self._ticks * self.schedule.every_seconds
-                if self._last_row != (at, self.session.version):
+                if not self._milestones.seen(at):
                     yield self._evaluate(at)
             elif upcoming > stop.time:
                 self.now, self.reason = stop.time, "time"
@@ -87,9 +85,9 @@ class Simulation:
                     yield None  # only a new version or the policy's word can end the run or make an evaluation due
                 else:
                     checked = session.version
-                    self._check_stop()
-                    yield self._evaluate(self.now) if self._version_is_due() else None
-        if self._last_row != (self.now, self.session.version):
+                    self.reason = self._milestones.reached() or self.reason
+                    yield self._evaluate(self.now) if self._milestones.version_is_due() else None
+        if not self._milestones.seen(self.now):
             yield self._evaluate(self.now)
 
     def _open(self) -> None:
@@ -334,33 +332,15 @@ class Simulation:
         return self._evaluate(self.now)
 
     def _evaluate(self, at: float) -> Row:
-        session = self.session
-        if self._evaluation is None or self._evaluation[0] != session.version:
-            self._evaluation = (session.version, self.executor.evaluate(session.parameters))
-        evaluation = self._evaluation[1]
-        self._last_row = (at, session.version)
-        if evaluation.accuracy >= self.stop.accuracy:
+        row = self._milestones.row(at, busy=self.busy_seconds, wasted=self.wasted_seconds)
+        if row["accuracy"] >= self.stop.accuracy:
             self.now, self.reason = at, "accuracy"
-        return row_of(session, evaluation, at=at, busy=self.busy_seconds, wasted=self.wasted_seconds)
-
-    def _version_is_due(self) -> bool:
-        if self.schedule.every_versions is None or self.session.version < self._next_version:
-            return False
-        self._next_version = self.session.version + self.schedule.every_versions
-        return True
-
-    def _check_stop(self) -> None:
-        if self.session.finished is not None:
-            self.reason = self.session.finished
-        elif self.session.version >= self.stop.versions:
-            self.reason = "versions"
-        elif self.session.counters.used >= self.stop.updates:
-            self.reason = "updates"
+        return row
 
     # Snapshots -----------------------------------------------------------------------------------------------------
 
     _SAVED = ("runs", "gone", "paused", "now", "reason", "busy_seconds", "wasted_seconds", "_unsettled")
-    _ALSO_SAVED = ("_evaluation", "_ticks", "_next_tick", "_next_version", "_last_row")
+    _ALSO_SAVED = ("_ticks", "_next_tick")
 
     def snapshot(self) -> dict[str, Any]:
         """Everything that the future depends on, for `core.snapshot.encode`. The session comes first: reading what
@@ -370,6 +350,7 @@ class Simulation:
             "training": self.training.snapshot(),
             "queue": self.queue.entries,
             "sequence": self.queue.sequence,
+            "milestones": self._milestones.snapshot(),
         } | {name: getattr(self, name) for name in self._SAVED + self._ALSO_SAVED}
 
     def restore(self, saved: Mapping[str, Any]) -> None:
@@ -377,6 +358,7 @@ class Simulation:
         self.session.restore(saved["session"])
         self.queue.entries = [tuple(entry) for entry in saved["queue"]]
         self.queue.sequence = saved["sequence"]
+        self._milestones.restore(saved["milestones"])
         for name in self._SAVED + self._ALSO_SAVED:
             setattr(self, name, saved[name])
         self.training.restore(saved["training"], self.session.in_flight, self.session.models)

@@ -1,0 +1,57 @@
+"""What real processes did on the wall clock, the simulator does again from their record, bit by bit."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.processes
+
+EXPERIMENT = """
+seed = 5
+[stop]
+versions = 6
+time = 400.0
+[data]
+name = "digits"
+partition = "dirichlet"
+alpha = 0.5
+[model]
+name = "cnn"  # 20,074 parameters
+[local]
+epochs = 3
+momentum = 0.5
+[algorithm]
+name = "fedasmu"
+cohort = 3
+max_in_flight = 3
+period = 1.0
+"""
+OFFBEAT = [sys.executable, "-c", "from offbeat.cli import main; main()"]
+
+
+def test_a_run_of_real_processes_with_fresh_models_in_mid_training_is_replayed_to_the_same_bits(tmp_path: Path) -> None:
+    (tmp_path / "small.toml").write_text(EXPERIMENT)
+    run = [*OFFBEAT, "local-cluster", "small.toml", "--nodes", "3", "--out", "run", "--logs", "logs"]
+    subprocess.run(run, cwd=tmp_path, check=True, timeout=600)
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    record = [json.loads(line) for line in (tmp_path / "run" / "record.jsonl").read_text().splitlines()]
+    assert summary["stopped_by"] == "versions"
+    assert any(line["newer"] for line in record if line["what"] == "answer"), "no device was sent a fresh model"
+    assert any(line["remembered"] for line in record if line["what"] == "Uploaded"), "no device had learned anything"
+
+    for threads in ("1", "2"):  # the versions do not depend on them
+        said = subprocess.run(
+            [*OFFBEAT, "replay", "run"],
+            cwd=tmp_path,
+            env=os.environ | {"COLUMNS": "400", "OMP_NUM_THREADS": threads},
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert said.returncode == 0, said.stderr
+        assert "6 versions are the same as in the record, bit by bit." in said.stdout
+        assert "The final parameters are those of model.safetensors." in said.stdout

@@ -159,6 +159,7 @@ def outcome(out: Path) -> Outcome:
     sums = {name: sum(device[name] for device in devices) for name in devices[0]}
     assert sums["orders"] == len(tickets["order"])
     assert sums["delivered"] == len(tickets["Uploaded"])
+    assert sums["lost"] == len(tickets["Lost"])
     assert sums["used"] == summary["updates_used"]
     assert sums["refused"] == summary["updates_refused"] == sum("refused: " in why for why in found.faults)
     return found

@@ -208,7 +208,7 @@ def test_nodes_that_are_killed_or_answer_garbage_or_come_late(tmp_path: Path) ->
         for why, reason in zip(refused[device], reasons, strict=True):
             assert why.startswith("refused: ") and reason in why
             assert f"device {device}: {why}\n" in log
-    reasons = [line["reason"] for line in found.of("Lost", device=4)]  # Flower tells of an order first, then of the node
+    reasons = [line["reason"] for line in found.of("Lost", device=4)]  # Flower tells of orders first
     assert reasons and all(why.startswith(("Flower error 5: ", "its node is gone")) for why in reasons)
     assert [device["refused"] for device in found.devices] == [0, 0, 3, 2, 0, 0]
     assert [device["used"] >= 1 for device in found.devices] == [True, True, True, True, False, True]

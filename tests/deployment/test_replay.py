@@ -59,7 +59,7 @@ def experiment_of(algorithm: dict[str, Any], **changes: Any) -> Experiment:
 
 
 PACED: dict[str, Any] = {
-    "stop": {"time": 60.0},
+    "stop": {"time": 18.0},
     "fleet": {"name": "exponential", "slowest": 20.0, "fastest": 100.0},
     "network": {"latency": 0.3},
     "deployment": {"paced": True},
@@ -80,11 +80,11 @@ ALGORITHMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "sfl": ({}, {}),
     "audg": ({}, {}),
     "psurdg": ({"storage": "float16"}, {}),
-    "adel": ({"rounds": 8, "local_steps": 2, "time_budget": 11.0}, PACED | {"stop": {"versions": 8, "time": 60.0}}),
-    "salf": ({"rounds": 6, "time_budget": 18.0}, PACED),
-    "drop-stragglers": ({"rounds": 6, "time_budget": 18.0}, PACED),
+    "adel": ({"rounds": 8, "local_steps": 2}, PACED | {"stop": {"time": 11.0}}),
+    "salf": ({"rounds": 6}, PACED),
+    "drop-stragglers": ({"rounds": 6}, PACED),
     "wait-stragglers": ({}, PACED),
-    "heterofl": ({"rounds": 6, "time_budget": 18.0}, PACED),
+    "heterofl": ({"rounds": 6}, PACED),
 }
 """Settings with which something happens in a short run of four devices."""
 

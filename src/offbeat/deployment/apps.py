@@ -26,6 +26,7 @@ from offbeat.core.session import Session
 from offbeat.deployment.driver import Deployment
 from offbeat.deployment.legs import RECORDS, Desk, Device, Pace, Reply
 from offbeat.deployment.mail import MESSAGE_TYPE, Mail
+from offbeat.deployment.record import Record
 from offbeat.deployment.roster import Roster, gather
 from offbeat.deployment.talk import Answer, Begin, GoOn, Hello, Refusal, ToDevice
 from offbeat.deployment.wire import keep, kept, pack, unpack, vector
@@ -34,7 +35,7 @@ from offbeat.driving import drive
 from offbeat.ingredients import Ingredients
 from offbeat.models import layout_of, vector_of
 from offbeat.results.directory import RunDirectory
-from offbeat.results.files import Log, replace_file
+from offbeat.results.files import replace_file
 from offbeat.tables import merge, nested, read_toml
 
 Arrays = tuple[npt.ArrayLike, npt.ArrayLike]
@@ -161,8 +162,7 @@ def serve(
     )
     trainer = TorchTrainer(stage.network, *stage.test, Everything(len(np.asarray(stage.test[1]))), experiment.seed)
     out.mkdir(parents=True, exist_ok=True)
-    path = out / "record.jsonl"
-    record = Log(path, path.stat().st_size if path.is_file() else 0)
+    record = Record(out / "record.jsonl")
     deployment = Deployment(
         session,
         mail,
@@ -173,10 +173,7 @@ def serve(
         schedule=experiment.evaluation.build(stop),
         record=record,
         log=say,
-        answer_seconds=settings.answer_seconds,
-        leg_seconds=settings.leg_seconds,
-        rest_seconds=settings.rest_seconds,
-        norm_bound=settings.norm_bound,
+        settings=settings,
         **clock,
     )
 

@@ -9,7 +9,6 @@ Everything that happens is written into a record, from which the simulator can r
 """
 
 import hashlib
-import json
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -19,6 +18,7 @@ from typing import Any
 from flwr.app import RecordDict
 from msgspec import structs
 
+from offbeat.config import DeploymentTable
 from offbeat.core.coverage import bytes_down, submodel
 from offbeat.core.effects import Assignment, FreshModel, Settled, StopNotice
 from offbeat.core.errors import DeviceFault
@@ -30,12 +30,12 @@ from offbeat.core.session import NANOSECOND, Session
 from offbeat.deployment.figures import Accounts, Errand, Figures
 from offbeat.deployment.intake import read, update_of
 from offbeat.deployment.mail import Arrived, Mail, Sent
+from offbeat.deployment.record import Record
 from offbeat.deployment.roster import LOOK_SECONDS, POLL_SECONDS, Roster
 from offbeat.deployment.talk import Answer, Begin, CheckIn, Delivery, GoOn, Question, Refusal
 from offbeat.deployment.wire import one_line
 from offbeat.device.work import Evaluation
 from offbeat.records import Milestones, Row, Schedule, Span, Stop
-from offbeat.results.files import Log
 
 LONGEST_REST = 64
 """In units of the first rest of a device that failed; the rest doubles with every failure in a row."""
@@ -54,12 +54,9 @@ class Deployment:
         seed: int,
         stop: Stop,
         schedule: Schedule,
-        record: Log,
+        record: Record,
         log: Callable[[str], None],
-        answer_seconds: float = 600.0,
-        leg_seconds: float = 30.0,
-        rest_seconds: float = 5.0,
-        norm_bound: float | None = None,
+        settings: DeploymentTable,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -74,10 +71,7 @@ class Deployment:
         self._seed = seed
         self._record = record
         self._log = log
-        self._answer_seconds = answer_seconds
-        self._leg_seconds = leg_seconds if session.policy.notifies else None
-        self._rest_seconds = rest_seconds
-        self._norm_bound = norm_bound
+        self._settings = settings
         self._clock = clock
         self._sleep = sleep
         self._origin: float | None = None
@@ -107,7 +101,7 @@ class Deployment:
         checked = self.session.version
         while self.reason is None:
             self.now = self._time()
-            if self.now >= self.stop.time:
+            if self.now >= self.stop.time and self._next_timer()[1] > self.stop.time:
                 self.now, self.reason = self.stop.time, "time"
             elif self.now >= self._next_tick:
                 while self._next_tick <= self.now:
@@ -134,7 +128,7 @@ class Deployment:
         self._mail.count_from(self._origin)  # devices were greeted before there was a run
         self._roster.count_from(self._origin)
         if not self._resumed:
-            self._record.cut(0)
+            self._record.open()
             known = self.session.forecast
             self._write(
                 "run",
@@ -182,16 +176,23 @@ class Deployment:
                 del self._rest[device]
                 self._handle(Ready(device=device))
                 return True
-        name, at = min(self.session.timers.items(), key=lambda timer: timer[1], default=("", inf))
-        if at <= self.now:
-            self._handle(TimerFired(name=name))
+        name, due = self._next_timer()
+        if due <= self.now:
+            self._handle(TimerFired(name=name), due)
             return True
         return bool(self._todo)
 
-    def _handle(self, event: Event) -> None:
-        """Tell the session, write it down, and carry out what it asks for in return."""
-        version = self.session.version
-        effects = self.session.handle(event, self.now)
+    def _next_timer(self) -> tuple[str, float]:
+        return min(self.session.timers.items(), key=lambda timer: timer[1], default=("", inf))
+
+    def _handle(self, event: Event, due: float = inf) -> None:
+        """Tell the session, write it down, and carry out what it asks for in return.
+
+        A timer that is noticed late fires when it was due, if nothing has happened since: so rounds do not grow longer
+        by what polling and evaluation take.
+        """
+        version, at = self.session.version, max(self.session.now, min(due, self.now))
+        effects = self.session.handle(event, at)
         self._book(event)
         if self.session.version != version:
             digest = hashlib.sha256(self.session.parameters.tobytes()).hexdigest()
@@ -240,7 +241,7 @@ class Deployment:
             base=assignment.base,
             seed=self._seed,
             settled=self._settled.get(device, 0),
-            leg_seconds=self._leg_seconds,
+            leg_seconds=self._settings.leg_seconds if self.session.policy.notifies else None,
         )
         model = assignment.parameters
         self._send(errand, talk, model if order.width == 1.0 else model[submodel(layout, order.width).chosen])
@@ -262,7 +263,7 @@ class Deployment:
             ticket=errand.ticket,
             leg=errand.leg,
             at=self.now,
-            deadline=self.now + self._answer_seconds,
+            deadline=self.now + self._settings.answer_seconds,
         )
         if node is None or not self._mail.send(sent, talk, model):
             self._fail(sent, "the message could not be sent")
@@ -299,7 +300,7 @@ class Deployment:
                 self._handle(FreshRequested(device=sent.device, ticket=sent.ticket, progress=errand.progress))
             case Delivery():
                 held, layout = self.session.samples(sent.device), self.session.layout
-                update = update_of(talk, content, flight, errand.progress, held, layout, self._norm_bound)
+                update = update_of(talk, content, flight, errand.progress, held, layout, self._settings.norm_bound)
                 self._handle(Uploaded(device=sent.device, ticket=sent.ticket, update=update))
 
     def _fail(self, sent: Sent, why: str) -> None:
@@ -311,7 +312,7 @@ class Deployment:
         self.accounts.lost(errand, self.now)
         failures = self._failures[sent.device] = self._failures.get(sent.device, 0) + 1
         if sent.device in self._roster.node_of:
-            self._rest[sent.device] = self.now + self._rest_seconds * min(2 ** (failures - 1), LONGEST_REST)
+            self._rest[sent.device] = self.now + self._settings.rest_seconds * min(2 ** (failures - 1), LONGEST_REST)
         self._todo.append(Lost(device=sent.device, ticket=sent.ticket, reason=why))
 
     # Nodes --------------------------------------------------------------------------------------------------------
@@ -335,7 +336,7 @@ class Deployment:
             self._deserted = None
         elif self._deserted is None:
             self._deserted = self.now
-        elif self.now - self._deserted > self._answer_seconds:
+        elif self.now - self._deserted > self._settings.answer_seconds:
             self.reason = "no devices left"
 
     def _admit(self, arrived: Arrived) -> None:
@@ -345,7 +346,7 @@ class Deployment:
             self._note(-1, str(fault))
             return
         self._log(f"{self.now:.1f} s: device {device} joined")
-        self._write("joined", device=device, samples=self.session.samples(device))
+        self._record.write(self.now, "joined", device=device, samples=self.session.samples(device))
         self._rest[device] = self.now
 
     # What is written down -----------------------------------------------------------------------------------------
@@ -354,10 +355,10 @@ class Deployment:
         """Something went wrong with a device: seen in the log and in the record."""
         what = one_line(what)
         self._log(f"{self.now:.1f} s: {f'device {device}: ' if device >= 0 else ''}{what}")
-        self._write("fault", device=device, why=what)
+        self._record.write(self.now, "fault", device=device, why=what)
 
     def _write(self, what: str, **details: Any) -> None:
-        self._record.write(json.dumps({"at": self.now, "what": what} | details))
+        self._record.write(self.session.now, what, **details)
 
     # Evaluation and snapshots -------------------------------------------------------------------------------------
 
@@ -394,7 +395,7 @@ class Deployment:
         self._milestones.restore(saved["milestones"])
         self._roster.samples[~joined] = saved["samples"][~joined]
         self.session.forecast = saved["forecast"]
-        self._record.cut(saved["record"])
+        self._record.open(saved["record"])
         for name in self._SAVED:
             setattr(self, name, saved[name])
         self._resumed = True

@@ -4,6 +4,8 @@ config.toml           the experiment with all settings
 metrics.jsonl         one line per evaluation
 timeline.json         what every device did when
 checkpoint/           the state of the run while it is not finished
+record.jsonl          of a real run: what happened when
+devices.csv           of a real run: what each device did
 model.safetensors     the final parameters by name, if they are to be saved
 summary.json          written last: a directory that has it is finished
 """
@@ -31,7 +33,15 @@ from offbeat.results.files import Log, replace_file, write_json
 from offbeat.results.timeline import Timeline
 
 LOGS = {"metrics": "metrics.jsonl", "timeline": "timeline.json"}
-FILES = ("config.toml", "metrics.jsonl", "timeline.json", "model.safetensors", "summary.json")
+FILES = (
+    "config.toml",
+    "metrics.jsonl",
+    "timeline.json",
+    "record.jsonl",
+    "devices.csv",
+    "model.safetensors",
+    "summary.json",
+)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,19 +15,20 @@ from msgspec.structs import asdict
 from torch import nn
 
 from offbeat.algorithms.fedasync import FedAsync
+from offbeat.config import DeploymentTable
 from offbeat.core.errors import DeviceFault
 from offbeat.core.messages import Training
 from offbeat.core.parameters import Vector
 from offbeat.core.session import Session
 from offbeat.deployment.driver import Deployment
 from offbeat.deployment.mail import Mail
+from offbeat.deployment.record import Record
 from offbeat.deployment.roster import Roster, gather
 from offbeat.deployment.talk import Delivery, FromDevice, Greeting
 from offbeat.deployment.wire import MODEL, TALK, pack, unpack, vector
 from offbeat.device.work import Evaluation
 from offbeat.models import layout_of, vector_of
 from offbeat.records import Schedule, Stop
-from offbeat.results.files import Log
 
 NETWORK = nn.Linear(2, 2)
 BASE = vector_of(NETWORK)
@@ -63,17 +65,17 @@ class OneAnswer:
         return [self.sent[identity] for identity in message_ids]
 
 
-class Memo(Log):
+class Memo(Record):
     """A record that nobody keeps."""
 
     def __init__(self) -> None:
+        super().__init__(Path("nowhere"))
+
+    def open(self, position: int = 0) -> None:
         pass
 
-    def write(self, line: str) -> None:
-        json.loads(line)
-
-    def cut(self, position: int) -> None:
-        pass
+    def write(self, at: float, what: str, **details: Any) -> None:
+        json.dumps(details)
 
 
 def judged(answer: RecordDict) -> tuple[str, Session]:
@@ -101,6 +103,7 @@ def judged(answer: RecordDict) -> tuple[str, Session]:
         schedule=Schedule(),
         record=Memo(),
         log=said.append,
+        settings=DeploymentTable(),
         clock=lambda: grid.now,
         sleep=grid.sleep,
     )

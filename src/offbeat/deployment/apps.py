@@ -21,7 +21,7 @@ from flwr.serverapp import Grid, ServerApp
 from torch import nn
 
 from offbeat.config import Experiment
-from offbeat.core.errors import DeviceFault, OffbeatError
+from offbeat.core.errors import DeviceFault, InvalidInput, OffbeatError
 from offbeat.core.session import Session
 from offbeat.deployment.driver import Deployment
 from offbeat.deployment.legs import RECORDS, Desk, Device, Pace, Reply
@@ -204,6 +204,9 @@ def experiment_client_app(**clock: Any) -> ClientApp:
 
     def prepare(context: Context) -> tuple[TorchTrainer, Pace | None]:
         experiment = experiment_of(None, context.run_config)
+        number = context.node_config.get("partition-id")
+        if number is not None and not 0 <= int(number) < experiment.data.devices:
+            raise InvalidInput(f"partition-id={number}: there are {experiment.data.devices} devices, from 0")
         parts = Ingredients.of(experiment)
         data, pace = parts.dataset, None
         if experiment.deployment.paced:

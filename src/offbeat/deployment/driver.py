@@ -125,6 +125,8 @@ class Deployment:
 
     def _open(self) -> None:
         self._origin = self._clock() - self.now
+        self._mail.count_from(self._origin)  # devices were greeted before there was a run
+        self._roster.count_from(self._origin)
         if not self._resumed:
             self._record.open()
             known = self.session.forecast
@@ -147,7 +149,6 @@ class Deployment:
             elif device not in joined and self.session.is_idle(device):
                 self._todo.append(Left(device=device))
         for ticket, flight in self.session.in_flight.items():  # last: policies begin anew when nothing is in flight
-            self.accounts.figures[flight.device].lost += 1
             self._todo.append(Lost(device=flight.device, ticket=ticket, reason="the server was restarted"))
             if flight.device in joined:
                 self._todo.append(Ready(device=flight.device))
@@ -219,6 +220,8 @@ class Deployment:
                 self._settled[errand.device] = ticket
                 self._failures.pop(errand.device, None)
                 details |= structs.asdict(update.progress) | {"remembered": errand.remembered}
+            case Lost(device=device):
+                self.accounts.figures[device].lost += 1
             case FreshRequested(ticket=ticket, progress=progress):
                 details |= structs.asdict(progress) | {"remembered": self._errands[ticket].remembered}
         self._write(type(event).__name__, **details)
@@ -323,10 +326,10 @@ class Deployment:
         for node in [node for node in self._roster.device_of if node not in online]:
             device = self._roster.leave(node)
             self._rest.pop(device, None)
-            for sent in self._mail.drop(node):
+            nothing = Sent(node=node, device=device, at=self.now, deadline=self.now)
+            for sent in self._mail.drop(node) or [nothing]:
                 self._fail(sent, "its node is gone")
             if self.session.is_idle(device):
-                self._note(device, "its node is gone")
                 self._todo.append(Left(device=device))
         self._roster.greet(self._mail, self.now)
         if self._roster.node_of:

@@ -74,7 +74,6 @@ class Accounts:
         self._ended(errand, "uploaded", now)
 
     def lost(self, errand: Errand, now: float) -> None:
-        self.figures[errand.device].lost += 1
         self.wasted_seconds += errand.progress.seconds
         self._ended(errand, "lost", now)
 

@@ -101,6 +101,11 @@ class Mail:
             broken.append(Arrived(sent=self.waiting.pop(identities[0]), content=None, error=why))
             return []
 
+    def count_from(self, origin: float) -> None:
+        """From now on times are counted from here."""
+        for sent in self.waiting.values():
+            sent.at, sent.deadline = sent.at - origin, sent.deadline - origin
+
     def drop(self, node: int) -> list[Sent]:
         """Stop waiting for a node that is gone; what it still had to answer."""
         lost = {identity: sent for identity, sent in self.waiting.items() if sent.node == node}

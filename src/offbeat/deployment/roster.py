@@ -86,6 +86,7 @@ class Roster:
         if not self.known:
             self.samples[device] = greeting.samples
         self.node_of[device], self.device_of[node] = node, device
+        del self._again[node]
         return device
 
     def _number_for(self, node: int, wanted: int | None) -> int:
@@ -99,6 +100,10 @@ class Roster:
         if wanted in self.node_of:
             raise DeviceFault(f"node {node} says that it is device {wanted}, which is node {self.node_of[wanted]}")
         return wanted
+
+    def count_from(self, origin: float) -> None:
+        """From now on times are counted from here."""
+        self._again = {node: at - origin for node, at in self._again.items()}
 
     def leave(self, node: int) -> int:
         """A node is gone; the number of its device is free again."""

@@ -80,6 +80,7 @@ def drive(
                 directory.write(rows[-1], driver.spans)
         except Disconnected:
             if directory is not None:
+                directory.write(None, driver.spans)
                 directory.checkpoint(driver, spent + time.monotonic() - started)
                 directory.close()
             raise

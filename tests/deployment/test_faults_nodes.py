@@ -56,13 +56,6 @@ def test_busy_and_idle_nodes_leave_together(
     assert found.summary["devices"] == 4
 
 
-def test_all_nodes_leave(tmp_path: Path) -> None:
-    setting = experiment(stop={"updates": 100})
-    found = run(tmp_path, grid_for(setting, away=dict.fromkeys(DELAYS, (4.2, NEVER))), setting)
-    assert found.summary["stopped_by"] == "no devices left" and found.summary["devices"] == 0
-    assert found.summary["updates_used"] > 0
-
-
 def test_all_nodes_leave_for_a_while(tmp_path: Path) -> None:
     setting = experiment(stop={"updates": 20})
     found = run(tmp_path, grid_for(setting, away=dict.fromkeys(DELAYS, (4.2, 7.5))), setting)

@@ -374,7 +374,7 @@ def test_what_cannot_be_replayed_is_said(copy: Path) -> None:
     change(copy, "run", own_data=True)
     with pytest.raises(InvalidInput, match="data of their own, which are not here"):
         replay(copy)
-    (copy / "record.jsonl").write_text('{"at": 0.0, "what": "run"}\n{"at": ')
+    (copy / "record.jsonl").write_text('{"at": 0.0, "what": "run"}\n{"at": \n')
     with pytest.raises(InvalidInput, match="line 2, cannot be read"):
         replay(copy)
     (copy / "record.jsonl").unlink()

@@ -80,7 +80,7 @@ class Session:
         self._tickets = 0
         self._plain_order = (0, training.order(0))
         """The order without changes at the version it was made for: most policies give that to every device."""
-        self._started = False
+        self.started = False
         self._ticket_of: dict[int, int] = {}
         self.state = policy.init(self)
 
@@ -140,7 +140,7 @@ class Session:
             case Lost():
                 self._flight(event)
             case Started():
-                if self._started:
+                if self.started:
                     raise OffbeatError("a driver started a session twice")
             case TimerFired(name=name):
                 if name not in self.timers:
@@ -206,7 +206,7 @@ class Session:
                 del self.timers[name]
                 self._note(f"timer {name}")
             case Started():
-                self._started = True
+                self.started = True
                 self._note("started")
 
     # Actions ------------------------------------------------------------------------------------------------------
@@ -342,7 +342,7 @@ class Session:
             "states": np.frombuffer(bytes(self._states), dtype=np.uint8),
             "random": self.random.bit_generator.state,
             "tickets": self._tickets,
-            "started": self._started,
+            "started": self.started,
             "journal": list(self.journal.lines),
         }
 
@@ -365,7 +365,7 @@ class Session:
         self._states = bytearray(saved["states"])
         self.random.bit_generator.state = saved["random"]
         self._tickets = saved["tickets"]
-        self._started = saved["started"]
+        self.started = saved["started"]
         self.journal.lines = deque(saved["journal"], maxlen=JOURNAL_LINES)
 
     @property

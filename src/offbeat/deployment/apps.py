@@ -105,7 +105,10 @@ def _server(source: ExperimentSource | None, stage: Callable[[Experiment], Stage
 def experiment_of(source: ExperimentSource | None, run_config: Mapping[str, Any]) -> Experiment:
     """See the module's docstring."""
     table = read_toml(Path(source)) if isinstance(source, str | Path) else dict(source or {})
-    table = merge(table, json.loads(str(run_config.get("experiment", "{}"))))
+    try:
+        table = merge(table, json.loads(str(run_config.get("experiment", "{}"))))
+    except ValueError as error:
+        raise InvalidInput(f"the run config's experiment is not JSON: {error}") from None
     for key, value in run_config.items():
         if "." in key or key == "seed":
             table = merge(table, nested(key, value))
@@ -135,6 +138,8 @@ def serve(
     settings, training, stop = experiment.deployment, experiment.local.build(), experiment.stop.build()
     policy, layout, parameters = experiment.algorithm.policy, layout_of(stage.network), vector_of(stage.network)
     policy.check(experiment.data.devices)
+    if settings.paced and stage.ingredients is None:
+        say("deployment.paced is left out: the devices have data of their own, and no fleet")
     paced = stage.ingredients.fleet().forecast(layout.bytes) if stage.ingredients and settings.paced else None
     roster = Roster(
         experiment.data.devices,
@@ -177,12 +182,14 @@ def serve(
         **clock,
     )
 
-    def watch(_: float, row: object) -> None:
-        if row is not None:
-            replace_file(out / "devices.csv", deployment.accounts.csv().encode())
+    def write_devices() -> None:
+        replace_file(out / "devices.csv", deployment.accounts.csv().encode())
 
     with closing(record):
-        result = drive(deployment, experiment, directory, watch=watch)
+        result = drive(
+            deployment, experiment, directory, watch=lambda _, row: write_devices() if row is not None else None
+        )
+    write_devices()
     say(f"ended by {result.summary['stopped_by']}, accuracy {result.summary['final_accuracy']:.4f}; results in {out}")
 
 

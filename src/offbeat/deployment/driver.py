@@ -21,7 +21,7 @@ from msgspec import structs
 from offbeat.config import DeploymentTable
 from offbeat.core.coverage import bytes_down, submodel
 from offbeat.core.effects import Assignment, FreshModel, Settled, StopNotice
-from offbeat.core.errors import DeviceFault
+from offbeat.core.errors import DeviceFault, Disconnected
 from offbeat.core.events import Event, FreshRequested, Left, Lost, Ready, Started, TimerFired, Uploaded
 from offbeat.core.forecast import Forecast
 from offbeat.core.messages import Progress
@@ -30,6 +30,7 @@ from offbeat.core.session import NANOSECOND, Session
 from offbeat.deployment.figures import Accounts, Errand, Figures
 from offbeat.deployment.intake import read, update_of
 from offbeat.deployment.mail import Arrived, Mail, Sent
+from offbeat.deployment.patience import Patience
 from offbeat.deployment.record import Record
 from offbeat.deployment.roster import LOOK_SECONDS, POLL_SECONDS, Roster
 from offbeat.deployment.talk import Answer, Begin, CheckIn, Delivery, GoOn, Question, Refusal
@@ -37,8 +38,7 @@ from offbeat.deployment.wire import one_line
 from offbeat.device.work import Evaluation
 from offbeat.records import Milestones, Row, Schedule, Span, Stop
 
-LONGEST_REST = 64
-"""In units of the first rest of a device that failed; the rest doubles with every failure in a row."""
+Letter = tuple[Errand, Begin | Answer, Vector | None]
 
 
 class Deployment:
@@ -79,14 +79,13 @@ class Deployment:
         self._todo: deque[Event] = deque()
         self._inbox: deque[Arrived] = deque()
         self._errands: dict[int, Errand] = {}
-        self._rest: dict[int, float] = {}
-        """Devices that are there but away for the session, and when they are ready again."""
-        self._failures: dict[int, int] = {}
-        """Failures in a row."""
+        self._patience = Patience(settings.rest_seconds)
         self._settled: dict[int, int] = {}
         """The last ticket that was received of each device."""
         self._looked = -inf
-        self._deserted: float | None = None
+        self._attended = 0.0
+        """When there was a device last."""
+        self._last_fault = ""
         self._next_tick = 0.0
         self._milestones = Milestones(session, stop, schedule, evaluator)
 
@@ -100,9 +99,9 @@ class Deployment:
         self._open()
         checked = self.session.version
         while self.reason is None:
-            self.now = self._time()
-            if self.now >= self.stop.time and self._next_timer()[1] > self.stop.time:
-                self.now, self.reason = self.stop.time, "time"
+            self.now = min(self._time(), self.stop.time)
+            if self.now == self.stop.time and self._next_timer()[1] > self.stop.time:
+                self.reason = "time"
             elif self.now >= self._next_tick:
                 while self._next_tick <= self.now:
                     self._next_tick += self.schedule.every_seconds
@@ -124,6 +123,7 @@ class Deployment:
         return round(max(self.now, self._clock() - self._origin), NANOSECOND)
 
     def _open(self) -> None:
+        self._attended = self.now
         self._origin = self._clock() - self.now
         self._mail.count_from(self._origin)  # devices were greeted before there was a run
         self._roster.count_from(self._origin)
@@ -139,9 +139,16 @@ class Deployment:
                 communication=None if known is None else known.communication.tolist(),
                 random_layers=None if known is None else known.random_layers,
             )
+        else:
+            self._write("resumed")
+            self.reason = self.reason or self._milestones.reached()
+        if not self.session.started:
             self._todo.append(Started())
-            return
-        self._write("resumed")
+        elif self.reason is None:
+            self._call_the_roll()
+
+    def _call_the_roll(self) -> None:
+        """Tell a session that goes on what has become of its devices."""
         joined = self._roster.node_of
         for device in range(self.session.devices):
             if device in joined and self.session.is_away(device):
@@ -171,9 +178,9 @@ class Deployment:
                 sent.given_up = True
                 self._fail(sent, f"no answer within {self.now - sent.at:.0f} s")
                 return True
-        for device, at in self._rest.items():
-            if at <= self.now and self.session.is_away(device) and not self._mail.busy(self._roster.node_of[device]):
-                del self._rest[device]
+        for device in self._patience.rested(self.now):
+            if self.session.is_away(device) and not self._mail.busy(self._roster.node_of[device]):
+                self._patience.at_work_again(device)
                 self._handle(Ready(device=device))
                 return True
         name, due = self._next_timer()
@@ -197,16 +204,19 @@ class Deployment:
         if self.session.version != version:
             digest = hashlib.sha256(self.session.parameters.tobytes()).hexdigest()
             self._write("version", version=self.session.version, sha256=digest)
+        letters: list[Letter] = []
         for effect in effects:
             match effect:
                 case Assignment():
-                    self._assign(effect)
+                    letters.append(self._order(effect))
                 case Settled(ticket=ticket, used=used):
                     self.accounts.settled(ticket, used, self.session.version)
                 case FreshModel():
-                    self._answer(effect)
+                    letters.append(self._answer(effect))
                 case StopNotice(device=device, ticket=ticket):  # the device hears of it when it checks in
                     self._write("notice", device=device, ticket=ticket)
+        for letter in letters:  # when all is written down: if the connection breaks here, a checkpoint is complete
+            self._send(*letter)
 
     def _book(self, event: Event) -> None:
         """Write down what was accepted."""
@@ -218,7 +228,7 @@ class Deployment:
                 errand = self._errands.pop(ticket)
                 self.accounts.delivered(errand, update.bytes(self.session.layout), self.now)
                 self._settled[errand.device] = ticket
-                self._failures.pop(errand.device, None)
+                self._patience.has_delivered(errand.device)
                 details |= structs.asdict(update.progress) | {"remembered": errand.remembered}
             case Lost(device=device):
                 self.accounts.figures[device].lost += 1
@@ -228,9 +238,10 @@ class Deployment:
 
     # Messages -----------------------------------------------------------------------------------------------------
 
-    def _assign(self, assignment: Assignment) -> None:
+    def _order(self, assignment: Assignment) -> Letter:
         device, ticket, order, layout = assignment.device, assignment.ticket, assignment.order, self.session.layout
-        errand = Errand(device=device, ticket=ticket, base=assignment.base, sent=self.now)
+        settled = self._settled.get(device, 0)
+        errand = Errand(device=device, ticket=ticket, base=assignment.base, sent=self.now, settled=settled)
         self._errands[ticket] = errand
         self.accounts.ordered(errand, self.session.samples(device), bytes_down(order, layout))
         self._write("order", device=device, ticket=ticket, base=assignment.base)
@@ -240,21 +251,21 @@ class Deployment:
             order=order,
             base=assignment.base,
             seed=self._seed,
-            settled=self._settled.get(device, 0),
+            settled=settled,
             leg_seconds=self._settings.leg_seconds if self.session.policy.notifies else None,
         )
         model = assignment.parameters
-        self._send(errand, talk, model if order.width == 1.0 else model[submodel(layout, order.width).chosen])
+        return errand, talk, model if order.width == 1.0 else model[submodel(layout, order.width).chosen]
 
-    def _answer(self, fresh: FreshModel) -> None:
+    def _answer(self, fresh: FreshModel) -> Letter:
         errand, newer = self._errands[fresh.ticket], fresh.parameters is not None
         self.accounts.figures[fresh.device].bytes_down += self.session.layout.bytes if newer else 0
         self._write("answer", device=fresh.device, ticket=fresh.ticket, base=fresh.version, newer=newer)
         stop = self.session.in_flight[fresh.ticket].notified
         talk = Answer(ticket=fresh.ticket, leg=errand.leg, version=fresh.version, newer=newer, stop=stop)
-        self._send(errand, talk, fresh.parameters)
+        return errand, talk, fresh.parameters
 
-    def _send(self, errand: Errand, talk: Begin | GoOn | Answer, model: Vector | None = None) -> None:
+    def _send(self, errand: Errand, talk: Begin | GoOn | Answer, model: Vector | None) -> None:
         node = self._roster.node_of.get(errand.device)
         errand.leg += 1
         sent = Sent(
@@ -295,7 +306,7 @@ class Deployment:
         errand.remembered = talk.remembered
         match talk:
             case CheckIn():
-                self._send(errand, GoOn(ticket=sent.ticket, leg=sent.leg, stop=flight.notified))
+                self._send(errand, GoOn(ticket=sent.ticket, leg=sent.leg, stop=flight.notified), None)
             case Question():
                 self._handle(FreshRequested(device=sent.device, ticket=sent.ticket, progress=errand.progress))
             case Delivery():
@@ -305,14 +316,14 @@ class Deployment:
 
     def _fail(self, sent: Sent, why: str) -> None:
         """Give up what was asked of a device; it may try again after a rest."""
+        why = one_line(why)
         self._note(sent.device, why)
         errand = self._errands.pop(sent.ticket, None)
         if errand is None:
             return
         self.accounts.lost(errand, self.now)
-        failures = self._failures[sent.device] = self._failures.get(sent.device, 0) + 1
         if sent.device in self._roster.node_of:
-            self._rest[sent.device] = self.now + self._settings.rest_seconds * min(2 ** (failures - 1), LONGEST_REST)
+            self._patience.has_failed(sent.device, self.now)
         self._todo.append(Lost(device=sent.device, ticket=sent.ticket, reason=why))
 
     # Nodes --------------------------------------------------------------------------------------------------------
@@ -325,19 +336,19 @@ class Deployment:
         online = self._mail.nodes()
         for node in [node for node in self._roster.device_of if node not in online]:
             device = self._roster.leave(node)
-            self._rest.pop(device, None)
+            self._patience.has_left(device)
             nothing = Sent(node=node, device=device, at=self.now, deadline=self.now)
             for sent in self._mail.drop(node) or [nothing]:
                 self._fail(sent, "its node is gone")
             if self.session.is_idle(device):
                 self._todo.append(Left(device=device))
-        self._roster.greet(self._mail, self.now)
-        if self._roster.node_of:
-            self._deserted = None
-        elif self._deserted is None:
-            self._deserted = self.now
-        elif self.now - self._deserted > self._settings.answer_seconds:
-            self.reason = "no devices left"
+        self._roster.greet(self._mail, online, self.now)
+        if not all(self._mail.silent(node) for node in self._roster.device_of):
+            self._attended = self.now
+        elif (seconds := self.now - self._attended) > self._settings.answer_seconds:
+            raise Disconnected(f"no device has been there, or has answered, for {seconds:.0f} s: resume when some are")
+        if self._patience.hopeless(self._roster.node_of):
+            raise Disconnected(f"all devices fail again and again, the last one so: {self._last_fault}")
 
     def _admit(self, arrived: Arrived) -> None:
         try:
@@ -347,13 +358,14 @@ class Deployment:
             return
         self._log(f"{self.now:.1f} s: device {device} joined")
         self._record.write(self.now, "joined", device=device, samples=self.session.samples(device))
-        self._rest[device] = self.now
+        self._patience.has_come(device, self.now)
 
     # What is written down -----------------------------------------------------------------------------------------
 
     def _note(self, device: int, what: str) -> None:
         """Something went wrong with a device: seen in the log and in the record."""
         what = one_line(what)
+        self._last_fault = what
         self._log(f"{self.now:.1f} s: {f'device {device}: ' if device >= 0 else ''}{what}")
         self._record.write(self.now, "fault", device=device, why=what)
 
@@ -374,7 +386,7 @@ class Deployment:
         )
         return row | {"updates_refused": session.counters.refused, "devices": len(self._roster.node_of)}
 
-    _SAVED = ("now", "_settled", "_failures", "_next_tick")
+    _SAVED = ("now", "reason", "_settled", "_next_tick")
 
     def snapshot(self) -> dict[str, Any]:
         """Everything that the future depends on, but for what devices are doing: a server that resumes cannot know."""

@@ -20,6 +20,8 @@ class Errand(Struct, kw_only=True, eq=False):
     leg: int = 0
     """Messages that were sent for it."""
     progress: Progress = Progress()
+    settled: int = 0
+    """The last ticket that had been received of the device, whose memory it may begin with."""
     remembered: int = 0
     """The ticket whose memory the device began it with."""
 
@@ -121,8 +123,9 @@ class Accounts:
             "busy": self.busy_seconds,
             "wasted": self.wasted_seconds,
             "unsettled": self._unsettled,
+            "landed": self._landed,
         }
 
     def restore(self, saved: dict[str, Any]) -> None:
-        self.figures, self._unsettled = saved["figures"], saved["unsettled"]
+        self.figures, self._unsettled, self._landed = saved["figures"], saved["unsettled"], saved["landed"]
         self.busy_seconds, self.wasted_seconds = saved["busy"], saved["wasted"]

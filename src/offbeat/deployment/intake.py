@@ -27,6 +27,8 @@ def read(content: RecordDict, sent: Sent, errand: Errand, order: Order) -> Check
         raise DeviceFault(f"{said}, where ticket {sent.ticket}, leg {sent.leg} was to come")
     if not errand.progress.slices <= talk.slices <= order.slices:
         raise DeviceFault(f"it claims {talk.slices} of {order.slices} slices after {errand.progress.slices}")
+    if talk.remembered not in (0, errand.settled):
+        raise DeviceFault(f"it remembers ticket {talk.remembered}, where the last that came of it is {errand.settled}")
     if not isinstance(talk, Delivery) and sent.leg > 2 * (order.slices + 1):
         raise DeviceFault(f"no delivery of {order.slices} slices after {sent.leg} legs")
     return talk

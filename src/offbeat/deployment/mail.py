@@ -87,7 +87,11 @@ class Mail:
         return found
 
     def _pull(self, identities: list[str], broken: list[Arrived]) -> list[Message]:
-        """All that is there. If one message cannot even be taken apart, the others still are."""
+        """All that is there.
+
+        If one message cannot even be taken apart, it is looked for one by one. Flower hands a message out once: answers
+        that it had taken together with the broken one are gone, and their orders are given up at their deadlines.
+        """
         if not identities:
             return []
         try:
@@ -115,6 +119,10 @@ class Mail:
 
     def busy(self, node: int) -> bool:
         return any(sent.node == node for sent in self.waiting.values())
+
+    def silent(self, node: int) -> bool:
+        """Whether it has not answered in time, and still has not."""
+        return any(sent.node == node and sent.given_up for sent in self.waiting.values())
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """Who is who: which Flower node is which device, how many samples it holds and how fast it is."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 import numpy.typing as npt
@@ -50,9 +50,9 @@ class Roster:
         self._again: dict[int, float] = {}
         """Nodes that were not admitted, and when to try again."""
 
-    def greet(self, mail: Mail, now: float) -> None:
-        """Say hello to nodes that are new."""
-        for node in sorted(mail.nodes()):
+    def greet(self, mail: Mail, nodes: Iterable[int], now: float) -> None:
+        """Say hello to those of the nodes that are new."""
+        for node in sorted(nodes):
             if node in self.device_of or mail.busy(node) or self._again.get(node, 0.0) > now:
                 continue
             sent = Sent(node=node, at=now, deadline=now + self._answer_seconds)
@@ -127,6 +127,7 @@ class Roster:
         speeds, communication = (
             np.where(np.isnan(values), np.nanmedian(values), values) for values in (self._speeds, self._communication)
         )
+        self._hello = Hello(batch_size=self._hello.batch_size)  # who joins from now on is not planned with
         return Forecast(speeds=speeds, communication=communication, random_layers=False)
 
 
@@ -142,7 +143,7 @@ def gather(
 ) -> None:
     """Wait until so many devices have joined, or for so long if at least one has."""
     began = looked = clock()
-    roster.greet(mail, began)
+    roster.greet(mail, mail.nodes(), began)
     while len(roster.node_of) < wanted:
         now = clock()
         for arrived in mail.poll():
@@ -158,5 +159,5 @@ def gather(
             return
         if now - looked > LOOK_SECONDS:
             looked = now
-            roster.greet(mail, now)
+            roster.greet(mail, mail.nodes(), now)
         sleep(POLL_SECONDS)

@@ -71,7 +71,7 @@ class Greeting(Struct, frozen=True, kw_only=True, tag="greeting"):
     samples: Annotated[int, Meta(ge=1, le=2**40)]
     elements: Count
     """Of its model."""
-    speed: Annotated[float, Meta(gt=0)] | None = None
+    speed: Annotated[float, Meta(ge=1e-6, le=1e15)] | None = None
     """Samples per second through one layer, forward and backward."""
     busy: Seconds = 0.0
     """What measuring took."""

@@ -4,6 +4,7 @@ Whatever comes in is read strictly and within bounds, and nothing in it is ever 
 what it should be is a `DeviceFault`.
 """
 
+import json
 from collections.abc import Mapping
 from io import BytesIO
 from typing import Any, TypeVar
@@ -90,7 +91,7 @@ def one_line(text: str) -> str:
 def keep(state: RecordDict, value: Any) -> None:
     """Put a value into a device's state, in the place of what was there."""
     tree, arrays = encode(value)
-    state[TALK] = ConfigRecord({"json": msgspec.json.encode(tree).decode()})
+    state[TALK] = ConfigRecord({"json": json.dumps(tree)})  # which, unlike msgspec's, knows numbers that are not finite
     state[MODEL] = ArrayRecord({name: Array(np.ascontiguousarray(array)) for name, array in arrays.items()})
 
 
@@ -99,5 +100,5 @@ def kept(state: RecordDict, types: tuple[type[Any], ...], default: T) -> T:
     if TALK not in state.config_records:
         return default
     arrays: Mapping[str, Any] = {name: array.numpy() for name, array in state.array_records[MODEL].items()}
-    found: T = decode(msgspec.json.decode(str(state.config_records[TALK]["json"])), arrays, types)
+    found: T = decode(json.loads(str(state.config_records[TALK]["json"])), arrays, types)
     return found

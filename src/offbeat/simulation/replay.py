@@ -86,7 +86,8 @@ class Line(Struct, frozen=True, kw_only=True, omit_defaults=True):
 def read_record(text: str, source: str) -> list[Line]:
     """The lines of a record, of which the first says how the run began."""
     lines = []
-    for number, line in enumerate(text.splitlines(), 1):
+    whole = text[: text.rfind("\n") + 1]  # a server that was killed may have left half a line
+    for number, line in enumerate(whole.splitlines(), 1):
         try:
             lines.append(msgspec.convert(json.loads(line), Line))
         except ValueError as error:

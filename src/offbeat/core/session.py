@@ -180,7 +180,7 @@ class Session:
                 device, ticket = event.device, event.ticket
                 self._states[device] = IDLE
                 self._idle.add(device)
-                self._land(device, ticket)
+                del self.in_flight[ticket], self._ticket_of[device]
                 self.received[ticket] = event.update.base
                 self.counters.received += 1
                 self.counters.bytes_up += event.update.bytes(self.layout)
@@ -191,7 +191,7 @@ class Session:
                 self._note("asked", device, ticket)
             case Lost(device=device, ticket=ticket):
                 self._states[device] = AWAY
-                self._land(device, ticket)
+                del self.in_flight[ticket], self._ticket_of[device]
                 self.counters.lost += 1
                 self._note("lost", device, ticket)
             case Ready(device=device):
@@ -320,9 +320,6 @@ class Session:
             found[flight.base] = flight.parameters
             found.update(flight.fresh)
         return found
-
-    def _land(self, device: int, ticket: int) -> None:
-        del self.in_flight[ticket], self._ticket_of[device]
 
     def _note(self, what: str, device: int | None = None, ticket: int | None = None) -> None:
         line = (self.now, what, device, ticket, self.version)

@@ -66,18 +66,8 @@ class Simulation:
         queue, stop, session = self.queue, self.stop, self.session
         checked = -1
         while self.reason is None:
-            upcoming = queue.next_time
-            horizon = upcoming if upcoming < stop.time else stop.time
-            if horizon == inf:
-                self.reason = "nothing left to happen"
-            elif (at := self._next_tick) < horizon:
-                self._ticks += 1
-                self._next_tick = self._ticks * self.schedule.every_seconds
-                if not self._milestones.seen(at):
-                    yield self._evaluate(at)
-            elif upcoming > stop.time:
-                self.now, self.reason = stop.time, "time"
-            else:
+            upcoming, tick = queue.next_time, self._next_tick
+            if upcoming <= tick and upcoming <= stop.time and upcoming < inf:  # by far the most frequent
                 self.now, _, _, kind, subject, detail = queue.pop()
                 self._happen(kind, subject, detail)
                 if session.version == checked and session.finished is None:
@@ -86,6 +76,15 @@ class Simulation:
                     checked = session.version
                     self.reason = self._milestones.reached() or self.reason
                     yield self._evaluate(self.now) if self._milestones.version_is_due() else None
+            elif upcoming == inf and stop.time == inf:
+                self.reason = "nothing left to happen"
+            elif tick < upcoming and tick < stop.time:
+                self._ticks += 1
+                self._next_tick = self._ticks * self.schedule.every_seconds
+                if not self._milestones.seen(tick):
+                    yield self._evaluate(tick)
+            else:
+                self.now, self.reason = stop.time, "time"
         if not self._milestones.seen(self.now):
             yield self._evaluate(self.now)
 

@@ -170,8 +170,10 @@ def follow(run: Launched, look: Callable[[str], bool | None]) -> str:
     """The log of a run up to its end, or until `look`, which is called again and again, says that it is enough."""
     log, deadline = "", time.monotonic() + PATIENCE
     for line in run.follow():
-        assert time.monotonic() < deadline, f"the run hangs:\n{log}"
-        log += f"{line}\n" if line else ""
+        assert time.monotonic() < deadline, "the run hangs"
+        if line:
+            log += f"{line}\n"
+            print(line)  # pytest shows it if the test fails
         if look(log):
             break
     return log

@@ -207,7 +207,7 @@ def test_nodes_that_are_killed_or_answer_garbage_or_come_late(tmp_path: Path) ->
     for (
         device,
         reasons,
-    ) in REFUSALS.items():  # on a busy machine Flower may miss a node for a while, which is a fault too
+    ) in REFUSALS.items():  # a busy machine may have faults of its own
         refused = [line["why"] for line in found.of("fault", device=device) if line["why"].startswith("refused: ")]
         for why, reason in zip(refused, reasons, strict=True):
             assert reason in why and f"device {device}: {why}\n" in log

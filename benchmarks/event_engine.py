@@ -10,10 +10,12 @@ checkpoints; ours has.
 
 Both are measured twice: with FedBuff's arithmetic on a model of four numbers (the same numpy lines on both sides, and
 on ours the plans carried out by an executor that trains nothing), and without, where no update's numbers are read on
-either side. Then 1,000 devices and a million. Times are of the processor, so that what else a machine does counts less.
+either side. Then 1,000 devices and a million. Times are of the processor, so that what else a machine does counts less;
+before each the garbage is collected, so that neither pays for what the other left.
 """
 
 import argparse
+import gc
 import random
 import subprocess
 import sys
@@ -33,9 +35,9 @@ from offbeat.core.parameters import Layout, Vector
 from offbeat.core.session import Session
 from offbeat.device.work import Evaluation, Job, Work
 from offbeat.fleet import Fleet, RatioFleet, Workload
-from offbeat.records import Stop
 from offbeat.simulation.engine import Simulation
 from offbeat.simulation.queue import EventQueue
+from offbeat.simulation.records import Stop
 
 DEVICES, EVENTS, EPOCHS, BUFFER = 10_000, 50, 5, 10
 EVENTS_PER_UPDATE = EPOCHS + 2
@@ -117,6 +119,7 @@ def simulator(devices: int, concurrency: int, algorithm: type[FedBuff] = FedBuff
 
 
 def seconds_per_update(simulation: Simulation, updates: int) -> float:
+    gc.collect()
     start = time.process_time()
     for turn, _ in enumerate(simulation):
         simulation.spans.clear()
@@ -185,6 +188,7 @@ def simpy_seconds_per_update(devices: int, concurrency: int, updates: int, *, ar
         done.succeed()
 
     environment.process(server())
+    gc.collect()
     start = time.process_time()
     environment.run(until=done)
     return (time.process_time() - start) / updates

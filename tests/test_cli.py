@@ -157,7 +157,8 @@ def test_a_corrupt_data_file_is_named(offbeat, file: Path) -> None:  # type: ign
 
 def test_ctrl_c_leaves_a_checkpoint(file: Path) -> None:
     file.write_text(EXPERIMENT.replace("time = 30.0", "time = 30000.0"))
-    script = "import sys; from offbeat.cli import main; sys.argv[0] = 'offbeat'; main()"
+    heard = "import signal; signal.signal(2, signal.default_int_handler); "  # also below a shell that ignores Ctrl-C
+    script = heard + "import sys; from offbeat.cli import main; sys.argv[0] = 'offbeat'; main()"
     command = [sys.executable, "-c", script, "run", "small.toml", "--out", "run", "--resume"]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, cwd=file.parent)
     metrics = file.parent / "run" / "metrics.jsonl"

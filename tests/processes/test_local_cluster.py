@@ -28,7 +28,8 @@ every_versions = 1
 
 def test_ctrl_c_ends_everything_and_leaves_a_checkpoint(tmp_path: Path) -> None:
     (tmp_path / "small.toml").write_text(EXPERIMENT)
-    command = [sys.executable, "-c", "from offbeat.cli import main; main()", "local-cluster", "small.toml"]
+    heard = "import signal; signal.signal(2, signal.default_int_handler); "  # also below a shell that ignores Ctrl-C
+    command = [sys.executable, "-c", heard + "from offbeat.cli import main; main()", "local-cluster", "small.toml"]
     with (tmp_path / "said").open("wb") as said:
         process = subprocess.Popen(
             [*command, "--nodes", "2", "--out", "run", "--logs", "logs"],

@@ -35,9 +35,9 @@ from offbeat.core.parameters import Layout, Vector
 from offbeat.core.session import Session
 from offbeat.device.work import Evaluation, Job, Work
 from offbeat.fleet import Fleet, RatioFleet, Workload
+from offbeat.records import Stop
 from offbeat.simulation.engine import Simulation
 from offbeat.simulation.queue import EventQueue
-from offbeat.simulation.records import Stop
 
 DEVICES, EVENTS, EPOCHS, BUFFER = 10_000, 50, 5, 10
 EVENTS_PER_UPDATE = EPOCHS + 2

@@ -37,12 +37,16 @@ def test_ctrl_c_ends_everything_and_leaves_a_checkpoint(tmp_path: Path) -> None:
             stderr=said,
             env=os.environ | {"COLUMNS": "400"},
         )
-    metrics, deadline = tmp_path / "run" / "metrics.jsonl", time.monotonic() + 180
-    while not (metrics.is_file() and metrics.stat().st_size):
-        assert process.poll() is None and time.monotonic() < deadline, (tmp_path / "said").read_text()
-        time.sleep(0.2)
-    process.send_signal(signal.SIGINT)
-    assert process.wait(60) == 130
+    try:
+        metrics, deadline = tmp_path / "run" / "metrics.jsonl", time.monotonic() + 180
+        while not (metrics.is_file() and metrics.stat().st_size):
+            assert process.poll() is None and time.monotonic() < deadline, (tmp_path / "said").read_text()
+            time.sleep(0.2)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
+    finally:
+        process.kill()  # if it has not ended by now; all that it started ends with it
+        process.wait()
     assert "go on with --resume" in (tmp_path / "said").read_text()
     assert (tmp_path / "run" / "checkpoint" / "latest.safetensors").is_file()
     assert not (tmp_path / "run" / "summary.json").exists()

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from offbeat.planning import Constants, Problem, Solution, solve
-from offbeat.planning.trust_region import solve_by_trust_region
+from offbeat.algorithms.deadlines.planner import Problem, ProblemConstants, Solution, solve
+from offbeat.algorithms.deadlines.planner.trust_region import solve_by_trust_region
 
 REPEATS = 5
 LARGE = [(100, 30, 4), (500, 100, 13), (2000, 100, 13)]
@@ -22,7 +22,7 @@ def problem_of(rounds: int, devices: int, layers: int) -> Problem:
     random = np.random.default_rng(0)
     speeds, communication = random.uniform(20, 200, devices), random.uniform(0, 2, devices)
     rates = 0.5 / (1.0 + np.arange(rounds))
-    constants = Constants(
+    constants = ProblemConstants(
         strong_convexity=0.1,
         smoothness=1.0,
         heterogeneity=0.0,

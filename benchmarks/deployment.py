@@ -15,8 +15,8 @@ from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 
-from offbeat.deployment.cluster import Cluster
 from offbeat.deployment.launch import submit
+from offbeat.deployment.local_cluster.cluster import Cluster
 
 APP = Path(__file__).parent / "flower_app"
 

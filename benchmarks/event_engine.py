@@ -30,12 +30,12 @@ import psutil
 import simpy
 
 from offbeat.algorithms import FedBuff
-from offbeat.core.messages import Training, Update
+from offbeat.core.orders import LocalWork, Update
 from offbeat.core.parameters import Layout, Vector
 from offbeat.core.session import Session
-from offbeat.device.work import Evaluation, Job, Work
+from offbeat.device.training_state import Evaluation, TrainingJob, TrainingState
 from offbeat.fleet import Fleet, RatioFleet, Workload
-from offbeat.records import Stop
+from offbeat.settings.schedule import Stop
 from offbeat.simulation.engine import Simulation
 from offbeat.simulation.queue import EventQueue
 
@@ -54,9 +54,9 @@ class NoArithmetic(FedBuff):
 class NoTraining:
     """An executor that gives back what it gets."""
 
-    appetite = 64
+    batch_capacity = 64
 
-    def train(self, jobs: Sequence[Job]) -> list[Work]:
+    def train(self, jobs: Sequence[TrainingJob]) -> list[TrainingState]:
         return [job.work for job in jobs]
 
     def evaluate(self, parameters: Vector) -> Evaluation:
@@ -112,7 +112,7 @@ def simulator(devices: int, concurrency: int, algorithm: type[FedBuff] = FedBuff
         parameters=STILL,
         layout=Layout.flat(4),
         samples=samples,
-        training=Training(epochs=EPOCHS),
+        training=LocalWork(epochs=EPOCHS),
     )
     fleet = Fleet.build(workload, RatioFleet(ratio=5.0))
     return Simulation(session, fleet, NoTraining(), stop=Stop(updates=10**9))

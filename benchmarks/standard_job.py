@@ -16,14 +16,14 @@ import torch
 from torch.nn import functional
 
 from offbeat.algorithms import FedASMU, FedAsync, FedAvg, FedBuff
-from offbeat.core.messages import Training
+from offbeat.core.orders import LocalWork
 from offbeat.core.policy import Policy
 from offbeat.core.session import Session
 from offbeat.core.streams import stream
 from offbeat.data import Dataset, Partition
 from offbeat.fleet import Fleet, RatioFleet, Workload
 from offbeat.models import build, layout_of, vector_of
-from offbeat.records import Stop
+from offbeat.settings.schedule import Stop
 from offbeat.simulation.engine import Simulation
 from offbeat.simulation.executors import TorchExecutor, torch_executor
 
@@ -84,7 +84,7 @@ def with_offbeat(
         parameters=vector_of(network),
         layout=layout,
         samples=samples,
-        training=Training(epochs=epochs, batch_size=BATCH, learning_rate=RATE),
+        training=LocalWork(epochs=epochs, batch_size=BATCH, learning_rate=RATE),
     )
     fleet = Fleet.build(workload, RatioFleet(ratio=5.0))
     simulation = Simulation(session, fleet, executor, stop=Stop(updates=rounds * COHORT))

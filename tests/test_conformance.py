@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from offbeat.algorithms import POLICIES
 from offbeat.core.actions import Action, Commit, Dispatch
 from offbeat.core.events import Event, Uploaded
-from offbeat.core.messages import Update
+from offbeat.core.orders import Update
 from offbeat.core.policy import Policy, View
 from offbeat.testing import check_events, check_policy
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from offbeat.config import Experiment
 from offbeat.core.policy import Policy
+from offbeat.settings.schema import Experiment
 from offbeat.testing import check_policy
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -9,23 +9,23 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from offbeat.config import Experiment
-    from offbeat.contest import compare
+    from offbeat.comparison.compare import compare
     from offbeat.core.policy import DeviceRule, Policy
     from offbeat.data import Dataset
-    from offbeat.driving import Result
-    from offbeat.experiment import run
+    from offbeat.running.result import Result
+    from offbeat.settings.schema import Experiment
+    from offbeat.simulation.run import run
 
 __all__ = ["Dataset", "DeviceRule", "Experiment", "Policy", "Result", "compare", "run"]
 
 _HOMES = {
     "Dataset": "offbeat.data",
     "DeviceRule": "offbeat.core.policy",
-    "Experiment": "offbeat.config",
+    "Experiment": "offbeat.settings.schema",
     "Policy": "offbeat.core.policy",
-    "Result": "offbeat.driving",
-    "compare": "offbeat.contest",
-    "run": "offbeat.experiment",
+    "Result": "offbeat.running.loop",
+    "compare": "offbeat.comparison.compare",
+    "run": "offbeat.simulation.run",
 }
 
 

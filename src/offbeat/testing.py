@@ -19,16 +19,17 @@ from offbeat.core.actions import Action, Commit
 from offbeat.core.errors import DeviceFault
 from offbeat.core.events import Event, FreshRequested, Left, Lost, Ready, Started, TimerFired, Uploaded
 from offbeat.core.forecast import Forecast
-from offbeat.core.messages import Done, Outcome, Progress, Training, Update
+from offbeat.core.orders import KnownOutcome, LocalWork, Outcome, Progress, Update
 from offbeat.core.parameters import Layout, Vector, frozen
 from offbeat.core.policy import Policy, View
 from offbeat.core.session import Session
 from offbeat.core.snapshot import decode, encode
 from offbeat.core.states import AWAY, IDLE, TRAINING, WAITING
 from offbeat.core.streams import stream
-from offbeat.device.work import Evaluation, Job, Work
+from offbeat.device.training_state import Evaluation, TrainingJob, TrainingState
 from offbeat.fleet import AvailabilitySettings, FailureSettings, Fleet, NetworkSettings, RatioFleet, Workload
-from offbeat.records import Row, Schedule, Stop
+from offbeat.results.rows import Row
+from offbeat.settings.schedule import Schedule, Stop
 from offbeat.simulation.engine import Simulation
 
 SIZE = 6
@@ -38,7 +39,7 @@ UPDATES = 80
 class ToyExecutor:
     """Trains without torch: every slice moves the model a part of the way to a target of the device's own."""
 
-    appetite = 8
+    batch_capacity = 8
 
     def __init__(self, seed: int = 0, size: int = SIZE) -> None:
         self.seed = seed
@@ -46,10 +47,10 @@ class ToyExecutor:
         self.given: list[tuple[Vector, bytes]] = []
         """Every vector that was handed out, with what it was then."""
 
-    def train(self, jobs: Sequence[Job]) -> list[Work]:
+    def train(self, jobs: Sequence[TrainingJob]) -> list[TrainingState]:
         return [self._train(job) for job in jobs]
 
-    def _train(self, job: Job) -> Work:
+    def _train(self, job: TrainingJob) -> TrainingState:
         target = stream(self.seed, "target", job.device).normal(size=self.size).astype(np.float32)
         parameters: Vector = job.work.parameters
         for k in range(job.first, job.last):
@@ -59,7 +60,9 @@ class ToyExecutor:
         parameters = frozen(parameters)
         self.given.append((parameters, parameters.tobytes()))
         slices = job.last - job.first
-        return Work(parameters=parameters, steps=job.work.steps + slices, loss_sum=0.0, seen=job.work.seen + slices)
+        return TrainingState(
+            parameters=parameters, steps=job.work.steps + slices, loss_sum=0.0, seen=job.work.seen + slices
+        )
 
     def evaluate(self, parameters: Vector) -> Evaluation:
         distance = float(np.linalg.norm(parameters))
@@ -95,7 +98,7 @@ def toy_simulation(
         parameters=np.zeros(SIZE, dtype=np.float32),
         layout=Layout.flat(SIZE),
         samples=samples,
-        training=Training(epochs=3, learning_rate=0.3),
+        training=LocalWork(epochs=3, learning_rate=0.3),
         seed=seed,
         present=fleet.availability.present(0.0),
         forecast=fleet.forecast(Layout.flat(SIZE).bytes),
@@ -242,7 +245,7 @@ class _Chaos:
             parameters=np.zeros(SIZE, dtype=np.float32),
             layout=Layout.flat(SIZE),
             samples=np.arange(1, devices + 1),
-            training=Training(epochs=3),
+            training=LocalWork(epochs=3),
             forecast=Forecast(speeds=np.ones(devices), communication=np.zeros(devices)),
             horizon=1e5,
         )
@@ -310,7 +313,7 @@ class _Chaos:
             base_parameters=self.session.models.get(base, self.session.parameters),
             samples=device + 1,
             progress=Progress(slices=3 if flight is None else flight.order.slices),
-            outcome=Done(outcome),
+            outcome=KnownOutcome(outcome),
         )
         return Uploaded(device=device, ticket=ticket, update=update)
 

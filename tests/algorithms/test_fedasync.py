@@ -11,7 +11,7 @@ from offbeat.algorithms.fedasync import FedAsync
 from offbeat.core.effects import Assignment, Settled
 from offbeat.core.errors import InvalidInput
 from offbeat.core.events import Lost, Ready, Started, Uploaded
-from offbeat.core.messages import Done, Outcome, Progress, Training, Update
+from offbeat.core.orders import KnownOutcome, LocalWork, Outcome, Progress, Update
 from offbeat.core.parameters import Layout
 from offbeat.core.session import Session
 
@@ -24,7 +24,7 @@ def a_session(policy: FedAsync, present: int = DEVICES) -> Session:
         parameters=np.zeros(2, dtype=np.float32),
         layout=Layout.flat(2),
         samples=np.full(DEVICES, 10),
-        training=Training(epochs=1),
+        training=LocalWork(epochs=1),
         present=np.arange(DEVICES) < present,
     )
     session.handle(Started(), 0.0)
@@ -40,7 +40,7 @@ def upload(session: Session, ticket: int, *numbers: float) -> list[Any]:
         base_parameters=session.kept(flight.base),
         samples=10,
         progress=Progress(slices=1),
-        outcome=Done(Outcome(parameters=np.array(numbers, dtype=np.float32))),
+        outcome=KnownOutcome(Outcome(parameters=np.array(numbers, dtype=np.float32))),
     )
     return session.handle(Uploaded(device=flight.device, ticket=ticket, update=update), session.now)
 

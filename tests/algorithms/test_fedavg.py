@@ -11,7 +11,7 @@ from offbeat.algorithms.fedavg import FedAvg
 from offbeat.core.effects import Assignment
 from offbeat.core.errors import DeviceFault, InvalidInput
 from offbeat.core.events import Left, Lost, Ready, Started, Uploaded
-from offbeat.core.messages import Done, Outcome, Progress, Training, Update
+from offbeat.core.orders import KnownOutcome, LocalWork, Outcome, Progress, Update
 from offbeat.core.parameters import Layout
 from offbeat.core.session import Session
 
@@ -24,7 +24,7 @@ def a_session(policy: FedAvg, present: tuple[int, ...] = (0, 1, 2)) -> Session:
         parameters=np.zeros(2, dtype=np.float32),
         layout=Layout.flat(2),
         samples=np.array(SAMPLES),
-        training=Training(epochs=2, learning_rate=0.5, learning_rate_decay=0.1),
+        training=LocalWork(epochs=2, learning_rate=0.5, learning_rate_decay=0.1),
         present=np.isin(np.arange(4), present),
     )
     session.handle(Started(), 0.0)
@@ -45,7 +45,7 @@ def upload(session: Session, device: int, *numbers: float) -> list[Any]:
         base_parameters=session.kept(base),
         samples=SAMPLES[device],
         progress=Progress(slices=2),
-        outcome=Done(Outcome(parameters=np.array(numbers, dtype=np.float32))),
+        outcome=KnownOutcome(Outcome(parameters=np.array(numbers, dtype=np.float32))),
     )
     return session.handle(Uploaded(device=device, ticket=ticket, update=update), session.now)
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from offbeat.algorithms.fedbuff import FedBuff
 from offbeat.core.errors import InvalidInput
 from offbeat.core.events import Lost, Started, Uploaded
-from offbeat.core.messages import Done, Outcome, Progress, Training, Update
+from offbeat.core.orders import KnownOutcome, LocalWork, Outcome, Progress, Update
 from offbeat.core.parameters import Layout
 from offbeat.core.session import Session
 
@@ -23,7 +23,7 @@ def a_session(policy: FedBuff, start: tuple[float, float] = (0.0, 0.0)) -> Sessi
         parameters=np.array(start, dtype=np.float32),
         layout=Layout.flat(2),
         samples=np.arange(1, DEVICES + 1),
-        training=Training(epochs=1),
+        training=LocalWork(epochs=1),
     )
     session.handle(Started(), 0.0)
     return session
@@ -39,7 +39,7 @@ def upload(session: Session, ticket: int, *numbers: float) -> list[Any]:
         base_parameters=session.kept(flight.base),
         samples=session.samples(flight.device),
         progress=Progress(slices=1),
-        outcome=Done(Outcome(parameters=np.array(numbers, dtype=np.float32))),
+        outcome=KnownOutcome(Outcome(parameters=np.array(numbers, dtype=np.float32))),
     )
     return session.handle(Uploaded(device=flight.device, ticket=ticket, update=update), session.now)
 

@@ -14,7 +14,7 @@ from offbeat.algorithms import POLICIES
 from offbeat.algorithms.seafl import Port
 from offbeat.core.effects import StopNotice
 from offbeat.core.events import Started, Uploaded
-from offbeat.core.messages import Done, Outcome, Progress, Training, Update
+from offbeat.core.orders import KnownOutcome, LocalWork, Outcome, Progress, Update
 from offbeat.core.parameters import Layout, Vector
 from offbeat.core.session import Session
 
@@ -29,7 +29,7 @@ def a_session(policy: Port, samples: Sequence[int], start: tuple[float, float] =
         parameters=vector(*start),
         layout=Layout.flat(2),
         samples=np.array(samples),
-        training=Training(epochs=2),
+        training=LocalWork(epochs=2),
     )
     session.handle(Started(), 0.0)
     return session
@@ -43,7 +43,7 @@ def an_update(after: Vector, before: Vector, *, base: int, samples: int) -> Upda
         base_parameters=before,
         samples=samples,
         progress=Progress(slices=2),
-        outcome=Done(Outcome(parameters=after)),
+        outcome=KnownOutcome(Outcome(parameters=after)),
     )
 
 
@@ -57,7 +57,7 @@ def upload(session: Session, device: int, *numbers: float, slices: int = 2) -> l
         base_parameters=session.kept(flight.base),
         samples=session.samples(device),
         progress=Progress(slices=slices),
-        outcome=Done(Outcome(parameters=vector(*numbers))),
+        outcome=KnownOutcome(Outcome(parameters=vector(*numbers))),
     )
     return session.handle(Uploaded(device=device, ticket=flight.ticket, update=update), session.now)
 

@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from offbeat.algorithms.safa import Safa
 from offbeat.core.effects import Assignment, Settled, StopNotice, TimerSet
 from offbeat.core.events import Left, Lost, Ready, Started, TimerFired, Uploaded
-from offbeat.core.messages import Done, Outcome, Progress, Training, Update
+from offbeat.core.orders import KnownOutcome, LocalWork, Outcome, Progress, Update
 from offbeat.core.parameters import Layout
 from offbeat.core.session import Session
 from offbeat.core.snapshot import decode, encode
-from offbeat.records import Stop
+from offbeat.settings.schedule import Stop
 from offbeat.testing import check_accounts, check_events, toy_simulation
 
 START = (10.0, 0.0)
@@ -32,7 +32,7 @@ def a_session(policy: Safa, samples: Sequence[int] = (1, 2, 3, 4)) -> Session:
         parameters=np.array(START, dtype=np.float32),
         layout=Layout.flat(2),
         samples=np.array(samples),
-        training=Training(epochs=2),
+        training=LocalWork(epochs=2),
     )
     session.handle(Started(), 0.0)
     return session
@@ -54,7 +54,7 @@ def upload(session: Session, device: int, *numbers: float) -> list[Any]:
         base_parameters=session.kept(flight.base),
         samples=session.samples(device),
         progress=Progress(slices=2),
-        outcome=Done(Outcome(parameters=parameters)),
+        outcome=KnownOutcome(Outcome(parameters=parameters)),
     )
     return session.handle(Uploaded(device=device, ticket=flight.ticket, update=update), session.now)
 

@@ -15,7 +15,7 @@ from offbeat.algorithms.seafl import Port, Seafl, Seafl2, cosine
 from offbeat.core.effects import Assignment, StopNotice
 from offbeat.core.errors import InvalidInput
 from offbeat.core.events import Left, Lost, Ready, Started, Uploaded
-from offbeat.core.messages import Done, Outcome, Progress, Training, Update
+from offbeat.core.orders import KnownOutcome, LocalWork, Outcome, Progress, Update
 from offbeat.core.parameters import Layout, Vector
 from offbeat.core.session import Session
 
@@ -32,7 +32,7 @@ def a_session(policy: Seafl, samples: Sequence[int] = (10,) * 8, start: tuple[fl
         parameters=vector(*start),
         layout=Layout.flat(2),
         samples=np.array(samples),
-        training=Training(epochs=EPOCHS),
+        training=LocalWork(epochs=EPOCHS),
     )
     session.handle(Started(), 0.0)
     return session
@@ -48,7 +48,7 @@ def upload(session: Session, ticket: int, *numbers: float, slices: int = EPOCHS)
         base_parameters=session.kept(flight.base),
         samples=session.samples(flight.device),
         progress=Progress(slices=slices),
-        outcome=Done(Outcome(parameters=vector(*(numbers or (0.0, 0.0))))),
+        outcome=KnownOutcome(Outcome(parameters=vector(*(numbers or (0.0, 0.0))))),
     )
     return session.handle(Uploaded(device=flight.device, ticket=ticket, update=update), session.now)
 
@@ -84,7 +84,7 @@ def an_update(
         base_parameters=before,
         samples=samples,
         progress=Progress(slices=slices),
-        outcome=Done(Outcome(parameters=after)),
+        outcome=KnownOutcome(Outcome(parameters=after)),
     )
 
 

@@ -13,15 +13,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from offbeat.algorithms.seafl import Port, Seafl, Seafl2
-from offbeat.core.messages import Order, Training
+from offbeat.core.orders import LocalWork, Order
 from offbeat.core.parameters import Layout, Vector
 from offbeat.core.session import Session
 from offbeat.core.snapshot import decode, encode
-from offbeat.device.work import Evaluation, Job, Work
+from offbeat.device.training_state import Evaluation, TrainingJob, TrainingState
 from offbeat.fleet import FailureSettings, Fleet, NetworkSettings, Workload
 from offbeat.fleet.availability import Always
 from offbeat.fleet.speeds import FixedSpeeds
-from offbeat.records import Row, Stop
+from offbeat.results.rows import Row
+from offbeat.settings.schedule import Stop
 from offbeat.simulation.engine import Simulation
 from offbeat.testing import check_accounts, check_events, toy_simulation
 
@@ -34,10 +35,10 @@ EPOCHS = 3  # of the toy simulation
 class Counting:
     """Training that leaves a trace: every slice adds 1 to both numbers."""
 
-    appetite = 64
+    batch_capacity = 64
 
-    def train(self, jobs: Sequence[Job]) -> list[Work]:
-        return [Work(parameters=job.work.parameters + np.float32(job.last - job.first)) for job in jobs]
+    def train(self, jobs: Sequence[TrainingJob]) -> list[TrainingState]:
+        return [TrainingState(parameters=job.work.parameters + np.float32(job.last - job.first)) for job in jobs]
 
     def evaluate(self, parameters: Vector) -> Evaluation:
         return Evaluation(accuracy=float(parameters[0]) / 100, loss=0.0)
@@ -62,7 +63,7 @@ def a_simulation(policy: Seafl, seconds: Sequence[float], stop: Stop) -> Simulat
         parameters=np.zeros(2, dtype=np.float32),
         layout=Layout.flat(2),
         samples=samples,
-        training=Training(epochs=4),
+        training=LocalWork(epochs=4),
     )
     fleet = Fleet(
         speeds=FixedSpeeds(np.array(seconds), workload),

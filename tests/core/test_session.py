@@ -16,7 +16,7 @@ from offbeat.core.actions import Action, Commit, Discard, Dispatch, Finish, Send
 from offbeat.core.effects import Assignment, Effect, FreshModel, Settled, StopNotice, TimerSet
 from offbeat.core.errors import DeviceFault, Diverged, InvalidInput, OffbeatError, PolicyError
 from offbeat.core.events import Event, FreshRequested, Left, Lost, Ready, Started, TimerFired, Uploaded
-from offbeat.core.messages import Done, Order, Outcome, Progress, Training, Update
+from offbeat.core.orders import KnownOutcome, LocalWork, Order, Outcome, Progress, Update
 from offbeat.core.parameters import Layout, Mask
 from offbeat.core.policy import Policy, View
 from offbeat.core.session import Session
@@ -57,7 +57,7 @@ def a_session(*present: int) -> Session:
         parameters=vector(0, 0),
         layout=Layout.flat(2),
         samples=np.array([10, 20, 30, 40]),
-        training=Training(epochs=3, batch_size=5),
+        training=LocalWork(epochs=3, batch_size=5),
         present=here,
     )
 
@@ -85,7 +85,7 @@ def update_of(session: Session, ticket: int, parameters: Any = None, /, **change
         "base_parameters": session.kept(flight.base),
         "samples": 10,
         "progress": Progress(slices=3),
-        "outcome": Done(Outcome(parameters=vector(1, 1) if parameters is None else parameters)),
+        "outcome": KnownOutcome(Outcome(parameters=vector(1, 1) if parameters is None else parameters)),
     }
     return Update(**(fields | changes))
 
@@ -166,7 +166,7 @@ def event_about_device_0(kind: type[Any], session: Session) -> Event:
 
 
 def an_update_of_nothing() -> Update:
-    done = Done(Outcome(parameters=vector(1, 1)))
+    done = KnownOutcome(Outcome(parameters=vector(1, 1)))
     return Update(
         device=0, ticket=1, base=0, base_parameters=vector(0, 0), samples=10, progress=Progress(), outcome=done
     )
@@ -255,7 +255,7 @@ def test_a_model_that_does_not_fit_its_layout_or_a_policy_that_does_not_fit_the_
         def check(self, devices: int) -> None:
             raise InvalidInput(f"not with {devices} devices")
 
-    arguments: dict[str, Any] = {"layout": Layout.flat(2), "samples": np.ones(4, np.int64), "training": Training()}
+    arguments: dict[str, Any] = {"layout": Layout.flat(2), "samples": np.ones(4, np.int64), "training": LocalWork()}
     with pytest.raises(PolicyError, match="shape"):
         Session(Puppet(), parameters=vector(0, 0, 0), **arguments)
     with pytest.raises(InvalidInput, match="not with 4 devices"):
@@ -291,7 +291,7 @@ def test_a_ticket_is_never_given_again() -> None:
 
 
 def test_the_learning_rate_of_an_order_falls_with_the_version() -> None:
-    training = Training(learning_rate=1.0, learning_rate_decay=0.5, decay_every=2)
+    training = LocalWork(learning_rate=1.0, learning_rate_decay=0.5, decay_every=2)
     assert [training.order(version).learning_rate for version in range(5)] == [1.0, 1.0, 0.5, 0.5, 0.25]
     assert training.order(0, slices=7, rule="mine").slices == 7
 

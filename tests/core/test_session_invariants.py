@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from offbeat.core.actions import Action, Commit, Discard, Dispatch, SendFresh, SetTimer, StopSoon
 from offbeat.core.errors import DeviceFault
 from offbeat.core.events import Event, FreshRequested, Left, Lost, Ready, Started, TimerFired, Uploaded
-from offbeat.core.messages import Done, Outcome, Progress, Training, Update
+from offbeat.core.orders import KnownOutcome, LocalWork, Outcome, Progress, Update
 from offbeat.core.parameters import Layout
 from offbeat.core.policy import Policy, View
 from offbeat.core.session import Session
@@ -63,7 +63,7 @@ def a_session() -> Session:
         parameters=np.zeros(2, dtype=np.float32),
         layout=Layout.flat(2),
         samples=np.arange(DEVICES),
-        training=Training(epochs=2),
+        training=LocalWork(epochs=2),
         present=np.array([True, True, True, False]),
     )
 
@@ -102,7 +102,7 @@ class Attempt:
             base_parameters=session.kept(base) if flight else session.parameters,
             samples=3,
             progress=Progress(slices=2),
-            outcome=Done(Outcome(parameters=np.full(2, np.nan if self.bad else ticket, dtype=np.float32))),
+            outcome=KnownOutcome(Outcome(parameters=np.full(2, np.nan if self.bad else ticket, dtype=np.float32))),
         )
         return Uploaded(device=device, ticket=ticket, update=update)
 

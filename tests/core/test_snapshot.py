@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from offbeat.core.errors import InvalidInput
-from offbeat.core.messages import Done, Order, Outcome, Progress, Update
+from offbeat.core.orders import KnownOutcome, Order, Outcome, Progress, Update
 from offbeat.core.parameters import Mask
 from offbeat.core.snapshot import decode, encode
 
@@ -97,7 +97,7 @@ def test_an_update_whose_numbers_do_not_exist_yet_is_saved_with_its_numbers() ->
     lazy = an_update(outcome, Mask(np.array([True, False])))
     again = through_json(State(history=[lazy]), State).history[0]
     assert calls == [1]
-    assert isinstance(again.outcome, Done)
+    assert isinstance(again.outcome, KnownOutcome)
     assert again.parameters.tolist() == [1.0, 2.0]
     assert (again.loss, again.extras) == (0.25, {"slot": 3})
     assert again.mask is not None

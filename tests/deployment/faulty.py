@@ -13,11 +13,11 @@ from flwr.app import Context, Error, Message, RecordDict
 from loopback import LoopbackGrid, deploy, run_config
 from safetensors.numpy import load_file
 
-from offbeat.config import Experiment
 from offbeat.core.parameters import Vector
-from offbeat.deployment.talk import Delivery, FromDevice
-from offbeat.deployment.wire import unpack, vector
-from offbeat.tables import merge
+from offbeat.deployment.protocol.codec import unpack, vector
+from offbeat.deployment.protocol.messages import Delivery, FromDevice
+from offbeat.settings.schema import Experiment
+from offbeat.settings.tables import merge
 
 DELAYS = {100: 1.0, 101: 1.1, 102: 1.2, 103: 0.5}
 BAD = 103
@@ -90,12 +90,12 @@ class Tampering:
     done: int = 0
 
     def __call__(self, node: int, question: Message, answer: Message) -> Message | Error | None:
-        talk = unpack(answer.content, FromDevice) if node == self.node and self.done < self.times else None
-        if not isinstance(talk, Delivery):
+        body = unpack(answer.content, FromDevice) if node == self.node and self.done < self.times else None
+        if not isinstance(body, Delivery):
             return answer
         self.done += 1
         array = answer.content.array_records["offbeat-model"]["vector"]
-        changed = self.change(talk, vector(answer.content, array.shape[0]))
+        changed = self.change(body, vector(answer.content, array.shape[0]))
         return Message(changed, reply_to=question) if isinstance(changed, RecordDict) else changed
 
 

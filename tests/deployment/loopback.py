@@ -11,9 +11,9 @@ from flwr.app.user_config import UserConfig
 from flwr.clientapp import ClientApp
 from flwr.supercore.task_identity import TaskIdentity
 
-from offbeat.config import Experiment
-from offbeat.deployment.apps import Stage, experiment_client_app, serve
-from offbeat.ingredients import Ingredients
+from offbeat.deployment.apps import ServerParts, experiment_client_app, serve
+from offbeat.settings.assembly import ExperimentParts
+from offbeat.settings.schema import Experiment
 
 Tamper = Callable[[int, Message, Message], Message | Error | None]
 """What becomes of an answer: (node, question, answer) -> another answer, an error, or None if it is lost."""
@@ -97,12 +97,12 @@ class LoopbackGrid:
 
 def deploy(experiment: Experiment, grid: LoopbackGrid, out: Path, *, resume: bool = False) -> None:
     """A whole run on the loopback grid."""
-    parts = Ingredients.of(experiment)
-    stage = Stage(
+    parts = ExperimentParts.of(experiment)
+    stage = ServerParts(
         network=parts.network,
         test=(parts.dataset.test_x, parts.dataset.test_y),
         samples=parts.partition.sizes,
-        ingredients=parts,
+        parts=parts,
     )
     serve(grid, experiment, stage, out, resume=resume, clock=grid.clock, sleep=grid.sleep)  # type: ignore[arg-type]
 

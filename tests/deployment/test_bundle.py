@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from offbeat.config import Experiment
 from offbeat.core.errors import InvalidInput
 from offbeat.deployment.bundle import own_modules, write_bundle
+from offbeat.settings.schema import Experiment
 
 MODEL = """
 import numpy

@@ -17,8 +17,8 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDic
 from msgspec.structs import asdict, replace
 
 from offbeat.core.parameters import Vector
-from offbeat.deployment.talk import CheckIn, Delivery, Greeting, Question, Refusal
-from offbeat.deployment.wire import MODEL, TALK, pack
+from offbeat.deployment.protocol.codec import MODEL, TALK, pack
+from offbeat.deployment.protocol.messages import CheckIn, Delivery, Greeting, Question, Refusal
 
 
 def raw(delivery: Delivery, data: bytes, shape: tuple[int, ...], dtype: str = "float32") -> RecordDict:

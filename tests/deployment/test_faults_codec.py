@@ -15,20 +15,20 @@ from msgspec.structs import asdict
 from torch import nn
 
 from offbeat.algorithms.fedasync import FedAsync
-from offbeat.config import DeploymentTable
 from offbeat.core.errors import DeviceFault
-from offbeat.core.messages import Training
+from offbeat.core.orders import LocalWork
 from offbeat.core.parameters import Vector
 from offbeat.core.session import Session
-from offbeat.deployment.driver import Deployment
-from offbeat.deployment.mail import Mail
-from offbeat.deployment.record import Record
-from offbeat.deployment.roster import Roster, gather
-from offbeat.deployment.talk import Delivery, FromDevice, Greeting
-from offbeat.deployment.wire import MODEL, TALK, pack, unpack, vector
-from offbeat.device.work import Evaluation
+from offbeat.deployment.protocol.codec import MODEL, TALK, pack, unpack, vector
+from offbeat.deployment.protocol.messages import Delivery, FromDevice, Greeting
+from offbeat.deployment.server.driver import Deployment
+from offbeat.deployment.server.membership import Membership, wait_for_devices
+from offbeat.deployment.server.record import RunRecord
+from offbeat.deployment.server.transport import Transport
+from offbeat.device.training_state import Evaluation
 from offbeat.models import layout_of, vector_of
-from offbeat.records import Schedule, Stop
+from offbeat.settings.schedule import Schedule, Stop
+from offbeat.settings.schema import DeploymentTable
 
 NETWORK = nn.Linear(2, 2)
 BASE = vector_of(NETWORK)
@@ -65,7 +65,7 @@ class OneAnswer:
         return [self.sent[identity] for identity in message_ids]
 
 
-class Memo(Record):
+class Memo(RunRecord):
     """A record that nobody keeps."""
 
     def __init__(self) -> None:
@@ -82,21 +82,23 @@ def judged(answer: RecordDict) -> tuple[str, Session]:
     """What becomes of an answer to the first order of a run, and the session after it."""
     TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 1
     grid, said = OneAnswer(answer), list[str]()
-    mail = Mail(grid, said.append)
-    roster = Roster(1, model=BASE, batch_size=None)
-    gather(roster, mail, wanted=1, seconds=9.0, log=said.append, clock=lambda: grid.now, sleep=grid.sleep)
+    transport = Transport(grid, said.append)
+    membership = Membership(1, model=BASE, batch_size=None)
+    wait_for_devices(
+        membership, transport, wanted=1, seconds=9.0, log=said.append, clock=lambda: grid.now, sleep=grid.sleep
+    )
     session = Session(
         FedAsync(concurrency=1, alpha=0.5),
         parameters=BASE,
         layout=layout_of(NETWORK),
-        samples=roster.samples,
-        training=Training(epochs=1),
-        present=roster.present,
+        samples=membership.samples,
+        training=LocalWork(epochs=1),
+        present=membership.present,
     )
     deployment = Deployment(
         session,
-        mail,
-        roster,
+        transport,
+        membership,
         lambda _: Evaluation(accuracy=0.0, loss=0.0),
         seed=0,
         stop=Stop(time=60.0, versions=1),
@@ -118,8 +120,8 @@ def judged(answer: RecordDict) -> tuple[str, Session]:
     raise AssertionError("the answer had no effect")
 
 
-def content(talk: str, array: Array) -> RecordDict:
-    return RecordDict({TALK: ConfigRecord({"json": talk}), MODEL: ArrayRecord({"vector": array})})
+def content(body: str, array: Array) -> RecordDict:
+    return RecordDict({TALK: ConfigRecord({"json": body}), MODEL: ArrayRecord({"vector": array})})
 
 
 def check(answer: RecordDict) -> None:

@@ -12,8 +12,8 @@ from faulty import BAD, DELAYS, NEVER, Tampering, experiment, grid_for, outcome,
 from flwr.app import Error, Message
 from loopback import deploy
 
-from offbeat.deployment.talk import Greeting, Refusal
-from offbeat.deployment.wire import pack
+from offbeat.deployment.protocol.codec import pack
+from offbeat.deployment.protocol.messages import Greeting, Refusal
 
 
 def test_a_node_that_leaves_in_training_and_comes_back(tmp_path: Path) -> None:

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from offbeat.core.errors import InvalidInput
-from offbeat.deployment.cluster import free_port
 from offbeat.deployment.launch import RunFailed, SuperLink, register
+from offbeat.deployment.local_cluster.cluster import free_port
 
 
 @pytest.mark.parametrize("address", ["here", "here:", ":8000", "here:99999", "here:http"])

@@ -17,20 +17,20 @@ from safetensors.numpy import load_file, save_file
 
 from offbeat.algorithms import DEVICE_RULES, POLICIES
 from offbeat.cli import main
-from offbeat.config import Experiment
 from offbeat.core.actions import Commit, Dispatch, SendFresh
 from offbeat.core.errors import InvalidInput
 from offbeat.core.events import Event, FreshRequested, Uploaded
-from offbeat.core.messages import Order, Progress
+from offbeat.core.orders import Order, Progress
 from offbeat.core.parameters import Vector
-from offbeat.core.policy import Ask, DeviceRule, Fresh, Memory, Policy, Probe, Remembered, Step, Train, Upload, View
-from offbeat.deployment.talk import Begin, Delivery, FromDevice, ToDevice
-from offbeat.deployment.wire import MODEL, unpack
-from offbeat.experiment import replay
-from offbeat.records import Driver
-from offbeat.results.directory import RunDirectory
+from offbeat.core.policy import Ask, DeviceRule, Fresh, Memory, Policy, Probe, ReadOnlyMemory, Step, Train, Upload, View
+from offbeat.deployment.protocol.codec import MODEL, unpack
+from offbeat.deployment.protocol.messages import Begin, Delivery, FromDevice, ToDevice
+from offbeat.running.directory import RunDirectory
+from offbeat.running.driver import Driver
+from offbeat.settings.schema import Experiment
+from offbeat.settings.tables import merge
 from offbeat.simulation.replay import Difference
-from offbeat.tables import merge
+from offbeat.simulation.run import replay
 
 UNEVEN = {100: 0.4, 101: 1.1, 102: 2.3, 103: 4.7}
 PROMPT = dict.fromkeys(UNEVEN, 0.1)
@@ -252,7 +252,7 @@ def test_a_run_that_was_killed_and_resumed_is_replayed(
 class Restless(DeviceRule):
     """Wants two more epochs whenever it is asked, asks after the second, and goes along a gradient when answered."""
 
-    def next(self, progress: Progress, fresh_answers: int, order: Order, memory: Remembered) -> Step:
+    def next(self, progress: Progress, fresh_answers: int, order: Order, memory: ReadOnlyMemory) -> Step:
         if progress.slices == 2 and not fresh_answers:
             return Ask()
         remaining = order.slices - progress.slices

@@ -9,12 +9,12 @@ import pytest
 from flwr.app import Error, Message
 from loopback import LoopbackGrid, Tamper, deploy, run_config
 
-from offbeat.config import Experiment
 from offbeat.core.errors import Disconnected
-from offbeat.experiment import replay
-from offbeat.records import Driver
-from offbeat.results.directory import RunDirectory
-from offbeat.tables import merge
+from offbeat.running.directory import RunDirectory
+from offbeat.running.driver import Driver
+from offbeat.settings.schema import Experiment
+from offbeat.settings.tables import merge
+from offbeat.simulation.run import replay
 
 TABLES: dict[str, Any] = {
     "stop": {"versions": 3, "time": 300.0},

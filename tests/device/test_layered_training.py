@@ -11,12 +11,12 @@ from torch import nn
 from torch.nn import functional
 
 from offbeat.core.errors import InvalidInput
-from offbeat.core.messages import Order
+from offbeat.core.orders import Order
 from offbeat.core.parameters import Vector, frozen
 from offbeat.core.streams import stream
 from offbeat.device.layered import backward
 from offbeat.device.trainer import TorchTrainer
-from offbeat.device.work import Job, Work
+from offbeat.device.training_state import TrainingJob, TrainingState
 from offbeat.models import build, layout_of, vector_of
 
 SEED = 5
@@ -77,10 +77,16 @@ def trainer_of(model: nn.Module) -> TorchTrainer:
     return TorchTrainer(model, x, y, Whole(), SEED)
 
 
-def job_of(model: nn.Module, order: Order, last: int, first: int = 0, work: Work | None = None) -> Job:
+def job_of(model: nn.Module, order: Order, last: int, first: int = 0, work: TrainingState | None = None) -> TrainingJob:
     start = vector_of(model)
-    return Job(
-        device=0, ticket=3, order=order, first=first, last=last, work=work or Work(parameters=start), anchor=start
+    return TrainingJob(
+        device=0,
+        ticket=3,
+        order=order,
+        first=first,
+        last=last,
+        work=work or TrainingState(parameters=start),
+        anchor=start,
     )
 
 
@@ -236,13 +242,13 @@ def test_masked_loss_sees_absent_classes_as_zero_and_leaves_their_rows_alone() -
     start = frozen([0.5, 3.0, -3.0])
     order = Order(learning_rate=1.0, weight_decay=0.1, masked_loss=True)
     for unit in ("epoch", "layer"):
-        job = Job(
+        job = TrainingJob(
             device=0,
             ticket=0,
             order=replace(order, unit=unit),
             first=0,
             last=1,
-            work=Work(parameters=start),
+            work=TrainingState(parameters=start),
             anchor=start,
         )
         assert trainer.train(job).parameters == pytest.approx([0.998137, 3.0, -3.0], abs=1e-6)

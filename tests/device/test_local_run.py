@@ -3,15 +3,15 @@
 import pytest
 
 from offbeat.core.errors import PolicyError
-from offbeat.core.messages import Order, Progress
-from offbeat.core.policy import Ask, DeviceRule, Remembered, Step, Train, Upload
-from offbeat.device.run import LocalRun
+from offbeat.core.orders import Order, Progress
+from offbeat.core.policy import Ask, DeviceRule, ReadOnlyMemory, Step, Train, Upload
+from offbeat.device.local_run import LocalRun
 
 
 class AsksBefore(DeviceRule):
     """Asks once, before slice `order.arguments["slot"]`."""
 
-    def next(self, progress: Progress, fresh_answers: int, order: Order, memory: Remembered) -> Step:
+    def next(self, progress: Progress, fresh_answers: int, order: Order, memory: ReadOnlyMemory) -> Step:
         slot = int(order.arguments["slot"])
         if not fresh_answers:
             return Train(slot - progress.slices) if progress.slices < slot else Ask()
@@ -24,7 +24,7 @@ class Wants(DeviceRule):
     def __init__(self, step: Step) -> None:
         self.step = step
 
-    def next(self, progress: Progress, fresh_answers: int, order: Order, memory: Remembered) -> Step:
+    def next(self, progress: Progress, fresh_answers: int, order: Order, memory: ReadOnlyMemory) -> Step:
         return self.step
 
 

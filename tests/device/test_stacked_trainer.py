@@ -9,12 +9,12 @@ from msgspec.structs import replace
 from torch import nn
 
 from offbeat.core.errors import InvalidInput
-from offbeat.core.messages import Order
+from offbeat.core.orders import Order
 from offbeat.core.parameters import frozen
 from offbeat.device import stacked
 from offbeat.device.stacked import StackedTrainer, stackable
 from offbeat.device.trainer import TorchTrainer
-from offbeat.device.work import Job, Work
+from offbeat.device.training_state import TrainingJob, TrainingState
 from offbeat.models import build, vector_of
 
 SIZES = (40, 7, 64, 33, 1, 50)
@@ -37,16 +37,18 @@ def trainer_of(model: nn.Module, sizes: tuple[int, ...] = SIZES) -> TorchTrainer
     return TorchTrainer(model, frozen(x), rng.integers(0, 3, sum(sizes)), Blocks(*sizes), seed=3)
 
 
-def jobs_of(model: nn.Module, order: Order, devices: int = len(SIZES), last: int = 3) -> list[Job]:
+def jobs_of(model: nn.Module, order: Order, devices: int = len(SIZES), last: int = 3) -> list[TrainingJob]:
     start = vector_of(model)
-    work = Work(parameters=start)
+    work = TrainingState(parameters=start)
     return [
-        Job(device=device, ticket=10 + device, order=order, first=0, last=last, work=work, anchor=frozen(0.9 * start))
+        TrainingJob(
+            device=device, ticket=10 + device, order=order, first=0, last=last, work=work, anchor=frozen(0.9 * start)
+        )
         for device in range(devices)
     ]
 
 
-def assert_agree(one: Work, other: Work) -> None:
+def assert_agree(one: TrainingState, other: TrainingState) -> None:
     np.testing.assert_allclose(one.parameters, other.parameters, rtol=1e-4, atol=1e-5)
     assert (one.steps, one.seen) == (other.steps, other.seen)
     assert one.loss_sum == pytest.approx(other.loss_sum, rel=1e-4)
@@ -55,7 +57,7 @@ def assert_agree(one: Work, other: Work) -> None:
         np.testing.assert_allclose(one.momentum, other.momentum, rtol=1e-3, atol=1e-5)
 
 
-def assert_equals_sequential(model: nn.Module, jobs: list[Job]) -> None:
+def assert_equals_sequential(model: nn.Module, jobs: list[TrainingJob]) -> None:
     trainer = trainer_of(model)
     together = StackedTrainer(trainer).train_many(jobs)
     for job, work in zip(jobs, together, strict=True):

@@ -11,11 +11,11 @@ from torch import nn
 from torch.nn import functional
 
 from offbeat.core.errors import InvalidInput
-from offbeat.core.messages import Order
+from offbeat.core.orders import Order
 from offbeat.core.parameters import Vector, frozen
 from offbeat.core.streams import stream
 from offbeat.device.trainer import TorchTrainer
-from offbeat.device.work import Job, Work
+from offbeat.device.training_state import TrainingJob, TrainingState
 from offbeat.models import build, vector_of
 
 SEED = 3
@@ -42,9 +42,11 @@ def trainer_of(model: nn.Module, *shape: int, sizes: tuple[int, ...] = (14, 20))
     return TorchTrainer(model, frozen(x), y, Blocks(*sizes), SEED)
 
 
-def job_of(model: nn.Module, order: Order, first: int = 0, last: int = 1, device: int = 1) -> Job:
+def job_of(model: nn.Module, order: Order, first: int = 0, last: int = 1, device: int = 1) -> TrainingJob:
     start = vector_of(model)
-    return Job(device=device, ticket=7, order=order, first=first, last=last, work=Work(parameters=start), anchor=start)
+    return TrainingJob(
+        device=device, ticket=7, order=order, first=first, last=last, work=TrainingState(parameters=start), anchor=start
+    )
 
 
 def loss_of(model: nn.Module, x: Vector, y: npt.NDArray[np.int64]) -> torch.Tensor:
@@ -79,8 +81,14 @@ def test_two_steps_by_hand_with_momentum_weight_decay_and_prox() -> None:
     #   v2 = 0.9 v1 + that = (-0.83754067, 0.51754067),  w2 = w1 - 0.5 v2 = (0.71877033, -0.45877033).
     trainer = TorchTrainer(nn.Linear(1, 2, bias=False), np.ones((1, 1)), np.zeros(1), Blocks(1), SEED)
     order = Order(batch_size=1, learning_rate=0.5, momentum=0.9, weight_decay=0.5, prox=0.1)
-    job = Job(
-        device=0, ticket=0, order=order, first=0, last=2, work=Work(parameters=frozen([0, 0])), anchor=frozen([1, 1])
+    job = TrainingJob(
+        device=0,
+        ticket=0,
+        order=order,
+        first=0,
+        last=2,
+        work=TrainingState(parameters=frozen([0, 0])),
+        anchor=frozen([1, 1]),
     )
     work = trainer.train(job)
     assert work.parameters == pytest.approx([0.71877033, -0.45877033], abs=1e-6)
@@ -194,7 +202,7 @@ def test_where_the_data_lie_in_memory_changes_no_bit(name: str) -> None:
         start = np.empty(job.anchor.size + shift, dtype=np.float32)[shift:]
         start[:] = job.anchor
         trainer = TorchTrainer(model, memory[shift:].reshape(x.shape), y, Blocks(14, 20), SEED)
-        results.append(trainer.train(replace(job, work=Work(parameters=start))).parameters)
+        results.append(trainer.train(replace(job, work=TrainingState(parameters=start))).parameters)
     assert all(np.array_equal(results[0], other) for other in results[1:])
 
 

@@ -6,11 +6,11 @@ import pytest
 from msgspec.structs import replace
 from torch import nn
 
-from offbeat.core.messages import Order
+from offbeat.core.orders import Order
 from offbeat.core.parameters import Vector
 from offbeat.core.streams import stream
 from offbeat.device.trainer import TorchTrainer
-from offbeat.device.work import Job, Work
+from offbeat.device.training_state import TrainingJob, TrainingState
 from offbeat.models import vector_of
 
 
@@ -29,12 +29,14 @@ def trainer_of(model: nn.Module) -> TorchTrainer:
     return TorchTrainer(model, x, random.integers(0, 3, 12), Whole(), seed=5)
 
 
-def job_of(model: nn.Module, order: Order) -> Job:
+def job_of(model: nn.Module, order: Order) -> TrainingJob:
     start: Vector = vector_of(model)
-    return Job(device=1, ticket=7, order=order, first=0, last=order.slices, work=Work(parameters=start), anchor=start)
+    return TrainingJob(
+        device=1, ticket=7, order=order, first=0, last=order.slices, work=TrainingState(parameters=start), anchor=start
+    )
 
 
-def same(one: Work, other: Work) -> bool:
+def same(one: TrainingState, other: TrainingState) -> bool:
     pairs = [(one.parameters, other.parameters), (one.momentum, other.momentum)]
     arrays = all((a is None and b is None) or np.array_equal(np.asarray(a), np.asarray(b)) for a, b in pairs)
     return arrays and (one.steps, one.loss_sum, one.seen) == (other.steps, other.loss_sum, other.seen)

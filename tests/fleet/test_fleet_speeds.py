@@ -5,7 +5,7 @@ import pytest
 from pydantic import ValidationError
 
 from offbeat.core.errors import InvalidInput
-from offbeat.core.messages import Order
+from offbeat.core.orders import Order
 from offbeat.fleet import FLEETS, FleetSettings, ParetoFleet, RatioFleet, Workload
 
 

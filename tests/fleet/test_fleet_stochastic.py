@@ -5,16 +5,8 @@ import pytest
 from pydantic import ValidationError
 
 from offbeat.core.errors import InvalidInput
-from offbeat.core.messages import Order
-from offbeat.fleet import (
-    BernoulliFleet,
-    ExponentialFleet,
-    Fleet,
-    FleetSettings,
-    NetworkSettings,
-    Workload,
-    ZipfFleet,
-)
+from offbeat.core.orders import Order
+from offbeat.fleet import BernoulliFleet, ExponentialFleet, Fleet, FleetSettings, NetworkSettings, Workload, ZipfFleet
 
 
 def workload(*samples: int, layers: int = 5, seed: int = 3) -> Workload:

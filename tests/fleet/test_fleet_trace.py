@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from offbeat.core.errors import InvalidInput
-from offbeat.core.messages import Order
+from offbeat.core.orders import Order
 from offbeat.fleet import Fleet, NetworkSettings, Speeds, TraceFleet, Workload
 
 MEASURED = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "device-traces"

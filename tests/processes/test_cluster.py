@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from offbeat.deployment.certificates import make_credentials
-from offbeat.deployment.cluster import HOST, Cluster
 from offbeat.deployment.launch import RunFailed, SuperLink, submit
+from offbeat.deployment.local_cluster.cluster import HOST, Cluster
 
 pytestmark = pytest.mark.processes
 

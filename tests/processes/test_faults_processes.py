@@ -17,10 +17,10 @@ import pytest
 import tomli_w
 from faulty import outcome
 
-from offbeat.config import Experiment
 from offbeat.deployment.bundle import write_bundle
-from offbeat.deployment.cluster import Cluster
 from offbeat.deployment.launch import Launched, RunFailed, submit
+from offbeat.deployment.local_cluster.cluster import Cluster
+from offbeat.settings.schema import Experiment
 
 pytestmark = pytest.mark.processes
 

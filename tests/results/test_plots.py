@@ -8,28 +8,20 @@ from matplotlib.axes import Axes
 from matplotlib.container import BarContainer
 from matplotlib.figure import Figure
 
-from offbeat.records import Row
-from offbeat.results.comparison import Comparison, Entry
-from offbeat.results.plots import (
-    COLOURS,
-    STYLES,
-    accuracy_figure,
-    devices_figure,
-    mean_and_range,
-    run_figure,
-    save,
-)
+from offbeat.results.comparison import ComparedRun, Comparison
+from offbeat.results.plots import COLOURS, STYLES, accuracy_figure, devices_figure, mean_and_range, run_figure, save
+from offbeat.results.rows import Row
 
 
-def entry(algorithm: str, seed: int, curve: Sequence[tuple[float, float]], reason: str = "time") -> Entry:
+def entry(algorithm: str, seed: int, curve: Sequence[tuple[float, float]], reason: str = "time") -> ComparedRun:
     rows: list[Row] = [
         {"time": time, "accuracy": accuracy, "loss": 2.0, "mean_staleness": 1.5, "max_staleness": 3}
         for time, accuracy in curve
     ]
-    return Entry(algorithm, seed, rows, {"stopped_by": reason, "time_to_accuracy": {"0.5": None, "0.9": None}})
+    return ComparedRun(algorithm, seed, rows, {"stopped_by": reason, "time_to_accuracy": {"0.5": None, "0.9": None}})
 
 
-def race() -> list[Entry]:
+def race() -> list[ComparedRun]:
     return [
         entry("fedavg", 0, [(0, 0.1), (10, 0.3), (20, 0.6)]),
         entry("fedavg", 1, [(0, 0.2), (15, 0.5)]),

@@ -17,15 +17,16 @@ from pydantic import Field
 from offbeat.core.actions import Action, Commit, Discard, Dispatch, Finish, SendFresh, SetTimer, StopSoon
 from offbeat.core.errors import Diverged, PolicyError
 from offbeat.core.events import Event, FreshRequested, Ready, Started, TimerFired, Uploaded
-from offbeat.core.messages import Order, Progress, Training
+from offbeat.core.orders import LocalWork, Order, Progress
 from offbeat.core.parameters import Layout, Vector
-from offbeat.core.policy import Ask, DeviceRule, Fresh, Memory, Policy, Probe, Remembered, Step, Train, View
+from offbeat.core.policy import Ask, DeviceRule, Fresh, Memory, Policy, Probe, ReadOnlyMemory, Step, Train, View
 from offbeat.core.session import Session
-from offbeat.device.work import Evaluation, Job, Work
+from offbeat.device.training_state import Evaluation, TrainingJob, TrainingState
 from offbeat.fleet import Failures, FailureSettings, Fate, Fleet, NetworkSettings, Workload
 from offbeat.fleet.availability import Always, Availability, OnOff
 from offbeat.fleet.speeds import FixedSpeeds
-from offbeat.records import Row, Schedule, Span, Stop
+from offbeat.results.rows import Row, Span
+from offbeat.settings.schedule import Schedule, Stop
 from offbeat.simulation.engine import Simulation
 
 INF = float("inf")
@@ -36,20 +37,20 @@ SLOW_LINKS = NetworkSettings(uplink_mbps=32e-6, downlink_mbps=64e-6, latency=0.5
 class ToyExecutor:
     """See the module's docstring. The accuracy is the first number in percent."""
 
-    appetite = 64
+    batch_capacity = 64
 
     def __init__(self, diverges: int | None = None) -> None:
         self.diverges = diverges
         self.evaluations = 0
 
-    def train(self, jobs: Sequence[Job]) -> list[Work]:
+    def train(self, jobs: Sequence[TrainingJob]) -> list[TrainingState]:
         return [self._train(job) for job in jobs]
 
-    def _train(self, job: Job) -> Work:
+    def _train(self, job: TrainingJob) -> TrainingState:
         trace = np.array([job.last - job.first, sum(2**number for number in range(job.first, job.last))], np.float32)
         if job.device == self.diverges:
             trace[0] = np.inf
-        return Work(parameters=job.work.parameters + trace)
+        return TrainingState(parameters=job.work.parameters + trace)
 
     def evaluate(self, parameters: Vector) -> Evaluation:
         self.evaluations += 1
@@ -177,7 +178,7 @@ def simulation(
         parameters=np.zeros(2, dtype=np.float32),
         layout=Layout.flat(2),
         samples=samples,
-        training=Training(epochs=epochs, batch_size=5),
+        training=LocalWork(epochs=epochs, batch_size=5),
         present=fleet.availability.present(0.0),
     )
     return Simulation(session, fleet, executor or ToyExecutor(), stop=stop or Stop(time=100.0), schedule=schedule)
@@ -467,7 +468,7 @@ def test_a_notice_to_a_run_with_a_budget_counts_the_seconds_that_were_worked(at:
 class SliceBySlice(DeviceRule):
     """As the plain rule, but wants to be asked after every slice."""
 
-    def next(self, progress: Progress, fresh_answers: int, order: Order, memory: Remembered) -> Step:
+    def next(self, progress: Progress, fresh_answers: int, order: Order, memory: ReadOnlyMemory) -> Step:
         step = super().next(progress, fresh_answers, order, memory)
         return Train(1) if isinstance(step, Train) else step
 
@@ -496,7 +497,7 @@ def test_a_notice_stops_a_rule_that_is_asked_after_every_slice_just_as_well() ->
 class Asking(DeviceRule):
     """Asks once, after `slot` slices, and goes on halfway between its own model and the fresh one."""
 
-    def next(self, progress: Progress, fresh_answers: int, order: Order, memory: Remembered) -> Step:
+    def next(self, progress: Progress, fresh_answers: int, order: Order, memory: ReadOnlyMemory) -> Step:
         slot = int(order.arguments["slot"])
         if fresh_answers:
             return super().next(progress, fresh_answers, order, memory)

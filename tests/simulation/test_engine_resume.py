@@ -14,15 +14,16 @@ from offbeat.algorithms.fedavg import FedAvg
 from offbeat.algorithms.fedbuff import FedBuff
 from offbeat.core.actions import Action, Commit, Discard, Dispatch, SendFresh, SetTimer, StopSoon
 from offbeat.core.events import Event, FreshRequested, Started, TimerFired, Uploaded
-from offbeat.core.messages import Order, Progress, Training, Update
+from offbeat.core.orders import LocalWork, Order, Progress, Update
 from offbeat.core.parameters import Layout, Vector
-from offbeat.core.policy import Ask, DeviceRule, Fresh, Memory, Policy, Probe, Remembered, Step, Train, View
+from offbeat.core.policy import Ask, DeviceRule, Fresh, Memory, Policy, Probe, ReadOnlyMemory, Step, Train, View
 from offbeat.core.session import Session
 from offbeat.core.snapshot import decode, encode
 from offbeat.core.streams import stream
-from offbeat.device.work import Evaluation, Job, Work
+from offbeat.device.training_state import Evaluation, TrainingJob, TrainingState
 from offbeat.fleet import AvailabilitySettings, FailureSettings, Fleet, NetworkSettings, RatioFleet, Workload
-from offbeat.records import Row, Schedule, Stop
+from offbeat.results.rows import Row
+from offbeat.settings.schedule import Schedule, Stop
 from offbeat.simulation.engine import Simulation
 
 DEVICES = 6
@@ -31,21 +32,21 @@ DEVICES = 6
 class NoisyExecutor:
     """Every slice moves the model by noise that belongs to its ticket and slice, and pulls it towards its device."""
 
-    appetite = 64
+    batch_capacity = 64
 
     def __init__(self) -> None:
         self.most_at_once = 0
 
-    def train(self, jobs: Sequence[Job]) -> list[Work]:
+    def train(self, jobs: Sequence[TrainingJob]) -> list[TrainingState]:
         self.most_at_once = max(self.most_at_once, len(jobs))
         return [self._train(job) for job in jobs]
 
-    def _train(self, job: Job) -> Work:
+    def _train(self, job: TrainingJob) -> TrainingState:
         parameters = job.work.parameters
         for number in range(job.first, job.last):
             noise = stream(0, "noise", job.ticket, number).standard_normal(2, dtype=np.float32)
             parameters = parameters + np.float32(0.1) * (np.float32(job.device) - parameters + noise)
-        return Work(parameters=parameters, seen=job.last, loss_sum=1.0)
+        return TrainingState(parameters=parameters, seen=job.last, loss_sum=1.0)
 
     def evaluate(self, parameters: Vector) -> Evaluation:
         return Evaluation(accuracy=float(parameters[0]), loss=float(parameters[1]))
@@ -64,7 +65,7 @@ class Wanders(DeviceRule):
 
     remembers = True
 
-    def next(self, progress: Progress, fresh_answers: int, order: Order, memory: Remembered) -> Step:
+    def next(self, progress: Progress, fresh_answers: int, order: Order, memory: ReadOnlyMemory) -> Step:
         runs = memory.get("runs", 0)
         assert isinstance(runs, int)
         slot = (runs + 1) % order.slices
@@ -159,7 +160,7 @@ def simulation(policy: Policy, rough: bool) -> Simulation:
         parameters=np.zeros(2, dtype=np.float32),
         layout=Layout.flat(2),
         samples=samples,
-        training=Training(epochs=3, batch_size=2),
+        training=LocalWork(epochs=3, batch_size=2),
         seed=3,
         present=fleet.availability.present(0.0),
     )

@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from offbeat.core.effects import Assignment
-from offbeat.core.messages import Order, Outcome, Plain
+from offbeat.core.orders import Order, Outcome, Plain
 from offbeat.core.parameters import Vector
-from offbeat.core.policy import DeviceRule, Fresh, Memory, Probe, Remembered
+from offbeat.core.policy import DeviceRule, Fresh, Memory, Probe, ReadOnlyMemory
 from offbeat.core.snapshot import decode, encode
-from offbeat.device.work import Evaluation, Job, Work
-from offbeat.simulation.training import Deferred, LazyTraining
+from offbeat.device.training_state import Evaluation, TrainingJob, TrainingState
+from offbeat.simulation.lazy_training import LazyOutcome, LazyTraining
 
 BASE = np.zeros(2, dtype=np.float32)
 
@@ -30,15 +30,15 @@ def trained(parameters: Vector, first: int, last: int) -> Vector:
 class Recorder:
     """Remembers every batch as (ticket, first, last); fails rather than spin for ever."""
 
-    appetite = 64
+    batch_capacity = 64
 
     def __init__(self) -> None:
         self.batches: list[list[tuple[int, int, int]]] = []
 
-    def train(self, jobs: Sequence[Job]) -> list[Work]:
+    def train(self, jobs: Sequence[TrainingJob]) -> list[TrainingState]:
         self.batches.append([(job.ticket, job.first, job.last) for job in jobs])
         assert len(self.batches) < 500, "training goes round in circles"
-        return [Work(parameters=trained(job.work.parameters, job.first, job.last)) for job in jobs]
+        return [TrainingState(parameters=trained(job.work.parameters, job.first, job.last)) for job in jobs]
 
     def evaluate(self, parameters: Vector) -> Evaluation:
         return Evaluation(accuracy=0.0, loss=0.0)
@@ -66,10 +66,10 @@ class Counting(Merging):
         memory["merges"] = self.merges(memory) + 1
         return super().merge(local, fresh, base, order, memory, probe)
 
-    def extras(self, order: Order, before: Remembered, memory: Remembered) -> Mapping[str, Plain]:
+    def extras(self, order: Order, before: ReadOnlyMemory, memory: ReadOnlyMemory) -> Mapping[str, Plain]:
         return {"merges": self.merges(memory)}
 
-    def merges(self, memory: Remembered) -> int:
+    def merges(self, memory: ReadOnlyMemory) -> int:
         count = memory.get("merges", 0)
         assert isinstance(count, int)
         return count
@@ -96,7 +96,7 @@ def fresh(version: int = 1) -> Fresh:
     return Fresh(version=version, parameters=np.full(2, 10 * version, dtype=np.float32))
 
 
-def delivered(training: LazyTraining, ticket: int, slices: int = 2, **named: Any) -> Deferred:
+def delivered(training: LazyTraining, ticket: int, slices: int = 2, **named: Any) -> LazyOutcome:
     """A run of some slices that has been uploaded and not been read."""
     training.begin(assignment(ticket, **named))
     training.train(ticket, slices, float(ticket))
@@ -280,7 +280,7 @@ def test_an_update_that_was_discarded_can_still_be_read() -> None:
 # Memory --------------------------------------------------------------------------------------------------------------
 
 
-def run_once(training: LazyTraining, ticket: int, rule: str) -> Deferred:
+def run_once(training: LazyTraining, ticket: int, rule: str) -> LazyOutcome:
     """Device 0 trains, merges and uploads."""
     training.begin(assignment(ticket, device=0, rule=rule))
     training.train(ticket, 1, 1.0)

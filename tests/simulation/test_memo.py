@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from offbeat import Experiment, run
-from offbeat.core.messages import Order
+from offbeat.core.orders import Order
 from offbeat.core.parameters import frozen
 from offbeat.data import Dataset, Partition
-from offbeat.device.work import Job, Work
+from offbeat.device.training_state import TrainingJob, TrainingState
 from offbeat.simulation import executors
-from offbeat.simulation.memo import Memo, MemoTraining
+from offbeat.simulation.memo import Memo, MemoTrainer
 
 FULL = Order(batch_size=None, learning_rate=0.1)
 BASE, OTHER = frozen(np.zeros(4, dtype=np.float32)), frozen(np.ones(4, dtype=np.float32))
@@ -21,21 +21,23 @@ BASE, OTHER = frozen(np.zeros(4, dtype=np.float32)), frozen(np.ones(4, dtype=np.
 class Counting:
     """Counts what it is asked to train."""
 
-    appetite = 8
+    batch_capacity = 8
 
     def __init__(self) -> None:
-        self.jobs: list[Job] = []
+        self.jobs: list[TrainingJob] = []
 
-    def train(self, jobs: Sequence[Job]) -> list[Work]:
+    def train(self, jobs: Sequence[TrainingJob]) -> list[TrainingState]:
         self.jobs += jobs
-        return [Work(parameters=frozen(job.work.parameters + job.device + 1), steps=1) for job in jobs]
+        return [TrainingState(parameters=frozen(job.work.parameters + job.device + 1), steps=1) for job in jobs]
 
     def close(self) -> None:
         """Nothing is open."""
 
 
-def job(device: int, ticket: int, base: Any = BASE, order: Order = FULL) -> Job:
-    return Job(device=device, ticket=ticket, order=order, first=0, last=1, work=Work(parameters=base), anchor=base)
+def job(device: int, ticket: int, base: Any = BASE, order: Order = FULL) -> TrainingJob:
+    return TrainingJob(
+        device=device, ticket=ticket, order=order, first=0, last=1, work=TrainingState(parameters=base), anchor=base
+    )
 
 
 @pytest.fixture
@@ -44,15 +46,15 @@ def counting() -> Counting:
 
 
 @pytest.fixture
-def memo(counting: Counting) -> MemoTraining:
+def memo(counting: Counting) -> MemoTrainer:
     """Devices 0 and 1 have the same samples; device 2 has them in another order."""
     x, y = np.zeros((4, 1), dtype=np.float32), np.zeros(4, dtype=np.int64)
     dataset = Dataset(train_x=x, train_y=y, test_x=x, test_y=y, classes=1)
     partition = Partition.of([np.array([0, 1]), np.array([0, 1]), np.array([1, 0])])
-    return MemoTraining(counting, dataset, partition, model="mlp", memo=Memo())
+    return MemoTrainer(counting, dataset, partition, model="mlp", memo=Memo())
 
 
-def test_the_same_work_is_done_once_in_a_batch_and_after_it(memo: MemoTraining, counting: Counting) -> None:
+def test_the_same_work_is_done_once_in_a_batch_and_after_it(memo: MemoTrainer, counting: Counting) -> None:
     first = memo.train([job(0, 1), job(1, 2)])
     again = memo.train([job(1, 3, frozen(BASE.copy()))])
     assert len(counting.jobs) == 1
@@ -64,15 +66,17 @@ def test_the_same_work_is_done_once_in_a_batch_and_after_it(memo: MemoTraining, 
     [job(2, 2), job(0, 2, OTHER), job(0, 2, order=Order(batch_size=None, learning_rate=0.2))],
     ids=["order of samples", "base", "order"],
 )
-def test_other_work_is_done(memo: MemoTraining, counting: Counting, different: Job) -> None:
+def test_other_work_is_done(memo: MemoTrainer, counting: Counting, different: TrainingJob) -> None:
     memo.train([job(0, 1), different])
     memo.train([different])
     assert len(counting.jobs) == 2
 
 
-def test_mini_batches_and_work_that_goes_on_are_never_remembered(memo: MemoTraining, counting: Counting) -> None:
+def test_mini_batches_and_work_that_goes_on_are_never_remembered(memo: MemoTrainer, counting: Counting) -> None:
     shuffled = job(0, 1, order=Order(batch_size=1))
-    begun = Job(device=0, ticket=1, order=FULL, first=1, last=2, work=Work(parameters=BASE, steps=1), anchor=BASE)
+    begun = TrainingJob(
+        device=0, ticket=1, order=FULL, first=1, last=2, work=TrainingState(parameters=BASE, steps=1), anchor=BASE
+    )
     for _ in range(2):
         memo.train([shuffled, begun])
     assert len(counting.jobs) == 4
@@ -81,9 +85,9 @@ def test_mini_batches_and_work_that_goes_on_are_never_remembered(memo: MemoTrain
 def test_what_was_not_asked_for_the_longest_is_forgotten() -> None:
     memo = Memo(limit=2 * BASE.nbytes)
     for key in (b"one", b"two"):
-        memo.put(key, Work(parameters=BASE))
+        memo.put(key, TrainingState(parameters=BASE))
     assert memo.get(b"one") is not None
-    memo.put(b"three", Work(parameters=BASE))
+    memo.put(b"three", TrainingState(parameters=BASE))
     assert [memo.get(key) is not None for key in (b"one", b"two", b"three")] == [True, False, True]
 
 

@@ -3,11 +3,11 @@
 import numpy as np
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 
-from offbeat.core.messages import Order
+from offbeat.core.orders import Order
 from offbeat.deployment import client_app
-from offbeat.deployment.apps import Everything
+from offbeat.deployment.apps import AllSamples
 from offbeat.device.trainer import TorchTrainer
-from offbeat.device.work import Job, Work
+from offbeat.device.training_state import TrainingJob, TrainingState
 from round_trips.task import BATCH, EPOCHS, RATE, data, model
 
 app = client_app(model=model, data=data)
@@ -17,10 +17,12 @@ app = client_app(model=model, data=data)
 def train(message: Message, context: Context) -> Message:
     """What a ClientApp for Flower's FedAvg does."""
     x, y = data(context)
-    trainer = TorchTrainer(model(), x, y, Everything(len(y)), seed=0)
+    trainer = TorchTrainer(model(), x, y, AllSamples(len(y)), seed=0)
     start = message.content.array_records["arrays"]["vector"].numpy().astype(np.float32)
     order = Order(slices=EPOCHS, batch_size=BATCH, learning_rate=RATE)
-    job = Job(device=0, ticket=0, order=order, first=0, last=EPOCHS, work=Work(parameters=start), anchor=start)
+    job = TrainingJob(
+        device=0, ticket=0, order=order, first=0, last=EPOCHS, work=TrainingState(parameters=start), anchor=start
+    )
     trained = Array(trainer.train(job).parameters)
     metrics = MetricRecord({"num-examples": len(y)})
     return Message(RecordDict({"arrays": ArrayRecord({"vector": trained}), "metrics": metrics}), reply_to=message)

@@ -9,13 +9,13 @@ from flwr.app import Array, ArrayRecord, Context, Message
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 
-from offbeat.config import Experiment
-from offbeat.deployment.apps import Stage, serve
-from offbeat.deployment.mail import MESSAGE_TYPE, Mail, Sent
-from offbeat.deployment.roster import POLL_SECONDS
-from offbeat.deployment.talk import Hello
-from offbeat.deployment.wire import pack
+from offbeat.deployment.apps import ServerParts, serve
+from offbeat.deployment.protocol.codec import pack
+from offbeat.deployment.protocol.messages import Hello
+from offbeat.deployment.server.membership import POLL_SECONDS
+from offbeat.deployment.server.transport import MESSAGE_TYPE, SentMessage, Transport
 from offbeat.models import vector_of
+from offbeat.settings.schema import Experiment
 from round_trips.task import BATCH, EPOCHS, RATE, model, test_data
 
 app = ServerApp()
@@ -58,9 +58,9 @@ def trip_flower(grid: Grid) -> float:
 
 def trip_offbeat(grid: Grid) -> float:
     """The same, as offbeat sends it."""
-    mail, began = Mail(grid, print), time.monotonic()
-    mail.send(Sent(node=min(mail.nodes()), at=0.0, deadline=600.0), HELLO)
-    while not mail.poll():
+    transport, began = Transport(grid, print), time.monotonic()
+    transport.send(SentMessage(node=min(transport.nodes()), at=0.0, deadline=600.0), HELLO)
+    while not transport.poll():
         time.sleep(POLL_SECONDS)
     return time.monotonic() - began
 
@@ -84,7 +84,7 @@ def rate(grid: Grid, nodes: int, rounds: int, out: Path, **algorithm: Any) -> fl
             "evaluation": {"every_versions": 1_000_000},
         }
     )
-    serve(grid, experiment, Stage(network=model(), test=test_data()), out)
+    serve(grid, experiment, ServerParts(network=model(), test=test_data()), out)
     settle(grid)
     summary = json.loads((out / "summary.json").read_text())
     return 60.0 * float(summary["updates_used"]) / float(summary["time"])

@@ -1,17 +1,17 @@
 """The algorithms: one file per family, server and device half together. A new one is a file and a line here."""
 
-from offbeat.algorithms.adel import Adel
-from offbeat.algorithms.delayed import Audg, Psurdg, Sfl
-from offbeat.algorithms.fedasmu import FedASMU, FedSSMU
-from offbeat.algorithms.fedasmu_device import FreshModelRule
+from offbeat.algorithms.deadlines.adel import Adel
+from offbeat.algorithms.deadlines.heterofl import HeteroFL
+from offbeat.algorithms.deadlines.salf import Salf
+from offbeat.algorithms.deadlines.stragglers import DropStragglers, WaitStragglers
+from offbeat.algorithms.delayed_gradients import Audg, Psurdg, Sfl
+from offbeat.algorithms.fedasmu.device import FreshModelRule
+from offbeat.algorithms.fedasmu.server import FedASMU, FedSSMU
 from offbeat.algorithms.fedasync import FedAsync
 from offbeat.algorithms.fedavg import FedAvg
 from offbeat.algorithms.fedbuff import FedBuff
-from offbeat.algorithms.heterofl import HeteroFL
 from offbeat.algorithms.safa import Safa
-from offbeat.algorithms.salf import Salf
 from offbeat.algorithms.seafl import Port, Seafl, Seafl2
-from offbeat.algorithms.stragglers import DropStragglers, WaitStragglers
 from offbeat.core.errors import InvalidInput, unknown
 from offbeat.core.policy import DeviceRule, Policy
 from offbeat.core.references import resolve

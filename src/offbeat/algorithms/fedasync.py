@@ -32,14 +32,14 @@ from offbeat.core.policy import Policy, View
 
 
 @dataclass
-class NoState:
+class FedAsyncState:
     """FedAsync remembers nothing but the model."""
 
 
 class FedAsync(Policy):
     """Asynchronous: mixes each upload at once with a weight that falls with staleness (Xie et al. 2020)."""
 
-    State = NoState
+    State = FedAsyncState
 
     concurrency: Annotated[int, Field(ge=1)] = 10
     """Devices kept in training."""
@@ -62,7 +62,7 @@ class FedAsync(Policy):
         if self.concurrency > devices:
             raise InvalidInput(f"algorithm.concurrency = {self.concurrency}: there are only {devices} devices")
 
-    def react(self, event: Event, state: NoState, view: View) -> Iterator[Action]:
+    def react(self, event: Event, state: FedAsyncState, view: View) -> Iterator[Action]:
         if isinstance(event, Uploaded):
             update = event.update
             staleness = view.version - update.base

@@ -26,13 +26,13 @@ from pydantic import Field
 from offbeat.core.actions import Action, Commit, Dispatch
 from offbeat.core.errors import InvalidInput
 from offbeat.core.events import Event, Uploaded
-from offbeat.core.messages import Update
+from offbeat.core.orders import Update
 from offbeat.core.parameters import weighted_mean
 from offbeat.core.policy import Policy, View
 
 
 @dataclass
-class Round:
+class FedAvgState:
     """The updates of the running round. It runs while anything is in flight."""
 
     arrived: list[Update] = field(default_factory=list)
@@ -41,7 +41,7 @@ class Round:
 class FedAvg(Policy):
     """Synchronous rounds that wait for every device of the cohort (McMahan et al. 2017)."""
 
-    State = Round
+    State = FedAvgState
 
     cohort: Annotated[int, Field(ge=1)] = 10
     """Devices in a round."""
@@ -52,7 +52,7 @@ class FedAvg(Policy):
         if self.cohort > devices:
             raise InvalidInput(f"algorithm.cohort = {self.cohort}: there are only {devices} devices")
 
-    def react(self, event: Event, state: Round, view: View) -> Iterator[Action]:
+    def react(self, event: Event, state: FedAvgState, view: View) -> Iterator[Action]:
         if isinstance(event, Uploaded):
             state.arrived.append(event.update)
         if view.in_flight:

@@ -28,20 +28,20 @@ from pydantic import Field
 from offbeat.core.actions import Action, Commit, Dispatch
 from offbeat.core.errors import InvalidInput
 from offbeat.core.events import Event, Uploaded
-from offbeat.core.messages import Update
+from offbeat.core.orders import Update
 from offbeat.core.parameters import Vector
 from offbeat.core.policy import Policy, View
 
 
 @dataclass
-class Buffer:
+class FedBuffState:
     updates: list[Update] = field(default_factory=list)
 
 
 class FedBuff(Policy):
     """Buffered asynchronous: aggregates every K uploads, each scaled by its staleness (Nguyen et al. 2022)."""
 
-    State = Buffer
+    State = FedBuffState
 
     buffer: Annotated[int, Field(ge=1)] = 10
     """K, uploads that make a version."""
@@ -56,7 +56,7 @@ class FedBuff(Policy):
         if self.concurrency > devices:
             raise InvalidInput(f"algorithm.concurrency = {self.concurrency}: there are only {devices} devices")
 
-    def react(self, event: Event, state: Buffer, view: View) -> Iterator[Action]:
+    def react(self, event: Event, state: FedBuffState, view: View) -> Iterator[Action]:
         if isinstance(event, Uploaded):
             state.updates.append(event.update)
         if len(state.updates) >= self.buffer:

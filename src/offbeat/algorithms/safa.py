@@ -36,13 +36,13 @@ from pydantic import Field
 
 from offbeat.core.actions import Action, Commit, Discard, Dispatch, SetTimer, StopSoon
 from offbeat.core.events import Event, Started, TimerFired, Uploaded
-from offbeat.core.messages import Update
+from offbeat.core.orders import Update
 from offbeat.core.parameters import Vector, weighted_mean
 from offbeat.core.policy import Policy, View
 
 
 @dataclass
-class Cache:
+class SafaState:
     models: dict[int, Vector] = field(default_factory=dict)
     """The model of every device; until its first upload the initial one."""
     arrived: list[Update] = field(default_factory=list)
@@ -59,7 +59,7 @@ class Safa(Policy):
     """Semi-asynchronous rounds with lag tolerance and a cache of all devices' models (Wu et al. 2021)."""
 
     notifies = True
-    State = Cache
+    State = SafaState
 
     share: Annotated[float, Field(gt=0, le=1)] = 0.1
     """C, the share of all devices that a round picks."""
@@ -68,10 +68,10 @@ class Safa(Policy):
     round_seconds: Annotated[float, Field(gt=0)] | None = None
     """The longest a round may last."""
 
-    def init(self, view: View) -> Cache:
-        return Cache(models=dict.fromkeys(range(view.devices), view.parameters))
+    def init(self, view: View) -> SafaState:
+        return SafaState(models=dict.fromkeys(range(view.devices), view.parameters))
 
-    def react(self, event: Event, state: Cache, view: View) -> Iterator[Action]:
+    def react(self, event: Event, state: SafaState, view: View) -> Iterator[Action]:
         match event:
             case Started():
                 yield from self.begin_round(view)
@@ -94,11 +94,11 @@ class Safa(Policy):
         if self.round_seconds is not None:
             yield SetTimer(name=self.timer(view), after=self.round_seconds)
 
-    def is_over(self, state: Cache, view: View) -> bool:
+    def is_over(self, state: SafaState, view: View) -> bool:
         compensated = sum(update.device not in state.picked for update in state.arrived)
         return state.overdue or compensated >= self.quota(view) or not view.in_flight
 
-    def end_round(self, state: Cache, view: View) -> Iterator[Action]:
+    def end_round(self, state: SafaState, view: View) -> Iterator[Action]:
         quota = self.quota(view)
         ranked = sorted(state.arrived, key=lambda update: update.device in state.picked)  # stable: then by arrival
         picked, rest = ranked[:quota], ranked[quota:]

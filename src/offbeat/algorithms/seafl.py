@@ -43,13 +43,13 @@ from pydantic import Field
 from offbeat.core.actions import Action, Commit, Dispatch, StopSoon
 from offbeat.core.errors import InvalidInput
 from offbeat.core.events import Event, Uploaded
-from offbeat.core.messages import Update
+from offbeat.core.orders import Update
 from offbeat.core.parameters import Vector, dot, weighted_mean
 from offbeat.core.policy import Policy, View
 
 
 @dataclass
-class Waiting:
+class SeaflState:
     """The buffer, and what was seen in it so far."""
 
     buffer: list[Update] = field(default_factory=list)
@@ -61,7 +61,7 @@ class Waiting:
 class Seafl(Policy):
     """Buffered, bounded staleness by waiting, weights from staleness and similarity (SEAFL)."""
 
-    State = Waiting
+    State = SeaflState
 
     buffer: Annotated[int, Field(ge=1)] = 10
     """K, uploads that make a version."""
@@ -90,7 +90,7 @@ class Seafl(Policy):
         if self.staleness_weight == self.similarity_weight == 0:
             raise InvalidInput("algorithm.staleness_weight and similarity_weight are both 0: give one a weight")
 
-    def react(self, event: Event, state: Waiting, view: View) -> Iterator[Action]:
+    def react(self, event: Event, state: SeaflState, view: View) -> Iterator[Action]:
         if isinstance(event, Uploaded):
             state.buffer.append(event.update)
         yield from self.fill(state.buffer, view)
@@ -158,13 +158,13 @@ class Seafl(Policy):
         """What else to do about a new version: SEAFL waits, and does nothing."""
         yield from ()
 
-    def count(self, state: Waiting, view: View) -> None:
+    def count(self, state: SeaflState, view: View) -> None:
         ordered = view.order().slices
         state.updates += len(state.buffer)
         state.epochs += sum(update.progress.slices for update in state.buffer)
         state.partial += sum(update.progress.slices < ordered for update in state.buffer)
 
-    def metrics(self, state: Waiting) -> dict[str, float]:
+    def metrics(self, state: SeaflState) -> dict[str, float]:
         return {
             "mean_epochs": state.epochs / state.updates if state.updates else 0.0,
             "partial_updates": state.partial,

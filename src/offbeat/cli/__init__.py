@@ -1,11 +1,11 @@
-"""The command line. It parses, shows progress and prints; the work is done by `experiment`, `contest` and others."""
+"""The command line. It parses, shows progress and prints; the work is done by the rooms above."""
 
 import sys
 from pathlib import Path
 
 import typer
 
-from offbeat.cli import catalogue, deployment, foresight, replaying, runs
+from offbeat.cli import catalogue, deployment, replay, runs, studies
 from offbeat.cli.progress import messages
 from offbeat.core.errors import InvalidInput, OffbeatError
 
@@ -24,11 +24,11 @@ for command in (
     runs.compare,
     runs.sweep,
     runs.report,
-    replaying.replay,
-    foresight.plan,
-    foresight.advise,
-    foresight.pretrain,
-    foresight.study,
+    replay.replay,
+    studies.plan,
+    studies.advise,
+    studies.pretrain,
+    studies.study,
     catalogue.list_,
     catalogue.describe,
     deployment.local_cluster,
@@ -52,7 +52,7 @@ def main() -> None:
 
 
 def _exit_code(error: OffbeatError) -> int:
-    from offbeat.driving import Interrupted
+    from offbeat.running.loop import Interrupted
 
     if isinstance(error, Interrupted):
         return 130

@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.table import Table
 
 if TYPE_CHECKING:  # what needs torch is imported when a command runs, so that --help is quick
-    from offbeat.config import Experiment
-    from offbeat.records import Row
+    from offbeat.results.rows import Row
+    from offbeat.settings.schema import Experiment
 
 console = Console()
 
@@ -36,7 +36,7 @@ Jobs = Annotated[int | None, typer.Option(min=1, help="Runs at a time (default: 
 
 
 def load(file: Path, changes: Iterable[str] | None) -> "Experiment":
-    from offbeat.config import Experiment
+    from offbeat.settings.schema import Experiment
 
     sys.path.insert(1, str(file.resolve().parent))
     ours = shipped()
@@ -52,8 +52,8 @@ def run_name(file: Path, experiment: "Experiment") -> str:
 
 def present(experiment: "Experiment", rows: "Sequence[Row]", summary: Mapping[str, Any], root: Path) -> None:
     """Draw the figures of a run that has ended, print its summary, and say where everything is."""
-    from offbeat.results.directory import read_devices
     from offbeat.results.plots import REAL_TIME, TIME, devices_figure, run_figure, save
+    from offbeat.running.directory import read_devices
 
     name, devices = experiment.algorithm.name, read_devices(root)
     title = f"{name} on {experiment.data.name}"

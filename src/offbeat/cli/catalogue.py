@@ -27,9 +27,9 @@ def describe(
     name: Annotated[str, typer.Argument(help="A name from `offbeat list`, or a table of the file such as stop.")],
 ) -> None:
     """Show the settings of a thing, with ranges and defaults, and where it comes from."""
-    from offbeat.config import Experiment
     from offbeat.core.settings import Settings
-    from offbeat.results.describe import description
+    from offbeat.settings.describe import description
+    from offbeat.settings.schema import Experiment
 
     things = {key: thing for registry in _registries().values() for key, thing in registry.items()}
     tables: dict[str, Any] = {key: field.annotation for key, field in Experiment.model_fields.items()}

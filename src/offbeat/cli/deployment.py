@@ -14,7 +14,7 @@ from offbeat.cli.progress import bars, messages, note
 from offbeat.core.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from offbeat.config import Experiment
+    from offbeat.settings.schema import Experiment
 
 
 def local_cluster(
@@ -37,8 +37,8 @@ def local_cluster(
     A message to a node and back takes some seconds, because Flower starts a process for each.
     """
     _check_flower()
-    from offbeat.driving import Interrupted
-    from offbeat.results.directory import RunDirectory, read_finished
+    from offbeat.running.directory import RunDirectory, read_finished
+    from offbeat.running.loop import Interrupted
 
     given = any(change.partition("=")[0].strip() == "data.devices" for change in changes or ())
     experiment = load(file, [*(changes or ()), *([] if given else [f"data.devices={nodes}"])])
@@ -82,8 +82,8 @@ def deploy(
     """
     _check_flower()
     from offbeat.deployment.launch import SuperLink, submit
-    from offbeat.driving import Interrupted
-    from offbeat.results.directory import RunDirectory, read_finished
+    from offbeat.running.directory import RunDirectory, read_finished
+    from offbeat.running.loop import Interrupted
 
     link = SuperLink(address=superlink, insecure=insecure, root_certificates=root_certificates)
     experiment = load(file, changes)
@@ -147,8 +147,8 @@ class Tail:
 
 
 def _run_on_cluster(app: Path, experiment: "Experiment", nodes: int, root: Path, logs: Path | None) -> None:
-    from offbeat.deployment.cluster import Cluster
     from offbeat.deployment.launch import RunFailed, submit
+    from offbeat.deployment.local_cluster.cluster import Cluster
 
     rows, stop = Tail(root / "metrics.jsonl"), experiment.stop.build()
     with bars() as shown:

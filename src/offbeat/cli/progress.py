@@ -7,22 +7,22 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 if TYPE_CHECKING:  # so that --help is quick
-    from offbeat.contest import Contest, Report
+    from offbeat.comparison.compare import OnRunProgress, PlannedRun
 
 messages = Console(stderr=True)
 
 
 @contextmanager
-def watched_bars() -> Iterator["Report"]:
+def watched_bars() -> Iterator["OnRunProgress"]:
     """A bar for each run that has begun; those that have ended give way to the next."""
     with bars() as shown:
         tasks: dict[str, Any] = {}
 
-        def watch(contest: "Contest", fraction: float, row: dict[str, float] | None) -> None:
-            if contest.label not in tasks:
-                tasks[contest.label] = shown.add_task(contest.label, total=1.0, note="")
+        def watch(planned: "PlannedRun", fraction: float, row: dict[str, float] | None) -> None:
+            if planned.label not in tasks:
+                tasks[planned.label] = shown.add_task(planned.label, total=1.0, note="")
             fresh = {"note": note(row)} if row is not None else {}
-            shown.update(tasks[contest.label], completed=fraction, visible=fraction < 1 or len(tasks) < 20, **fresh)
+            shown.update(tasks[planned.label], completed=fraction, visible=fraction < 1 or len(tasks) < 20, **fresh)
 
         yield watch
 

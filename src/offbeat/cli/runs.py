@@ -26,7 +26,7 @@ from offbeat.cli.progress import bars, note, watched_bars
 from offbeat.core.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from offbeat.config import Experiment
+    from offbeat.settings.schema import Experiment
 
 
 def demo(
@@ -38,7 +38,7 @@ def demo(
     Trains LeNet-5 on 5,000 MNIST digits over 100 simulated devices, the slowest many times slower than the fastest,
     and prints who is how accurate when. Takes about a minute on two cores.
     """
-    from offbeat.config import Experiment
+    from offbeat.settings.schema import Experiment
 
     experiment = Experiment.load(shipped()["demo"])
     root = out or _unused(Path("offbeat-demo"))
@@ -57,7 +57,7 @@ def run(
     Results go to `runs/NAME-ALGORITHM-seedN` unless `--out` says otherwise. Ctrl-C leaves a checkpoint; `--resume`
     goes on from it as if nothing had happened.
     """
-    from offbeat.experiment import run as run_experiment
+    from offbeat.simulation.run import run as run_experiment
 
     experiment = load(file, changes)
     root = out or Path("runs") / run_name(file, experiment)
@@ -118,8 +118,8 @@ def sweep(
     The last setting becomes the horizontal axis, the one before it the lines, the one before that the panels of
     `sweep.png`; `comparison.csv` has the numbers.
     """
-    from offbeat.contest import sweep as sweep_settings
-    from offbeat.tables import parse_values
+    from offbeat.comparison.compare import sweep as sweep_settings
+    from offbeat.settings.tables import parse_values
 
     experiment = load(file, changes)
     settings = experiment.sweep if not over else dict(parse_values(each) for each in over)
@@ -141,9 +141,9 @@ def report(
 ) -> None:
     """Make one self-contained HTML page from finished runs."""
     from offbeat.results.comparison import Comparison
-    from offbeat.results.directory import read_finished
     from offbeat.results.files import replace_file
     from offbeat.results.report import report_html
+    from offbeat.running.directory import read_finished
 
     if out.exists() and not overwrite:
         raise InvalidInput(f"{out} exists: use --overwrite to replace it, or choose another --out")
@@ -165,7 +165,7 @@ def _compare(
     overwrite: bool = False,
     resume: bool = False,
 ) -> None:
-    from offbeat.contest import compare as compare_experiments
+    from offbeat.comparison.compare import compare as compare_experiments
 
     with watched_bars() as watch:
         comparison = compare_experiments(

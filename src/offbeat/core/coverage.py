@@ -17,8 +17,8 @@ from math import ceil
 import numpy as np
 
 from offbeat.core.errors import InvalidInput
-from offbeat.core.messages import Order
-from offbeat.core.parameters import Entry, Layout, Mask
+from offbeat.core.orders import Order
+from offbeat.core.parameters import Layout, Mask, TensorEntry
 
 
 def part_of(channels: int, width: float) -> int:
@@ -66,9 +66,9 @@ def submodel_shapes(layout: Layout, width: float) -> tuple[tuple[int, ...], ...]
     return tuple(shapes[entry.name] for entry in layout.entries)
 
 
-def forward_order(layout: Layout) -> Iterator[Entry]:
+def forward_order(layout: Layout) -> Iterator[TensorEntry]:
     """Layer by layer, module by module: running statistics stand last in the vector but belong to their module."""
-    modules: dict[str, list[Entry]] = {}
+    modules: dict[str, list[TensorEntry]] = {}
     for entry in layout.entries:
         modules.setdefault(entry.name.rpartition(".")[0], []).append(entry)
     for entries in sorted(modules.values(), key=lambda entries: entries[0].layer):

@@ -2,7 +2,7 @@
 
 from msgspec import Struct
 
-from offbeat.core.messages import Order
+from offbeat.core.orders import Order
 from offbeat.core.parameters import Vector
 
 

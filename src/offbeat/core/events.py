@@ -2,7 +2,7 @@
 
 from msgspec import Struct
 
-from offbeat.core.messages import Progress, Update
+from offbeat.core.orders import Progress, Update
 
 
 class Started(Struct, frozen=True, kw_only=True, gc=False):

@@ -18,7 +18,7 @@ BYTES_PER_ELEMENT = 4
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
+class TensorEntry:
     """One tensor of the model: where it lies in the flat vector and to which layer it belongs."""
 
     name: str
@@ -40,7 +40,7 @@ class Entry:
 class Layout:
     """How a model's tensors lie in the flat vector."""
 
-    entries: tuple[Entry, ...]
+    entries: tuple[TensorEntry, ...]
 
     @classmethod
     def of(cls, shapes: Iterable[tuple[str, tuple[int, ...], bool]], groups: Sequence[Sequence[str]] = ()) -> "Layout":
@@ -54,12 +54,12 @@ class Layout:
         """
         ordered = sorted(shapes, key=lambda item: not item[2])
         layers: dict[str, int] = {}
-        entries: list[Entry] = []
+        entries: list[TensorEntry] = []
         offset = 0
         for name, shape, trained in ordered:
             module = name.rpartition(".")[0]
             layer = _group_of(name, groups) if groups else layers.setdefault(module, len(layers))
-            entries.append(Entry(name=name, shape=shape, offset=offset, layer=layer, trained=trained))
+            entries.append(TensorEntry(name=name, shape=shape, offset=offset, layer=layer, trained=trained))
             offset += entries[-1].size
         return cls(tuple(entries))
 
@@ -69,10 +69,10 @@ class Layout:
         return cls.of([("model.weight", (size,), True)])
 
     @cached_property
-    def _by_name(self) -> dict[str, Entry]:
+    def _by_name(self) -> dict[str, TensorEntry]:
         return {entry.name: entry for entry in self.entries}
 
-    def __getitem__(self, name: str) -> Entry:
+    def __getitem__(self, name: str) -> TensorEntry:
         return self._by_name[name]
 
     @cached_property

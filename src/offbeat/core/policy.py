@@ -13,7 +13,7 @@ from msgspec import Struct
 from offbeat.core.actions import Action
 from offbeat.core.events import Event
 from offbeat.core.forecast import Forecast
-from offbeat.core.messages import Order, Plain, Progress, Training
+from offbeat.core.orders import LocalWork, Order, Plain, Progress
 from offbeat.core.parameters import Layout, Vector
 from offbeat.core.settings import Settings
 
@@ -48,7 +48,7 @@ class View(Protocol):
     @property
     def layout(self) -> Layout: ...
     @property
-    def training(self) -> Training:
+    def training(self) -> LocalWork:
         """The experiment's local work."""
         ...
 
@@ -97,7 +97,7 @@ class Policy(Settings):
     """The server half. A subclass has its settings as fields, a mutable `State` dataclass, `init` and `react`."""
 
     State: ClassVar[type[Any]]
-    """Made of plain values, arrays, lists, dicts and the messages of `core.messages`, so that it can be snapshot."""
+    """Made of plain values, arrays, lists, dicts and the messages of `core.orders`, so that it can be snapshot."""
     Records: ClassVar[tuple[type[Any], ...]] = ()
     """Dataclasses of its own that the state holds."""
     notifies: ClassVar[bool] = False
@@ -138,11 +138,11 @@ class Upload(Struct, frozen=True, kw_only=True, gc=False):
 Step = Train | Ask | Upload
 Memory = MutableMapping[str, Plain | Vector]
 """What a device remembers from one local run to the next. Stays on the device in a deployment."""
-Remembered = Mapping[str, Plain | Vector]
+ReadOnlyMemory = Mapping[str, Plain | Vector]
 """The same, to be read only."""
 
 
-def copied(memory: Remembered) -> Memory:
+def copied(memory: ReadOnlyMemory) -> Memory:
     """A memory that a rule may change, even in place."""
     return {key: value.copy() if isinstance(value, np.ndarray) else value for key, value in memory.items()}
 
@@ -167,7 +167,7 @@ class DeviceRule:
 
     remembers: ClassVar[bool] = False
 
-    def next(self, progress: Progress, fresh_answers: int, order: Order, memory: Remembered) -> Step:
+    def next(self, progress: Progress, fresh_answers: int, order: Order, memory: ReadOnlyMemory) -> Step:
         """What to do after `progress`, having had `fresh_answers` answers. Must depend on nothing else.
 
         `memory` is what the device remembered when the run began: what this run adds shows in the next.
@@ -179,7 +179,7 @@ class DeviceRule:
         """The model to go on with when a newer one has come."""
         return local
 
-    def extras(self, order: Order, before: Remembered, memory: Remembered) -> Mapping[str, Plain]:
+    def extras(self, order: Order, before: ReadOnlyMemory, memory: ReadOnlyMemory) -> Mapping[str, Plain]:
         """What the upload says beside the parameters; `before` is the memory as it was when the run began."""
         return {}
 

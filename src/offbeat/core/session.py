@@ -16,20 +16,21 @@ import numpy.typing as npt
 from msgspec.structs import replace
 
 from offbeat.core.actions import Action, Commit, Discard, Dispatch, Finish, SendFresh, SetTimer, StopSoon
-from offbeat.core.admission import check_update
-from offbeat.core.books import JOURNAL_LINES, Counters, Flight, Journal
 from offbeat.core.coverage import bytes_down
 from offbeat.core.effects import Effect, FreshModel, Settled, StopNotice, TimerSet
 from offbeat.core.errors import DeviceFault, Diverged, OffbeatError, PolicyError
 from offbeat.core.events import Event, FreshRequested, Left, Lost, Ready, Started, TimerFired, Uploaded
 from offbeat.core.forecast import Forecast
 from offbeat.core.idle import IdleSet
-from offbeat.core.messages import Order, Training
+from offbeat.core.in_flight import OrderInFlight
+from offbeat.core.journal import JOURNAL_LINES, Counters, Journal
+from offbeat.core.orders import LocalWork, Order
 from offbeat.core.parameters import Layout, Vector, frozen
 from offbeat.core.policy import Policy
 from offbeat.core.snapshot import decode, encode
 from offbeat.core.states import AWAY, IDLE, TRAINING, TRANSITIONS, WAITING, DeviceState
 from offbeat.core.streams import stream
+from offbeat.core.update_checks import check_update
 
 NANOSECOND = 9
 """Decimals of a time that matter: timers, and what a simulation compares with them, lie on this grid, so that the tenth
@@ -46,7 +47,7 @@ class Session:
         parameters: Vector,
         layout: Layout,
         samples: npt.NDArray[np.int64],
-        training: Training,
+        training: LocalWork,
         seed: int = 0,
         present: npt.NDArray[np.bool_] | None = None,
         forecast: Forecast | None = None,
@@ -69,7 +70,7 @@ class Session:
         self.timers: dict[str, float] = {}
         self.counters = Counters()
         self.journal = Journal()
-        self.in_flight: dict[int, Flight] = {}
+        self.in_flight: dict[int, OrderInFlight] = {}
         self.received: dict[int, int] = {}
         """Tickets of updates that were delivered and are neither used nor given up yet, with their base."""
         self._samples = samples
@@ -151,7 +152,7 @@ class Session:
                 if not 0 <= progress.slices <= self._flight(event).order.slices:
                     raise DeviceFault(f"device {device}, ticket {ticket}: it claims {progress.slices} slices")
 
-    def _flight(self, event: Uploaded | Lost | FreshRequested) -> Flight:
+    def _flight(self, event: Uploaded | Lost | FreshRequested) -> OrderInFlight:
         """What the device is at work on, if it holds this ticket and the event is legal for it."""
         flight, device = self.in_flight.get(event.ticket), event.device
         if flight is None or flight.device != device:
@@ -219,7 +220,7 @@ class Session:
                 self._states[device] = self._next_state(device, action, PolicyError)
                 self._idle.remove(device)
                 self._tickets = ticket = self._tickets + 1
-                flight = Flight(
+                flight = OrderInFlight(
                     device=device, ticket=ticket, order=order, base=self.version, parameters=self.parameters
                 )
                 self.in_flight[ticket] = flight
@@ -292,7 +293,7 @@ class Session:
                 )
             named.add(ticket)
 
-    def _answer(self, flight: Flight, parameters: Vector | None) -> FreshModel:
+    def _answer(self, flight: OrderInFlight, parameters: Vector | None) -> FreshModel:
         self._states[flight.device] = TRAINING
         if parameters is not None:
             given = (*flight.fresh, (self.version, parameters))
@@ -368,7 +369,7 @@ class Session:
     @property
     def snapshot_types(self) -> tuple[type[Any], ...]:
         """The dataclasses that a snapshot holds beside the messages."""
-        return (Flight, Counters, self.policy.State, *self.policy.Records)
+        return (OrderInFlight, Counters, self.policy.State, *self.policy.Records)
 
     def copied(self) -> dict[str, Any]:
         """A snapshot that shares nothing with this session: for tests and for replays."""

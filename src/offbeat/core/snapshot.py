@@ -14,11 +14,11 @@ import numpy.typing as npt
 from msgspec import Struct, structs
 
 from offbeat.core.errors import InvalidInput
-from offbeat.core.messages import Done, Order, Outcome, Progress, Update
+from offbeat.core.orders import KnownOutcome, Order, Outcome, Progress, Update
 from offbeat.core.parameters import Mask
 
 Arrays = dict[str, npt.NDArray[Any]]
-MESSAGES: tuple[type[Any], ...] = (Order, Progress, Outcome, Update, Done, Mask)
+MESSAGES: tuple[type[Any], ...] = (Order, Progress, Outcome, Update, KnownOutcome, Mask)
 
 
 def encode(value: Any) -> tuple[Any, Arrays]:
@@ -51,7 +51,7 @@ def encode(value: Any) -> tuple[Any, Arrays]:
         if isinstance(item, Mapping):
             return {"map": [[plain(key), tree(each)] for key, each in item.items()]}
         if isinstance(item, Update):  # numbers that do not exist yet are made now: what is saved is complete
-            item = structs.replace(item, outcome=Done(item.outcome()))
+            item = structs.replace(item, outcome=KnownOutcome(item.outcome()))
         if isinstance(item, Struct):
             fields = {name: tree(getattr(item, name)) for name in item.__struct_fields__}
             return {"type": type(item).__name__, "fields": fields}

@@ -20,23 +20,23 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from torch import nn
 
-from offbeat.config import Experiment
 from offbeat.core.errors import DeviceFault, InvalidInput, OffbeatError
 from offbeat.core.session import Session
-from offbeat.deployment.driver import Deployment
-from offbeat.deployment.legs import RECORDS, Desk, Device, Pace, Reply
-from offbeat.deployment.mail import MESSAGE_TYPE, Mail
-from offbeat.deployment.record import Record
-from offbeat.deployment.roster import Roster, gather
-from offbeat.deployment.talk import Answer, Begin, GoOn, Hello, Refusal, ToDevice
-from offbeat.deployment.wire import keep, kept, pack, unpack, vector
+from offbeat.deployment.device.legs import RECORDS, DeviceProgram, DeviceStore, Pace, Reply
+from offbeat.deployment.protocol.codec import keep, kept, pack, unpack, vector
+from offbeat.deployment.protocol.messages import Answer, Begin, Continue, Hello, Refusal, ToDevice
+from offbeat.deployment.server.driver import Deployment
+from offbeat.deployment.server.membership import Membership, wait_for_devices
+from offbeat.deployment.server.record import RunRecord
+from offbeat.deployment.server.transport import MESSAGE_TYPE, Transport
 from offbeat.device.trainer import TorchTrainer
-from offbeat.driving import drive
-from offbeat.ingredients import Ingredients
 from offbeat.models import layout_of, vector_of
-from offbeat.results.directory import RunDirectory
 from offbeat.results.files import replace_file
-from offbeat.tables import merge, nested, read_toml
+from offbeat.running.directory import RunDirectory
+from offbeat.running.loop import run_to_end
+from offbeat.settings.assembly import ExperimentParts
+from offbeat.settings.schema import Experiment
+from offbeat.settings.tables import merge, nested, read_toml
 
 Arrays = tuple[npt.ArrayLike, npt.ArrayLike]
 """Samples and their labels."""
@@ -48,14 +48,14 @@ ExperimentSource = str | Path | Mapping[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Stage:
+class ServerParts:
     """What the server must have beside the experiment."""
 
     network: nn.Module
     test: Arrays
     samples: npt.NDArray[np.int64] | None = None
     """Of each device, where the server knows."""
-    ingredients: Ingredients | None = None
+    parts: ExperimentParts | None = None
 
 
 def server_app(
@@ -66,21 +66,21 @@ def server_app(
     out: str | Path = "results",
 ) -> ServerApp:
     """A ServerApp that trains your model with an algorithm of offbeat. `data.devices` is how many may take part."""
-    return _server(experiment, lambda _: Stage(network=model(), test=test_data()), out)
+    return _server(experiment, lambda _: ServerParts(network=model(), test=test_data()), out)
 
 
 def experiment_server_app() -> ServerApp:
     """The ServerApp of an experiment that travels in the run config."""
 
-    def stage(experiment: Experiment) -> Stage:
-        parts = Ingredients.of(experiment)
+    def stage(experiment: Experiment) -> ServerParts:
+        parts = ExperimentParts.of(experiment)
         test = (parts.dataset.test_x, parts.dataset.test_y)
-        return Stage(network=parts.network, test=test, samples=parts.partition.sizes, ingredients=parts)
+        return ServerParts(network=parts.network, test=test, samples=parts.partition.sizes, parts=parts)
 
     return _server(None, stage, "results")
 
 
-def _server(source: ExperimentSource | None, stage: Callable[[Experiment], Stage], out: str | Path) -> ServerApp:
+def _server(source: ExperimentSource | None, stage: Callable[[Experiment], ServerParts], out: str | Path) -> ServerApp:
     app = ServerApp()
 
     @app.main()
@@ -96,7 +96,7 @@ def _server(source: ExperimentSource | None, stage: Callable[[Experiment], Stage
                 overwrite=bool(context.run_config.get("overwrite", False)),
             )
         except OffbeatError as error:
-            say(f"error: {error}")
+            log_line(f"error: {error}")
             raise
 
     return app
@@ -115,7 +115,7 @@ def experiment_of(source: ExperimentSource | None, run_config: Mapping[str, Any]
     return Experiment.parse(table)
 
 
-def say(what: str) -> None:
+def log_line(what: str) -> None:
     """Into the run's log, which `flwr log` and `flwr run --stream` show."""
     print(f"offbeat: {what}", flush=True)
 
@@ -123,7 +123,7 @@ def say(what: str) -> None:
 def serve(
     grid: Grid,
     experiment: Experiment,
-    stage: Stage,
+    stage: ServerParts,
     out: Path,
     *,
     resume: bool = False,
@@ -133,15 +133,15 @@ def serve(
     """Run an experiment on the nodes of a grid; the results are in the same kind of directory as a simulation's."""
     directory = RunDirectory(out, experiment.table(), overwrite=overwrite, resume=resume)
     if directory.finished() is not None:
-        say(f"the run in {out} has ended already")
+        log_line(f"the run in {out} has ended already")
         return
     settings, training, stop = experiment.deployment, experiment.local.build(), experiment.stop.build()
     policy, layout, parameters = experiment.algorithm.policy, layout_of(stage.network), vector_of(stage.network)
     policy.check(experiment.data.devices)
-    if settings.paced and stage.ingredients is None:
-        say("deployment.paced is left out: the devices have data of their own, and no fleet")
-    paced = stage.ingredients.fleet().forecast(layout.bytes) if stage.ingredients and settings.paced else None
-    roster = Roster(
+    if settings.paced and stage.parts is None:
+        log_line("deployment.paced is left out: the devices have data of their own, and no fleet")
+    paced = stage.parts.fleet().forecast(layout.bytes) if stage.parts and settings.paced else None
+    membership = Membership(
         experiment.data.devices,
         model=parameters,
         batch_size=training.batch_size,
@@ -150,34 +150,34 @@ def serve(
         forecast=paced,
         answer_seconds=settings.answer_seconds,
     )
-    mail = Mail(grid, say)
+    transport = Transport(grid, log_line)
     wanted = min(settings.start_with or experiment.data.devices, experiment.data.devices)
-    say(f"waiting for {wanted} of {experiment.data.devices} devices")
-    gather(roster, mail, wanted=wanted, seconds=settings.start_seconds, log=say, **clock)
+    log_line(f"waiting for {wanted} of {experiment.data.devices} devices")
+    wait_for_devices(membership, transport, wanted=wanted, seconds=settings.start_seconds, log=log_line, **clock)
     session = Session(
         policy,
         parameters=parameters,
         layout=layout,
-        samples=roster.samples,
+        samples=membership.samples,
         training=training,
         seed=experiment.seed,
-        present=roster.present,
-        forecast=roster.guess_the_rest(),
+        present=membership.present,
+        forecast=membership.estimate_absent(),
         horizon=stop.time,
     )
-    trainer = TorchTrainer(stage.network, *stage.test, Everything(len(np.asarray(stage.test[1]))), experiment.seed)
+    trainer = TorchTrainer(stage.network, *stage.test, AllSamples(len(np.asarray(stage.test[1]))), experiment.seed)
     out.mkdir(parents=True, exist_ok=True)
-    record = Record(out / "record.jsonl")
+    record = RunRecord(out / "record.jsonl")
     deployment = Deployment(
         session,
-        mail,
-        roster,
+        transport,
+        membership,
         partial(trainer.evaluate, x=stage.test[0], y=stage.test[1]),
         seed=experiment.seed,
         stop=stop,
         schedule=experiment.evaluation.build(stop),
         record=record,
-        log=say,
+        log=log_line,
         settings=settings,
         **clock,
     )
@@ -186,11 +186,13 @@ def serve(
         replace_file(out / "devices.csv", deployment.accounts.csv().encode())
 
     with closing(record):
-        result = drive(
+        result = run_to_end(
             deployment, experiment, directory, watch=lambda _, row: write_devices() if row is not None else None
         )
     write_devices()
-    say(f"ended by {result.summary['stopped_by']}, accuracy {result.summary['final_accuracy']:.4f}; results in {out}")
+    log_line(
+        f"ended by {result.summary['stopped_by']}, accuracy {result.summary['final_accuracy']:.4f}; results in {out}"
+    )
 
 
 # The devices --------------------------------------------------------------------------------------------------------
@@ -201,7 +203,7 @@ def client_app(*, model: Callable[[], nn.Module], data: Callable[[Context], Arra
 
     def prepare(context: Context) -> tuple[TorchTrainer, Pace | None]:
         x, y = data(context)
-        return TorchTrainer(model(), x, y, Everything(len(np.asarray(y))), seed=0), None
+        return TorchTrainer(model(), x, y, AllSamples(len(np.asarray(y))), seed=0), None
 
     return _client(prepare)
 
@@ -214,7 +216,7 @@ def experiment_client_app(**clock: Any) -> ClientApp:
         number = context.node_config.get("partition-id")
         if number is not None and not 0 <= int(number) < experiment.data.devices:
             raise InvalidInput(f"partition-id={number}: there are {experiment.data.devices} devices, from 0")
-        parts = Ingredients.of(experiment)
+        parts = ExperimentParts.of(experiment)
         data, pace = parts.dataset, None
         if experiment.deployment.paced:
             pace = parts.fleet().speeds.slice_seconds
@@ -229,13 +231,13 @@ def _client(prepare: Callable[[Context], tuple[TorchTrainer, Pace | None]], **cl
     @app.train(MESSAGE_TYPE.partition(".")[2])
     def answer(message: Message, context: Context) -> Message:
         try:
-            talk = unpack(message.content, ToDevice)
+            body = unpack(message.content, ToDevice)
             trainer, pace = prepare(context)
             number = context.node_config.get("partition-id")
-            desk = kept(context.state, RECORDS, Desk())
-            device = Device(trainer, desk, number=None if number is None else int(number), pace=pace, **clock)
-            reply, parameters = _answer(device, talk, message)
-            keep(context.state, desk)
+            store = kept(context.state, RECORDS, DeviceStore())
+            device = DeviceProgram(trainer, store, number=None if number is None else int(number), pace=pace, **clock)
+            reply, parameters = _answer(device, body, message)
+            keep(context.state, store)
         except OffbeatError as error:
             reply, parameters = Refusal(reason=str(error)[:2000]), None
         return Message(pack(reply, parameters), reply_to=message)
@@ -243,22 +245,22 @@ def _client(prepare: Callable[[Context], tuple[TorchTrainer, Pace | None]], **cl
     return app
 
 
-def _answer(device: Device, talk: ToDevice, message: Message) -> Reply:
+def _answer(device: DeviceProgram, body: ToDevice, message: Message) -> Reply:
     content, size = message.content, device.trainer.layout.size
-    match talk:
+    match body:
         case Hello(measure=measure):
-            return device.greet(talk, vector(content, size) if measure else None)
+            return device.greet(body, vector(content, size) if measure else None)
         case Begin():
-            return device.begin(talk, vector(content, device.elements(talk.order)))
-        case GoOn():
-            return device.go_on(talk)
+            return device.begin(body, vector(content, device.elements(body.order)))
+        case Continue():
+            return device.go_on(body)
         case Answer(newer=newer):
-            return device.answered(talk, vector(content, size) if newer else None)
-    raise DeviceFault(f"{type(talk).__name__} is not a message for a device")
+            return device.answered(body, vector(content, size) if newer else None)
+    raise DeviceFault(f"{type(body).__name__} is not a message for a device")
 
 
 @dataclass(frozen=True)
-class Everything:
+class AllSamples:
     """A partition that gives any device everything there is: a real one has only its own data."""
 
     count: int

@@ -17,9 +17,9 @@ from pathlib import Path
 import tomli_w
 from flwr.cli.build import build_fab_from_disk
 
-from offbeat.config import Experiment
 from offbeat.core.errors import InvalidInput
 from offbeat.results.files import replace_file
+from offbeat.settings.schema import Experiment
 
 PACKAGE = "offbeat_app"
 APP = '''"""The {side} of an experiment."""

@@ -14,7 +14,7 @@ from offbeat.core.streams import stream
 Indices = npt.NDArray[np.int64]
 
 
-class Partition(Protocol):
+class SampleLookup(Protocol):
     """Who has which samples."""
 
     def samples(self, device: int) -> Indices:
@@ -25,7 +25,7 @@ class Batches:
     """The training data of all devices. It stays one array; what a device needs is gathered when it is needed."""
 
     def __init__(
-        self, x: npt.ArrayLike | torch.Tensor, y: npt.ArrayLike | torch.Tensor, partition: Partition, seed: int
+        self, x: npt.ArrayLike | torch.Tensor, y: npt.ArrayLike | torch.Tensor, partition: SampleLookup, seed: int
     ) -> None:
         self.x = np.asarray(x, dtype=np.float32)
         self.y = np.asarray(y, dtype=np.int64)

@@ -19,11 +19,11 @@ import torch
 from torch import nn
 
 from offbeat.core.errors import InvalidInput
-from offbeat.core.messages import Order
-from offbeat.core.parameters import Entry, Vector, frozen
+from offbeat.core.orders import Order
+from offbeat.core.parameters import TensorEntry, Vector, frozen
 from offbeat.device.batches import Indices
 from offbeat.device.trainer import TorchTrainer
-from offbeat.device.work import Job, Work
+from offbeat.device.training_state import TrainingJob, TrainingState
 
 MOST_CLIENTS = 64
 MOST_BYTES = 256 * 2**20
@@ -81,14 +81,14 @@ class StackedTrainer:
         self._chain = [(name, layer) for name, layer in layers if not isinstance(layer, nn.Flatten | nn.Identity)]
         self._first_dense = next(i for i, (_, layer) in enumerate(self._chain) if isinstance(layer, nn.Linear))
 
-    def train_many(self, jobs: Sequence[Job]) -> list[Work]:
+    def train_many(self, jobs: Sequence[TrainingJob]) -> list[TrainingState]:
         """What `TorchTrainer.train` makes of each job, within float tolerance, in the order of the jobs."""
-        works: dict[int, Work] = {}
+        works: dict[int, TrainingState] = {}
         for stack in self._stacks(jobs):
             works.update(zip(stack, self._train([jobs[i] for i in stack]), strict=True))
         return [works[i] for i in range(len(jobs))]
 
-    def _stacks(self, jobs: Sequence[Job]) -> Iterator[list[int]]:
+    def _stacks(self, jobs: Sequence[TrainingJob]) -> Iterator[list[int]]:
         """Positions of jobs that are trained together, longest first: those still active are always a prefix."""
         groups: dict[tuple[int | None, float], list[int]] = defaultdict(list)
         for i, job in enumerate(jobs):
@@ -101,20 +101,20 @@ class StackedTrainer:
             count = max(1, min(MOST_CLIENTS, fit))
             yield from (group[start : start + count] for start in range(0, len(group), count))
 
-    def _steps(self, job: Job) -> int:
+    def _steps(self, job: TrainingJob) -> int:
         return (job.last - job.first) * self._batches.steps(job.device, job.order.batch_size)
 
-    def _width(self, job: Job) -> int:
+    def _width(self, job: TrainingJob) -> int:
         """Samples in the job's largest batch."""
         samples = len(self._batches.partition.samples(job.device))
         return min(samples, job.order.batch_size or samples)
 
-    def _bytes(self, job: Job) -> int:
+    def _bytes(self, job: TrainingJob) -> int:
         model = 4 * 4 * self._layout.size  # vector, weights, velocity, anchor
         plan = (8 + 8 + 4 + 4) * self._steps(job)  # index, label, scale and loss of each sample
         return model + self._width(job) * (plan + 4 * self._x.shape[1])
 
-    def _train(self, jobs: Sequence[Job]) -> list[Work]:
+    def _train(self, jobs: Sequence[TrainingJob]) -> list[TrainingState]:
         """One stack; the jobs share batch size and momentum and come with the most steps first."""
         index, share = self._schedule(jobs)
         steps, clients, width = index.shape
@@ -140,7 +140,7 @@ class StackedTrainer:
             self._backward(parameters, outputs, gradient.mul_(scale[t, :active]))
         losses = -(likelihood.squeeze(3).numpy() * (share > 0)).sum(axis=(0, 2), dtype=np.float64)
         return [
-            Work(
+            TrainingState(
                 parameters=self._row(everyone, "value", c),
                 momentum=self._row(everyone, "velocity", c) if job.order.momentum else None,
                 steps=job.work.steps + remaining[c],
@@ -150,7 +150,7 @@ class StackedTrainer:
             for c, job in enumerate(jobs)
         ]
 
-    def _schedule(self, jobs: Sequence[Job]) -> tuple[Indices, Vector]:
+    def _schedule(self, jobs: Sequence[TrainingJob]) -> tuple[Indices, Vector]:
         """For each (step, client, place in the batch): which sample, and its share in the batch's mean (0: padding)."""
         width = max(1, *(self._width(job) for job in jobs))
         shape = (self._steps(jobs[0]), len(jobs), width)
@@ -219,7 +219,7 @@ class _Parameter:
     momentum: float
 
     @classmethod
-    def of(cls, jobs: Sequence[Job], entry: Entry) -> "_Parameter":
+    def of(cls, jobs: Sequence[TrainingJob], entry: TensorEntry) -> "_Parameter":
         def stacked(vectors: Iterable[Vector]) -> torch.Tensor:
             rows = torch.empty(len(jobs), entry.size)  # aligned, as `trainer` explains
             np.stack([vector[entry.span] for vector in vectors], out=rows.numpy())

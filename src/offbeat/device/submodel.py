@@ -17,7 +17,7 @@ from torch import nn
 
 from offbeat.core.coverage import forward_order, submodel_shapes
 from offbeat.core.parameters import Layout, Vector, frozen
-from offbeat.device.work import Job, Work
+from offbeat.device.training_state import TrainingJob, TrainingState
 from offbeat.models import tensors_of
 
 Chosen = npt.NDArray[np.bool_]
@@ -39,7 +39,7 @@ def _scaler(width: float) -> Callable[[nn.Module, Any, torch.Tensor], torch.Tens
     return lambda module, inputs, output: output / width if module.training else output
 
 
-def job_inside(job: Job, chosen: Chosen, trained: int) -> Job:
+def job_inside(job: TrainingJob, chosen: Chosen, trained: int) -> TrainingJob:
     """The same job on the submodel's own vectors."""
     return replace(
         job,
@@ -49,7 +49,7 @@ def job_inside(job: Job, chosen: Chosen, trained: int) -> Job:
     )
 
 
-def _work_inside(work: Work, chosen: Chosen, trained: int) -> Work:
+def _work_inside(work: TrainingState, chosen: Chosen, trained: int) -> TrainingState:
     return replace(
         work,
         parameters=frozen(work.parameters[chosen]),
@@ -58,7 +58,7 @@ def _work_inside(work: Work, chosen: Chosen, trained: int) -> Work:
     )
 
 
-def work_outside(work: Work, before: Work, chosen: Chosen, trained: int) -> Work:
+def work_outside(work: TrainingState, before: TrainingState, chosen: Chosen, trained: int) -> TrainingState:
     """What the submodel has learned, on the whole model's vectors; the rest is as before."""
     still = np.zeros(trained, dtype=np.float32) if before.momentum is None else before.momentum
     return replace(

@@ -26,13 +26,13 @@ from torch.nn import functional
 
 from offbeat.core.coverage import last_layers, submodel
 from offbeat.core.errors import InvalidInput
-from offbeat.core.messages import Order
+from offbeat.core.orders import Order
 from offbeat.core.parameters import Vector, frozen
 from offbeat.core.streams import stream
-from offbeat.device.batches import Batches, Indices, Partition
+from offbeat.device.batches import Batches, Indices, SampleLookup
 from offbeat.device.layered import Proceed, Tensors, backward
 from offbeat.device.submodel import job_inside, narrowed, work_outside
-from offbeat.device.work import Evaluation, Job, Work
+from offbeat.device.training_state import Evaluation, TrainingJob, TrainingState
 from offbeat.models import is_pure, layout_of, tensors_of, vector_of
 
 EVALUATION_BATCH = 512
@@ -55,7 +55,7 @@ class TorchTrainer:
         model: nn.Module,
         x: npt.ArrayLike | torch.Tensor,
         y: npt.ArrayLike | torch.Tensor,
-        partition: Partition,
+        partition: SampleLookup,
         seed: int,
     ) -> None:
         torch.set_num_threads(1)
@@ -84,7 +84,7 @@ class TorchTrainer:
         """Only where the gradient is surely a mean over samples."""
         self._channels_last = _takes_channels_last(self.model, self.batches.x)
 
-    def train(self, job: Job) -> Work:
+    def train(self, job: TrainingJob) -> TrainingState:
         """Slices `job.first` to `job.last - 1`. Cutting an order into several jobs changes no bit of the result.
 
         PyTorch's SGD: v <- momentum v + g,  w <- w - learning_rate v, where g is the gradient of
@@ -95,7 +95,7 @@ class TorchTrainer:
         """
         return self.train_while(job, None)[0]
 
-    def train_while(self, job: Job, proceed: Proceed | None) -> tuple[Work, int]:
+    def train_while(self, job: TrainingJob, proceed: Proceed | None) -> tuple[TrainingState, int]:
         """As much of a job as a clock allows: the work, and the slice that it has come to.
 
         `proceed` is told how many of the order's slices are done, and asked between layers or between the steps of an
@@ -108,7 +108,7 @@ class TorchTrainer:
         absent = self._absent(job.device) if job.order.masked_loss else None
         return work if absent is None else self._with_rows_of(job.work.parameters, absent.numpy(), work), done
 
-    def _train_epochs(self, job: Job, proceed: Proceed | None) -> tuple[Work, int]:
+    def _train_epochs(self, job: TrainingJob, proceed: Proceed | None) -> tuple[TrainingState, int]:
         order = job.order
         self._load(job.work.parameters)
         momentum = _start_of(job.work.momentum, self.layout.trained_size) if order.momentum else None
@@ -117,8 +117,8 @@ class TorchTrainer:
         absent = self._absent(job.device) if order.masked_loss else None
         steps, loss_sum, seen = job.work.steps, job.work.loss_sum, job.work.seen
 
-        def work() -> Work:
-            return Work(
+        def work() -> TrainingState:
+            return TrainingState(
                 parameters=frozen(self._vector.copy()),
                 momentum=None if momentum is None else frozen(momentum.copy()),
                 steps=steps,
@@ -140,7 +140,7 @@ class TorchTrainer:
                     seen += size
         return work(), job.last
 
-    def _train_layers(self, job: Job, proceed: Proceed | None) -> tuple[Work, int]:
+    def _train_layers(self, job: TrainingJob, proceed: Proceed | None) -> tuple[TrainingState, int]:
         """A slice is a layer of the backward pass of a step; the layers of a step are taken from the last on."""
         layers = self.layout.trained_layers
         done, work = job.first, job.work
@@ -156,7 +156,9 @@ class TorchTrainer:
                     break
         return work, done
 
-    def _layered_step(self, job: Job, work: Work, done: int, depth: int, proceed: Proceed | None) -> tuple[Work, int]:
+    def _layered_step(
+        self, job: TrainingJob, work: TrainingState, done: int, depth: int, proceed: Proceed | None
+    ) -> tuple[TrainingState, int]:
         """One step of SGD on one batch that comes up to `depth` layers deep; the layers before stay as they were."""
         order, layers = job.order, self.layout.trained_layers
         step = done // layers
@@ -187,7 +189,7 @@ class TorchTrainer:
             parameters = np.where(chosen, self._vector, work.parameters)
         else:
             parameters = self._vector.copy()
-        reached_work = Work(
+        reached_work = TrainingState(
             parameters=frozen(parameters),
             momentum=None if momentum is None else frozen(momentum),
             steps=work.steps + (depth == layers),
@@ -197,7 +199,7 @@ class TorchTrainer:
         )
         return reached_work, depth
 
-    def _train_submodel(self, job: Job, proceed: Proceed | None) -> tuple[Work, int]:
+    def _train_submodel(self, job: TrainingJob, proceed: Proceed | None) -> tuple[TrainingState, int]:
         width, trained = job.order.width, self.layout.trained_size
         if width not in self._submodels:
             narrow = narrowed(self.model, self.layout, width)
@@ -214,7 +216,7 @@ class TorchTrainer:
         absent[np.unique(self.batches.y[self.batches.partition.samples(device)])] = False
         return absent
 
-    def _with_rows_of(self, before: Vector, absent: npt.NDArray[np.bool_], work: Work) -> Work:
+    def _with_rows_of(self, before: Vector, absent: npt.NDArray[np.bool_], work: TrainingState) -> TrainingState:
         parameters = work.parameters.copy()
         for entry in self._head:
             rows = parameters[entry.span].reshape(entry.shape)

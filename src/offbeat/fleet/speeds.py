@@ -12,7 +12,7 @@ import numpy as np
 from pydantic import Field
 
 from offbeat.core.errors import InvalidInput
-from offbeat.core.messages import Order
+from offbeat.core.orders import Order
 from offbeat.core.settings import Settings
 from offbeat.core.streams import stream
 from offbeat.fleet.links import NOTHING_MEASURED

@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from offbeat.core.errors import InvalidInput
-from offbeat.core.messages import Order
+from offbeat.core.orders import Order
 from offbeat.core.streams import stream
 from offbeat.fleet.speeds import CostSettings, FleetSettings, Speeds, batch_of, cost_of_width, share_of_epoch
 from offbeat.fleet.workload import Floats, Workload

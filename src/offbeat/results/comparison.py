@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from offbeat.core.errors import InvalidInput
-from offbeat.records import Row
+from offbeat.results.rows import Row
 from offbeat.results.summary import time_to
 
 BASELINE = "fedavg"
@@ -21,7 +21,7 @@ BASELINE = "fedavg"
 
 
 @dataclass(frozen=True)
-class Entry:
+class ComparedRun:
     """One finished run."""
 
     algorithm: str
@@ -35,11 +35,11 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Standing:
+class AlgorithmResults:
     """How one algorithm did over its seeds, in reaching the target (None: there is no target) and otherwise."""
 
     algorithm: str
-    entries: list[Entry]
+    entries: list[ComparedRun]
     target: float | None
 
     @property
@@ -110,7 +110,7 @@ class Comparison:
     there is none, the highest that one of them does; None if nobody reaches any.
     """
 
-    def __init__(self, entries: Sequence[Entry], target: float | None = None) -> None:
+    def __init__(self, entries: Sequence[ComparedRun], target: float | None = None) -> None:
         _check(entries, target)
         self.entries = list(entries)
         self.target = self._automatic_target() if target is None else target
@@ -124,29 +124,29 @@ class Comparison:
                     return target
         return None
 
-    def _standings(self, target: float | None) -> list[Standing]:
-        groups: dict[str, list[Entry]] = {}
+    def _standings(self, target: float | None) -> list[AlgorithmResults]:
+        groups: dict[str, list[ComparedRun]] = {}
         for entry in self.entries:
             groups.setdefault(entry.algorithm, []).append(entry)
-        return [Standing(algorithm, entries, target) for algorithm, entries in groups.items()]
+        return [AlgorithmResults(algorithm, entries, target) for algorithm, entries in groups.items()]
 
     @property
-    def baseline(self) -> Standing | None:
+    def baseline(self) -> AlgorithmResults | None:
         return next((standing for standing in self.standings if standing.algorithm == BASELINE), None)
 
     @property
-    def finishers(self) -> list[Standing]:
+    def finishers(self) -> list[AlgorithmResults]:
         """Who reached the target in all seeds, the fastest first."""
         finishers = [standing for standing in self.standings if standing.reached_by_all]
         return sorted(finishers, key=lambda standing: median(standing.reached))
 
     @property
-    def fastest(self) -> list[Standing]:
+    def fastest(self) -> list[AlgorithmResults]:
         """The finisher with the lowest median; several if they tie, which evaluations by the clock make likely."""
         finishers = self.finishers
         return [standing for standing in finishers if standing.median_time == finishers[0].median_time]
 
-    def speed_up(self, standing: Standing) -> float | None:
+    def speed_up(self, standing: AlgorithmResults) -> float | None:
         """How many times as fast as the baseline, if both reached the target in all seeds."""
         baseline = self.baseline
         if baseline is None or not (baseline.reached_by_all and standing.reached_by_all):
@@ -156,7 +156,7 @@ class Comparison:
 
     # As text -------------------------------------------------------------------------------------------------------
 
-    def cells(self, standing: Standing) -> dict[str, str]:
+    def cells(self, standing: AlgorithmResults) -> dict[str, str]:
         """What a table says of one algorithm, by heading."""
         cells = {"algorithm": standing.algorithm + (" †" if standing.diverged else "")}
         if self.target is not None:
@@ -223,7 +223,7 @@ class Comparison:
         writer.writerows(lines)
         return text.getvalue()
 
-    def _csv_record(self, standing: Standing) -> dict[str, Any]:
+    def _csv_record(self, standing: AlgorithmResults) -> dict[str, Any]:
         means = ("best_accuracy", "updates_used", "mean_staleness", "versions", "bytes_up", "bytes_down")
         return {
             "algorithm": standing.algorithm,
@@ -243,7 +243,7 @@ class Comparison:
         }
 
 
-def _check(entries: Sequence[Entry], target: float | None) -> None:
+def _check(entries: Sequence[ComparedRun], target: float | None) -> None:
     if not entries:
         raise InvalidInput("there is no finished run to compare")
     check_target(target)
@@ -286,7 +286,7 @@ def megabytes(size: float) -> str:
     return amount(size / 1e6)
 
 
-def time_text(standing: Standing) -> str:
+def time_text(standing: AlgorithmResults) -> str:
     """The median time to the target and its range, or how many seeds reached it.
 
     A range without a width, or of a single seed, is not shown.
@@ -299,13 +299,13 @@ def time_text(standing: Standing) -> str:
     return f"{amount(middle)} s" + (f" ({first}-{last})" if first != last else "")
 
 
-def accuracy_text(standing: Standing) -> str:
+def accuracy_text(standing: AlgorithmResults) -> str:
     spread = standing.final_spread
     middle = f"{100 * standing.final_accuracy:.1f}"
     return f"{middle} %" if spread is None else f"{middle} ± {100 * spread:.1f} %"
 
 
-def seeds_text(standings: Sequence[Standing]) -> str:
+def seeds_text(standings: Sequence[AlgorithmResults]) -> str:
     counts = [len(standing.entries) for standing in standings]
     if min(counts) != max(counts):
         return f"{min(counts)} to {max(counts)} seeds"

@@ -11,9 +11,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter, StrMethodFormatter
 from numpy.typing import NDArray
 
-from offbeat.records import Row
-from offbeat.results.comparison import Comparison, Entry, Standing, amount, percent, seeds_text
+from offbeat.results.comparison import AlgorithmResults, ComparedRun, Comparison, amount, percent, seeds_text
 from offbeat.results.files import replace_file
+from offbeat.results.rows import Row
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C8C8C")
 """Okabe and Ito's palette, which colour-blind readers can tell apart."""
@@ -140,7 +140,7 @@ def sweep_figure(comparison: Comparison, over: Mapping[str, Sequence[Any]]) -> F
     return figure
 
 
-def _times(axes: Axes, standings: Sequence[Standing], place: int, label: str | None) -> None:
+def _times(axes: Axes, standings: Sequence[AlgorithmResults], place: int, label: str | None) -> None:
     """One line of a sweep: medians with the range over seeds; what not all seeds reached is missing."""
     places = [x + 0.06 * place for x in range(len(standings))]
     known = [(x, standing) for x, standing in zip(places, standings, strict=True) if standing.reached_by_all]
@@ -166,7 +166,7 @@ def save(figure: Figure, path: Path) -> None:
     replace_file(path, data.getvalue())
 
 
-def mean_and_range(entries: Sequence[Entry]) -> tuple[Numbers, Numbers, Numbers, Numbers]:
+def mean_and_range(entries: Sequence[ComparedRun]) -> tuple[Numbers, Numbers, Numbers, Numbers]:
     """The times at which some run was evaluated, and the runs' mean, lowest and highest accuracy then.
 
     Between its evaluations a run has the accuracy of the last one. A run that ended earlier keeps its final model: else
@@ -205,7 +205,7 @@ def _curves(axes: Axes, comparison: Comparison) -> None:
     axes.set_ylim(bottom=0.0)
 
 
-def _label(standing: Standing) -> str:
+def _label(standing: AlgorithmResults) -> str:
     return f"{standing.algorithm} (x: diverged)" if standing.diverged else standing.algorithm
 
 
@@ -224,7 +224,7 @@ def _bars(axes: Axes, comparison: Comparison, target: float) -> None:
     axes.set_xlabel(f"{TIME}: median, min to max of seeds" if several else TIME)
 
 
-def _bar(axes: Axes, number: int, standing: Standing, longest: float) -> None:
+def _bar(axes: Axes, number: int, standing: AlgorithmResults, longest: float) -> None:
     """The median with its range. What not all seeds reached is pale: its median leaves out the slowest seeds."""
     middle, first, last = standing.median_time, standing.first_time, standing.last_time
     gap = 0.025 * longest

@@ -10,9 +10,9 @@ from matplotlib.figure import Figure
 
 from offbeat.results.comparison import (
     BASELINE,
+    AlgorithmResults,
+    ComparedRun,
     Comparison,
-    Entry,
-    Standing,
     accuracy_text,
     amount,
     megabytes,
@@ -119,7 +119,7 @@ def _winner(comparison: Comparison, goal: str) -> str:
     return f"{first.algorithm} reached {goal} accuracy first, {after}{_against_baseline(comparison, first)}."
 
 
-def _against_baseline(comparison: Comparison, standing: Standing) -> str:
+def _against_baseline(comparison: Comparison, standing: AlgorithmResults) -> str:
     speed_up = comparison.speed_up(standing)
     if speed_up is None or standing.algorithm == BASELINE:
         return ""
@@ -163,16 +163,16 @@ def _doubts(comparison: Comparison) -> Iterable[str]:
             yield f"{standing.algorithm} diverged in {count} of {len(standing.entries)} seeds."
 
 
-def _overlap(one: Standing, other: Standing) -> bool:
+def _overlap(one: AlgorithmResults, other: AlgorithmResults) -> bool:
     return min(one.reached) <= max(other.reached) and min(other.reached) <= max(one.reached)
 
 
-def _list(standings: Sequence[Standing]) -> str:
+def _list(standings: Sequence[AlgorithmResults]) -> str:
     *names, last = [standing.algorithm for standing in standings]
     return f"{', '.join(names)} and {last}" if names else last
 
 
-def _seconds(standing: Standing) -> str:
+def _seconds(standing: AlgorithmResults) -> str:
     return f"{amount(median(standing.reached))} s"
 
 
@@ -193,8 +193,8 @@ def _runs(comparison: Comparison) -> str:
     return _table(headings, lines, [False] * len(lines), texts={0, len(headings) - 1})
 
 
-def _run(entry: Entry, target: float | None) -> list[str]:
-    race = [] if target is None else [time_text(Standing(entry.algorithm, [entry], target))]
+def _run(entry: ComparedRun, target: float | None) -> list[str]:
+    race = [] if target is None else [time_text(AlgorithmResults(entry.algorithm, [entry], target))]
     summary = entry.summary
     return [
         entry.algorithm,

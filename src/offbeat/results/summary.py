@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from offbeat.records import Row
+from offbeat.results.rows import Row
 
 
 def time_to(rows: Sequence[Row], accuracy: float) -> float | None:

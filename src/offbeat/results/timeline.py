@@ -3,8 +3,8 @@
 import json
 from pathlib import Path
 
-from offbeat.records import Span
 from offbeat.results.files import Log
+from offbeat.results.rows import Span
 
 MOST_ORDERS = 20_000
 """A longer run's timeline ends here: viewers do not like more."""

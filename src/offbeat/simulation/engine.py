@@ -13,16 +13,18 @@ from typing import Any
 from offbeat.core.coverage import bytes_down, coverage
 from offbeat.core.effects import Assignment, FreshModel, Settled, StopNotice, TimerSet
 from offbeat.core.events import Event, FreshRequested, Left, Lost, Ready, Started, TimerFired, Uploaded
-from offbeat.core.messages import Progress, Update
+from offbeat.core.orders import Progress, Update
 from offbeat.core.policy import Ask, Fresh, Train
 from offbeat.core.session import NANOSECOND, Session
-from offbeat.device.work import Evaluation
+from offbeat.device.training_state import Evaluation
 from offbeat.fleet import Fleet
-from offbeat.records import Milestones, Row, Schedule, Span, Stop
+from offbeat.results.rows import Row, Span
+from offbeat.running.driver import Milestones
+from offbeat.settings.schedule import Schedule, Stop
 from offbeat.simulation.executors import Executor
+from offbeat.simulation.lazy_training import LazyTraining
 from offbeat.simulation.queue import EventQueue
-from offbeat.simulation.records import Run
-from offbeat.simulation.training import LazyTraining
+from offbeat.simulation.timed_run import TimedRun
 
 TIMERS_LAST = 1
 """At equal times what devices do comes before what timers do: an upload at the deadline is in time."""
@@ -41,7 +43,7 @@ class Simulation:
         self.schedule = schedule or Schedule()
         self.training = LazyTraining(executor, session.layout.bytes)
         self.queue = EventQueue()
-        self.runs: dict[int, Run] = {}
+        self.runs: dict[int, TimedRun] = {}
         self.gone: set[int] = set()
         """Devices that vanished and have not rejoined."""
         self.paused: set[int] = set()
@@ -161,7 +163,7 @@ class Simulation:
         device, ticket, order, fleet = assignment.device, assignment.ticket, assignment.order, self.fleet
         arrived = self.now + fleet.links.down_seconds(device, bytes_down(order, self.session.layout))
         samples, batch = self.session.samples(device), order.batch_size
-        run = Run(
+        run = TimedRun(
             order=order,
             device=device,
             ticket=ticket,
@@ -183,7 +185,7 @@ class Simulation:
         self.training.begin(assignment)
         self._proceed(run, arrived)
 
-    def _proceed(self, run: Run, at: float) -> None:
+    def _proceed(self, run: TimedRun, at: float) -> None:
         """Plan what the device does from this time on, up to the next thing that the server will see."""
         ticket, trajectory = run.ticket, self.training.trajectories[run.ticket]
         while isinstance(step := run.next(trajectory.rule, trajectory.remembered), Train):
@@ -224,7 +226,7 @@ class Simulation:
             self.training.merge(answer.ticket, Fresh(version=answer.version, parameters=answer.parameters))
         self._proceed(run, run.start)
 
-    def _steps(self, run: Run, slices: int) -> int:
+    def _steps(self, run: TimedRun, slices: int) -> int:
         """Steps of SGD in the next slices of a run, or in the last ones if negative."""
         if run.order.unit == "epoch":
             return slices * run.steps
@@ -249,7 +251,7 @@ class Simulation:
         run.token += 1
         self._proceed(run, at)
 
-    def _upload(self, run: Run) -> None:
+    def _upload(self, run: TimedRun) -> None:
         update = Update(
             device=run.device,
             ticket=run.ticket,
@@ -264,7 +266,7 @@ class Simulation:
         self._unsettled[run.ticket] = run.progress.seconds
         self._handle(Uploaded(device=run.device, ticket=run.ticket, update=update))
 
-    def _lose(self, run: Run, back: float) -> None:
+    def _lose(self, run: TimedRun, back: float) -> None:
         """The server gives up waiting for a run; its device is there again at `back`."""
         if run.vanishes < run.until:  # what it had planned to do after that it has not done
             ends = run.ends
@@ -277,14 +279,14 @@ class Simulation:
             self.queue.push(back, "ready", run.device)
         self._handle(Lost(device=run.device, ticket=run.ticket))
 
-    def _rejoins(self, run: Run) -> float:
+    def _rejoins(self, run: TimedRun) -> float:
         """A device that went off comes back with its next on time, one that failed when it has recovered."""
         if run.vanishes == self.fleet.availability.next_change(run.device, run.sent):
             return self.now
         rejoin = self.fleet.failures.rejoin_seconds
         return inf if rejoin is None else max(self.now, run.vanishes + rejoin)
 
-    def _land(self, run: Run, outcome: str) -> None:
+    def _land(self, run: TimedRun, outcome: str) -> None:
         del self.runs[run.ticket]
         self.busy_seconds += run.progress.seconds
         self.spans.append(
@@ -355,4 +357,4 @@ class Simulation:
 
     @property
     def snapshot_types(self) -> tuple[type[Any], ...]:
-        return (*self.session.snapshot_types, Run, Progress, Evaluation)
+        return (*self.session.snapshot_types, TimedRun, Progress, Evaluation)

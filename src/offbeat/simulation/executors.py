@@ -12,10 +12,10 @@ from msgspec import structs
 from offbeat.core.parameters import Vector
 from offbeat.data import Dataset, Partition
 from offbeat.device.trainer import TorchTrainer
-from offbeat.device.work import Evaluation, Job, Work
+from offbeat.device.training_state import Evaluation, TrainingJob, TrainingState
 from offbeat.models import build, is_pure
-from offbeat.simulation.local import Arithmetic, LocalTraining
-from offbeat.simulation.memo import SHARED, MemoTraining, Training
+from offbeat.simulation.in_process import Arithmetic, InProcessTrainer
+from offbeat.simulation.memo import SHARED, JobTrainer, MemoTrainer
 from offbeat.simulation.workers import WorkerPool
 
 
@@ -23,11 +23,11 @@ class Executor(Protocol):
     """What the simulator needs: training in batches, evaluation, and the gradient that a device's merge may ask for."""
 
     @property
-    def appetite(self) -> int:
+    def batch_capacity(self) -> int:
         """How many jobs at a time keep it busy. More than that would only be computed earlier than needed."""
         ...
 
-    def train(self, jobs: Sequence[Job]) -> list[Work]: ...
+    def train(self, jobs: Sequence[TrainingJob]) -> list[TrainingState]: ...
     def evaluate(self, parameters: Vector) -> Evaluation: ...
     def loss_and_gradient(
         self, parameters: Vector, device: int, ticket: int, number: int, batch_size: int | None
@@ -43,7 +43,7 @@ class TorchExecutor:
         trainer: TorchTrainer,
         test_x: npt.NDArray[np.float32],
         test_y: npt.NDArray[np.int64],
-        training: Training,
+        training: JobTrainer,
         held: npt.NDArray[np.int64] | None = None,
     ) -> None:
         self._trainer = trainer
@@ -53,10 +53,10 @@ class TorchExecutor:
         """The training samples over which the loss is wanted, if it is."""
 
     @property
-    def appetite(self) -> int:
-        return self._training.appetite
+    def batch_capacity(self) -> int:
+        return self._training.batch_capacity
 
-    def train(self, jobs: Sequence[Job]) -> list[Work]:
+    def train(self, jobs: Sequence[TrainingJob]) -> list[TrainingState]:
         return self._training.train(jobs)
 
     def evaluate(self, parameters: Vector) -> Evaluation:
@@ -90,8 +90,8 @@ def torch_executor(
     held = np.unique(partition.indices) if training_loss else None
     network = build(model, dataset.input_shape, dataset.classes, seed)
     trainer = TorchTrainer(network, dataset.train_x, dataset.train_y, partition, seed)
-    local = LocalTraining(trainer, arithmetic)
-    training: Training = local
+    local = InProcessTrainer(trainer, arithmetic)
+    training: JobTrainer = local
     if workers:
         training = WorkerPool(
             workers,
@@ -105,5 +105,5 @@ def torch_executor(
             stacks=local.stacks,
         )
     if is_pure(network) and not local.stacks:
-        training = MemoTraining(training, dataset, partition, model=model, memo=SHARED)
+        training = MemoTrainer(training, dataset, partition, model=model, memo=SHARED)
     return TorchExecutor(trainer, dataset.test_x, dataset.test_y, training, held)

@@ -18,17 +18,17 @@ import numpy.typing as npt
 from msgspec import json, structs
 
 from offbeat.data import Dataset, Partition
-from offbeat.device.work import Job, Work
+from offbeat.device.training_state import TrainingJob, TrainingState
 
 MEMO_BYTES = 384 * 2**20
 
 
-class Training(Protocol):
+class JobTrainer(Protocol):
     """Whoever trains a batch of jobs."""
 
     @property
-    def appetite(self) -> int: ...
-    def train(self, jobs: Sequence[Job]) -> list[Work]: ...
+    def batch_capacity(self) -> int: ...
+    def train(self, jobs: Sequence[TrainingJob]) -> list[TrainingState]: ...
     def close(self) -> None: ...
 
 
@@ -36,13 +36,13 @@ class Memo:
     """Finished work by what determines it; what was not asked for the longest is forgotten first."""
 
     def __init__(self, limit: int = MEMO_BYTES) -> None:
-        self._works: OrderedDict[bytes, Work] = OrderedDict()
+        self._works: OrderedDict[bytes, TrainingState] = OrderedDict()
         self._limit = limit
         self._bytes = 0
         self.hits = 0
         self.misses = 0
 
-    def get(self, key: bytes) -> Work | None:
+    def get(self, key: bytes) -> TrainingState | None:
         work = self._works.get(key)
         if work is None:
             self.misses += 1
@@ -51,7 +51,7 @@ class Memo:
             self._works.move_to_end(key)
         return work
 
-    def put(self, key: bytes, work: Work) -> None:
+    def put(self, key: bytes, work: TrainingState) -> None:
         self._works[key] = work
         self._bytes += _size(work)
         while self._bytes > self._limit and self._works:
@@ -62,10 +62,10 @@ SHARED = Memo()
 """The memo of this process. Its keys are contents, so that runs one after another may share it."""
 
 
-class MemoTraining:
+class MemoTrainer:
     """Stands before a trainer (or its worker processes), and asks it only for what is not known."""
 
-    def __init__(self, training: Training, dataset: Dataset, partition: Partition, *, model: str, memo: Memo) -> None:
+    def __init__(self, training: JobTrainer, dataset: Dataset, partition: Partition, *, model: str, memo: Memo) -> None:
         self._training = training
         self._partition = partition
         self._memo = memo
@@ -74,13 +74,13 @@ class MemoTraining:
         self._samples: dict[int, bytes] = {}
 
     @property
-    def appetite(self) -> int:
-        return self._training.appetite
+    def batch_capacity(self) -> int:
+        return self._training.batch_capacity
 
-    def train(self, jobs: Sequence[Job]) -> list[Work]:
+    def train(self, jobs: Sequence[TrainingJob]) -> list[TrainingState]:
         keys = [self._key(job) if _begins_full_batch(job) else None for job in jobs]
         works = [self._memo.get(key) if key is not None else None for key in keys]
-        missing: dict[bytes | int, Job] = {}
+        missing: dict[bytes | int, TrainingJob] = {}
         for place, (key, work, job) in enumerate(zip(keys, works, jobs, strict=True)):
             if work is None:
                 missing.setdefault(place if key is None else key, job)
@@ -101,7 +101,7 @@ class MemoTraining:
         """Made with the first full batch: others need not wait for it."""
         return _digest(self._model.encode(), self._dataset.train_x, self._dataset.train_y)
 
-    def _key(self, job: Job) -> bytes:
+    def _key(self, job: TrainingJob) -> bytes:
         """Everything that the numbers depend on."""
         if job.device not in self._samples:
             self._samples[job.device] = _digest(self._partition.samples(job.device))
@@ -109,7 +109,7 @@ class MemoTraining:
         return _digest(self._setting, self._samples[job.device], order, job.work.parameters)
 
 
-def _begins_full_batch(job: Job) -> bool:
+def _begins_full_batch(job: TrainingJob) -> bool:
     fresh = job.first == 0 and job.work.steps == 0 and job.work.momentum is None
     return job.order.batch_size is None and job.order.unit == "epoch" and fresh and job.anchor is job.work.parameters
 
@@ -121,5 +121,5 @@ def _digest(*parts: bytes | npt.NDArray[Any]) -> bytes:
     return digest.digest()
 
 
-def _size(work: Work) -> int:
+def _size(work: TrainingState) -> int:
     return work.parameters.nbytes + (0 if work.momentum is None else work.momentum.nbytes)

@@ -7,14 +7,14 @@ which they were scheduled. Entries are plain data: a queue is saved and restored
 from heapq import heappop, heappush
 from typing import Any
 
-Entry = tuple[float, int, int, str, int, Any]
+QueueEntry = tuple[float, int, int, str, int, Any]
 
 
 class EventQueue:
     __slots__ = ("entries", "sequence")
 
     def __init__(self) -> None:
-        self.entries: list[Entry] = []
+        self.entries: list[QueueEntry] = []
         self.sequence = 0
 
     def __len__(self) -> int:
@@ -24,7 +24,7 @@ class EventQueue:
         self.sequence += 1
         heappush(self.entries, (time, priority, self.sequence, kind, subject, detail))
 
-    def pop(self) -> Entry:
+    def pop(self) -> QueueEntry:
         return heappop(self.entries)
 
     @property

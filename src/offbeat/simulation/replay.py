@@ -21,12 +21,12 @@ from offbeat.core.effects import Assignment, FreshModel, Settled, StopNotice
 from offbeat.core.errors import InvalidInput, OffbeatError
 from offbeat.core.events import Event, FreshRequested, Left, Lost, Ready, Started, TimerFired, Uploaded
 from offbeat.core.forecast import Forecast
-from offbeat.core.messages import Progress, Update
-from offbeat.core.policy import Fresh, Remembered, Train
+from offbeat.core.orders import Progress, Update
+from offbeat.core.policy import Fresh, ReadOnlyMemory, Train
 from offbeat.core.session import Session
-from offbeat.device.run import LocalRun
+from offbeat.device.local_run import LocalRun
 from offbeat.simulation.executors import Executor
-from offbeat.simulation.training import LazyTraining
+from offbeat.simulation.lazy_training import LazyTraining
 
 EVENTS = {kind.__name__ for kind in (Started, Ready, Left, Uploaded, FreshRequested, Lost, TimerFired)}
 CONSEQUENCES = {"version", "order", "answer", "notice"}
@@ -37,7 +37,7 @@ class Difference(OffbeatError):
     """The replay came out otherwise than the record."""
 
 
-class Line(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class RecordLine(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A line of a record; which fields matter depends on `what`."""
 
     at: float
@@ -83,13 +83,13 @@ class Line(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return f"{self.what} ({', '.join(f'{name} {value}' for name, value in details.items())})"
 
 
-def read_record(text: str, source: str) -> list[Line]:
+def read_record(text: str, source: str) -> list[RecordLine]:
     """The lines of a record, of which the first says how the run began."""
     lines = []
     whole = text[: text.rfind("\n") + 1]  # a server that was killed may have left half a line
     for number, line in enumerate(whole.splitlines(), 1):
         try:
-            lines.append(msgspec.convert(json.loads(line), Line))
+            lines.append(msgspec.convert(json.loads(line), RecordLine))
         except ValueError as error:
             raise InvalidInput(f"{source}, line {number}, cannot be read: {error}") from None
         if lines[-1].what not in EVENTS | CONSEQUENCES | REMARKS:
@@ -102,20 +102,20 @@ def read_record(text: str, source: str) -> list[Line]:
 class Replay:
     """Iterating replays a record line by line; raises Difference at the first line that comes out otherwise."""
 
-    def __init__(self, session: Session, executor: Executor, lines: Sequence[Line]) -> None:
+    def __init__(self, session: Session, executor: Executor, lines: Sequence[RecordLine]) -> None:
         self.session = session
         self.training = LazyTraining(executor, session.layout.bytes)
         self.orders = 0
         self._lines = lines
         self._number = 0
-        self._due: deque[Line] = deque()
+        self._due: deque[RecordLine] = deque()
         """What must come next in the record, because of the last event."""
         self._runs: dict[int, LocalRun] = {}
         self._remembered = dict(_remembered(lines))
-        self._memories: dict[int, tuple[int, Remembered]] = {}
+        self._memories: dict[int, tuple[int, ReadOnlyMemory]] = {}
         """What each device remembers after the last ticket that it delivered, and the ticket."""
 
-    def __iter__(self) -> Iterator[Line]:
+    def __iter__(self) -> Iterator[RecordLine]:
         for number, line in enumerate(self._lines, 1):
             self._number = number
             if line.what in EVENTS:
@@ -131,7 +131,7 @@ class Replay:
 
     # Comparing ----------------------------------------------------------------------------------------------------
 
-    def _compare(self, line: Line) -> None:
+    def _compare(self, line: RecordLine) -> None:
         if not self._due:
             raise self._differs(f"the record has {line}, the replay nothing")
         due = self._due.popleft()
@@ -148,7 +148,7 @@ class Replay:
 
     # Events -------------------------------------------------------------------------------------------------------
 
-    def _handle(self, line: Line) -> None:
+    def _handle(self, line: RecordLine) -> None:
         """Tell the session, and note what it asks for in return."""
         if self._due:
             raise self._differs(f"the record has {line}, the replay {self._due[0]}")
@@ -176,10 +176,10 @@ class Replay:
                 case StopNotice(device=device, ticket=ticket):
                     self._expect(line, "notice", device=device, ticket=ticket)
 
-    def _expect(self, event: Line, what: str, **details: Any) -> None:
-        self._due.append(Line(at=event.at, what=what, **details))
+    def _expect(self, event: RecordLine, what: str, **details: Any) -> None:
+        self._due.append(RecordLine(at=event.at, what=what, **details))
 
-    def _event(self, line: Line) -> Event:
+    def _event(self, line: RecordLine) -> Event:
         if line.what in ("Uploaded", "FreshRequested", "Lost") and line.ticket not in self._runs:
             raise self._differs(f"{line} is about a ticket that nobody is working on")
         match line.what:
@@ -221,7 +221,7 @@ class Replay:
         self._runs[ticket] = LocalRun(order=assignment.order)
         self.orders += 1
 
-    def _train(self, line: Line) -> None:
+    def _train(self, line: RecordLine) -> None:
         """Train up to where the device had come, in the stretches that it did: they number a merge's batches."""
         run, ticket = self._runs[line.ticket], line.ticket
         rule, remembered = device_rule(run.order.rule), self.training.trajectories[ticket].remembered
@@ -232,7 +232,7 @@ class Replay:
             self.training.train(ticket, run.progress.slices, line.at)
         run.progress = line.progress
 
-    def _update(self, line: Line) -> Update:
+    def _update(self, line: RecordLine) -> Update:
         session, flight, run = self.session, self.session.in_flight[line.ticket], self._runs.pop(line.ticket)
         outcome = self.training.deliver(line.ticket)
         if device_rule(run.order.rule).remembers:
@@ -250,7 +250,7 @@ class Replay:
         )
 
 
-def _remembered(lines: Iterable[Line]) -> Iterator[tuple[int, int]]:
+def _remembered(lines: Iterable[RecordLine]) -> Iterator[tuple[int, int]]:
     """Of every ticket that something came back for, which ticket's memory it was begun with."""
     for line in lines:
         if line.what in ("Uploaded", "FreshRequested"):

@@ -20,16 +20,16 @@ import numpy.typing as npt
 from offbeat.core.errors import OffbeatError
 from offbeat.data import Partition
 from offbeat.device.trainer import TorchTrainer
-from offbeat.device.work import Job, Work
+from offbeat.device.training_state import TrainingJob, TrainingState
 from offbeat.models import build
-from offbeat.simulation.local import STACK, Arithmetic, LocalTraining
+from offbeat.simulation.in_process import STACK, Arithmetic, InProcessTrainer
 
 JOBS_PER_WORKER = 6
 """Enough that the workers end a batch at nearly the same time."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bench:
+class WorkerSetup:
     """What a worker needs to make its trainer: names and paths, no objects."""
 
     model: str
@@ -47,13 +47,13 @@ class Bench:
         return TorchTrainer(build(self.model, self.input_shape, self.classes, self.seed), x, y, partition, self.seed)
 
 
-def work(bench: Bench, pipe: Connection) -> None:
+def work(bench: WorkerSetup, pipe: Connection) -> None:
     """The life of a worker: train what comes, answer with the numbers or with what went wrong, end with the pipe."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when to stop
-    training = LocalTraining(bench.trainer(), bench.arithmetic)
+    training = InProcessTrainer(bench.trainer(), bench.arithmetic)
     with suppress(EOFError, BrokenPipeError):
         while True:
-            jobs: list[Job] = pipe.recv()
+            jobs: list[TrainingJob] = pipe.recv()
             try:
                 pipe.send(training.train(jobs))
             except Exception as error:
@@ -80,9 +80,9 @@ class WorkerPool:
         self._stacks = stacks
         self._folder = tempfile.TemporaryDirectory(prefix="offbeat-")
         arrays: tuple[npt.NDArray[Any], ...] = (x, y, partition.indices, partition.offsets)
-        for name, array in zip(Bench.FILES, arrays, strict=True):
+        for name, array in zip(WorkerSetup.FILES, arrays, strict=True):
             np.save(Path(self._folder.name) / f"{name}.npy", array)
-        bench = Bench(
+        bench = WorkerSetup(
             model=model,
             input_shape=x.shape[1:],
             classes=classes,
@@ -102,12 +102,12 @@ class WorkerPool:
             self._processes.append(process)
 
     @property
-    def appetite(self) -> int:
+    def batch_capacity(self) -> int:
         return len(self._pipes) * (STACK if self._stacks else JOBS_PER_WORKER)
 
-    def train(self, jobs: Sequence[Job]) -> list[Work]:
+    def train(self, jobs: Sequence[TrainingJob]) -> list[TrainingState]:
         """The works in the order of the jobs. Each worker takes the next portion as soon as it is free."""
-        works: dict[int, Work] = {}
+        works: dict[int, TrainingState] = {}
         portions = self._portions(jobs)
         at_work: dict[Connection, list[int]] = {}
         for pipe in self._pipes:
@@ -120,7 +120,7 @@ class WorkerPool:
                 self._feed(pipe, portions, jobs, at_work)
         return [works[number] for number in range(len(jobs))]
 
-    def _portions(self, jobs: Sequence[Job]) -> Iterator[list[int]]:
+    def _portions(self, jobs: Sequence[TrainingJob]) -> Iterator[list[int]]:
         """Job numbers, the most expensive first: singly, or where clients are stacked in one share for each worker."""
         cost = [int(self._sizes[job.device]) * (job.last - job.first) for job in jobs]
         order = sorted(range(len(jobs)), key=lambda number: (-cost[number], number))
@@ -129,7 +129,11 @@ class WorkerPool:
         return iter([order[first :: len(self._pipes)] for first in range(min(len(self._pipes), len(jobs)))])
 
     def _feed(
-        self, pipe: Connection, portions: Iterator[list[int]], jobs: Sequence[Job], at_work: dict[Connection, list[int]]
+        self,
+        pipe: Connection,
+        portions: Iterator[list[int]],
+        jobs: Sequence[TrainingJob],
+        at_work: dict[Connection, list[int]],
     ) -> None:
         portion = next(portions, None)
         if portion is not None:
@@ -137,7 +141,7 @@ class WorkerPool:
             with suppress(BrokenPipeError):  # the worker died: receiving says so
                 pipe.send([jobs[number] for number in portion])
 
-    def _receive(self, pipe: Connection) -> list[Work]:
+    def _receive(self, pipe: Connection) -> list[TrainingState]:
         try:
             answer = pipe.recv()
         except EOFError:

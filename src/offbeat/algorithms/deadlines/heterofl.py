@@ -1,0 +1,94 @@
+"""HeteroFL: slow devices train narrower models, so that they finish in time.
+
+Diao, Ding, Tarokh: *HeteroFL: Computation and Communication Efficient Federated Learning for Heterogeneous Clients*,
+ICLR 2021, and its authors' code; here with rounds of T_max / R, as ADEL-FL (Goren et al. 2026) compares with it.
+
+| paper | here |
+|---|---|
+| computation complexity levels, r = 1, 1/2, ... | `widths` |
+| first ceil(r C) channels of each layer | `core.coverage` |
+| scaler: activations / r in training | `device.submodel` |
+| masked cross-entropy | `masked_loss`: logits of classes that a device does not hold are 0 in its loss |
+
+    element e of the model  <-  mean over the devices whose submodel has e,  or its old value if there is none
+
+Only devices that have finished in time count. A row of the last layer belongs to a class; a device that does not hold
+the class does not train the row, returns it as it came, and is no holder of it.
+
+The paper fixes a device's level by hand. Here it follows from its speed: the greatest width with which the device
+finishes with a probability of at least `confidence` under the exponential time model, else the least. A layer of width
+r takes r^2 of the time (`fleet.speeds.cost_of_width`).
+
+The paper's norm without running statistics is not reproduced: our networks have no norms, and in a model of your own
+running statistics are averaged over their holders like everything else.
+"""
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import numpy as np
+import scipy
+from pydantic import Field
+
+from offbeat.algorithms.deadlines.planner.depth import Floats
+from offbeat.algorithms.deadlines.rounds import DeadlineState, EqualDeadlines
+from offbeat.core.orders import Update
+from offbeat.core.parameters import Layout, Vector
+from offbeat.core.policy import View
+
+Width = Annotated[float, Field(gt=0, le=1)]
+
+
+class HeteroFL(EqualDeadlines):
+    """Submodels whose width follows from a device's speed, averaged element by element (Diao et al. 2021)."""
+
+    widths: list[Width] = Field([1.0, 0.5, 0.25, 0.125, 0.0625], min_length=1)
+    """Shares of each layer's channels that a device may be given."""
+    confidence: Annotated[float, Field(gt=0, lt=1)] = 0.2
+    """Probability of finishing in time that decides which of them; of 0.05, 0.2, 0.5 and 0.9 the low ones did best on
+    `deadlines-mlp` with a seed that is not reported: with 0.9 nobody is given the whole model there."""
+    masked_loss: bool = True
+    """Whether a device's loss sees the logits of classes that it does not hold as 0."""
+
+    def widths_of(self, deadline: float, state: DeadlineState, view: View) -> Floats:
+        steps = self.local_steps * view.layout.trained_layers
+        whole = super().rates(deadline, state, view)
+        chosen = np.full(view.devices, min(self.widths))
+        for width in sorted(self.widths):
+            in_time = scipy.special.pdtrc(steps - 1, whole / width**2)  # P(at least so many layers are done)
+            chosen[in_time >= self.confidence] = width
+        return chosen
+
+    def rates(self, deadline: float, state: DeadlineState, view: View) -> Floats:
+        return super().rates(deadline, state, view) / self.widths_of(deadline, state, view) ** 2
+
+    @property
+    def special(self) -> dict[str, Any]:
+        return {"masked_loss": self.masked_loss, "partial": False}
+
+    def counts(self, update: Update) -> bool:
+        return update.mask is None or update.mask.count > 0
+
+    def aggregate(self, updates: Sequence[Update], state: DeadlineState, view: View) -> Vector:
+        total, holders = np.zeros(view.layout.size), np.zeros(view.layout.size)
+        for update in updates:
+            held = np.ones(view.layout.size, dtype=bool) if update.mask is None else update.mask.chosen
+            if self.masked_loss:
+                held = held & ~untouched_rows(update, view.layout)
+            total[held] += update.parameters[held]
+            holders += held
+        mean = total / np.maximum(holders, 1)
+        return np.where(holders > 0, mean, view.parameters).astype(np.float32)
+
+
+def untouched_rows(update: Update, layout: Layout) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Elements of the last layer whose whole row came back as it went out: the device does not hold their class."""
+    untouched = np.zeros(layout.size, dtype=bool)
+    moved = update.delta != 0
+    head = [entry for entry in layout.entries if entry.trained and entry.layer == layout.trained_layers - 1]
+    rows = np.zeros(head[0].shape[0] if head[0].shape else 1, dtype=bool)
+    for entry in head:
+        rows |= moved[entry.span].reshape(len(rows), -1).any(axis=1)
+    for entry in head:
+        untouched[entry.span].reshape(len(rows), -1)[~rows] = True
+    return untouched

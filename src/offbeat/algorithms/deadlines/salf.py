@@ -1,0 +1,52 @@
+"""SALF: layer-wise aggregation of what stragglers have done by a fixed deadline.
+
+Lang, Cohen, Shlezinger: *Stragglers-Aware Low-Latency Synchronous Federated Learning via Layer-Wise Model Updates*,
+IEEE Trans. Communications 2025, as restated in ADEL-FL's section II-B, and its authors' code.
+
+| paper | here |
+|---|---|
+| R, T_max | `rounds`, `time_budget` |
+| S | the experiment's `local.batch_size` |
+| p_t^l | `planning.miss_probabilities` |
+
+Rounds of T_max / R. Each device delivers the layers that its backward pass has come through, and for every layer
+
+    variant = "paper"   w^l <- ( mean over those that delivered it of w_u^l - p^l w^l ) / (1 - p^l)           (5)
+    variant = "code"    w^l <- 1/U [ sum over those that delivered it of w_u^l + (U - their number) w^l ]
+
+or w^l if nobody delivered it. With one batch size for all, p^l is the product over the devices of round t of
+Q(L + 1 - l, P_u (T - B_u) / S).
+
+The correction divides by 1 - p^l, which a layer that is hardly ever reached makes arbitrarily large. We keep p^l at
+0.9 or less: ten times the step is as far as one delivery may move a layer.
+"""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+
+from offbeat.algorithms.deadlines.planner import miss_probabilities
+from offbeat.algorithms.deadlines.rounds import DeadlineState, EqualDeadlines, bias_corrected, mean_of_holders
+from offbeat.core.orders import Update
+from offbeat.core.parameters import Vector
+from offbeat.core.policy import View
+
+MOST_MISSED = 0.9
+
+
+class Salf(EqualDeadlines):
+    """Fixed deadlines, layer-wise aggregation of partial backward passes (Lang et al. 2025)."""
+
+    variant: Literal["paper", "code"] = "paper"
+    """The published rule, or that of the authors' code, where devices that did not deliver a layer count as its old
+    value."""
+
+    def aggregate(self, updates: Sequence[Update], state: DeadlineState, view: View) -> Vector:
+        if self.variant == "code":
+            mean, holders = mean_of_holders(updates, view.layout.size)
+            share = holders / len(state.ordered)
+            return (share * mean + (1.0 - share) * view.parameters).astype(np.float32)
+        rates = self.rates(state.deadlines[state.number], state, view)[state.ordered]
+        missed = np.minimum(miss_probabilities(rates, view.layout.trained_layers), MOST_MISSED)
+        return bias_corrected(updates, missed, view)

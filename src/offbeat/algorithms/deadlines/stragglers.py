@@ -1,0 +1,85 @@
+"""Drop-Stragglers and Wait-Stragglers: what to do about late devices if all or nothing counts.
+
+*Drop-Stragglers*: Chen, Pan, Monga, Bengio, Jozefowicz: *Revisiting Distributed Synchronous SGD*, 2016; rule (4) of
+ADEL-FL (Goren et al. 2026). Rounds of T_max / R; the devices of U_t, who have finished all layers of all their steps in
+time, count:
+
+    variant = "mean"    w <- mean over U_t of w_u
+    variant = "keep"    w <- 1/U [ sum over U_t of w_u + (U - |U_t|) w ]        (as in SALF's code)
+
+and w if nobody finished. A device that does not finish uploads nothing.
+
+*Wait-Stragglers*: FedAvg (McMahan et al. 2017) with everybody in every round, w <- mean of all w_u, rule (3): a round
+lasts as long as its slowest device, and there are as many rounds as fit into T_max. One that is under way when the time
+is up is lost. A device that is lost is no longer waited for.
+
+Both weigh all devices the same, as ADEL-FL does.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+from offbeat.algorithms.deadlines.rounds import DeadlineState, EqualDeadlines, TimeBudgeted
+from offbeat.core.actions import Action, Commit, Dispatch, Finish, SetTimer
+from offbeat.core.events import Event, Started, TimerFired, Uploaded
+from offbeat.core.orders import Update
+from offbeat.core.parameters import Vector, weighted_mean
+from offbeat.core.policy import View
+
+
+class DropStragglers(EqualDeadlines):
+    """Fixed deadlines; whoever has not finished by then is left out (Chen et al. 2016)."""
+
+    variant: Literal["mean", "keep"] = "mean"
+    """Mean over the devices that finished, or over all with the others as copies of the old model."""
+
+    @property
+    def special(self) -> dict[str, Any]:
+        return {"partial": False}
+
+    def counts(self, update: Update) -> bool:
+        return update.mask is None
+
+    def aggregate(self, updates: Sequence[Update], state: DeadlineState, view: View) -> Vector:
+        models = [update.parameters for update in updates]
+        mean = weighted_mean(models, [1.0] * len(models))
+        if self.variant == "mean":
+            return mean
+        share = np.float32(len(models) / len(state.ordered))
+        return share * mean + (1 - share) * view.parameters
+
+
+@dataclass
+class WaitStragglersState:
+    arrived: list[Update] = field(default_factory=list)
+
+
+class WaitStragglers(TimeBudgeted):
+    """FedAvg with everybody in every round, as many rounds as fit into the time."""
+
+    State = WaitStragglersState
+
+    def init(self, view: View) -> WaitStragglersState:
+        self.seconds(view)  # to be refused now if there is no end
+        return WaitStragglersState()
+
+    def react(self, event: Event, state: WaitStragglersState, view: View) -> Iterator[Action]:
+        match event:
+            case Started():
+                yield SetTimer(name="budget", after=self.seconds(view))
+            case Uploaded(update=update):
+                state.arrived.append(update)
+            case TimerFired():
+                yield Finish(reason="time budget")
+        if view.in_flight:
+            return
+        if state.arrived:
+            mean = weighted_mean([update.parameters for update in state.arrived], [1.0] * len(state.arrived))
+            yield Commit(parameters=mean, used=tuple(update.ticket for update in state.arrived))
+            state.arrived = []
+        for device in range(view.devices):
+            if view.is_idle(device):
+                yield Dispatch(device=device, order=self.order(view))

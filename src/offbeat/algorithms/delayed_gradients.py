@@ -1,0 +1,224 @@
+"""SFL, AUDG and PSURDG: gradient descent in iterations of fixed length, with delayed gradients.
+
+Hao, Cui, Yang, Wu, Feng, Hu: *The Impact Analysis of Delays in Asynchronous Federated Learning with Data Heterogeneity
+for Edge Intelligence*, 2025 (arXiv 2503.04052), Algorithms 1 to 3. Its bounds are in
+`offbeat.studies.delayed_gradients.bounds`.
+
+| paper | here |
+|---|---|
+| lambda_i | `weights` |
+| eta | the experiment's `local.learning_rate` |
+| I_t | the devices whose updates `arrived` between two firings of the timer `iteration` |
+| tau_i(t) | iterations from the model that a gradient was computed at to its delivery: `delay` |
+| w_i - w (13), which is -eta grad f_i | the update's movement from its own base |
+
+    SFL     w <- w - eta sum_{all i}    lambda_i grad f_i(w)
+    AUDG    w <- w - eta sum_{i in I_t} lambda_i grad f_i(w^{t - tau_i})             (13)
+    PSURDG  w <- w - eta sum_{all i}    lambda_i (the latest delivered grad f_i)      (46)
+
+Every device holds an order all the time. What arrives during an iteration counts at its end (an upload at the very end
+is in), and whoever is idle then gets the new model. SFL ends an iteration only when nobody is in training any more: it
+waits whole iterations for the slowest device that is alive.
+
+A gradient is the movement divided by -eta. With several local steps (or mini-batches, `epochs`) it is the
+pseudo-gradient (w_o - w) / eta, as the first line of (13) has it. It is applied with the present eta: if the learning
+rate decays, an old movement is scaled by (eta now) / (eta of its order).
+
+Where the paper is silent or contradicts itself:
+- (46) with the delays of (1) would use gradients that were not delivered yet. PSURDG uses the latest that was, and a
+  device contributes nothing before its first delivery.
+- An iteration in which there is nothing to apply makes no version, so delays are counted in iterations.
+- Whoever comes back during an iteration is ordered at its end, like everybody else.
+- A lost device contributes nothing to SFL and AUDG while it is away (the weights of the others stay as they are);
+  PSURDG goes on reusing its latest gradient.
+
+PSURDG keeps a gradient of every device: memory is devices x model, half of that with `storage = "float16"`, which keeps
+each gradient relative to its largest element, to about 3 digits. SFL and AUDG keep nothing from iteration to iteration.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from math import isclose
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field
+
+from offbeat.core.actions import Action, Commit, Dispatch, SetTimer
+from offbeat.core.errors import InvalidInput
+from offbeat.core.events import Event, Started, TimerFired, Uploaded
+from offbeat.core.orders import Update
+from offbeat.core.parameters import Vector
+from offbeat.core.policy import Policy, View
+
+ITERATION = "iteration"
+REPORTED_DEVICES = 1000
+"""Fleets of up to so many devices have the mean delay of each in the metrics."""
+
+Contribution = tuple[int, float, npt.NDArray[Any]]
+"""A device, and its movement as a factor and an array."""
+
+
+@dataclass
+class IterationState:
+    """What has arrived in the running iteration, and the delays so far."""
+
+    devices: int
+    samples: int
+    """Of all devices together."""
+    number: int = 0
+    arrived: list[Update] = field(default_factory=list)
+    ordered: dict[int, tuple[int, float]] = field(default_factory=dict)
+    """The iteration and the learning rate of each device's last order."""
+    deliveries: dict[int, int] = field(default_factory=dict)
+    delays: dict[int, int] = field(default_factory=dict)
+    """The sum of each device's delays, over its deliveries."""
+    longest: int = 0
+
+
+@dataclass
+class Reuse(IterationState):
+    """The latest movement of device i is `scales[i] * movements[i]`; it was ordered as `made[i]` says."""
+
+    movements: dict[int, npt.NDArray[Any]] = field(default_factory=dict)
+    scales: dict[int, float] = field(default_factory=dict)
+    made: dict[int, tuple[int, float]] = field(default_factory=dict)
+    applied: int = 0
+    ages: int = 0
+    """How often a gradient was applied, and the sum of the iterations since the model that it was computed at."""
+
+
+def rate_ratio(now: float, then: float) -> float:
+    """What a movement of an older order is scaled by; 0 if its rate had decayed to 0, when it has not moved at all."""
+    return now / then if then > 0 else 0.0
+
+
+class Audg(Policy):
+    """Fixed iterations; each applies, once, the delayed gradients that arrived in it (Hao et al. 2025)."""
+
+    State = IterationState
+
+    iteration_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
+    """Length of an iteration."""
+    weights: list[Annotated[float, Field(ge=0, le=1)]] | None = None
+    """lambda_i of each device, which must sum to 1 (default: its share of the data)."""
+
+    def check(self, devices: int) -> None:
+        if self.weights is None:
+            return
+        if len(self.weights) != devices:
+            raise InvalidInput(f"algorithm.weights has {len(self.weights)} values for {devices} devices: give one each")
+        if not isclose(sum(self.weights), 1.0, abs_tol=1e-6):
+            raise InvalidInput(f"algorithm.weights sum to {sum(self.weights):.6g}: they must sum to 1")
+
+    def init(self, view: View) -> Any:
+        return self.State(devices=view.devices, samples=sum(map(view.samples, range(view.devices))))
+
+    def react(self, event: Event, state: Any, view: View) -> Iterator[Action]:
+        match event:
+            case Uploaded(update=update):
+                state.arrived.append(update)
+                self.count(update.device, state)
+            case Started():
+                yield from self.begin(state, view)
+            case TimerFired() if self.is_over(view):
+                contributions = self.contributions(state, view)
+                if contributions:
+                    used = tuple(update.ticket for update in state.arrived)
+                    yield Commit(parameters=self.step(contributions, state, view), used=used)
+                state.arrived = []
+                state.number += 1
+                yield from self.begin(state, view)
+            case TimerFired():
+                state.number += 1
+                yield SetTimer(name=ITERATION, after=self.iteration_seconds)
+
+    def begin(self, state: IterationState, view: View) -> Iterator[Action]:
+        """An iteration: the present model to everybody who is idle."""
+        yield SetTimer(name=ITERATION, after=self.iteration_seconds)
+        order = view.order()
+        for device in sorted(view.pick(view.idle)):
+            state.ordered[device] = (state.number, order.learning_rate)
+            yield Dispatch(device=device, order=order)
+
+    def is_over(self, view: View) -> bool:
+        """Whether the step is taken now: AUDG and PSURDG wait for nobody."""
+        return True
+
+    def contributions(self, state: Any, view: View) -> list[Contribution]:
+        """The gradients of I_t."""
+        rate = view.order().learning_rate
+        return [(u.device, rate_ratio(rate, state.ordered[u.device][1]), u.delta) for u in state.arrived]
+
+    def step(self, contributions: list[Contribution], state: IterationState, view: View) -> Vector:
+        """w + sum_i lambda_i movement_i, by device and in float64: the same bits for the same movements."""
+        total = view.parameters.astype(np.float64)
+        for device, factor, movement in sorted(contributions, key=lambda each: each[0]):
+            total += np.multiply(movement, factor * self.weight(device, state, view), dtype=np.float64)
+        return total.astype(np.float32)
+
+    def weight(self, device: int, state: IterationState, view: View) -> float:
+        """lambda_i."""
+        return self.weights[device] if self.weights is not None else view.samples(device) / state.samples
+
+    def count(self, device: int, state: IterationState) -> None:
+        delay = state.number - state.ordered[device][0]
+        state.deliveries[device] = state.deliveries.get(device, 0) + 1
+        state.delays[device] = state.delays.get(device, 0) + delay
+        state.longest = max(state.longest, delay)
+
+    def metrics(self, state: Any) -> dict[str, float]:
+        """The iterations so far, and the mean delay at delivery, over all deliveries and those of each device.
+
+        The theory's mean delay is another: over all iterations, in each of which a model is so many iterations old.
+        """
+        deliveries = sum(state.deliveries.values())
+        mean = sum(state.delays.values()) / deliveries if deliveries else 0.0
+        figures = {"iterations": state.number, "mean_delay": mean, "max_delay": state.longest}
+        if state.devices > REPORTED_DEVICES:
+            return figures
+        return figures | {
+            f"delay_{device}": state.delays[device] / state.deliveries[device] for device in sorted(state.deliveries)
+        }
+
+
+class Sfl(Audg):
+    """Fixed iterations; waits whole ones until every device that is alive has delivered (Hao et al. 2025)."""
+
+    def is_over(self, view: View) -> bool:
+        return not view.in_flight
+
+
+class Psurdg(Audg):
+    """Fixed iterations; each applies the latest delivered gradient of every device, new or not (Hao et al. 2025)."""
+
+    State = Reuse
+
+    storage: Literal["float32", "float16"] = "float32"
+    """What the gradients that are kept are stored as: memory is devices x model, with float16 half of it."""
+
+    def contributions(self, state: Reuse, view: View) -> list[Contribution]:
+        """The latest gradient of everybody who ever delivered."""
+        for update in state.arrived:
+            self.keep(update, state)
+        state.applied += len(state.made)
+        state.ages += sum(state.number - iteration for iteration, _ in state.made.values())
+        now = view.order().learning_rate
+        return [
+            (device, rate_ratio(now, then) * state.scales[device], state.movements[device])
+            for device, (_, then) in state.made.items()
+        ]
+
+    def keep(self, update: Update, state: Reuse) -> None:
+        """In float16 relative to the largest element: gradients are small where float16 has few digits."""
+        device, movement, scale = update.device, update.delta, 1.0
+        if self.storage == "float16":
+            scale = float(np.abs(movement).max()) or 1.0
+            movement = (movement / np.float32(scale)).astype(np.float16)
+        state.movements[device], state.scales[device] = movement, scale
+        state.made[device] = state.ordered[device]
+
+    def metrics(self, state: Reuse) -> dict[str, float]:
+        """Also the mean age of the gradients that were applied: reusing makes it larger than the mean delay."""
+        return super().metrics(state) | {"mean_gradient_age": state.ages / state.applied if state.applied else 0.0}

@@ -1,0 +1,346 @@
+"""FedASMU and FedSSMU: dynamic weights on the server, fresh models for devices in mid-training.
+
+Jia, Liu, Huo, Shen, Zhou, Dai, Dou: *Efficient Federated Learning with Timely Update Dissemination* (sec. 4 and 5), and
+Liu et al.: *FedASMU: Efficient Asynchronous Federated Learning with Dynamic Staleness-aware Model Update*, AAAI 2024.
+This is the server half; the device half is in `fedasmu_device.py`, when a device asks in `slots.py`.
+
+| paper | here |
+|---|---|
+| m', tau, T (period) | `cohort`, `staleness_bound`, `period` |
+| mu_alpha, lambda_0, sigma_0, iota_0 | the same names; eta_lambda, eta_sigma, eta_iota are their step sizes |
+| mu_beta, gamma_0, upsilon_0 | the same names; eta_gamma, eta_upsilon are the step sizes |
+| eta_RL, rho | `meta_rate`, `meta_memory` |
+| phi, psi of Eq. (8), epsilon | `q_rate`, `q_discount`, `epsilon` |
+| H1, H2, H3 | `slot` = "first", "middle", "penultimate": after 1 epoch, after half of them, before epoch E - 1 |
+| FedASMU-DA, -FA, -0 | `dynamic_weights = false`, `fresh_models = false`, both |
+
+**FedASMU** orders m' idle devices every period, up to `max_in_flight` in training. An upload from device i with base o
+at version t has staleness s = t - o + 1. If s > tau it is discarded; otherwise
+
+    xi    = lambda / (sqrt(t) s^sigma) + iota
+    alpha = mu xi / (1 + mu xi)                                                   (2)
+    w     <- (1 - alpha) w + alpha w_i                                            (1)
+
+with control parameters of the device's own, which first take one gradient step on what the aggregation that *made* w_o
+did to the device's loss (primed: the values of that aggregation, w_o = w_{o-1} + alpha' u):
+
+    g     = (w_o - w_i) / (eta steps)
+    theta <- theta - eta_theta <g, u> mu / (1 + mu xi')^2 d xi' / d theta         (3)
+    d xi' / d lambda = 1 / (sqrt(t') s'^sigma)                                    (4)
+    d xi' / d sigma  = -lambda ln(s') / (sqrt(t') s'^sigma),  d xi' / d iota = 1  (5)
+
+**FedSSMU** has rounds r: m' devices are ordered from the same model and every upload is merged at once. The staleness
+is k + 1 after k merges in the round, and sqrt(r) takes the place of sqrt(t). The round ends when nobody is in training.
+
+Corrections. The paper prints g with the other sign, which would climb the loss, and ln(sigma) for lambda ln(s') in (5);
+`control_gradient = "printed"` keeps that form (with epochs for steps, as printed). sqrt(t) is sqrt(max(t, 1)). lambda
+and iota stay at or above 0, sigma within 0..10, and a step that is not finite is skipped and counted. Version 0 was
+made by no aggregation: no step. Without dynamic weights the control parameters stay as they begin.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from math import isfinite, log, nan, sqrt
+from typing import Annotated, ClassVar, Literal
+
+import numpy as np
+from msgspec.structs import asdict
+from pydantic import Field
+
+from offbeat.algorithms.fedasmu.device import MOST, Refresh
+from offbeat.algorithms.fedasmu.slots import MetaLearner, MetaModel, middle
+from offbeat.core.actions import Action, Commit, Discard, Dispatch, SendFresh, SetTimer
+from offbeat.core.errors import InvalidInput
+from offbeat.core.events import Event, FreshRequested, Started, TimerFired, Uploaded
+from offbeat.core.orders import Order, Update
+from offbeat.core.parameters import Vector, dot
+from offbeat.core.policy import Policy, View
+
+Control = tuple[float, float, float]
+"""lambda, sigma, iota."""
+SIGMA_MOST = 10.0
+Positive = Annotated[float, Field(gt=0, le=MOST)]
+Mu = Annotated[float, Field(gt=0, le=100)]
+NotNegative = Annotated[float, Field(ge=0, le=MOST)]
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+@dataclass
+class Aggregation:
+    """How a version came about: the primed values of Eq. (3)."""
+
+    movement: Vector
+    """u, from the version before to the local model."""
+    xi: float
+    turn: int
+    """t, or in FedSSMU r."""
+    staleness: int
+    learning_rate: float
+    """Of the orders that are given at this version."""
+
+
+@dataclass
+class TimelyState:
+    """What the server remembers."""
+
+    controls: dict[int, Control] = field(default_factory=dict)
+    made: dict[int, Aggregation] = field(default_factory=dict)
+    """Of the current version and of those that devices in training started from."""
+    meta: MetaLearner | None = None
+    refreshed: dict[int, tuple[float, float]] = field(default_factory=dict)
+    """gamma and upsilon of each device that has merged, as it last told."""
+    rewards: dict[int, tuple[int, float]] = field(default_factory=dict)
+    """For each slot how many rewards there were, and their sum."""
+    round: int = 0
+    requests: int = 0
+    answered: int = 0
+    merges: int = 0
+    beta_sum: float = 0.0
+    commits: int = 0
+    alpha_sum: float = 0.0
+    too_stale: int = 0
+    skipped: int = 0
+
+
+class TimelyPolicy(Policy):
+    """What FedASMU and FedSSMU have in common."""
+
+    State = TimelyState
+    Records: ClassVar = (Aggregation, MetaLearner)
+
+    cohort: Annotated[int, Field(ge=1)] = 10
+    """m', devices that are ordered together."""
+    staleness_bound: Annotated[int, Field(ge=1)] = 99
+    """tau: discard staler updates; a fresh one has staleness 1."""
+    dynamic_weights: bool = True
+    """Adapt the control parameters of Eq. (2); false is the ablation FedASMU-DA."""
+    fresh_models: bool = True
+    """Send fresh models to devices in training; false is the ablation FedASMU-FA."""
+    control_gradient: Literal["corrected", "printed"] = "corrected"
+    """Eq. (4) and (5) as derived, or as printed in the paper."""
+    mu_alpha: Mu = 1.0
+    """mu of alpha."""
+    lambda_0: NotNegative = 4.0
+    """Weight of the part that falls with time and staleness, to begin with."""
+    sigma_0: Annotated[float, Field(ge=0, le=SIGMA_MOST)] = 0.5
+    """Its exponent of staleness, to begin with."""
+    iota_0: NotNegative = 0.1
+    """The part that does not fall, to begin with."""
+    eta_lambda: NotNegative = 1e-4
+    """Step size of lambda (published)."""
+    eta_sigma: NotNegative = 1e-4
+    """Step size of sigma (published)."""
+    eta_iota: NotNegative = 1e-4
+    """Step size of iota (published)."""
+    mu_beta: Mu = 1.0
+    """mu of beta, the weight of a fresh model."""
+    gamma_0: NotNegative = 4.0
+    """Weight of a fresh model, to begin with."""
+    upsilon_0: NotNegative = 0.0
+    """How much less a hardly newer model counts, to begin with: from sqrt(2) on the least newer one has no weight."""
+    eta_gamma: NotNegative = 1e-4
+    """Step size of gamma (published)."""
+    eta_upsilon: NotNegative = 1e-4
+    """Step size of upsilon (published)."""
+    slot: Literal["learned", "first", "middle", "penultimate"] = "learned"
+    """When a device asks: learned (published), or always after 1 epoch, after half of them, before epoch E - 1."""
+    epsilon: Share = 0.1
+    """How often a slot is tried at random."""
+    q_rate: Share = 0.1
+    """phi of Eq. (8), how fast a device's table learns."""
+    q_discount: Share = 0.9
+    """psi of Eq. (8), what the future counts."""
+    meta_rate: NotNegative = 0.001
+    """eta_RL (published), how fast the meta model learns."""
+    meta_memory: Share = 0.1
+    """rho, how fast its baseline follows the rewards."""
+    history: list[Annotated[float, Field(allow_inf_nan=False)]] = Field(default_factory=list)
+    """Mean reward of each slot in an earlier run, to pre-train the meta model on; `offbeat pretrain` measures it."""
+    pretraining: Annotated[int, Field(ge=0)] = 500
+    """Steps of pre-training, if there is a history."""
+
+    def check(self, devices: int) -> None:
+        if self.cohort > devices:
+            raise InvalidInput(f"algorithm.cohort = {self.cohort}: there are only {devices} devices")
+
+    def init(self, view: View) -> TimelyState:
+        if not self.fresh_models or self.slot != "learned":
+            return TimelyState()
+        epochs = view.order().slices
+        meta = MetaLearner(theta=MetaModel.initial(view.random))
+        if self.history:
+            if len(self.history) != epochs:
+                raise InvalidInput(
+                    f"algorithm.history has {len(self.history)} rewards: give one for each of the {epochs} epochs"
+                )
+            meta.pretrain(MetaModel(epochs), self.history, self.pretraining)
+        return TimelyState(meta=meta)
+
+    # Orders and requests ------------------------------------------------------------------------------------------
+
+    def order(self, device: int, state: TimelyState, view: View) -> Order:
+        """Training from the current version; with fresh models it says how to ask and to merge."""
+        if not self.fresh_models:
+            return view.order()
+        refresh = Refresh(
+            slot=self.slot_for(device, state, view),
+            fixed=self.slot != "learned",
+            draw=view.random.random(),
+            epsilon=self.epsilon,
+            q_rate=self.q_rate,
+            q_discount=self.q_discount,
+            mu=self.mu_beta,
+            gamma=self.gamma_0,
+            upsilon=self.upsilon_0,
+            gamma_rate=self.eta_gamma,
+            upsilon_rate=self.eta_upsilon,
+            round=state.round,
+        )
+        return view.order(rule="fedasmu", arguments=asdict(refresh))
+
+    def slot_for(self, device: int, state: TimelyState, view: View) -> int:
+        epochs = view.order().slices
+        if self.slot == "first":
+            return min(2, epochs)
+        if self.slot == "penultimate":
+            return max(epochs - 1, 1)
+        if state.meta is None or device in state.refreshed:  # the middle, or a device that goes by its own table
+            return middle(epochs)
+        return MetaModel(epochs).choose(state.meta.theta, self.epsilon, view.random)
+
+    def answer(self, request: FreshRequested, state: TimelyState, view: View) -> Iterator[Action]:
+        """A device in training wants the newest model: it gets it if there is a newer one."""
+        state.requests += 1
+        if view.version > view.in_flight[request.ticket].base:
+            state.answered += 1
+            yield SendFresh(device=request.device)
+
+    # Uploads ------------------------------------------------------------------------------------------------------
+
+    def aggregate(self, update: Update, turn: int, state: TimelyState, view: View) -> Iterator[Action]:
+        """Lines 9 to 16 of Algorithm 1. `turn` is t, or r."""
+        staleness = view.version - update.base + 1
+        if staleness > self.staleness_bound:
+            state.too_stale += 1
+            yield Discard(ticket=update.ticket, reason="too stale")
+            return
+        self.learn(update, state, view)
+        control = self.adapted(update, state)
+        state.controls[update.device] = control
+        xi, alpha = self.weight(control, turn, staleness)
+        movement = update.parameters - view.parameters
+        state.commits += 1
+        state.alpha_sum += alpha
+        yield Commit(parameters=view.parameters + np.float32(alpha) * movement, used=(update.ticket,))
+        if self.dynamic_weights:
+            rate = view.order().learning_rate
+            state.made[view.version] = Aggregation(
+                movement=movement, xi=xi, turn=turn, staleness=staleness, learning_rate=rate
+            )
+            in_use = {flight.base for flight in view.in_flight.values()} | {view.version}
+            state.made = {version: making for version, making in state.made.items() if version in in_use}
+
+    def weight(self, control: Control, turn: int, staleness: int) -> tuple[float, float]:
+        """xi and alpha, Eq. (2)."""
+        lambda_, sigma, iota = control
+        xi = lambda_ / (sqrt(max(turn, 1)) * staleness**sigma) + iota
+        return xi, self.mu_alpha * xi / (1 + self.mu_alpha * xi)
+
+    def adapted(self, update: Update, state: TimelyState) -> Control:
+        """Eq. (3)."""
+        control = state.controls.get(update.device, (self.lambda_0, self.sigma_0, self.iota_0))
+        made = state.made.get(update.base)
+        if made is None:
+            return control
+        steps = zip((self.eta_lambda, self.eta_sigma, self.eta_iota), self.slopes(update, made, control), strict=True)
+        lambda_, sigma, iota = (value - rate * slope for value, (rate, slope) in zip(control, steps, strict=True))
+        if not (isfinite(lambda_) and isfinite(sigma) and isfinite(iota)):
+            state.skipped += 1
+            return control
+        return min(max(lambda_, 0.0), MOST), min(max(sigma, 0.0), SIGMA_MOST), min(max(iota, 0.0), MOST)
+
+    def slopes(self, update: Update, made: Aggregation, control: Control) -> Control:
+        """The derivatives of the device's loss at its base by lambda, sigma and iota: Eq. (4) and (5)."""
+        lambda_, sigma, _ = control
+        decay = 1 / (sqrt(max(made.turn, 1)) * made.staleness**sigma)
+        along = dot(update.delta, made.movement) / made.learning_rate
+        if self.control_gradient == "corrected":
+            by_alpha = -along / update.progress.steps if update.progress.steps else nan
+            by_sigma = -lambda_ * log(made.staleness) * decay
+        else:
+            by_alpha = along / update.progress.slices if update.progress.slices else nan
+            by_sigma = -log(sigma) * decay if sigma else nan
+        by_xi = by_alpha * self.mu_alpha / (1 + self.mu_alpha * made.xi) ** 2
+        return by_xi * decay, by_xi * by_sigma, by_xi
+
+    def learn(self, update: Update, state: TimelyState, view: View) -> None:
+        """Take in what the device tells of its merge; the first one of a device teaches the meta model, Eq. (7)."""
+        told = update.extras
+        if not told:
+            return
+        slot, reward = int(told["slot"]), float(told["reward"])
+        state.merges += 1
+        state.beta_sum += float(told["beta"])
+        state.refreshed[update.device] = float(told["gamma"]), float(told["upsilon"])
+        if not isfinite(reward):
+            return
+        count, total = state.rewards.get(slot, (0, 0.0))
+        state.rewards[slot] = count + 1, total + reward
+        if told["first"] and state.meta is not None:
+            model = MetaModel(view.order().slices)
+            state.meta.learn(model, slot, reward, rate=self.meta_rate, memory=self.meta_memory)
+
+    def metrics(self, state: TimelyState) -> dict[str, float]:
+        controls = list(state.controls.values()) or [(0.0, 0.0, 0.0)]
+        merging = list(state.refreshed.values()) or [(0.0, 0.0)]
+        rewarded, rewards = (sum(column) for column in zip((0, 0.0), *state.rewards.values(), strict=True))
+        figures = {
+            "requests": state.requests,
+            "requests_answered": state.answered,
+            "mean_alpha": state.alpha_sum / state.commits if state.commits else 0.0,
+            "mean_beta": state.beta_sum / state.merges if state.merges else 0.0,
+            "mean_reward": rewards / rewarded if rewarded else 0.0,
+            "too_stale": state.too_stale,
+            "skipped_adaptations": state.skipped,
+        }
+        names = ("lambda", "sigma", "iota", "gamma", "upsilon")
+        columns = [*zip(*controls, strict=True), *zip(*merging, strict=True)]
+        return figures | {
+            f"{name}_spread": max(values) - min(values) for name, values in zip(names, columns, strict=True)
+        }
+
+
+class FedASMU(TimelyPolicy):
+    """Asynchronous: adapted weights, and fresh models for devices in mid-training (Liu et al. 2024)."""
+
+    period: Positive = 10.0
+    """Seconds between two orders of `cohort` devices."""
+    max_in_flight: Annotated[int, Field(ge=1)] | None = None
+    """Devices in training at most; by default half of them."""
+
+    def react(self, event: Event, state: TimelyState, view: View) -> Iterator[Action]:
+        match event:
+            case Started() | TimerFired():
+                most = self.max_in_flight or max(1, view.devices // 2)
+                for device in view.pick(min(self.cohort, most - len(view.in_flight))):
+                    yield Dispatch(device=device, order=self.order(device, state, view))
+                yield SetTimer(name="period", after=self.period)
+            case FreshRequested():
+                yield from self.answer(event, state, view)
+            case Uploaded():
+                yield from self.aggregate(event.update, view.version, state, view)
+
+
+class FedSSMU(TimelyPolicy):
+    """Synchronous rounds that merge every upload at once, with fresh models in mid-training (Jia et al.)."""
+
+    def react(self, event: Event, state: TimelyState, view: View) -> Iterator[Action]:
+        match event:
+            case FreshRequested():
+                yield from self.answer(event, state, view)
+            case Uploaded():
+                yield from self.aggregate(event.update, state.round, state, view)
+        if not view.in_flight and view.idle:
+            state.round += 1
+            for device in view.pick(self.cohort):
+                yield Dispatch(device=device, order=self.order(device, state, view))

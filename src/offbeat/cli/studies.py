@@ -1,0 +1,152 @@
+"""Commands that look ahead or repeat a paper: pretrain, advise, plan, study."""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.table import Table
+
+from offbeat.cli.base import Changes, ExperimentFile, Jobs, Out, Overwrite, Resume, Seeds, console, load
+from offbeat.cli.progress import bars, messages
+from offbeat.core.errors import InvalidInput, unknown
+
+if TYPE_CHECKING:
+    from offbeat.comparison.compare import PlannedRun
+
+
+def pretrain(file: ExperimentFile, changes: Changes = None) -> None:
+    """Measure what FedASMU's slots are worth, as a history to pre-train its meta model on.
+
+    Runs the experiment with devices that ask at random times and prints the line to add to its `[algorithm]` table. Use
+    another seed than the one you want to report, for instance `--set seed=100`.
+    """
+    from offbeat.studies.fedasmu_slots import measure_slots
+
+    experiment = load(file, changes)
+    with bars() as shown:
+        bar = shown.add_task("random slots", total=1.0, note="")
+        records = measure_slots(experiment, lambda fraction, _: shown.update(bar, completed=fraction))
+    table = Table("ask before epoch", "merges", "mean reward (fall of the loss)")
+    for record in records:
+        table.add_row(str(record.slot), str(record.merges), f"{record.reward:.4g}")
+    console.print(table)
+    console.print(f"history = [{', '.join(f'{record.reward:.4g}' for record in records)}]", highlight=False)
+
+
+def advise(
+    file: ExperimentFile,
+    simulate: Annotated[bool, typer.Option("--simulate", help="Also run both, and compare with the theory.")] = False,
+    seeds: Seeds = 3,
+    iterations: Annotated[int, typer.Option(min=1, help="Iterations that the bounds and the simulation are for.")] = 50,
+    iteration: Annotated[
+        float | None,
+        typer.Option(min=0.001, help="Seconds of an iteration (default: the file's, or the median time of an order)."),
+    ] = None,
+    changes: Changes = None,
+) -> None:
+    """AUDG or PSURDG? What the theory of delayed gradients says for an experiment's fleet, model and data.
+
+    Estimates delays and constants and prints the sign of Theta; with `--simulate` a short simulation stands beside it.
+    """
+    from offbeat.studies.delayed_gradients.advice import advise as advise_on
+    from offbeat.studies.delayed_gradients.advice import rendered
+
+    experiment = load(file, changes)
+    chosen = list(range(experiment.seed, experiment.seed + seeds))
+    with bars() as shown:
+        bar = shown.add_task("advise", total=1.0, note="")
+        advice = advise_on(
+            experiment,
+            iteration_seconds=iteration,
+            iterations=iterations,
+            simulate=simulate,
+            seeds=chosen,
+            watch=lambda done: shown.update(bar, completed=done),
+        )
+    console.print(rendered(advice))
+
+
+def plan(
+    file: ExperimentFile,
+    algorithm: Annotated[
+        str | None, typer.Option(help="One of those that the file compares (default: its [algorithm]).")
+    ] = None,
+    estimate: Annotated[
+        int | None, typer.Option(min=2, help="Measure sigma² and G² from so many gradients of each device (adel).")
+    ] = None,
+    changes: Changes = None,
+    out: Annotated[Path, typer.Option(help="The figure to write.")] = Path("plan.png"),
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the figure if it exists.")] = False,
+) -> None:
+    """Show what a deadline algorithm plans before anything is trained: deadlines, batch sizes, expected depth.
+
+    For `adel`, `salf`, `drop-stragglers` and `heterofl`. Prints a table and draws a figure. Too little time for the
+    rounds is answered with the least that would do.
+    """
+    from offbeat.results.plots import save
+    from offbeat.studies.deadline_plan import gradient_constants, plan_of
+
+    if out.exists() and not overwrite:
+        raise InvalidInput(f"{out} exists: use --overwrite to replace it, or choose another --out")
+    experiment = load(file, changes)
+    if algorithm is not None:
+        experiment = experiment.for_algorithm(algorithm, experiment.seed)
+    if estimate is not None:
+        with messages.status("measuring gradients"):
+            measured = gradient_constants(experiment, estimate)
+        if measured is None or experiment.algorithm.name != "adel":
+            raise InvalidInput("--estimate: it needs algorithm adel, and devices that hold at least two samples")
+        constants = {"gradient_variance": measured.gradient_variance, "gradient_bound": measured.gradient_bound}
+        experiment = experiment.changed({"algorithm": {"name": experiment.algorithm.name} | constants})
+        console.print("Measured: " + ", ".join(f"{key} = {value:.4g}" for key, value in constants.items()))
+    with messages.status("planning"):
+        planned = plan_of(experiment)
+    save(planned.figure(), out)
+    console.print(planned.table())
+    if planned.scale is not None:
+        console.print(f"Batch scale m = {planned.scale:.5g}")
+    for remark in planned.remarks:
+        console.print(remark)
+    console.print(f"Figure in {out}")
+
+
+def study(
+    name: Annotated[str, typer.Argument(help="The study: delays.", metavar="NAME")],
+    quick: Annotated[bool, typer.Option("--quick", help="Embedded data, few samples and runs.")] = False,
+    mnist: Annotated[
+        Path | None, typer.Option("--dir", help="Directory with MNIST's files, for the full form.")
+    ] = None,
+    runs: Annotated[int | None, typer.Option(min=1, help="Monte-Carlo runs (default: 10, quick 3).")] = None,
+    jobs: Jobs = None,
+    out: Out = None,
+    overwrite: Overwrite = False,
+    resume: Resume = False,
+) -> None:
+    """Repeat a paper's study, and print its tables beside the paper's numbers.
+
+    NAME is `delays`: SFL, AUDG and PSURDG from IID to very uneven data (Hao et al. 2025).
+
+    The quick form takes six minutes on two cores, the full form days. Ctrl-C stops it, `--resume` goes on.
+    """
+    from offbeat.studies.delayed_gradients.study import study as study_delays
+
+    if name != "delays":
+        raise unknown("study", name, ["delays"])
+    if quick == (mnist is not None):
+        raise InvalidInput("give either --quick, or --dir with the directory that holds MNIST's files")
+    root = out or Path("runs") / f"study-{name}{'-quick' if quick else ''}"
+    with bars() as shown:
+        bar, done = shown.add_task("runs", total=None, note=""), dict[str, float]()
+
+        def watch(planned: "PlannedRun", fraction: float, row: dict[str, float] | None) -> None:
+            done[planned.label] = fraction
+            shown.update(bar, completed=sum(done.values()), note=planned.experiment.algorithm.title)
+
+        how = {"jobs": jobs or os.cpu_count() or 1, "overwrite": overwrite, "resume": resume, "watch": watch}
+        found = study_delays(root, mnist=mnist, runs=runs, begun=lambda n: shown.update(bar, total=n), **how)
+    for table in found.tables:
+        console.print(table.rich_table())
+    for line in (found.verdict, *found.notes):
+        console.print(line)
+    console.print(f"Results in {root}: tables.md, tables.csv, delays.png and a directory for each run")

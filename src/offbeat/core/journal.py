@@ -1,0 +1,41 @@
+"""What a session counts, and a journal of what happened."""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+STORY_LINES = 6
+JOURNAL_LINES = 256
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Counters:
+    """What happened so far, for the metrics."""
+
+    dispatched: int = 0
+    received: int = 0
+    used: int = 0
+    discarded: int = 0
+    lost: int = 0
+    refused: int = 0
+    requests: int = 0
+    answered: int = 0
+    notices: int = 0
+    bytes_down: int = 0
+    bytes_up: int = 0
+    staleness_sum: int = 0
+    staleness_max: int = 0
+
+
+@dataclass(slots=True)
+class Journal:
+    """The last lines of what happened; `record`, if set, is given every line as the session writes it."""
+
+    lines: deque[tuple[Any, ...]] = field(default_factory=lambda: deque(maxlen=JOURNAL_LINES))
+    record: Callable[[tuple[Any, ...]], None] | None = None
+
+    def story(self, device: int | None) -> str:
+        """The last lines about a device (or about anything), for an error's reader."""
+        about = [line for line in self.lines if device is None or line[2] == device][-STORY_LINES:]
+        return "; ".join(f"{time:.6g} {what} v{version}" for time, what, _, _, version in about) or "nothing before"

@@ -1,0 +1,255 @@
+"""A SuperLink and some SuperNodes on loopback, as processes of this machine, for trying things out and for tests.
+
+Everything ends with the context: every process (see `keeper`), the temporary directory, and so also if offbeat itself
+is killed. Each process has a Flower home of its own, because Flower's processes would see each other's half-written
+apps in a shared one.
+"""
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import sysconfig
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import mkdtemp
+from types import TracebackType
+
+from offbeat.core.errors import OffbeatError
+from offbeat.deployment.certificates import Credentials
+from offbeat.deployment.launch import SuperLink, register
+from offbeat.deployment.local_cluster import supervisor
+
+HOST = "127.0.0.1"
+START_SECONDS = 90.0
+"""How long a Flower process may take to answer on its port."""
+CHECKPOINT_SECONDS = 20.0
+"""How long a ServerApp that was interrupted may take to leave a checkpoint."""
+ENVIRONMENT = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+    "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.25",  # shorter, and the polling of a few nodes keeps a core busy
+    "OMP_NUM_THREADS": "1",  # several devices share the machine
+    "PYTHONUNBUFFERED": "1",
+}
+
+
+class FlowerProcess:
+    """One Flower process with all that it starts, below a keeper."""
+
+    def __init__(self, command: Sequence[str], *, name: str, folder: Path, logs: Path, port: int) -> None:
+        self.name = name
+        self.port = port
+        self.log = logs / f"{name}.log"
+        self._command = [sys.executable, "-I", supervisor.__file__, *command]
+        self._environment = os.environ | ENVIRONMENT | {"FLWR_HOME": str(folder / name), "PATH": _path()}
+        self._keeper: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it, or start it again; its log goes on."""
+        with self.log.open("ab") as log:
+            self._keeper = subprocess.Popen(
+                self._command,
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=self._environment,
+                start_new_session=True,  # Ctrl-C is for us, and we end them
+            )
+
+    @property
+    def alive(self) -> bool:
+        return self._keeper is not None and self._keeper.poll() is None
+
+    def pids(self, command: str = "") -> list[int]:
+        """Its processes whose command has this in it, for instance "flwr-clientapp" (Linux only)."""
+        found = supervisor.descendants(self._keeper.pid) if self._keeper is not None else []
+        return [pid for pid in found if command in supervisor.command_line(pid)]
+
+    def wait_until_it_answers(self) -> None:
+        deadline = time.monotonic() + START_SECONDS
+        while not _answers(self.port):
+            if not self.alive or time.monotonic() > deadline:
+                raise OffbeatError(f"{self.name} did not start: {last_line(self.log)} (log: {self.log})")
+            time.sleep(0.05)
+
+    def ask_to_end(self) -> None:
+        """Ask it to end in good order; whatever is left after a grace period is killed."""
+        if self._keeper is not None and self._keeper.stdin is not None and self.alive:
+            with contextlib.suppress(BrokenPipeError):  # it has just ended
+                os.write(self._keeper.stdin.fileno(), b"x")
+
+    def kill(self) -> None:
+        """End it and all that it started with SIGKILL, as if the power had failed."""
+        if self._keeper is not None:
+            if self._keeper.stdin is not None:
+                self._keeper.stdin.close()
+            self._keeper.wait()
+
+    def wait(self, seconds: float) -> None:
+        """Wait for it to have ended, and kill what has not."""
+        if self._keeper is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._keeper.wait(seconds)
+            self.kill()
+
+
+class Cluster:
+    """Runs while its context is open.
+
+    With credentials it uses TLS and admits only nodes whose keys are registered. A durable SuperLink keeps its state in
+    a file and so remembers its nodes when it is restarted.
+    """
+
+    def __init__(
+        self,
+        nodes: int,
+        *,
+        credentials: Credentials | None = None,
+        durable: bool = False,
+        logs: Path | None = None,
+    ) -> None:
+        self._folder = Path(mkdtemp(prefix="offbeat-cluster-"))
+        self._count = nodes
+        self._credentials = credentials
+        self.logs = logs or self._folder / "logs"
+        self.logs.mkdir(parents=True, exist_ok=True)
+        self.nodes: list[FlowerProcess] = []
+        port = free_port()
+        authority = None if credentials is None else credentials.authority
+        self.address = SuperLink(address=f"{HOST}:{port}", root_certificates=authority, insecure=credentials is None)
+        self.superlink = self._process("flower-superlink", "superlink", port, self._superlink_options(durable))
+
+    def __enter__(self) -> "Cluster":
+        try:
+            self.superlink.start()
+            self.superlink.wait_until_it_answers()
+            for device in range(self._count):
+                self.add_node(device, wait=False)
+            for node in self.nodes:
+                node.wait_until_it_answers()
+        except BaseException:
+            self._end(keep_logs=True)
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if kind is KeyboardInterrupt:
+                self._interrupt_server_app()
+        finally:
+            self._end(keep_logs=kind is not None and kind is not KeyboardInterrupt)
+
+    def add_node(self, device: int | None = None, *, registered: bool = True, wait: bool = True) -> FlowerProcess:
+        """Start one more SuperNode, as this device or as whichever the server makes of it."""
+        port, number = free_port(), len(self.nodes)
+        options = ["--superlink", self.address.address]
+        if self._credentials is None:
+            options.append("--insecure")
+        else:
+            key = self._credentials.node_key(number)
+            if registered:
+                register(self.address, self._credentials.node_public_key(number))
+            options += ["--root-certificates", str(self._credentials.authority)]
+            options += ["--auth-supernode-private-key", str(key)]
+        if device is not None:
+            options += ["--node-config", f"partition-id={device}"]
+        node = self._process("flower-supernode", f"node-{number}", port, options)
+        self.nodes.append(node)
+        node.start()
+        if wait:
+            node.wait_until_it_answers()
+        return node
+
+    def restart_superlink(self) -> None:
+        """Kill the SuperLink, and with it the ServerApp, and start it again on the same port."""
+        self.superlink.kill()
+        self.superlink.start()
+        self.superlink.wait_until_it_answers()
+
+    def server_app(self) -> list[int]:
+        """The process of the ServerApp, if one is running."""
+        return self.superlink.pids("flwr-serverapp")
+
+    def _interrupt_server_app(self) -> None:
+        """Ctrl-C is for the ServerApp, too: it leaves a checkpoint if it is given the time."""
+        for pid in self.server_app():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGINT)
+        deadline = time.monotonic() + CHECKPOINT_SECONDS
+        while self.server_app() and time.monotonic() < deadline:
+            time.sleep(0.1)
+
+    def _superlink_options(self, durable: bool) -> list[str]:
+        options = ["--database", str(self._folder / "superlink.db")] if durable else []
+        if self._credentials is None:
+            return [*options, "--insecure"]
+        files = {
+            "--ssl-ca-certfile": self._credentials.authority,
+            "--ssl-certfile": self._credentials.certificate,
+            "--ssl-keyfile": self._credentials.key,
+        }
+        security = [text for option, file in files.items() for text in (option, str(file))]
+        return [*options, "--enable-supernode-auth", *security]
+
+    def _process(self, program: str, name: str, port: int, options: Sequence[str]) -> FlowerProcess:
+        command = [str(Path(_scripts()) / program), "--host", HOST, "--port", str(port), *options]
+        return FlowerProcess(command, name=name, folder=self._folder, logs=self.logs, port=port)
+
+    def _end(self, *, keep_logs: bool) -> None:
+        """Nodes first, so that they can say good-bye to the SuperLink; a second Ctrl-C kills what is left."""
+        try:
+            for node in self.nodes:
+                node.ask_to_end()
+            for node in self.nodes:
+                node.wait(2 * supervisor.GRACE)
+            self.superlink.ask_to_end()
+            self.superlink.wait(2 * supervisor.GRACE)
+        finally:
+            for process in (*self.nodes, self.superlink):
+                process.kill()
+            for path in self._folder.iterdir():
+                if path.is_file():
+                    path.unlink()
+                elif not (keep_logs and path == self.logs):
+                    shutil.rmtree(path, ignore_errors=True)
+            if not any(self._folder.iterdir()):
+                self._folder.rmdir()
+
+
+def free_port() -> int:
+    """A port of loopback that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def last_line(log: Path) -> str:
+    """The last line of a log that says something."""
+    lines = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
+    return lines[-1].strip() if lines else "it said nothing"
+
+
+def _answers(port: int) -> bool:
+    try:
+        socket.create_connection((HOST, port), timeout=1.0).close()
+    except OSError:
+        return False
+    return True
+
+
+def _scripts() -> str:
+    return sysconfig.get_path("scripts")
+
+
+def _path() -> str:
+    """Flower starts its own programs by name."""
+    return os.pathsep.join([_scripts(), os.environ.get("PATH", "")])

@@ -1,0 +1,41 @@
+"""How long a device that failed rests before it gets its next order, and when there is no hope left."""
+
+from collections.abc import Collection
+
+LONGEST_REST = 64
+"""In units of the first rest."""
+HOPELESS = 8
+"""Failures in a row of every device that is there, after which a run cannot go on."""
+
+
+class Backoff:
+    """Devices that are there but away for the session. The first rest doubles with every failure in a row."""
+
+    def __init__(self, rest_seconds: float) -> None:
+        self._rest_seconds = rest_seconds
+        self._until: dict[int, float] = {}
+        self._failures: dict[int, int] = {}
+
+    def joined(self, device: int, now: float) -> None:
+        self._until[device] = now
+
+    def left(self, device: int) -> None:
+        self._until.pop(device, None)
+
+    def failed(self, device: int, now: float) -> None:
+        failures = self._failures[device] = self._failures.get(device, 0) + 1
+        self._until[device] = now + self._rest_seconds * min(2 ** (failures - 1), LONGEST_REST)
+
+    def delivered_again(self, device: int) -> None:
+        self._failures.pop(device, None)
+
+    def over(self, now: float) -> list[int]:
+        """Devices whose rest is over, as far as we are concerned."""
+        return [device for device, until in self._until.items() if until <= now]
+
+    def ended(self, device: int) -> None:
+        del self._until[device]
+
+    def hopeless(self, devices: Collection[int]) -> bool:
+        """Whether all of these have failed again and again."""
+        return bool(devices) and all(self._failures.get(device, 0) >= HOPELESS for device in devices)

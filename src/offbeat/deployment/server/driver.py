@@ -1,0 +1,421 @@
+"""The driver of a real run: it feeds the same session as the simulator, from messages and the wall clock.
+
+Iterating over a `Deployment` runs it, one turn per event, with turns of waiting between them. Answers become events,
+what the session asks for becomes messages. Nothing that a device does can hang the run or reach the model unchecked:
+every message has a deadline of our own, and an answer that is late, out of step or malformed is refused and its order
+given up.
+
+Everything that happens is written into a record, from which the simulator can replay the run (`simulation.replay`).
+"""
+
+import hashlib
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from math import inf
+from typing import Any
+
+from flwr.app import RecordDict
+from msgspec import structs
+
+from offbeat.core.coverage import bytes_down, submodel
+from offbeat.core.effects import Assignment, FreshModel, Settled, StopNotice
+from offbeat.core.errors import DeviceFault, Disconnected
+from offbeat.core.events import Event, FreshRequested, Left, Lost, Ready, Started, TimerFired, Uploaded
+from offbeat.core.forecast import Forecast
+from offbeat.core.orders import Progress
+from offbeat.core.parameters import Vector
+from offbeat.core.session import NANOSECOND, Session
+from offbeat.deployment.protocol.codec import one_line
+from offbeat.deployment.protocol.messages import Answer, Begin, CheckIn, Continue, Delivery, Question, Refusal
+from offbeat.deployment.server.accounts import Accounts, DeviceAccount, PendingOrder
+from offbeat.deployment.server.answer_checks import read, update_of
+from offbeat.deployment.server.backoff import Backoff
+from offbeat.deployment.server.membership import LOOK_SECONDS, POLL_SECONDS, Membership
+from offbeat.deployment.server.record import RunRecord
+from offbeat.deployment.server.transport import ReceivedAnswer, SentMessage, Transport
+from offbeat.device.training_state import Evaluation
+from offbeat.results.rows import Row, Span
+from offbeat.running.driver import Milestones
+from offbeat.settings.schedule import Schedule, Stop
+from offbeat.settings.schema import DeploymentTable
+
+OutgoingMessage = tuple[PendingOrder, Begin | Answer, Vector | None]
+
+
+class Deployment:
+    """See the module's docstring. Owns the clock and the messages; the session owns everything else."""
+
+    def __init__(
+        self,
+        session: Session,
+        transport: Transport,
+        membership: Membership,
+        evaluator: Callable[[Vector], Evaluation],
+        *,
+        seed: int,
+        stop: Stop,
+        schedule: Schedule,
+        record: RunRecord,
+        log: Callable[[str], None],
+        settings: DeploymentTable,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.session = session
+        self.stop = stop
+        self.schedule = schedule
+        self.now = 0.0
+        self.reason: str | None = None
+        self.accounts = Accounts(session.devices)
+        self._transport = transport
+        self._membership = membership
+        self._seed = seed
+        self._record = record
+        self._log = log
+        self._settings = settings
+        self._clock = clock
+        self._sleep = sleep
+        self._origin: float | None = None
+        self._resumed = False
+        self._todo: deque[Event] = deque()
+        self._inbox: deque[ReceivedAnswer] = deque()
+        self._pending: dict[int, PendingOrder] = {}
+        self._backoff = Backoff(settings.rest_seconds)
+        self._settled: dict[int, int] = {}
+        """The last ticket that was received of each device."""
+        self._looked = -inf
+        self._attended = 0.0
+        """When there was a device last."""
+        self._last_fault = ""
+        self._next_tick = 0.0
+        self._milestones = Milestones(session, stop, schedule, evaluator)
+
+    @property
+    def spans(self) -> list[Span]:
+        return self.accounts.spans
+
+    # The loop -----------------------------------------------------------------------------------------------------
+
+    def __iter__(self) -> Iterator[Row | None]:
+        self._open()
+        checked = self.session.version
+        while self.reason is None:
+            self.now = min(self._time(), self.stop.time)
+            if self.now == self.stop.time and self._next_timer()[1] > self.stop.time:
+                self.reason = "time"
+            elif self.now >= self._next_tick:
+                while self._next_tick <= self.now:
+                    self._next_tick += self.schedule.every_seconds
+                yield self.evaluate()
+            elif not self._turn():
+                self._sleep(POLL_SECONDS)
+                yield None
+            elif self.session.version == checked and self.session.finished is None:
+                yield None
+            else:
+                checked = self.session.version
+                self.reason = self._milestones.reached() or self.reason
+                yield self.evaluate() if self._milestones.version_is_due() else None
+        if not self._milestones.seen(self.now):
+            yield self.evaluate()
+
+    def _time(self) -> float:
+        assert self._origin is not None
+        return round(max(self.now, self._clock() - self._origin), NANOSECOND)
+
+    def _open(self) -> None:
+        self._attended = self.now
+        self._origin = self._clock() - self.now
+        self._transport.count_from(self._origin)  # devices were greeted before there was a run
+        self._membership.count_from(self._origin)
+        if not self._resumed:
+            self._record.open()
+            known = self.session.forecast
+            self._write(
+                "run",
+                samples=self._membership.samples.tolist(),
+                present=sorted(self._membership.node_of),
+                own_data=not self._membership.known,
+                speeds=None if known is None else known.speeds.tolist(),
+                communication=None if known is None else known.communication.tolist(),
+                random_layers=None if known is None else known.random_layers,
+            )
+        else:
+            self._write("resumed")
+            self.reason = self.reason or self._milestones.reached()
+        if not self.session.started:
+            self._todo.append(Started())
+        elif self.reason is None:
+            self._tell_session_who_is_here()
+
+    def _tell_session_who_is_here(self) -> None:
+        """Tell a session that goes on what has become of its devices."""
+        joined = self._membership.node_of
+        for device in range(self.session.devices):
+            if device in joined and self.session.is_away(device):
+                self._todo.append(Ready(device=device))
+            elif device not in joined and self.session.is_idle(device):
+                self._todo.append(Left(device=device))
+        for ticket, flight in self.session.in_flight.items():  # last: policies begin anew when nothing is in flight
+            self._todo.append(Lost(device=flight.device, ticket=ticket, reason="the server was restarted"))
+            if flight.device in joined:
+                self._todo.append(Ready(device=flight.device))
+
+    def _turn(self) -> bool:
+        """Deal with the next thing that has happened, if anything has. Devices come before timers."""
+        if self._todo:
+            event = self._todo.popleft()
+            if not isinstance(event, Left) or self.session.is_idle(event.device):  # else it was given an order just now
+                self._handle(event)
+            return True
+        self._look_at_nodes()
+        if not self._inbox:
+            self._inbox.extend(self._transport.poll())
+        if self._inbox:
+            self._receive(self._inbox.popleft())
+            return True
+        for sent in self._transport.waiting.values():
+            if sent.deadline < self.now and not sent.given_up:
+                sent.given_up = True
+                self._fail(sent, f"no answer within {self.now - sent.at:.0f} s")
+                return True
+        for device in self._backoff.over(self.now):
+            if self.session.is_away(device) and not self._transport.busy(self._membership.node_of[device]):
+                self._backoff.ended(device)
+                self._handle(Ready(device=device))
+                return True
+        name, due = self._next_timer()
+        if due <= self.now:
+            self._handle(TimerFired(name=name), due)
+            return True
+        return bool(self._todo)
+
+    def _next_timer(self) -> tuple[str, float]:
+        return min(self.session.timers.items(), key=lambda timer: timer[1], default=("", inf))
+
+    def _handle(self, event: Event, due: float = inf) -> None:
+        """Tell the session, write it down, and carry out what it asks for in return.
+
+        A timer that is noticed late fires when it was due, if nothing has happened since: so rounds do not grow longer
+        by what polling and evaluation take.
+        """
+        version, at = self.session.version, max(self.session.now, min(due, self.now))
+        effects = self.session.handle(event, at)
+        self._write_event(event)
+        if self.session.version != version:
+            digest = hashlib.sha256(self.session.parameters.tobytes()).hexdigest()
+            self._write("version", version=self.session.version, sha256=digest)
+        outgoing_messages: list[OutgoingMessage] = []
+        for effect in effects:
+            match effect:
+                case Assignment():
+                    outgoing_messages.append(self._order(effect))
+                case Settled(ticket=ticket, used=used):
+                    self.accounts.settled(ticket, used, self.session.version)
+                case FreshModel():
+                    outgoing_messages.append(self._answer(effect))
+                case StopNotice(device=device, ticket=ticket):  # the device hears of it when it checks in
+                    self._write("notice", device=device, ticket=ticket)
+        for (
+            outgoing
+        ) in outgoing_messages:  # when all is written down: if the connection breaks here, a checkpoint is complete
+            self._send(*outgoing)
+
+    def _write_event(self, event: Event) -> None:
+        """Write down what was accepted."""
+        details = {
+            name: getattr(event, name) for name in ("device", "ticket", "reason", "name") if hasattr(event, name)
+        }
+        match event:
+            case Uploaded(ticket=ticket, update=update):
+                pending = self._pending.pop(ticket)
+                self.accounts.delivered(pending, update.bytes(self.session.layout), self.now)
+                self._settled[pending.device] = ticket
+                self._backoff.delivered_again(pending.device)
+                details |= structs.asdict(update.progress) | {"remembered": pending.remembered}
+            case Lost(device=device):
+                self.accounts.figures[device].lost += 1
+            case FreshRequested(ticket=ticket, progress=progress):
+                details |= structs.asdict(progress) | {"remembered": self._pending[ticket].remembered}
+        self._write(type(event).__name__, **details)
+
+    # Messages -----------------------------------------------------------------------------------------------------
+
+    def _order(self, assignment: Assignment) -> OutgoingMessage:
+        device, ticket, order, layout = assignment.device, assignment.ticket, assignment.order, self.session.layout
+        settled = self._settled.get(device, 0)
+        pending = PendingOrder(device=device, ticket=ticket, base=assignment.base, sent=self.now, settled=settled)
+        self._pending[ticket] = pending
+        self.accounts.ordered(pending, self.session.samples(device), bytes_down(order, layout))
+        self._write("order", device=device, ticket=ticket, base=assignment.base)
+        body = Begin(
+            device=device,
+            ticket=ticket,
+            order=order,
+            base=assignment.base,
+            seed=self._seed,
+            settled=settled,
+            leg_seconds=self._settings.leg_seconds if self.session.policy.notifies else None,
+        )
+        model = assignment.parameters
+        return pending, body, model if order.width == 1.0 else model[submodel(layout, order.width).chosen]
+
+    def _answer(self, fresh: FreshModel) -> OutgoingMessage:
+        pending, newer = self._pending[fresh.ticket], fresh.parameters is not None
+        self.accounts.figures[fresh.device].bytes_down += self.session.layout.bytes if newer else 0
+        self._write("answer", device=fresh.device, ticket=fresh.ticket, base=fresh.version, newer=newer)
+        stop = self.session.in_flight[fresh.ticket].notified
+        body = Answer(ticket=fresh.ticket, leg=pending.leg, version=fresh.version, newer=newer, stop=stop)
+        return pending, body, fresh.parameters
+
+    def _send(self, pending: PendingOrder, body: Begin | Continue | Answer, model: Vector | None) -> None:
+        node = self._membership.node_of.get(pending.device)
+        pending.leg += 1
+        sent = SentMessage(
+            node=-1 if node is None else node,
+            device=pending.device,
+            ticket=pending.ticket,
+            leg=pending.leg,
+            at=self.now,
+            deadline=self.now + self._settings.answer_seconds,
+        )
+        if node is None or not self._transport.send(sent, body, model):
+            self._fail(sent, "the message could not be sent")
+
+    def _receive(self, arrived: ReceivedAnswer) -> None:
+        """An answer has come."""
+        sent, refused = arrived.sent, self.session.counters.refused
+        if sent.device < 0:
+            self._admit(arrived)
+        elif arrived.content is None:
+            self._fail(sent, arrived.error)
+        else:
+            try:
+                if sent.given_up:
+                    raise DeviceFault(f"ticket {sent.ticket} was answered too late")
+                self._read_answer(sent, arrived.content)
+            except DeviceFault as fault:
+                self.session.counters.refused = refused + 1
+                self.accounts.figures[sent.device].refused += 1
+                self._fail(sent, f"refused: {fault}")
+
+    def _read_answer(self, sent: SentMessage, content: RecordDict) -> None:
+        pending, flight = self._pending[sent.ticket], self.session.in_flight[sent.ticket]
+        body = read(content, sent, pending, flight.order)
+        if isinstance(body, Refusal):
+            self._fail(sent, f"the device says: {body.reason}")
+            return
+        pending.progress = Progress(slices=body.slices, steps=body.steps, seconds=body.seconds)
+        pending.remembered = body.remembered
+        match body:
+            case CheckIn():
+                self._send(pending, Continue(ticket=sent.ticket, leg=sent.leg, stop=flight.notified), None)
+            case Question():
+                self._handle(FreshRequested(device=sent.device, ticket=sent.ticket, progress=pending.progress))
+            case Delivery():
+                paused, layout = self.session.samples(sent.device), self.session.layout
+                update = update_of(body, content, flight, pending.progress, paused, layout, self._settings.norm_bound)
+                self._handle(Uploaded(device=sent.device, ticket=sent.ticket, update=update))
+
+    def _fail(self, sent: SentMessage, why: str) -> None:
+        """Give up what was asked of a device; it may try again after a rest."""
+        why = one_line(why)
+        self._note(sent.device, why)
+        pending = self._pending.pop(sent.ticket, None)
+        if pending is None:
+            return
+        self.accounts.lost(pending, self.now)
+        if sent.device in self._membership.node_of:
+            self._backoff.failed(sent.device, self.now)
+        self._todo.append(Lost(device=sent.device, ticket=sent.ticket, reason=why))
+
+    # Nodes --------------------------------------------------------------------------------------------------------
+
+    def _look_at_nodes(self) -> None:
+        """Greet those that are new, and give up those that are gone."""
+        if self.now - self._looked < LOOK_SECONDS:
+            return
+        self._looked = self.now
+        online = self._transport.nodes()
+        for node in [node for node in self._membership.device_of if node not in online]:
+            device = self._membership.leave(node)
+            self._backoff.left(device)
+            nothing = SentMessage(node=node, device=device, at=self.now, deadline=self.now)
+            for sent in self._transport.drop(node) or [nothing]:
+                self._fail(sent, "its node is gone")
+            if self.session.is_idle(device):
+                self._todo.append(Left(device=device))
+        self._membership.greet(self._transport, online, self.now)
+        if not all(self._transport.silent(node) for node in self._membership.device_of):
+            self._attended = self.now
+        elif (seconds := self.now - self._attended) > self._settings.answer_seconds:
+            raise Disconnected(f"no device has been there, or has answered, for {seconds:.0f} s: resume when some are")
+        if self._backoff.hopeless(self._membership.node_of):
+            raise Disconnected(f"all devices fail again and again, the last one so: {self._last_fault}")
+
+    def _admit(self, arrived: ReceivedAnswer) -> None:
+        try:
+            device = self._membership.admit(arrived, self.now)
+        except DeviceFault as fault:
+            self._note(-1, str(fault))
+            return
+        self._log(f"{self.now:.1f} s: device {device} joined")
+        self._record.write(self.now, "joined", device=device, samples=self.session.samples(device))
+        self._backoff.joined(device, self.now)
+
+    # What is written down -----------------------------------------------------------------------------------------
+
+    def _note(self, device: int, what: str) -> None:
+        """Something went wrong with a device: seen in the log and in the record."""
+        what = one_line(what)
+        self._last_fault = what
+        self._log(f"{self.now:.1f} s: {f'device {device}: ' if device >= 0 else ''}{what}")
+        self._record.write(self.now, "fault", device=device, why=what)
+
+    def _write(self, what: str, **details: Any) -> None:
+        self._record.write(self.session.now, what, **details)
+
+    # Evaluation and snapshots -------------------------------------------------------------------------------------
+
+    def evaluate(self) -> Row:
+        """How things stand now."""
+        session, accounts = self.session, self.accounts
+        row = self._milestones.row(self.now, busy=accounts.busy_seconds, wasted=accounts.wasted_seconds)
+        if row["accuracy"] >= self.stop.accuracy:
+            self.reason = "accuracy"
+        self._log(
+            f"{self.now:.1f} s: version {session.version}, accuracy {row['accuracy']:.4f}, "
+            f"{session.counters.used} updates used, {len(session.in_flight)} in flight"
+        )
+        return row | {"updates_refused": session.counters.refused, "devices": len(self._membership.node_of)}
+
+    _SAVED = ("now", "reason", "_settled", "_next_tick")
+
+    def snapshot(self) -> dict[str, Any]:
+        """Everything that the future depends on, but for what devices are doing: a server that resumes cannot know."""
+        return {
+            "session": self.session.snapshot(),
+            "accounts": self.accounts.snapshot(),
+            "samples": self._membership.samples,
+            "forecast": self.session.forecast,
+            "record": self._record.position,
+            "milestones": self._milestones.snapshot(),
+        } | {name: getattr(self, name) for name in self._SAVED}
+
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        """Go on from a snapshot. What was in flight is lost; the devices that are here are greeted like new ones."""
+        joined = self._membership.present
+        self.session.restore(saved["session"])
+        self.accounts.restore(saved["accounts"])
+        self._milestones.restore(saved["milestones"])
+        self._membership.samples[~joined] = saved["samples"][~joined]
+        self.session.forecast = saved["forecast"]
+        self._record.open(saved["record"])
+        for name in self._SAVED:
+            setattr(self, name, saved[name])
+        self._resumed = True
+
+    @property
+    def snapshot_types(self) -> tuple[type[Any], ...]:
+        return (*self.session.snapshot_types, DeviceAccount, Forecast, Progress, Evaluation)

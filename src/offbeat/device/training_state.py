@@ -1,0 +1,46 @@
+"""What a trainer is given and gives back: the numbers of a local run between two slices."""
+
+from msgspec import Struct
+
+from offbeat.core.orders import Order
+from offbeat.core.parameters import Vector
+
+
+class TrainingState(Struct, frozen=True, kw_only=True, eq=False, gc=False):
+    """The numeric state of a local run: enough to go on with the next slice as if it had never paused."""
+
+    parameters: Vector
+    momentum: Vector | None = None
+    """The SGD velocity, over the trained elements only; None before the first step or without momentum."""
+    steps: int = 0
+    loss_sum: float = 0.0
+    """Sum of the training loss over the samples seen."""
+    seen: int = 0
+    start: "TrainingState | None" = None
+    """The work at the beginning of a step that has come through some of its layers only (unit "layer")."""
+
+    @property
+    def loss(self) -> float:
+        return self.loss_sum / self.seen if self.seen else float("nan")
+
+
+class TrainingJob(Struct, frozen=True, kw_only=True, eq=False, gc=False):
+    """Slices `first` to `last - 1` of one order on one device, starting from `work`."""
+
+    device: int
+    ticket: int
+    order: Order
+    first: int
+    last: int
+    work: TrainingState
+    anchor: Vector
+    """The base model of the order, which the proximal term pulls towards."""
+
+
+class Evaluation(Struct, frozen=True, kw_only=True):
+    """How good a model is, on the held-out data if nothing else is said."""
+
+    accuracy: float
+    loss: float
+    training_loss: float | None = None
+    """The loss over the devices' own samples, where it was asked for."""

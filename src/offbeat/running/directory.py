@@ -1,0 +1,213 @@
+"""A run directory: who may write into it, what lies in it, and how a run goes on from it.
+
+config.toml           the experiment with all settings
+metrics.jsonl         one line per evaluation
+timeline.json         what every device did when
+checkpoint/           the state of the run while it is not finished
+record.jsonl          of a real run: what happened when
+devices.csv           of a real run: what each device did
+model.safetensors     the final parameters by name, if they are to be saved
+summary.json          written last: a directory that has it is finished
+"""
+
+import csv
+import hashlib
+import json
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from shutil import rmtree
+from typing import Any
+
+import numpy as np
+import tomli_w
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save
+
+from offbeat.core.errors import InvalidInput
+from offbeat.core.parameters import Layout, Vector
+from offbeat.results.checkpoint import load_checkpoint, save_checkpoint
+from offbeat.results.comparison import ComparedRun
+from offbeat.results.files import Log, replace_file, write_json
+from offbeat.results.rows import Row, Span
+from offbeat.results.timeline import Timeline
+from offbeat.running.driver import Driver
+
+LOGS = {"metrics": "metrics.jsonl", "timeline": "timeline.json"}
+FILES = (
+    "config.toml",
+    "metrics.jsonl",
+    "timeline.json",
+    "record.jsonl",
+    "devices.csv",
+    "model.safetensors",
+    "summary.json",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinishedRun:
+    """What a finished run left in its directory."""
+
+    rows: list[Row]
+    summary: dict[str, Any]
+    config: str
+
+    @property
+    def entry(self) -> ComparedRun:
+        return ComparedRun(
+            algorithm=self.summary["label"], seed=self.summary["seed"], rows=self.rows, summary=self.summary
+        )
+
+
+def read_finished(path: Path) -> FinishedRun:
+    """The results in a directory whose run has ended."""
+    if not (path / "summary.json").is_file():
+        raise InvalidInput(f"{path} does not hold a finished run: it has no summary.json")
+    try:
+        with (path / "metrics.jsonl").open(encoding="utf-8") as lines:
+            rows = [json.loads(line) for line in lines]
+        summary = json.loads((path / "summary.json").read_text(encoding="utf-8"))
+        if not rows or not {"algorithm", "label", "seed", "time_to_accuracy"} <= summary.keys():
+            raise ValueError("its summary.json or metrics.jsonl is not complete")
+        return FinishedRun(rows=rows, summary=summary, config=(path / "config.toml").read_text(encoding="utf-8"))
+    except (OSError, ValueError, AttributeError) as error:
+        raise InvalidInput(f"{path} does not hold a readable run: {error}") from None
+
+
+def read_model(path: Path, layout: Layout) -> Vector | None:
+    """Parameters that a run left; None if it left none."""
+    if not path.is_file():
+        return None
+    try:
+        tensors = load_file(path)
+        return np.concatenate([tensors[entry.name].reshape(entry.size) for entry in layout.entries])
+    except (OSError, SafetensorError, KeyError, ValueError) as error:
+        raise InvalidInput(f"{path} does not hold the parameters of this model: {error}") from None
+
+
+def read_devices(path: Path) -> list[Row]:
+    """What each device of a real run did; nothing for a simulation."""
+    if not (path / "devices.csv").is_file():
+        return []
+    with (path / "devices.csv").open(encoding="utf-8", newline="") as file:
+        return [{name: float(value) for name, value in line.items()} for line in csv.DictReader(file)]
+
+
+def check_may_write(path: Path, overwrite: bool) -> None:
+    """Refuse a directory that holds anything, unless that is a run which may be overwritten."""
+    if not path.exists() or (path.is_dir() and not any(path.iterdir())):
+        return
+    if not (path / "config.toml").is_file():
+        raise InvalidInput(f"{path} exists and is not a run directory: choose another --out")
+    if not overwrite:
+        raise InvalidInput(f"{path} holds a run: use --resume to go on with it or --overwrite to replace it")
+
+
+def check_length(path: Path, position: int) -> None:
+    """A log that is shorter than its checkpoint says has lost lines that nothing can bring back."""
+    if not path.is_file() or path.stat().st_size < position:
+        raise InvalidInput(f"{path} has lost lines since the checkpoint: start again with --overwrite")
+
+
+class RunDirectory:
+    """Opens a directory for an experiment (its tables), new or to resume, and writes what the run gives it."""
+
+    def __init__(self, path: Path, table: Mapping[str, Any], *, overwrite: bool = False, resume: bool = False) -> None:
+        self.path = path
+        self.table = table
+        self._resuming = resume and (path / "config.toml").is_file()
+        if self._resuming:
+            self._check_same_experiment()
+        else:
+            check_may_write(path, overwrite)
+        self._metrics: Log | None = None
+        self._timeline: Timeline | None = None
+
+    def _check_same_experiment(self) -> None:
+        try:
+            table = tomllib.loads((self.path / "config.toml").read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise InvalidInput(f"{self.path / 'config.toml'} cannot be read: {error}") from None
+        mine = self.table
+        sections = (section for section in mine.keys() | table.keys() if section != "execution")
+        different = [section for section in sorted(sections) if mine.get(section) != table.get(section)]
+        if different:
+            raise InvalidInput(
+                f"{self.path} holds a run of another experiment (in {', '.join(different)}): choose another --out"
+            )
+
+    @property
+    def fingerprint(self) -> str:
+        """What determines the run's numbers, in short."""
+        table = {key: value for key, value in self.table.items() if key != "execution"}
+        return hashlib.sha256(json.dumps(table, sort_keys=True).encode()).hexdigest()
+
+    @property
+    def _checkpoint(self) -> Path:
+        return self.path / "checkpoint" / "latest.safetensors"
+
+    def finished(self) -> FinishedRun | None:
+        """The results, if this directory is resumed and its run had already ended."""
+        if not self._resuming or not (self.path / "summary.json").is_file():
+            return None
+        return read_finished(self.path)
+
+    def open(self, driver: Driver) -> tuple[list[Row], float]:
+        """Begin, or bring the driver to its last checkpoint; returns the rows so far and the real seconds spent."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        if self._resuming and self._checkpoint.is_file():
+            saved = load_checkpoint(self._checkpoint, self.fingerprint, driver.snapshot_types)
+            for name in ("metrics", "timeline"):
+                check_length(self.path / LOGS[name], saved[name])
+            driver.restore(saved["driver"])
+            self._metrics = Log(self.path / "metrics.jsonl", saved["metrics"])
+            self._timeline = Timeline(self.path / "timeline.json", saved["timeline"], saved["orders"])
+            return self._rows(), saved["wall_seconds"]
+        for name in FILES:
+            (self.path / name).unlink(missing_ok=True)
+        rmtree(self.path / "checkpoint", ignore_errors=True)
+        replace_file(self.path / "config.toml", tomli_w.dumps(self.table).encode())
+        self._metrics = Log(self.path / "metrics.jsonl")
+        self._timeline = Timeline(self.path / "timeline.json")
+        return [], 0.0
+
+    def _rows(self) -> list[Row]:
+        with (self.path / "metrics.jsonl").open(encoding="utf-8") as lines:
+            return [json.loads(line) for line in lines]
+
+    def write(self, row: Row | None, spans: list[Span]) -> None:
+        assert self._metrics is not None and self._timeline is not None
+        if row is not None:
+            self._metrics.write(json.dumps(row))
+            self._metrics.flush()
+        for span in spans:
+            self._timeline.write(span)
+
+    def checkpoint(self, driver: Driver, wall_seconds: float) -> None:
+        assert self._metrics is not None and self._timeline is not None
+        state = {
+            "driver": driver.snapshot(),
+            "metrics": self._metrics.position,
+            "timeline": self._timeline.position,
+            "orders": self._timeline.orders,
+            "wall_seconds": wall_seconds,
+        }
+        save_checkpoint(self._checkpoint, state, self.fingerprint)
+
+    def close(self) -> None:
+        """Let go of the logs, whatever the run has come to."""
+        for log in (self._metrics, self._timeline):
+            if log is not None:
+                log.close()
+
+    def finish(self, parameters: Vector | None, layout: Layout, summary: dict[str, Any]) -> None:
+        assert self._metrics is not None and self._timeline is not None
+        self._timeline.finish()
+        self.close()
+        if parameters is not None:
+            tensors = {entry.name: parameters[entry.span].reshape(entry.shape) for entry in layout.entries}
+            replace_file(self.path / "model.safetensors", save(tensors))
+        write_json(self.path / "summary.json", summary)
+        rmtree(self.path / "checkpoint", ignore_errors=True)

@@ -1,0 +1,116 @@
+"""What both drivers have in common: when a run stops and evaluates, and the records that it leaves."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Protocol
+
+from offbeat.core.parameters import Vector
+from offbeat.core.session import Session
+from offbeat.device.training_state import Evaluation
+from offbeat.results.rows import Row, Span
+from offbeat.settings.schedule import Schedule, Stop
+
+OnProgress = Callable[[float, Row | None], None]
+"""Told how much of a run is done (0 to 1) and, when there is one, the newest row of metrics."""
+
+
+def row_of(session: Session, evaluation: Evaluation, *, at: float, busy: float, wasted: float) -> Row:
+    """The line of metrics at a time: the model, what became of the work, and the algorithm's own figures."""
+    counters = session.counters
+    row: Row = {
+        "time": at,
+        "version": session.version,
+        "accuracy": evaluation.accuracy,
+        "loss": evaluation.loss,
+        "updates_used": counters.used,
+        "updates_discarded": counters.discarded,
+        "updates_lost": counters.lost,
+        "mean_staleness": counters.staleness_sum / counters.used if counters.used else 0.0,
+        "max_staleness": counters.staleness_max,
+        "bytes_up": counters.bytes_up,
+        "bytes_down": counters.bytes_down,
+        "in_flight": len(session.in_flight),
+        "busy_seconds": busy,
+        "wasted_seconds": wasted,
+    }
+    if evaluation.training_loss is not None:
+        row["training_loss"] = evaluation.training_loss
+    return row | dict(session.policy.metrics(session.state))
+
+
+class Milestones:
+    """When a run is over, when its versions are looked at, and what was seen last: the same in both drivers."""
+
+    def __init__(
+        self, session: Session, stop: Stop, schedule: Schedule, evaluate: Callable[[Vector], Evaluation]
+    ) -> None:
+        self._session = session
+        self._stop = stop
+        self._every = schedule.every_versions
+        self._evaluate = evaluate
+        self._next_version = self._every or 0
+        self._evaluation: tuple[int, Evaluation] | None = None
+        """The version that was evaluated last, and how good it is."""
+        self._last_row = (-1.0, -1)
+
+    def row(self, at: float, *, busy: float, wasted: float) -> Row:
+        """The line of metrics at this time; the same version is evaluated once."""
+        session = self._session
+        if self._evaluation is None or self._evaluation[0] != session.version:
+            self._evaluation = (session.version, self._evaluate(session.parameters))
+        self._last_row = (at, session.version)
+        return row_of(session, self._evaluation[1], at=at, busy=busy, wasted=wasted)
+
+    def seen(self, at: float) -> bool:
+        """Whether the last line was of this time and of the present version."""
+        return self._last_row == (at, self._session.version)
+
+    def version_is_due(self) -> bool:
+        """Whether the present version is one to evaluate; says so once."""
+        if self._every is None or self._session.version < self._next_version:
+            return False
+        self._next_version = self._session.version + self._every
+        return True
+
+    def reached(self) -> str | None:
+        """Which condition ends the run, if one does. Time and accuracy are seen where they are measured."""
+        if self._session.finished is not None:
+            return self._session.finished
+        if self._session.version >= self._stop.versions:
+            return "versions"
+        return "updates" if self._session.counters.used >= self._stop.updates else None
+
+    def snapshot(self) -> tuple[Any, ...]:
+        return self._evaluation, self._next_version, self._last_row
+
+    def restore(self, saved: tuple[Any, ...]) -> None:
+        self._evaluation, self._next_version, self._last_row = saved
+
+
+class Driver(Protocol):
+    """What feeds a session and keeps its clock: iterating runs it, one turn per event, with a row where one is due.
+
+    Between two turns it may be snapshot.
+    """
+
+    session: Session
+    now: float
+    stop: Stop
+    reason: str | None
+
+    @property
+    def spans(self) -> list[Span]:
+        """Orders that ended since somebody last emptied this list."""
+        ...
+
+    def __iter__(self) -> Iterator[Row | None]: ...
+    def evaluate(self) -> Row: ...
+    def snapshot(self) -> dict[str, Any]: ...
+    def restore(self, saved: Mapping[str, Any]) -> None: ...
+    @property
+    def snapshot_types(self) -> tuple[type[Any], ...]: ...
+
+
+def progress_of(driver: Driver) -> float:
+    """How much of a run is done."""
+    session = driver.session
+    return driver.stop.progress(time=driver.now, versions=session.version, updates=session.counters.used)

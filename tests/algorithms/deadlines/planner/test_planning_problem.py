@@ -1,0 +1,196 @@
+"""Problem 2: the bound by hand, its derivatives by finite differences, and what is feasible."""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.special import gammaincc
+
+from offbeat.algorithms.deadlines.planner import Problem, ProblemConstants, batch_sizes, solve, solve_rounds
+from offbeat.algorithms.deadlines.planner.trust_region import solve_by_trust_region
+from offbeat.core.errors import InvalidInput
+
+CONSTANTS = ProblemConstants(
+    strong_convexity=0.1,
+    smoothness=2.0,
+    heterogeneity=0.5,
+    gradient_variance=3.0,
+    gradient_bound=0.5,
+    initial_distance=4.0,
+)
+
+
+def problem_of(
+    seed: int, *, rounds: int, devices: int, layers: int, room: float, inverse: bool = True, near: bool = False
+) -> Problem:
+    """A random problem with `room` times the least feasible budget."""
+    random = np.random.default_rng(seed)
+    constants = ProblemConstants(
+        strong_convexity=float(random.uniform(0, 0.5)),
+        smoothness=1.0,
+        heterogeneity=0.1,
+        gradient_variance=float(10 ** random.uniform(-1, 2)),
+        gradient_bound=float(10 ** random.uniform(-1, 1)),
+        initial_distance=1.0,
+    )
+    parts: dict[str, Any] = {
+        "speeds": random.uniform(20, 200, devices),
+        "communication": np.zeros(devices) if near else random.uniform(0, 2, devices),
+        "layers": layers,
+        "rates": 0.8 / (1.0 + np.arange(rounds)) if inverse else np.full(rounds, 0.2),
+        "constants": constants,
+    }
+    least = Problem(budget=1.0, **parts).least_budget
+    return Problem(budget=room * least, **parts)
+
+
+def test_the_bound_by_hand() -> None:
+    # U = 2 equal devices, P = 4, B = 1; L = 1; one round of T = 4 with m = 2 and eta = 0.5.
+    #   B_1 = 1/4 (3/(2 4 (4-1)/4 - 1) 2) + 6 2 0.5 = 1/4 (3/5 2) + 6 = 6.3
+    #   q   = Q(1, 2)^2 = e^-4 = 0.01831564,  C_1 = 4 0.5 2/1 (1.01831564 / (1 - 0.0915782)) = 4 1.1209726 = 4.4838906
+    #   bound = (1 - 0.05) 4 + 0.25 (6.3 + 4.4838906) = 3.8 + 2.6959726 = 6.4959726
+    problem = Problem(
+        speeds=np.array([4.0, 4.0]),
+        communication=np.array([1.0, 1.0]),
+        layers=1,
+        rates=np.array([0.5]),
+        budget=4.0,
+        constants=CONSTANTS,
+    )
+    assert problem.bound(np.array([4.0]), 2.0) == pytest.approx(6.4959726, abs=1e-6)
+
+
+def test_weights_by_hand() -> None:
+    # rates 0.5, 0.2, 0.1; rho_c = 0.1: a_3 = 0.01, a_2 = 0.04 0.99, a_1 = 0.25 0.98 0.99.
+    problem = Problem(
+        speeds=np.ones(2),
+        communication=np.zeros(2),
+        layers=1,
+        rates=np.array([0.5, 0.2, 0.1]),
+        budget=9.0,
+        constants=CONSTANTS,
+    )
+    np.testing.assert_allclose(problem.weights, [0.25 * 0.98 * 0.99, 0.04 * 0.99, 0.01])
+    assert problem.contraction == pytest.approx(0.95 * 0.98 * 0.99)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_derivatives_agree_with_finite_differences_and_the_cost_is_convex(seed: int) -> None:
+    problem = problem_of(seed, rounds=3, devices=2 + 3 * seed, layers=1 + 2 * seed, room=2.0)
+    scale = math.sqrt(math.prod(problem.scales))
+    deadlines = problem.shortest_deadline(scale) * np.array([1.05, 1.2, 2.0, 4.0])
+    value, first, second, by_scale = problem.terms(deadlines, scale)
+    step = 1e-5 * deadlines
+    up, down = problem.terms(deadlines + step, scale), problem.terms(deadlines - step, scale)
+    np.testing.assert_allclose((up[0] - down[0]) / (2 * step), first, rtol=1e-4, atol=1e-9)
+    np.testing.assert_allclose((up[1] - down[1]) / (2 * step), second, rtol=1e-4, atol=1e-9)
+    wide, narrow = problem.terms(deadlines, scale * (1 + 1e-6))[0], problem.terms(deadlines, scale * (1 - 1e-6))[0]
+    np.testing.assert_allclose((wide - narrow) / (2e-6 * scale), by_scale, rtol=1e-4, atol=1e-8)
+    assert (first < 0).all() and (second > 0).all() and (value > 0).all()
+
+
+def test_the_least_budget_by_hand() -> None:
+    # U = 2, L = 1: Q(1, x)^2 = e^-2x = 0.2 at x* = ln(5)/2 = 0.8047190.
+    # Shortest round: max(0.8047190/4 + 1, 0.8047190/2 + 0.5) = max(1.2011797, 0.9023595); two rounds: 2.4023595.
+    parts: dict[str, Any] = {
+        "speeds": np.array([4.0, 2.0]),
+        "communication": np.array([1.0, 0.5]),
+        "layers": 1,
+        "rates": np.array([0.5, 0.5]),
+        "constants": CONSTANTS,
+    }
+    assert Problem(budget=2.0, **parts).least_budget == pytest.approx(2.4023595, abs=1e-6)
+    with pytest.raises(InvalidInput, match=r"^2\.4 s are too little time for 2 rounds: .* is 2\.40236 s"):
+        solve(Problem(budget=2.4, **parts))
+    assert solve(Problem(budget=2.41, **parts)).deadlines.sum() == pytest.approx(2.41)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 10_000),
+    rounds=st.integers(1, 40),
+    devices=st.integers(2, 40),
+    layers=st.integers(1, 14),
+    room=st.floats(1.001, 50),
+    inverse=st.booleans(),
+    near=st.booleans(),
+)
+def test_every_solution_is_feasible_and_better_than_equal_rounds(
+    seed: int, rounds: int, devices: int, layers: int, room: float, inverse: bool, near: bool
+) -> None:
+    problem = problem_of(seed, rounds=rounds, devices=devices, layers=layers, room=room, inverse=inverse, near=near)
+    solution = solve(problem)
+    T, m = solution.deadlines, solution.scale
+    assert len(T) == rounds
+    assert T.sum() <= problem.budget * (1 + 1e-12)
+    assert T.sum() >= problem.budget * (1 - 1e-6)  # time is never left over
+    assert (np.diff(T) <= 0).all()
+    assert (problem.communication.max() < T).all()
+    assert (gammaincc(layers, T / m) ** devices < 0.2).all()
+    for deadline in T[[0, -1]]:
+        assert (m * problem.speeds * (deadline - problem.communication) / deadline >= 1).all()
+        assert (batch_sizes(m, deadline, problem.speeds, problem.communication) >= 1).all()
+    low, high = problem.scales
+    equal = np.full(rounds, problem.budget / rounds)
+    for share in (0.2, 0.4, 0.6, 0.8):
+        assert solution.bound <= problem.bound(equal, low ** (1 - share) * high**share) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_fast_solver_is_never_worse_than_the_trust_region(seed: int) -> None:
+    random = np.random.default_rng(1000 + seed)
+    problem = problem_of(
+        seed,
+        rounds=int(random.integers(1, 9)),
+        devices=int(random.integers(2, 30)),
+        layers=int(random.integers(1, 8)),
+        room=float(random.uniform(1.05, 5)),
+        inverse=bool(seed % 3),
+        near=bool(seed % 2),
+    )
+    fast, slow = solve(problem), solve_by_trust_region(problem, iterations=600)
+    fixed = problem.contraction * problem.constants.initial_distance
+    assert fast.bound - fixed <= (slow.bound - fixed) * 1.001
+    assert fast.bound - fixed >= (slow.bound - fixed) * 0.9  # and they solve the same problem
+
+
+def test_a_constant_learning_rate_makes_equal_rounds() -> None:
+    # Later rounds weigh more then, but may not last longer: all are pooled.
+    solution = solve(problem_of(3, rounds=20, devices=10, layers=4, room=3.0, inverse=False))
+    np.testing.assert_allclose(solution.deadlines, solution.deadlines[0], rtol=1e-9)
+
+
+def test_the_number_of_rounds_can_be_free() -> None:
+    def problem(rounds: int) -> Problem:
+        return Problem(
+            speeds=np.linspace(20.0, 100.0, 8),
+            communication=np.full(8, 0.2),
+            layers=3,
+            rates=np.full(rounds, 0.3),
+            budget=10.0,
+            constants=replace(CONSTANTS, initial_distance=100.0),
+        )
+
+    best = solve_rounds(problem)
+    most = math.ceil(10.0 / problem(1).shortest_round) - 1
+    every = {rounds: solve(problem(rounds)).bound for rounds in range(1, most + 1)}
+    assert best.bound == min(every.values())
+    assert 1 < len(best.deadlines) < most
+
+
+def test_a_bound_that_makes_no_sense_is_refused() -> None:
+    parts: dict[str, Any] = {
+        "speeds": np.ones(2),
+        "communication": np.zeros(2),
+        "layers": 1,
+        "budget": 99.0,
+        "constants": CONSTANTS,
+    }
+    with pytest.raises(InvalidInput, match="times the learning rate it must be less than 1"):
+        solve(Problem(rates=np.array([20.0]), **parts))
+    with pytest.raises(InvalidInput, match="at least two devices"):
+        solve(Problem(rates=np.array([0.1]), **(parts | {"speeds": np.ones(1), "communication": np.zeros(1)})))

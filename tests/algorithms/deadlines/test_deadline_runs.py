@@ -1,0 +1,113 @@
+"""The deadline family on a simulated fleet: one time model, one budget, rounds that last exactly their deadline."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from offbeat.fleet import BernoulliFleet, ExponentialFleet, Fleet, RatioFleet, Workload, ZipfFleet
+from offbeat.settings.schema import Experiment
+from offbeat.simulation.run import run, simulation_of
+
+FAMILY = ("adel", "salf", "drop-stragglers", "wait-stragglers", "heterofl")
+
+
+def experiment_of(name: str, **changes: Any) -> Experiment:
+    algorithm: dict[str, Any] = {"name": name} | ({} if name == "wait-stragglers" else {"rounds": 12})
+    table: dict[str, Any] = {
+        "stop": {"time": 30.0},
+        "data": {"name": "digits", "devices": 6},
+        "model": {"name": "mlp"},
+        "local": {"batch_size": 16, "learning_rate": 0.5, "schedule": "inverse"},
+        "fleet": {"name": "exponential", "slowest": 10.0, "fastest": 60.0},
+        "algorithm": algorithm | changes.pop("algorithm", {}),
+        "execution": {"executor": "sequential"},
+    }
+    return Experiment.parse(table | changes)
+
+
+@pytest.mark.parametrize("name", FAMILY)
+def test_rounds_last_exactly_their_deadline_and_nobody_exceeds_the_budget(name: str) -> None:
+    with simulation_of(experiment_of(name)) as simulation:
+        committed, version = [0.0], 0
+        for _ in simulation:
+            if simulation.session.version != version:
+                version = simulation.session.version
+                committed.append(simulation.now)
+        deadlines = getattr(simulation.session.state, "deadlines", None)
+        counters = simulation.session.counters
+        assert simulation.session.finished == "time budget"
+        assert committed[-1] <= 30.0
+        assert max(span.landed for span in simulation.spans) <= 30.0
+    if deadlines is None:  # Wait-Stragglers: a round ends with its last upload
+        landed = {span.landed for span in simulation.spans if span.outcome == "uploaded"}
+        assert set(committed[1:]) <= landed
+        return
+    np.testing.assert_allclose(np.diff(committed), deadlines, rtol=1e-9)
+    assert counters.dispatched == counters.received == 6 * 12  # everybody takes part and is back in time
+    assert counters.staleness_max == 0
+
+
+def test_all_members_see_the_same_fleet_and_the_same_draws() -> None:
+    speeds, first = [], []
+    for name in FAMILY:
+        with simulation_of(experiment_of(name)) as simulation:
+            assert simulation.session.forecast is not None
+            speeds.append(simulation.session.forecast.speeds)
+            next(iter(simulation))  # the first round is ordered
+            run_of = simulation.runs[1]
+            order = run_of.order
+            assert order.batch_size is not None
+            first.append(np.array(run_of.seconds) / order.batch_size / order.width**2)
+            assert order.learning_rate == 0.5
+    for other in range(1, len(FAMILY)):
+        np.testing.assert_array_equal(speeds[0], speeds[other])
+        np.testing.assert_allclose(first[0], first[other])
+
+
+@pytest.mark.parametrize("name", FAMILY)
+def test_they_learn_with_several_steps_decay_and_a_constant_rate(name: str) -> None:
+    local = {"batch_size": 16, "learning_rate": 0.3, "weight_decay": 0.001}
+    result = run(experiment_of(name, local=local, algorithm={"local_steps": 3}, stop={"time": 120.0}))
+    assert result.rows[-1]["loss"] < result.rows[0]["loss"]
+    assert result.summary["final_accuracy"] > 0.2
+
+
+def test_partial_backward_passes_send_fewer_bytes() -> None:
+    rows = run(experiment_of("salf")).rows
+    with simulation_of(experiment_of("salf")) as simulation:
+        whole = simulation.session.layout.bytes
+    assert 0 < rows[-1]["bytes_up"] < 72 * whole
+    assert rows[-1]["bytes_down"] == 72 * whole
+    assert 0 < rows[-1]["mean_depth"] < 3
+
+
+def test_adel_with_warm_up_and_automatic_rounds_keeps_the_budget() -> None:
+    for extra in ({"warmup_rounds": 3}, {"rounds": "auto", "initial_distance": 50.0}, {"probabilities": "exact"}):
+        rows = run(experiment_of("adel", algorithm=extra)).rows
+        assert rows[-1]["time"] <= 30.0
+        assert np.isfinite(rows[-1]["loss"])
+
+
+def test_timing_does_not_depend_on_who_computes() -> None:
+    alone = run(experiment_of("adel")).rows
+    stacked = run(experiment_of("adel", execution={"executor": "auto"})).rows
+    assert [(row["time"], row["bytes_up"]) for row in alone] == [(row["time"], row["bytes_up"]) for row in stacked]
+    assert alone[-1]["loss"] == pytest.approx(stacked[-1]["loss"], rel=1e-4)
+
+
+def test_what_fleets_tell_in_advance() -> None:
+    workload = Workload(devices=2, samples=np.array([100, 50]), layers=4, flops_per_sample=0.0, seed=0)
+    # Ratio 1, an epoch of 2 s: 100 samples x 4 layers / 2 s = 200 samples per second through one layer.
+    forecast = Fleet.build(workload, RatioFleet(ratio=1.0, epoch_seconds=2.0)).forecast(1_250_000)
+    assert forecast is not None
+    assert forecast.speeds.tolist() == [200.0, 100.0]
+    # 10 megabits down at 100 Mbit/s and up at 10 Mbit/s, 0.05 s of latency each way: 0.1 + 1 + 0.1.
+    assert forecast.communication == pytest.approx([1.2, 1.2])
+    assert not forecast.random_layers
+    exponential = Fleet.build(workload, ExponentialFleet(speeds=[3.0, 9.0])).forecast(0)
+    assert exponential is not None and exponential.speeds.tolist() == [3.0, 9.0] and exponential.random_layers
+    # Zipf with at most 2 s and exponent 1: P(1) = 2/3, P(2) = 1/3, mean 4/3 s of idling after 1 s of work.
+    zipf = Fleet.build(workload, ZipfFleet(exponent=1.0, max_seconds=2)).forecast(0)
+    assert zipf is not None and zipf.speeds == pytest.approx([400 / (7 / 3), 200 / (7 / 3)])
+    assert Fleet.build(workload, BernoulliFleet(success=0.5)).forecast(0) is None

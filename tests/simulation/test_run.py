@@ -1,0 +1,274 @@
+"""Runs from start to end: results, determinism, executors, and going on after being stopped or killed."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from offbeat.core.errors import InvalidInput
+from offbeat.results.files import Log
+from offbeat.running.loop import Interrupted
+from offbeat.settings.schema import Experiment
+from offbeat.simulation.run import run
+
+
+def small(**changes: Any) -> Experiment:
+    """Twelve devices with digits, FedBuff, failures: half a second."""
+    table: dict[str, Any] = {
+        "stop": {"time": 60.0},
+        "data": {"name": "digits", "devices": 12, "partition": "dirichlet", "alpha": 0.5},
+        "model": {"name": "mlp"},
+        "local": {"epochs": 2, "batch_size": 16, "learning_rate": 0.2},
+        "algorithm": {"name": "fedbuff", "buffer": 3, "concurrency": 6},
+        "failures": {"vanish": 0.1, "lost_upload": 0.1, "rejoin_seconds": 5.0, "detect_seconds": 2.0},
+        "availability": {"name": "on-off", "on_seconds": 30.0, "off_seconds": 10.0},
+        "evaluation": {"every_seconds": 3.0},
+        "execution": {"executor": "sequential"},
+    }
+    return Experiment.parse(table).changed(changes)
+
+
+def test_a_run_directory_has_everything(tmp_path: Path) -> None:
+    result = run(small(), tmp_path / "run")
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary == json.loads(json.dumps(result.summary))
+    promised = {"algorithm", "seed", "time", "versions", "updates_used", "updates_discarded", "bytes_up", "bytes_down"}
+    promised |= {"final_accuracy", "best_accuracy", "time_to_accuracy", "wall_seconds"}
+    assert promised <= summary.keys()
+    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert rows == result.rows
+    assert {"time", "version", "accuracy", "loss"} <= rows[0].keys()
+    assert [row["time"] for row in rows] == [3.0 * k for k in range(21)]
+    assert rows[-1]["accuracy"] > rows[0]["accuracy"] + 0.1
+    assert result.parameters is not None
+    tensors = load_file(tmp_path / "run" / "model.safetensors")
+    assert sum(tensor.size for tensor in tensors.values()) == result.parameters.size
+    timeline = json.loads((tmp_path / "run" / "timeline.json").read_text())
+    assert {event["ph"] for event in timeline} == {"X", "M"}
+    assert Experiment.load(tmp_path / "run" / "config.toml").table() == small().table()
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [
+        "config.toml",
+        "metrics.jsonl",
+        "model.safetensors",
+        "summary.json",
+        "timeline.json",
+    ]
+
+
+def test_the_same_seed_gives_the_same_bytes_and_another_seed_others(tmp_path: Path) -> None:
+    for name, seed in (("one", 0), ("two", 0), ("three", 1)):
+        run(small(seed=seed), tmp_path / name)
+    one, two, three = ((tmp_path / name / "metrics.jsonl").read_bytes() for name in ("one", "two", "three"))
+    assert one == two != three
+    assert (tmp_path / "one" / "model.safetensors").read_bytes() == (
+        tmp_path / "two" / "model.safetensors"
+    ).read_bytes()
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "fedasync", "fedbuff"])
+def test_worker_processes_give_the_same_bits(algorithm: str) -> None:
+    settings = {"algorithm": {"name": algorithm, "cohort" if algorithm == "fedavg" else "concurrency": 6}}
+    alone = run(small(**settings, stop={"time": 20.0}))
+    pooled = run(small(**settings, stop={"time": 20.0}, execution={"workers": 2}))
+    assert alone.rows == pooled.rows
+    assert alone.parameters is not None and pooled.parameters is not None
+    assert alone.parameters.tobytes() == pooled.parameters.tobytes()
+
+
+@pytest.mark.parametrize("executor", ["stacked", "auto", "processes"])
+def test_other_executors_agree_within_float_tolerance(executor: str) -> None:
+    exact = run(small(stop={"time": 20.0}))
+    other = run(small(stop={"time": 20.0}, execution={"executor": executor}))
+    assert [row["time"] for row in exact.rows] == [row["time"] for row in other.rows]
+    assert [row["version"] for row in exact.rows] == [row["version"] for row in other.rows]
+    assert exact.parameters is not None and other.parameters is not None
+    np.testing.assert_allclose(other.parameters, exact.parameters, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "fedasync", "fedbuff"])
+def test_a_run_that_is_interrupted_again_and_again_ends_as_one_never_stopped(tmp_path: Path, algorithm: str) -> None:
+    experiment = small(algorithm={"name": algorithm, "cohort" if algorithm == "fedavg" else "concurrency": 6})
+    run(experiment, tmp_path / "whole")
+    stops, ended = 0, False
+    while not ended:
+        try:
+            run(experiment, tmp_path / "cut", resume=True, interrupted=Countdown(7))
+            ended = True
+        except Interrupted:
+            stops += 1
+    assert stops > 3
+    for name in ("metrics.jsonl", "model.safetensors", "timeline.json"):
+        assert (tmp_path / "cut" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+class Countdown:
+    """A flag that is set after so many looks at it (a run looks twice per event)."""
+
+    def __init__(self, events: int) -> None:
+        self.left = 2 * events
+
+    def is_set(self) -> bool:
+        self.left -= 1
+        return self.left < 0
+
+
+def test_a_run_that_is_killed_ends_as_one_never_stopped(tmp_path: Path) -> None:
+    experiment = small(stop={"time": 250.0}, execution={"checkpoint_seconds": 0.05})
+    run(experiment, tmp_path / "whole")
+    file = tmp_path / "experiment.toml"
+    file.write_text(experiment.toml())
+    script = "import sys; from offbeat.cli import main; sys.argv[0] = 'offbeat'; main()"
+    command = [sys.executable, "-c", script, "run", str(file), "--out", str(tmp_path / "cut"), "--resume"]
+    kills = 0
+    for wait in (0.1, 0.3, 0.7):
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        checkpoint = tmp_path / "cut" / "checkpoint" / "latest.safetensors"
+        while process.poll() is None and not checkpoint.exists():
+            time.sleep(0.02)
+        try:
+            process.wait(wait)
+        except subprocess.TimeoutExpired:
+            os.kill(process.pid, signal.SIGKILL)
+            process.wait()
+            kills += 1
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    assert kills
+    for name in ("metrics.jsonl", "model.safetensors"):
+        assert (tmp_path / "cut" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+def test_a_finished_run_is_only_read(tmp_path: Path) -> None:
+    first = run(small(), tmp_path / "run")
+    again = run(small(), tmp_path / "run", resume=True)
+    assert again.rows == first.rows
+    assert again.summary == first.summary
+
+
+def test_an_existing_run_is_not_overwritten_unasked(tmp_path: Path) -> None:
+    run(small(), tmp_path / "run")
+    before = (tmp_path / "run" / "summary.json").read_bytes()
+    with pytest.raises(InvalidInput, match="use --resume to go on with it or --overwrite"):
+        run(small(seed=1), tmp_path / "run")
+    with pytest.raises(InvalidInput, match=r"another experiment \(in seed\)"):
+        run(small(seed=1), tmp_path / "run", resume=True)
+    assert (tmp_path / "run" / "summary.json").read_bytes() == before
+    run(small(seed=1), tmp_path / "run", overwrite=True)
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["seed"] == 1
+
+
+def test_a_directory_with_other_things_is_never_touched(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("ten years of work")
+    with pytest.raises(InvalidInput, match="not a run directory"):
+        run(small(), tmp_path, overwrite=True)
+    assert (tmp_path / "thesis.txt").read_text() == "ten years of work"
+
+
+@pytest.mark.parametrize("damage", ["truncated", "foreign", "other"])
+def test_a_bad_checkpoint_is_refused_in_one_sentence(tmp_path: Path, damage: str) -> None:
+    with pytest.raises(Interrupted):
+        run(small(), tmp_path / "run", interrupted=Countdown(20))
+    path = tmp_path / "run" / "checkpoint" / "latest.safetensors"
+    if damage == "truncated":
+        path.write_bytes(path.read_bytes()[:-100])
+    elif damage == "foreign":
+        run(small(stop={"time": 1.0}), tmp_path / "foreign")
+        path.write_bytes((tmp_path / "foreign" / "model.safetensors").read_bytes())
+    else:
+        with pytest.raises(Interrupted):
+            run(small(seed=5), tmp_path / "other", interrupted=Countdown(20))
+        path.write_bytes((tmp_path / "other" / "checkpoint" / "latest.safetensors").read_bytes())
+    complaint = {"truncated": "is damaged", "foreign": "is not a checkpoint", "other": "another experiment"}[damage]
+    with pytest.raises(InvalidInput, match=complaint):
+        run(small(), tmp_path / "run", resume=True)
+
+
+def test_bad_data_leave_nothing_behind(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="devices"):
+        run(small(data={"devices": 5000}), tmp_path / "run")
+    with pytest.raises(InvalidInput, match="lenet5"):
+        run(small(model={"name": "lenet5"}), tmp_path / "run")
+    with pytest.raises(InvalidInput, match=r"algorithm\.concurrency = 50: there are only 12 devices"):
+        run(small(algorithm={"concurrency": 50}), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_training_that_diverges_ends_the_run_and_keeps_its_results(tmp_path: Path) -> None:
+    result = run(small(local={"learning_rate": 1e6, "weight_decay": 1e6}), tmp_path / "run")
+    assert result.summary["stopped_by"].startswith("diverged: version 1 is not finite")
+    assert (tmp_path / "run" / "summary.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("stop", "reason"),
+    [({"versions": 5}, "versions"), ({"updates": 12}, "updates"), ({"accuracy": 0.3}, "accuracy")],
+)
+def test_a_run_stops_by_whichever_comes_first(stop: dict[str, float], reason: str) -> None:
+    result = run(small(stop=stop))
+    assert result.summary["stopped_by"] == reason
+    if reason == "versions":
+        assert result.summary["versions"] == 5
+    if reason == "updates":
+        assert result.summary["updates_used"] == 12
+
+
+def test_data_and_models_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own_things.py").write_text(
+        "import numpy as np\n"
+        "from torch import nn\n"
+        "def load(seed):\n"
+        "    x = np.random.default_rng(seed).normal(size=(300, 4)).astype('float32')\n"
+        "    y = (x[:, 0] > 0).astype('int64')\n"
+        "    return x[:200], y[:200], x[200:], y[200:]\n"
+        "def network(input_shape, classes):\n"
+        "    return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.1),\n"
+        "                         nn.Linear(8, classes))\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    table = {
+        "stop": {"time": 60.0},
+        "data": {"name": "own_things:load", "devices": 10, "partition": "shards", "labels_per_device": 2},
+        "model": {"name": "own_things:network"},
+        "local": {"batch_size": 0, "learning_rate": 0.5},
+        "algorithm": {"name": "fedavg", "cohort": 5},
+    }
+    result = run(Experiment.parse(table))
+    assert result.summary["final_accuracy"] > 0.7
+
+
+def test_two_processes_never_write_to_one_directory(tmp_path: Path) -> None:
+    with pytest.raises(Interrupted):
+        run(small(), tmp_path / "run", interrupted=Countdown(20))
+    other = Log(tmp_path / "run" / "metrics.jsonl", (tmp_path / "run" / "metrics.jsonl").stat().st_size)
+    with pytest.raises(InvalidInput, match="another process is writing"):
+        run(small(), tmp_path / "run", resume=True)
+    other.close()
+    run(small(), tmp_path / "run", resume=True)
+
+
+def test_logs_that_have_lost_lines_are_not_patched_up(tmp_path: Path) -> None:
+    with pytest.raises(Interrupted):
+        run(small(), tmp_path / "run", interrupted=Countdown(20))
+    (tmp_path / "run" / "timeline.json").write_text("[")
+    before = (tmp_path / "run" / "metrics.jsonl").read_bytes()
+    with pytest.raises(InvalidInput, match=r"timeline\.json has lost lines"):
+        run(small(), tmp_path / "run", resume=True)
+    assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == before
+
+
+def test_a_single_flipped_bit_in_a_checkpoint_is_noticed(tmp_path: Path) -> None:
+    with pytest.raises(Interrupted):
+        run(small(), tmp_path / "run", interrupted=Countdown(20))
+    path = tmp_path / "run" / "checkpoint" / "latest.safetensors"
+    data = bytearray(path.read_bytes())
+    data[-50] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(InvalidInput, match="checksum"):
+        run(small(), tmp_path / "run", resume=True)

@@ -29,6 +29,7 @@ from offbeat.core.actions import Action, Commit, Discard, Dispatch
 from offbeat.core.errors import InvalidInput
 from offbeat.core.events import Event, Uploaded
 from offbeat.core.policy import Policy, View
+from offbeat.core.terms import Proximal
 
 
 @dataclass
@@ -72,8 +73,9 @@ class FedAsync(Policy):
                 alpha = np.float32(self.alpha * self.scale(staleness))
                 mixed = (1 - alpha) * view.parameters + alpha * update.parameters
                 yield Commit(parameters=mixed, used=(update.ticket,))
+        terms = (Proximal(mu=self.prox),) if self.prox else ()
         for device in view.pick(self.concurrency - len(view.in_flight)):
-            yield Dispatch(device=device, order=view.order(prox=self.prox))
+            yield Dispatch(device=device, order=view.order(terms=terms))
 
     def scale(self, staleness: int) -> float:
         """s(t - tau), section 5.2."""

@@ -382,8 +382,9 @@ class Deployment:
         """How things stand now."""
         session, accounts = self.session, self.accounts
         row = self._milestones.row(self.now, busy=accounts.busy_seconds, wasted=accounts.wasted_seconds)
-        if row["accuracy"] >= self.stop.accuracy:
-            self.reason = "accuracy"
+        reached = self.stop.reached(row)
+        if reached is not None:
+            self.reason = reached
         self._log(
             f"{self.now:.1f} s: version {session.version}, accuracy {row['accuracy']:.4f}, "
             f"{session.counters.used} updates used, {len(session.in_flight)} in flight"

@@ -1,6 +1,5 @@
 """What the commands share: options, the console, loading an experiment."""
 
-import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
@@ -80,4 +79,7 @@ def shipped() -> dict[str, Path]:
 
 def free_cores(experiment: "Experiment") -> int:
     """How many runs at a time keep the cores busy."""
-    return max(1, (os.cpu_count() or 1) // experiment.execution.workers)
+    from offbeat.settings.execution import available_cores
+
+    workers = experiment.execution.workers
+    return max(1, available_cores() // (1 if workers == "auto" else workers))

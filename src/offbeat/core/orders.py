@@ -87,6 +87,8 @@ class LocalWork(Struct, frozen=True, kw_only=True):
     optimiser: str = "sgd"
     keep_optimiser_state: bool = False
     clip_norm: float = 0.0
+    prox: float | None = None
+    """mu of the proximal term; None: whatever the algorithm has by itself."""
     terms: tuple[Term, ...] = ()
     buffers: Literal["average", "local", "ignore"] = "average"
 
@@ -122,8 +124,11 @@ class LocalWork(Struct, frozen=True, kw_only=True):
         return 0
 
     def order(self, moment: float, terms: tuple[Term, ...] = (), **changes: Any) -> Order:
-        """An order at this moment; `terms` come to those that the experiment has for all."""
+        """An order at this moment. The algorithm's `terms` come to the experiment's, whose `prox` replaces its own."""
         by_step = self.schedule_over == "steps"
+        if self.prox is not None:
+            kept = tuple(term for term in terms if not isinstance(term, Proximal))
+            terms = ((Proximal(mu=self.prox),) if self.prox else ()) + kept
         plain = Order(
             slices=self.epochs,
             batch_size=self.batch_size,

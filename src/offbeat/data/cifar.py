@@ -38,6 +38,7 @@ class Cifar10(ImageFiles):
             mean=MEAN,
             std=STD,
             limit=self.limit,
+            as_bytes=self.as_bytes,
         )
 
 

@@ -14,6 +14,7 @@ from offbeat.core.errors import InvalidInput
 from offbeat.core.settings import Settings
 from offbeat.core.streams import stream
 from offbeat.data.dataset import Dataset
+from offbeat.data.transforms import InputPipeline
 
 Bytes = npt.NDArray[np.uint8]
 Channels = float | tuple[float, ...]
@@ -29,6 +30,9 @@ class ImageFiles(Settings):
     """The directory that holds the files, plain or compressed (.gz, .xz)."""
     limit: Annotated[int, Field(gt=0)] | None = None
     """Use at most this many training samples: always the same ones, whatever the seed."""
+    as_bytes: bool = False
+    """Keep pixels as bytes and normalise them batch by batch: a quarter of the memory, the same numbers to the bit.
+    Dense models then train one by one instead of stacked."""
 
 
 def read(directory: str, *names: str) -> tuple[Path, bytes]:
@@ -68,12 +72,23 @@ def image_dataset(
     mean: Channels,
     std: Channels,
     limit: int | None = None,
+    as_bytes: bool = False,
 ) -> Dataset:
     """A data set from pairs of pixels [samples, channels, height, width] and labels."""
     pixels, labels = train
     if limit is not None:
         kept = stream(0, "limit").permutation(len(labels))[:limit]
         pixels, labels = pixels[kept], labels[kept]
+    if as_bytes:
+        levels = standardised(np.tile(np.arange(256, dtype=np.uint8), (pixels.shape[1], 1, 1)), mean, std)
+        return Dataset(
+            train_x=np.ascontiguousarray(pixels),
+            train_y=labels.astype(np.int64),
+            test_x=np.ascontiguousarray(test[0]),
+            test_y=test[1].astype(np.int64),
+            classes=classes,
+            pipeline=InputPipeline(levels=levels.reshape(-1, 256)),
+        )
     return Dataset(
         train_x=standardised(pixels, mean, std),
         train_y=labels.astype(np.int64),

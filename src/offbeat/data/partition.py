@@ -7,15 +7,16 @@ may leave samples over. Everything is arrays: a million devices are fine.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 from pydantic import Field
 
 from offbeat.core.errors import InvalidInput
+from offbeat.core.samples import Indices
 from offbeat.core.settings import Settings
 from offbeat.core.streams import stream
-from offbeat.data.dataset import Indices, Labels
+from offbeat.data.dataset import Labels
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -65,6 +66,7 @@ class Dirichlet(Settings):
     """Small: few classes per device; large: nearly iid."""
 
     def split(self, labels: Labels, devices: int, seed: int) -> Partition:
+        _check_labels(labels, "dirichlet")
         _check_enough(len(labels), devices)
         generator = stream(seed, "partition")
         samples = generator.permutation(len(labels))
@@ -85,6 +87,7 @@ class Shards(Settings):
     """Shards per device. A shard that spans the border of two classes holds both."""
 
     def split(self, labels: Labels, devices: int, seed: int) -> Partition:
+        _check_labels(labels, "shards")
         _check_enough(len(labels), devices)
         shards = devices * self.labels_per_device
         if shards > len(labels):
@@ -117,6 +120,7 @@ class Sizes(Settings):
         # Chosen before they are sorted: what is not used is then a random part of every class, not the last classes.
         samples = stream(seed, "partition").permutation(len(labels))[:total]
         if self.disjoint_labels:
+            _check_labels(labels, "sizes with disjoint_labels")
             samples = _by_label(samples, labels)
         return Partition(indices=samples, offsets=_offsets(np.array(self.sizes)))
 
@@ -130,6 +134,7 @@ class LabelSets(Settings):
     """The number of training samples of each device."""
 
     def split(self, labels: Labels, devices: int, seed: int) -> Partition:
+        _check_labels(labels, "labels")
         if not len(self.sizes) == len(self.labels) == devices:
             raise InvalidInput(
                 f"sizes lists {len(self.sizes)} devices, labels {len(self.labels)} and devices = {devices}: "
@@ -176,6 +181,14 @@ PARTITIONS: dict[str, type[PartitionSettings]] = {
     "labels": LabelSets,
     "same": Same,
 }
+
+
+def _check_labels(labels: Any, name: str) -> None:
+    """Raise InvalidInput if these targets are not one label for each sample."""
+    if not isinstance(labels, np.ndarray) or labels.ndim != 1 or labels.dtype.kind != "i":
+        raise InvalidInput(
+            f"data.partition = {name!r} divides by label, and the targets are no labels: take iid or sizes."
+        )
 
 
 def _check_enough(samples: int, devices: int) -> None:

@@ -2,10 +2,11 @@
 
 from offbeat.data.cifar import Cifar10
 from offbeat.data.embedded import Digits, Mnist5k
+from offbeat.data.folder import Folder
 from offbeat.data.idx import Emnist, FashionMnist, Mnist
 from offbeat.data.synthetic import Synthetic
 
-DatasetSettings = Digits | Mnist5k | Mnist | FashionMnist | Emnist | Cifar10 | Synthetic
+DatasetSettings = Digits | Mnist5k | Mnist | FashionMnist | Emnist | Cifar10 | Synthetic | Folder
 
 DATASETS: dict[str, type[DatasetSettings]] = {
     "digits": Digits,
@@ -15,4 +16,5 @@ DATASETS: dict[str, type[DatasetSettings]] = {
     "emnist": Emnist,
     "cifar10": Cifar10,
     "synthetic": Synthetic,
+    "folder": Folder,
 }

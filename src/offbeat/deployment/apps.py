@@ -135,7 +135,7 @@ def serve(
     if directory.finished() is not None:
         log_line(f"the run in {out} has ended already")
         return
-    settings, training, stop = experiment.deployment, experiment.local.build(), experiment.stop.build()
+    settings, training, stop = experiment.deployment, experiment.local_work, experiment.when_to_stop
     policy, layout, parameters = experiment.algorithm.policy, layout_of(stage.network), vector_of(stage.network)
     policy.check(experiment.data.devices)
     if settings.paced and stage.parts is None:

@@ -12,7 +12,7 @@ from offbeat.device.tasks import Batch, Task
 from offbeat.device.terms import LossTerm
 
 
-class _Watched:
+class _ModelSeenByTerms:
     """The model as the task's loss calls it: the terms see its outputs, and may change what the loss sees."""
 
     def __init__(self, model: FlatModel, terms: Sequence[LossTerm]) -> None:
@@ -38,7 +38,7 @@ class Objective:
         self._pulling = [term for term in terms if type(term).pull is not LossTerm.pull]
         looking = [term for term in terms if type(term).outputs is not LossTerm.outputs]
         self._valued = [term for term in terms if type(term).value is not LossTerm.value]
-        self._watched = _Watched(model, looking) if looking or self._valued else None
+        self._watched = _ModelSeenByTerms(model, looking) if looking or self._valued else None
 
     @property
     def pulls(self) -> bool:

@@ -135,7 +135,7 @@ class StackedTrainer:
     def _bytes(self, job: TrainingJob) -> int:
         model = 4 * 4 * self._layout.size  # vector, weights, velocity, anchor
         plan = (8 + 8 + 4 + 4) * self._steps(job)  # index, label, scale and loss of each sample
-        return model + self._width(job) * (plan + 4 * self._x.shape[1])
+        return model + self._width(job) * (plan + 4 * int(self._x.shape[1]))
 
     def _train(self, jobs: Sequence[TrainingJob]) -> list[TrainingState]:
         """One stack; the jobs share batch size and momentum and come with the most steps first."""

@@ -15,6 +15,7 @@ from torch.nn import functional
 
 from offbeat.core.errors import InvalidInput
 from offbeat.core.settings import Settings
+from offbeat.models import called
 
 Direction = Literal["max", "min"]
 Inputs = Any
@@ -32,13 +33,6 @@ class Batch(Struct, frozen=True, gc=False):
 
     x: Inputs
     y: torch.Tensor
-
-
-def outputs_of(model: Model, x: Inputs) -> Any:
-    """What the model makes of inputs: a tuple is handed over as arguments, a mapping as arguments by name."""
-    if isinstance(x, tuple):
-        return model(*x)
-    return model(**x) if isinstance(x, Mapping) else model(x)
 
 
 class Task(Settings):
@@ -105,7 +99,7 @@ class Classification(Task):
         return {name: "min" if name == "loss" else "max" for name in self.measures}
 
     def loss(self, model: Model, batch: Batch) -> tuple[torch.Tensor, float]:
-        return self._entropy(outputs_of(model, batch.x), batch.y, "mean")
+        return self._entropy(called(model, batch.x), batch.y, "mean")
 
     def _entropy(self, outputs: torch.Tensor, y: torch.Tensor, reduction: str) -> tuple[torch.Tensor, float]:
         if self.class_weights is None:
@@ -171,7 +165,7 @@ class Regression(Task):
         return {"r2": "max", "mae": "min", "loss": "min"}
 
     def loss(self, model: Model, batch: Batch) -> tuple[torch.Tensor, float]:
-        outputs = outputs_of(model, batch.x)
+        outputs = called(model, batch.x)
         return functional.mse_loss(outputs, batch.y.view_as(outputs)), len(batch.y)
 
     def totals(self, outputs: torch.Tensor, targets: torch.Tensor) -> Totals:
@@ -217,7 +211,7 @@ class MultiLabel(Task):
         return {"micro_f1": "max", "macro_f1": "max", "loss": "min"}
 
     def loss(self, model: Model, batch: Batch) -> tuple[torch.Tensor, float]:
-        outputs = outputs_of(model, batch.x)
+        outputs = called(model, batch.x)
         return functional.binary_cross_entropy_with_logits(outputs, batch.y.to(outputs.dtype)), len(batch.y)
 
     def totals(self, outputs: torch.Tensor, targets: torch.Tensor) -> Totals:
@@ -256,7 +250,7 @@ class TokenSequence(Task):
         return {"token_accuracy": "max", "perplexity": "min", "loss": "min"}
 
     def loss(self, model: Model, batch: Batch) -> tuple[torch.Tensor, float]:
-        loss, tokens = self._entropy(outputs_of(model, batch.x), batch.y)
+        loss, tokens = self._entropy(called(model, batch.x), batch.y)
         return loss / max(tokens, 1), tokens
 
     def _entropy(self, outputs: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, int]:
@@ -311,7 +305,7 @@ def check_fit(task: Task, module: nn.Module, batch: Batch, classes: int) -> None
     """Raise InvalidInput if the task cannot be trained with this model on data like these two samples."""
     try:
         with torch.no_grad():
-            outputs = outputs_of(module, batch.x)
+            outputs = called(module, batch.x)
             task.check(outputs, batch.y, classes)
             task.loss(module, batch)
             found = task.metrics(task.totals(outputs, batch.y))

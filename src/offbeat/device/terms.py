@@ -30,7 +30,8 @@ from offbeat.core.terms import (
     Term,
 )
 from offbeat.device.flat_model import FlatModel, Tensors
-from offbeat.device.tasks import Batch, outputs_of
+from offbeat.device.tasks import Batch
+from offbeat.models import called
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -182,7 +183,7 @@ def _representation(model: FlatModel, batch: Batch) -> torch.Tensor:
     hook = model.head_module().register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))
     try:
         with torch.no_grad():
-            outputs_of(model.module, batch.x)
+            called(model.module, batch.x)
     finally:
         hook.remove()
     return seen[-1].flatten(1)
@@ -200,7 +201,7 @@ class DistillationTerm(LossTerm):
     def value(self, batch: Batch, outputs: Any) -> torch.Tensor | None:
         heat, classes = self._term.temperature, outputs.shape[-1]
         with torch.no_grad():
-            wanted = functional.log_softmax(outputs_of(self._teacher.module, batch.x).view(-1, classes) / heat, dim=1)
+            wanted = functional.log_softmax(called(self._teacher.module, batch.x).view(-1, classes) / heat, dim=1)
         given = functional.log_softmax(outputs.view(-1, classes) / heat, dim=1)
         divergence = functional.kl_div(given, wanted, reduction="batchmean", log_target=True)
         return self._term.weight * heat**2 * divergence

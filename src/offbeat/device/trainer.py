@@ -34,10 +34,10 @@ from offbeat.device.layered import Proceed, backward
 from offbeat.device.objective import Objective
 from offbeat.device.optimisers import Optimiser, optimiser_of
 from offbeat.device.submodel import job_inside, narrowed, work_outside
-from offbeat.device.tasks import CLASSIFICATION, Task, added, outputs_of
+from offbeat.device.tasks import CLASSIFICATION, Task, added
 from offbeat.device.terms import LossTerm, TermContext, absent_classes, term_of, with_rows_of
 from offbeat.device.training_state import Evaluation, TrainingJob, TrainingState
-from offbeat.models import is_pure
+from offbeat.models import called, is_pure
 
 EVALUATION_BATCH = 512
 BLOCK = 128
@@ -284,7 +284,7 @@ class TorchTrainer:
         try:
             with torch.inference_mode(), self._plain.precision():
                 for batch in self.batches.for_evaluation(inputs, targets, EVALUATION_BATCH):
-                    sums = added(sums, self.task.totals(outputs_of(self.model, batch.x), batch.y))
+                    sums = added(sums, self.task.totals(called(self.model, batch.x), batch.y))
         finally:
             self.model.train()
         return Evaluation(metrics=dict(self.task.metrics(sums)))

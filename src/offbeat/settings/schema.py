@@ -20,10 +20,14 @@ from offbeat.core.orders import LocalWork
 from offbeat.core.policy import Policy
 from offbeat.core.settings import Settings
 from offbeat.data import DATASETS, PARTITIONS, Dataset, DatasetSettings, Partition, PartitionSettings, load_own
+from offbeat.data.transforms import transforms_of
 from offbeat.fleet import FLEETS, AvailabilitySettings, FailureSettings, FleetSettings, NetworkSettings
 from offbeat.models import MODELS
+from offbeat.settings.execution import ExecutionTable
+from offbeat.settings.local import LocalTable
 from offbeat.settings.schedule import Schedule, Stop
 from offbeat.settings.tables import Table, checked, merge, nested, parse_changes, read_toml
+from offbeat.settings.task import TaskTable
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
@@ -42,15 +46,17 @@ class StopTable(Settings):
     """Updates that went into the model."""
     accuracy: Share | None = None
     """Accuracy on the held-out data, when evaluated."""
+    target: Annotated[float, Field(allow_inf_nan=False)] | None = None
+    """A value of `evaluation.target_metric` on the held-out data, when evaluated."""
 
     @model_validator(mode="after")
     def _one_at_least(self) -> "StopTable":
-        if all(value is None for value in (self.time, self.versions, self.updates, self.accuracy)):
-            raise ValueError("give at least one of stop.time, stop.versions, stop.updates and stop.accuracy")
+        if all(value is None for value in (self.time, self.versions, self.updates, self.accuracy, self.target)):
+            raise ValueError("give at least one of stop.time, stop.versions, stop.updates, stop.accuracy, stop.target")
         return self
 
-    def build(self) -> Stop:
-        return Stop(**self.model_dump(exclude_none=True))
+    def build(self, metric: str = "accuracy", direction: Literal["max", "min"] = "max") -> Stop:
+        return Stop(**self.model_dump(exclude_none=True), metric=metric, direction=direction)
 
 
 class Named(Settings):
@@ -71,12 +77,15 @@ class DataTable(Named):
     """A data set (`offbeat list datasets`) or your own as "module:function"."""
     devices: Count = 100
     """Devices that hold the data."""
+    transforms: list[Table] = Field([])
+    """What is done to images batch by batch in training, a table each: crop, flip, cutout, or your own as name =
+    "module:function"."""
     partition: str = "iid"
     """iid, dirichlet, shards, sizes, labels or same. Data that come divided (synthetic, your own) stay so."""
 
     @model_validator(mode="after")
     def _check(self) -> "DataTable":
-        _ = self.dataset, self.scheme
+        _ = self.dataset, self.scheme, transforms_of(self.transforms)
         return self
 
     @cached_property
@@ -90,7 +99,7 @@ class DataTable(Named):
         ours = {key: value for key, value in self.others.items() if self._belongs_to_dataset(key)}
         if "devices" in kind.model_fields:
             ours["devices"] = self.devices
-        known = {"devices", "partition", *self._scheme_kind.model_fields}
+        known = {"devices", "partition", "transforms", *self._scheme_kind.model_fields}
         return checked(kind, "data", {"name": self.name} | ours, known)
 
     def _belongs_to_dataset(self, key: str) -> bool:
@@ -112,6 +121,8 @@ class DataTable(Named):
     def load(self, seed: int) -> tuple[Dataset, Partition]:
         """The data and who holds what."""
         dataset = load_own(self.name, seed) if self.dataset is None else self.dataset.load(seed)
+        if self.transforms:
+            dataset = dataset.transformed(transforms_of(self.transforms))
         if dataset.devices is None:
             return dataset, self.scheme.split(dataset.train_y, self.devices, seed)
         if len(dataset.devices) != self.devices:
@@ -124,7 +135,8 @@ class DataTable(Named):
         """All settings with their values. Data that come divided leave no choice of a partition, but keep the key."""
         own = self.dataset.model_dump(exclude_none=True) if self.dataset is not None else {"name": self.name}
         scheme = self.scheme.model_dump(exclude_none=True)
-        return scheme | {"devices": self.devices, "partition": self.partition} | own
+        transforms = {"transforms": self.transforms} if self.transforms else {}
+        return scheme | {"devices": self.devices, "partition": self.partition} | transforms | own
 
 
 class ModelTable(Settings):
@@ -132,6 +144,10 @@ class ModelTable(Settings):
 
     name: str = "lenet5"
     """A model (`offbeat list models`) or your own as "module:function"."""
+    buffers: Literal["average", "local", "ignore"] = "average"
+    """Running statistics (batch normalisation): average: they travel and are averaged with the model; local: each
+    device keeps its own; ignore: they stay as they were. Without averaging the model is evaluated with the statistics
+    of each batch."""
 
     @field_validator("name")
     @classmethod
@@ -139,26 +155,6 @@ class ModelTable(Settings):
         if ":" not in name and name not in MODELS:
             raise unknown("model", name, MODELS)
         return name
-
-
-class LocalTable(Settings):
-    """What a device does with an order."""
-
-    epochs: Annotated[int, Field(ge=1, le=100_000)] = 5
-    """Passes over the device's data."""
-    batch_size: Annotated[int, Field(ge=0)] = 32
-    """Samples in a step; 0: all of the device's."""
-    learning_rate: Annotated[float, Field(gt=0, le=1e6)] = 0.03
-    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    weight_decay: Annotated[float, Field(ge=0, le=1e6)] = 0.0
-    learning_rate_decay: Share = 1.0
-    """The learning rate shrinks by this factor every `decay_every` versions."""
-    decay_every: Count = 1
-    schedule: Literal["exponential", "inverse"] = "exponential"
-    """"inverse": the learning rate is divided by 1 + version / `decay_every` instead."""
-
-    def build(self) -> LocalWork:
-        return LocalWork(**(self.model_dump() | {"batch_size": self.batch_size or None}))
 
 
 class FleetTable(Named):
@@ -206,8 +202,10 @@ class EvaluationTable(Settings):
     """Virtual seconds between evaluations (default: a thirtieth of stop.time, if that is given)."""
     every_versions: Count | None = None
     """Versions between evaluations (default: 10, if stop.time is not given)."""
-    targets: list[Share] = Field([0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.925, 0.95, 0.96, 0.97, 0.98, 0.99])
-    """Accuracies for which the time to reach them is reported."""
+    target_metric: str | None = None
+    """The metric that runs are compared by (default: the task's first)."""
+    targets: list[float] = Field([0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.925, 0.95, 0.96, 0.97, 0.98, 0.99])
+    """Values of the target metric for which the time to reach them is reported."""
     training_loss: bool = False
     """Evaluate also the loss over the training samples that the devices hold."""
 
@@ -219,20 +217,6 @@ class EvaluationTable(Settings):
                 f"evaluation.every_seconds = {self.every_seconds}: that is more than {MOST_EVALUATIONS:,} evaluations"
             )
         return Schedule(every_seconds=self.every_seconds or inf, every_versions=self.every_versions)
-
-
-class ExecutionTable(Settings):
-    """Who computes. It changes how long a run takes, never (beyond float tolerance) what comes out."""
-
-    executor: Literal["auto", "sequential", "stacked", "processes"] = "auto"
-    """sequential: clients one by one, bit-reproducible; stacked: dense models many at once; auto: the faster of the two
-    for the model; processes: auto in worker processes."""
-    workers: Count = 1
-    """Worker processes; 1 trains in this one (unless the executor is "processes")."""
-    checkpoint_seconds: Positive = 30.0
-    """Real seconds between checkpoints."""
-    save_model: bool = True
-    """Leave the final parameters in the run directory."""
 
 
 class DeploymentTable(Settings):
@@ -262,6 +246,7 @@ class Experiment(Settings):
     stop: StopTable
     data: DataTable = DataTable()
     model: ModelTable = ModelTable()
+    task: TaskTable = TaskTable()
     local: LocalTable = LocalTable()
     fleet: FleetTable = FleetTable()
     network: NetworkSettings = NetworkSettings()
@@ -288,6 +273,43 @@ class Experiment(Settings):
             )
         return self
 
+    @model_validator(mode="after")
+    def _task_and_algorithm_fit(self) -> "Experiment":
+        """The metrics that the experiment names exist, and the algorithm can use what devices do."""
+        _ = self.target_direction
+        if self.stop.accuracy is not None:
+            self.task.direction("accuracy")
+        if self.evaluation.training_loss:
+            self.task.direction("loss")
+        for place, target in enumerate(self.evaluation.targets):
+            if self.target_metric == "accuracy" and not 0 < target <= 1:
+                raise InvalidInput(f"evaluation.targets.{place} = {target}: an accuracy is above 0 and at most 1")
+        local = self.local
+        if self.algorithm.policy.plain_gradients and (local.optimiser != "sgd" or local.clip_norm):
+            setting = f"clip_norm = {local.clip_norm}" if local.clip_norm else f"optimiser = {local.optimiser!r}"
+            raise InvalidInput(
+                f"local.{setting}: algorithm {self.algorithm.name!r} takes updates for gradients and needs plain SGD"
+            )
+        return self
+
+    @property
+    def target_metric(self) -> str:
+        """The metric that runs are compared by."""
+        return self.evaluation.target_metric or self.task.target
+
+    @property
+    def target_direction(self) -> Literal["max", "min"]:
+        """Whether a higher or a lower value of it is better."""
+        return self.task.direction(self.target_metric)
+
+    @property
+    def when_to_stop(self) -> Stop:
+        return self.stop.build(self.target_metric, self.target_direction)
+
+    @property
+    def local_work(self) -> LocalWork:
+        return self.local.build(self.model.buffers)
+
     @classmethod
     def parse(cls, table: Mapping[str, Any]) -> "Experiment":
         """From nested tables, as an experiment file has them."""
@@ -309,6 +331,7 @@ class Experiment(Settings):
         """All settings with their values, as tables: parsing them gives this experiment again."""
         plain = self.model_dump(exclude_none=True)
         plain["data"] = self.data.resolved()
+        plain["task"] = self.task.resolved()
         plain["deployment"] = self.deployment.model_dump(exclude_defaults=True)
         plain["fleet"] = self.fleet.settings.model_dump(exclude_none=True)
         named = {"name": self.algorithm.name} | ({"label": self.algorithm.label} if self.algorithm.label else {})

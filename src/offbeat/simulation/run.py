@@ -13,6 +13,7 @@ import numpy as np
 
 from offbeat.core.errors import InvalidInput
 from offbeat.core.session import Session
+from offbeat.device.places import place_of
 from offbeat.running.directory import RunDirectory, read_model
 from offbeat.running.driver import OnProgress
 from offbeat.running.loop import Flag, run_to_end
@@ -27,29 +28,33 @@ from offbeat.simulation.replay import Difference, RecordLine, Replay, read_recor
 @contextmanager
 def simulation_of(experiment: Experiment) -> Iterator[Simulation]:
     """The simulation that an experiment describes; its worker processes end with the context."""
+    workers, place = experiment.execution.processes(), place_of(experiment.execution.device)
     parts = ExperimentParts.of(experiment)
-    layout, fleet, stop = parts.layout, parts.fleet(), experiment.stop.build()
+    layout, fleet, stop = parts.layout, parts.fleet(), experiment.when_to_stop
     session = Session(
         experiment.algorithm.policy,
         parameters=parts.parameters,
         layout=layout,
         samples=parts.partition.sizes,
-        training=experiment.local.build(),
+        training=experiment.local_work,
         seed=experiment.seed,
         present=fleet.availability.present(0.0),
         forecast=fleet.forecast(layout.bytes),
         horizon=stop.time,
     )
     execution = experiment.execution
-    in_processes = execution.executor == "processes" or execution.workers > 1
     executor = torch_executor(
         parts.dataset,
         parts.partition,
         model=experiment.model.name,
         seed=experiment.seed,
         arithmetic="auto" if execution.executor == "processes" else execution.executor,
-        workers=execution.workers if in_processes else 0,
+        workers=workers,
         training_loss=experiment.evaluation.training_loss,
+        task=parts.task,
+        place=place,
+        precision=execution.precision,
+        batch_statistics=experiment.model.buffers != "average",
     )
     try:
         yield Simulation(session, fleet, executor, stop=stop, schedule=experiment.evaluation.build(stop))
@@ -117,6 +122,8 @@ def replay(path: str | os.PathLike[str], watch: Callable[[float], None] | None =
         seed=experiment.seed,
         arithmetic="sequential",
         workers=0,
+        task=parts.task,
+        batch_statistics=experiment.model.buffers != "average",
     )
     with closing(executor):
         replaying = Replay(_recorded_session(experiment, parts, lines[0]), executor, lines)
@@ -138,9 +145,9 @@ def _recorded_session(experiment: Experiment, parts: ExperimentParts, began: Rec
         parameters=parts.parameters,
         layout=parts.layout,
         samples=parts.partition.sizes,
-        training=experiment.local.build(),
+        training=experiment.local_work,
         seed=experiment.seed,
         present=np.isin(np.arange(experiment.data.devices), began.present),
         forecast=began.forecast,
-        horizon=experiment.stop.build().time,
+        horizon=experiment.when_to_stop.time,
     )

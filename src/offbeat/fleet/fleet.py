@@ -42,7 +42,9 @@ class Fleet:
         speeds = fleet.build(workload)
         return cls(
             speeds=speeds,
-            links=(network or NetworkSettings()).build(workload, speeds.measured_links),
-            availability=(availability or AvailabilitySettings()).build(workload),
+            links=(network or NetworkSettings()).build(workload, speeds.measured_links, speeds.names),
+            availability=(availability or AvailabilitySettings()).build(
+                workload, speeds.measured_availability, speeds.names
+            ),
             failures=(failures or FailureSettings()).build(workload),
         )

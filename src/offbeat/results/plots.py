@@ -58,10 +58,10 @@ def accuracy_figure(comparison: Comparison) -> Figure:
     height = max(4.6, 1.4 + 0.3 * lines)  # so that the names beside the bars have room
     figure = Figure(figsize=(11.0 if raced else 7.5, height), layout="constrained")
     if comparison.target is None:
-        _curves(figure.add_subplot(), comparison)
+        draw_curves(figure.add_subplot(), comparison)
     else:
         curves, bars = figure.subplots(1, 2, width_ratios=(3, 2))
-        _curves(curves, comparison)
+        draw_curves(curves, comparison)
         _bars(bars, comparison, comparison.target)
     legend_below(figure, *figure.axes[0].get_legend_handles_labels())
     return figure
@@ -237,7 +237,7 @@ def _column(rows: Sequence[Row], key: str) -> Numbers:
     return np.array([row[key] for row in rows], dtype=np.float64)
 
 
-def _curves(axes: Axes, comparison: Comparison) -> None:
+def draw_curves(axes: Axes, comparison: Comparison) -> None:
     several = any(len(standing.entries) > 1 for standing in comparison.standings)
     note = f"mean and range of {seeds_text(comparison.standings)}" if several else "one seed"
     dress(axes, f"Accuracy over time ({note})")

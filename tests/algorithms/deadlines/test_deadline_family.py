@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from offbeat.algorithms import Adel, DropStragglers, HeteroFL, Salf, WaitStragglers
+from offbeat.algorithms.deadlines.adel import RoundPlan
 from offbeat.algorithms.deadlines.planner import miss_probabilities
 from offbeat.algorithms.deadlines.rounds import bias_corrected
 from offbeat.core.errors import InvalidInput
@@ -160,6 +161,59 @@ def test_several_local_steps_share_the_time() -> None:
     assert twice.state.deadlines == pytest.approx(once.state.deadlines)
     assert twice.state.scale == pytest.approx(once.state.scale)
     assert {given.order.slices for given in twice.first.orders} == {4}
+
+
+def a_round(**changes: Any) -> RoundPlan:
+    """A round of 4 s with m = 8 in which both devices take part."""
+    return RoundPlan(**({"deadlines": [4.0], "scale": 8.0, "ordered": [0, 1]} | changes))
+
+
+@pytest.mark.parametrize(("steps", "batch"), [(1, 48), (2, 24), (3, 16)])
+def test_b3_with_several_local_steps(steps: int, batch: int) -> None:
+    # m P/E (T - B)/T = 8 (8/E) (4 - 1)/4 = 48/E samples for each of E steps.
+    policy = Adel(rounds=1, local_steps=steps)
+    assert policy.batches(4.0, a_round(), session_of(policy)).tolist() == [batch] * 2
+    # Who holds fewer samples takes all that it has.
+    assert policy.batches(4.0, a_round(), session_of(policy, samples=7)).tolist() == [7, 7]
+
+
+@pytest.mark.parametrize(("steps", "x"), [(1, 0.5), (2, 1.0), (4, 2.0)])
+def test_equation_7_with_several_local_steps(steps: int, x: float) -> None:
+    # x = E T/m = E 4/8; the first layer is missed if both do at most one layer, the last if both do none.
+    policy = Adel(rounds=1, local_steps=steps)
+    missed = policy.missed(a_round(), session_of(policy))
+    assert missed == pytest.approx([(exp(-x) * (1 + x)) ** 2, exp(-x) ** 2])
+
+
+def test_exact_probabilities_are_those_of_the_batches_as_they_are_and_of_the_devices_that_take_part() -> None:
+    # m = 8.3: 8.3 8 3/4 = 49.8, so batches of 49, and 8 3/49 layers on average; (7) has T/m = 4/8.3, which is less.
+    exact, published = (Adel.model_validate({"rounds": 1, "probabilities": name}) for name in ("exact", "published"))
+    session = session_of(exact)
+    x, bound = 24 / 49, 4 / 8.3
+    assert exact.missed(a_round(scale=8.3), session) == pytest.approx([(exp(-x) * (1 + x)) ** 2, exp(-x) ** 2])
+    assert published.missed(a_round(scale=8.3), session) == pytest.approx(
+        [(exp(-bound) * (1 + bound)) ** 2, exp(-bound) ** 2]
+    )
+    # Device 0 alone, which holds 12 samples: 8 3/12 = 2 layers.
+    session = session_of(exact, samples=12)
+    assert exact.missed(a_round(ordered=[0]), session) == pytest.approx([exp(-2) * 3, exp(-2)])
+
+
+def test_rho_c_is_at_least_the_weight_decay() -> None:
+    def plan(strong_convexity: float, weight_decay: float) -> list[float]:
+        session = session_of(Adel(rounds=3, strong_convexity=strong_convexity), weight_decay=weight_decay)
+        return [*session.state.deadlines, session.state.scale]
+
+    assert plan(0.1, 0.6) == plan(0.6, 0.0) != plan(0.1, 0.0)
+    assert plan(0.1, 0.05) == plan(0.1, 0.0)
+
+
+def test_salf_moves_a_layer_by_ten_times_the_step_at_most() -> None:
+    # P = 0.16: 0.16 1.5/16 = 0.015 layers each, p of the last layer e^-0.03 = 0.970, kept at 0.9:
+    # b <- (12 - 0.9 10) / 0.1 = 30, ten times as far as the device went; with 0.970 it would be 77.
+    session = session_of(Salf(rounds=4), speed=0.16)
+    end_round(session, [([9.0, 12.0], 1), ([9.0, 14.0], 0)])
+    assert session.parameters == pytest.approx([1.0, 30.0], rel=1e-5)
 
 
 def test_an_update_that_comes_after_its_round_is_discarded() -> None:

@@ -137,6 +137,15 @@ def test_widths_follow_from_speed_and_the_mean_is_over_holders_by_hand() -> None
     assert session.counters.bytes_up == 48 + 28  # who has not finished sends nothing
 
 
+def test_a_narrow_layer_takes_the_square_of_its_width() -> None:
+    # Whole models: 20, 2 and 2 layers on average. With half the width 2 / (1/2)^2 = 8: 1 - e^-8 9 = 0.997 >= 0.95.
+    # (If it took half the time it would be 4: 1 - e^-4 5 = 0.908 < 0.95, and a quarter would have been chosen.)
+    policy = HeteroFL(rounds=2, confidence=0.95)
+    session = session_of(policy)
+    assert [given.order.width for given in session.first.orders] == [1.0, 0.5, 0.5]
+    assert policy.rates(2.0, session.state, session) == pytest.approx([20.0, 8.0, 8.0])
+
+
 def test_elements_that_nobody_holds_keep_their_value() -> None:
     session = session_of(HeteroFL(rounds=2, widths=[0.5], masked_loss=False))
     session.upload(*[0.0] * 12, device=0)

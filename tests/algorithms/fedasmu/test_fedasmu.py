@@ -113,8 +113,9 @@ def test_alpha_lies_in_0_1_and_falls_with_time_and_staleness(
     policy = FedASMU(mu_alpha=mu)
     alpha = policy.weight(control, version, staleness)[1]
     assert 0.0 <= alpha < 1.0
-    assert policy.weight(control, version + 1, staleness)[1] <= alpha
-    assert policy.weight(control, version, staleness + 1)[1] <= alpha
+    # Where hardly anything is left to fall, rounding may hide it: one unit in the last place.
+    assert policy.weight(control, version + 1, staleness)[1] <= alpha * (1 + 1e-12)
+    assert policy.weight(control, version, staleness + 1)[1] <= alpha * (1 + 1e-12)
 
 
 # Equation (3): the control parameters --------------------------------------------------------------------------------

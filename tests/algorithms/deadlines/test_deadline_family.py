@@ -163,9 +163,9 @@ def test_several_local_steps_share_the_time() -> None:
     assert {given.order.slices for given in twice.first.orders} == {4}
 
 
-def a_round(**changes: Any) -> RoundPlan:
+def a_round(scale: float = 8.0, ordered: tuple[int, ...] = (0, 1)) -> RoundPlan:
     """A round of 4 s with m = 8 in which both devices take part."""
-    return RoundPlan(**({"deadlines": [4.0], "scale": 8.0, "ordered": [0, 1]} | changes))
+    return RoundPlan(deadlines=[4.0], scale=scale, ordered=list(ordered))
 
 
 @pytest.mark.parametrize(("steps", "batch"), [(1, 48), (2, 24), (3, 16)])
@@ -196,7 +196,7 @@ def test_exact_probabilities_are_those_of_the_batches_as_they_are_and_of_the_dev
     )
     # Device 0 alone, which holds 12 samples: 8 3/12 = 2 layers.
     session = session_of(exact, samples=12)
-    assert exact.missed(a_round(ordered=[0]), session) == pytest.approx([exp(-2) * 3, exp(-2)])
+    assert exact.missed(a_round(ordered=(0,)), session) == pytest.approx([exp(-2) * 3, exp(-2)])
 
 
 def test_rho_c_is_at_least_the_weight_decay() -> None:

@@ -120,6 +120,7 @@ class Countdown:
         return self.left < 0
 
 
+@pytest.mark.processes
 def test_a_run_that_is_killed_ends_as_one_never_stopped(tmp_path: Path) -> None:
     experiment = small(stop={"time": 250.0}, execution={"checkpoint_seconds": 0.05})
     run(experiment, tmp_path / "whole")

@@ -52,7 +52,7 @@ def test_a_run_directory_has_everything(tmp_path: Path) -> None:
     tensors = load_file(tmp_path / "run" / "model.safetensors")
     assert sum(tensor.size for tensor in tensors.values()) == result.parameters.size
     timeline = json.loads((tmp_path / "run" / "timeline.json").read_text())
-    assert {event["ph"] for event in timeline} == {"X", "M"}
+    assert {event["ph"] for event in timeline} == {"X", "i", "M"}
     assert Experiment.load(tmp_path / "run" / "config.toml").table() == small().table()
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [
         "config.toml",

@@ -301,3 +301,15 @@ def test_a_simulation_stands_beside_the_theory() -> None:
     assert len(found.audg) == len(found.psurdg) == 2
     assert np.isfinite([*found.audg, *found.psurdg]).all()
     assert told[-1] == pytest.approx(1.0)
+
+
+def test_infinite_bounds_prefer_nobody_and_the_simulation_has_the_word() -> None:
+    known = an_advice(-1, [0.5, 0.4, 0.6])
+    constants = replace(known.estimate.constants, convexity=0.0)
+    advice = replace(known, estimate=known.estimate._replace(constants=constants))
+    assert advice.theta < 0 and advice.prefers is None
+    assert advice.verdict == (
+        "The theory prefers neither: all its bounds are infinite, because the loss is not strongly convex; "
+        "the simulation prefers PSURDG."
+    )
+    assert replace(advice, simulated=None).verdict.endswith("not strongly convex. Compare the two with --simulate.")

@@ -29,7 +29,8 @@ INF = float("inf")
 def an_experiment(**changes: Any) -> Experiment:
     table: dict[str, Any] = {
         "stop": {"time": 20.0},
-        "data": {"name": "digits", "devices": 4, "partition": "shards"},
+        "data": {"name": "digits", "devices": 4},
+        "partition": {"name": "shards"},
         "model": {"name": "logistic"},
         "local": {"epochs": 1, "batch_size": 0, "learning_rate": 0.5},
         "fleet": {"name": "bernoulli", "mean_delay": [3.0, 1.0, 1.0, 0.0]},
@@ -260,12 +261,12 @@ def test_the_constants_of_a_quadratic_by_hand(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_the_optimum_does_not_depend_on_the_rate_of_the_experiment() -> None:
-    same = {"name": "digits", "devices": 1, "partition": "same", "samples": 100}
+    same = {"data": {"name": "digits", "devices": 1}, "partition": {"name": "same", "samples": 100}}
     fleet = {"name": "bernoulli", "mean_delay": 1.0}
     slow, fast = (
         estimate(
             an_experiment(
-                data=same,
+                **same,
                 fleet=fleet,
                 algorithm={"name": "audg"},
                 local={"epochs": 1, "batch_size": 0, "learning_rate": rate},
@@ -288,8 +289,7 @@ def test_the_optimum_is_that_of_the_weighted_loss() -> None:
 
 @pytest.mark.parametrize("samples", [100, 1000])
 def test_clients_with_the_same_data_have_the_same_optimum_also_when_only_some_samples_are_used(samples: int) -> None:
-    same = {"name": "digits", "devices": 4, "partition": "same", "samples": samples}
-    found = estimate(an_experiment(data=same), EQUAL, lambda done: None).constants
+    found = estimate(an_experiment(partition={"name": "same", "samples": samples}), EQUAL, lambda done: None).constants
     assert found.heterogeneity < 0.02 * found.radius
 
 

@@ -1,6 +1,7 @@
 """When devices are there at all: always, or on and off in turn, each device with a phase of its own."""
 
 import math
+from abc import abstractmethod
 from typing import Literal, Protocol, TypeVar
 
 import numpy as np
@@ -86,10 +87,28 @@ class OnOff:
 
 
 class AvailabilitySettings(Settings):
-    """Whether devices come and go."""
+    """The base of all kinds of availability, also of the user's own; its fields are the keys of the table."""
 
-    name: Literal["always", "on-off"] = "always"
-    """Either "always", or "on-off": on_seconds there, off_seconds away, in turn, each device from a random point on."""
+    name: str = ""
+
+    @abstractmethod
+    def build(self, workload: Workload) -> Availability:
+        """When these devices are there."""
+
+
+class AlwaysAvailable(AvailabilitySettings):
+    """Every device is there all the time."""
+
+    name: Literal["always"] = "always"
+
+    def build(self, workload: Workload) -> Availability:
+        return Always(workload.devices)
+
+
+class OnOffAvailable(AvailabilitySettings):
+    """Devices are there for on_seconds and away for off_seconds, in turn, each from a random point on."""
+
+    name: Literal["on-off"] = "on-off"
     # The limits keep both parts of a cycle far above the round-off of any time that a run can reach.
     on_seconds: float = Field(600.0, ge=0.001, le=1e9)
     """How long a device stays."""
@@ -97,8 +116,6 @@ class AvailabilitySettings(Settings):
     """How long it stays away."""
 
     def build(self, workload: Workload) -> Availability:
-        if self.name == "always":
-            return Always(workload.devices)
         period = self.on_seconds + self.off_seconds
         phases = stream(workload.seed, "availability").uniform(0.0, period, workload.devices)
         return OnOff(self.on_seconds, self.off_seconds, phases)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from offbeat.core.errors import InvalidInput
-from offbeat.fleet import AvailabilitySettings, Fleet, NetworkSettings, RatioFleet, TraceFleet, Workload
+from offbeat.fleet import Fleet, NetworkSettings, RatioFleet, TraceAvailable, TraceFleet, Workload
 from offbeat.fleet.series import MeasuredSeries, TracedAvailability, VaryingBandwidth
 
 Steps = list[tuple[float, float]]
@@ -98,9 +98,7 @@ def test_links_over_time_come_from_a_file_of_their_own_by_name_number_or_draw(tm
 def test_availability_over_time_comes_from_a_file_of_its_own(tmp_path: Path) -> None:
     file = tmp_path / "presence.csv"
     file.write_text("device,time,available\n0,10,1\n0,30,0\n1,20,1\n")
-    trace = MeasuredSeries(path=str(file), repeat_seconds=50.0)
-    fleet = Fleet.build(workload(2), RatioFleet(), None, AvailabilitySettings(name="trace", trace=trace))
-    there = fleet.availability
+    there = TraceAvailable(path=str(file), repeat_seconds=50.0).build(workload(2))
     # The file's time 10 is the run's 0: device 0 is there from 0 to 20 of every 50 s, device 1 always.
     assert [there.available(0, at) for at in (0.0, 19.0, 20.0, 49.0, 50.0, 70.0)] == [
         True,
@@ -112,13 +110,5 @@ def test_availability_over_time_comes_from_a_file_of_its_own(tmp_path: Path) -> 
     ]
     assert [there.next_change(0, at) for at in (0.0, 20.0, 50.0)] == [20.0, 50.0, 70.0]
     assert there.next_change(1, 5.0) == inf and there.available(1, 5.0)
-    with pytest.raises(
-        InvalidInput, match=r"'30' in line 3, but must be before availability.trace.repeat_seconds = 15"
-    ):
-        short = MeasuredSeries(path=str(file), repeat_seconds=15.0)
-        AvailabilitySettings(name="trace", trace=short).build(workload(2))
-
-
-def test_a_trace_and_its_name_go_together() -> None:
-    with pytest.raises(ValueError, match="go together"):
-        AvailabilitySettings(name="trace")
+    with pytest.raises(InvalidInput, match=r"'30' in line 3, but must be before availability.repeat_seconds = 15"):
+        TraceAvailable(path=str(file), repeat_seconds=15.0).build(workload(2))

@@ -3,7 +3,6 @@
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -36,13 +35,13 @@ Jobs = Annotated[int | None, typer.Option(min=1, help="Runs at a time (default: 
 
 
 def load(file: Path, changes: Iterable[str] | None) -> "Experiment":
-    from offbeat.settings.schema import Experiment
+    from offbeat.settings.shipped import experiment_from
 
     sys.path.insert(1, str(file.resolve().parent))
-    ours = shipped()
-    if not file.exists() and file.stem in ours:
-        file = ours[file.stem]
-    return Experiment.load(file, changes or ())
+    experiment = experiment_from(file, changes or ())
+    for note in experiment.notes:
+        print(f"offbeat: note: {note}", file=sys.stderr)
+    return experiment
 
 
 def run_name(file: Path, experiment: "Experiment") -> str:
@@ -65,12 +64,6 @@ def present(experiment: "Experiment", rows: "Sequence[Row]", summary: Mapping[st
     console.print(
         f"Results in {root}: summary.json, metrics.jsonl, metrics.png, timeline.json, model.safetensors{also}"
     )
-
-
-def shipped() -> dict[str, Path]:
-    """The experiment files that come with the package, by name."""
-    folder = Path(str(resources.files("offbeat"))) / "experiments"
-    return {path.stem: path for path in sorted(folder.glob("*.toml"))}
 
 
 def free_cores(experiment: "Experiment") -> int:

@@ -134,8 +134,8 @@ def check_root(root: Path, base: Experiment, *, overwrite: bool, resume: bool) -
 
 def check_data(experiments: Sequence[Experiment]) -> None:
     """Load every data set once, so that what is missing is said before anything is written."""
-    for each in {repr(each.data.resolved()): each for each in experiments}.values():
-        each.data.load(each.seed)
+    for each in {repr((each.data.resolved(), each.partition.resolved())): each for each in experiments}.values():
+        each.load_data()
 
 
 def _folder(experiment: Experiment) -> str:

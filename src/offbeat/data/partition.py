@@ -5,9 +5,10 @@ sample, and no sample is given out twice except by `Same`; only those that are t
 may leave samples over. Everything is arrays: a million devices are fine.
 """
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import Field
@@ -49,8 +50,20 @@ class Partition:
         return self.indices[self.offsets[device] : self.offsets[device + 1]]
 
 
-class Iid(Settings):
+class PartitionSettings(Settings):
+    """The base of all partitions, also of the user's own; its fields are the keys of the table."""
+
+    name: str = ""
+
+    @abstractmethod
+    def split(self, labels: Labels, devices: int, seed: int) -> Partition:
+        """Who holds which of the training samples, given their labels."""
+
+
+class Iid(PartitionSettings):
     """Shuffled and dealt in equal parts (sizes differ by one at most)."""
+
+    name: Literal["iid"] = "iid"
 
     def split(self, labels: Labels, devices: int, seed: int) -> Partition:
         _check_enough(len(labels), devices)
@@ -58,9 +71,10 @@ class Iid(Settings):
         return Partition(indices=samples, offsets=_even_cuts(len(labels), devices))
 
 
-class Dirichlet(Settings):
+class Dirichlet(PartitionSettings):
     """Each class is divided over the devices in proportions drawn from Dirichlet(alpha): label and size skew."""
 
+    name: Literal["dirichlet"] = "dirichlet"
     alpha: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.3
     """Small: few classes per device; large: nearly iid."""
 
@@ -78,9 +92,10 @@ class Dirichlet(Settings):
         return _grouped(samples, _fill_empty(owners, devices), devices)
 
 
-class Shards(Settings):
+class Shards(PartitionSettings):
     """Sorted by label, cut into devices x labels_per_device equal shards, of which each device is dealt that many."""
 
+    name: Literal["shards"] = "shards"
     labels_per_device: Annotated[int, Field(gt=0)] = 2
     """Shards per device. A shard that spans the border of two classes holds both."""
 
@@ -99,9 +114,10 @@ class Shards(Settings):
         return _grouped(samples, owners, devices)
 
 
-class Sizes(Settings):
+class Sizes(PartitionSettings):
     """As many samples to each device as `sizes` says; what is left of the training samples is not used."""
 
+    name: Literal["sizes"] = "sizes"
     sizes: Annotated[list[Annotated[int, Field(gt=0)]], Field(min_length=1)]
     """The number of training samples of each device."""
     disjoint_labels: bool = False
@@ -121,9 +137,10 @@ class Sizes(Settings):
         return Partition(indices=samples, offsets=_offsets(np.array(self.sizes)))
 
 
-class LabelSets(Settings):
+class LabelSets(PartitionSettings):
     """To each device `sizes` samples of the labels that `labels` lists for it; devices may have labels in common."""
 
+    name: Literal["labels"] = "labels"
     labels: Annotated[list[Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]], Field(min_length=1)]
     """The labels of each device."""
     sizes: Annotated[list[Annotated[int, Field(gt=0)]], Field(min_length=1)]
@@ -150,9 +167,10 @@ class LabelSets(Settings):
         return Partition.of(chosen)
 
 
-class Same(Settings):
+class Same(PartitionSettings):
     """The same random samples, in the same order, to every device."""
 
+    name: Literal["same"] = "same"
     samples: Annotated[int, Field(gt=0)] | None = None
     """How many training samples every device holds (default: all)."""
 
@@ -165,8 +183,6 @@ class Same(Settings):
         chosen = stream(seed, "partition").permutation(len(labels))[:size]
         return Partition(indices=np.tile(chosen, devices), offsets=np.arange(devices + 1) * size)
 
-
-PartitionSettings = Iid | Dirichlet | Shards | Sizes | LabelSets | Same
 
 PARTITIONS: dict[str, type[PartitionSettings]] = {
     "iid": Iid,

@@ -1,12 +1,12 @@
-"""When devices are there at all: always, or on and off in turn, each device with a phase of its own."""
+"""When devices are there at all: always, on and off in turn, each device with a phase of its own, or as measured."""
 
 import math
-from collections.abc import Sequence
-from typing import Literal, Protocol, Self, TypeVar
+from abc import abstractmethod
+from typing import Literal, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from offbeat.core.errors import InvalidInput
 from offbeat.core.settings import Settings
@@ -89,41 +89,50 @@ class OnOff:
 
 
 class AvailabilitySettings(Settings):
-    """Whether devices come and go."""
+    """The base of all kinds of availability, also of the user's own; its fields are the keys of the table."""
 
-    name: Literal["always", "on-off", "trace"] = "always"
-    """Either "always", or "on-off": on_seconds there, off_seconds away, in turn, each device from a random point on; or
-    "trace": as the file of `[availability.trace]` says. A trace fleet's column `available` comes before "always"."""
+    name: str = ""
+
+    @abstractmethod
+    def build(self, workload: Workload) -> Availability:
+        """When these devices are there."""
+
+
+class AlwaysAvailable(AvailabilitySettings):
+    """Every device is there all the time."""
+
+    name: Literal["always"] = "always"
+
+    def build(self, workload: Workload) -> Availability:
+        return Always(workload.devices)
+
+
+class OnOffAvailable(AvailabilitySettings):
+    """Devices are there for on_seconds and away for off_seconds, in turn, each from a random point on."""
+
+    name: Literal["on-off"] = "on-off"
     # The limits keep both parts of a cycle far above the round-off of any time that a run can reach.
     on_seconds: float = Field(600.0, ge=0.001, le=1e9)
     """How long a device stays."""
     off_seconds: float = Field(300.0, ge=0.001, le=1e9)
     """How long it stays away."""
 
-    trace: MeasuredSeries | None = None
-    """`[availability.trace]`: a file that says who is there when: columns time, device, available."""
-
-    @model_validator(mode="after")
-    def _traced(self) -> Self:
-        if (self.name == "trace") != (self.trace is not None):
-            raise ValueError("name = 'trace' and [availability.trace] go together: give both or none")
-        return self
-
-    def build(
-        self, workload: Workload, measured: Availability | None = None, names: Sequence[str] | None = None
-    ) -> Availability:
-        """Who is there when; `measured` is what a trace fleet knows of it, `names` are those of its devices."""
-        if self.trace is not None:
-            found = self.trace.read("availability.trace", ("device", "time", "available"))
-            if "available" not in found:
-                raise InvalidInput(
-                    f"availability.trace.path: {found.path} needs a column 'available'; say with "
-                    "availability.trace.columns what it is called."
-                )
-            role = "availability trace"
-            return traced_availability(self.trace, found, self.trace.repeat_seconds, workload, names, role)
-        if self.name == "always":
-            return measured or Always(workload.devices)
+    def build(self, workload: Workload) -> Availability:
         period = self.on_seconds + self.off_seconds
         phases = stream(workload.seed, "availability").uniform(0.0, period, workload.devices)
         return OnOff(self.on_seconds, self.off_seconds, phases)
+
+
+class TraceAvailable(AvailabilitySettings, MeasuredSeries):
+    """Devices come and go as a CSV file says: a row for each change, with the columns device, time, available."""
+
+    name: Literal["trace"] = "trace"
+
+    def build(self, workload: Workload) -> Availability:
+        found = self.read("availability", ("device", "time", "available"))
+        if "available" not in found:
+            raise InvalidInput(
+                f"availability.path: {found.path} needs a column 'available'; say with availability.columns what it is "
+                "called."
+            )
+        return traced_availability(self, found, workload, "availability trace")

@@ -85,18 +85,10 @@ class NetworkSettings(Settings):
     trace: MeasuredSeries | None = None
     """`[network.trace]`: a file with bandwidths over time: columns time, device, uplink_mbps, downlink_mbps."""
 
-    def build(
-        self,
-        workload: Workload,
-        measured: Mapping[str, Bandwidths] = NOTHING_MEASURED,
-        names: Sequence[str] | None = None,
-    ) -> Links:
-        """The links; what a trace has measured for each device (by the name of the field) comes before these.
-
-        `names` are those of the devices, if they have any.
-        """
+    def build(self, workload: Workload, measured: Mapping[str, Bandwidths] = NOTHING_MEASURED) -> Links:
+        """The links; what a trace has measured for each device (by the name of the field) comes before these."""
         if self.trace is not None:
-            measured = {**measured, **self._traced(self.trace, workload, names)}
+            measured = {**measured, **self._traced(self.trace, workload)}
         slowdown = np.ones(workload.devices)
         slow = round(self.slow_share * workload.devices)
         if slow:
@@ -111,7 +103,7 @@ class NetworkSettings(Settings):
         return VaryingLinks(uplink, downlink, latency)
 
     @staticmethod
-    def _traced(trace: MeasuredSeries, workload: Workload, names: Sequence[str] | None) -> dict[str, Bandwidths]:
+    def _traced(trace: MeasuredSeries, workload: Workload) -> dict[str, Bandwidths]:
         found = trace.read("network.trace", ("device", "time", "uplink_mbps", "downlink_mbps"))
         ways = [way for way in ("uplink_mbps", "downlink_mbps") if way in found]
         if not ways:
@@ -119,6 +111,6 @@ class NetworkSettings(Settings):
                 f"network.trace.path: {found.path} needs a column 'uplink_mbps' or 'downlink_mbps'; say with "
                 "network.trace.columns what it is called."
             )
-        chosen = trace.assigned(found, list(found.devices()), workload, role="network trace", wanted=names).tolist()
+        chosen = trace.assigned(found, list(found.devices()), workload, "network trace").tolist()
         made = {way: bandwidths(found, way, trace.repeat_seconds) for way in ways}
         return {way: [each[number] for number in chosen] for way, each in made.items()}

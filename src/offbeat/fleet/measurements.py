@@ -176,13 +176,8 @@ class MeasuredFile(Settings):
             comma=separator != ",",
         )
 
-    def assigned(
-        self, found: Measurements, names: Sequence[str], workload: Workload, *, role: str, wanted: Sequence[str] | None
-    ) -> Integers:
-        """Which of the file's devices, in their order, each device of the experiment is.
-
-        `wanted` are the names of the experiment's devices, if they have any.
-        """
+    def assigned(self, found: Measurements, names: Sequence[str], workload: Workload, role: str) -> Integers:
+        """Which of the file's devices, in their order, each device of the experiment is; `role` is that of draws."""
         known, devices = len(names), workload.devices
         if self.assign == "random" or (not self.assign and "device" not in found):
             return stream(workload.seed, role).choice(known, devices, replace=devices > known)
@@ -190,13 +185,13 @@ class MeasuredFile(Settings):
         numbered = all(name.isdigit() for name in names)
         if numbered and sorted(map(int, names)) != list(range(known)):
             raise InvalidInput(f"{column} must hold each of 0 to {known - 1}, or names.")
-        if wanted is not None and not numbered:
-            if missing := [name for name in wanted if name not in names]:
+        if workload.names is not None and not numbered:
+            if missing := [name for name in workload.names if name not in names]:
                 raise InvalidInput(
                     f"{column} has no {missing[0]!r}, which is a device of [fleet]: give all of them, or let every "
                     f"device draw one with {found.where}.assign = 'random'."
                 )
-            return np.array([names.index(name) for name in wanted], dtype=np.int64)
+            return np.array([names.index(name) for name in workload.names], dtype=np.int64)
         if known < devices:
             raise InvalidInput(
                 f"{found.where}.path: {found.path} describes {known} devices, but the experiment has {devices}: give "

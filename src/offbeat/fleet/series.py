@@ -128,17 +128,12 @@ def bandwidths(found: Measurements, quantity: str, repeat: float | None) -> list
 
 
 def traced_availability(
-    settings: MeasuredFile,
-    found: Measurements,
-    repeat: float | None,
-    workload: Workload,
-    wanted: Sequence[str] | None,
-    role: str,
+    settings: MeasuredSeries, found: Measurements, workload: Workload, role: str
 ) -> TracedAvailability:
     """Who is there when."""
     states = found.switches("available")
-    rounds = rounds_of(found, repeat)
-    chosen = settings.assigned(found, list(found.devices()), workload, role=role, wanted=wanted).tolist()
+    rounds = rounds_of(found, settings.repeat_seconds)
+    chosen = settings.assigned(found, list(found.devices()), workload, role).tolist()
     changes, first, periods = [], [], []
     for rows, times, period in (rounds[number] for number in chosen):
         own = [states[row] for row in rows]

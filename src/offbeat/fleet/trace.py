@@ -7,8 +7,8 @@ from pydantic import Field
 
 from offbeat.core.errors import InvalidInput
 from offbeat.fleet.links import Bandwidths
-from offbeat.fleet.measurements import NOT_NEGATIVE, POSITIVE, POSITIVE_OR_INFINITE, MeasuredFile, Measurements
-from offbeat.fleet.series import bandwidths, traced_availability
+from offbeat.fleet.measurements import NOT_NEGATIVE, POSITIVE, POSITIVE_OR_INFINITE, Measurements
+from offbeat.fleet.series import MeasuredSeries, bandwidths, traced_availability
 from offbeat.fleet.speeds import CostSettings, FixedSpeeds, Speeds
 from offbeat.fleet.workload import Floats, Integers, Workload
 
@@ -16,7 +16,7 @@ TIMES = ("epoch_seconds", "slowness", "speed")
 WAYS = ("uplink_mbps", "downlink_mbps")
 
 
-class TraceFleet(CostSettings, MeasuredFile):
+class TraceFleet(CostSettings, MeasuredSeries):
     """Epoch times of measured devices from a CSV file, with links and availability if the file has them."""
 
     name: Literal["trace"] = "trace"
@@ -24,9 +24,6 @@ class TraceFleet(CostSettings, MeasuredFile):
     """CSV file (plain or .gz) with a header and a column epoch_seconds, slowness or speed (of which the highest is
     slowness 1). Optional columns: device (0, 1 ... or names; without it rows are drawn at random); uplink_mbps,
     downlink_mbps, latency, which come before those of [network]; time, if bandwidth or `available` change over time."""
-    repeat_seconds: float | None = Field(None, gt=0, allow_inf_nan=False)
-    """After how long what changes over time begins anew, for instance 86400 for a day (default: each device's at its
-    own end)."""
 
     def build(self, workload: Workload) -> Speeds:
         found = self.read("fleet", ("device", "time", "latency", "available", *WAYS, *TIMES))
@@ -34,16 +31,14 @@ class TraceFleet(CostSettings, MeasuredFile):
         column = found.numbers(kind, POSITIVE)
         devices = self._devices(found, kind, column)
         firsts = np.array([rows[0] for rows in devices.values()])
-        chosen = self.assigned(found, list(devices), workload, role="trace", wanted=None)
+        chosen = self.assigned(found, list(devices), workload, "trace")
         speeds = FixedSpeeds(self._epochs(found, kind, column[firsts][chosen], workload), workload)
         speeds.measured_links = self._links(found, firsts, chosen)
         if "device" in found:
             names = [found.texts["device"][row] for row in firsts[chosen].tolist()]
             speeds.names = None if all(name.isdigit() for name in names) else names
         if "available" in found:
-            speeds.measured_availability = traced_availability(
-                self, found, self.repeat_seconds, workload, None, role="trace"
-            )
+            speeds.measured_availability = traced_availability(self, found, workload, "trace")
         return speeds
 
     def _kind(self, found: Measurements) -> str:

@@ -18,7 +18,7 @@ from offbeat.core.errors import InvalidInput
 from offbeat.results.comparison import Comparison
 from offbeat.results.plots import COLOURS, INK, TIME, draw_curves, dress
 
-LOOKS = {"training": COLOURS[2], "on the way": COLOURS[4], "no order": "#EDEDED"}
+LOOKS = {"training": COLOURS[5], "on the way": COLOURS[4], "no order": "#EDEDED"}
 ON_THE_WAY = ("download", "upload", "fresh model", "on the way")
 
 
@@ -89,7 +89,7 @@ def draw_occupation(axes: Axes, events: Sequence[dict[str, Any]], title: str, un
 def overview_figure(comparison: Comparison, timelines: Mapping[str, Sequence[dict[str, Any]]], until: float) -> Figure:
     """Accuracy over virtual time, and beside it what the devices did until some time, for each of these timelines."""
     figure = Figure(figsize=(12.0, max(4.6, 2.3 * len(timelines))), layout="constrained")
-    left, right = figure.subfigures(1, 2, width_ratios=(1, 1.15))
+    left, right = figure.subfigures(1, 2, width_ratios=(1, 1.15), squeeze=False)[0]
     curves = left.subplots()
     draw_curves(curves, comparison)
     curves.legend(loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=4, frameon=False, handlelength=2.6)

@@ -79,7 +79,8 @@ def draw_occupation(axes: Axes, events: Sequence[dict[str, Any]], title: str, un
         linewidth=0.8,
     )
     marks = [event["ts"] / 1e6 for event in shown if event["ph"] == "i"]
-    axes.plot(marks, [-0.9] * len(marks), "v", color=INK, markersize=3.5, clip_on=False)
+    if marks:  # an empty line that is not clipped has no extent, and the layout would fail
+        axes.plot(marks, [-0.9] * len(marks), "v", color=INK, markersize=3.5, clip_on=False)
     axes.set_xlim(0.0, until)
     axes.set_ylim(rows - 0.5, -1.4)
     axes.set_yticks([])
@@ -92,7 +93,8 @@ def overview_figure(comparison: Comparison, timelines: Mapping[str, Sequence[dic
     left, right = figure.subfigures(1, 2, width_ratios=(1, 1.15), squeeze=False)[0]
     curves = left.subplots()
     draw_curves(curves, comparison)
-    curves.legend(loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=4, frameon=False, handlelength=2.6)
+    below: dict[str, Any] = {"loc": "outside lower center", "ncols": 4, "frameon": False, "handlelength": 2.6}
+    left.legend(*curves.get_legend_handles_labels(), **below)
     panels = right.subplots(len(timelines), 1, sharex=True, squeeze=False)[:, 0]
     for axes, (name, events) in zip(panels, timelines.items(), strict=True):
         versions = sum(event["ph"] == "i" and event["ts"] < until * 1e6 for event in events)
@@ -100,5 +102,5 @@ def overview_figure(comparison: Comparison, timelines: Mapping[str, Sequence[dic
     panels[-1].set_xlabel(TIME)
     handles: list[Any] = [Patch(color=colour, label=use) for use, colour in LOOKS.items()]
     handles.append(Line2D([], [], color=INK, marker="v", markersize=4, linestyle="none", label="new model"))
-    panels[-1].legend(handles=handles, loc="upper center", bbox_to_anchor=(0.5, -0.33), ncols=4, frameon=False)
+    right.legend(handles=handles, **below)
     return figure

@@ -1,18 +1,22 @@
 """What the documentation says can be done is done: its code runs, its links lead somewhere."""
 
+import os
 import re
+import subprocess
 import sys
 import tomllib
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
+from offbeat.algorithms import POLICIES
 from offbeat.core.policy import Policy
 from offbeat.settings.schema import Experiment
 from offbeat.testing import check_policy
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), ROOT / "benchmarks" / "README.md"]
+PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "benchmarks" / "README.md"]
 
 
 def blocks(page: str, language: str) -> list[str]:
@@ -65,3 +69,18 @@ def test_links_lead_somewhere(page: Path) -> None:
 def test_ci_finds_the_two_commands_of_the_readme() -> None:
     commands = [line for line in (ROOT / "README.md").read_text().splitlines() if line.startswith("python3 -m venv")]
     assert [command.split()[-1] for command in commands] == ["demo", ".venv/bin/pytest"]
+
+
+@pytest.mark.skipif(find_spec("mkdocs") is None, reason="needs the extra docs")
+def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")]
+    environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}  # a notice of the theme's makers, not about our pages
+    built = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert (built.returncode, built.stdout + built.stderr) == (0, "")
+    assert "offbeat.Experiment" in (tmp_path / "site" / "reference" / "offbeat" / "index.html").read_text()
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_the_reference_shows_every_algorithm(name: str) -> None:
+    page = (ROOT / "docs" / "reference" / "algorithms.md").read_text()
+    assert f"::: {POLICIES[name].__module__}\n" in page, f"docs/reference/algorithms.md lacks a line for {name}"

@@ -38,10 +38,12 @@ class Partition:
 
     @property
     def devices(self) -> int:
+        """How many devices there are."""
         return len(self.offsets) - 1
 
     @property
     def sizes(self) -> Indices:
+        """How many training samples each device holds."""
         return np.diff(self.offsets)
 
     def samples(self, device: int) -> Indices:
@@ -53,6 +55,7 @@ class Iid(Settings):
     """Shuffled and dealt in equal parts (sizes differ by one at most)."""
 
     def split(self, labels: Labels, devices: int, seed: int) -> Partition:
+        """Shuffle the samples and deal them in equal parts."""
         _check_enough(len(labels), devices)
         samples = stream(seed, "partition").permutation(len(labels))
         return Partition(indices=samples, offsets=_even_cuts(len(labels), devices))
@@ -65,6 +68,7 @@ class Dirichlet(Settings):
     """Small: few classes per device; large: nearly iid."""
 
     def split(self, labels: Labels, devices: int, seed: int) -> Partition:
+        """Divide each class in proportions of its own; a device that got nothing is given one sample of the largest."""
         _check_enough(len(labels), devices)
         generator = stream(seed, "partition")
         samples = generator.permutation(len(labels))
@@ -85,6 +89,7 @@ class Shards(Settings):
     """Shards per device. A shard that spans the border of two classes holds both."""
 
     def split(self, labels: Labels, devices: int, seed: int) -> Partition:
+        """Cut the samples, sorted by label, into shards and deal them at random."""
         _check_enough(len(labels), devices)
         shards = devices * self.labels_per_device
         if shards > len(labels):
@@ -108,6 +113,7 @@ class Sizes(Settings):
     """Sort by label first, so that the devices' label sets overlap as little as the sizes allow."""
 
     def split(self, labels: Labels, devices: int, seed: int) -> Partition:
+        """Deal random samples, to each device as many as it is to have."""
         if len(self.sizes) != devices:
             raise InvalidInput(f"sizes lists {len(self.sizes)} devices and devices = {devices}: they must be equal.")
         _check_enough(len(labels), devices)
@@ -130,6 +136,7 @@ class LabelSets(Settings):
     """The number of training samples of each device."""
 
     def split(self, labels: Labels, devices: int, seed: int) -> Partition:
+        """Give each device, in turn, random samples of its labels that are still free."""
         if not len(self.sizes) == len(self.labels) == devices:
             raise InvalidInput(
                 f"sizes lists {len(self.sizes)} devices, labels {len(self.labels)} and devices = {devices}: "
@@ -157,6 +164,7 @@ class Same(Settings):
     """How many training samples every device holds (default: all)."""
 
     def split(self, labels: Labels, devices: int, seed: int) -> Partition:
+        """Give every device the same samples."""
         size = len(labels) if self.samples is None else self.samples
         if devices < 1:
             raise InvalidInput(f"devices = {devices}: there must be at least one.")

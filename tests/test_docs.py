@@ -1,6 +1,5 @@
 """What the documentation says can be done is done: its code runs, its links lead somewhere."""
 
-import os
 import re
 import subprocess
 import sys
@@ -73,10 +72,10 @@ def test_ci_finds_the_two_commands_of_the_readme() -> None:
 
 @pytest.mark.skipif(find_spec("mkdocs") is None, reason="needs the extra docs")
 def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")]
-    environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}  # a notice of the theme's makers, not about our pages
-    built = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
-    assert (built.returncode, built.stdout + built.stderr) == (0, "")
+    # Not --quiet, which also silences --strict.
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]
+    built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert built.returncode == 0, built.stderr
     assert "offbeat.Experiment" in (tmp_path / "site" / "reference" / "offbeat" / "index.html").read_text()
 
 

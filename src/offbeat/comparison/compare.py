@@ -19,6 +19,7 @@ from offbeat.results.plots import accuracy_figure, save, sweep_figure
 from offbeat.results.report import report_html
 from offbeat.results.rows import Row
 from offbeat.running.directory import RunDirectory, check_may_write
+from offbeat.running.figures import draw_figures
 from offbeat.running.loop import Interrupted, interruption
 from offbeat.settings.schema import Experiment
 from offbeat.settings.tables import read_toml
@@ -237,5 +238,6 @@ def _run_one(number: int, planned: PlannedRun, overwrite: bool, resume: bool) ->
             watch=watch,
             interrupted=_shared["stop"],
         )
+        draw_figures(planned.experiment, result.rows, planned.path)
     _shared["progress"].put((number, 1.0, result.rows[-1]))
     return result.rows, result.summary

@@ -25,7 +25,7 @@ from offbeat.core.effects import Assignment, Effect, FreshModel, Settled, StopNo
 from offbeat.core.events import Event, FreshRequested, Left, Lost, Ready, Started, TimerFired, Uploaded
 from offbeat.core.forecast import Forecast
 from offbeat.core.orders import KnownOutcome, LocalWork, Outcome, Plain, Progress, Update
-from offbeat.core.parameters import Layout
+from offbeat.core.parameters import Layout, frozen
 from offbeat.core.policy import Policy
 from offbeat.core.session import Session
 
@@ -42,6 +42,11 @@ class Reaction(list[Effect]):
     def ordered(self) -> list[int]:
         """The devices that were given an order."""
         return [order.device for order in self.orders]
+
+    @property
+    def tickets(self) -> list[int]:
+        """The tickets of the orders that were given."""
+        return [order.ticket for order in self.orders]
 
     @property
     def notified(self) -> list[int]:
@@ -84,7 +89,7 @@ class ScriptedSession(Session):
         communication: Sequence[float] | None = None,
         horizon: float = inf,
         seed: int = 0,
-        started: bool = True,
+        steps_per_slice: int = 1,
         **work: Any,
     ) -> None:
         """Without `samples` each of the `devices` has 10; `present` are the devices that are there at the start.
@@ -92,6 +97,7 @@ class ScriptedSession(Session):
         `speeds` and `communication` (0 by default) are what a policy that plans ahead may know of its devices; `work`
         are fields of the experiment's `LocalWork` (epochs, batch_size, learning_rate, ...).
         """
+        self.steps_per_slice = steps_per_slice
         held = np.full(devices, 10) if samples is None else np.array(samples)
         forecast = None
         if speeds is not None:
@@ -108,7 +114,7 @@ class ScriptedSession(Session):
             forecast=forecast,
             horizon=horizon,
         )
-        self.first: Reaction = self.handle(Started()) if started else Reaction()
+        self.first = self.handle(Started())
         """What the start led to."""
 
     def handle(self, event: Event, at: float | None = None) -> Reaction:
@@ -128,22 +134,38 @@ class ScriptedSession(Session):
     ) -> Reaction:
         """A device delivers these parameters, or its base as it was if there are none.
 
-        It did all slices of its order and as many steps, if nothing else is said.
+        It did all slices of its order, and the session's `steps_per_slice` in each, if nothing else is said.
         """
+        update = self.update(*numbers, device=device, ticket=ticket, slices=slices, steps=steps, extras=extras)
+        return self.handle(Uploaded(device=update.device, ticket=update.ticket, update=update))
+
+    def update(
+        self,
+        *numbers: float,
+        device: int | None = None,
+        ticket: int | None = None,
+        slices: int | None = None,
+        steps: int | None = None,
+        extras: Mapping[str, Plain] | None = None,
+    ) -> Update:
+        """What a device would upload. Layers that it has not reached, and those beyond its width, are as they were."""
         flight = self.in_flight[self.ticket_of(device, ticket)]
-        progress = flight.order.slices if slices is None else slices
+        slices = flight.order.slices if slices is None else slices
+        steps = slices * self.steps_per_slice if steps is None else steps
+        mask = coverage(flight.order, slices, self.layout)
         parameters = np.array(numbers, dtype=np.float32) if numbers else flight.parameters
-        update = Update(
+        if mask is not None:
+            parameters = np.where(mask.chosen, parameters, flight.parameters)
+        return Update(
             device=flight.device,
             ticket=flight.ticket,
             base=flight.base,
             base_parameters=flight.parameters,
             samples=self.samples(flight.device),
-            progress=Progress(slices=progress, steps=progress if steps is None else steps),
-            outcome=KnownOutcome(Outcome(parameters=parameters, extras=extras or {})),
-            mask=coverage(flight.order, progress, self.layout),
+            progress=Progress(slices=slices, steps=steps),
+            outcome=KnownOutcome(Outcome(parameters=frozen(parameters), extras=extras or {})),
+            mask=mask,
         )
-        return self.handle(Uploaded(device=flight.device, ticket=flight.ticket, update=update))
 
     def move(
         self,

@@ -65,6 +65,7 @@ class Measurements:
         return quantity in self.texts
 
     def wrong(self, row: int, quantity: str, must: str) -> InvalidInput:
+        """The error that a cell is not what it must be, with the line that it stands on."""
         name, text = self.names[quantity], self.texts[quantity][row]
         meant = "" if name == quantity else f" ({quantity})"
         return InvalidInput(

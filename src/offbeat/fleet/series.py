@@ -72,12 +72,15 @@ class TracedAvailability:
         return number, bisect_right(self._changes[device], at, key=lambda change: number * period + change)
 
     def present(self, at: float) -> npt.NDArray[np.bool_]:
+        """Who is there at this time, over all devices."""
         return np.array([self.available(device, at) for device in range(len(self._first))], dtype=bool)
 
     def available(self, device: int, at: float) -> bool:
+        """Whether the device is there at this time."""
         return self._first[device] != bool(self._place(device, at)[1] % 2)
 
     def next_change(self, device: int, at: float) -> float:
+        """The next time at which the device comes or goes: strictly after this one, inf if never."""
         changes, period = self._changes[device], self._periods[device]
         if not changes:
             return inf

@@ -238,6 +238,7 @@ def _column(rows: Sequence[Row], key: str) -> Numbers:
 
 
 def draw_curves(axes: Axes, comparison: Comparison) -> None:
+    """Draw the accuracy of every algorithm over time: the mean over its seeds, and their range."""
     several = any(len(standing.entries) > 1 for standing in comparison.standings)
     note = f"mean and range of {seeds_text(comparison.standings)}" if several else "one seed"
     dress(axes, f"Accuracy over time ({note})")

@@ -1,18 +1,24 @@
 """What the documentation says can be done is done: its code runs, its links lead somewhere."""
 
 import re
+import subprocess
 import sys
 import tomllib
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
+from offbeat.algorithms import POLICIES
+from offbeat.core.orders import Order
 from offbeat.core.policy import Policy
 from offbeat.settings.schema import Experiment
+from offbeat.simulation.run import simulation_of
 from offbeat.testing import check_policy
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), ROOT / "benchmarks" / "README.md"]
+PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "benchmarks" / "README.md"]
 
 
 def blocks(page: str, language: str) -> list[str]:
@@ -30,10 +36,31 @@ def test_the_python_of_the_readme_runs(capsys: pytest.CaptureFixture[str]) -> No
     assert "0.5" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("number", range(3))
+@pytest.mark.parametrize("number", range(5))
 def test_the_tables_of_the_how_to_are_valid(number: int) -> None:
     block = blocks("docs/how-to.md", "toml")[number]
     Experiment.parse({"stop": {"time": 1.0}} | tomllib.loads(block)).for_algorithm("fedbuff", 0)
+
+
+def test_the_measured_devices_of_the_how_to_can_be_simulated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (table,) = [block for block in blocks("docs/how-to.md", "toml") if "devices.csv" in block]
+    (tmp_path / "devices.csv").write_text("".join(blocks("docs/how-to.md", "csv")))
+    rest = {"stop": {"time": 40_000.0}, "model": {"name": "logistic"}, "local": {"epochs": 1}}
+    read = tomllib.loads(table)
+    read["data"]["name"] = "digits"
+    experiment = Experiment.parse(rest | read | {"algorithm": {"name": "fedasync", "concurrency": 3}})
+    with simulation_of(experiment) as simulation:
+        fleet = simulation.fleet
+        assert fleet.speeds.names == ["Pixel 8", "Galaxy A5", "Moto G"]
+        assert [fleet.speeds.slice_seconds(device, 0, Order())[0] for device in range(3)] == [0.85, 4.2, 9.1]
+        assert fleet.availability.present(7 * 3600.0).tolist() == [True, True, True]
+        assert fleet.availability.present(9 * 3600.0).tolist() == [False, True, True]
+        # 3 MB are 24 Mbit: a second at night, and 8 s by day.
+        assert [fleet.links.down_seconds(0, 3_000_000, at) - 0.05 for at in (0.0, 36_000.0)] == pytest.approx([1, 8])
+        for _, _ in zip(range(200), simulation, strict=False):
+            pass
+        assert {span.device for span in simulation.spans} == {0, 1}, "the third comes at six"
 
 
 def test_data_model_and_policy_of_the_how_to_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,6 +83,29 @@ def test_data_model_and_policy_of_the_how_to_work(tmp_path: Path, monkeypatch: p
     check_policy(kind())
 
 
+def test_the_algorithm_that_contributing_adds_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    algorithm, golden = blocks("CONTRIBUTING.md", "python")
+    policies = module_of(algorithm, "offbeat.algorithms.fedavgm", tmp_path, monkeypatch)
+    tests = module_of(golden, "test_fedavgm", tmp_path, monkeypatch)
+    promises = [thing for name, thing in vars(tests).items() if name.startswith("test_")]
+    assert len(promises) == 2
+    for promise in promises:
+        promise()
+    check_policy(policies.FedAvgM())
+
+
+def module_of(block: str, name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The module that a block of a page would be under this name."""
+    path = folder / f"{name}.py"
+    path.write_text(block)
+    spec = spec_from_file_location(name, path)
+    assert spec and spec.loader
+    module = module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, name, module)
+    spec.loader.exec_module(module)
+    return module
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
@@ -65,3 +115,23 @@ def test_links_lead_somewhere(page: Path) -> None:
 def test_ci_finds_the_two_commands_of_the_readme() -> None:
     commands = [line for line in (ROOT / "README.md").read_text().splitlines() if line.startswith("python3 -m venv")]
     assert [command.split()[-1] for command in commands] == ["demo", ".venv/bin/pytest"]
+
+
+@pytest.mark.skipif(find_spec("mkdocs") is None, reason="needs the extra docs")
+def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
+    # Not --quiet, which also silences --strict.
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]
+    built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert built.returncode == 0, built.stderr
+    assert "offbeat.Experiment" in (tmp_path / "site" / "reference" / "offbeat" / "index.html").read_text()
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_the_reference_shows_every_algorithm(name: str) -> None:
+    page = (ROOT / "docs" / "reference" / "algorithms.md").read_text()
+    assert f"::: {POLICIES[name].__module__}\n" in page, f"docs/reference/algorithms.md lacks a line for {name}"
+
+
+def test_the_citation_names_the_version_of_the_package() -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text()

@@ -55,7 +55,7 @@ class FedAsync(Policy):
     grace: Annotated[int, Field(ge=0)] = 4
     """b of the hinge: up to this staleness the weight is full."""
     prox: Annotated[float, Field(ge=0)] = 0.005
-    """rho, the pull of local training towards the model it started from; 0 for none."""
+    """rho, the pull of local training towards the model it started from; 0 for none. `local.prox` replaces it."""
     max_staleness: Annotated[int, Field(ge=0)] | None = None
     """Discard updates that are staler than this."""
 

@@ -285,12 +285,7 @@ class TokenSequence(Task):
         )
 
 
-TASKS: dict[str, type[Task]] = {
-    "classification": Classification,
-    "regression": Regression,
-    "multi-label": MultiLabel,
-    "sequence": TokenSequence,
-}
+BUILT_IN: tuple[type[Task], ...] = (Classification, Regression, MultiLabel, TokenSequence)
 
 CLASSIFICATION = Classification()
 """The task if nothing is said about one."""

@@ -1,9 +1,9 @@
 """All that the simulator must know about its devices, in one place."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from offbeat.core.forecast import Forecast
-from offbeat.fleet.availability import Availability, AvailabilitySettings
+from offbeat.fleet.availability import AlwaysAvailable, Availability, AvailabilitySettings
 from offbeat.fleet.failures import Failures, FailureSettings
 from offbeat.fleet.links import Links, NetworkSettings
 from offbeat.fleet.speeds import FleetSettings, Speeds
@@ -39,10 +39,17 @@ class Fleet:
         availability: AvailabilitySettings | None = None,
         failures: FailureSettings | None = None,
     ) -> "Fleet":
+        """The fleet that these settings describe, for this workload; what is not given has its defaults."""
         speeds = fleet.build(workload)
+        workload = replace(workload, names=speeds.names)
+        there = availability or AlwaysAvailable()
+        if speeds.measured_availability is not None and isinstance(there, AlwaysAvailable):
+            present: Availability = speeds.measured_availability
+        else:
+            present = there.build(workload)
         return cls(
             speeds=speeds,
             links=(network or NetworkSettings()).build(workload, speeds.measured_links),
-            availability=(availability or AvailabilitySettings()).build(workload),
+            availability=present,
             failures=(failures or FailureSettings()).build(workload),
         )

@@ -36,7 +36,7 @@ class ExperimentParts:
     @classmethod
     def of(cls, experiment: Experiment) -> "ExperimentParts":
         """Load and build everything; InvalidInput if the parts do not fit each other."""
-        dataset, partition = experiment.data.load(experiment.seed)
+        dataset, partition = experiment.load_data()
         task = experiment.task.task
         example = example_batch(dataset)
         trial = inputs_to_try(task, example)
@@ -80,7 +80,11 @@ class ExperimentParts:
             seed=experiment.seed,
         )
         return Fleet.build(
-            workload, experiment.fleet.settings, experiment.network, experiment.availability, experiment.failures
+            workload,
+            experiment.fleet.settings,
+            experiment.network,
+            experiment.availability.settings,
+            experiment.failures,
         )
 
 

@@ -13,7 +13,7 @@ from offbeat.core.errors import InvalidInput
 from offbeat.core.parameters import Vector
 from offbeat.core.samples import LazyDevices, Samples, taken
 from offbeat.data import Dataset, Partition
-from offbeat.device.tasks import CLASSIFICATION, TASKS, Task
+from offbeat.device.tasks import BUILT_IN, CLASSIFICATION, Task
 from offbeat.device.trainer import Precision, TorchTrainer
 from offbeat.device.training_state import Evaluation, TrainingJob, TrainingState
 from offbeat.models import is_pure
@@ -121,7 +121,7 @@ def torch_executor(
             arithmetic=arithmetic,
             stacks=local.stacks,
         )
-    memorable = is_pure(trainer.model) and type(task) in TASKS.values() and trainer.batches.is_plain
+    memorable = is_pure(trainer.model) and type(task) in BUILT_IN and trainer.batches.is_plain
     if memorable and not local.stacks:
         words = f"{model} {task!r} {place} {precision}"
         training = MemoTrainer(training, dataset, partition, model=words, memo=SHARED)

@@ -28,7 +28,8 @@ Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the run th
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with what is in the directory, from its checkpoint.")]
 Seeds = Annotated[int, typer.Option(min=1, help="How many seeds, counted from the experiment's.")]
 Target = Annotated[
-    float | None, typer.Option(min=0, max=1, help="Accuracy to reach (default: the highest that all of them reach).")
+    float | None,
+    typer.Option(help="Accuracy, or value of the target metric, to reach (default: the best that all of them reach)."),
 ]
 Jobs = Annotated[int | None, typer.Option(min=1, help="Runs at a time (default: one per core).")]
 

@@ -138,7 +138,7 @@ def sweep(
 def report(
     directories: Annotated[list[Path], typer.Argument(help="Finished run directories, of any experiments.")],
     out: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
-    target: Annotated[float | None, typer.Option(min=0, max=1, help="Accuracy to reach.")] = None,
+    target: Annotated[float | None, typer.Option(help="Value of the target metric to reach.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the page if it exists.")] = False,
 ) -> None:
     """Make one self-contained HTML page from finished runs."""

@@ -15,6 +15,7 @@ from typing import Any
 from offbeat.core.errors import InvalidInput
 from offbeat.results.comparison import ComparedRun, Comparison, check_target
 from offbeat.results.files import replace_file
+from offbeat.results.metric import TargetMetric
 from offbeat.results.plots import accuracy_figure, save, sweep_figure
 from offbeat.results.report import report_html
 from offbeat.results.rows import Row
@@ -62,7 +63,7 @@ def compare(
     """
     if len(set(algorithms)) != len(algorithms) or not algorithms or not seeds:
         raise InvalidInput("give each algorithm once, and at least one algorithm and one seed")
-    check_target(target)
+    check_target(target, TargetMetric(experiment.target_metric, experiment.target_direction))
     experiments = [experiment.for_algorithm(name, seed) for name in algorithms for seed in seeds]
     comparison = Comparison(run_planned(experiment, experiments, Path(out), **how), target)
     root = Path(out)
@@ -88,7 +89,7 @@ def sweep(
     """
     if not over or not all(over.values()) or not seeds or len(over) > 3:
         raise InvalidInput("give one to three settings to sweep, each with at least one value, and at least one seed")
-    check_target(target)
+    check_target(target, TargetMetric(experiment.target_metric, experiment.target_direction))
     experiments = [each for seed in seeds for each in experiment.swept(over, seed)]
     comparison = Comparison(run_planned(experiment, experiments, Path(out), **how), target)
     replace_file(Path(out) / "comparison.csv", comparison.csv_text().encode())

@@ -190,9 +190,8 @@ def serve(
             deployment, experiment, directory, watch=lambda _, row: write_devices() if row is not None else None
         )
     write_devices()
-    log_line(
-        f"ended by {result.summary['stopped_by']}, accuracy {result.summary['final_accuracy']:.4f}; results in {out}"
-    )
+    metric, summary = experiment.target_metric, result.summary
+    log_line(f"ended by {summary['stopped_by']}, {metric} {summary[f'final_{metric}']:.4f}; results in {out}")
 
 
 # The devices --------------------------------------------------------------------------------------------------------

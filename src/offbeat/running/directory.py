@@ -69,7 +69,7 @@ def read_finished(path: Path) -> FinishedRun:
         with (path / "metrics.jsonl").open(encoding="utf-8") as lines:
             rows = [json.loads(line) for line in lines]
         summary = json.loads((path / "summary.json").read_text(encoding="utf-8"))
-        if not rows or not {"algorithm", "label", "seed", "time_to_accuracy"} <= summary.keys():
+        if not rows or not {"algorithm", "label", "seed", "stopped_by", "wall_seconds"} <= summary.keys():
             raise ValueError("its summary.json or metrics.jsonl is not complete")
         return FinishedRun(rows=rows, summary=summary, config=(path / "config.toml").read_text(encoding="utf-8"))
     except (OSError, ValueError, AttributeError) as error:

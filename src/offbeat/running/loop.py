@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import Protocol
 
 from offbeat.core.errors import Disconnected, Diverged, OffbeatError
+from offbeat.results.metric import TargetMetric
 from offbeat.results.summary import summarise
 from offbeat.running.directory import RunDirectory
 from offbeat.running.driver import Driver, OnProgress, progress_of
@@ -80,6 +81,7 @@ def run_to_end(
             targets=experiment.evaluation.targets,
             reason=reason or driver.reason or "",
             wall_seconds=spent + time.monotonic() - started,
+            metric=TargetMetric(experiment.target_metric, experiment.target_direction),
         )
         parameters, layout = driver.session.parameters, driver.session.layout
         if directory is not None:

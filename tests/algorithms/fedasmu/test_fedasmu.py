@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from offbeat.algorithms.fedasmu.server import Aggregation, Control, FedASMU, FedSSMU, TimelyPolicy, TimelyState
 from offbeat.core.effects import Assignment, Settled
 from offbeat.core.errors import InvalidInput
-from offbeat.core.events import Lost, Uploaded
+from offbeat.core.events import Uploaded
 from offbeat.core.orders import KnownOutcome, Outcome, Plain, Progress, Update
 from offbeat.core.parameters import Vector
 from offbeat.results.rows import Row
@@ -387,23 +387,25 @@ def test_every_period_the_cohort_is_ordered_from_the_current_version() -> None:
     assert session.timers == {"period": 20.0}
 
 
-def test_there_are_never_more_than_the_most_in_training() -> None:
+def test_below_the_threshold_the_whole_cohort_is_ordered_and_at_it_nobody() -> None:
     session = a_session(FedASMU(cohort=3, max_in_flight=4))
-    assert len(session.in_flight) == 3
-    assert len(session.fire("period").ordered) == 1
-    assert session.fire("period").ordered == []
+    assert len(session.first.ordered) == 3
+    assert len(session.fire("period").ordered) == 3, "3 < 4: all three, although that makes 6"
+    assert session.fire("period").ordered == [], "6 >= 4"
     assert "period" in session.timers, "it goes on although nobody was ordered"
     session.upload(ticket=1)
-    session.handle(Lost(device=session.in_flight[2].device, ticket=2), session.now)
-    assert len(session.fire("period").ordered) == 2
+    session.lose(ticket=2)
+    assert session.fire("period").ordered == [], "4 >= 4"
+    session.upload(ticket=3)
+    assert len(session.fire("period").ordered) == 3, "3 < 4 again"
 
 
-@pytest.mark.parametrize(("devices", "most"), [(8, 4), (9, 4), (1, 1)])
-def test_by_default_half_of_the_devices_train_at_most(devices: int, most: int) -> None:
+@pytest.mark.parametrize(("devices", "threshold"), [(8, 4), (9, 4), (1, 1)])
+def test_by_default_the_threshold_is_half_of_the_devices(devices: int, threshold: int) -> None:
     session = a_session(FedASMU(cohort=1), devices)
     for _ in range(12):
         session.fire("period")
-    assert len(session.in_flight) == most
+    assert len(session.in_flight) == threshold
 
 
 def test_fewer_idle_devices_than_the_cohort_are_all_ordered() -> None:

@@ -14,7 +14,8 @@ This is the server half; the device half is in `fedasmu_device.py`, when a devic
 | H1, H2, H3 | `slot` = "first", "middle", "penultimate": after 1 epoch, after half of them, before epoch E - 1 |
 | FedASMU-DA, -FA, -0 | `dynamic_weights = false`, `fresh_models = false`, both |
 
-**FedASMU** orders m' idle devices every period, up to `max_in_flight` in training. An upload from device i with base o
+**FedASMU** orders m' idle devices every period in which fewer than `max_in_flight` are in training: all m', even if
+that leads beyond the threshold (Algorithm 1, lines 3 and 4). An upload from device i with base o
 at version t has staleness s = t - o + 1. If s > tau it is discarded; otherwise
 
     xi    = lambda / (sqrt(t) s^sigma) + iota
@@ -316,13 +317,13 @@ class FedASMU(TimelyPolicy):
     period: Positive = 10.0
     """Seconds between two orders of `cohort` devices."""
     max_in_flight: Annotated[int, Field(ge=1)] | None = None
-    """Devices in training at most; by default half of them."""
+    """The threshold: a period in which so many devices are in training or more orders nobody. Default: half of them."""
 
     def react(self, event: Event, state: TimelyState, view: View) -> Iterator[Action]:
         match event:
             case Started() | TimerFired():
-                most = self.max_in_flight or max(1, view.devices // 2)
-                for device in view.pick(min(self.cohort, most - len(view.in_flight))):
+                threshold = self.max_in_flight or max(1, view.devices // 2)
+                for device in view.pick(self.cohort if len(view.in_flight) < threshold else 0):
                     yield Dispatch(device=device, order=self.order(device, state, view))
                 yield SetTimer(name="period", after=self.period)
             case FreshRequested():

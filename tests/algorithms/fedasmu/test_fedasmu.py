@@ -162,6 +162,21 @@ def test_equation_3_as_corrected() -> None:
     assert session.parameters == pytest.approx([1.6131415, 2.6131415], rel=1e-6)
 
 
+def test_equation_3_uses_the_values_of_the_aggregation_that_made_the_base_whoever_made_it() -> None:
+    session, _ = at_version_2(lambda_0=2.0, sigma_0=1.0, first=3.0, **CORRECTED)
+    # Version 2 = [1, 2] was made with lambda' = 2, sigma' = 1, xi' = 1, s' = 2, t' = 1, u = [-2, 4]. The device that
+    # trains from it has come to lambda = 3, sigma = 2, iota = 1/2 of its own.
+    device = session.in_flight[session.newest].device
+    session.state.controls[device] = (3.0, 2.0, 0.5)
+    found = after_a_step(session, session.newest, 1.0, 1.0)
+    # As above <g, u> = -1, d alpha' / d xi' = 1/4, d xi' / d lambda = 1/2, d xi' / d sigma = -ln 2, d xi' / d iota = 1:
+    # lambda: 3 + 0.8 * 1/4 * 1/2 = 3.1;  sigma: 2 - 0.4 * 1/4 ln 2;  iota: 1/2 + 0.4 * 1/4 = 0.6
+    # (With its own lambda and sigma: 3 + 0.8 * 1/4 * 1/4 = 3.05, and sigma 2 - 0.4 * 1/4 * 3/4 ln 2.)
+    assert found == pytest.approx((3.1, 2 - 0.1 * log(2), 0.6), rel=1e-6)
+    # The new parameters are those of the aggregation that made version 3.
+    assert session.state.made[3].control == found
+
+
 def test_equation_3_takes_a_step_for_each_parameter_on_its_own() -> None:
     session, ticket = at_version_2(lambda_0=2.0, sigma_0=1.0, first=3.0, eta_lambda=0.0, eta_sigma=0.4, eta_iota=0.0)
     assert after_a_step(session, ticket, 1.0, 1.0) == pytest.approx((2.0, 1 - 0.1 * log(2), 0.0), rel=1e-6)
@@ -200,8 +215,8 @@ def test_the_printed_form_climbs_where_the_corrected_one_descends() -> None:
         assert sign * (lambda_ - 2.0) > 0
 
 
-def a_making(u: Vector, xi: float, clock: int, staleness: int) -> Aggregation:
-    return Aggregation(movement=u, xi=xi, turn=clock, staleness=staleness, learning_rate=RATE)
+def a_making(u: Vector, control: Control, xi: float, clock: int, staleness: int) -> Aggregation:
+    return Aggregation(movement=u, control=control, xi=xi, turn=clock, staleness=staleness, learning_rate=RATE)
 
 
 NUMBERS = st.floats(-2.0, 2.0, width=32)
@@ -252,8 +267,8 @@ def test_the_corrected_gradients_are_those_of_autograd_on_a_quadratic(
         progress=Progress(slices=1, steps=1),
         outcome=KnownOutcome(Outcome(parameters=start - RATE * gradient.numpy())),
     )
-    making = a_making(vector(*u), xi.item(), version - 1, staleness)
-    slopes = FedASMU(mu_alpha=mu).slopes(update, making, control)
+    making = a_making(vector(*u), control, xi.item(), version - 1, staleness)
+    slopes = FedASMU(mu_alpha=mu).slopes(update, making)
     assert slopes == pytest.approx(expected.numpy(), rel=1e-6, abs=1e-9)
 
 

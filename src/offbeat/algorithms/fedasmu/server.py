@@ -23,12 +23,13 @@ at version t has staleness s = t - o + 1. If s > tau it is discarded; otherwise
     w     <- (1 - alpha) w + alpha w_i                                            (1)
 
 with control parameters of the device's own, which first take one gradient step on what the aggregation that *made* w_o
-did to the device's loss (primed: the values of that aggregation, w_o = w_{o-1} + alpha' u):
+did to the device's loss. Primed are the values of that aggregation, w_o = w_{o-1} + alpha' u, with its lambda and
+sigma too, if another device's upload made it:
 
     g     = (w_o - w_i) / (eta steps)
     theta <- theta - eta_theta <g, u> mu / (1 + mu xi')^2 d xi' / d theta         (3)
-    d xi' / d lambda = 1 / (sqrt(t') s'^sigma)                                    (4)
-    d xi' / d sigma  = -lambda ln(s') / (sqrt(t') s'^sigma),  d xi' / d iota = 1  (5)
+    d xi' / d lambda = 1 / (sqrt(t') s'^sigma')                                   (4)
+    d xi' / d sigma  = -lambda' ln(s') / (sqrt(t') s'^sigma'), d xi' / d iota = 1 (5)
 
 **FedSSMU** has rounds r: m' devices are ordered from the same model and every upload is merged at once. The staleness
 is k + 1 after k merges in the round, and sqrt(r) takes the place of sqrt(t). The round ends when nobody is in training.
@@ -72,6 +73,8 @@ class Aggregation:
 
     movement: Vector
     """u, from the version before to the local model."""
+    control: Control
+    """lambda, sigma and iota with which it was made, those of the device that had uploaded."""
     xi: float
     turn: int
     """t, or in FedSSMU r."""
@@ -236,7 +239,7 @@ class TimelyPolicy(Policy):
         if self.dynamic_weights:
             rate = view.order().learning_rate
             state.made[view.version] = Aggregation(
-                movement=movement, xi=xi, turn=turn, staleness=staleness, learning_rate=rate
+                movement=movement, control=control, xi=xi, turn=turn, staleness=staleness, learning_rate=rate
             )
             in_use = {flight.base for flight in view.in_flight.values()} | {view.version}
             state.made = {version: making for version, making in state.made.items() if version in in_use}
@@ -253,16 +256,24 @@ class TimelyPolicy(Policy):
         made = state.made.get(update.base)
         if made is None:
             return control
-        steps = zip((self.eta_lambda, self.eta_sigma, self.eta_iota), self.slopes(update, made, control), strict=True)
+        steps = zip((self.eta_lambda, self.eta_sigma, self.eta_iota), self.slopes(update, made), strict=True)
         lambda_, sigma, iota = (value - rate * slope for value, (rate, slope) in zip(control, steps, strict=True))
         if not (isfinite(lambda_) and isfinite(sigma) and isfinite(iota)):
             state.skipped += 1
             return control
         return min(max(lambda_, 0.0), MOST), min(max(sigma, 0.0), SIGMA_MOST), min(max(iota, 0.0), MOST)
 
-    def slopes(self, update: Update, made: Aggregation, control: Control) -> Control:
-        """The derivatives of the device's loss at its base by lambda, sigma and iota: Eq. (4) and (5)."""
-        lambda_, sigma, _ = control
+    def slopes(self, update: Update, made: Aggregation) -> Control:
+        """The derivatives of the device's loss at its base by lambda, sigma and iota: Eq. (4) and (5).
+
+        They are those of the aggregation that made the base, at the lambda and sigma that it used, whoever uploaded
+        then: a mix of its xi' with the present device's lambda and sigma would be the gradient of nothing.
+
+        g is the device's movement over eta times its steps. That is the mean gradient for plain SGD. Momentum b carries
+        every gradient on: g is then up to 1 / (1 - b) times as long, and the step of Eq. (3) with it. Weight decay, the
+        proximal term and a merged fresh model are parts of the movement, and so of g.
+        """
+        lambda_, sigma, _ = made.control
         decay = 1 / (sqrt(max(made.turn, 1)) * made.staleness**sigma)
         along = dot(update.delta, made.movement) / made.learning_rate
         if self.control_gradient == "corrected":

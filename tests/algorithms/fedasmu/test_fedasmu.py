@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from offbeat.algorithms.fedasmu.server import Aggregation, Control, FedASMU, FedSSMU, TimelyPolicy, TimelyState
+from offbeat.algorithms.fedasmu.slots import MetaModel
 from offbeat.core.effects import Assignment, Settled
 from offbeat.core.errors import InvalidInput
 from offbeat.core.events import Uploaded
@@ -367,8 +368,8 @@ def test_a_bound_of_one_takes_fresh_updates_only() -> None:
     assert (session.counters.used, session.counters.discarded) == (1, 1)
 
 
-def test_what_is_too_stale_is_never_computed() -> None:
-    session = a_session(unadapted(staleness_bound=1))
+def test_without_fresh_models_what_is_too_stale_is_never_computed() -> None:
+    session = a_session(unadapted(staleness_bound=1, fresh_models=False))
     session.upload(ticket=1)
     flight = session.in_flight[2]
 
@@ -548,6 +549,19 @@ def test_only_the_first_merge_of_a_device_teaches_the_meta_model() -> None:
     after = session.state.meta.theta.copy()
     session.upload(ticket=3, extras=merge_told(first=True, reward=float("nan"), gamma=1.0, upsilon=1.0, beta=0.5))
     assert (session.state.meta.theta == after).all(), "a reward that is not a number teaches nothing"
+
+
+def test_the_reward_of_an_update_that_is_too_stale_still_counts() -> None:
+    session = a_session(unadapted(staleness_bound=1, meta_rate=0.1, meta_memory=0.25))
+    session.upload(4.0, 0.0, ticket=1)
+    before = session.state.meta.theta.copy()
+    told = merge_told(first=True, reward=4.0, gamma=1.5, upsilon=0.5, beta=0.25)
+    assert session.upload(9.0, 9.0, ticket=2, extras=told).discarded == [2]  # s = 2 > 1
+    assert session.parameters.tolist() == [2.0, 0.0], "its parameters do not count ..."
+    assert session.state.meta.baseline == pytest.approx(1.0)  # ... but 3/4 * 0 + 1/4 * 4 does
+    score = MetaModel(EPOCHS).score(before, 2)
+    assert session.state.meta.theta == pytest.approx(before + 0.1 * score * (4.0 - 1.0))  # Eq. (7)
+    assert (session.metrics["mean_reward"], session.metrics["mean_beta"]) == (4.0, 0.25)
 
 
 # Whole runs ----------------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ This is the server half; the device half is in `fedasmu_device.py`, when a devic
 
 **FedASMU** orders m' idle devices every period in which fewer than `max_in_flight` are in training: all m', even if
 that leads beyond the threshold (Algorithm 1, lines 3 and 4). An upload from device i with base o
-at version t has staleness s = t - o + 1. If s > tau it is discarded; otherwise
+at version t has staleness s = t - o + 1. If s > tau it is discarded, but its reward still counts; otherwise
 
     xi    = lambda / (sqrt(t) s^sigma) + iota
     alpha = mu xi / (1 + mu xi)                                                   (2)
@@ -223,12 +223,13 @@ class TimelyPolicy(Policy):
 
     def aggregate(self, update: Update, turn: int, state: TimelyState, view: View) -> Iterator[Action]:
         """Lines 9 to 16 of Algorithm 1. `turn` is t, or r."""
+        if self.fresh_models:  # else there is nothing to learn, and an update that is discarded is never computed
+            self.learn(update, state, view)
         staleness = view.version - update.base + 1
         if staleness > self.staleness_bound:
             state.too_stale += 1
             yield Discard(ticket=update.ticket, reason="too stale")
             return
-        self.learn(update, state, view)
         control = self.adapted(update, state)
         state.controls[update.device] = control
         xi, alpha = self.weight(control, turn, staleness)

@@ -78,7 +78,7 @@ class IterationState:
 
 
 @dataclass
-class Reuse(IterationState):
+class PsurdgState(IterationState):
     """The latest movement of device i is `scales[i] * movements[i]`; it was ordered as `made[i]` says."""
 
     movements: dict[int, npt.NDArray[Any]] = field(default_factory=dict)
@@ -193,12 +193,12 @@ class Sfl(Audg):
 class Psurdg(Audg):
     """Fixed iterations; each applies the latest delivered gradient of every device, new or not (Hao et al. 2025)."""
 
-    State = Reuse
+    State = PsurdgState
 
     storage: Literal["float32", "float16"] = "float32"
     """What the gradients that are kept are stored as: memory is devices x model, with float16 half of it."""
 
-    def contributions(self, state: Reuse, view: View) -> list[Contribution]:
+    def contributions(self, state: PsurdgState, view: View) -> list[Contribution]:
         """The latest gradient of everybody who ever delivered."""
         for update in state.arrived:
             self.keep(update, state)
@@ -210,7 +210,7 @@ class Psurdg(Audg):
             for device, (_, then) in state.made.items()
         ]
 
-    def keep(self, update: Update, state: Reuse) -> None:
+    def keep(self, update: Update, state: PsurdgState) -> None:
         """In float16 relative to the largest element: gradients are small where float16 has few digits."""
         device, movement, scale = update.device, update.delta, 1.0
         if self.storage == "float16":
@@ -219,6 +219,6 @@ class Psurdg(Audg):
         state.movements[device], state.scales[device] = movement, scale
         state.made[device] = state.ordered[device]
 
-    def metrics(self, state: Reuse) -> dict[str, float]:
+    def metrics(self, state: PsurdgState) -> dict[str, float]:
         """Also the mean age of the gradients that were applied: reusing makes it larger than the mean delay."""
         return super().metrics(state) | {"mean_gradient_age": state.ages / state.applied if state.applied else 0.0}

@@ -49,7 +49,7 @@ import numpy as np
 from msgspec.structs import asdict
 from pydantic import Field
 
-from offbeat.algorithms.fedasmu.device import MOST, Refresh
+from offbeat.algorithms.fedasmu.device import MOST, MergeSettings
 from offbeat.algorithms.fedasmu.slots import MetaLearner, MetaModel, middle
 from offbeat.core.actions import Action, Commit, Discard, Dispatch, SendFresh, SetTimer
 from offbeat.core.errors import InvalidInput
@@ -186,7 +186,7 @@ class TimelyPolicy(Policy):
         """Training from the current version; with fresh models it says how to ask and to merge."""
         if not self.fresh_models:
             return view.order()
-        refresh = Refresh(
+        refresh = MergeSettings(
             slot=self.slot_for(device, state, view),
             fixed=self.slot != "learned",
             draw=view.random.random(),

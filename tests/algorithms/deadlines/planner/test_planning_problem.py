@@ -199,7 +199,7 @@ def test_the_best_m_is_found_even_at_the_edge_of_what_is_feasible(
     assert min(place, 1 - place) < 1e-4, "nearer to the edge than the scan looks"
     # No other m has a lower bound with the deadlines that are best for it: here those of a finer and finer grid.
     weights, counts = np.unique(problem.weights, return_counts=True)
-    pooled = solver._Pooled(problem, weights[::-1], counts[::-1].astype(np.float64))
+    pooled = solver._PooledProblem(problem, weights[::-1], counts[::-1].astype(np.float64))
     shares = np.geomspace(1e-9, 0.5, 60)
     others = [pooled.cost(low + share * (high - low))[0] for share in [*shares, *(1 - shares)]]
     assert problem.cost(solution.deadlines, solution.scale) <= min(others) * (1 + 1e-9)

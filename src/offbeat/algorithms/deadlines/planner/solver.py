@@ -48,13 +48,13 @@ def solve(problem: Problem) -> Solution:
     low, high = np.log(problem.scales)
     weights = scipy.optimize.isotonic_regression(problem.weights, increasing=False).x
     values, counts = np.unique(weights, return_counts=True)
-    pooled = _Pooled(problem, values[::-1], counts[::-1].astype(np.float64))
+    pooled = _PooledProblem(problem, values[::-1], counts[::-1].astype(np.float64))
     scale = float(np.exp(_best_log_scale(pooled, low, high)))
     deadlines = np.repeat(pooled.deadlines(scale), counts[::-1])
     return Solution(deadlines=deadlines, scale=scale, bound=problem.bound(deadlines, scale))
 
 
-def _best_log_scale(pooled: "_Pooled", low: float, high: float) -> float:
+def _best_log_scale(pooled: "_PooledProblem", low: float, high: float) -> float:
     """Where the derivative of the least cost by m changes its sign.
 
     A coarse scan says between which two values that is. If it is not there, because it lies nearer to the edge of what
@@ -119,7 +119,7 @@ def check_feasible(problem: Problem) -> None:
         )
 
 
-class _Pooled:
+class _PooledProblem:
     """A problem whose rounds are pools of equal weight, the greatest weight first."""
 
     def __init__(self, problem: Problem, weights: Floats, counts: Floats) -> None:

@@ -95,7 +95,15 @@ def rate_ratio(now: float, then: float) -> float:
 
 
 class Audg(Policy):
-    """Fixed iterations; each applies, once, the delayed gradients that arrived in it (Hao et al. 2025)."""
+    """Fixed iterations; each applies, once, the delayed gradients that arrived in it (Hao et al. 2025).
+
+    >>> from offbeat.testing import ScriptedSession
+    >>> session = ScriptedSession(Audg(), samples=[1, 1, 2])
+    >>> _ = session.move(4.0, 0.0, device=0), session.fire("iteration")  # 1/4 [4, 0]
+    >>> _ = session.move(0.0, 4.0, device=2), session.fire("iteration")  # a delayed one: + 1/2 [0, 4]
+    >>> session.parameters.tolist()
+    [1.0, 2.0]
+    """
 
     State = IterationState
 
@@ -184,14 +192,32 @@ class Audg(Policy):
 
 
 class Sfl(Audg):
-    """Fixed iterations; waits whole ones until every device that is alive has delivered (Hao et al. 2025)."""
+    """Fixed iterations; waits whole ones until every device that is alive has delivered (Hao et al. 2025).
+
+    >>> from offbeat.testing import ScriptedSession
+    >>> session = ScriptedSession(Sfl(), samples=[1, 3])
+    >>> session.move(4.0, 0.0, device=0).used, session.fire("iteration").used  # it waits for device 1
+    ([], [])
+    >>> session.move(0.0, 4.0, device=1).used, session.fire("iteration").used
+    ([], [1, 2])
+    >>> session.parameters.tolist()  # 1/4 [4, 0] + 3/4 [0, 4]
+    [1.0, 3.0]
+    """
 
     def is_over(self, view: View) -> bool:
         return not view.in_flight
 
 
 class Psurdg(Audg):
-    """Fixed iterations; each applies the latest delivered gradient of every device, new or not (Hao et al. 2025)."""
+    """Fixed iterations; each applies the latest delivered gradient of every device, new or not (Hao et al. 2025).
+
+    >>> from offbeat.testing import ScriptedSession
+    >>> session = ScriptedSession(Psurdg(), samples=[1, 3])
+    >>> _ = session.move(4.0, 0.0, device=0), session.fire("iteration")  # 1/4 [4, 0]
+    >>> _ = session.fire("iteration")  # nothing has arrived: the same gradient again
+    >>> session.parameters.tolist()
+    [2.0, 0.0]
+    """
 
     State = PsurdgState
 

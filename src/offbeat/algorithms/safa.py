@@ -57,7 +57,16 @@ class SafaState:
 
 
 class Safa(Policy):
-    """Semi-asynchronous rounds with lag tolerance and a cache of all devices' models (Wu et al. 2021)."""
+    """Semi-asynchronous rounds with lag tolerance and a cache of all devices' models (Wu et al. 2021).
+
+    >>> from offbeat.testing import ScriptedSession
+    >>> session = ScriptedSession(Safa(share=0.5), samples=[1, 3])
+    >>> _ = session.upload(4.0, 8.0, device=0)  # the quota is 1: the round is over
+    >>> session.parameters.tolist()  # 1/4 [4, 8] + 3/4 [0, 0], the first model of device 1
+    [1.0, 2.0]
+    >>> session.bases  # device 1 goes on from version 0
+    {1: 0, 0: 1}
+    """
 
     notifies = True
     State = SafaState

@@ -63,7 +63,14 @@ class SeaflState:
 
 
 class Seafl(Policy):
-    """Buffered, bounded staleness by waiting, weights from staleness and similarity (SEAFL)."""
+    """Buffered, bounded staleness by waiting, weights from staleness and similarity (SEAFL).
+
+    >>> from offbeat.testing import ScriptedSession
+    >>> session = ScriptedSession(Seafl(buffer=2, concurrency=2, mixing=0.5), samples=[10, 30])
+    >>> _ = session.upload(4.0, 0.0, device=0), session.upload(0.0, 4.0, device=1)
+    >>> session.parameters.tolist()  # p = 1/4, 3/4: 1/2 [0, 0] + 1/2 [1, 3]
+    [0.5, 1.5]
+    """
 
     State = SeaflState
 
@@ -192,7 +199,17 @@ class Seafl(Policy):
 
 
 class Seafl2(Seafl):
-    """SEAFL that tells devices at the staleness limit to upload after their epoch (SEAFL²)."""
+    """SEAFL that tells devices at the staleness limit to upload after their epoch (SEAFL²).
+
+    >>> from offbeat.testing import ScriptedSession
+    >>> session = ScriptedSession(Seafl2(buffer=1, concurrency=2, staleness_limit=1.0), devices=2)
+    >>> session.upload(4.0, 0.0, device=0).notified  # device 1 has come to the limit
+    [1]
+    >>> session.upload(4.0, 0.0, device=0).used  # it is waited for
+    []
+    >>> session.upload(2.0, 0.0, device=1).used
+    [3, 1]
+    """
 
     notifies = True
 
@@ -203,7 +220,14 @@ class Seafl2(Seafl):
 
 
 class Port(Seafl2):
-    """Bounded staleness with urgent notices, similarity with the global movement (PORT, Su and Li 2022)."""
+    """Bounded staleness with urgent notices, similarity with the global movement (PORT, Su and Li 2022).
+
+    >>> from offbeat.testing import ScriptedSession
+    >>> session = ScriptedSession(Port(buffer=1, concurrency=2), devices=2)
+    >>> _ = session.upload(2.0, 0.0, device=0), session.upload(0.0, 2.0, device=1)
+    >>> session.parameters.tolist()  # both moved from [0, 0], and movements are added
+    [2.0, 2.0]
+    """
 
     mixing: Annotated[float, Field(gt=0, le=1)] = 1.0
     """The share of the weighted movements that is applied."""

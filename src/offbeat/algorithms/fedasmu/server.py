@@ -324,7 +324,17 @@ class TimelyPolicy(Policy):
 
 
 class FedASMU(TimelyPolicy):
-    """Asynchronous: adapted weights, and fresh models for devices in mid-training (Liu et al. 2024)."""
+    """Asynchronous: adapted weights, and fresh models for devices in mid-training (Liu et al. 2024).
+
+    >>> from offbeat.testing import ScriptedSession
+    >>> session = ScriptedSession(FedASMU(cohort=2, lambda_0=1.0, sigma_0=1.0, iota_0=0.0))
+    >>> _ = session.upload(4.0, 0.0, ticket=1)  # s = 1: xi = 1, alpha = 1/2
+    >>> session.ask(ticket=2).parameters.tolist()  # a device in training gets the newest model
+    [2.0, 0.0]
+    >>> _ = session.upload(2.0, 6.0, ticket=2)  # s = 2: xi = 1/2, alpha = 1/3
+    >>> [round(float(number), 6) for number in session.parameters]  # 2/3 [2, 0] + 1/3 [2, 6]
+    [2.0, 2.0]
+    """
 
     period: Positive = 10.0
     """Seconds between two orders of `cohort` devices."""
@@ -345,7 +355,15 @@ class FedASMU(TimelyPolicy):
 
 
 class FedSSMU(TimelyPolicy):
-    """Synchronous rounds that merge every upload at once, with fresh models in mid-training (Jia et al.)."""
+    """Synchronous rounds that merge every upload at once, with fresh models in mid-training (Jia et al.).
+
+    >>> from offbeat.testing import ScriptedSession
+    >>> session = ScriptedSession(FedSSMU(cohort=2, lambda_0=1.0, sigma_0=1.0, iota_0=0.0))
+    >>> session.upload(4.0, 0.0, ticket=1).used, session.version  # merged at once, with alpha 1/2
+    ([1], 1)
+    >>> len(session.upload(2.0, 6.0, ticket=2).ordered)  # the second of the round, with alpha 1/3: the next round
+    2
+    """
 
     def react(self, event: Event, state: TimelyState, view: View) -> Iterator[Action]:
         match event:

@@ -9,7 +9,6 @@ import pytest
 
 from offbeat.core.policy import Policy
 from offbeat.settings.schema import Experiment
-from offbeat.testing import check_policy
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), ROOT / "benchmarks" / "README.md"]
@@ -40,7 +39,7 @@ def test_data_model_and_policy_of_the_how_to_work(tmp_path: Path, monkeypatch: p
     from offbeat import run
 
     monkeypatch.syspath_prepend(tmp_path)
-    things, policy, _ = blocks("docs/how-to.md", "python")
+    things, policy, tests = blocks("docs/how-to.md", "python")
     (tmp_path / "my_module.py").write_text(things)
     (tmp_path / "my_policy.py").write_text(policy)
     table = {
@@ -53,7 +52,7 @@ def test_data_model_and_policy_of_the_how_to_work(tmp_path: Path, monkeypatch: p
     assert run(Experiment.parse(table)).summary["final_accuracy"] > 0.8
     kind = sys.modules["my_policy"].EveryMinute
     assert issubclass(kind, Policy)
-    check_policy(kind())
+    exec(tests, vars(sys.modules["my_policy"]))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -181,7 +181,8 @@ def test_float16_storage_resumes() -> None:
 def delayed_run(name: str, **changes: Any) -> Any:
     table: dict[str, Any] = {
         "stop": {"time": 12.0},
-        "data": {"name": "digits", "devices": 4, "partition": "dirichlet"},
+        "data": {"name": "digits", "devices": 4},
+        "partition": {"name": "dirichlet"},
         "model": {"name": "mlp"},
         "local": {"epochs": 1, "batch_size": 0, "learning_rate": 0.2},
         "fleet": {"name": "bernoulli", "mean_delay": 0.0},

@@ -29,7 +29,8 @@ INF = float("inf")
 def an_experiment(**changes: Any) -> Experiment:
     table: dict[str, Any] = {
         "stop": {"time": 20.0},
-        "data": {"name": "digits", "devices": 4, "partition": "shards"},
+        "data": {"name": "digits", "devices": 4},
+        "partition": {"name": "shards"},
         "model": {"name": "logistic"},
         "local": {"epochs": 1, "batch_size": 0, "learning_rate": 0.5},
         "fleet": {"name": "bernoulli", "mean_delay": [3.0, 1.0, 1.0, 0.0]},
@@ -260,12 +261,12 @@ def test_the_constants_of_a_quadratic_by_hand(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_the_optimum_does_not_depend_on_the_rate_of_the_experiment() -> None:
-    same = {"name": "digits", "devices": 1, "partition": "same", "samples": 100}
+    same = {"data": {"name": "digits", "devices": 1}, "partition": {"name": "same", "samples": 100}}
     fleet = {"name": "bernoulli", "mean_delay": 1.0}
     slow, fast = (
         estimate(
             an_experiment(
-                data=same,
+                **same,
                 fleet=fleet,
                 algorithm={"name": "audg"},
                 local={"epochs": 1, "batch_size": 0, "learning_rate": rate},
@@ -288,8 +289,7 @@ def test_the_optimum_is_that_of_the_weighted_loss() -> None:
 
 @pytest.mark.parametrize("samples", [100, 1000])
 def test_clients_with_the_same_data_have_the_same_optimum_also_when_only_some_samples_are_used(samples: int) -> None:
-    same = {"name": "digits", "devices": 4, "partition": "same", "samples": samples}
-    found = estimate(an_experiment(data=same), EQUAL, lambda done: None).constants
+    found = estimate(an_experiment(partition={"name": "same", "samples": samples}), EQUAL, lambda done: None).constants
     assert found.heterogeneity < 0.02 * found.radius
 
 
@@ -301,3 +301,15 @@ def test_a_simulation_stands_beside_the_theory() -> None:
     assert len(found.audg) == len(found.psurdg) == 2
     assert np.isfinite([*found.audg, *found.psurdg]).all()
     assert told[-1] == pytest.approx(1.0)
+
+
+def test_infinite_bounds_prefer_nobody_and_the_simulation_has_the_word() -> None:
+    known = an_advice(-1, [0.5, 0.4, 0.6])
+    constants = replace(known.estimate.constants, convexity=0.0)
+    advice = replace(known, estimate=known.estimate._replace(constants=constants))
+    assert advice.theta < 0 and advice.prefers is None
+    assert advice.verdict == (
+        "The theory prefers neither: all its bounds are infinite, because the loss is not strongly convex; "
+        "the simulation prefers PSURDG."
+    )
+    assert replace(advice, simulated=None).verdict.endswith("not strongly convex. Compare the two with --simulate.")

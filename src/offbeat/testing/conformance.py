@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from offbeat.core.actions import Action, Commit
-from offbeat.core.errors import DeviceFault
+from offbeat.core.errors import DeviceFault, PolicyError
 from offbeat.core.events import Event, FreshRequested, Left, Lost, Ready, Started, TimerFired, Uploaded
 from offbeat.core.forecast import Forecast
 from offbeat.core.orders import KnownOutcome, LocalWork, Outcome, Progress, Update
@@ -34,6 +34,7 @@ from offbeat.testing.toy import SIZE, UPDATES, ToyExecutor, toy_simulation
 
 def check_policy(policy: Policy, *, devices: int = 24) -> None:
     """All promises, on this policy with these settings."""
+    check_metrics(policy, devices)
     check_determinism(policy, devices)
     check_resume(policy, devices)
     check_no_aliasing(policy, devices)
@@ -42,6 +43,14 @@ def check_policy(policy: Policy, *, devices: int = 24) -> None:
     check_accounts(policy, devices)
     for seed in range(20):
         check_events(policy, stream(seed, "chaos").integers(0, 2**31, 120).tolist(), devices)
+
+
+def check_metrics(policy: Policy, devices: int = 24) -> None:
+    """A policy's own metrics have names of their own."""
+    try:
+        toy_simulation(policy, devices=devices).evaluate()
+    except PolicyError as error:
+        raise AssertionError(str(error)) from None
 
 
 def check_determinism(policy: Policy, devices: int = 24) -> None:

@@ -10,7 +10,7 @@ from offbeat.core.policy import Policy
 from offbeat.core.session import Session
 from offbeat.core.streams import stream
 from offbeat.device.training_state import Evaluation, TrainingJob, TrainingState
-from offbeat.fleet import AvailabilitySettings, FailureSettings, Fleet, NetworkSettings, RatioFleet, Workload
+from offbeat.fleet import FailureSettings, Fleet, NetworkSettings, OnOffAvailable, RatioFleet, Workload
 from offbeat.settings.schedule import Schedule, Stop
 from offbeat.simulation.engine import Simulation
 
@@ -68,7 +68,7 @@ def toy_simulation(
     """A policy on the toy model; with `troubled` devices go off, vanish, come back, and lose uploads."""
     samples = stream(seed, "samples").integers(5, 50, devices)
     workload = Workload(devices=devices, samples=samples, layers=1, flops_per_sample=0.0, seed=seed)
-    availability = AvailabilitySettings(name="on-off", on_seconds=60.0, off_seconds=20.0)
+    availability = OnOffAvailable(on_seconds=60.0, off_seconds=20.0)
     failures = FailureSettings(vanish=0.1, lost_upload=0.1, rejoin_seconds=15.0, detect_seconds=4.0)
     fleet = Fleet.build(
         workload,

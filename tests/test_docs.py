@@ -13,6 +13,7 @@ import pytest
 from offbeat.algorithms import POLICIES
 from offbeat.core.policy import Policy
 from offbeat.settings.schema import Experiment
+from offbeat.testing import check_policy
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "benchmarks" / "README.md"]

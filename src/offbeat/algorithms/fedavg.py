@@ -78,4 +78,5 @@ class FedAvg(Policy):
             yield Dispatch(device=device, order=view.order())
 
     def weight(self, update: Update) -> float:
+        """The weight of an update in the mean, before it is normalised."""
         return float(update.samples) if self.weighting == "samples" else 1.0

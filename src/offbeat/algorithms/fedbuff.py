@@ -35,6 +35,8 @@ from offbeat.core.policy import Policy, View
 
 @dataclass
 class FedBuffState:
+    """The updates that wait in the buffer."""
+
     updates: list[Update] = field(default_factory=list)
 
 
@@ -86,4 +88,5 @@ class FedBuff(Policy):
         return (self.server_learning_rate / divisor * total).astype(np.float32)
 
     def scale(self, staleness: int) -> float:
+        """The weight s(tau) of an update of this staleness."""
         return 1 / sqrt(1 + staleness)

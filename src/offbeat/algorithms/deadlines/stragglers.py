@@ -63,6 +63,8 @@ class DropStragglers(EqualDeadlines):
 
 @dataclass
 class WaitStragglersState:
+    """The updates of the running round, which lasts while anything is in flight."""
+
     arrived: list[Update] = field(default_factory=list)
 
 

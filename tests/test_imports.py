@@ -11,6 +11,7 @@ ROOT = Path(offbeat.__file__).parent
 ROOMS = [
     "core",
     "algorithms",
+    "policy",
     "models",
     "device",
     "fleet",

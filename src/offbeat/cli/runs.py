@@ -125,8 +125,17 @@ def sweep(
     chosen = list(range(experiment.seed, experiment.seed + seeds))
     root = out or Path("runs") / f"{file.stem}-sweep"
     with watched_bars() as watch:
-        how = {"jobs": jobs or free_cores(experiment), "overwrite": overwrite, "resume": resume, "watch": watch}
-        comparison = sweep_settings(experiment, settings, chosen, root, target=target, **how)
+        comparison = sweep_settings(
+            experiment,
+            settings,
+            chosen,
+            root,
+            target=target,
+            jobs=jobs or free_cores(experiment),
+            overwrite=overwrite,
+            resume=resume,
+            watch=watch,
+        )
     console.print(f"Rows: {' / '.join(settings)}")
     console.print(comparison.rich_table())
     console.print(f"Results in {root}: sweep.png, comparison.csv and a directory for each run")
@@ -147,7 +156,7 @@ def report(
     if out.exists() and not overwrite:
         raise InvalidInput(f"{out} exists: use --overwrite to replace it, or choose another --out")
     runs = [read_finished(path) for path in directories]
-    comparison = Comparison([each.entry for each in runs], target)
+    comparison = Comparison(runs, target)
     replace_file(out, report_html(comparison, [each.config for each in runs], out.stem).encode())
     console.print(comparison.rich_table())
     console.print(f"Report in {out}")

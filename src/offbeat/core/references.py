@@ -72,6 +72,15 @@ def reference_to(thing: Any) -> str:
     return known
 
 
+def thing_name(reference: str) -> str:
+    """What to call a thing in a title: its reference, or of one that exists in this process only its own name.
+
+    >>> thing_name("my_module:Net"), thing_name("python:Net-3")
+    ('my_module:Net', 'Net')
+    """
+    return reference.removeprefix(GIVEN).rpartition("-")[0] if reference.startswith(GIVEN) else reference
+
+
 def _is_found(module: str, name: str, thing: Any) -> bool:
     """Whether an import finds the thing. What a notebook or a console defines, another process cannot import."""
     home = sys.modules.get(module)

@@ -56,9 +56,9 @@ def run(
     Results go to `runs/NAME-ALGORITHM-seedN` unless `--out` says otherwise. Ctrl-C leaves a checkpoint; `--resume`
     goes on from it as if nothing had happened.
     """
-    from offbeat.simulation.run import run as run_experiment
-
     experiment = load(file, changes)
+    from offbeat.simulation.run import run as run_experiment  # after the settings: a mistake need not wait for torch
+
     root = out or Path("runs") / run_name(file, experiment)
     with bars() as shown:
         bar = shown.add_task(experiment.algorithm.name, total=1.0, note="")
@@ -117,10 +117,11 @@ def sweep(
     The last setting becomes the horizontal axis, the one before it the lines, the one before that the panels of
     `sweep.png`; `comparison.csv` has the numbers.
     """
-    from offbeat.comparison.compare import sweep as sweep_settings
     from offbeat.settings.tables import parse_values
 
     experiment = load(file, changes)
+    from offbeat.comparison.compare import sweep as sweep_settings
+
     settings = experiment.sweep if not over else dict(parse_values(each) for each in over)
     chosen = list(range(experiment.seed, experiment.seed + seeds))
     root = out or Path("runs") / f"{file.stem}-sweep"

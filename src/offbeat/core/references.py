@@ -73,12 +73,14 @@ def reference_to(thing: Any) -> str:
 
 
 def thing_name(reference: str) -> str:
-    """What to call a thing in a title: its reference, or of one that exists in this process only its own name.
+    """What to call a thing in a title: its reference, or its own name if it stands in no module of its own.
 
-    >>> thing_name("my_module:Net"), thing_name("python:Net-3")
-    ('my_module:Net', 'Net')
+    >>> thing_name("my_module:Net"), thing_name("python:Net-3"), thing_name("__main__:Net")
+    ('my_module:Net', 'Net', 'Net')
     """
-    return reference.removeprefix(GIVEN).rpartition("-")[0] if reference.startswith(GIVEN) else reference
+    if reference.startswith(GIVEN):
+        return reference.removeprefix(GIVEN).rpartition("-")[0]
+    return reference.removeprefix("__main__:")
 
 
 def _is_found(module: str, name: str, thing: Any) -> bool:

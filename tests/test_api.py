@@ -82,6 +82,20 @@ def test_what_is_no_experiment_is_one_sentence() -> None:
         offbeat.Experiment.load(TABLES)  # type: ignore[arg-type]
 
 
+def losses(prox: float | None, **algorithm: object) -> list[float]:
+    local = {"epochs": 2} if prox is None else {"epochs": 2, "prox": prox}
+    result = offbeat.run(TABLES | {"algorithm": algorithm, "local": local})
+    return [row["loss"] for row in result.rows]
+
+
+def test_a_proximal_term_of_the_experiment_goes_before_that_of_the_algorithm() -> None:
+    assert losses(5.0, name="fedavg", cohort=2) != losses(None, name="fedavg", cohort=2)
+    assert losses(0.0, name="fedavg", cohort=2) == losses(None, name="fedavg", cohort=2)
+    own = losses(None, name="fedasync", concurrency=2)
+    assert losses(0.005, name="fedasync", concurrency=2, prox=1.0) == own
+    assert losses(0.0, name="fedasync", concurrency=2) == losses(None, name="fedasync", concurrency=2, prox=0.0) != own
+
+
 def test_every_public_name_is_there() -> None:
     assert all(hasattr(offbeat, name) for name in offbeat.__all__)
     assert offbeat.__version__[0].isdigit()

@@ -12,7 +12,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty
-from typing import Any
+from typing import Any, SupportsIndex
 
 from offbeat.core.errors import InvalidInput
 from offbeat.core.policy import Policy
@@ -47,7 +47,7 @@ class PlannedRun:
 OnRunProgress = Callable[[PlannedRun, float, Row | None], None]
 """Told which run has come how far, and its newest row of metrics."""
 Algorithms = str | Policy | type[Policy] | Sequence[str | Policy | type[Policy]]
-Seeds = int | Iterable[int]
+Seeds = SupportsIndex | Iterable[SupportsIndex]
 """How many, or which."""
 
 _shared: dict[str, Any] = {}

@@ -82,8 +82,8 @@ def test_what_is_no_experiment_is_one_sentence() -> None:
         offbeat.Experiment.load(TABLES)  # type: ignore[arg-type]
 
 
-def losses(prox: float | None, **algorithm: object) -> list[float]:
-    local = {"epochs": 2} if prox is None else {"epochs": 2, "prox": prox}
+def losses(local_prox: float | None, **algorithm: object) -> list[float]:
+    local = {"epochs": 2} if local_prox is None else {"epochs": 2, "prox": local_prox}
     result = offbeat.run(TABLES | {"algorithm": algorithm, "local": local})
     return [row["loss"] for row in result.rows]
 

@@ -1,4 +1,6 @@
-"""offbeat: federated learning over uneven devices.
+"""Federated learning over uneven devices.
+
+What a script needs, for instance:
 
     import offbeat
 

@@ -53,7 +53,7 @@ def test_a_run_directory_has_everything(tmp_path: Path) -> None:
     tensors = load_file(tmp_path / "run" / "model.safetensors")
     assert sum(tensor.size for tensor in tensors.values()) == result.parameters.size
     timeline = json.loads((tmp_path / "run" / "timeline.json").read_text())
-    assert {event["ph"] for event in timeline} == {"X", "M"}
+    assert {event["ph"] for event in timeline} == {"X", "i", "M"}
     assert Experiment.load(tmp_path / "run" / "config.toml").table() == small().table()
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [
         "config.toml",
@@ -121,6 +121,7 @@ class Countdown:
         return self.left < 0
 
 
+@pytest.mark.processes
 def test_a_run_that_is_killed_ends_as_one_never_stopped(tmp_path: Path) -> None:
     experiment = small(stop={"time": 250.0}, execution={"checkpoint_seconds": 0.05})
     run(experiment, tmp_path / "whole")

@@ -23,6 +23,7 @@ from offbeat.results.report import report_html
 from offbeat.results.result import Result, read_run
 from offbeat.results.rows import Row
 from offbeat.running.directory import RunDirectory, check_may_write
+from offbeat.running.figures import draw_figures
 from offbeat.running.loop import Interrupted, interruption
 from offbeat.settings.schema import Experiment
 from offbeat.settings.shipped import ExperimentSource, experiment_from
@@ -295,4 +296,5 @@ def _run_one(number: int, planned: PlannedRun, overwrite: bool, resume: bool) ->
             watch=watch,
             interrupted=_shared["stop"],
         )
+        draw_figures(planned.experiment, result.rows, planned.path)
     _shared["progress"].put((number, 1.0, result.rows[-1]))

@@ -39,10 +39,12 @@ class Partition:
 
     @property
     def devices(self) -> int:
+        """How many devices there are."""
         return len(self.offsets) - 1
 
     @property
     def sizes(self) -> Indices:
+        """How many training samples each device holds."""
         return np.diff(self.offsets)
 
     def samples(self, device: int) -> Indices:
@@ -66,6 +68,7 @@ class Iid(PartitionSettings):
     name: Literal["iid"] = "iid"
 
     def split(self, labels: Labels, devices: int, seed: int) -> Partition:
+        """Shuffle the samples and deal them in equal parts."""
         _check_enough(len(labels), devices)
         samples = stream(seed, "partition").permutation(len(labels))
         return Partition(indices=samples, offsets=_even_cuts(len(labels), devices))
@@ -79,6 +82,7 @@ class Dirichlet(PartitionSettings):
     """Small: few classes per device; large: nearly iid."""
 
     def split(self, labels: Labels, devices: int, seed: int) -> Partition:
+        """Divide each class in proportions of its own; a device that got nothing is given one sample of the largest."""
         _check_enough(len(labels), devices)
         generator = stream(seed, "partition")
         samples = generator.permutation(len(labels))
@@ -100,6 +104,7 @@ class Shards(PartitionSettings):
     """Shards per device. A shard that spans the border of two classes holds both."""
 
     def split(self, labels: Labels, devices: int, seed: int) -> Partition:
+        """Cut the samples, sorted by label, into shards and deal them at random."""
         _check_enough(len(labels), devices)
         shards = devices * self.labels_per_device
         if shards > len(labels):
@@ -124,6 +129,7 @@ class Sizes(PartitionSettings):
     """Sort by label first, so that the devices' label sets overlap as little as the sizes allow."""
 
     def split(self, labels: Labels, devices: int, seed: int) -> Partition:
+        """Deal random samples, to each device as many as it is to have."""
         if len(self.sizes) != devices:
             raise InvalidInput(f"sizes lists {len(self.sizes)} devices and devices = {devices}: they must be equal.")
         _check_enough(len(labels), devices)
@@ -147,6 +153,7 @@ class LabelSets(PartitionSettings):
     """The number of training samples of each device."""
 
     def split(self, labels: Labels, devices: int, seed: int) -> Partition:
+        """Give each device, in turn, random samples of its labels that are still free."""
         if not len(self.sizes) == len(self.labels) == devices:
             raise InvalidInput(
                 f"sizes lists {len(self.sizes)} devices, labels {len(self.labels)} and devices = {devices}: "
@@ -175,6 +182,7 @@ class Same(PartitionSettings):
     """How many training samples every device holds (default: all)."""
 
     def split(self, labels: Labels, devices: int, seed: int) -> Partition:
+        """Give every device the same samples."""
         size = len(labels) if self.samples is None else self.samples
         if devices < 1:
             raise InvalidInput(f"devices = {devices}: there must be at least one.")

@@ -25,7 +25,8 @@ class Availability(Protocol):
     def present(self, at: float) -> npt.NDArray[np.bool_]:
         """Who is there, over all devices."""
 
-    def available(self, device: int, at: float) -> bool: ...
+    def available(self, device: int, at: float) -> bool:
+        """Whether this device is there at this time."""
 
     def next_change(self, device: int, at: float) -> float:
         """When the device next comes or goes: strictly after `at`, inf if never."""
@@ -40,12 +41,15 @@ class Always:
         self.devices = devices
 
     def present(self, at: float) -> npt.NDArray[np.bool_]:
+        """Every device is there."""
         return np.ones(self.devices, dtype=bool)
 
     def available(self, device: int, at: float) -> bool:
+        """The device is there."""
         return True
 
     def next_change(self, device: int, at: float) -> float:
+        """Never: the answer is infinity."""
         return math.inf
 
 
@@ -73,13 +77,16 @@ class OnOff:
         return cycle + (self._comes(cycle + 1, phase) <= at)
 
     def present(self, at: float) -> npt.NDArray[np.bool_]:
+        """Which devices are in the first part of their cycle, over all devices."""
         return at < self._comes(self._cycle(at, self.phases), self.phases) + self.on
 
     def available(self, device: int, at: float) -> bool:
+        """Whether this device is in the first part of its cycle."""
         phase = self.phases.item(device)
         return at < self._comes(self._cycle(at, phase), phase) + self.on
 
     def next_change(self, device: int, at: float) -> float:
+        """When the device goes, or, if it is away, when its next cycle begins: always after `at`."""
         phase = self.phases.item(device)
         cycle = self._cycle(at, phase)
         goes = self._comes(cycle, phase) + self.on

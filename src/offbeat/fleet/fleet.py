@@ -39,6 +39,7 @@ class Fleet:
         availability: AvailabilitySettings | None = None,
         failures: FailureSettings | None = None,
     ) -> "Fleet":
+        """The fleet that these settings describe, for this workload; what is not given has its defaults."""
         speeds = fleet.build(workload)
         return cls(
             speeds=speeds,

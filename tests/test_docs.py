@@ -67,7 +67,7 @@ def test_data_model_and_policy_of_the_how_to_work(tmp_path: Path, monkeypatch: p
     from offbeat import run
 
     monkeypatch.syspath_prepend(tmp_path)
-    things, policy, _ = blocks("docs/how-to.md", "python")
+    things, policy, _, notebook = blocks("docs/how-to.md", "python")
     (tmp_path / "my_module.py").write_text(things)
     (tmp_path / "my_policy.py").write_text(policy)
     table = {
@@ -81,6 +81,7 @@ def test_data_model_and_policy_of_the_how_to_work(tmp_path: Path, monkeypatch: p
     kind = sys.modules["my_policy"].EveryMinute
     assert issubclass(kind, Policy)
     check_policy(kind())
+    exec(notebook, {})
 
 
 def test_the_algorithm_that_contributing_adds_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,7 +39,17 @@ class FedAvgState:
 
 
 class FedAvg(Policy):
-    """Synchronous rounds that wait for every device of the cohort (McMahan et al. 2017)."""
+    """Synchronous rounds that wait for every device of the cohort (McMahan et al. 2017).
+
+    >>> from offbeat.testing import ScriptedSession
+    >>> session = ScriptedSession(FedAvg(cohort=2), samples=[10, 30])
+    >>> session.upload(4.0, 0.0, device=0).used  # the round waits for the other
+    []
+    >>> len(session.upload(0.0, 4.0, device=1).used)
+    2
+    >>> session.parameters.tolist()  # 1/4 [4, 0] + 3/4 [0, 4]
+    [1.0, 3.0]
+    """
 
     State = FedAvgState
 

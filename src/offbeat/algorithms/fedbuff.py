@@ -39,7 +39,15 @@ class FedBuffState:
 
 
 class FedBuff(Policy):
-    """Buffered asynchronous: aggregates every K uploads, each scaled by its staleness (Nguyen et al. 2022)."""
+    """Buffered asynchronous: aggregates every K uploads, each scaled by its staleness (Nguyen et al. 2022).
+
+    >>> from offbeat.testing import ScriptedSession
+    >>> session = ScriptedSession(FedBuff(buffer=2, concurrency=2))
+    >>> session.upload(4.0, 0.0).used, session.upload(0.0, 4.0).used
+    ([], [1, 2])
+    >>> session.parameters.tolist()  # ([4, 0] + [0, 4]) / 2
+    [2.0, 2.0]
+    """
 
     State = FedBuffState
 

@@ -13,13 +13,14 @@ IEEE Trans. Computers 2021, Algorithms 1 and 2, after a restatement of its autho
 Every device trains all the time. A round collects uploads until `ceil(C m)` of them are from devices that were not
 picked in the last round, until nobody is in training, or until its time is up. Then (CFCFM) up to `ceil(C m)` uploads
 are **picked**: first those not picked last time, then the others, each in order of arrival. The cache takes in what was
-picked, deprecated devices' entries are reset to the global model, and
+picked, and
 
     w <- sum_k n_k / n  cache_k        over all devices.
 
 After that the cache takes in what arrived and was not picked (it counts from the next version on). Everybody who is
-idle gets the new model. A device in training from a base more than `tau` versions old is deprecated: its work is lost.
-We cannot take an order back, so it is told to stop after its epoch, its upload is discarded, and it begins anew.
+idle gets the new model. A device in training from a base more than `tau` versions old is deprecated: its work is lost,
+and its cache entry becomes the new model, once, as if it had begun anew then. We cannot take an order back, so it is
+told to stop after its epoch, its upload is discarded, and it begins anew from the version that is current by then.
 
 Without `round_seconds` a round in which too few devices not picked last time report waits for everybody. A device that
 is away keeps its cache entry until it reports again.
@@ -56,7 +57,16 @@ class SafaState:
 
 
 class Safa(Policy):
-    """Semi-asynchronous rounds with lag tolerance and a cache of all devices' models (Wu et al. 2021)."""
+    """Semi-asynchronous rounds with lag tolerance and a cache of all devices' models (Wu et al. 2021).
+
+    >>> from offbeat.testing import ScriptedSession
+    >>> session = ScriptedSession(Safa(share=0.5), samples=[1, 3])
+    >>> _ = session.upload(4.0, 8.0, device=0)  # the quota is 1: the round is over
+    >>> session.parameters.tolist()  # 1/4 [4, 8] + 3/4 [0, 0], the first model of device 1
+    [1.0, 2.0]
+    >>> session.bases  # device 1 goes on from version 0
+    {1: 0, 0: 1}
+    """
 
     notifies = True
     State = SafaState
@@ -78,7 +88,6 @@ class Safa(Policy):
             case TimerFired(name=name) if name == self.timer(view):
                 state.overdue = True
             case Uploaded(update=update) if self.is_deprecated(update.base, view):
-                state.models[update.device] = view.parameters
                 yield Discard(ticket=update.ticket, reason="deprecated")
             case Uploaded(update=update):
                 state.arrived.append(update)
@@ -102,9 +111,6 @@ class Safa(Policy):
         quota = self.quota(view)
         ranked = sorted(state.arrived, key=lambda update: update.device in state.picked)  # stable: then by arrival
         picked, rest = ranked[:quota], ranked[quota:]
-        for flight in view.in_flight.values():
-            if self.is_deprecated(flight.base, view):
-                state.models[flight.device] = view.parameters
         for update in picked:
             state.models[update.device] = update.parameters
             if update.device in state.undrafted:
@@ -119,6 +125,7 @@ class Safa(Policy):
         state.arrived, state.overdue = [], False
         for flight in list(view.in_flight.values()):
             if self.is_deprecated(flight.base, view) and not flight.notified:
+                state.models[flight.device] = view.parameters
                 yield StopSoon(device=flight.device)
 
     def is_deprecated(self, base: int, view: View) -> bool:

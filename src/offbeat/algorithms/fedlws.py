@@ -47,7 +47,8 @@ class FedLWS(FedAvg):
         """The mean of the uploads, every layer of it times its own gamma."""
         mean = super().aggregate(updates, view).copy()
         for layer in range(view.layout.trained_layers):
-            chosen = view.layout.mask([layer]).chosen
+            chosen = view.layout.mask([layer]).chosen.copy()
+            chosen[view.layout.trained_size :] = False
             mean[chosen] *= np.float32(self.gamma(view.parameters[chosen], mean[chosen], updates, chosen))
         return mean
 

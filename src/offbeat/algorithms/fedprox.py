@@ -27,10 +27,12 @@ class FedProx(FedAvg):
     """FedAvg with a proximal term; stragglers deliver what they have done in time (Li et al. 2020)."""
 
     mu: Annotated[float, Field(ge=0)] = 0.01
-    """The pull of local training towards the model it started from; the paper tunes it in 0.001 to 1."""
+    """The pull of local training towards the model it started from; the paper tunes it in 0.001 to 1. `local.prox`
+    replaces it."""
     round_seconds: Annotated[float, Field(gt=0)] | None = None
     """Seconds of training after which a device uploads the epochs that it has done (default: all of them)."""
 
     def order(self, view: View) -> Order:
         """The experiment's local work with the proximal term."""
-        return view.order(prox=self.mu, budget=self.round_seconds)
+        mu = self.mu if view.training.prox is None else view.training.prox
+        return view.order(prox=mu, budget=self.round_seconds)

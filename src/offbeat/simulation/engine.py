@@ -165,7 +165,7 @@ class Simulation:
 
     def _begin(self, assignment: Assignment) -> None:
         device, ticket, order, fleet = assignment.device, assignment.ticket, assignment.order, self.fleet
-        arrived = self.now + fleet.links.down_seconds(device, bytes_down(order, self.session.layout))
+        arrived = self.now + fleet.links.down_seconds(device, bytes_down(order, self.session.layout), self.now)
         samples, batch = self.session.samples(device), order.batch_size
         run = TimedRun(
             order=order,
@@ -211,7 +211,7 @@ class Simulation:
         else:
             run.mask = mask = coverage(run.order, run.progress.slices, self.session.layout)
             carried = self._model_bytes if mask is None else mask.bytes
-            kind, at = "upload", round(at + self.fleet.links.up_seconds(run.device, carried), NANOSECOND)
+            kind, at = "upload", round(at + self.fleet.links.up_seconds(run.device, carried, at), NANOSECOND)
         run.over = min(at, run.vanishes)
         if at >= run.vanishes:  # before the server has seen it
             kind, at = "vanished", run.vanishes + self.fleet.failures.detect_seconds
@@ -229,7 +229,7 @@ class Simulation:
         if answer.parameters is None:
             run.start = self.now + links.latency(answer.device)
         else:
-            run.start = self.now + links.down_seconds(answer.device, self._model_bytes)
+            run.start = self.now + links.down_seconds(answer.device, self._model_bytes, self.now)
             self.training.merge(answer.ticket, Fresh(version=answer.version, parameters=answer.parameters))
         run.pauses += ((asked, run.start),)
         self._proceed(run, run.start)

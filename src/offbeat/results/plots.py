@@ -13,9 +13,10 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter, StrMethodFormatter
 from numpy.typing import NDArray
 
 from offbeat.core.errors import InvalidInput
-from offbeat.results.comparison import AlgorithmResults, ComparedRun, Comparison, amount, seeds_text
+from offbeat.results.comparison import AlgorithmResults, Comparison, amount, seeds_text
 from offbeat.results.files import replace_file
 from offbeat.results.metric import TargetMetric, metrics_in
+from offbeat.results.result import Result
 from offbeat.results.rows import Row
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C8C8C")
@@ -221,7 +222,7 @@ def save(figure: Figure, path: Path) -> None:
     replace_file(path, data.getvalue())
 
 
-def mean_and_range(entries: Sequence[ComparedRun]) -> tuple[Numbers, Numbers, Numbers, Numbers]:
+def mean_and_range(entries: Sequence[Result]) -> tuple[Numbers, Numbers, Numbers, Numbers]:
     """The times at which some run was evaluated, and the runs' mean, lowest and highest accuracy then.
 
     Between its evaluations a run has the accuracy of the last one. A run that ended earlier keeps its final model: else

@@ -12,10 +12,10 @@ from typing import Protocol
 
 from offbeat.core.errors import Disconnected, Diverged, OffbeatError
 from offbeat.results.metric import TargetMetric
+from offbeat.results.result import Result, tensors_of
 from offbeat.results.summary import summarise
 from offbeat.running.directory import RunDirectory
 from offbeat.running.driver import Driver, OnProgress, progress_of
-from offbeat.running.result import Result
 from offbeat.settings.schema import Experiment
 
 
@@ -90,7 +90,7 @@ def run_to_end(
         experiment=experiment,
         rows=rows,
         summary=summary,
-        parameters=parameters,
+        tensors=tensors_of(parameters, layout),
         directory=directory.path if directory is not None else None,
     )
 

@@ -345,5 +345,5 @@ def test_what_a_rule_sees_of_its_memory_does_not_depend_on_what_others_read() ->
         training.train(1, 2, 2.0)
         if somebody_reads:
             delivered(training, 2)()
-        seen.append(dict(training.trajectories[1].remembered))
+        seen.append(dict(training.plans[1].remembered))
     assert seen[0] == seen[1] == {}

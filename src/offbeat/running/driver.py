@@ -7,6 +7,7 @@ from offbeat.core.parameters import Vector
 from offbeat.core.session import Session
 from offbeat.device.training_state import Evaluation
 from offbeat.results.rows import Row, Span
+from offbeat.running.accounts import Accounts
 from offbeat.settings.schedule import Schedule, Stop
 
 OnProgress = Callable[[float, Row | None], None]
@@ -96,10 +97,10 @@ class Driver(Protocol):
     now: float
     stop: Stop
     reason: str | None
+    accounts: Accounts
 
-    @property
-    def spans(self) -> list[Span]:
-        """Orders that ended since somebody last emptied this list."""
+    def open_spans(self) -> list[Span]:
+        """Orders in flight, as far as they are known."""
         ...
 
     def __iter__(self) -> Iterator[Row | None]: ...

@@ -42,7 +42,8 @@ def experiment_of(algorithm: dict[str, Any], **changes: Any) -> Experiment:
     table = {
         "seed": 3,
         "stop": {"versions": 6, "time": 300.0},
-        "data": {"name": "digits", "devices": 4, "partition": "dirichlet", "alpha": 0.5},
+        "data": {"name": "digits", "devices": 4},
+        "partition": {"name": "dirichlet", "alpha": 0.5},
         "model": {"name": "mlp"},
         "local": {
             "epochs": EPOCHS,

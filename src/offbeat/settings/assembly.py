@@ -26,7 +26,7 @@ class ExperimentParts:
 
     @classmethod
     def of(cls, experiment: Experiment) -> "ExperimentParts":
-        dataset, partition = experiment.data.load(experiment.seed)
+        dataset, partition = experiment.load_data()
         network = build(experiment.model.name, dataset.input_shape, dataset.classes, experiment.seed)
         return cls(experiment=experiment, dataset=dataset, partition=partition, network=network)
 
@@ -49,7 +49,11 @@ class ExperimentParts:
             seed=experiment.seed,
         )
         return Fleet.build(
-            workload, experiment.fleet.settings, experiment.network, experiment.availability, experiment.failures
+            workload,
+            experiment.fleet.settings,
+            experiment.network,
+            experiment.availability.settings,
+            experiment.failures,
         )
 
 

@@ -64,7 +64,7 @@ class Simulation:
         return self.accounts.spans
 
     def open_spans(self) -> list[Span]:
-        """Orders in flight, as far as they are planned."""
+        """Orders in flight, as far as they have come."""
         return [run.span(self.now, "in flight") for run in self.runs.values()]
 
     # The loop -----------------------------------------------------------------------------------------------------
@@ -209,12 +209,14 @@ class Simulation:
             run.trained(slices, run.steps_in(slices), at - began)
             if slices:
                 self.training.train(ticket, first + slices, at)
-        if isinstance(step, Ask):
+        run.asks = isinstance(step, Ask)
+        if run.asks:
             kind, at = "ask", at + self.fleet.links.latency(run.device)
         else:
             run.mask = mask = coverage(run.order, run.progress.slices, self.session.layout)
             run.bytes_up = size = self._model_bytes if mask is None else mask.bytes
             kind, at = "upload", round(at + self.fleet.links.up_seconds(run.device, size), NANOSECOND)
+        run.over = min(at, run.vanishes)
         if at >= run.vanishes:  # before the server has seen it
             kind, at = "vanished", run.vanishes + self.fleet.failures.detect_seconds
             self.training.hold(ticket)
@@ -227,12 +229,14 @@ class Simulation:
         """The device that asked goes on when the answer has reached it."""
         run, links = self.runs[answer.ticket], self.fleet.links
         run.answered()
+        asked = max(run.until, run.start)
         if answer.parameters is None:
             run.start = self.now + links.latency(answer.device)
         else:
             run.start = self.now + links.down_seconds(answer.device, self._model_bytes)
             run.bytes_down += self._model_bytes
             self.training.merge(answer.ticket, Fresh(version=answer.version, parameters=answer.parameters))
+        run.pauses += ((asked, run.start),)
         self._proceed(run, run.start)
 
     def _stop_soon(self, ticket: int) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from math import inf
 
 from offbeat.core.parameters import Mask
-from offbeat.device.local_run import LocalRun, ends_of
+from offbeat.device.local_run import LocalRun, ends_of, slices_by
 from offbeat.results.rows import Span
 
 
@@ -38,6 +38,12 @@ class TimedRun(LocalRun, kw_only=True, eq=False, gc=False):
     """What the upload will carry, if not everything."""
     bytes_up: int = 0
     """What the upload will weigh."""
+    pauses: tuple[tuple[float, float], ...] = ()
+    """When the device waited for a fresh model, from its question to the answer's arrival."""
+    asks: bool = False
+    """Whether what the server sees next is a question, and not the upload."""
+    over: float = inf
+    """When what the server sees next arrives, is lost, or the device has vanished."""
     token: int = 0
     """Counts the changes of plan: what was scheduled under an older token no longer happens."""
 
@@ -59,8 +65,12 @@ class TimedRun(LocalRun, kw_only=True, eq=False, gc=False):
         self.until = until
 
     def span(self, landed: float, outcome: str) -> Span:
-        """What became of the order."""
+        """What became of the order, or what has become of it so far."""
         progress = self.progress
+        ended, until = min(self.over, landed), min(max(self.until, self.start), self.over)
+        slices = progress.slices
+        if until > landed:  # what is planned for later is not done
+            slices = self.first + slices_by(self.ends, landed)
         return Span(
             device=self.device,
             ticket=self.ticket,
@@ -68,8 +78,11 @@ class TimedRun(LocalRun, kw_only=True, eq=False, gc=False):
             sent=self.sent,
             arrived=self.arrived,
             landed=landed,
-            slices=progress.slices,
+            slices=slices,
             outcome=outcome,
+            trained_until=until,
+            pauses=(*self.pauses, (until, ended)) if self.asks and until < ended else self.pauses,
+            ended=ended,
             samples=self.samples,
             seconds=progress.seconds,
             bytes_down=self.bytes_down,

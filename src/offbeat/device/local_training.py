@@ -8,11 +8,10 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from offbeat.algorithms import device_rule
 from offbeat.core.effects import Assignment
 from offbeat.core.orders import Outcome
 from offbeat.core.parameters import Vector
-from offbeat.core.policy import Fresh, ReadOnlyMemory, copied
+from offbeat.core.policy import DeviceRule, Fresh, ReadOnlyMemory, copied
 from offbeat.device.training_state import TrainingJob, TrainingState
 
 
@@ -51,14 +50,13 @@ class LocalTraining(Struct, kw_only=True, eq=False, gc=False):
             anchor=given.parameters,
         )
 
-    def merge(self, fresh: Fresh, source: GradientSource) -> None:
-        """Take in a newer model as the device rule says."""
+    def merge(self, rule: DeviceRule, fresh: Fresh, source: GradientSource) -> None:
+        """Take in a newer model as the order's device rule says."""
         given, work, memory, number = self.assignment, self.work, copied(self.memory), self.performed
 
         def probe(parameters: Vector) -> tuple[float, Vector]:
             return source.loss_and_gradient(parameters, given.device, given.ticket, number, given.order.batch_size)
 
-        rule = device_rule(given.order.rule)
         merged = rule.merge(work.parameters, fresh, given.base, given.order, memory, probe)
         self.memory = memory
         self.work = TrainingState(
@@ -66,8 +64,7 @@ class LocalTraining(Struct, kw_only=True, eq=False, gc=False):
         )
         self.performed += 1
 
-    def report(self) -> Outcome:
+    def report(self, rule: DeviceRule) -> Outcome:
         """What the device delivers: the parameters, the training loss, and what its rule has to say beside them."""
-        order, work = self.assignment.order, self.work
-        extras = device_rule(order.rule).extras(order, self.remembered, self.memory)
+        work, extras = self.work, rule.extras(self.assignment.order, self.remembered, self.memory)
         return Outcome(parameters=work.parameters, loss=work.loss, extras=extras)

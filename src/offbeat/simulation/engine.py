@@ -32,7 +32,7 @@ TIMERS_LAST = 1
 
 
 class Simulation:
-    """See the module's docstring. Owns the clock, the queue and the runs; the session owns everything else."""
+    """A simulation of one session. It owns the clock, the queue and the runs; the session owns everything else."""
 
     def __init__(
         self, session: Session, fleet: Fleet, executor: Executor, *, stop: Stop, schedule: Schedule | None = None
@@ -216,7 +216,7 @@ class Simulation:
             run.mask = mask = coverage(run.order, run.progress.slices, self.session.layout)
             run.bytes_up = size = self._model_bytes if mask is None else mask.bytes
             kind, at = "upload", round(at + self.fleet.links.up_seconds(run.device, size), NANOSECOND)
-        run.over = min(at, run.vanishes)
+        run.over = at if at < run.vanishes else run.vanishes
         if at >= run.vanishes:  # before the server has seen it
             kind, at = "vanished", run.vanishes + self.fleet.failures.detect_seconds
             self.training.hold(ticket)

@@ -165,7 +165,7 @@ class LazyTraining:
         """Carry out this plan, and others with it."""
         while plan.performed < len(plan.items):
             self._perform(self._batch(plan))
-        plan.outcome = outcome = plan.report()
+        plan.outcome = outcome = plan.report(plan.rule)
         given = plan.assignment
         if plan.rule.remembers and self._remembering.pop(given.ticket, None) is not None:
             self._memories.setdefault(given.device, DeviceMemory()).learned(given.ticket, plan.memory)
@@ -188,7 +188,7 @@ class LazyTraining:
             self._unperformed.pop(ticket, None)
             for item in plan.items[plan.performed :]:
                 if isinstance(item, Fresh):
-                    plan.merge(item, self.executor)
+                    plan.merge(plan.rule, item, self.executor)
                     continue
                 jobs.append(plan.job(plan.trained, item))
                 break

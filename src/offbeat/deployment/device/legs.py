@@ -144,7 +144,8 @@ class DeviceProgram:
         if message.stop:
             paused.run.stop_soon()
         if model is not None:
-            paused.merge(Fresh(version=message.version, parameters=frozen(model)), self.trainer)
+            fresh = Fresh(version=message.version, parameters=frozen(model))
+            paused.merge(device_rule(paused.run.order.rule), fresh, self.trainer)
         return self._leg(paused)
 
     def _resumed_order(self, message: Continue | Answer) -> PausedOrder:
@@ -222,7 +223,8 @@ class DeviceProgram:
         """The end of a leg: a question, or the delivery with the parameters that count."""
         if isinstance(step, Ask):
             return Question(**self._progress(paused)), None
-        given, outcome = paused.assignment, paused.report()
+        given, rule = paused.assignment, device_rule(paused.run.order.rule)
+        outcome = paused.report(rule)
         mask = coverage(given.order, paused.run.progress.slices, self.trainer.layout)
         delivery = Delivery(
             **self._progress(paused),
@@ -231,7 +233,7 @@ class DeviceProgram:
             extras=dict(outcome.extras),
         )
         self.store.paused = None
-        if device_rule(given.order.rule).remembers:
+        if rule.remembers:
             self.store.memory.learned(given.ticket, paused.memory)
         return delivery, outcome.parameters if mask is None else outcome.parameters[mask.chosen]
 

@@ -36,7 +36,7 @@ class ServerParts:
     network: nn.Module
     test: SampleArrays
     samples: npt.NDArray[np.int64] | None = None
-    """Of each device, where the server knows."""
+    """The number of samples that each device holds, where the server knows."""
     parts: ExperimentParts | None = None
 
 

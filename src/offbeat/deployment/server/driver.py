@@ -52,7 +52,7 @@ OutgoingMessage = tuple[PendingOrder, Begin | Answer, Vector | None]
 
 
 class Deployment:
-    """See the module's docstring. Owns the clock and the messages; the session owns everything else."""
+    """A real run of one session. It owns the clock and the messages; the session owns everything else."""
 
     def __init__(
         self,

@@ -86,9 +86,13 @@ def findings(comparison: Comparison) -> str:
     return " ".join([*_race(comparison), *_price(comparison), *_accuracy(comparison), *_doubts(comparison)])
 
 
+def _plural(title: str) -> str:
+    return "accuracies" if title == "accuracy" else f"values of {title}"
+
+
 def _race(comparison: Comparison) -> Iterable[str]:
     if comparison.target is None:
-        yield "No algorithm reached any of the targets in all of its seeds."
+        yield f"No algorithm reached any of the target {_plural(comparison.metric.title)} in all of its seeds."
         return
     goal, finishers, fastest = comparison.goal, comparison.finishers, comparison.fastest
     if not finishers:

@@ -11,7 +11,7 @@ from torch import nn
 from offbeat.core.errors import InvalidInput
 from offbeat.core.forecast import Forecast
 from offbeat.core.parameters import Layout, Vector
-from offbeat.core.samples import count, taken
+from offbeat.core.samples import Ragged, count, each_array, taken
 from offbeat.core.session import Session
 from offbeat.core.terms import AbsentClasses, Contrastive, Distillation, OwnTerm
 from offbeat.data import Dataset, Partition
@@ -148,6 +148,7 @@ def check_task(task: Task, network: nn.Module, example: Batch, classes: int) -> 
 def check_own(task: Task, network: nn.Module, x: Any, y: Any) -> None:
     """Raise InvalidInput if a task does not fit a model and data that come from nowhere but a user's own functions."""
     places = np.array([0, min(1, count(y) - 1)])
+    x, y = (each_array(lambda part: part if isinstance(part, Ragged) else np.asarray(part), each) for each in (x, y))
     batches = Batches(taken(x, places), taken(y, places), _Nobody(), 0)
     example = next(batches.for_evaluation(batches.x, batches.y, 2))
     network.eval()

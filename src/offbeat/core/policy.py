@@ -97,8 +97,8 @@ class Policy(Settings):
     """The server half. A subclass has its settings as fields, a mutable `State` dataclass, `init` and `react`."""
 
     State: ClassVar[type[Any]]
-    """The dataclass of the state: plain values, arrays, lists, dicts and the messages of `core.orders`, so
-    that it can be snapshot."""
+    """The dataclass of the state. It is made of plain values, arrays, lists, dicts and the messages of `core.orders`,
+    so that it can be snapshot."""
     Records: ClassVar[tuple[type[Any], ...]] = ()
     """Dataclasses of the policy's own that its state holds."""
     notifies: ClassVar[bool] = False

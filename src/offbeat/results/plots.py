@@ -13,8 +13,9 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter, StrMethodFormatter
 from numpy.typing import NDArray
 
 from offbeat.core.errors import InvalidInput
-from offbeat.results.comparison import AlgorithmResults, ComparedRun, Comparison, amount, percent, seeds_text
+from offbeat.results.comparison import AlgorithmResults, Comparison, amount, percent, seeds_text
 from offbeat.results.files import replace_file
+from offbeat.results.result import Result
 from offbeat.results.rows import Row
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C8C8C")
@@ -60,10 +61,10 @@ def accuracy_figure(comparison: Comparison) -> Figure:
     height = max(4.6, 1.4 + 0.3 * lines)  # so that the names beside the bars have room
     figure = Figure(figsize=(11.0 if raced else 7.5, height), layout="constrained")
     if comparison.target is None:
-        _curves(figure.add_subplot(), comparison)
+        draw_curves(figure.add_subplot(), comparison)
     else:
         curves, bars = figure.subplots(1, 2, width_ratios=(3, 2))
-        _curves(curves, comparison)
+        draw_curves(curves, comparison)
         _bars(bars, comparison, comparison.target)
     legend_below(figure, *figure.axes[0].get_legend_handles_labels())
     return figure
@@ -232,7 +233,7 @@ def save(figure: Figure, path: Path) -> None:
     replace_file(path, data.getvalue())
 
 
-def mean_and_range(entries: Sequence[ComparedRun]) -> tuple[Numbers, Numbers, Numbers, Numbers]:
+def mean_and_range(entries: Sequence[Result]) -> tuple[Numbers, Numbers, Numbers, Numbers]:
     """The times at which some run was evaluated, and the runs' mean, lowest and highest accuracy then.
 
     Between its evaluations a run has the accuracy of the last one. A run that ended earlier keeps its final model: else
@@ -250,7 +251,8 @@ def _column(rows: Sequence[Row], key: str) -> Numbers:
     return np.array([row[key] for row in rows], dtype=np.float64)
 
 
-def _curves(axes: Axes, comparison: Comparison) -> None:
+def draw_curves(axes: Axes, comparison: Comparison) -> None:
+    """Draw the accuracy of every algorithm over time: the mean over its seeds, and their range."""
     several = any(len(standing.entries) > 1 for standing in comparison.standings)
     note = f"mean and range of {seeds_text(comparison.standings)}" if several else "one seed"
     dress(axes, f"Accuracy over time ({note})")

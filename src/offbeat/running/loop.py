@@ -11,10 +11,10 @@ from contextlib import contextmanager
 from typing import Protocol
 
 from offbeat.core.errors import Disconnected, Diverged, OffbeatError
+from offbeat.results.result import Result, tensors_of
 from offbeat.results.summary import summarise
 from offbeat.running.directory import RunDirectory
 from offbeat.running.driver import Driver, OnProgress, progress_of
-from offbeat.running.result import Result
 from offbeat.settings.schema import Experiment
 
 
@@ -89,7 +89,7 @@ def run_to_end(
         experiment=experiment,
         rows=rows,
         summary=summary,
-        parameters=parameters,
+        tensors=tensors_of(parameters, layout),
         directory=directory.path if directory is not None else None,
     )
 

@@ -167,7 +167,7 @@ class Simulation:
     def _begin(self, assignment: Assignment) -> None:
         device, ticket, order, fleet = assignment.device, assignment.ticket, assignment.order, self.fleet
         size = bytes_down(order, self.session.layout)
-        arrived = self.now + fleet.links.down_seconds(device, size)
+        arrived = self.now + fleet.links.down_seconds(device, size, self.now)
         samples, batch = self.session.samples(device), order.batch_size
         run = TimedRun(
             order=order,
@@ -215,7 +215,7 @@ class Simulation:
         else:
             run.mask = mask = coverage(run.order, run.progress.slices, self.session.layout)
             run.bytes_up = size = self._model_bytes if mask is None else mask.bytes
-            kind, at = "upload", round(at + self.fleet.links.up_seconds(run.device, size), NANOSECOND)
+            kind, at = "upload", round(at + self.fleet.links.up_seconds(run.device, size, at), NANOSECOND)
         run.over = at if at < run.vanishes else run.vanishes
         if at >= run.vanishes:  # before the server has seen it
             kind, at = "vanished", run.vanishes + self.fleet.failures.detect_seconds
@@ -233,7 +233,7 @@ class Simulation:
         if answer.parameters is None:
             run.start = self.now + links.latency(answer.device)
         else:
-            run.start = self.now + links.down_seconds(answer.device, self._model_bytes)
+            run.start = self.now + links.down_seconds(answer.device, self._model_bytes, self.now)
             run.bytes_down += self._model_bytes
             self.training.merge(answer.ticket, Fresh(version=answer.version, parameters=answer.parameters))
         run.pauses += ((asked, run.start),)

@@ -6,19 +6,19 @@ And replaying one that was run for real, which ends with the same model or says 
 import os
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from offbeat.core.errors import InvalidInput
+from offbeat.results.result import Result, read_run, tensors_of
 from offbeat.running.directory import RunDirectory, read_model
 from offbeat.running.driver import OnProgress
 from offbeat.running.loop import Flag, run_to_end
 from offbeat.running.record import read_record
-from offbeat.running.result import Result
 from offbeat.settings.assembly import ExperimentParts, session_of
 from offbeat.settings.schema import Experiment
+from offbeat.settings.shipped import ExperimentSource, experiment_from
 from offbeat.simulation.engine import Simulation
 from offbeat.simulation.executors import torch_executor
 from offbeat.simulation.replay import Difference, Replay
@@ -38,6 +38,8 @@ def simulation_of(experiment: Experiment) -> Iterator[Simulation]:
     )
     execution = experiment.execution
     in_processes = execution.executor == "processes" or execution.workers > 1
+    if in_processes:
+        experiment.check_importable()
     executor = torch_executor(
         parts.dataset,
         parts.partition,
@@ -54,7 +56,7 @@ def simulation_of(experiment: Experiment) -> Iterator[Simulation]:
 
 
 def run(
-    experiment: Experiment,
+    experiment: ExperimentSource,
     out: str | os.PathLike[str] | None = None,
     *,
     overwrite: bool = False,
@@ -62,36 +64,26 @@ def run(
     watch: OnProgress | None = None,
     interrupted: Flag | None = None,
 ) -> Result:
-    """Run an experiment, into a directory if one is given.
+    """Run an experiment (tables, a file or the name of a shipped one will do), into a directory if one is given.
 
     With `resume` a run that was stopped goes on from its checkpoint, and one that had ended is only read. The run
     stops, leaving a checkpoint, on Ctrl-C or, if `interrupted` is given, when that is set.
     """
-    directory = None
+    directory, experiment = None, experiment_from(experiment)
     if out is not None:
         directory = RunDirectory(Path(out), experiment.table(), overwrite=overwrite, resume=resume)
     ended = directory.finished() if directory is not None else None
-    if directory is not None and ended is not None:
-        return Result(
-            experiment=experiment, rows=ended.rows, summary=ended.summary, parameters=None, directory=directory.path
-        )
+    if ended is not None:
+        return ended
     with simulation_of(experiment) as simulation:
         return run_to_end(simulation, experiment, directory, watch=watch, interrupted=interrupted)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Replayed:
-    """What was compared, and found equal."""
-
-    versions: int
-    orders: int
-    final_model: bool
-    """Whether the run had left its final parameters to compare with."""
-
-
-def replay(path: str | os.PathLike[str], watch: Callable[[float], None] | None = None) -> Replayed:
+def replay(path: str | os.PathLike[str], watch: Callable[[float], None] | None = None) -> Result:
     """Replay the real run in a directory; raises Difference if anything comes out otherwise than it did there.
 
+    The result is the real run with the replay's model; its summary says what was compared, and found equal, in
+    `replayed_versions`, `replayed_orders` and `replayed_model` (False: the run had left no model to compare with).
     `watch` is told how much is done (0 to 1).
     """
     directory = Path(path)
@@ -131,4 +123,16 @@ def replay(path: str | os.PathLike[str], watch: Callable[[float], None] | None =
         replaying.check_complete()
     if final is not None and final.tobytes() != session.parameters.tobytes():
         raise Difference("all versions are as in the record, but model.safetensors is another model")
-    return Replayed(versions=session.version, orders=replaying.orders, final_model=final is not None)
+    found = read_run(directory)
+    compared = {
+        "replayed_versions": session.version,
+        "replayed_orders": replaying.orders,
+        "replayed_model": final is not None,
+    }
+    return Result(
+        rows=found.rows,
+        summary=found.summary | compared,
+        experiment=experiment,
+        directory=directory,
+        tensors=tensors_of(session.parameters, session.layout),
+    )

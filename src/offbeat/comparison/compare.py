@@ -12,14 +12,14 @@ from pathlib import Path
 from queue import Empty
 from typing import Any
 
-from offbeat.core.errors import InvalidInput
+from offbeat.core.errors import Interrupted, InvalidInput
 from offbeat.results.comparison import ComparedRun, Comparison, check_target
 from offbeat.results.files import replace_file
 from offbeat.results.plots import accuracy_figure, save, sweep_figure
 from offbeat.results.report import report_html
 from offbeat.results.rows import Row
 from offbeat.running.directory import RunDirectory, check_may_write
-from offbeat.running.loop import Interrupted, interruption
+from offbeat.running.interruption import interruption
 from offbeat.settings.schema import Experiment
 from offbeat.settings.tables import read_toml
 from offbeat.simulation.run import run

@@ -15,7 +15,8 @@ from offbeat.core.errors import InvalidInput
 from offbeat.core.session import Session
 from offbeat.running.directory import RunDirectory, read_model
 from offbeat.running.driver import OnProgress
-from offbeat.running.loop import Flag, run_to_end
+from offbeat.running.interruption import Flag
+from offbeat.running.loop import run_to_end
 from offbeat.running.result import Result
 from offbeat.settings.assembly import ExperimentParts
 from offbeat.settings.schema import Experiment

@@ -63,7 +63,7 @@ def offbeat(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
 
 def test_run_writes_a_directory_and_prints_the_summary(offbeat, file: Path) -> None:  # type: ignore[no-untyped-def]
     said = offbeat("run", "small.toml", "--set", "fleet.ratio=2.0")
-    root = file.parent / "runs" / "small-fedbuff-seed0"
+    root = file.parent / "runs" / "small-fedbuff-seed0-ratio2.0"
     assert said.code == 0
     assert "final_accuracy" in said.out
     assert (root / "metrics.png").read_bytes().startswith(b"\x89PNG")
@@ -77,7 +77,7 @@ def test_run_writes_a_directory_and_prints_the_summary(offbeat, file: Path) -> N
 
 def test_compare_writes_table_plot_and_report(offbeat, file: Path) -> None:  # type: ignore[no-untyped-def]
     said = offbeat("compare", "small.toml", "--algorithms", "fedavg,fedbuff", "--seeds", "2", "--target", "0.2")
-    root = file.parent / "runs" / "small-compare"
+    root = file.parent / "runs" / "small-compare-fedavg-fedbuff"
     assert said.code == 0
     assert "time to 20 %" in said.out and "fedbuff" in said.out
     assert (root / "comparison.csv").read_text().startswith("algorithm,seeds,target")
@@ -132,7 +132,7 @@ def test_describe_shows_settings(offbeat, name: str) -> None:  # type: ignore[no
         (["compare", "small.toml", "--algorithms", "fedavg,fedavg"], "give each algorithm once"),
         (["describe", "fedbuf"], "did you mean 'fedbuff'?"),
         (["list", "algorithm"], "did you mean 'algorithms'?"),
-        (["report", "."], "does not hold a finished run"),
+        (["report", "."], "does not hold a run"),
         (["run", "small.toml", "--set", "nonsense"], "write it as table.key=value"),
     ],
 )

@@ -68,8 +68,11 @@ def test_of_two_processes_that_begin_together_one_writes_and_one_is_refused(tmp_
 
 
 def test_a_lock_ends_with_its_owner_however_that_ends(tmp_path: Path) -> None:
-    take = f"from pathlib import Path; from offbeat.running.lock import DirectoryLock; DirectoryLock(Path({str(tmp_path)!r})).take()"
-    owner = subprocess.Popen([sys.executable, "-c", f"{take}; print(flush=True); input()"], stdin=-1, stdout=-1)
+    take = (
+        "from pathlib import Path; from offbeat.running.lock import DirectoryLock; "
+        "DirectoryLock(Path('.')).take(); print(flush=True); input()"
+    )
+    owner = subprocess.Popen([sys.executable, "-c", take], stdin=-1, stdout=-1, cwd=tmp_path)
     assert owner.stdout is not None
     owner.stdout.readline()
     with pytest.raises(InvalidInput, match="another process is writing"):

@@ -98,6 +98,7 @@ class Audg(Policy):
     """Fixed iterations; each applies, once, the delayed gradients that arrived in it (Hao et al. 2025)."""
 
     State = IterationState
+    trains_everybody = True
 
     iteration_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
     """Length of an iteration."""

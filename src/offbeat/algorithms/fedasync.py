@@ -40,6 +40,7 @@ class FedAsync(Policy):
     """Asynchronous: mixes each upload at once with a weight that falls with staleness (Xie et al. 2020)."""
 
     State = FedAsyncState
+    in_training_setting = "concurrency"
 
     concurrency: Annotated[int, Field(ge=1)] = 10
     """Devices kept in training."""
@@ -61,6 +62,9 @@ class FedAsync(Policy):
     def check(self, devices: int) -> None:
         if self.concurrency > devices:
             raise InvalidInput(f"algorithm.concurrency = {self.concurrency}: there are only {devices} devices")
+
+    def local_differences(self) -> list[str]:
+        return [f"a proximal term in the local loss (prox = {self.prox:g})"] if self.prox else []
 
     def react(self, event: Event, state: FedAsyncState, view: View) -> Iterator[Action]:
         if isinstance(event, Uploaded):

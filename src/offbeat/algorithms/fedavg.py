@@ -42,6 +42,7 @@ class FedAvg(Policy):
     """Synchronous rounds that wait for every device of the cohort (McMahan et al. 2017)."""
 
     State = FedAvgState
+    in_training_setting = "cohort"
 
     cohort: Annotated[int, Field(ge=1)] = 10
     """Devices in a round."""

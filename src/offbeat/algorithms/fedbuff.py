@@ -42,6 +42,7 @@ class FedBuff(Policy):
     """Buffered asynchronous: aggregates every K uploads, each scaled by its staleness (Nguyen et al. 2022)."""
 
     State = FedBuffState
+    in_training_setting = "concurrency"
 
     buffer: Annotated[int, Field(ge=1)] = 10
     """K, uploads that make a version."""

@@ -32,10 +32,10 @@ movement to be compared with: its cosine is 1. Devices can be lost: a lost devic
 and if nobody is left in training the buffer is aggregated as it is.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isinf, sqrt
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field
@@ -62,6 +62,7 @@ class Seafl(Policy):
     """Buffered, bounded staleness by waiting, weights from staleness and similarity (SEAFL)."""
 
     State = SeaflState
+    in_training_setting = "concurrency"
 
     buffer: Annotated[int, Field(ge=1)] = 10
     """K, uploads that make a version."""
@@ -79,6 +80,16 @@ class Seafl(Policy):
     """What an update is compared with: the global model (published), or its movement since the update's base."""
     replace: Literal["random", "same"] = "random"
     """Who is ordered after an aggregation: random idle devices, or those that reported."""
+
+    @classmethod
+    def settings_for(
+        cls, in_training: int, *, devices: int, order_seconds: Callable[[], Sequence[float]], given: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """The buffer, unless it is given, is no larger than what could ever fill it."""
+        if "concurrency" in given:
+            return {}
+        buffer = given.get("buffer", min(cls.model_fields["buffer"].default, in_training))
+        return {"concurrency": in_training, "buffer": buffer}
 
     def check(self, devices: int) -> None:
         if self.concurrency > devices:
@@ -175,6 +186,9 @@ class Seafl2(Seafl):
     """SEAFL that tells devices at the staleness limit to upload after their epoch (SEAFL²)."""
 
     notifies = True
+
+    def local_differences(self) -> list[str]:
+        return [] if isinf(self.staleness_limit) else ["training that ends early at the staleness limit"]
 
     def after_commit(self, view: View) -> Iterator[Action]:
         for flight in list(view.in_flight.values()):

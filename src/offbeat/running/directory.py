@@ -32,6 +32,7 @@ from offbeat.results.checkpoint import load_checkpoint, save_checkpoint
 from offbeat.results.comparison import ComparedRun
 from offbeat.results.files import Log, replace_file, write_json
 from offbeat.results.rows import Row, Span
+from offbeat.results.summary import summarise
 from offbeat.results.timeline import Timeline
 from offbeat.running.driver import Driver
 from offbeat.running.lock import LOCK_FILE, DirectoryLock, check_unlocked
@@ -77,6 +78,32 @@ def read_finished(path: Path) -> FinishedRun:
             raise ValueError("its summary.json or metrics.jsonl is not complete")
         return FinishedRun(rows=rows, summary=summary, config=(path / "config.toml").read_text(encoding="utf-8"))
     except (OSError, ValueError, AttributeError) as error:
+        raise InvalidInput(f"{path} does not hold a readable run: {error}") from None
+
+
+def read_run(path: Path) -> FinishedRun:
+    """The results in a directory, as far as its run has come."""
+    if (path / "summary.json").is_file():
+        return read_finished(path)
+    try:
+        config = (path / "config.toml").read_text(encoding="utf-8")
+        table = tomllib.loads(config)
+        with (path / "metrics.jsonl").open(encoding="utf-8") as lines:
+            rows = [json.loads(line) for line in lines if line.endswith("\n")]
+        algorithm = table["algorithm"]["name"]
+        if not rows:
+            raise ValueError("it has not been evaluated yet")
+        summary = summarise(
+            rows,
+            algorithm=algorithm,
+            label=table["algorithm"].get("label", ""),
+            seed=table["seed"],
+            targets=table["evaluation"]["targets"],
+            reason="not finished",
+            wall_seconds=0.0,
+        )
+        return FinishedRun(rows=rows, summary=summary, config=config)
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise InvalidInput(f"{path} does not hold a readable run: {error}") from None
 
 

@@ -29,6 +29,8 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(gt=0, le=1)]
 MOST_EVALUATIONS = 1_000_000
+IN_TRAINING = "in_training"
+"""The one key of `[compare]` that is not the name of an algorithm."""
 
 
 class StopTable(Settings):
@@ -271,11 +273,34 @@ class Experiment(Settings):
     evaluation: EvaluationTable = EvaluationTable()
     execution: ExecutionTable = ExecutionTable()
     deployment: DeploymentTable = DeploymentTable()
-    compare: dict[str, Table] = Field({})
+    compare: dict[str, Any] = Field({})
     """Changes to the experiment for single algorithms, as `[compare.NAME.TABLE]`. With `algorithm.name` among them NAME
-    is only a label, so that variants of one algorithm can be compared."""
+    is only a label, so that variants of one algorithm can be compared. `[compare] in_training = N` gives all of them
+    that many devices in training, false leaves each its own."""
     sweep: dict[str, list[Any]] = Field({})
     """Settings and the values that `offbeat sweep` gives them, as `"TABLE.KEY" = [...]`."""
+
+    @model_validator(mode="after")
+    def _compare_has_tables(self) -> "Experiment":
+        for key, value in self.compare.items():
+            if key != IN_TRAINING and not isinstance(value, Mapping):
+                raise InvalidInput(f"compare.{key} = {value!r}: must be a table, or `in_training` a number")
+        number = self.in_training
+        if number is not None and number is not False and (type(number) is not int or number < 1):
+            raise InvalidInput(
+                f"compare.{IN_TRAINING} = {number!r}: must be a number of devices, or false to leave each its own"
+            )
+        return self
+
+    @property
+    def compared(self) -> dict[str, Table]:
+        """What `[compare]` says of each algorithm that it names."""
+        return {name: changes for name, changes in self.compare.items() if name != IN_TRAINING}
+
+    @property
+    def in_training(self) -> int | bool | None:
+        """How many devices all algorithms of a comparison keep in training; False: each its own; None: not said."""
+        return self.compare.get(IN_TRAINING)
 
     @model_validator(mode="after")
     def _iterations_agree(self) -> "Experiment":
@@ -296,7 +321,7 @@ class Experiment(Settings):
             if isinstance(value, dict) and field is not None and isinstance(field.annotation, type):
                 _check_section(section, field.annotation, value)
         experiment = checked(cls, "", table)
-        for name in experiment.compare:
+        for name in experiment.compared:
             experiment.for_algorithm(name, experiment.seed)
         return experiment
 
@@ -315,6 +340,12 @@ class Experiment(Settings):
         plain["algorithm"] = named | self.algorithm.policy.model_dump(exclude_none=True)
         return {key: value for key, value in plain.items() if value != {}}
 
+    def given_table(self) -> Table:
+        """The same, but of the algorithm only the settings that somebody gave: a comparison shares out the others."""
+        algorithm = self.algorithm
+        named = {"name": algorithm.name} | ({"label": algorithm.label} if algorithm.label else {})
+        return self.table() | {"algorithm": named | algorithm.others}
+
     def toml(self) -> str:
         return tomli_w.dumps(self.table())
 
@@ -324,7 +355,7 @@ class Experiment(Settings):
 
     def for_algorithm(self, name: str, seed: int) -> "Experiment":
         """The same experiment under another algorithm and seed, with what `[compare.NAME]` says about it."""
-        changes = self.compare.get(name, {})
+        changes = self.compared.get(name, {})
         if "name" in changes.get("algorithm", {}):
             changes = merge(changes, {"algorithm": {"label": name}})
         else:

@@ -13,6 +13,7 @@ import numpy as np
 
 from offbeat.core.errors import InvalidInput
 from offbeat.core.session import Session
+from offbeat.fleet import Fleet
 from offbeat.running.directory import RunDirectory, read_model
 from offbeat.running.driver import OnProgress
 from offbeat.running.interruption import Flag
@@ -29,18 +30,8 @@ from offbeat.simulation.replay import Difference, RecordLine, Replay, read_recor
 def simulation_of(experiment: Experiment) -> Iterator[Simulation]:
     """The simulation that an experiment describes; its worker processes end with the context."""
     parts = ExperimentParts.of(experiment)
-    layout, fleet, stop = parts.layout, parts.fleet(), experiment.stop.build()
-    session = Session(
-        experiment.algorithm.policy,
-        parameters=parts.parameters,
-        layout=layout,
-        samples=parts.partition.sizes,
-        training=experiment.local.build(),
-        seed=experiment.seed,
-        present=fleet.availability.present(0.0),
-        forecast=fleet.forecast(layout.bytes),
-        horizon=stop.time,
-    )
+    fleet, stop = parts.fleet(), experiment.stop.build()
+    session = session_of(parts, fleet)
     execution = experiment.execution
     in_processes = execution.executor == "processes" or execution.workers > 1
     executor = torch_executor(
@@ -56,6 +47,22 @@ def simulation_of(experiment: Experiment) -> Iterator[Simulation]:
         yield Simulation(session, fleet, executor, stop=stop, schedule=experiment.evaluation.build(stop))
     finally:
         executor.close()
+
+
+def session_of(parts: ExperimentParts, fleet: Fleet) -> Session:
+    """The session that a simulation of an experiment begins with; what does not fit together is said here."""
+    experiment, layout = parts.experiment, parts.layout
+    return Session(
+        experiment.algorithm.policy,
+        parameters=parts.parameters,
+        layout=layout,
+        samples=parts.partition.sizes,
+        training=experiment.local.build(),
+        seed=experiment.seed,
+        present=fleet.availability.present(0.0),
+        forecast=fleet.forecast(layout.bytes),
+        horizon=experiment.stop.build().time,
+    )
 
 
 def run(

@@ -38,10 +38,10 @@ and iota stay at or above 0, sigma within 0..10, and a step that is not finite i
 made by no aggregation: no step. Without dynamic weights the control parameters stay as they begin.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite, log, nan, sqrt
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from msgspec.structs import asdict
@@ -158,6 +158,9 @@ class TimelyPolicy(Policy):
     """Mean reward of each slot in an earlier run, to pre-train the meta model on; `offbeat pretrain` measures it."""
     pretraining: Annotated[int, Field(ge=0)] = 500
     """Steps of pre-training, if there is a history."""
+
+    def local_differences(self) -> list[str]:
+        return ["fresh models merged in mid-training"] if self.fresh_models else []
 
     def check(self, devices: int) -> None:
         if self.cohort > devices:
@@ -310,6 +313,27 @@ class TimelyPolicy(Policy):
         }
 
 
+def orders_per_second(in_training: int, seconds: Sequence[float]) -> float:
+    """How many orders, each given to a random idle device, keep so many devices in training.
+
+    A device that is picked r times per idle second is in training for the share r T / (1 + r T) of the time and is
+    ordered r / (1 + r T) times a second. r follows from the sum of the shares; of all devices at once there is none.
+
+    >>> round(orders_per_second(2, [10.0] * 4), 6)  # half of the time in training: an order every 20 s for each
+    0.2
+    """
+    times = np.asarray(seconds, dtype=np.float64)
+    wanted = min(float(in_training), 0.95 * len(times))
+    low, high = 0.0, 1e9
+    for _ in range(200):
+        rate = (low + high) / 2
+        if (rate * times / (1 + rate * times)).sum() < wanted:
+            low = rate
+        else:
+            high = rate
+    return float((high / (1 + high * times)).sum())
+
+
 class FedASMU(TimelyPolicy):
     """Asynchronous: adapted weights, and fresh models for devices in mid-training (Liu et al. 2024)."""
 
@@ -317,6 +341,23 @@ class FedASMU(TimelyPolicy):
     """Seconds between two orders of `cohort` devices."""
     max_in_flight: Annotated[int, Field(ge=1)] | None = None
     """Devices in training at most; by default half of them."""
+
+    @classmethod
+    def settings_for(
+        cls, in_training: int, *, devices: int, order_seconds: Callable[[], Sequence[float]], given: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """`cohort` orders every `period` seconds keep so many in training."""
+        settings: dict[str, Any] = {}
+        if "period" in given and "cohort" not in given:
+            cohort = round(given["period"] * orders_per_second(in_training, order_seconds()))
+            settings["cohort"] = min(devices, max(1, cohort))
+        elif "period" not in given:
+            cohort = given.get("cohort", min(cls.model_fields["cohort"].default, in_training))
+            period = cohort / orders_per_second(in_training, order_seconds())
+            settings |= {"cohort": cohort, "period": round(period, 6)}
+        if "max_in_flight" not in given and 2 * in_training > devices // 2:
+            settings["max_in_flight"] = min(devices, 2 * in_training)
+        return settings
 
     def react(self, event: Event, state: TimelyState, view: View) -> Iterator[Action]:
         match event:
@@ -333,6 +374,8 @@ class FedASMU(TimelyPolicy):
 
 class FedSSMU(TimelyPolicy):
     """Synchronous rounds that merge every upload at once, with fresh models in mid-training (Jia et al.)."""
+
+    in_training_setting = "cohort"
 
     def react(self, event: Event, state: TimelyState, view: View) -> Iterator[Action]:
         match event:

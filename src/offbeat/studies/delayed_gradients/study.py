@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from offbeat.comparison.compare import run_planned
+from offbeat.core.errors import OffbeatError
 from offbeat.results.comparison import ComparedRun
 from offbeat.results.files import replace_file
 from offbeat.results.plots import save
@@ -71,7 +72,7 @@ def study(
     begun: Callable[[int], None] | None = None,
     **how: Any,
 ) -> Findings:
-    """Run what is not there yet, and write `tables.md`, `tables.csv` and `delays.png`; `how` is as for `race`.
+    """Run what is not there yet, and write `tables.md`, `tables.csv` and `delays.png`; `how` is as for `run_planned`.
 
     Without `mnist`, a directory with its files, it is the quick form. `begun` is told how many runs there are.
     """
@@ -79,7 +80,9 @@ def study(
     if begun is not None:
         begun(len(planned))
     experiments = [experiment for _, experiment in planned]
-    entries = run_planned(experiments[0], experiments, out, **how)
+    entries, failed = run_planned(experiments[0], experiments, out, **how)
+    if failed:
+        raise OffbeatError("; ".join(str(each) for each in failed))
     found = findings(planned, entries)
     replace_file(out / "tables.md", markdown(found.tables, found.verdict, found.notes).encode())
     replace_file(out / "tables.csv", csv_text(found.tables).encode())

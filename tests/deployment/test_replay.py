@@ -42,7 +42,8 @@ def experiment_of(algorithm: dict[str, Any], **changes: Any) -> Experiment:
     table = {
         "seed": 3,
         "stop": {"versions": 6, "time": 300.0},
-        "data": {"name": "digits", "devices": 4, "partition": "dirichlet", "alpha": 0.5},
+        "data": {"name": "digits", "devices": 4},
+        "partition": {"name": "dirichlet", "alpha": 0.5},
         "model": {"name": "mlp"},
         "local": {
             "epochs": EPOCHS,
@@ -212,9 +213,9 @@ def test_a_run_that_was_killed_and_resumed_is_replayed(
     experiment = experiment_of({"name": "fedasmu"} | settings, **merge(changes, often))
     checkpoint, last = RunDirectory.checkpoint, 5.0
 
-    def rarely(directory: RunDirectory, driver: Driver, wall_seconds: float) -> None:
+    def rarely(directory: RunDirectory, driver: Driver, wall_seconds: float, in_flight: float) -> None:
         if driver.now < last:
-            checkpoint(directory, driver, wall_seconds)
+            checkpoint(directory, driver, wall_seconds, in_flight)
 
     class Mortal(LoopbackGrid):
         def sleep(self, seconds: float) -> None:

@@ -205,7 +205,16 @@ def test_an_upload_lands_after_the_download_the_training_and_the_transfer() -> N
     (span,) = sim.spans
     assert (span.sent, span.arrived, span.landed) == (0.0, 1.5, 10.0)
     assert span == Span(
-        device=0, ticket=1, base=0, sent=0.0, arrived=span.arrived, landed=span.landed, slices=3, outcome="uploaded"
+        device=0,
+        ticket=1,
+        base=0,
+        sent=0.0,
+        arrived=span.arrived,
+        landed=span.landed,
+        slices=3,
+        outcome="uploaded",
+        trained_until=7.5,
+        ended=10.0,
     )
     assert sim.session.state.uploads == [[1, 3, [3.0, 7.0]]]
     assert (sim.session.counters.bytes_down, sim.session.counters.bytes_up) == (8, 8)
@@ -795,3 +804,33 @@ def test_ready_is_never_said_of_a_device_that_is_off() -> None:
     assert len(at) > 100
     assert all(availability.available(device, now) for device, now in at)
     assert all(availability.available(span.device, span.sent) for span in sim.spans)
+
+
+# What the timeline is told --------------------------------------------------------------------------------------------
+
+
+def test_a_span_says_when_the_device_trained_waited_for_a_fresh_model_and_uploaded() -> None:
+    # Down 1.5, one slice of 2 s, the question takes 0.5; nothing is newer, which takes 0.5 to say; then two slices.
+    sim = simulation(Foreman(order=asking(1)), [2.0], epochs=3, links=SLOW_LINKS)
+    run(sim)
+    (span,) = sim.spans
+    assert span.pauses == ((3.5, 4.5),)
+    assert (span.arrived, span.trained_until, span.ended, span.landed) == (1.5, 8.5, 11.0, 11.0)
+
+
+def test_a_span_says_when_a_device_vanished_and_when_that_was_noticed() -> None:
+    sim = simulation(Foreman(), [2.0], epochs=3, failing=failures({1: vanishes(0.5)}), stop=Stop(time=4.5))
+    run(sim)
+    (span,) = sim.spans
+    # Half of the 6 s of training; the server notices a second later.
+    assert (span.trained_until, span.ended, span.landed, span.slices) == (3.0, 3.0, 4.0, 1)
+
+
+def test_orders_in_flight_are_told_as_far_as_they_have_come() -> None:
+    sim = simulation(Foreman(), [2.0, 9.0], epochs=3, links=SLOW_LINKS, stop=Stop(time=8.0))
+    run(sim)
+    told = {span.device: span for span in sim.open_spans()}
+    # Both have the model at 1.5. Device 0 has trained until 7.5 and uploads, device 1 is in its first slice.
+    assert {(span.outcome, span.landed, span.ended) for span in told.values()} == {("in flight", 8.0, 8.0)}
+    assert (told[0].slices, told[0].trained_until) == (3, 7.5)
+    assert told[1].slices == 0

@@ -23,7 +23,8 @@ def small(**changes: Any) -> Experiment:
     """Twelve devices with digits, FedBuff, failures: half a second."""
     table: dict[str, Any] = {
         "stop": {"time": 60.0},
-        "data": {"name": "digits", "devices": 12, "partition": "dirichlet", "alpha": 0.5},
+        "data": {"name": "digits", "devices": 12},
+        "partition": {"name": "dirichlet", "alpha": 0.5},
         "model": {"name": "mlp"},
         "local": {"epochs": 2, "batch_size": 16, "learning_rate": 0.2},
         "algorithm": {"name": "fedbuff", "buffer": 3, "concurrency": 6},
@@ -51,7 +52,7 @@ def test_a_run_directory_has_everything(tmp_path: Path) -> None:
     tensors = load_file(tmp_path / "run" / "model.safetensors")
     assert sum(tensor.size for tensor in tensors.values()) == result.parameters.size
     timeline = json.loads((tmp_path / "run" / "timeline.json").read_text())
-    assert {event["ph"] for event in timeline} == {"X", "M"}
+    assert {event["ph"] for event in timeline} == {"X", "i", "M"}
     assert Experiment.load(tmp_path / "run" / "config.toml").table() == small().table()
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [
         "config.toml",
@@ -119,6 +120,7 @@ class Countdown:
         return self.left < 0
 
 
+@pytest.mark.processes
 def test_a_run_that_is_killed_ends_as_one_never_stopped(tmp_path: Path) -> None:
     experiment = small(stop={"time": 250.0}, execution={"checkpoint_seconds": 0.05})
     run(experiment, tmp_path / "whole")
@@ -156,9 +158,9 @@ def test_an_existing_run_is_not_overwritten_unasked(tmp_path: Path) -> None:
     before = (tmp_path / "run" / "summary.json").read_bytes()
     with pytest.raises(InvalidInput, match="use --resume to go on with it or --overwrite"):
         run(small(), tmp_path / "run")
-    for how in ({}, {"resume": True}):  # the advice to resume would not help here
+    for resume in (False, True):  # the advice to resume would not help here
         with pytest.raises(InvalidInput, match=r"another experiment \(in seed\): choose another --out, or --overwrite"):
-            run(small(seed=1), tmp_path / "run", **how)
+            run(small(seed=1), tmp_path / "run", resume=resume)
     assert (tmp_path / "run" / "summary.json").read_bytes() == before
     run(small(seed=1), tmp_path / "run", overwrite=True)
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["seed"] == 1
@@ -234,7 +236,8 @@ def test_data_and_models_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.syspath_prepend(tmp_path)
     table = {
         "stop": {"time": 60.0},
-        "data": {"name": "own_things:load", "devices": 10, "partition": "shards", "labels_per_device": 2},
+        "data": {"name": "own_things:load", "devices": 10},
+        "partition": {"name": "shards", "labels_per_device": 2},
         "model": {"name": "own_things:network"},
         "local": {"batch_size": 0, "learning_rate": 0.5},
         "algorithm": {"name": "fedavg", "cohort": 5},
@@ -247,9 +250,9 @@ def test_two_processes_never_write_to_one_directory(tmp_path: Path) -> None:
     with pytest.raises(Interrupted):
         run(small(), tmp_path / "run", interrupted=Countdown(20))
     with DirectoryLock(tmp_path / "run"):
-        for how in ({"resume": True}, {"overwrite": True}):
+        for resume in (True, False):
             with pytest.raises(InvalidInput, match="another process is writing"):
-                run(small(), tmp_path / "run", **how)
+                run(small(), tmp_path / "run", resume=resume, overwrite=not resume)
     run(small(), tmp_path / "run", resume=True)
 
 

@@ -21,7 +21,6 @@ from offbeat.cli.base import (
     load,
     present,
     run_name,
-    shipped,
     suffix,
 )
 from offbeat.cli.progress import bars, messages, note, watched_bars
@@ -42,9 +41,9 @@ def demo(
     Trains LeNet-5 on 5,000 MNIST digits over 100 simulated devices, the slowest many times slower than the fastest,
     and prints who is how accurate when. Takes about a minute on two cores.
     """
-    from offbeat.settings.schema import Experiment
+    from offbeat.settings.shipped import load_experiment
 
-    experiment = Experiment.load(shipped()["demo"])
+    experiment = load_experiment("demo")
     root = out or (_latest if resume else _unused)(Path("offbeat-demo"))
     _compare(experiment, list(experiment.compared), [0, 1, 2], root, jobs=jobs, resume=resume)
 

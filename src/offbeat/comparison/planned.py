@@ -68,7 +68,7 @@ def check_experiments(experiments: Sequence[Experiment]) -> None:
     parts: dict[str, ExperimentParts] = {}
     for experiment in {_what_matters(each): each for each in reversed(experiments)}.values():
         try:
-            key = repr((experiment.data.resolved(), experiment.model, experiment.seed))
+            key = repr((_data(experiment), experiment.model, experiment.seed))
             if key not in parts:
                 parts[key] = ExperimentParts.of(experiment)
             these = replace(parts[key], experiment=experiment)
@@ -79,5 +79,9 @@ def check_experiments(experiments: Sequence[Experiment]) -> None:
 
 def _what_matters(experiment: Experiment) -> str:
     """Experiments that differ in the seed, the label or the fleet's luck are put together once."""
-    algorithm = repr(experiment.algorithm.policy)
-    return repr((experiment.data.resolved(), experiment.model, experiment.local, experiment.algorithm.name, algorithm))
+    algorithm = experiment.algorithm
+    return repr((_data(experiment), experiment.model, experiment.local, algorithm.name, algorithm.policy))
+
+
+def _data(experiment: Experiment) -> str:
+    return repr((experiment.data.resolved(), experiment.partition.resolved()))

@@ -18,6 +18,7 @@ from offbeat.results.comparison import ComparedRun
 from offbeat.results.files import replace_file
 from offbeat.results.rows import Row
 from offbeat.running.directory import ERROR_FILE
+from offbeat.running.figures import draw_figures
 from offbeat.running.interruption import Flag
 from offbeat.simulation.run import run
 
@@ -181,6 +182,7 @@ def _run_one(number: int, planned: PlannedRun, overwrite: bool, resume: bool) ->
                 watch=watch,
                 interrupted=_shared["stop"],
             )
+            draw_figures(planned.experiment, result.rows, planned.path)
         except Interrupted:
             raise
         except Exception as error:  # a policy of the user's may raise anything: that ends its own run only

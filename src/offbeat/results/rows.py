@@ -17,3 +17,10 @@ class Span(Struct, frozen=True, kw_only=True, gc=False):
     landed: float
     slices: int
     outcome: str
+    """"uploaded" or "lost"; "in flight" for an order that has not ended."""
+    trained_until: float | None = None
+    """When the device stopped training; None where nobody knows."""
+    pauses: tuple[tuple[float, float], ...] = ()
+    """When the device waited for a fresh model: from its question to the answer's arrival."""
+    ended: float | None = None
+    """When the device's part was over, if the server learned of that later: it vanished, or its upload was lost."""

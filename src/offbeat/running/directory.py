@@ -170,6 +170,7 @@ class RunDirectory:
         self._check()
         self._metrics: Log | None = None
         self._timeline: Timeline | None = None
+        self._driver: Driver | None = None
 
     @property
     def _resuming(self) -> bool:
@@ -207,13 +208,14 @@ class RunDirectory:
         self._check()  # again: now nobody else can change what is there
         if self.finished() is not None:
             raise InvalidInput(f"another process has just finished the run in {self.path}: there is nothing left to do")
+        self._driver = driver
         if self._resuming and self._checkpoint.is_file():
             saved = load_checkpoint(self._checkpoint, self.fingerprint, driver.snapshot_types)
             for name in ("metrics", "timeline"):
                 check_length(self.path / LOGS[name], saved[name])
             driver.restore(saved["driver"])
             self._metrics = Log(self.path / "metrics.jsonl", saved["metrics"])
-            self._timeline = Timeline(self.path / "timeline.json", saved["timeline"], saved["orders"])
+            self._timeline = Timeline(self.path / "timeline.json", saved["timeline"], saved["timeline_state"])
             (self.path / ERROR_FILE).unlink(missing_ok=True)
             return self._rows(), saved["wall_seconds"], saved["in_flight_seconds"]
         for name in FILES:
@@ -235,6 +237,8 @@ class RunDirectory:
             self._metrics.flush()
         for span in spans:
             self._timeline.write(span)
+        assert self._driver is not None
+        self._timeline.mark(self._driver.session.version, self._driver.now)
 
     def checkpoint(self, driver: Driver, wall_seconds: float, in_flight_seconds: float) -> None:
         assert self._metrics is not None and self._timeline is not None
@@ -242,7 +246,7 @@ class RunDirectory:
             "driver": driver.snapshot(),
             "metrics": self._metrics.position,
             "timeline": self._timeline.position,
-            "orders": self._timeline.orders,
+            "timeline_state": self._timeline.state,
             "wall_seconds": wall_seconds,
             "in_flight_seconds": in_flight_seconds,
         }
@@ -257,7 +261,8 @@ class RunDirectory:
 
     def finish(self, parameters: Vector | None, layout: Layout, summary: dict[str, Any]) -> None:
         assert self._metrics is not None and self._timeline is not None
-        self._timeline.finish()
+        assert self._driver is not None
+        self._timeline.finish(self._driver.open_spans(), self._driver.now)
         if parameters is not None:
             tensors = {entry.name: parameters[entry.span].reshape(entry.shape) for entry in layout.entries}
             replace_file(self.path / "model.safetensors", save(tensors))

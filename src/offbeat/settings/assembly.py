@@ -22,7 +22,7 @@ class ExperimentParts:
 
     @classmethod
     def of(cls, experiment: Experiment) -> "ExperimentParts":
-        dataset, partition = experiment.data.load(experiment.seed)
+        dataset, partition = experiment.load_data()
         network = build(experiment.model.name, dataset.input_shape, dataset.classes, experiment.seed)
         return cls(experiment=experiment, dataset=dataset, partition=partition, network=network)
 
@@ -45,5 +45,9 @@ class ExperimentParts:
             seed=experiment.seed,
         )
         return Fleet.build(
-            workload, experiment.fleet.settings, experiment.network, experiment.availability, experiment.failures
+            workload,
+            experiment.fleet.settings,
+            experiment.network,
+            experiment.availability.settings,
+            experiment.failures,
         )

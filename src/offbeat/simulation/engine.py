@@ -60,6 +60,10 @@ class Simulation:
         self._next_tick = 0.0
         self._milestones = Milestones(session, stop, self.schedule, executor.evaluate)
 
+    def open_spans(self) -> list[Span]:
+        """Orders in flight, as far as they have come."""
+        return [run.span(self.now, "in flight") for run in self.runs.values()]
+
     # The loop -----------------------------------------------------------------------------------------------------
 
     def __iter__(self) -> Iterator[Row | None]:
@@ -201,12 +205,14 @@ class Simulation:
             run.trained(slices, self._steps(run, slices), at - began)
             if slices:
                 self.training.train(ticket, first + slices, at)
-        if isinstance(step, Ask):
+        run.asks = isinstance(step, Ask)
+        if run.asks:
             kind, at = "ask", at + self.fleet.links.latency(run.device)
         else:
             run.mask = mask = coverage(run.order, run.progress.slices, self.session.layout)
             carried = self._model_bytes if mask is None else mask.bytes
             kind, at = "upload", round(at + self.fleet.links.up_seconds(run.device, carried), NANOSECOND)
+        run.over = min(at, run.vanishes)
         if at >= run.vanishes:  # before the server has seen it
             kind, at = "vanished", run.vanishes + self.fleet.failures.detect_seconds
             self.training.hold(ticket)
@@ -219,11 +225,13 @@ class Simulation:
         """The device that asked goes on when the answer has reached it."""
         run, links = self.runs[answer.ticket], self.fleet.links
         run.answered()
+        asked = max(run.until, run.start)
         if answer.parameters is None:
             run.start = self.now + links.latency(answer.device)
         else:
             run.start = self.now + links.down_seconds(answer.device, self._model_bytes)
             self.training.merge(answer.ticket, Fresh(version=answer.version, parameters=answer.parameters))
+        run.pauses += ((asked, run.start),)
         self._proceed(run, run.start)
 
     def _steps(self, run: TimedRun, slices: int) -> int:
@@ -289,18 +297,7 @@ class Simulation:
     def _land(self, run: TimedRun, outcome: str) -> None:
         del self.runs[run.ticket]
         self.busy_seconds += run.progress.seconds
-        self.spans.append(
-            Span(
-                device=run.device,
-                ticket=run.ticket,
-                base=run.base,
-                sent=run.sent,
-                arrived=run.arrived,
-                landed=self.now,
-                slices=run.progress.slices,
-                outcome=outcome,
-            )
-        )
+        self.spans.append(run.span(self.now, outcome))
 
     def _toggle(self, device: int) -> None:
         """A device with on and off times changes between them. If it is in flight, its run knows already."""

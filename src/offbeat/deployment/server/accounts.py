@@ -47,6 +47,20 @@ class DeviceAccount(Struct, kw_only=True, eq=False):
     bytes_up: int = 0
 
 
+def span_of(pending: PendingOrder, outcome: str, now: float) -> Span:
+    """What became of an order. When a device trained is not known, so its training stands at the end."""
+    return Span(
+        device=pending.device,
+        ticket=pending.ticket,
+        base=pending.base,
+        sent=pending.sent,
+        arrived=max(pending.sent, now - pending.progress.seconds),
+        landed=now,
+        slices=pending.progress.slices,
+        outcome=outcome,
+    )
+
+
 class Accounts:
     """What all devices did so far."""
 
@@ -83,18 +97,7 @@ class Accounts:
         seconds = pending.progress.seconds
         self.busy_seconds += seconds
         self.figures[pending.device].training_seconds += seconds
-        self.spans.append(
-            Span(
-                device=pending.device,
-                ticket=pending.ticket,
-                base=pending.base,
-                sent=pending.sent,
-                arrived=max(pending.sent, now - seconds),
-                landed=now,
-                slices=pending.progress.slices,
-                outcome=outcome,
-            )
-        )
+        self.spans.append(span_of(pending, outcome, now))
 
     def settled(self, ticket: int, used: bool, version: int) -> None:
         """A delivery went into this version, or was given up."""

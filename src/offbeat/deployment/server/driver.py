@@ -28,7 +28,7 @@ from offbeat.core.parameters import Vector
 from offbeat.core.session import NANOSECOND, Session
 from offbeat.deployment.protocol.codec import one_line
 from offbeat.deployment.protocol.messages import Answer, Begin, CheckIn, Continue, Delivery, Question, Refusal
-from offbeat.deployment.server.accounts import Accounts, DeviceAccount, PendingOrder
+from offbeat.deployment.server.accounts import Accounts, DeviceAccount, PendingOrder, span_of
 from offbeat.deployment.server.answer_checks import read, update_of
 from offbeat.deployment.server.backoff import Backoff
 from offbeat.deployment.server.membership import LOOK_SECONDS, POLL_SECONDS, Membership
@@ -94,6 +94,9 @@ class Deployment:
     @property
     def spans(self) -> list[Span]:
         return self.accounts.spans
+
+    def open_spans(self) -> list[Span]:
+        return [span_of(pending, "in flight", self.now) for pending in self._pending.values()]
 
     # The loop -----------------------------------------------------------------------------------------------------
 

@@ -36,7 +36,7 @@ from pydantic import Field
 
 from offbeat.core.actions import Action, Commit, Discard, Dispatch, SetTimer, StopSoon
 from offbeat.core.events import Event, Started, TimerFired, Uploaded
-from offbeat.core.orders import Update
+from offbeat.core.orders import LocalWork, Update
 from offbeat.core.parameters import Vector, weighted_mean
 from offbeat.core.policy import Policy, View
 
@@ -76,7 +76,7 @@ class Safa(Policy):
         """All devices train all the time; a round picks as many as the others have in training."""
         return {} if "share" in given else {"share": in_training / devices}
 
-    def local_differences(self) -> list[str]:
+    def local_differences(self, training: LocalWork) -> list[str]:
         return ["training that ends early when it is too far behind"]
 
     def init(self, view: View) -> SafaState:

@@ -43,7 +43,7 @@ from pydantic import Field
 from offbeat.core.actions import Action, Commit, Dispatch, StopSoon
 from offbeat.core.errors import InvalidInput
 from offbeat.core.events import Event, Uploaded
-from offbeat.core.orders import Update
+from offbeat.core.orders import LocalWork, Update
 from offbeat.core.parameters import Vector, dot, weighted_mean
 from offbeat.core.policy import Policy, View
 
@@ -187,7 +187,7 @@ class Seafl2(Seafl):
 
     notifies = True
 
-    def local_differences(self) -> list[str]:
+    def local_differences(self, training: LocalWork) -> list[str]:
         return [] if isinf(self.staleness_limit) else ["training that ends early at the staleness limit"]
 
     def after_commit(self, view: View) -> Iterator[Action]:

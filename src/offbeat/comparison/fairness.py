@@ -121,7 +121,7 @@ def notes_on(experiments: Mapping[str, Experiment]) -> list[str]:
         notes.append(f"All devices are in training all the time in {', '.join(everybody)}.")
     work: dict[str, list[str]] = {}
     for label, each in experiments.items():
-        for difference in each.algorithm.policy.local_differences():
+        for difference in each.algorithm.policy.local_differences(each.local.build()):
             work.setdefault(difference, []).append(label)
     notes += [
         f"Only {', '.join(labels)}: {difference}."

@@ -121,8 +121,8 @@ class Policy(Settings):
         setting = cls.in_training_setting
         return {} if setting is None or setting in given else {setting: in_training}
 
-    def local_differences(self) -> list[str]:
-        """In words, what its devices do otherwise than the plain local training that the experiment describes."""
+    def local_differences(self, training: LocalWork) -> list[str]:
+        """In words, what its devices do otherwise than this plain local training, which the experiment describes."""
         return []
 
     def init(self, view: View) -> Any:

@@ -52,7 +52,7 @@ from offbeat.algorithms.fedasmu.slots import MetaLearner, MetaModel, middle
 from offbeat.core.actions import Action, Commit, Discard, Dispatch, SendFresh, SetTimer
 from offbeat.core.errors import InvalidInput
 from offbeat.core.events import Event, FreshRequested, Started, TimerFired, Uploaded
-from offbeat.core.orders import Order, Update
+from offbeat.core.orders import LocalWork, Order, Update
 from offbeat.core.parameters import Vector, dot
 from offbeat.core.policy import Policy, View
 
@@ -159,7 +159,7 @@ class TimelyPolicy(Policy):
     pretraining: Annotated[int, Field(ge=0)] = 500
     """Steps of pre-training, if there is a history."""
 
-    def local_differences(self) -> list[str]:
+    def local_differences(self, training: LocalWork) -> list[str]:
         return ["fresh models merged in mid-training"] if self.fresh_models else []
 
     def check(self, devices: int) -> None:

@@ -1,6 +1,7 @@
 """What the documentation says can be done is done: its code runs, its links lead somewhere."""
 
 import re
+import shlex
 import subprocess
 import sys
 import tomllib

@@ -253,3 +253,19 @@ def test_help_teaches() -> None:
         assert expected in said.stdout
     quick = "import sys; import offbeat.cli; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", quick], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("command", ["run", "compare", "sweep"])
+def test_a_wrong_setting_is_said_before_anything_heavy_is_imported(file: Path, command: str) -> None:
+    script = (
+        "import sys; from offbeat.cli import main; sys.argv[0] = 'offbeat'\n"
+        "try: main()\n"
+        "except SystemExit as end: sys.exit(end.code if not heavy() else 'heavy')"
+    )
+    heavy = (
+        "heavy = lambda: [m for m in sys.modules if m in ('torch', 'offbeat.simulation.run', 'matplotlib', 'flwr')]\n"
+    )
+    words = [sys.executable, "-c", script.replace("try:", heavy + "try:"), command, "small.toml"]
+    said = subprocess.run([*words, "--set", "fleet.ratio=x"], capture_output=True, text=True, cwd=file.parent)
+    assert said.returncode == 2, said.stderr
+    assert "fleet.ratio" in said.stderr

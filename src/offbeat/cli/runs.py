@@ -97,10 +97,10 @@ def compare(
     of the algorithm in the file say, or else a tenth of the devices; with `in_training = false` each has its own.
     `--set algorithm.KEY=VALUE` is for every algorithm that has such a setting.
     """
+    general, settings = _algorithm_changes(changes)
+    experiment = load(file, general)  # first: a wrong setting is said before anything heavy is imported
     from offbeat.comparison.fairness import algorithm_settings, spread_settings, takers
 
-    general, settings = _algorithm_changes(changes)
-    experiment = load(file, general)
     names = list(experiment.compared) if algorithms is None else [each.strip() for each in algorithms.split(",")]
     for sentence in takers(settings, {name: algorithm_settings(experiment, name)[0] for name in names}):
         console.print(sentence, highlight=False)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from offbeat import compare, run
-from offbeat.comparison.gathered import gather
+from offbeat.comparison.gathered import comparison_of, gather
 from offbeat.core.errors import InvalidInput
 from offbeat.settings.schema import Experiment
 
@@ -38,7 +38,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def labels(*directories: Path) -> list[str]:
-    return [run.entry.algorithm for run in gather(directories).runs]
+    return [run.algorithm for run in gather(directories)]
 
 
 def test_runs_of_one_algorithm_are_told_apart_by_what_was_set(runs: Path) -> None:
@@ -48,7 +48,7 @@ def test_runs_of_one_algorithm_are_told_apart_by_what_was_set(runs: Path) -> Non
 
 def test_real_runs_stand_beside_simulated_ones(runs: Path) -> None:
     assert labels(runs / "one", runs / "real") == ["fedbuff", "fedbuff (real)"]
-    comparison = gather([runs / "one", runs / "real"]).comparison(None)
+    comparison = comparison_of(gather([runs / "one", runs / "real"]), None)
     assert "Time (virtual in simulations) until" in comparison.caption
 
 
@@ -59,9 +59,9 @@ def test_what_cannot_be_told_apart_otherwise_is_by_its_directory_and_nothing_cou
 
 
 def test_a_run_that_has_not_finished_is_shown_as_far_as_it_came(runs: Path) -> None:
-    (found,) = gather([runs / "unfinished"]).runs
-    assert found.entry.summary["stopped_by"] == "not finished"
-    assert found.entry.rows == gather([runs / "one"]).runs[0].entry.rows
+    (found,) = gather([runs / "unfinished"])
+    assert not found.finished
+    assert found.rows == gather([runs / "one"])[0].rows
 
 
 def test_a_comparison_stands_for_its_runs(tmp_path: Path, runs: Path) -> None:

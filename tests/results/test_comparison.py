@@ -10,7 +10,8 @@ import pytest
 from rich.console import Console
 
 from offbeat.core.errors import InvalidInput
-from offbeat.results.comparison import AlgorithmResults, ComparedRun, Comparison
+from offbeat.results.comparison import AlgorithmResults, Comparison
+from offbeat.results.result import Result
 from offbeat.results.rows import Row
 from offbeat.results.summary import summarise
 
@@ -36,13 +37,13 @@ def row(time: float, accuracy: float, **others: float) -> Row:
 
 def entry(
     algorithm: str, seed: int, curve: Sequence[tuple[float, float]], reason: str = "time", **others: Any
-) -> ComparedRun:
+) -> Result:
     rows = [row(time, accuracy, **others) for time, accuracy in curve]
     summary = summarise(rows, algorithm=algorithm, seed=seed, targets=[0.5, 0.8, 0.9], reason=reason, wall_seconds=1.0)
-    return ComparedRun(algorithm, seed, rows, summary)
+    return Result(rows=rows, summary={"label": algorithm, "seed": seed} | summary)
 
 
-def race() -> list[ComparedRun]:
+def race() -> list[Result]:
     """fedavg reaches 80 % at 100, 120 and 200 s, fedbuff at 50, 60 and 80 s, fedasync in one seed of two."""
     return [
         entry("fedavg", 0, [(0, 0.1), (100, 0.8), (200, 0.80)]),
@@ -107,7 +108,7 @@ def test_the_devices_in_training_are_in_the_table_and_in_the_csv() -> None:
     comparison = Comparison(race(), 0.8)
     assert comparison.cells(comparison.standings[0])["in training"] == "10.0"
     assert "in_training_mean" in comparison.csv_text()
-    known = [ComparedRun(each.algorithm, each.seed, each.rows, each.summary | {"in_training": 7.25}) for each in race()]
+    known = [Result(rows=each.rows, summary=each.summary | {"in_training": 7.25}) for each in race()]
     assert Comparison(known).standings[0].in_training == 7.25
 
 

@@ -41,11 +41,14 @@ def demo(
     Trains LeNet-5 on 5,000 MNIST digits over 100 simulated devices, the slowest many times slower than the fastest,
     and prints who is how accurate when. Takes about a minute on two cores.
     """
+    from offbeat.comparison.picture import draw_overview
     from offbeat.settings.shipped import load_experiment
 
     experiment = load_experiment("demo")
     root = out or (_latest if resume else _unused)(Path("offbeat-demo"))
     _compare(experiment, list(experiment.compared), [0, 1, 2], root, jobs=jobs, resume=resume)
+    draw_overview(root, list(experiment.compared), ("fedavg", "fedbuff"), 150.0, root / "demo.png")
+    console.print(f"Read {root}/report.html; see what the devices did meanwhile in {root}/demo.png", soft_wrap=True)
 
 
 def run(
@@ -61,7 +64,7 @@ def run(
     SIGTERM and SIGHUP leave a checkpoint; `--resume` goes on from it as if nothing had happened.
     """
     experiment = load(file, changes)
-    from offbeat.simulation.run import run as run_experiment
+    from offbeat.simulation.run import run as run_experiment  # after the settings: a mistake need not wait for torch
 
     root = out or Path("runs") / run_name(file, experiment, changes)
     with bars() as shown:
@@ -176,15 +179,15 @@ def report(
     Simulated and real runs may stand side by side. Several runs of one algorithm are told apart by the settings in
     which they differ.
     """
-    from offbeat.comparison.gathered import gather
+    from offbeat.comparison.gathered import comparison_of, gather
     from offbeat.results.files import replace_file
     from offbeat.results.report import report_html
 
     if out.exists() and not overwrite:
         raise InvalidInput(f"{out} exists: use --overwrite to replace it, or choose another --out")
-    gathered = gather(directories)
-    comparison = gathered.comparison(target)
-    replace_file(out, report_html(comparison, gathered.configs, out.stem).encode())
+    runs = gather(directories)
+    comparison = comparison_of(runs, target)
+    replace_file(out, report_html(comparison, [each.config for each in runs], out.stem).encode())
     console.print(comparison.rich_table())
     console.print(f"Report in {out}")
 

@@ -1,47 +1,70 @@
 """Comparing algorithms, or settings: the same experiment under each of them and several seeds, side by side."""
 
+import operator
 import os
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, SupportsIndex
 
 import tomli_w
 
 from offbeat.comparison.fairness import fair_experiments, notes_on
 from offbeat.comparison.planned import OnRunProgress, check_directories, check_experiments, plan_runs
-from offbeat.comparison.pool import FailedRun, RunPool, split
+from offbeat.comparison.pool import RunPool
 from offbeat.core.errors import Interrupted, InvalidInput, OffbeatError
-from offbeat.results.comparison import ComparedRun, Comparison, check_target
+from offbeat.core.policy import Policy
+from offbeat.results.comparison import Comparison, check_target
 from offbeat.results.files import replace_file
 from offbeat.results.plots import accuracy_figure, save, sweep_figure
 from offbeat.results.report import report_html
+from offbeat.results.result import Result, read_run
 from offbeat.running.interruption import interruption
 from offbeat.running.lock import DirectoryLock, check_unlocked
 from offbeat.settings.schema import Experiment
+from offbeat.settings.shipped import ExperimentSource, experiment_from
+
+Algorithms = str | Policy | type[Policy] | Sequence[str | Policy | type[Policy]]
+Seeds = SupportsIndex | Iterable[SupportsIndex]
+"""How many, or which."""
 
 
 def compare(
-    experiment: Experiment,
-    algorithms: Sequence[str],
-    seeds: Sequence[int],
-    out: str | os.PathLike[str],
+    experiment: ExperimentSource,
+    algorithms: Algorithms | None = None,
+    seeds: Seeds = 3,
+    out: str | os.PathLike[str] | None = None,
     *,
     target: float | None = None,
-    **how: Any,
+    jobs: int = 1,
+    overwrite: bool = False,
+    resume: bool = False,
+    watch: OnRunProgress | None = None,
 ) -> Comparison:
-    """Run the experiment under each of these, and write the table, the plot and the report beside the runs.
+    """Run an experiment under each of these algorithms and seeds, `jobs` runs at a time.
 
-    All of them keep the same number of devices in training, unless their settings say otherwise. `how` is as for
-    `run_planned`. Runs that crashed are in the result's `failures`.
+    Algorithms are names (one, or several with commas between), policies or classes; without any they are those of the
+    experiment's [compare]. Seeds are a list, or a count from the experiment's seed on. With `out` the runs lie there,
+    and beside them the table, the plot and the report; without it nothing is left.
+
+    All of them keep the same number of devices in training, unless their settings say otherwise. Runs that crashed are
+    in the result's `failures`.
     """
-    if len(set(algorithms)) != len(algorithms) or not algorithms or not seeds:
-        raise InvalidInput("give each algorithm once, and at least one algorithm and one seed")
+    experiment = experiment_from(experiment)
+    chosen, numbers = _algorithms(experiment, algorithms), _seeds(experiment, seeds)
     check_target(target)
-    experiments = fair_experiments(experiment, algorithms, seeds)
-    entries, failures = run_planned(experiment, experiments, Path(out), **how)
-    first = {each.algorithm.title: each for each in experiments if each.seed == seeds[0]}
-    comparison = Comparison(entries, target, notes=notes_on(first), failures=[str(each) for each in failures])
+    experiments = fair_experiments(experiment, chosen, numbers)
+    if len({(each.algorithm.title, each.seed) for each in experiments}) != len(experiments) or not experiments:
+        raise InvalidInput("give each algorithm once, and at least one algorithm and one seed")
+    first = {each.algorithm.title: each for each in experiments if each.seed == numbers[0]}
+    if out is None:
+        entries, failed = run_unkept(experiment, experiments, jobs=jobs, watch=watch)
+        return Comparison(entries, target, failures=failed, notes=notes_on(first))
     root = Path(out)
+    entries, failed = run_planned(
+        experiment, experiments, root, jobs=jobs, overwrite=overwrite, resume=resume, watch=watch
+    )
+    comparison = Comparison(entries, target, failures=failed, notes=notes_on(first))
     replace_file(root / "comparison.csv", comparison.csv_text().encode())
     save(accuracy_figure(comparison), root / "accuracy.png")
     configs = [each.toml() for each in first.values()]
@@ -50,26 +73,37 @@ def compare(
 
 
 def sweep(
-    experiment: Experiment,
-    over: Mapping[str, Sequence[Any]],
-    seeds: Sequence[int],
-    out: str | os.PathLike[str],
+    experiment: ExperimentSource,
+    over: Mapping[str, Sequence[Any]] | None = None,
+    seeds: Seeds = 3,
+    out: str | os.PathLike[str] | None = None,
     *,
     target: float | None = None,
     settings: Mapping[str, Any] | None = None,
-    **how: Any,
+    jobs: int = 1,
+    overwrite: bool = False,
+    resume: bool = False,
+    watch: OnRunProgress | None = None,
 ) -> Comparison:
     """Run every combination of these settings' values, and write a table and a plot of the time to accuracy.
 
-    The last setting becomes the horizontal axis, the one before it the lines, the one before that the panels.
+    The last setting becomes the horizontal axis, the one before it the lines, the one before that the panels. Without
+    `over` the settings are those of the experiment's [sweep]; seeds, `out` and `jobs` are as for `compare`.
     `settings` are for every swept algorithm that knows them.
     """
-    if not over or not all(over.values()) or not seeds or len(over) > 3:
+    experiment = experiment_from(experiment)
+    over, numbers = experiment.sweep if over is None else over, _seeds(experiment, seeds)
+    if not over or not all(len(values) for values in over.values()) or not numbers or len(over) > 3:
         raise InvalidInput("give one to three settings to sweep, each with at least one value, and at least one seed")
     check_target(target)
-    experiments = [_with(each, settings or {}) for seed in seeds for each in experiment.swept(over, seed)]
-    entries, failures = run_planned(experiment, experiments, Path(out), **how)
-    comparison = Comparison(entries, target, failures=[str(each) for each in failures])
+    experiments = [_with(each, settings or {}) for seed in numbers for each in experiment.swept(over, seed)]
+    if out is None:
+        entries, failed = run_unkept(experiment, experiments, jobs=jobs, watch=watch)
+        return Comparison(entries, target, failures=failed)
+    entries, failed = run_planned(
+        experiment, experiments, Path(out), jobs=jobs, overwrite=overwrite, resume=resume, watch=watch
+    )
+    comparison = Comparison(entries, target, failures=failed)
     replace_file(Path(out) / "comparison.csv", comparison.csv_text().encode())
     save(sweep_figure(comparison, over), Path(out) / "sweep.png")
     return comparison
@@ -82,6 +116,38 @@ def _with(experiment: Experiment, settings: Mapping[str, Any]) -> Experiment:
     return experiment.changed({"algorithm": {"name": algorithm.name} | known}) if known else experiment
 
 
+def _algorithms(experiment: Experiment, given: Algorithms | None) -> list[str | Policy | type[Policy]]:
+    """The algorithms one by one."""
+    if given is None:
+        return list(experiment.compared)
+    if isinstance(given, str):
+        return [name.strip() for name in given.split(",")]
+    return [given] if isinstance(given, Policy | type) else list(given)
+
+
+def _seeds(experiment: Experiment, given: Seeds) -> list[int]:
+    """The seeds one by one; a count begins with the experiment's seed."""
+    try:
+        if isinstance(given, Iterable):
+            return [operator.index(seed) for seed in given]
+        return list(range(experiment.seed, experiment.seed + operator.index(given)))
+    except TypeError:
+        raise InvalidInput(f"seeds = {given!r}: give how many, or a list of whole numbers") from None
+
+
+def run_unkept(
+    base: Experiment, experiments: Sequence[Experiment], *, jobs: int = 1, watch: OnRunProgress | None = None
+) -> tuple[list[Result], list[str]]:
+    """Run these experiments and leave no files."""
+    with tempfile.TemporaryDirectory(prefix="offbeat-") as folder:
+        ended, failed = run_planned(base, experiments, Path(folder), jobs=jobs, watch=watch)
+        unkept = [
+            Result(rows=each.rows, summary=each.summary, experiment=each.experiment, tensors=each.tensors)
+            for each in ended
+        ]
+        return unkept, failed
+
+
 def run_planned(
     base: Experiment,
     experiments: Sequence[Experiment],
@@ -91,12 +157,14 @@ def run_planned(
     overwrite: bool = False,
     resume: bool = False,
     watch: OnRunProgress | None = None,
-) -> tuple[list[ComparedRun], list[FailedRun]]:
+) -> tuple[list[Result], list[str]]:
     """Run these experiments, `jobs` at a time, each in a directory of its own under the root.
 
-    All of them are checked before the first begins. Gives those that ended and those that crashed.
+    All of them are checked before the first begins. Gives those that ended, and a sentence on each that crashed.
     """
     planned_runs = plan_runs(experiments, root)
+    for each in experiments:
+        each.check_importable()
     check_unlocked(root)
     check_directories(root, base, planned_runs, overwrite=overwrite, resume=resume)
     check_experiments(experiments)
@@ -105,10 +173,10 @@ def run_planned(
         replace_file(root / "config.toml", tomli_w.dumps(base.given_table()).encode())
         pool = RunPool(planned_runs, jobs=jobs, overwrite=overwrite, resume=resume, watch=watch, asked=asked)
         try:
-            ended, failed = split(pool.run())
+            failed = pool.run()
         except Interrupted as error:
             sentence = f"interrupted; everything so far is in {root}: go on with --resume"
             raise Interrupted(sentence, number=error.number) from None
-    if not ended:
-        raise OffbeatError("; ".join(str(each) for each in failed))
-    return ended, failed
+    if len(failed) == len(planned_runs):
+        raise OffbeatError("; ".join(failed.values()))
+    return [read_run(each.path) for each in planned_runs if each not in failed], list(failed.values())

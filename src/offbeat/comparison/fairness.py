@@ -5,10 +5,14 @@ from typing import Any
 
 from offbeat.algorithms import policy_class
 from offbeat.core.errors import InvalidInput
+from offbeat.core.policy import Policy
 from offbeat.settings.assembly import ExperimentParts
+from offbeat.settings.objects import as_table
 from offbeat.settings.schema import IN_TRAINING, Experiment
 from offbeat.settings.tables import Table
 
+Algorithm = str | Policy | type[Policy]
+"""What a comparison takes for an algorithm: a name, a policy with its settings, or a class."""
 SHARE = 0.1
 LEAST = 2
 """Unless somebody says otherwise, this share of the devices is in training, and no fewer than so many."""
@@ -16,15 +20,16 @@ NOT_COMPARED = ("seed", "algorithm", "execution", "evaluation", "deployment", "c
 """Tables in which experiments of one comparison may differ without a note."""
 
 
-def algorithm_settings(base: Experiment, name: str) -> tuple[str, Table]:
-    """The algorithm that a name in a comparison stands for, and the settings of it that somebody gave."""
-    changes = base.compared.get(name, {}).get("algorithm", {})
-    algorithm = str(changes.get("name", name))
-    own = base.algorithm.others if base.algorithm.name == algorithm else {}
-    return algorithm, {key: value for key, value in (own | changes).items() if key not in ("name", "label")}
+def algorithm_settings(base: Experiment, algorithm: Algorithm) -> tuple[str, Table]:
+    """The name of the algorithm that a name in a comparison stands for, and the settings of it that somebody gave."""
+    table: Table = as_table("algorithm", algorithm)
+    changes = base.compared.get(table["name"], {}).get("algorithm", {})
+    name = str(changes.get("name", table["name"]))
+    own = base.algorithm.others if base.algorithm.name == name else {}
+    return name, {key: value for key, value in (own | table | changes).items() if key not in ("name", "label")}
 
 
-def shared_in_training(base: Experiment, names: Sequence[str]) -> int | None:
+def shared_in_training(base: Experiment, algorithms: Sequence[Algorithm]) -> int | None:
     """How many devices all algorithms keep in training; None if each has its own number.
 
     That is `compare.in_training`; else what the settings of `[algorithm]`, or of the first compared algorithm that has
@@ -37,7 +42,7 @@ def shared_in_training(base: Experiment, names: Sequence[str]) -> int | None:
         if number > devices:
             raise InvalidInput(f"compare.{IN_TRAINING} = {number}: there are only {devices} devices")
         return int(number)
-    given = [(base.algorithm.name, base.algorithm.others), *(algorithm_settings(base, name) for name in names)]
+    given = [(base.algorithm.name, base.algorithm.others), *(algorithm_settings(base, each) for each in algorithms)]
     for algorithm, settings in given:
         setting = policy_class(algorithm).in_training_setting
         if setting in settings:
@@ -45,20 +50,19 @@ def shared_in_training(base: Experiment, names: Sequence[str]) -> int | None:
     return min(devices, max(LEAST, round(SHARE * devices)))
 
 
-def fair_experiments(base: Experiment, names: Sequence[str], seeds: Sequence[int]) -> list[Experiment]:
+def fair_experiments(base: Experiment, algorithms: Sequence[Algorithm], seeds: Sequence[int]) -> list[Experiment]:
     """The experiment under each algorithm and seed, with the shared number of devices in training."""
-    shared, experiments = shared_in_training(base, names), []
-    for name in names:
-        first = base.for_algorithm(name, seeds[0])
-        settings = {} if shared is None else _translated(base, name, first, shared)
-        changes = {"algorithm": {"name": first.algorithm.name} | settings}
-        experiments += [base.for_algorithm(name, seed).changed(changes) for seed in seeds]
+    shared, experiments = shared_in_training(base, algorithms), []
+    for algorithm in algorithms:
+        same = [base.for_algorithm(algorithm, seed) for seed in seeds]
+        settings = {} if shared is None or not same else _translated(base, algorithm, same[0], shared)
+        experiments += [each.changed({"algorithm": {"name": each.algorithm.name} | settings}) for each in same]
     return experiments
 
 
-def _translated(base: Experiment, name: str, experiment: Experiment, in_training: int) -> Table:
-    algorithm, given = algorithm_settings(base, name)
-    return policy_class(algorithm).settings_for(
+def _translated(base: Experiment, algorithm: Algorithm, experiment: Experiment, in_training: int) -> Table:
+    name, given = algorithm_settings(base, algorithm)
+    return policy_class(name).settings_for(
         in_training, devices=base.data.devices, order_seconds=lambda: order_seconds(experiment), given=given
     )
 

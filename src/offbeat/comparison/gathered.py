@@ -3,58 +3,32 @@
 import tomllib
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from offbeat.comparison.fairness import flattened, notes_on
-from offbeat.core.errors import InvalidInput, OffbeatError
-from offbeat.results.comparison import ComparedRun, Comparison
-from offbeat.running.directory import read_run
-from offbeat.settings.schema import Experiment
+from offbeat.core.errors import InvalidInput
+from offbeat.results.comparison import Comparison
+from offbeat.results.result import Result, read_run
 
 UNTOLD = ("execution", "deployment", "compare", "sweep")
 """Tables that say nothing about a run's numbers."""
 
 
-@dataclass(frozen=True)
-class Gathered:
-    """One run, its settings as text and as tables, and where it lies."""
-
-    entry: ComparedRun
-    config: str
-    table: dict[str, Any]
-    path: Path
+def comparison_of(runs: Sequence[Result], target: float | None) -> Comparison:
+    """These runs side by side, with notes on what differs if all of their settings can be read here."""
+    experiments = {run.algorithm: run.experiment for run in reversed(runs) if run.experiment is not None}
+    known = dict(reversed(experiments.items())) if all(run.experiment is not None for run in runs) else {}
+    return Comparison(runs, target, notes=notes_on(known))
 
 
-@dataclass(frozen=True)
-class GatheredRuns:
-    """Runs under labels that tell them apart."""
-
-    runs: list[Gathered]
-
-    @property
-    def configs(self) -> list[str]:
-        return [run.config for run in self.runs]
-
-    def comparison(self, target: float | None) -> Comparison:
-        try:
-            experiments = {run.entry.algorithm: Experiment.parse(run.table) for run in reversed(self.runs)}
-            notes = notes_on(dict(reversed(experiments.items())))
-        except OffbeatError:  # a policy or data of the user's that is not here now
-            notes = []
-        return Comparison([run.entry for run in self.runs], target, notes=notes)
-
-
-def gather(directories: Sequence[Path]) -> GatheredRuns:
-    """The runs in these directories, each once."""
-    paths = dict.fromkeys(path.resolve() for directory in directories for path in _runs_in(directory))
-    shown = {path.resolve(): path for directory in directories for path in _runs_in(directory)}
-    runs = []
-    for path in paths:
-        found = read_run(shown[path])
-        runs.append(Gathered(found.entry, found.config, tomllib.loads(found.config), shown[path]))
-    return GatheredRuns(_told_apart(runs))
+def gather(directories: Sequence[Path]) -> list[Result]:
+    """The runs in these directories, each once, under labels that tell them apart."""
+    paths: dict[Path, Path] = {}
+    for directory in directories:
+        for path in _runs_in(directory):
+            paths.setdefault(path.resolve(), path)
+    return _told_apart([read_run(path) for path in paths.values()])
 
 
 def _runs_in(directory: Path) -> list[Path]:
@@ -67,34 +41,35 @@ def _runs_in(directory: Path) -> list[Path]:
     return runs
 
 
-def _told_apart(runs: Sequence[Gathered]) -> list[Gathered]:
+def _told_apart(runs: Sequence[Result]) -> list[Result]:
     """With labels under which every seed occurs once: what is real, then what was set otherwise, then the directory."""
     for more in (_real, _differing, _place):
-        seen = Counter((run.entry.algorithm, run.entry.seed) for run in runs)
+        seen = Counter((run.algorithm, run.seed) for run in runs)
         twice = {label for (label, _), count in seen.items() if count > 1}
-        groups = {label: [run for run in runs if run.entry.algorithm == label] for label in twice}
-        runs = [
-            _labelled(run, more(run, groups[run.entry.algorithm])) if run.entry.algorithm in twice else run
-            for run in runs
-        ]
+        groups = {label: [run for run in runs if run.algorithm == label] for label in twice}
+        runs = [_labelled(run, more(run, groups[run.algorithm])) if run.algorithm in twice else run for run in runs]
     return list(runs)
 
 
-def _labelled(run: Gathered, more: str) -> Gathered:
-    return replace(run, entry=replace(run.entry, algorithm=f"{run.entry.algorithm}{more}"))
+def _labelled(run: Result, more: str) -> Result:
+    summary = run.summary | {"label": f"{run.algorithm}{more}"}
+    return Result(rows=run.rows, summary=summary, experiment=run.experiment, directory=run.directory)
 
 
-def _real(run: Gathered, group: Sequence[Gathered]) -> str:
-    return " (real)" if run.entry.real and not all(each.entry.real for each in group) else ""
+def _real(run: Result, group: Sequence[Result]) -> str:
+    return " (real)" if run.real and not all(each.real for each in group) else ""
 
 
-def _differing(run: Gathered, group: Sequence[Gathered]) -> str:
+def _differing(run: Result, group: Sequence[Result]) -> str:
     """The settings in which the runs of a group differ, with this one's values."""
-    tables = [flattened(each.table, UNTOLD) for each in group]
-    mine = flattened(run.table, UNTOLD)
+    tables, mine = [_settings(each) for each in group], _settings(run)
     keys = [key for key in mine if len({repr(table.get(key)) for table in tables}) > 1]
     return "".join(f" {key.rpartition('.')[2]}={mine[key]}" for key in keys)
 
 
-def _place(run: Gathered, group: Sequence[Gathered]) -> str:
-    return f" ({run.path})"
+def _settings(run: Result) -> dict[str, Any]:
+    return flattened(tomllib.loads(run.config), UNTOLD)
+
+
+def _place(run: Result, group: Sequence[Result]) -> str:
+    return f" ({run.directory})"

@@ -8,13 +8,12 @@ from pathlib import Path
 from offbeat.core.errors import InvalidInput, OffbeatError
 from offbeat.results.rows import Row
 from offbeat.running.directory import RunDirectory, check_may_write
-from offbeat.settings.assembly import ExperimentParts
+from offbeat.settings.assembly import ExperimentParts, session_of
 from offbeat.settings.schema import Experiment
 from offbeat.settings.tables import read_toml
-from offbeat.simulation.run import session_of
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class PlannedRun:
     """One run of a comparison."""
 
@@ -72,7 +71,14 @@ def check_experiments(experiments: Sequence[Experiment]) -> None:
             if key not in parts:
                 parts[key] = ExperimentParts.of(experiment)
             these = replace(parts[key], experiment=experiment)
-            session_of(these, these.fleet())
+            fleet = these.fleet()
+            session_of(
+                experiment,
+                these.network,
+                samples=these.partition.sizes,
+                present=fleet.availability.present(0.0),
+                forecast=fleet.forecast(these.layout.bytes),
+            )
         except OffbeatError as error:
             raise InvalidInput(f"{experiment.algorithm.title}: {error}") from None
 

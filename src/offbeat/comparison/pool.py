@@ -5,16 +5,14 @@ import os
 import signal
 import threading
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
 from queue import Empty
 from typing import Any
 
 from offbeat.comparison.planned import OnRunProgress, PlannedRun
 from offbeat.core.errors import Interrupted, InvalidInput
-from offbeat.results.comparison import ComparedRun
 from offbeat.results.files import replace_file
 from offbeat.results.rows import Row
 from offbeat.running.directory import ERROR_FILE
@@ -26,20 +24,6 @@ POLL_SECONDS = 0.1
 
 _shared: dict[str, Any] = {}
 """What a process of the pool has from its parent: the queue for progress and the event that says stop."""
-
-
-@dataclass(frozen=True)
-class FailedRun:
-    """A run that crashed, and why in a sentence."""
-
-    label: str
-    reason: str
-
-    def __str__(self) -> str:
-        return f"{self.label} failed: {self.reason}"
-
-
-Outcome = ComparedRun | FailedRun
 
 
 class RunPool:
@@ -61,10 +45,14 @@ class RunPool:
         self._resume = resume
         self._watch = watch
         self._asked = asked
-        self._done: dict[int, Outcome] = {}
+        self._done: dict[int, str | None] = {}
+        """Runs that are over, by number, and why they failed if they did."""
 
-    def run(self) -> list[Outcome]:
-        """What became of each run. Being asked to stop lets each leave a checkpoint, and raises Interrupted."""
+    def run(self) -> dict[PlannedRun, str]:
+        """The runs that failed, and why in a sentence.
+
+        Being asked to stop lets each leave a checkpoint, and raises Interrupted.
+        """
         numbers = range(len(self._planned))
         try:
             self._run_some(numbers, self._jobs)
@@ -73,14 +61,14 @@ class RunPool:
             for number in numbers:
                 if number not in self._done:
                     self._run_alone(number)
-        return [self._done[number] for number in numbers]
+        return {self._planned[number]: why for number, why in sorted(self._done.items()) if why is not None}
 
     def _run_alone(self, number: int) -> None:
         try:
             self._run_some([number], 1)
         except BrokenProcessPool:
-            reason = "its process died, for instance for lack of memory"
-            self._done[number] = FailedRun(self._planned[number].label, reason)
+            label = self._planned[number].label
+            self._done[number] = f"{label} failed: its process died, for instance for lack of memory"
 
     def _run_some(self, numbers: Sequence[int], jobs: int) -> None:
         context = multiprocessing.get_context("spawn")
@@ -91,7 +79,7 @@ class RunPool:
                 pool.submit(_run_one, number, self._planned[number], self._overwrite, self._resume): number
                 for number in numbers
             }
-            waiting: set[Future[Outcome]] = set(futures)
+            waiting: set[Future[str | None]] = set(futures)
             try:
                 while waiting:
                     ended, waiting = wait(waiting, timeout=POLL_SECONDS, return_when=FIRST_COMPLETED)
@@ -104,7 +92,7 @@ class RunPool:
                 pool.shutdown(cancel_futures=True)
                 raise
 
-    def _take(self, ended: dict[int, Future[Outcome]]) -> None:
+    def _take(self, ended: dict[int, Future[str | None]]) -> None:
         """Keep what has come out; then what was stopped, or lost with its process, is an error."""
         errors = {number: future.exception() for number, future in ended.items()}
         for number, future in ended.items():
@@ -161,7 +149,8 @@ def _leave() -> None:
         os._exit(1)
 
 
-def _run_one(number: int, planned: PlannedRun, overwrite: bool, resume: bool) -> Outcome:
+def _run_one(number: int, planned: PlannedRun, overwrite: bool, resume: bool) -> str | None:
+    """Why it failed, if it did; its results are in its directory."""
     if _shared["stop"].is_set():
         raise Interrupted(f"interrupted before {planned.label} began")
     told = -1.0
@@ -188,21 +177,14 @@ def _run_one(number: int, planned: PlannedRun, overwrite: bool, resume: bool) ->
         except Exception as error:  # a policy of the user's may raise anything: that ends its own run only
             return _failure(planned, error)
     _shared["progress"].put((number, 1.0, result.rows[-1]))
-    algorithm = planned.experiment.algorithm.title
-    return ComparedRun(algorithm, planned.experiment.seed, result.rows, result.summary)
+    return None
 
 
-def _failure(planned: PlannedRun, error: Exception) -> FailedRun:
+def _failure(planned: PlannedRun, error: Exception) -> str:
+    """In a sentence; where it happened goes into a file."""
     reason = " ".join(str(error).split())
     if isinstance(error, InvalidInput):
-        return FailedRun(planned.label, reason)
+        return f"{planned.label} failed: {reason}"
     file = planned.path / ERROR_FILE
     replace_file(file, "".join(traceback.format_exception(error)).encode())
-    return FailedRun(planned.label, f"{type(error).__name__}: {reason} (where: {file})")
-
-
-def split(outcomes: Iterable[Outcome]) -> tuple[list[ComparedRun], list[FailedRun]]:
-    """Those that ended, and those that failed."""
-    outcomes = list(outcomes)
-    ended = [each for each in outcomes if isinstance(each, ComparedRun)]
-    return ended, [each for each in outcomes if isinstance(each, FailedRun)]
+    return f"{planned.label} failed: {type(error).__name__}: {reason} (where: {file})"

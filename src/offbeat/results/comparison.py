@@ -2,47 +2,28 @@
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from html import escape
 from statistics import fmean, median, stdev
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from rich import box
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from offbeat.core.errors import InvalidInput
-from offbeat.results.rows import Row
+from offbeat.results.result import Result, frame_of
 from offbeat.results.summary import time_to
+
+if TYPE_CHECKING:  # imported when they are asked for
+    import pandas
+    from matplotlib.figure import Figure
 
 BASELINE = "fedavg"
 """Speed-ups are over this algorithm."""
-
-
-@dataclass(frozen=True)
-class ComparedRun:
-    """One finished run."""
-
-    algorithm: str
-    seed: int
-    rows: list[Row]
-    summary: dict[str, Any]
-
-    @property
-    def diverged(self) -> bool:
-        return str(self.summary["stopped_by"]).startswith("diverged")
-
-    @property
-    def in_training(self) -> float:
-        """The mean number of orders in flight: over time, or in results that do not say it, over the evaluations."""
-        known = self.summary.get("in_training")
-        return fmean(row["in_flight"] for row in self.rows) if known is None else float(known)
-
-    @property
-    def real(self) -> bool:
-        """Whether it was run on real devices, whose time is that of the wall clock."""
-        return "updates_refused" in self.summary
 
 
 @dataclass(frozen=True)
@@ -50,7 +31,7 @@ class AlgorithmResults:
     """How one algorithm did over its seeds, in reaching the target (None: there is no target) and otherwise."""
 
     algorithm: str
-    entries: list[ComparedRun]
+    entries: list[Result]
     target: float | None
 
     @property
@@ -130,7 +111,7 @@ class Comparison:
 
     def __init__(
         self,
-        entries: Sequence[ComparedRun],
+        entries: Sequence[Result],
         target: float | None = None,
         *,
         notes: Sequence[str] = (),
@@ -155,7 +136,7 @@ class Comparison:
         return None
 
     def _standings(self, target: float | None) -> list[AlgorithmResults]:
-        groups: dict[str, list[ComparedRun]] = {}
+        groups: dict[str, list[Result]] = {}
         for entry in self.entries:
             groups.setdefault(entry.algorithm, []).append(entry)
         return [AlgorithmResults(algorithm, entries, target) for algorithm, entries in groups.items()]
@@ -183,6 +164,38 @@ class Comparison:
             return None
         mine, theirs = median(standing.reached), median(baseline.reached)
         return theirs / mine if mine else None
+
+    # In a notebook -------------------------------------------------------------------------------------------------
+
+    def __iter__(self) -> Iterator[Result]:
+        return iter(self.entries)
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def __getitem__(self, number: int) -> Result:
+        return self.entries[number]
+
+    def frame(self) -> "pandas.DataFrame":
+        """The rows of metrics of all runs as one table of pandas, with columns for the algorithm and the seed."""
+        return frame_of([{"algorithm": run.algorithm, "seed": run.seed} | row for run in self for row in run.rows])
+
+    def plot(self) -> "Figure":
+        """Accuracy over time, and the time to the target if there is one."""
+        from offbeat.results.plots import accuracy_figure
+
+        return accuracy_figure(self)
+
+    def __repr__(self) -> str:
+        text = io.StringIO()
+        Console(file=text, width=100, highlight=False).print(self.rich_table())
+        return text.getvalue().rstrip()
+
+    def _repr_html_(self) -> str:
+        lines = [self.cells(standing) for standing in self.standings]
+        head = "".join(f"<th>{escape(heading)}</th>" for heading in lines[0])
+        body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in line.values())}</tr>" for line in lines)
+        return f"<table><caption>{escape(self.caption)}</caption><tr>{head}</tr>{body}</table>"
 
     # As text -------------------------------------------------------------------------------------------------------
 
@@ -289,7 +302,7 @@ class Comparison:
         }
 
 
-def _check(entries: Sequence[ComparedRun], target: float | None) -> None:
+def _check(entries: Sequence[Result], target: float | None) -> None:
     if not entries:
         raise InvalidInput("there is no finished run to compare")
     check_target(target)

@@ -13,8 +13,9 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter, StrMethodFormatter
 from numpy.typing import NDArray
 
 from offbeat.core.errors import InvalidInput
-from offbeat.results.comparison import AlgorithmResults, ComparedRun, Comparison, amount, percent, seeds_text
+from offbeat.results.comparison import AlgorithmResults, Comparison, amount, percent, seeds_text
 from offbeat.results.files import replace_file
+from offbeat.results.result import Result
 from offbeat.results.rows import Row
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C8C8C")
@@ -25,6 +26,8 @@ MARKERS = ("", "o", "s", "^", "D", "v", "P", "X")
 SUFFIXES = (".png", ".svg", ".pdf")
 INK, FAINT = "#333333", "#D9D9D9"
 ACCURACY = "accuracy on held-out data"
+MOST_BARS = 60
+"""So many devices have a bar of their own in `devices_figure`."""
 TIME, REAL_TIME = "virtual time (s)", "wall-clock time (s)"
 
 Numbers = NDArray[np.float64]
@@ -58,10 +61,10 @@ def accuracy_figure(comparison: Comparison) -> Figure:
     height = max(4.6, 1.4 + 0.3 * lines)  # so that the names beside the bars have room
     figure = Figure(figsize=(11.0 if raced else 7.5, height), layout="constrained")
     if comparison.target is None:
-        _curves(figure.add_subplot(), comparison)
+        draw_curves(figure.add_subplot(), comparison)
     else:
         curves, bars = figure.subplots(1, 2, width_ratios=(3, 2))
-        _curves(curves, comparison)
+        draw_curves(curves, comparison)
         _bars(bars, comparison, comparison.target)
     legend_below(figure, *figure.axes[0].get_legend_handles_labels())
     return figure
@@ -113,7 +116,12 @@ def run_figure(rows: Sequence[Row], title: str, clock: str = TIME) -> Figure:
 
 
 def devices_figure(devices: Sequence[Row], title: str) -> Figure:
-    """What each device of a real run did with its time, how stale its updates were, and what it sent and got."""
+    """What each device did with its time, how stale its updates were, and what it sent and got.
+
+    Of a fleet larger than `MOST_BARS` each bar is the mean over so many neighbouring devices.
+    """
+    group = -(-len(devices) // MOST_BARS)
+    devices = _means(devices, group)
     figure = Figure(figsize=(10.0, max(2.8, 1.6 + 0.28 * len(devices))), layout="constrained")
     time, staleness, traffic = figure.subplots(1, 3, sharey=True, width_ratios=(3, 1, 1.6))
     places = _column(devices, "device")
@@ -121,7 +129,7 @@ def devices_figure(devices: Sequence[Row], title: str) -> Figure:
     uses = {"training_seconds": "training", "way_seconds": "on the way", "idle_seconds": "idle"}
     _stack(time, places, devices, uses, COLOURS)
     time.set_xlabel("seconds")
-    time.set_ylabel("device")
+    time.set_ylabel("device" if group == 1 else f"device (each bar is the mean of {group} neighbours)")
     time.yaxis.set_major_locator(MaxNLocator(integer=True))
     time.invert_yaxis()
     dress(staleness, "")
@@ -137,6 +145,12 @@ def devices_figure(devices: Sequence[Row], title: str) -> Figure:
     return figure
 
 
+def _means(devices: Sequence[Row], group: int) -> list[Row]:
+    """The mean of every column over each group of neighbours."""
+    groups = [devices[k : k + group] for k in range(0, len(devices), group)]
+    return [{name: sum(each[name] for each in some) / len(some) for name in some[0]} for some in groups]
+
+
 def _stack(
     axes: Axes,
     places: Numbers,
@@ -146,10 +160,10 @@ def _stack(
     unit: float = 1.0,
 ) -> None:
     """Bars, one part behind the other."""
-    left = np.zeros(len(devices))
+    left, step = np.zeros(len(devices)), float(places[1] - places[0]) if len(places) > 1 else 1.0
     for (name, label), colour in zip(parts.items(), colours, strict=False):
         width = _column(devices, name) / unit
-        axes.barh(places, width, left=left, color=colour, label=label, height=0.7)
+        axes.barh(places, width, left=left, color=colour, label=label, height=0.7 * step)
         left += width
 
 
@@ -219,7 +233,7 @@ def save(figure: Figure, path: Path) -> None:
     replace_file(path, data.getvalue())
 
 
-def mean_and_range(entries: Sequence[ComparedRun]) -> tuple[Numbers, Numbers, Numbers, Numbers]:
+def mean_and_range(entries: Sequence[Result]) -> tuple[Numbers, Numbers, Numbers, Numbers]:
     """The times at which some run was evaluated, and the runs' mean, lowest and highest accuracy then.
 
     Between its evaluations a run has the accuracy of the last one. A run that ended earlier keeps its final model: else
@@ -237,7 +251,8 @@ def _column(rows: Sequence[Row], key: str) -> Numbers:
     return np.array([row[key] for row in rows], dtype=np.float64)
 
 
-def _curves(axes: Axes, comparison: Comparison) -> None:
+def draw_curves(axes: Axes, comparison: Comparison) -> None:
+    """Draw the accuracy of every algorithm over time: the mean over its seeds, and their range."""
     several = any(len(standing.entries) > 1 for standing in comparison.standings)
     note = f"mean and range of {seeds_text(comparison.standings)}" if several else "one seed"
     dress(axes, f"Accuracy over time ({note})")

@@ -11,7 +11,6 @@ from matplotlib.figure import Figure
 from offbeat.results.comparison import (
     BASELINE,
     AlgorithmResults,
-    ComparedRun,
     Comparison,
     accuracy_text,
     amount,
@@ -21,6 +20,7 @@ from offbeat.results.comparison import (
     time_text,
 )
 from offbeat.results.plots import accuracy_figure, run_figure
+from offbeat.results.result import Result
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #222; --faint: #6b6b6b; --line: #ddd; --page: #fff; --mark: #e8f5ee; }
@@ -203,7 +203,7 @@ def _runs(comparison: Comparison) -> str:
     return _table(headings, lines, [False] * len(lines), texts={0, len(headings) - 1})
 
 
-def _run(entry: ComparedRun, target: float | None) -> list[str]:
+def _run(entry: Result, target: float | None) -> list[str]:
     times = [] if target is None else [time_text(AlgorithmResults(entry.algorithm, [entry], target))]
     summary = entry.summary
     return [

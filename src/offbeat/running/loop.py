@@ -7,11 +7,11 @@ import time
 from contextlib import closing, nullcontext
 
 from offbeat.core.errors import Disconnected, Diverged, Interrupted
+from offbeat.results.result import Result, tensors_of
 from offbeat.results.summary import summarise
 from offbeat.running.directory import RunDirectory
 from offbeat.running.driver import Driver, OnProgress, progress_of
 from offbeat.running.interruption import Flag, interruption
-from offbeat.running.result import Result
 from offbeat.settings.schema import Experiment
 
 
@@ -35,9 +35,9 @@ def run_to_end(
                 before, in_flight = driver.now, len(session.in_flight)
                 if row is not None:
                     rows.append(row)
+                spans = driver.accounts.take_spans()
                 if directory is not None:
-                    directory.write(row, driver.spans)
-                driver.spans.clear()
+                    directory.write(row, spans)
                 if watch is not None:
                     watch(progress_of(driver), row)
                 now = time.monotonic()
@@ -52,10 +52,10 @@ def run_to_end(
             in_flight_seconds += in_flight * (driver.now - before)
             rows.append(driver.evaluate())
             if directory is not None:
-                directory.write(rows[-1], driver.spans)
+                directory.write(rows[-1], driver.accounts.take_spans())
         except Disconnected:
             if directory is not None:
-                directory.write(None, driver.spans)
+                directory.write(None, driver.accounts.take_spans())
                 directory.checkpoint(driver, spent + time.monotonic() - started, in_flight_seconds)
             raise
         summary = summarise(
@@ -70,12 +70,13 @@ def run_to_end(
         )
         parameters, layout = session.parameters, session.layout
         if directory is not None:
+            directory.write_devices(driver)
             directory.finish(parameters if experiment.execution.save_model else None, layout, summary)
     return Result(
         experiment=experiment,
         rows=rows,
         summary=summary,
-        parameters=parameters,
+        tensors=tensors_of(parameters, layout),
         directory=directory.path if directory is not None else None,
     )
 

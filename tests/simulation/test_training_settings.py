@@ -286,3 +286,15 @@ def test_half_precision_trains_about_as_well() -> None:
     )
     assert half == pytest.approx(whole, rel=0.1)
     assert half != whole
+
+
+def test_automatic_workers_share_the_cores_of_a_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
+    from offbeat.comparison import compare
+    from offbeat.settings import execution
+
+    monkeypatch.setattr(compare, "available_cores", lambda: 6)
+    monkeypatch.setattr(execution, "available_cores", lambda: 6)
+    auto = experiment(execution={"workers": "auto"})
+    assert auto.execution.processes() == 6
+    assert [compare.sharing_cores(auto, runs).execution.workers for runs in (1, 3, 6, 7)] == [6, 2, 1, 1]
+    assert compare.sharing_cores(experiment(), 2).execution.workers == 1

@@ -214,7 +214,10 @@ def test_running_statistics_follow_their_rule(rule: str) -> None:
     "changes",
     [
         {"local": {"optimiser": "adam", "terms": [{"name": "distillation"}]}},
-        {"algorithm": {"name": "seafl2", "buffer": 2, "concurrency": 3}, "local": {"optimiser": "adamw", "clip_norm": 1.0}},
+        {
+            "algorithm": {"name": "seafl2", "buffer": 2, "concurrency": 3},
+            "local": {"optimiser": "adamw", "clip_norm": 1.0},
+        },
         {"algorithm": {"name": "fedasmu", "cohort": 2, "period": 5.0}, "local": {"optimiser": "rmsprop", "epochs": 4}},
         {
             "algorithm": {"name": "salf", "rounds": 6},

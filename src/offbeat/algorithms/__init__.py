@@ -10,9 +10,11 @@ from offbeat.algorithms.fedasmu.server import FedASMU, FedSSMU
 from offbeat.algorithms.fedasync import FedAsync
 from offbeat.algorithms.fedavg import FedAvg
 from offbeat.algorithms.fedbuff import FedBuff
+from offbeat.algorithms.feddyn import FedDyn
 from offbeat.algorithms.fedlws import FedLWS
 from offbeat.algorithms.fedprox import FedProx
 from offbeat.algorithms.fedsa import FedSA
+from offbeat.algorithms.moon import Moon
 from offbeat.algorithms.safa import Safa
 from offbeat.algorithms.seafl import Port, Seafl, Seafl2
 from offbeat.core.errors import InvalidInput, unknown
@@ -29,11 +31,13 @@ __all__ = [
     "FedAsync",
     "FedAvg",
     "FedBuff",
+    "FedDyn",
     "FedLWS",
     "FedProx",
     "FedSA",
     "FedSSMU",
     "HeteroFL",
+    "Moon",
     "Port",
     "Psurdg",
     "Safa",
@@ -49,6 +53,8 @@ __all__ = [
 POLICIES: dict[str, type[Policy]] = {
     "fedavg": FedAvg,
     "fedprox": FedProx,
+    "moon": Moon,
+    "feddyn": FedDyn,
     "fedlws": FedLWS,
     "fedasync": FedAsync,
     "fedsa": FedSA,

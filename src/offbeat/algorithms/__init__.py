@@ -1,5 +1,6 @@
 """The algorithms: one file per family, server and device half together. A new one is a file and a line here."""
 
+from offbeat.algorithms.asofed import AsoFed
 from offbeat.algorithms.deadlines.adel import Adel
 from offbeat.algorithms.deadlines.heterofl import HeteroFL
 from offbeat.algorithms.deadlines.salf import Salf
@@ -25,6 +26,7 @@ __all__ = [
     "DEVICE_RULES",
     "POLICIES",
     "Adel",
+    "AsoFed",
     "Audg",
     "DropStragglers",
     "FedASMU",
@@ -57,6 +59,7 @@ POLICIES: dict[str, type[Policy]] = {
     "feddyn": FedDyn,
     "fedlws": FedLWS,
     "fedasync": FedAsync,
+    "aso-fed": AsoFed,
     "fedsa": FedSA,
     "fedbuff": FedBuff,
     "fedasmu": FedASMU,

@@ -1,5 +1,6 @@
 """The algorithms: one file per family, server and device half together. A new one is a file and a line here."""
 
+from offbeat.algorithms.asofed import AsoFed
 from offbeat.algorithms.deadlines.adel import Adel
 from offbeat.algorithms.deadlines.heterofl import HeteroFL
 from offbeat.algorithms.deadlines.salf import Salf
@@ -10,9 +11,11 @@ from offbeat.algorithms.fedasmu.server import FedASMU, FedSSMU
 from offbeat.algorithms.fedasync import FedAsync
 from offbeat.algorithms.fedavg import FedAvg
 from offbeat.algorithms.fedbuff import FedBuff
+from offbeat.algorithms.feddyn import FedDyn
 from offbeat.algorithms.fedlws import FedLWS
 from offbeat.algorithms.fedprox import FedProx
 from offbeat.algorithms.fedsa import FedSA
+from offbeat.algorithms.moon import Moon
 from offbeat.algorithms.safa import Safa
 from offbeat.algorithms.seafl import Port, Seafl, Seafl2
 from offbeat.core.errors import InvalidInput, unknown
@@ -23,17 +26,20 @@ __all__ = [
     "DEVICE_RULES",
     "POLICIES",
     "Adel",
+    "AsoFed",
     "Audg",
     "DropStragglers",
     "FedASMU",
     "FedAsync",
     "FedAvg",
     "FedBuff",
+    "FedDyn",
     "FedLWS",
     "FedProx",
     "FedSA",
     "FedSSMU",
     "HeteroFL",
+    "Moon",
     "Port",
     "Psurdg",
     "Safa",
@@ -49,8 +55,11 @@ __all__ = [
 POLICIES: dict[str, type[Policy]] = {
     "fedavg": FedAvg,
     "fedprox": FedProx,
+    "moon": Moon,
+    "feddyn": FedDyn,
     "fedlws": FedLWS,
     "fedasync": FedAsync,
+    "aso-fed": AsoFed,
     "fedsa": FedSA,
     "fedbuff": FedBuff,
     "fedasmu": FedASMU,

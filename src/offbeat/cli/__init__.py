@@ -5,7 +5,7 @@ from pathlib import Path
 
 import typer
 
-from offbeat.cli import catalogue, deployment, replay, runs, studies
+from offbeat.cli import catalogue, deployment, partition, replay, runs, studies
 from offbeat.cli.progress import messages
 from offbeat.core.errors import InvalidInput, OffbeatError
 
@@ -25,6 +25,7 @@ for command in (
     runs.sweep,
     runs.report,
     replay.replay,
+    partition.partition,
     studies.plan,
     studies.advise,
     studies.pretrain,

@@ -17,7 +17,7 @@ from offbeat.settings.schema import Experiment
 
 datasets = pytest.importorskip("datasets", reason="the extra offbeat[datasets] is not installed")
 
-TABLE = {
+TABLE: dict[str, list[Any]] = {
     "height": [1.0, 2.0, 3.0, 4.0, 5.0, 6.0],
     "width": [10, 20, 30, 40, 50, 60],
     "kind": ["tree", "bush", "tree", "bush", "tree", "tree"],

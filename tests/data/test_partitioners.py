@@ -1,6 +1,7 @@
 """Partitioners of Flower Datasets divide our data. `Halves` has the interface that their documentation describes; the
 real ones are tried too where flwr-datasets is installed."""
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -66,7 +67,7 @@ def test_a_partitioner_is_named_with_its_arguments_and_gets_devices_and_seed(mon
     assert partition.devices == 5
     assert sorted(partition.indices.tolist()) == list(range(len(dataset.train_y)))
     labels = [dataset.train_y[partition.samples(device)] for device in range(5)]
-    assert all(first.max() <= second.min() for first, second in zip(labels, labels[1:], strict=False))
+    assert all(first.max() <= second.min() for first, second in pairwise(labels))
     assert chosen.table()["partition"] == {"name": "partitioners_of_a_user:Halves", "partition_by": "label"}
 
 

@@ -9,12 +9,13 @@ from PIL import Image
 from offbeat.core.errors import InvalidInput
 from offbeat.data import pictures
 from offbeat.data.cifar import CLASS_NAMES
+from offbeat.data.images import Bytes
 from offbeat.data.pictures import Cinic10, TinyImageNet, decode
 
 
 def save(path: Path, colour: tuple[int, int, int] | int, side: int) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    Image.new("L" if isinstance(colour, int) else "RGB", (side, side), colour).save(path)  # type: ignore[arg-type]
+    Image.new("L" if isinstance(colour, int) else "RGB", (side, side), colour).save(path)
 
 
 @pytest.fixture
@@ -44,7 +45,7 @@ def test_cinic10_standardises_per_channel(cinic: Path) -> None:
 def test_a_limit_is_drawn_before_images_are_decoded(cinic: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Path] = []
 
-    def counted(path: Path, side: int) -> pictures.Bytes:
+    def counted(path: Path, side: int) -> Bytes:
         seen.append(path)
         return decode(path, side)
 

@@ -12,6 +12,8 @@ from offbeat.results.plots import COLOURS, INK, dress
 
 NUMBERED = 300
 """Cells up to which each carries its count."""
+TICKED = 25
+"""Devices up to which each has its number."""
 ORDERED = 50
 """Devices up to which they stand in their own order."""
 SHOWN = 2000
@@ -53,7 +55,10 @@ def partition_figure(counts: Counts, sizes: Counts, names: Sequence[str], title:
     lower.set_ylabel("samples")
     lower.set_xlabel(axis)
     lower.set_xlim(-0.5, len(shown) - 0.5)
-    lower.xaxis.set_major_locator(MaxNLocator(min(20, max(1, len(shown) - 1)), integer=True))
+    if len(shown) <= TICKED:
+        lower.set_xticks(range(len(shown)))
+    else:
+        lower.xaxis.set_major_locator(MaxNLocator(10, integer=True))
     return figure
 
 

@@ -80,9 +80,9 @@ def test_a_bad_value_in_a_sweep_is_found_before_anything_runs(tmp_path: Path) ->
 def test_a_comparison_never_goes_into_another_directory(tmp_path: Path) -> None:
     run(small(), tmp_path / "single")
     before = (tmp_path / "single" / "config.toml").read_bytes()
-    for how in ({"resume": True}, {"overwrite": True}):
+    for resume in (True, False):
         with pytest.raises(InvalidInput, match="holds a single run"):
-            compare(small(), ["seafl"], [0], tmp_path / "single", **how)
+            compare(small(), ["seafl"], [0], tmp_path / "single", resume=resume, overwrite=not resume)
     assert (tmp_path / "single" / "config.toml").read_bytes() == before
     (tmp_path / "thesis.txt").write_text("ten years of work")
     with pytest.raises(InvalidInput, match="not a run directory"):

@@ -67,7 +67,7 @@ def test_data_model_and_policy_of_the_how_to_work(tmp_path: Path, monkeypatch: p
     from offbeat import run
 
     monkeypatch.syspath_prepend(tmp_path)
-    things, policy, _ = blocks("docs/how-to.md", "python")
+    things, policy, tests, notebook = blocks("docs/how-to.md", "python")
     (tmp_path / "my_module.py").write_text(things)
     (tmp_path / "my_policy.py").write_text(policy)
     table = {
@@ -80,7 +80,8 @@ def test_data_model_and_policy_of_the_how_to_work(tmp_path: Path, monkeypatch: p
     assert run(Experiment.parse(table)).summary["final_accuracy"] > 0.8
     kind = sys.modules["my_policy"].EveryMinute
     assert issubclass(kind, Policy)
-    check_policy(kind())
+    exec(tests, vars(sys.modules["my_policy"]))
+    exec(notebook, {})
 
 
 def test_the_algorithm_that_contributing_adds_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -96,8 +96,9 @@ MODEL_1_0 = [
 def test_equation_5_compares_an_updates_movement_with_the_model(delta: tuple[float, float], similarity: float) -> None:
     base = vector(10.0, 20.0)  # which plays no part: only the movement from it does
     update = an_update(base + vector(*delta), base)
-    assert Seafl().likeness(update, vector(4.0, 0.0)) == pytest.approx(similarity)
-    assert Seafl(similarity_weight=2.5).likeness(update, vector(4.0, 0.0)) == pytest.approx(2.5 * similarity)
+    view = at_version(Seafl(buffer=1, concurrency=1), 0, 4.0, 0.0)
+    assert Seafl().likeness(update, view) == pytest.approx(similarity)
+    assert Seafl(similarity_weight=2.5).likeness(update, view) == pytest.approx(2.5 * similarity)
 
 
 @pytest.mark.parametrize(("delta", "similarity"), MODEL_1_0)
@@ -107,17 +108,20 @@ def test_equation_5_or_with_the_movement_of_the_model_since_the_base(
     base = vector(10.0, 20.0)
     update = an_update(base + vector(*delta), base)
     # The model [14, 20] is [4, 0] away from the base.
-    assert Seafl(similarity="movement").likeness(update, vector(14.0, 20.0)) == pytest.approx(similarity)
+    view = at_version(Seafl(buffer=1, concurrency=1), 0, 14.0, 20.0)
+    assert Seafl(similarity="movement").likeness(update, view) == pytest.approx(similarity)
 
 
 def test_equation_5_a_fresh_update_has_no_global_movement_to_differ_from() -> None:
     base = vector(10.0, 20.0)
     for after in (vector(-1.0, 3.0), vector(11.0, 20.0)):
-        assert Seafl(similarity="movement").likeness(an_update(after, base), base) == 1.0
+        view = at_version(Seafl(buffer=1, concurrency=1), 0, 10.0, 20.0)
+        assert Seafl(similarity="movement").likeness(an_update(after, base), view) == 1.0
 
 
 def test_equation_5_nothing_is_compared_if_similarity_counts_nothing() -> None:
-    assert Seafl(similarity_weight=0.0).likeness(an_update(vector(1.0, 0.0), vector(0.0, 0.0)), vector(1.0, 0.0)) == 0.0
+    view = at_version(Seafl(buffer=1, concurrency=1), 0, 1.0, 0.0)
+    assert Seafl(similarity_weight=0.0).likeness(an_update(vector(1.0, 0.0), vector(0.0, 0.0)), view) == 0.0
 
 
 def test_the_cosine_stays_in_its_bounds_whatever_the_rounding() -> None:
@@ -200,7 +204,7 @@ POLICIES = st.builds(
     st.sampled_from([1.0, 3.0, 10.0, inf]),
     st.sampled_from([0.5, 3.0]),
     st.sampled_from([0.0, 1.0, 4.0]),
-    st.sampled_from(["model", "movement"]),
+    st.sampled_from(["model", "movement", "last-step"]),
 )
 
 

@@ -132,10 +132,10 @@ def test_every_algorithm_runs_on_the_second_driver_and_its_replay_gives_the_same
     deploy(experiment, grid_for(experiment, tamper=heard), tmp_path)
     summary, record = json.loads((tmp_path / "summary.json").read_text()), record_of(tmp_path)
     assert summary["stopped_by"] in ("versions", "time budget")
-    result = replay(tmp_path)
-    assert result.versions == len(found(record, "version")) == summary["versions"]
-    assert result.orders == len(found(record, "order"))
-    assert result.final_model
+    said = replay(tmp_path).summary
+    assert said["replayed_versions"] == len(found(record, "version")) == summary["versions"]
+    assert said["replayed_orders"] == len(found(record, "order"))
+    assert said["replayed_model"]
     assert something_happened(name, record, heard)
 
 
@@ -196,7 +196,7 @@ def test_a_run_with_losses_refusals_and_late_joiners_is_replayed(name: str, tmp_
     assert found(record, "run")[0]["present"] == [0, 1, 2]
     assert [line["device"] for line in found(record, "joined")] == [3]
     assert {line["device"] for line in found(record, "Ready")} == {1, 3}
-    assert replay(tmp_path).versions == 24
+    assert replay(tmp_path).summary["replayed_versions"] == 24
 
 
 class Killed(Exception):
@@ -229,7 +229,7 @@ def test_a_run_that_was_killed_and_resumed_is_replayed(
         deploy(experiment, grid, tmp_path)
     before = record_of(tmp_path)
     assert not (tmp_path / "summary.json").exists()
-    assert replay(tmp_path).versions == found(before, "version")[-1]["version"]
+    assert replay(tmp_path).summary["replayed_versions"] == found(before, "version")[-1]["version"]
 
     second = grid_for(experiment)
     if devices == "the same":
@@ -244,7 +244,7 @@ def test_a_run_that_was_killed_and_resumed_is_replayed(
     first = {upload["device"]: upload["remembered"] for upload in reversed(found(record[cut:], "Uploaded"))}
     assert any(first[device] for device in learned) == (devices == "the same")
     assert any(upload["remembered"] for upload in found(record[cut:], "Uploaded"))
-    assert replay(tmp_path).versions == 20
+    assert replay(tmp_path).summary["replayed_versions"] == 20
 
 
 # A rule of one's own --------------------------------------------------------------------------------------------------
@@ -290,7 +290,7 @@ def test_a_stretch_of_training_is_one_stretch_however_it_is_cut(
     experiment = experiment_of({"name": "eager"})
     deploy(experiment, grid_for(experiment), tmp_path)
     assert any(line["newer"] for line in found(record_of(tmp_path), "answer"))
-    assert replay(tmp_path).versions == 6
+    assert replay(tmp_path).summary["replayed_versions"] == 6
 
 
 # The command ----------------------------------------------------------------------------------------------------------
@@ -375,8 +375,18 @@ def test_what_cannot_be_replayed_is_said(copy: Path) -> None:
     change(copy, "run", own_data=True)
     with pytest.raises(InvalidInput, match="data of their own, which are not here"):
         replay(copy)
-    (copy / "record.jsonl").write_text('{"at": 0.0, "what": "run"}\n{"at": \n')
+    first = (copy / "record.jsonl").read_text().splitlines(keepends=True)[0]
+    (copy / "record.jsonl").write_text(first + '{"at": \n')
     with pytest.raises(InvalidInput, match="line 2, cannot be read"):
+        replay(copy)
+    (copy / "record.jsonl").write_text(first + '{"what": "gossip", "at": 1.0}\n')
+    with pytest.raises(InvalidInput, match="line 2, cannot be read: Invalid value 'gossip'"):
+        replay(copy)
+    change(copy, "run", format=99)
+    with pytest.raises(InvalidInput, match="has format 99, and only 2 is known here"):
+        replay(copy)
+    (copy / "record.jsonl").write_text('{"at": 0.0, "what": "run", "samples": []}\n')
+    with pytest.raises(InvalidInput, match="has format 1, and only 2 is known here"):
         replay(copy)
     (copy / "record.jsonl").unlink()
     with pytest.raises(InvalidInput, match="holds no real run"):

@@ -10,7 +10,8 @@ import pytest
 from rich.console import Console
 
 from offbeat.core.errors import InvalidInput
-from offbeat.results.comparison import AlgorithmResults, ComparedRun, Comparison
+from offbeat.results.comparison import AlgorithmResults, Comparison
+from offbeat.results.result import Result
 from offbeat.results.rows import Row
 from offbeat.results.summary import summarise
 
@@ -36,13 +37,13 @@ def row(time: float, accuracy: float, **others: float) -> Row:
 
 def entry(
     algorithm: str, seed: int, curve: Sequence[tuple[float, float]], reason: str = "time", **others: Any
-) -> ComparedRun:
+) -> Result:
     rows = [row(time, accuracy, **others) for time, accuracy in curve]
     summary = summarise(rows, algorithm=algorithm, seed=seed, targets=[0.5, 0.8, 0.9], reason=reason, wall_seconds=1.0)
-    return ComparedRun(algorithm, seed, rows, summary)
+    return Result(rows=rows, summary={"label": algorithm, "seed": seed} | summary)
 
 
-def race() -> list[ComparedRun]:
+def race() -> list[Result]:
     """fedavg reaches 80 % at 100, 120 and 200 s, fedbuff at 50, 60 and 80 s, fedasync in one seed of two."""
     return [
         entry("fedavg", 0, [(0, 0.1), (100, 0.8), (200, 0.80)]),
@@ -129,7 +130,7 @@ def test_a_tie_has_several_fastest() -> None:
 
 def test_accuracies_costs_and_shares_are_over_seeds() -> None:
     fedavg = Comparison(race(), 0.8).standings[0]
-    assert fedavg.final_accuracy == pytest.approx(0.82)
+    assert fedavg.final_value == pytest.approx(0.82)
     assert fedavg.final_spread == pytest.approx(0.02)
     assert fedavg.final_spread == stdev([0.80, 0.82, 0.84])
     assert fedavg.mean("best_accuracy") == pytest.approx(0.82)

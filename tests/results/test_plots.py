@@ -11,20 +11,29 @@ from matplotlib.container import BarContainer
 from matplotlib.figure import Figure
 
 from offbeat.core.errors import InvalidInput
-from offbeat.results.comparison import ComparedRun, Comparison
+from offbeat.results.comparison import Comparison
 from offbeat.results.plots import accuracy_figure, devices_figure, mean_and_range, run_figure, save
+from offbeat.results.result import Result
 from offbeat.results.rows import Row
 
 
-def entry(algorithm: str, seed: int, curve: Sequence[tuple[float, float]], reason: str = "time") -> ComparedRun:
+def entry(algorithm: str, seed: int, curve: Sequence[tuple[float, float]], reason: str = "time") -> Result:
     rows: list[Row] = [
         {"time": time, "accuracy": accuracy, "loss": 2.0, "mean_staleness": 1.5, "max_staleness": 3}
         for time, accuracy in curve
     ]
-    return ComparedRun(algorithm, seed, rows, {"stopped_by": reason, "time_to_accuracy": {"0.5": None, "0.9": None}})
+    return Result(
+        rows=rows,
+        summary={
+            "label": algorithm,
+            "seed": seed,
+            "stopped_by": reason,
+            "time_to_accuracy": {"0.5": None, "0.9": None},
+        },
+    )
 
 
-def race() -> list[ComparedRun]:
+def race() -> list[Result]:
     return [
         entry("fedavg", 0, [(0, 0.1), (10, 0.3), (20, 0.6)]),
         entry("fedavg", 1, [(0, 0.2), (15, 0.5)]),

@@ -3,15 +3,16 @@
 from collections.abc import Sequence
 from html.parser import HTMLParser
 
-from offbeat.results.comparison import ComparedRun, Comparison
+from offbeat.results.comparison import Comparison
 from offbeat.results.report import findings, report_html
+from offbeat.results.result import Result
 from offbeat.results.rows import Row
 from offbeat.results.summary import summarise
 
 
 def entry(
     algorithm: str, seed: int, curve: Sequence[tuple[float, float]], reason: str = "time", bytes_up: int = 1_000_000
-) -> ComparedRun:
+) -> Result:
     costs: Row = {
         "updates_used": 80,
         "updates_discarded": 0,
@@ -24,10 +25,10 @@ def entry(
         {"time": time, "version": 1, "accuracy": accuracy, "loss": 1.0} | costs | more for time, accuracy in curve
     ]
     summary = summarise(rows, algorithm=algorithm, seed=seed, targets=[0.8], reason=reason, wall_seconds=1.0)
-    return ComparedRun(algorithm, seed, rows, summary)
+    return Result(rows=rows, summary={"label": algorithm, "seed": seed} | summary)
 
 
-def reaching(algorithm: str, *times: float, final: float = 0.85, bytes_up: int = 1_000_000) -> list[ComparedRun]:
+def reaching(algorithm: str, *times: float, final: float = 0.85, bytes_up: int = 1_000_000) -> list[Result]:
     """One seed per time at which 80 % is reached."""
     return [
         entry(algorithm, seed, [(0, 0.1), (time, 0.8), (300, final)], bytes_up=bytes_up)
@@ -35,7 +36,7 @@ def reaching(algorithm: str, *times: float, final: float = 0.85, bytes_up: int =
     ]
 
 
-def failing(algorithm: str, reason: str = "time") -> list[ComparedRun]:
+def failing(algorithm: str, reason: str = "time") -> list[Result]:
     return [entry(algorithm, 0, [(0, 0.1), (300, 0.3)], reason)]
 
 

@@ -206,18 +206,18 @@ def test_the_constants_of_a_convex_model_are_those_of_a_convex_model() -> None:
 
 
 def test_curvatures_and_gradients_by_hand() -> None:
-    # Two clients with the Hessians diag(1, 3) and diag(2, 2), a step of [1, 1]: changes [1, 3] and [2, 2].
-    #   |dg| / |dw|: sqrt(10 / 2) and sqrt(8 / 2);  <dg, dw> / |dw|^2: (1 + 3) / 2 and (2 + 2) / 2
-    #   and the other way, a step of [2, 0]: 1 and 2 in both.
+    # Two clients with the Hessians diag(1, 3) and diag(2.1, 2.1), a step of [1, 1]: changes [1, 3] and [2.1, 2.1].
+    #   |dg| / |dw|: sqrt(10 / 2) = 2.236 and 2.1;  <dg, dw> / |dw|^2: (1 + 3) / 2 and 2.1
+    #   and by a step of [2, 0]: 1 and 2.1 in both.
     def look(x: float, y: float) -> _Point:
-        gradients = np.array([[x, 3 * y], [2 * x, 2 * y]], dtype=np.float32)
+        gradients = np.array([[x, 3 * y], [2.1 * x, 2.1 * y]], dtype=np.float32)
         return _Point(np.array([x, y], dtype=np.float32), 0.0, gradients, gradients.mean(axis=0))
 
     seen = _Seen()
-    seen.visit(look(0.0, 1.0))  # gradients [0, 3] and [0, 2]
+    seen.visit(look(0.0, 1.0))  # gradients [0, 3] and [0, 2.1]
     assert seen.longest == pytest.approx(3.0)
-    seen.visit(look(2.0, 0.0))  # [2, 0] and [4, 0]
-    assert seen.longest == pytest.approx(4.0)
+    seen.visit(look(2.0, 0.0))  # [2, 0] and [4.2, 0]
+    assert seen.longest == pytest.approx(4.2)
     seen.compare(look(0.0, 0.0), look(1.0, 1.0))
     assert (seen.steepest, seen.flattest) == pytest.approx((5**0.5, 2.0))
     seen.compare(look(0.0, 0.0), look(2.0, 0.0))

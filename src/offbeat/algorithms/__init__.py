@@ -10,6 +10,9 @@ from offbeat.algorithms.fedasmu.server import FedASMU, FedSSMU
 from offbeat.algorithms.fedasync import FedAsync
 from offbeat.algorithms.fedavg import FedAvg
 from offbeat.algorithms.fedbuff import FedBuff
+from offbeat.algorithms.fedlws import FedLWS
+from offbeat.algorithms.fedprox import FedProx
+from offbeat.algorithms.fedsa import FedSA
 from offbeat.algorithms.safa import Safa
 from offbeat.algorithms.seafl import Port, Seafl, Seafl2
 from offbeat.core.errors import InvalidInput, unknown
@@ -26,6 +29,9 @@ __all__ = [
     "FedAsync",
     "FedAvg",
     "FedBuff",
+    "FedLWS",
+    "FedProx",
+    "FedSA",
     "FedSSMU",
     "HeteroFL",
     "Port",
@@ -42,7 +48,10 @@ __all__ = [
 
 POLICIES: dict[str, type[Policy]] = {
     "fedavg": FedAvg,
+    "fedprox": FedProx,
+    "fedlws": FedLWS,
     "fedasync": FedAsync,
+    "fedsa": FedSA,
     "fedbuff": FedBuff,
     "fedasmu": FedASMU,
     "fedssmu": FedSSMU,

@@ -38,7 +38,15 @@ class FedAsyncState:
 
 
 class FedAsync(Policy):
-    """Asynchronous: mixes each upload at once with a weight that falls with staleness (Xie et al. 2020)."""
+    """Asynchronous: mixes each upload at once with a weight that falls with staleness (Xie et al. 2020).
+
+    >>> from offbeat.testing import ScriptedSession
+    >>> session = ScriptedSession(FedAsync(concurrency=2, alpha=0.5, exponent=1.0))
+    >>> _ = session.upload(4.0, 0.0, ticket=1)  # fresh: 1/2 [0, 0] + 1/2 [4, 0] = [2, 0]
+    >>> _ = session.upload(0.0, 8.0, ticket=2)  # staleness 1, alpha 1/2 * 1/2: 3/4 [2, 0] + 1/4 [0, 8]
+    >>> session.version, session.parameters.tolist()
+    (2, [1.5, 2.0])
+    """
 
     State = FedAsyncState
 

@@ -22,8 +22,10 @@ When K updates are in the buffer **and** nobody in flight is at the staleness li
     w       <- (1 - theta) w + theta w_new                  (8)
 
 and as many devices as reported are ordered. SEAFL² tells devices in flight that reach the limit to finish their epoch
-and upload what they have; it is weighted like any other. PORT does that too, compares with the *movement* of the global
-model since the update's base, and adds the weighted movements: w <- w + sum_k p_k Delta_k.
+and upload what they have; it is weighted like any other. PORT does that too, and adds the weighted movements:
+w <- w + sum_k p_k Delta_k. What it compares an update with has two readings: the movement w_v - w_o of the global model
+since the update's base (`similarity = "movement"`, our default), and, in its authors' code, the last step w_v - w_{v-1}
+whatever the base, with cosine 1 for updates of staleness 0 and 1 (`similarity = "last-step"`).
 
 Readings and departures. Algorithm 1's `flag <= K` counts one too many: we wait for K. Its last line sends the new model
 to the reporters; its first line, and the framework that it was built on, draw devices at random: "random" is our
@@ -56,10 +58,19 @@ class SeaflState:
     updates: int = 0
     epochs: int = 0
     partial: int = 0
+    last_step: Vector | None = None
+    """How far the last aggregation moved the model; kept for `similarity = "last-step"` only."""
 
 
 class Seafl(Policy):
-    """Buffered, bounded staleness by waiting, weights from staleness and similarity (SEAFL)."""
+    """Buffered, bounded staleness by waiting, weights from staleness and similarity (SEAFL).
+
+    >>> from offbeat.testing import ScriptedSession
+    >>> session = ScriptedSession(Seafl(buffer=2, concurrency=2, mixing=0.5), samples=[10, 30])
+    >>> _ = session.upload(4.0, 0.0, device=0), session.upload(0.0, 4.0, device=1)
+    >>> session.parameters.tolist()  # p = 1/4, 3/4: 1/2 [0, 0] + 1/2 [1, 3]
+    [0.5, 1.5]
+    """
 
     State = SeaflState
 
@@ -75,8 +86,9 @@ class Seafl(Policy):
     """mu, what similarity counts; 0 for none."""
     mixing: Annotated[float, Field(gt=0, le=1)] = 0.8
     """theta, the share of the aggregate in the new version."""
-    similarity: Literal["model", "movement"] = "model"
-    """What an update is compared with: the global model (published), or its movement since the update's base."""
+    similarity: Literal["model", "movement", "last-step"] = "model"
+    """What an update is compared with: the global model (published), its movement since the update's base, or the last
+    step that it made (nothing, cosine 1, for updates of staleness 0 and 1)."""
     replace: Literal["random", "same"] = "random"
     """Who is ordered after an aggregation: random idle devices, or those that reported."""
 
@@ -98,10 +110,14 @@ class Seafl(Policy):
             return
         reported = [update.device for update in state.buffer]
         self.count(state, view)
+        before = view.parameters
         yield Commit(
-            parameters=self.aggregate(state.buffer, view), used=tuple(update.ticket for update in state.buffer)
+            parameters=self.aggregate(state.buffer, view, state.last_step),
+            used=tuple(update.ticket for update in state.buffer),
         )
         state.buffer = []
+        if self.similarity == "last-step":
+            state.last_step = view.parameters - before
         if self.replace == "same":
             for device in filter(view.is_idle, reported):
                 yield Dispatch(device=device, order=view.order())
@@ -118,6 +134,7 @@ class Seafl(Policy):
                 yield Dispatch(device=device, order=view.order())
 
     def is_due(self, buffer: Sequence[Update], view: View) -> bool:
+        """Whether the buffer is aggregated now: it is full, and nobody at the staleness limit is waited for."""
         if not view.in_flight:
             return bool(buffer)
         full = len(buffer) >= self.buffer
@@ -127,16 +144,16 @@ class Seafl(Policy):
         """Whether another version would make an update from this base too stale."""
         return view.version + 1 - base > self.staleness_limit
 
-    def aggregate(self, buffer: Sequence[Update], view: View) -> Vector:
+    def aggregate(self, buffer: Sequence[Update], view: View, last_step: Vector | None = None) -> Vector:
         """Eq. (7) and (8)."""
-        new = weighted_mean([update.parameters for update in buffer], self.weights(buffer, view))
+        new = weighted_mean([update.parameters for update in buffer], self.weights(buffer, view, last_step))
         mixing = np.float32(self.mixing)
         return (1 - mixing) * view.parameters + mixing * new
 
-    def weights(self, buffer: Sequence[Update], view: View) -> list[float]:
+    def weights(self, buffer: Sequence[Update], view: View, last_step: Vector | None = None) -> list[float]:
         """Eq. (6), before the normalisation. If similarity alone counts and all are opposite, the data shares."""
         weights = [
-            update.samples * (self.freshness(view.version - update.base) + self.likeness(update, view.parameters))
+            update.samples * (self.freshness(view.version - update.base) + self.likeness(update, view, last_step))
             for update in buffer
         ]
         return weights if any(weights) else [float(update.samples) for update in buffer]
@@ -147,18 +164,30 @@ class Seafl(Policy):
             return self.staleness_weight
         return self.staleness_weight * self.staleness_limit / (staleness + self.staleness_limit)
 
-    def likeness(self, update: Update, model: Vector) -> float:
+    def likeness(self, update: Update, view: View, last_step: Vector | None = None) -> float:
         """Eq. (5)."""
         if not self.similarity_weight:
             return 0.0
-        other = model if self.similarity == "model" else model - update.base_parameters
-        return self.similarity_weight * (cosine(update.delta, other) + 1) / 2
+        return self.similarity_weight * (self.alignment(update, view, last_step) + 1) / 2
+
+    def alignment(self, update: Update, view: View, last_step: Vector | None) -> float:
+        """The cosine of the update's movement and what `similarity` compares it with."""
+        match self.similarity:
+            case "model":
+                return cosine(update.delta, view.parameters)
+            case "movement":
+                return cosine(update.delta, view.parameters - update.base_parameters)
+            case "last-step":
+                if last_step is None or view.version - update.base <= 1:
+                    return 1.0
+                return cosine(update.delta, last_step)
 
     def after_commit(self, view: View) -> Iterator[Action]:
         """What else to do about a new version: SEAFL waits, and does nothing."""
         yield from ()
 
     def count(self, state: SeaflState, view: View) -> None:
+        """Count the epochs of the updates that are about to be aggregated."""
         ordered = view.order().slices
         state.updates += len(state.buffer)
         state.epochs += sum(update.progress.slices for update in state.buffer)
@@ -172,7 +201,17 @@ class Seafl(Policy):
 
 
 class Seafl2(Seafl):
-    """SEAFL that tells devices at the staleness limit to upload after their epoch (SEAFL²)."""
+    """SEAFL that tells devices at the staleness limit to upload after their epoch (SEAFL²).
+
+    >>> from offbeat.testing import ScriptedSession
+    >>> session = ScriptedSession(Seafl2(buffer=1, concurrency=2, staleness_limit=1.0), devices=2)
+    >>> session.upload(4.0, 0.0, device=0).notified  # device 1 has come to the limit
+    [1]
+    >>> session.upload(4.0, 0.0, device=0).used  # it is waited for
+    []
+    >>> session.upload(2.0, 0.0, device=1).used
+    [3, 1]
+    """
 
     notifies = True
 
@@ -183,16 +222,24 @@ class Seafl2(Seafl):
 
 
 class Port(Seafl2):
-    """Bounded staleness with urgent notices, similarity with the global movement (PORT, Su and Li 2022)."""
+    """Bounded staleness with urgent notices, similarity with the global movement (PORT, Su and Li 2022).
+
+    >>> from offbeat.testing import ScriptedSession
+    >>> session = ScriptedSession(Port(buffer=1, concurrency=2), devices=2)
+    >>> _ = session.upload(2.0, 0.0, device=0), session.upload(0.0, 2.0, device=1)
+    >>> session.parameters.tolist()  # both moved from [0, 0], and movements are added
+    [2.0, 2.0]
+    """
 
     mixing: Annotated[float, Field(gt=0, le=1)] = 1.0
     """The share of the weighted movements that is applied."""
-    similarity: Literal["model", "movement"] = "movement"
-    """What an update is compared with: the movement of the global model since the update's base (published)."""
+    similarity: Literal["model", "movement", "last-step"] = "movement"
+    """What an update is compared with: the movement of the global model since the update's base (our reading of the
+    paper), or the last step that the model made, and cosine 1 up to a staleness of 1 (as in the authors' code)."""
 
-    def aggregate(self, buffer: Sequence[Update], view: View) -> Vector:
+    def aggregate(self, buffer: Sequence[Update], view: View, last_step: Vector | None = None) -> Vector:
         """w + sum_k p_k Delta_k."""
-        movement = weighted_mean([update.delta for update in buffer], self.weights(buffer, view))
+        movement = weighted_mean([update.delta for update in buffer], self.weights(buffer, view, last_step))
         return view.parameters + np.float32(self.mixing) * movement
 
 

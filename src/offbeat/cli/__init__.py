@@ -2,16 +2,16 @@
 
 import sys
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
 from offbeat.cli import catalogue, deployment, partition, replay, runs, studies
+from offbeat.cli.base import console
 from offbeat.cli.progress import messages
 from offbeat.core.errors import InvalidInput, OffbeatError
 
 app = typer.Typer(
-    help="Federated learning over uneven devices: asynchronous, semi-asynchronous and deadline-driven methods on one "
-    "clock. Start with `offbeat demo`.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -37,6 +37,26 @@ for command in (
     deployment.make_certificates,
 ):
     app.command(name=command.__name__.rstrip("_").replace("_", "-"))(command)
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        import offbeat
+
+        console.print(f"offbeat {offbeat.__version__}", highlight=False)
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version and exit.", callback=_show_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Federated learning over uneven devices: asynchronous, semi-asynchronous and deadline-driven methods on one clock.
+
+    Start with `offbeat demo`.
+    """
 
 
 def main() -> None:

@@ -28,7 +28,8 @@ Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the run th
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with what is in the directory, from its checkpoint.")]
 Seeds = Annotated[int, typer.Option(min=1, help="How many seeds, counted from the experiment's.")]
 Target = Annotated[
-    float | None, typer.Option(min=0, max=1, help="Accuracy to reach (default: the highest that all of them reach).")
+    float | None,
+    typer.Option(help="Accuracy, or value of the target metric, to reach (default: the best that all of them reach)."),
 ]
 Jobs = Annotated[int | None, typer.Option(min=1, help="Runs at a time (default: one per core).")]
 
@@ -59,10 +60,10 @@ def present(experiment: "Experiment", rows: "Sequence[Row]", summary: Mapping[st
             value = ", ".join(f"{target}: {time:.4g} s" for target, time in value.items() if time is not None)
         table.add_row(key, f"{value:.6g}" if isinstance(value, float) else str(value))
     console.print(table)
-    also = ", devices.csv, devices.png, record.jsonl" if real else ""
-    console.print(
-        f"Results in {root}: summary.json, metrics.jsonl, metrics.png, timeline.json, model.safetensors{also}"
-    )
+    names = ["summary.json", "metrics.jsonl", "metrics.png", "timeline.json", "model.safetensors"]
+    names += ["devices.csv", "devices.png"] if (root / "devices.csv").is_file() else []
+    names += ["record.jsonl"] if real else []
+    console.print(f"Results in {root}: {', '.join(names)}")
 
 
 def free_cores(experiment: "Experiment") -> int:

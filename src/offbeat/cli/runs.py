@@ -59,9 +59,9 @@ def run(
     Results go to `runs/NAME-ALGORITHM-seedN` unless `--out` says otherwise. Ctrl-C leaves a checkpoint; `--resume`
     goes on from it as if nothing had happened.
     """
-    from offbeat.simulation.run import run as run_experiment
-
     experiment = load(file, changes)
+    from offbeat.simulation.run import run as run_experiment  # after the settings: a mistake need not wait for torch
+
     root = out or Path("runs") / run_name(file, experiment)
     with bars() as shown:
         bar = shown.add_task(experiment.algorithm.name, total=1.0, note="")
@@ -120,16 +120,26 @@ def sweep(
     The last setting becomes the horizontal axis, the one before it the lines, the one before that the panels of
     `sweep.png`; `comparison.csv` has the numbers.
     """
-    from offbeat.comparison.compare import sweep as sweep_settings
     from offbeat.settings.tables import parse_values
 
     experiment = load(file, changes)
+    from offbeat.comparison.compare import sweep as sweep_settings
+
     settings = experiment.sweep if not over else dict(parse_values(each) for each in over)
     chosen = list(range(experiment.seed, experiment.seed + seeds))
     root = out or Path("runs") / f"{file.stem}-sweep"
     with watched_bars() as watch:
-        how = {"jobs": jobs or free_cores(experiment), "overwrite": overwrite, "resume": resume, "watch": watch}
-        comparison = sweep_settings(experiment, settings, chosen, root, target=target, **how)
+        comparison = sweep_settings(
+            experiment,
+            settings,
+            chosen,
+            root,
+            target=target,
+            jobs=jobs or free_cores(experiment),
+            overwrite=overwrite,
+            resume=resume,
+            watch=watch,
+        )
     console.print(f"Rows: {' / '.join(settings)}")
     console.print(comparison.rich_table())
     console.print(f"Results in {root}: sweep.png, comparison.csv and a directory for each run")
@@ -138,7 +148,7 @@ def sweep(
 def report(
     directories: Annotated[list[Path], typer.Argument(help="Finished run directories, of any experiments.")],
     out: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
-    target: Annotated[float | None, typer.Option(min=0, max=1, help="Accuracy to reach.")] = None,
+    target: Annotated[float | None, typer.Option(help="Value of the target metric to reach.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the page if it exists.")] = False,
 ) -> None:
     """Make one self-contained HTML page from finished runs."""
@@ -150,7 +160,7 @@ def report(
     if out.exists() and not overwrite:
         raise InvalidInput(f"{out} exists: use --overwrite to replace it, or choose another --out")
     runs = [read_finished(path) for path in directories]
-    comparison = Comparison([each.entry for each in runs], target)
+    comparison = Comparison(runs, target)
     replace_file(out, report_html(comparison, [each.config for each in runs], out.stem).encode())
     console.print(comparison.rich_table())
     console.print(f"Report in {out}")

@@ -1,27 +1,33 @@
 """Comparing algorithms: the same experiment under each of them and several seeds, one process per run."""
 
 import multiprocessing
+import operator
 import os
 import re
 import signal
+import tempfile
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty
-from typing import Any
+from typing import Any, SupportsIndex
 
 from offbeat.core.errors import InvalidInput
-from offbeat.results.comparison import ComparedRun, Comparison, check_target
+from offbeat.core.policy import Policy
+from offbeat.results.comparison import Comparison, check_target
 from offbeat.results.files import replace_file
+from offbeat.results.metric import TargetMetric
 from offbeat.results.plots import accuracy_figure, save, sweep_figure
 from offbeat.results.report import report_html
+from offbeat.results.result import Result, read_run
 from offbeat.results.rows import Row
 from offbeat.running.directory import RunDirectory, check_may_write
 from offbeat.running.figures import draw_figures
 from offbeat.running.loop import Interrupted, interruption
 from offbeat.settings.schema import Experiment
+from offbeat.settings.shipped import ExperimentSource, experiment_from
 from offbeat.settings.tables import read_toml
 from offbeat.simulation.run import run
 
@@ -42,31 +48,44 @@ class PlannedRun:
 
 OnRunProgress = Callable[[PlannedRun, float, Row | None], None]
 """Told which run has come how far, and its newest row of metrics."""
+Algorithms = str | Policy | type[Policy] | Sequence[str | Policy | type[Policy]]
+Seeds = SupportsIndex | Iterable[SupportsIndex]
+"""How many, or which."""
 
 _shared: dict[str, Any] = {}
 """What a process of the pool has from its parent: the queue for progress and the event that says stop."""
 
 
 def compare(
-    experiment: Experiment,
-    algorithms: Sequence[str],
-    seeds: Sequence[int],
-    out: str | os.PathLike[str],
+    experiment: ExperimentSource,
+    algorithms: Algorithms | None = None,
+    seeds: Seeds = 3,
+    out: str | os.PathLike[str] | None = None,
     *,
     target: float | None = None,
-    **how: Any,
+    jobs: int = 1,
+    overwrite: bool = False,
+    resume: bool = False,
+    watch: OnRunProgress | None = None,
 ) -> Comparison:
-    """Run the experiment under each of these, and write the table, the plot and the report beside the runs.
+    """Run an experiment under each of these algorithms and seeds, `jobs` runs at a time.
 
-    `how` is as for `race`.
+    Algorithms are names (one, or several with commas between), policies or classes; without any they are those of the
+    experiment's [compare]. Seeds are a list, or a count from the experiment's seed on. With `out` the runs lie there,
+    and beside them the table, the plot and the report; without it nothing is left.
     """
-    if len(set(algorithms)) != len(algorithms) or not algorithms or not seeds:
+    experiment = experiment_from(experiment)
+    chosen, numbers = _algorithms(experiment, algorithms), _seeds(experiment, seeds)
+    check_target(target, TargetMetric(experiment.target_metric, experiment.target_direction))
+    experiments = [experiment.for_algorithm(each, seed) for each in chosen for seed in numbers]
+    if len({(each.algorithm.title, each.seed) for each in experiments}) != len(experiments) or not experiments:
         raise InvalidInput("give each algorithm once, and at least one algorithm and one seed")
-    check_target(target)
-    experiments = [experiment.for_algorithm(name, seed) for name in algorithms for seed in seeds]
-    comparison = Comparison(run_planned(experiment, experiments, Path(out), **how), target)
+    if out is None:
+        return Comparison(run_unkept(experiment, experiments, jobs=jobs, watch=watch), target)
     root = Path(out)
-    configs = [each.toml() for each in experiments if each.seed == seeds[0]]
+    results = run_planned(experiment, experiments, root, jobs=jobs, overwrite=overwrite, resume=resume, watch=watch)
+    comparison = Comparison(results, target)
+    configs = [each.toml() for each in experiments if each.seed == numbers[0]]
     replace_file(root / "comparison.csv", comparison.csv_text().encode())
     save(accuracy_figure(comparison), root / "accuracy.png")
     replace_file(root / "report.html", report_html(comparison, configs, root.name).encode())
@@ -74,26 +93,68 @@ def compare(
 
 
 def sweep(
-    experiment: Experiment,
-    over: Mapping[str, Sequence[Any]],
-    seeds: Sequence[int],
-    out: str | os.PathLike[str],
+    experiment: ExperimentSource,
+    over: Mapping[str, Sequence[Any]] | None = None,
+    seeds: Seeds = 3,
+    out: str | os.PathLike[str] | None = None,
     *,
     target: float | None = None,
-    **how: Any,
+    jobs: int = 1,
+    overwrite: bool = False,
+    resume: bool = False,
+    watch: OnRunProgress | None = None,
 ) -> Comparison:
     """Run every combination of these settings' values, and write a table and a plot of the time to accuracy.
 
-    The last setting becomes the horizontal axis, the one before it the lines, the one before that the panels.
+    The last setting becomes the horizontal axis, the one before it the lines, the one before that the panels. Without
+    `over` the settings are those of the experiment's [sweep]; seeds, `out` and `jobs` are as for `compare`.
     """
-    if not over or not all(over.values()) or not seeds or len(over) > 3:
+    experiment = experiment_from(experiment)
+    over, numbers = experiment.sweep if over is None else over, _seeds(experiment, seeds)
+    if not over or not all(len(values) for values in over.values()) or not numbers or len(over) > 3:
         raise InvalidInput("give one to three settings to sweep, each with at least one value, and at least one seed")
-    check_target(target)
-    experiments = [each for seed in seeds for each in experiment.swept(over, seed)]
-    comparison = Comparison(run_planned(experiment, experiments, Path(out), **how), target)
+    check_target(target, TargetMetric(experiment.target_metric, experiment.target_direction))
+    experiments = [each for seed in numbers for each in experiment.swept(over, seed)]
+    if out is None:
+        return Comparison(run_unkept(experiment, experiments, jobs=jobs, watch=watch), target)
+    results = run_planned(
+        experiment, experiments, Path(out), jobs=jobs, overwrite=overwrite, resume=resume, watch=watch
+    )
+    comparison = Comparison(results, target)
     replace_file(Path(out) / "comparison.csv", comparison.csv_text().encode())
     save(sweep_figure(comparison, over), Path(out) / "sweep.png")
     return comparison
+
+
+def _algorithms(experiment: Experiment, given: Algorithms | None) -> list[str | Policy | type[Policy]]:
+    """The algorithms one by one."""
+    if given is None:
+        return list(experiment.compare)
+    if isinstance(given, str):
+        return [name.strip() for name in given.split(",")]
+    return [given] if isinstance(given, Policy | type) else list(given)
+
+
+def _seeds(experiment: Experiment, given: Seeds) -> list[int]:
+    """The seeds one by one; a count begins with the experiment's seed."""
+    try:
+        if isinstance(given, Iterable):
+            return [operator.index(seed) for seed in given]
+        return list(range(experiment.seed, experiment.seed + operator.index(given)))
+    except TypeError:
+        raise InvalidInput(f"seeds = {given!r}: give how many, or a list of whole numbers") from None
+
+
+def run_unkept(
+    base: Experiment, experiments: Sequence[Experiment], *, jobs: int = 1, watch: OnRunProgress | None = None
+) -> list[Result]:
+    """Run these experiments and leave no files."""
+    with tempfile.TemporaryDirectory(prefix="offbeat-") as folder:
+        results = run_planned(base, experiments, Path(folder), jobs=jobs, watch=watch)
+        return [
+            Result(rows=each.rows, summary=each.summary, experiment=each.experiment, tensors=each.tensors)
+            for each in results
+        ]
 
 
 def run_planned(
@@ -105,9 +166,11 @@ def run_planned(
     overwrite: bool = False,
     resume: bool = False,
     watch: OnRunProgress | None = None,
-) -> list[ComparedRun]:
+) -> list[Result]:
     """Run these experiments, `jobs` at a time, each in a directory of its own under the root."""
     planned_runs = [PlannedRun(experiment=each, path=root / _folder(each)) for each in experiments]
+    for each in experiments:
+        each.check_importable()
     check_root(root, base, overwrite=overwrite, resume=resume)
     for planned in planned_runs:  # all of them before the first is begun: nothing is overwritten in vain
         RunDirectory(planned.path, planned.experiment.table(), overwrite=overwrite, resume=resume)
@@ -151,13 +214,13 @@ def _run_all(
     resume: bool,
     watch: OnRunProgress | None,
     asked: Any,
-) -> list[ComparedRun]:
+) -> list[Result]:
     """Every run in a process of the pool; Ctrl-C lets each leave a checkpoint."""
     context = multiprocessing.get_context("spawn")
     progress: Any = context.Queue()
     stop = context.Event()
     with ProcessPoolExecutor(min(jobs, len(planned_runs)), context, _adopt, (progress, stop)) as pool:
-        futures: dict[Future[tuple[list[Row], dict[str, Any]]], int] = {
+        futures: dict[Future[None], int] = {
             pool.submit(_run_one, number, planned, overwrite, resume): number
             for number, planned in enumerate(planned_runs)
         }
@@ -174,11 +237,7 @@ def _run_all(
             stop.set()
             pool.shutdown(cancel_futures=True)
             raise
-    done = {number: future.result() for future, number in futures.items()}
-    return [
-        ComparedRun(algorithm=c.experiment.algorithm.title, seed=c.experiment.seed, rows=done[i][0], summary=done[i][1])
-        for i, c in enumerate(planned_runs)
-    ]
+    return [read_run(planned.path) for planned in planned_runs]
 
 
 def _pass_on(progress: Any, planned_runs: Sequence[PlannedRun], watch: OnRunProgress | None) -> None:
@@ -218,7 +277,7 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-def _run_one(number: int, planned: PlannedRun, overwrite: bool, resume: bool) -> tuple[list[Row], dict[str, Any]]:
+def _run_one(number: int, planned: PlannedRun, overwrite: bool, resume: bool) -> None:
     if _shared["stop"].is_set():
         raise Interrupted(f"interrupted before {planned.label} began: go on with --resume")
     told = -1.0
@@ -240,4 +299,3 @@ def _run_one(number: int, planned: PlannedRun, overwrite: bool, resume: bool) ->
         )
         draw_figures(planned.experiment, result.rows, planned.path)
     _shared["progress"].put((number, 1.0, result.rows[-1]))
-    return result.rows, result.summary

@@ -14,7 +14,7 @@ def draw_overview(root: Path, algorithms: Sequence[str], shown: Sequence[str], u
 
     The devices are those of the run with the lowest seed.
     """
-    runs = [(path.parent, read_finished(path.parent).entry) for path in root.glob("*/summary.json")]
+    runs = [(path.parent, read_finished(path.parent)) for path in root.glob("*/summary.json")]
     runs = sorted(
         (each for each in runs if each[1].algorithm in algorithms),
         key=lambda each: (algorithms.index(each[1].algorithm), each[1].seed),

@@ -5,7 +5,7 @@ Metrics are made of sums over samples, so that how the data are cut into batches
 """
 
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from msgspec import Struct
@@ -38,8 +38,10 @@ class Batch(Struct, frozen=True, gc=False):
 class Task(Settings):
     """See the module's docstring. A subclass has its settings as fields, and defines what is not defined here."""
 
-    target: ClassVar[str] = "loss"
-    """The metric that runs are compared by if nothing else is said."""
+    @property
+    def target(self) -> str:
+        """The metric that runs are compared by if nothing else is said: the first."""
+        return next(iter(self.directions))
 
     @property
     def averages_samples(self) -> bool:
@@ -83,7 +85,6 @@ def _check_shape(outputs: Any, wanted: tuple[int, ...], task: str, what: str) ->
 class Classification(Task):
     """One of several classes for each sample: cross-entropy; accuracy, loss, and F1 (mean over classes) on demand."""
 
-    target = "accuracy"
     measures: list[Literal["accuracy", "loss", "f1"]] = Field(["accuracy", "loss"], min_length=1)
     """The metrics, in the order in which they are shown."""
     class_weights: list[Weight] | None = None
@@ -154,8 +155,6 @@ def macro_f1(hits: torch.Tensor, chosen: torch.Tensor, held: torch.Tensor) -> fl
 class Regression(Task):
     """Numbers for each sample: mean squared error; R² (mean over the outputs), mean absolute error, loss."""
 
-    target = "r2"
-
     @property
     def averages_samples(self) -> bool:
         return True
@@ -198,7 +197,6 @@ class Regression(Task):
 class MultiLabel(Task):
     """Any number of labels for each sample: binary cross-entropy; F1 over all decisions, F1 as a mean over labels."""
 
-    target = "micro_f1"
     threshold: Annotated[float, Field(gt=0, lt=1)] = 0.5
     """The probability from which a label counts as given."""
 
@@ -242,7 +240,6 @@ class MultiLabel(Task):
 class TokenSequence(Task):
     """A token for each place of a sequence (language modelling): cross-entropy per token, padding left out."""
 
-    target = "token_accuracy"
     label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
 
     @property

@@ -11,16 +11,16 @@ from matplotlib.figure import Figure
 from offbeat.results.comparison import (
     BASELINE,
     AlgorithmResults,
-    ComparedRun,
     Comparison,
-    accuracy_text,
     amount,
+    final_text,
     megabytes,
-    percent,
     seeds_text,
     time_text,
 )
+from offbeat.results.metric import TargetMetric
 from offbeat.results.plots import accuracy_figure, run_figure
+from offbeat.results.result import Result
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #222; --faint: #6b6b6b; --line: #ddd; --page: #fff; --mark: #e8f5ee; }
@@ -86,13 +86,17 @@ def findings(comparison: Comparison) -> str:
     return " ".join([*_race(comparison), *_price(comparison), *_accuracy(comparison), *_doubts(comparison)])
 
 
+def _plural(title: str) -> str:
+    return "accuracies" if title == "accuracy" else f"values of {title}"
+
+
 def _race(comparison: Comparison) -> Iterable[str]:
     if comparison.target is None:
-        yield "No algorithm reached any of the target accuracies in all of its seeds."
+        yield f"No algorithm reached any of the target {_plural(comparison.metric.title)} in all of its seeds."
         return
-    goal, finishers, fastest = percent(comparison.target), comparison.finishers, comparison.fastest
+    goal, finishers, fastest = comparison.goal, comparison.finishers, comparison.fastest
     if not finishers:
-        yield f"No algorithm reached {goal} accuracy in all of its seeds."
+        yield f"No algorithm reached {goal} in all of its seeds."
     else:
         yield _winner(comparison, goal)
         for standing in finishers[len(fastest) :]:
@@ -110,13 +114,13 @@ def _winner(comparison: Comparison, goal: str) -> str:
     count = len(first.entries)
     after = f"after {_seconds(first)} of virtual time ({f'median of {count} seeds' if count > 1 else 'one seed'})"
     if len(comparison.standings) == 1:
-        return f"{first.algorithm} reached {goal} accuracy {after}."
+        return f"{first.algorithm} reached {goal} {after}."
     if tied:
         against = "" if comparison.baseline in comparison.fastest else _against_baseline(comparison, first)
-        return f"{_list(comparison.fastest)} were equally fast: they reached {goal} accuracy {after}{against}."
+        return f"{_list(comparison.fastest)} were equally fast: they reached {goal} {after}{against}."
     if first.algorithm == BASELINE:
-        return f"{first.algorithm} reached {goal} accuracy first, {after}: no other algorithm beat it here."
-    return f"{first.algorithm} reached {goal} accuracy first, {after}{_against_baseline(comparison, first)}."
+        return f"{first.algorithm} reached {goal} first, {after}: no other algorithm beat it here."
+    return f"{first.algorithm} reached {goal} first, {after}{_against_baseline(comparison, first)}."
 
 
 def _against_baseline(comparison: Comparison, standing: AlgorithmResults) -> str:
@@ -142,11 +146,17 @@ def _price(comparison: Comparison) -> Iterable[str]:
 
 
 def _accuracy(comparison: Comparison) -> Iterable[str]:
-    best = max(comparison.standings, key=lambda standing: standing.final_accuracy)
+    metric = comparison.metric
+    best = next(
+        standing
+        for standing in comparison.standings
+        if standing.final_value == metric.best(other.final_value for other in comparison.standings)
+    )
     if len(comparison.standings) == 1:
-        yield f"Its final accuracy was {accuracy_text(best)}."
+        yield f"Its final {metric.title} was {final_text(best)}."
     else:
-        yield f"The highest final accuracy was that of {best.algorithm}: {accuracy_text(best)}."
+        which = "highest" if metric.direction == "max" else "lowest"
+        yield f"The {which} final {metric.title} was that of {best.algorithm}: {final_text(best)}."
 
 
 def _doubts(comparison: Comparison) -> Iterable[str]:
@@ -187,20 +197,29 @@ def _algorithms(comparison: Comparison) -> str:
 
 def _runs(comparison: Comparison) -> str:
     target = comparison.target
-    race = [] if target is None else [f"time to {percent(target)}"]
-    headings = ["algorithm", "seed", *race, "final accuracy", "updates used", "MB up", "MB down", "stopped by"]
+    race = [] if target is None else [comparison.race]
+    headings = [
+        "algorithm",
+        "seed",
+        *race,
+        f"final {comparison.metric.title}",
+        "updates used",
+        "MB up",
+        "MB down",
+        "stopped by",
+    ]
     lines = [_run(entry, target) for entry in comparison.entries]
     return _table(headings, lines, [False] * len(lines), texts={0, len(headings) - 1})
 
 
-def _run(entry: ComparedRun, target: float | None) -> list[str]:
+def _run(entry: Result, target: float | None) -> list[str]:
     race = [] if target is None else [time_text(AlgorithmResults(entry.algorithm, [entry], target))]
-    summary = entry.summary
+    summary, metric = entry.summary, TargetMetric.of(entry.summary)
     return [
         entry.algorithm,
         str(entry.seed),
         *race,
-        percent(summary["final_accuracy"], 1),
+        metric.text(summary[f"final_{metric.name}"], 1),
         f"{summary['updates_used']:,}",
         megabytes(summary["bytes_up"]),
         megabytes(summary["bytes_down"]),

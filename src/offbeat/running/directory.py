@@ -5,7 +5,7 @@ metrics.jsonl         one line per evaluation
 timeline.json         what every device did when
 checkpoint/           the state of the run while it is not finished
 record.jsonl          of a real run: what happened when
-devices.csv           of a real run: what each device did
+devices.csv           what each device did, of a fleet that is not too large
 model.safetensors     the final parameters by name, if they are to be saved
 summary.json          written last: a directory that has it is finished
 """
@@ -15,21 +15,19 @@ import hashlib
 import json
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from shutil import rmtree
 from typing import Any
 
 import numpy as np
 import tomli_w
-from safetensors import SafetensorError
-from safetensors.numpy import load_file, save
+from safetensors.numpy import save
 
 from offbeat.core.errors import InvalidInput
 from offbeat.core.parameters import Layout, Vector
 from offbeat.results.checkpoint import load_checkpoint, save_checkpoint
-from offbeat.results.comparison import ComparedRun
 from offbeat.results.files import Log, replace_file, write_json
+from offbeat.results.result import ORDER, Result, read_run, read_tensors, tensors_of
 from offbeat.results.rows import Row, Span
 from offbeat.results.timeline import Timeline
 from offbeat.running.driver import Driver
@@ -46,49 +44,26 @@ FILES = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class FinishedRun:
-    """What a finished run left in its directory."""
-
-    rows: list[Row]
-    summary: dict[str, Any]
-    config: str
-
-    @property
-    def entry(self) -> ComparedRun:
-        return ComparedRun(
-            algorithm=self.summary["label"], seed=self.summary["seed"], rows=self.rows, summary=self.summary
-        )
-
-
-def read_finished(path: Path) -> FinishedRun:
+def read_finished(path: Path) -> Result:
     """The results in a directory whose run has ended."""
     if not (path / "summary.json").is_file():
         raise InvalidInput(f"{path} does not hold a finished run: it has no summary.json")
-    try:
-        with (path / "metrics.jsonl").open(encoding="utf-8") as lines:
-            rows = [json.loads(line) for line in lines]
-        summary = json.loads((path / "summary.json").read_text(encoding="utf-8"))
-        if not rows or not {"algorithm", "label", "seed", "time_to_accuracy"} <= summary.keys():
-            raise ValueError("its summary.json or metrics.jsonl is not complete")
-        return FinishedRun(rows=rows, summary=summary, config=(path / "config.toml").read_text(encoding="utf-8"))
-    except (OSError, ValueError, AttributeError) as error:
-        raise InvalidInput(f"{path} does not hold a readable run: {error}") from None
+    return read_run(path)
 
 
 def read_model(path: Path, layout: Layout) -> Vector | None:
     """Parameters that a run left; None if it left none."""
-    if not path.is_file():
+    tensors = read_tensors(path)
+    if tensors is None:
         return None
     try:
-        tensors = load_file(path)
         return np.concatenate([tensors[entry.name].reshape(entry.size) for entry in layout.entries])
-    except (OSError, SafetensorError, KeyError, ValueError) as error:
+    except (KeyError, ValueError) as error:
         raise InvalidInput(f"{path} does not hold the parameters of this model: {error}") from None
 
 
 def read_devices(path: Path) -> list[Row]:
-    """What each device of a real run did; nothing for a simulation."""
+    """What each device of a run did; nothing if the fleet was too large to say."""
     if not (path / "devices.csv").is_file():
         return []
     with (path / "devices.csv").open(encoding="utf-8", newline="") as file:
@@ -149,7 +124,7 @@ class RunDirectory:
     def _checkpoint(self) -> Path:
         return self.path / "checkpoint" / "latest.safetensors"
 
-    def finished(self) -> FinishedRun | None:
+    def finished(self) -> Result | None:
         """The results, if this directory is resumed and its run had already ended."""
         if not self._resuming or not (self.path / "summary.json").is_file():
             return None
@@ -189,6 +164,11 @@ class RunDirectory:
         assert self._driver is not None
         self._timeline.mark(self._driver.session.version, self._driver.now)
 
+    def write_devices(self, driver: Driver) -> None:
+        """Write what each device has done so far, if the fleet is not too large."""
+        if driver.accounts.per_device:
+            replace_file(self.path / "devices.csv", driver.accounts.csv(driver.open_spans()).encode())
+
     def checkpoint(self, driver: Driver, wall_seconds: float) -> None:
         assert self._metrics is not None and self._timeline is not None
         state = {
@@ -212,7 +192,7 @@ class RunDirectory:
         self._timeline.finish(self._driver.open_spans(), self._driver.now)
         self.close()
         if parameters is not None:
-            tensors = {entry.name: parameters[entry.span].reshape(entry.shape) for entry in layout.entries}
-            replace_file(self.path / "model.safetensors", save(tensors))
+            tensors = tensors_of(parameters, layout)
+            replace_file(self.path / "model.safetensors", save(tensors, {ORDER: json.dumps(list(tensors))}))
         write_json(self.path / "summary.json", summary)
         rmtree(self.path / "checkpoint", ignore_errors=True)

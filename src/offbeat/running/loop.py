@@ -11,10 +11,11 @@ from contextlib import contextmanager
 from typing import Protocol
 
 from offbeat.core.errors import Disconnected, Diverged, OffbeatError
+from offbeat.results.metric import TargetMetric
+from offbeat.results.result import Result, tensors_of
 from offbeat.results.summary import summarise
 from offbeat.running.directory import RunDirectory
 from offbeat.running.driver import Driver, OnProgress, progress_of
-from offbeat.running.result import Result
 from offbeat.settings.schema import Experiment
 
 
@@ -45,9 +46,9 @@ def run_to_end(
             for row in driver:
                 if row is not None:
                     rows.append(row)
+                spans = driver.accounts.take_spans()
                 if directory is not None:
-                    directory.write(row, driver.spans)
-                driver.spans.clear()
+                    directory.write(row, spans)
                 if watch is not None:
                     watch(progress_of(driver), row)
                 now = time.monotonic()
@@ -61,10 +62,10 @@ def run_to_end(
             reason = f"diverged: {error}"
             rows.append(driver.evaluate())
             if directory is not None:
-                directory.write(rows[-1], driver.spans)
+                directory.write(rows[-1], driver.accounts.take_spans())
         except Disconnected:
             if directory is not None:
-                directory.write(None, driver.spans)
+                directory.write(None, driver.accounts.take_spans())
                 directory.checkpoint(driver, spent + time.monotonic() - started)
                 directory.close()
             raise
@@ -80,15 +81,17 @@ def run_to_end(
             targets=experiment.evaluation.targets,
             reason=reason or driver.reason or "",
             wall_seconds=spent + time.monotonic() - started,
+            metric=TargetMetric(experiment.target_metric, experiment.target_direction),
         )
         parameters, layout = driver.session.parameters, driver.session.layout
         if directory is not None:
+            directory.write_devices(driver)
             directory.finish(parameters if experiment.execution.save_model else None, layout, summary)
     return Result(
         experiment=experiment,
         rows=rows,
         summary=summary,
-        parameters=parameters,
+        tensors=tensors_of(parameters, layout),
         directory=directory.path if directory is not None else None,
     )
 

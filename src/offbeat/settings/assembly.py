@@ -1,14 +1,18 @@
-"""What an experiment is made of, whoever runs it: the data, who holds what, the network, the task and the fleet."""
+"""What an experiment is made of, whoever runs it: data, who holds what, network, task, fleet and session."""
 
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import nn
 
 from offbeat.core.errors import InvalidInput
+from offbeat.core.forecast import Forecast
 from offbeat.core.parameters import Layout, Vector
+from offbeat.core.samples import Ragged, count, each_array, taken
+from offbeat.core.session import Session
 from offbeat.core.terms import AbsentClasses, Contrastive, Distillation, OwnTerm
 from offbeat.data import Dataset, Partition
 from offbeat.device.batches import Batches
@@ -17,7 +21,7 @@ from offbeat.device.tasks import Batch, Classification, Task, TokenSequence, che
 from offbeat.device.terms import check_own_term
 from offbeat.device.trainer import TorchTrainer
 from offbeat.fleet import Fleet, Workload
-from offbeat.models import build, flops_per_sample, layout_of, vector_of
+from offbeat.models import build, called, flops_per_sample, layout_of, vector_of
 from offbeat.settings.schema import Experiment
 
 
@@ -88,6 +92,28 @@ class ExperimentParts:
         )
 
 
+def session_of(
+    experiment: Experiment,
+    network: nn.Module,
+    *,
+    samples: npt.NDArray[np.int64],
+    present: npt.NDArray[np.bool_],
+    forecast: Forecast | None,
+) -> Session:
+    """The session of an experiment, whoever drives it, with these devices and from this network's parameters."""
+    return Session(
+        experiment.algorithm.policy,
+        parameters=vector_of(network),
+        layout=layout_of(network),
+        samples=samples,
+        training=experiment.local_work,
+        seed=experiment.seed,
+        present=present,
+        forecast=forecast,
+        horizon=experiment.when_to_stop.time,
+    )
+
+
 def example_batch(dataset: Dataset) -> Batch:
     """Two training samples as a model sees them."""
     x, y = dataset.example()
@@ -117,6 +143,19 @@ def check_task(task: Task, network: nn.Module, example: Batch, classes: int) -> 
         check_fit(task, network, example, classes)
     finally:
         network.train()
+
+
+def check_own(task: Task, network: nn.Module, x: Any, y: Any) -> None:
+    """Raise InvalidInput if a task does not fit a model and data that come from nowhere but a user's own functions."""
+    places = np.array([0, min(1, count(y) - 1)])
+    x, y = (each_array(lambda part: part if isinstance(part, Ragged) else np.asarray(part), each) for each in (x, y))
+    batches = Batches(taken(x, places), taken(y, places), _Nobody(), 0)
+    example = next(batches.for_evaluation(batches.x, batches.y, 2))
+    network.eval()
+    with torch.no_grad():
+        outputs = called(network, example.x)
+    classes = outputs.shape[-1] if isinstance(outputs, torch.Tensor) and outputs.ndim else 1
+    check_task(task, network, example, classes)
 
 
 def check_local_work(experiment: Experiment, task: Task) -> None:

@@ -14,7 +14,7 @@ from pydantic import ConfigDict, Field, PrivateAttr, model_validator
 from offbeat.algorithms import policy_class
 from offbeat.core.errors import InvalidInput, unknown
 from offbeat.core.policy import Policy
-from offbeat.core.references import GIVEN, resolve
+from offbeat.core.references import GIVEN, resolve, thing_name
 from offbeat.core.settings import Settings
 from offbeat.data import DATASETS, PARTITIONS, Dataset, DatasetSettings, PartitionSettings, load_own
 from offbeat.data.partition import Iid
@@ -211,7 +211,7 @@ class AlgorithmTable(NamedTable):
 
     @property
     def title(self) -> str:
-        return self.label or self.name
+        return self.label or thing_name(self.name)
 
     @cached_property
     def policy(self) -> Policy:

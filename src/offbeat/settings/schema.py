@@ -16,7 +16,7 @@ from pydantic import Field, PrivateAttr, ValidationError, model_validator
 from offbeat.core.errors import InvalidInput
 from offbeat.core.orders import LocalWork
 from offbeat.core.policy import Policy
-from offbeat.core.references import GIVEN
+from offbeat.core.references import GIVEN, thing_name
 from offbeat.core.settings import Settings
 from offbeat.data import Dataset, DatasetSettings, Partition, PartitionSettings
 from offbeat.data.partitioners import Partitioner
@@ -286,10 +286,9 @@ class Experiment(Settings):
         """Raise InvalidInput if a thing was given as a Python object that other processes cannot import."""
         for setting, name in self.own.items():
             if name.startswith(GIVEN):
-                thing = name.removeprefix(GIVEN).rpartition("-")[0]
                 raise InvalidInput(
-                    f"{setting}: {thing!r} exists in this process only, and other processes need it: put it into a "
-                    'module and give it as "module:thing"'
+                    f"{setting}: {thing_name(name)!r} exists in this process only, and other processes need it: put "
+                    'it into a module and give it as "module:thing"'
                 )
 
     # As tables and files ----------------------------------------------------------------------------------------------

@@ -6,23 +6,23 @@ And replaying one that was run for real, which ends with the same model or says 
 import os
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from offbeat.core.errors import InvalidInput
-from offbeat.core.session import Session
 from offbeat.device.places import place_of
+from offbeat.results.result import Result, read_run, tensors_of
 from offbeat.running.directory import RunDirectory, read_model
 from offbeat.running.driver import OnProgress
 from offbeat.running.loop import Flag, run_to_end
-from offbeat.running.result import Result
-from offbeat.settings.assembly import ExperimentParts
+from offbeat.running.record import read_record
+from offbeat.settings.assembly import ExperimentParts, session_of
 from offbeat.settings.schema import Experiment
+from offbeat.settings.shipped import ExperimentSource, experiment_from
 from offbeat.simulation.engine import Simulation
 from offbeat.simulation.executors import torch_executor
-from offbeat.simulation.replay import Difference, RecordLine, Replay, read_record
+from offbeat.simulation.replay import Difference, Replay
 
 
 @contextmanager
@@ -30,19 +30,17 @@ def simulation_of(experiment: Experiment) -> Iterator[Simulation]:
     """The simulation that an experiment describes; its worker processes end with the context."""
     workers, place = experiment.execution.processes(), place_of(experiment.execution.device)
     parts = ExperimentParts.of(experiment)
-    layout, fleet, stop = parts.layout, parts.fleet(), experiment.when_to_stop
-    session = Session(
-        experiment.algorithm.policy,
-        parameters=parts.parameters,
-        layout=layout,
+    fleet, stop = parts.fleet(), experiment.when_to_stop
+    session = session_of(
+        experiment,
+        parts.network,
         samples=parts.partition.sizes,
-        training=experiment.local_work,
-        seed=experiment.seed,
         present=fleet.availability.present(0.0),
-        forecast=fleet.forecast(layout.bytes),
-        horizon=stop.time,
+        forecast=fleet.forecast(parts.layout.bytes),
     )
     execution = experiment.execution
+    if workers:
+        experiment.check_importable()
     executor = torch_executor(
         parts.dataset,
         parts.partition,
@@ -63,7 +61,7 @@ def simulation_of(experiment: Experiment) -> Iterator[Simulation]:
 
 
 def run(
-    experiment: Experiment,
+    experiment: ExperimentSource,
     out: str | os.PathLike[str] | None = None,
     *,
     overwrite: bool = False,
@@ -71,36 +69,26 @@ def run(
     watch: OnProgress | None = None,
     interrupted: Flag | None = None,
 ) -> Result:
-    """Run an experiment, into a directory if one is given.
+    """Run an experiment (tables, a file or the name of a shipped one will do), into a directory if one is given.
 
     With `resume` a run that was stopped goes on from its checkpoint, and one that had ended is only read. The run
     stops, leaving a checkpoint, on Ctrl-C or, if `interrupted` is given, when that is set.
     """
-    directory = None
+    directory, experiment = None, experiment_from(experiment)
     if out is not None:
         directory = RunDirectory(Path(out), experiment.table(), overwrite=overwrite, resume=resume)
     ended = directory.finished() if directory is not None else None
-    if directory is not None and ended is not None:
-        return Result(
-            experiment=experiment, rows=ended.rows, summary=ended.summary, parameters=None, directory=directory.path
-        )
+    if ended is not None:
+        return ended
     with simulation_of(experiment) as simulation:
         return run_to_end(simulation, experiment, directory, watch=watch, interrupted=interrupted)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Replayed:
-    """What was compared, and found equal."""
-
-    versions: int
-    orders: int
-    final_model: bool
-    """Whether the run had left its final parameters to compare with."""
-
-
-def replay(path: str | os.PathLike[str], watch: Callable[[float], None] | None = None) -> Replayed:
+def replay(path: str | os.PathLike[str], watch: Callable[[float], None] | None = None) -> Result:
     """Replay the real run in a directory; raises Difference if anything comes out otherwise than it did there.
 
+    The result is the real run with the replay's model; its summary says what was compared, and found equal, in
+    `replayed_versions`, `replayed_orders` and `replayed_model` (False: the run had left no model to compare with).
     `watch` is told how much is done (0 to 1).
     """
     directory = Path(path)
@@ -109,11 +97,11 @@ def replay(path: str | os.PathLike[str], watch: Callable[[float], None] | None =
             f"{directory} holds no real run: it has no record.jsonl, which `offbeat deploy` and `local-cluster` leave"
         )
     experiment = Experiment.load(directory / "config.toml")
-    lines = read_record((directory / "record.jsonl").read_text(encoding="utf-8"), "record.jsonl")
-    if lines[0].own_data:
+    first, lines = read_record((directory / "record.jsonl").read_text(encoding="utf-8"), "record.jsonl")
+    if first.own_data:
         raise InvalidInput(f"{directory} cannot be replayed: its devices had data of their own, which are not here")
     parts = ExperimentParts.of(experiment)
-    if lines[0].samples != parts.partition.sizes.tolist():
+    if first.samples != parts.partition.sizes.tolist():
         raise InvalidInput(f"{directory} cannot be replayed: its devices had other data than {experiment.data.name!r}")
     executor = torch_executor(
         parts.dataset,
@@ -125,29 +113,33 @@ def replay(path: str | os.PathLike[str], watch: Callable[[float], None] | None =
         task=parts.task,
         batch_statistics=experiment.model.buffers != "average",
     )
+    session = session_of(
+        experiment,
+        parts.network,
+        samples=parts.partition.sizes,
+        present=np.isin(np.arange(experiment.data.devices), first.present),
+        forecast=first.forecast,
+    )
     with closing(executor):
-        replaying = Replay(_recorded_session(experiment, parts, lines[0]), executor, lines)
+        replaying = Replay(session, executor, lines)
         for number, _ in enumerate(replaying, 1):
             if watch is not None:
                 watch(number / len(lines))
-    final, session = read_model(directory / "model.safetensors", parts.layout), replaying.session
+    final = read_model(directory / "model.safetensors", parts.layout)
     if (directory / "summary.json").is_file():
         replaying.check_complete()
     if final is not None and final.tobytes() != session.parameters.tobytes():
         raise Difference("all versions are as in the record, but model.safetensors is another model")
-    return Replayed(versions=session.version, orders=replaying.orders, final_model=final is not None)
-
-
-def _recorded_session(experiment: Experiment, parts: ExperimentParts, began: RecordLine) -> Session:
-    """The session as a real run began it."""
-    return Session(
-        experiment.algorithm.policy,
-        parameters=parts.parameters,
-        layout=parts.layout,
-        samples=parts.partition.sizes,
-        training=experiment.local_work,
-        seed=experiment.seed,
-        present=np.isin(np.arange(experiment.data.devices), began.present),
-        forecast=began.forecast,
-        horizon=experiment.when_to_stop.time,
+    found = read_run(directory)
+    compared = {
+        "replayed_versions": session.version,
+        "replayed_orders": replaying.orders,
+        "replayed_model": final is not None,
+    }
+    return Result(
+        rows=found.rows,
+        summary=found.summary | compared,
+        experiment=experiment,
+        directory=directory,
+        tensors=tensors_of(session.parameters, session.layout),
     )

@@ -107,7 +107,7 @@ def test_adel_with_warm_up_and_automatic_rounds_keeps_the_budget() -> None:
     assert len(warm) == 12
     assert end == pytest.approx(30.0)
     assert warm[:3] == pytest.approx([2.5] * 3)
-    assert warm[3:] == sorted(warm[3:], reverse=True) != plain[3:]
+    assert warm[3:] == sorted(set(warm[3:]), reverse=True) != plain[3:]
     automatic, end, _ = adel(rounds="auto", initial_distance=50.0)
     assert end == pytest.approx(30.0)
     assert len(automatic) > 12, "far from the optimum many short rounds are better"

@@ -337,6 +337,8 @@ KINDS = pytest.mark.parametrize("kind", [FedASMU, FedSSMU])
 
 
 def plain(simulation: Simulation) -> Any:
+    """What every device remembers, also of runs that were delivered, or lost on the way, and that nobody has read."""
+    simulation.snapshot()  # which computes those
     return {
         device: {key: np.asarray(value).tolist() for key, value in memory.items()}
         for device, memory in simulation.training.memories.items()

@@ -64,6 +64,8 @@ NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 @dataclass
 class RoundPlan(DeadlineState):
+    """The plan of ADEL-FL's rounds, and how far the run has come in it."""
+
     scale: float = 1.0
     """m."""
     warm: list[Update] = field(default_factory=list)
@@ -71,7 +73,17 @@ class RoundPlan(DeadlineState):
 
 
 class Adel(DeadlineRounds):
-    """Deadlines and batch sizes from one optimisation, partial backward passes without bias (Goren et al. 2026)."""
+    """Deadlines and batch sizes from one optimisation, partial backward passes without bias (Goren et al. 2026).
+
+    >>> from offbeat.testing import ScriptedSession
+    >>> from offbeat.core.parameters import Layout
+    >>> layers = Layout.of([("a.weight", (1,), True), ("b.weight", (1,), True)])
+    >>> session = ScriptedSession(Adel(rounds=3), layout=layers, devices=2, speeds=[8.0, 8.0], horizon=9.0)
+    >>> [round(seconds, 2) for seconds in session.state.deadlines]  # a constant learning rate: equal rounds
+    [3.0, 3.0, 3.0]
+    >>> {order.order.batch_size for order in session.first.orders} == {int(session.state.scale * 8.0)}  # (B3), B_u = 0
+    True
+    """
 
     State = RoundPlan
 

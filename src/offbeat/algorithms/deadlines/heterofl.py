@@ -41,7 +41,20 @@ Width = Annotated[float, Field(gt=0, le=1)]
 
 
 class HeteroFL(EqualDeadlines):
-    """Submodels whose width follows from a device's speed, averaged element by element (Diao et al. 2021)."""
+    """Submodels whose width follows from a device's speed, averaged element by element (Diao et al. 2021).
+
+    >>> from offbeat.testing import ScriptedSession
+    >>> from offbeat.core.parameters import Layout
+    >>> layers = Layout.of([("a.weight", (2, 1), True), ("b.weight", (1, 2), True)])
+    >>> policy = HeteroFL(rounds=5, confidence=0.5, masked_loss=False, time_budget=10.0)
+    >>> session = ScriptedSession(policy, start=[0.0] * 4, layout=layers, devices=2, speeds=[100.0, 8.0])
+    >>> [given.order.width for given in session.first.orders]
+    [1.0, 0.5]
+    >>> _ = session.upload(2.0, 2.0, 2.0, 2.0, device=0), session.upload(4.0, 4.0, 4.0, 4.0, device=1)
+    >>> _ = session.fire("deadline")
+    >>> session.parameters.tolist()  # both hold the first unit of each layer, device 0 alone the second
+    [3.0, 2.0, 3.0, 2.0]
+    """
 
     widths: list[Width] = Field([1.0, 0.5, 0.25, 0.125, 0.0625], min_length=1)
     """Shares of each layer's channels that a device may be given."""

@@ -36,7 +36,18 @@ MOST_MISSED = 0.9
 
 
 class Salf(EqualDeadlines):
-    """Fixed deadlines, layer-wise aggregation of partial backward passes (Lang et al. 2025)."""
+    """Fixed deadlines, layer-wise aggregation of partial backward passes (Lang et al. 2025).
+
+    >>> from offbeat.testing import ScriptedSession
+    >>> from offbeat.core.parameters import Layout
+    >>> layers = Layout.of([("a.weight", (1,), True), ("b.weight", (1,), True)])
+    >>> policy = Salf(rounds=5, variant="code")
+    >>> session = ScriptedSession(policy, layout=layers, devices=2, speeds=[8.0, 8.0], horizon=10.0)
+    >>> _ = session.upload(4.0, 4.0, device=0, slices=1), session.upload(4.0, 2.0, device=1)  # device 0: layer b only
+    >>> _ = session.fire("deadline")
+    >>> session.parameters.tolist()  # a: (0 + 4) / 2, b: (4 + 2) / 2
+    [2.0, 3.0]
+    """
 
     variant: Literal["paper", "code"] = "paper"
     """The published rule, or that of the authors' code, where devices that did not deliver a layer count as its old

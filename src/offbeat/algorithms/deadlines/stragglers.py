@@ -31,7 +31,16 @@ from offbeat.core.policy import View
 
 
 class DropStragglers(EqualDeadlines):
-    """Fixed deadlines; whoever has not finished by then is left out (Chen et al. 2016)."""
+    """Fixed deadlines; whoever has not finished by then is left out (Chen et al. 2016).
+
+    >>> from offbeat.testing import ScriptedSession
+    >>> from offbeat.core.parameters import Layout
+    >>> layers = Layout.of([("a.weight", (1,), True), ("b.weight", (1,), True)])
+    >>> session = ScriptedSession(DropStragglers(rounds=5), layout=layers, devices=2, speeds=[8.0, 8.0], horizon=10.0)
+    >>> _ = session.upload(4.0, 4.0, device=0, slices=1), session.upload(4.0, 2.0, device=1)  # device 0 is late
+    >>> session.fire("deadline").used, session.parameters.tolist()
+    ([2], [4.0, 2.0])
+    """
 
     variant: Literal["mean", "keep"] = "mean"
     """Mean over the devices that finished, or over all with the others as copies of the old model."""
@@ -54,11 +63,21 @@ class DropStragglers(EqualDeadlines):
 
 @dataclass
 class WaitStragglersState:
+    """The updates of the running round, which lasts while anything is in flight."""
+
     arrived: list[Update] = field(default_factory=list)
 
 
 class WaitStragglers(TimeBudgeted):
-    """FedAvg with everybody in every round, as many rounds as fit into the time."""
+    """FedAvg with everybody in every round, as many rounds as fit into the time.
+
+    >>> from offbeat.testing import ScriptedSession
+    >>> session = ScriptedSession(WaitStragglers(time_budget=10.0), devices=2)
+    >>> session.upload(4.0, 4.0, device=0).used, session.upload(0.0, 2.0, device=1).used
+    ([], [1, 2])
+    >>> session.parameters.tolist()
+    [2.0, 3.0]
+    """
 
     State = WaitStragglersState
 

@@ -47,7 +47,7 @@ class LabelCounts:
 
     @property
     def effective_classes(self) -> npt.NDArray[np.float64]:
-        """exp of the entropy of each device's labels: k if it holds k labels equally often.
+        """The exponential of the entropy of each device's labels: k if it holds k labels equally often.
 
         >>> one = LabelCounts(counts=np.array([[5, 5, 0], [7, 0, 0]]), sizes=np.array([10, 7]), names=("a", "b", "c"))
         >>> one.effective_classes.round(6).tolist()

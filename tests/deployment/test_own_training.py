@@ -117,7 +117,7 @@ def test_a_task_a_model_and_data_of_ones_own(task: Task, data: Any, model: Any, 
     }
     out = tmp_path / "results"
     app = server_app(tables, model=seeded(model), test_data=lambda: data("test", 50), task=task, out=out)
-    grid = LoopbackGrid(DELAYS, {}, app=client_app(model=seeded(model), data=own, task=task))
+    grid = LoopbackGrid(dict.fromkeys(DELAYS, 0.0), {}, app=client_app(model=seeded(model), data=own, task=task))
     context = Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config={})
     app(grid, context)  # type: ignore[arg-type]
     summary = json.loads((out / "summary.json").read_text())

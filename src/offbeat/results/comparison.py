@@ -96,6 +96,11 @@ class AlgorithmResults:
         return _share(self.mean("wasted_seconds"), self.mean("busy_seconds"))
 
     @property
+    def in_training(self) -> float:
+        """The mean number of devices in training."""
+        return fmean(entry.in_training for entry in self.entries)
+
+    @property
     def diverged(self) -> bool:
         return any(entry.diverged for entry in self.entries)
 
@@ -105,26 +110,42 @@ class AlgorithmResults:
 
 
 class Comparison:
-    """Runs of several algorithms and the accuracy, or value of another metric, that they race to.
+    """Runs of several algorithms, and the accuracy, or value of another metric, whose time they are compared by.
 
-    Without a given target it is the best of the runs' targets that all algorithms reach in all seeds; if
-    there is none, the best that one of them does; None if nobody reaches any.
+    Without a given target it is the best of the runs' targets that all algorithms reach in all seeds, or if there is
+    none (and the metric is a share) the highest whole percent that they do; if one of them never learns anything, the
+    best that another one reaches in all of its seeds. `notes` are sentences on what was not the same for all;
+    `failures` are sentences on runs that are missing here.
     """
 
-    def __init__(self, entries: Sequence[Result], target: float | None = None) -> None:
+    def __init__(
+        self,
+        entries: Sequence[Result],
+        target: float | None = None,
+        *,
+        notes: Sequence[str] = (),
+        failures: Sequence[str] = (),
+    ) -> None:
         _check(entries, target)
         self.entries = list(entries)
         self.metric = TargetMetric.of(self.entries[0].summary)
+        self.notes = list(notes)
+        self.failures = list(failures)
         self.target = self._automatic_target() if target is None else target
         self.standings = self._standings(self.target)
 
     def _automatic_target(self) -> float | None:
-        key = f"time_to_{self.metric.name}"
-        known = {float(target) for entry in self.entries for target in entry.summary[key]}
+        metric = self.metric
+        known = {float(target) for entry in self.entries for target in entry.summary[f"time_to_{metric.name}"]}
+        percents: list[float] = []
+        if metric.is_share:
+            learned = max(entry.rows[0][metric.name] for entry in self.entries)  # above what a model knows untrained
+            percents = [percent / 100 for percent in range(1, 101) if percent / 100 > learned]
         for enough in (all, any):
-            for target in sorted(known, reverse=self.metric.direction == "max"):
-                if enough(standing.reached_by_all for standing in self._standings(target)):
-                    return target
+            for targets in (known, percents):
+                for target in sorted(targets, reverse=metric.direction == "max"):
+                    if enough(standing.reached_by_all for standing in self._standings(target)):
+                        return target
         return None
 
     def _standings(self, target: float | None) -> list[AlgorithmResults]:
@@ -213,6 +234,7 @@ class Comparison:
                 cells["speed-up"] = "-" if speed_up is None else f"{speed_up:.2f}"
         return cells | {
             f"final {self.metric.title}": final_text(standing),
+            "in training": amount(standing.in_training),
             "updates used": f"{standing.mean('updates_used'):,.0f}",
             "unused updates": percent(standing.unused_share, 1),
             "wasted time": percent(standing.wasted_share, 1),
@@ -227,28 +249,41 @@ class Comparison:
         several = any(len(standing.entries) > 1 for standing in self.standings)
         seeds = seeds_text(self.standings)
         if self.target is None:
-            parts = [f"No target {self.metric.title} was reached in all seeds of an algorithm ({seeds})."]
+            parts = [f"No algorithm learned anything in all of its seeds ({seeds})."]
         else:
             median_of = f"median (min-max) of {seeds}" if several else seeds
-            parts = [f"Virtual time until {self.metric.goal(self.target)} on held-out data: {median_of}."]
+            parts = [
+                f"{self._clock} until {self.goal} on held-out data, on straight lines between evaluations: {median_of}."
+            ]
             if self.baseline is not None:
                 parts.append(f"Speed-up: over {BASELINE}.")
+        parts.append("In training: mean over time.")
         if several:
             parts.append("±: standard deviation over seeds; other numbers: means.")
         if self.fastest:
             parts.append("*: fastest.")
         if any(standing.diverged for standing in self.standings):
             parts.append("†: a run diverged.")
-        return " ".join(parts)
+        return " ".join([*parts, *self.notes])
+
+    @property
+    def _clock(self) -> str:
+        real = {entry.real for entry in self.entries}
+        return "Virtual time" if real == {False} else "Time" if real == {True} else "Time (virtual in simulations)"
 
     def rich_table(self) -> Table:
-        """For a terminal of 80 columns, so without the staleness and the wasted time, and with all traffic in one."""
+        """For a terminal of 80 columns, so without some of the columns, and with all traffic in one."""
         table = Table(
-            box=box.SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False, caption=self.caption, caption_justify="left"
+            box=box.SIMPLE_HEAD,
+            padding=(0, 0, 0, 1),
+            pad_edge=False,
+            show_edge=False,
+            caption=self.caption,
+            caption_justify="left",
         )
         for standing in self.standings:
             cells = self.cells(standing)
-            for heading in ("mean staleness", "wasted time", "MB up", "MB down"):
+            for heading in ("mean staleness", "wasted time", "unused updates", "MB up", "MB down"):
                 del cells[heading]
             cells["MB sent"] = megabytes(standing.mean("bytes_up") + standing.mean("bytes_down"))
             if not table.columns:
@@ -284,6 +319,7 @@ class Comparison:
             f"speed_up_over_{BASELINE}": self.speed_up(standing),
             f"final_{name}": standing.final_value,
             f"final_{name}_std": standing.final_spread,
+            "in_training_mean": standing.in_training,
             **{key: standing.mean(key) for key in means},
             "unused_share": standing.unused_share,
             "wasted_share": standing.wasted_share,

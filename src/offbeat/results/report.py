@@ -83,22 +83,18 @@ def report_html(comparison: Comparison, experiments: Sequence[str], title: str) 
 
 def findings(comparison: Comparison) -> str:
     """Who reached the target first and by how much, who did not, and how far the numbers can be trusted."""
-    return " ".join([*_race(comparison), *_price(comparison), *_accuracy(comparison), *_doubts(comparison)])
+    return " ".join([*_times(comparison), *_price(comparison), *_accuracy(comparison), *_doubts(comparison)])
 
 
-def _plural(title: str) -> str:
-    return "accuracies" if title == "accuracy" else f"values of {title}"
-
-
-def _race(comparison: Comparison) -> Iterable[str]:
+def _times(comparison: Comparison) -> Iterable[str]:
     if comparison.target is None:
-        yield f"No algorithm reached any of the target {_plural(comparison.metric.title)} in all of its seeds."
+        yield "No algorithm learned anything in all of its seeds."
         return
     goal, finishers, fastest = comparison.goal, comparison.finishers, comparison.fastest
     if not finishers:
         yield f"No algorithm reached {goal} in all of its seeds."
     else:
-        yield _winner(comparison, goal)
+        yield _first(comparison, goal)
         for standing in finishers[len(fastest) :]:
             yield f"{standing.algorithm} took {_seconds(standing)}{_against_baseline(comparison, standing)}."
     for standing in comparison.standings:
@@ -109,7 +105,7 @@ def _race(comparison: Comparison) -> Iterable[str]:
             yield f"{standing.algorithm} reached it in only {len(standing.reached)} of {len(standing.entries)} seeds."
 
 
-def _winner(comparison: Comparison, goal: str) -> str:
+def _first(comparison: Comparison, goal: str) -> str:
     first, *tied = comparison.fastest
     count = len(first.entries)
     after = f"after {_seconds(first)} of virtual time ({f'median of {count} seeds' if count > 1 else 'one seed'})"
@@ -135,7 +131,7 @@ def _against_baseline(comparison: Comparison, standing: AlgorithmResults) -> str
 
 
 def _price(comparison: Comparison) -> Iterable[str]:
-    """Speed is often bought with traffic: say so where the winner sent more, or less, than the baseline."""
+    """Speed is often bought with traffic: say so where the fastest sent more, or less, than the baseline."""
     baseline = comparison.baseline
     for standing in comparison.fastest:
         if baseline is None or standing is baseline or not baseline.mean("bytes_up"):
@@ -197,12 +193,13 @@ def _algorithms(comparison: Comparison) -> str:
 
 def _runs(comparison: Comparison) -> str:
     target = comparison.target
-    race = [] if target is None else [comparison.race]
+    times = [] if target is None else [comparison.race]
     headings = [
         "algorithm",
         "seed",
-        *race,
+        *times,
         f"final {comparison.metric.title}",
+        "in training",
         "updates used",
         "MB up",
         "MB down",
@@ -213,13 +210,14 @@ def _runs(comparison: Comparison) -> str:
 
 
 def _run(entry: Result, target: float | None) -> list[str]:
-    race = [] if target is None else [time_text(AlgorithmResults(entry.algorithm, [entry], target))]
+    times = [] if target is None else [time_text(AlgorithmResults(entry.algorithm, [entry], target))]
     summary, metric = entry.summary, TargetMetric.of(entry.summary)
     return [
         entry.algorithm,
         str(entry.seed),
-        *race,
+        *times,
         metric.text(summary[f"final_{metric.name}"], 1),
+        amount(entry.in_training),
         f"{summary['updates_used']:,}",
         megabytes(summary["bytes_up"]),
         megabytes(summary["bytes_down"]),

@@ -1,6 +1,7 @@
 """What every data set is once it is loaded: inputs and targets, checked at birth. Owns the words for them."""
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
@@ -48,6 +49,10 @@ class Dataset:
     """The training samples of each device, where the data come already divided; None: a partition divides them."""
     pipeline: InputPipeline | None = None
     """What is done to inputs batch by batch."""
+    class_names: tuple[str, ...] = ()
+    """What the labels mean, where that is known."""
+    columns: Mapping[str, Array] = field(default_factory=dict)
+    """Further values of each training sample, by name: a partition may divide by them."""
 
     @property
     def input_shape(self) -> Any:
@@ -85,6 +90,8 @@ class Dataset:
         if isinstance(self.train_x, LazyDevices) and self.devices is None:
             ranges = (np.arange(first, last) for first, last in pairwise(self.train_x.offsets))
             object.__setattr__(self, "devices", tuple(ranges))
+        if self.class_names and len(self.class_names) != self.classes:
+            raise InvalidInput(f"there are {len(self.class_names)} names of classes for {self.classes} classes.")
         if self.devices is not None:
             samples = int(self.train_x.sizes.sum()) if isinstance(self.train_x, LazyDevices) else count(self.train_y)
             _check_devices(self.devices, samples)

@@ -21,7 +21,13 @@ class Folder(Settings):
     dir: Annotated[str, Field(min_length=1)]
     """The directory that holds the files. owner.npy, if it is there, says which device holds each training sample."""
 
+    @property
+    def divided(self) -> bool | None:
+        """Whether the data say themselves which device holds what: unknown until owner.npy is looked for."""
+        return None
+
     def load(self, seed: int) -> Dataset:
+        """Map the files into memory; `seed` plays no part."""
         arrays: dict[str, Any] = {name: self._mapped(name) for name in PARTS}
         owner = self._mapped("owner") if (Path(self.dir).expanduser() / "owner.npy").is_file() else None
         devices = None

@@ -14,10 +14,10 @@ import numpy as np
 from pydantic import Field
 
 from offbeat.core.errors import InvalidInput
-from offbeat.core.samples import Indices
+from offbeat.core.samples import Array, Indices
 from offbeat.core.settings import Settings
 from offbeat.core.streams import stream
-from offbeat.data.dataset import Labels
+from offbeat.data.dataset import Dataset, Labels
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -61,6 +61,10 @@ class PartitionSettings(Settings):
     @abstractmethod
     def split(self, labels: Labels, devices: int, seed: int) -> Partition:
         """Who holds which of the training samples, given their labels."""
+
+    def divide(self, dataset: Dataset, devices: int, seed: int) -> Partition:
+        """Who holds which of the training samples of a data set; most partitions look at the labels alone."""
+        return self.split(dataset.train_y, devices, seed)
 
 
 class Iid(PartitionSettings):
@@ -197,6 +201,25 @@ class Same(PartitionSettings):
         return Partition(indices=np.tile(chosen, devices), offsets=np.arange(devices + 1) * size)
 
 
+class Column(PartitionSettings):
+    """By a column of the data that says whose sample it is: its first values in sorted order are the devices."""
+
+    name: Literal["column"] = "column"
+    column: Annotated[str, Field(min_length=1)]
+    """The name of the column."""
+
+    def split(self, labels: Labels, devices: int, seed: int) -> Partition:
+        """Refuse: labels do not say whose samples they are."""
+        raise InvalidInput(f"partition.column = {self.column!r}: there are only labels to divide by.")
+
+    def divide(self, dataset: Dataset, devices: int, seed: int) -> Partition:
+        """Give each device all samples with its value of the column."""
+        if self.column not in dataset.columns:
+            there = ", ".join(dataset.columns) or "none"
+            raise InvalidInput(f"partition.column = {self.column!r}: the data have these columns to divide by: {there}")
+        return by_owner(dataset.columns[self.column], devices, self.column)
+
+
 PARTITIONS: dict[str, type[PartitionSettings]] = {
     "iid": Iid,
     "dirichlet": Dirichlet,
@@ -204,7 +227,17 @@ PARTITIONS: dict[str, type[PartitionSettings]] = {
     "sizes": Sizes,
     "labels": LabelSets,
     "same": Same,
+    "column": Column,
 }
+
+
+def by_owner(owners: Array, devices: int, column: str) -> Partition:
+    """The samples of the first so many owners, in sorted order; those of others are not used."""
+    names, places = np.unique(owners, return_inverse=True)
+    if len(names) < devices:
+        raise InvalidInput(f"data.devices = {devices}: column {column!r} has {len(names)} values, each a device.")
+    samples = np.flatnonzero(places < devices)
+    return _grouped(samples, places[samples], devices)
 
 
 def _check_labels(labels: Any, name: str) -> None:

@@ -18,6 +18,7 @@ from offbeat.core.references import GIVEN, resolve, thing_name
 from offbeat.core.settings import Settings
 from offbeat.data import DATASETS, PARTITIONS, Dataset, DatasetSettings, PartitionSettings, load_own
 from offbeat.data.partition import Iid
+from offbeat.data.partitioners import PartitionerSettings, is_partitioner
 from offbeat.data.transforms import transforms_of
 from offbeat.fleet import AVAILABILITIES, FLEETS, AvailabilitySettings, FleetSettings
 from offbeat.models import MODELS
@@ -99,7 +100,10 @@ class DataTable(NamedTable):
     @property
     def divided(self) -> bool | None:
         """Whether the data come divided over the devices; None if that is seen only when they are loaded."""
-        return None if self.dataset is None else "devices" in type(self.dataset).model_fields
+        if self.dataset is None:
+            return None
+        divided: bool | None = getattr(self.dataset, "divided", "devices" in type(self.dataset).model_fields)
+        return divided
 
     def load(self, seed: int) -> Dataset:
         dataset = load_own(self.name, seed) if self.dataset is None else self.dataset.load(seed)
@@ -116,7 +120,7 @@ class PartitionTable(NamedTable):
     """Which device holds which samples (`offbeat list partitions`). Data that come divided need none."""
 
     name: str = ""
-    """A partition (default: iid) or your own as "module:Class"."""
+    """A partition (default: iid), or your own or one of Flower Datasets as "module:Class"."""
 
     def check(self) -> None:
         _ = self.settings
@@ -125,6 +129,10 @@ class PartitionTable(NamedTable):
     def settings(self) -> PartitionSettings:
         if not self.name and self.others:
             raise InvalidInput(f"partition.name is missing: whose setting is {next(iter(self.others))!r}?")
+        if ":" in self.name and is_partitioner(resolve(self.name)):
+            other = PartitionerSettings(name=self.name, **self.others)
+            other.check()
+            return other
         kind = chosen("partition", "partition", self.name, PARTITIONS, PartitionSettings) if self.name else Iid
         return checked(kind, "partition", self.others)
 

@@ -19,6 +19,7 @@ from offbeat.core.policy import Policy
 from offbeat.core.references import GIVEN, thing_name
 from offbeat.core.settings import Settings
 from offbeat.data import Dataset, DatasetSettings, Partition, PartitionSettings
+from offbeat.data.partitioners import Partitioner
 from offbeat.fleet import AvailabilitySettings, FailureSettings, FleetSettings, NetworkSettings
 from offbeat.settings.execution import ExecutionTable
 from offbeat.settings.former import todays
@@ -159,7 +160,7 @@ class Experiment(Settings):
         *,
         seed: int | None = None,
         data: Given | DatasetSettings | Dataset | Arrays | Callable[[int], Dataset | Arrays] | None = None,
-        partition: Given | PartitionSettings | type[PartitionSettings] | None = None,
+        partition: Given | PartitionSettings | type[PartitionSettings] | Partitioner | type[Partitioner] | None = None,
         model: Given | Callable[..., Any] | None = None,
         fleet: Given | FleetSettings | type[FleetSettings] | None = None,
         availability: Given | AvailabilitySettings | type[AvailabilitySettings] | None = None,
@@ -285,7 +286,7 @@ class Experiment(Settings):
         """The data and who holds what."""
         dataset, devices = self.data.load(self.seed), self.data.devices
         if dataset.devices is None:
-            return dataset, self.partition.settings.split(dataset.train_y, devices, self.seed)
+            return dataset, self.partition.settings.divide(dataset, devices, self.seed)
         self._check_divided()
         if len(dataset.devices) != devices:
             raise InvalidInput(

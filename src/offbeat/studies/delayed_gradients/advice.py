@@ -288,9 +288,7 @@ def rendered(advice: Advice) -> RenderableType:
     facts.add_row("|gradient|, end / start of descent", f"{advice.estimate.remaining:.2g}, {alone}")
     facts.add_row("Theta, PSURDG's bound - AUDG's, with these ages", f"{advice.theta:+.4g}")
     facts.add_row("Theta as printed, with the delays for both", f"{advice.printed_theta:+.4g}")
-    facts.add_row(
-        "Theta as printed changes its sign at", f"a weighted mean delay of {advice.turning_delay:.3g} iterations"
-    )
+    facts.add_row("it changes its sign at", f"a weighted mean delay of {advice.turning_delay:.3g} iterations")
     found = advice.simulated
     compared = Table(
         "",

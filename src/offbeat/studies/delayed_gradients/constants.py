@@ -82,7 +82,7 @@ def order_seconds(simulation: Simulation, orders: int) -> npt.NDArray[np.float64
 
 
 def delays_of(experiment: Experiment, simulation: Simulation, *, reused: bool = False) -> Delays:
-    """In closed form for the Bernoulli fleet, from timed orders for others; `reused`: the ages of what PSURDG applies."""
+    """In closed form for the Bernoulli fleet, from timed orders for others; `reused`: of what PSURDG applies."""
     policy, session = experiment.algorithm.policy, simulation.session
     assert isinstance(policy, Audg)
     weights = np.array([policy.weight(device, session.state, session) for device in range(session.devices)])

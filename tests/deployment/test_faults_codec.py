@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
@@ -19,14 +20,14 @@ from offbeat.core.errors import DeviceFault
 from offbeat.core.orders import LocalWork
 from offbeat.core.parameters import Vector
 from offbeat.core.session import Session
-from offbeat.deployment.protocol.codec import MODEL, TALK, pack, unpack, vector
+from offbeat.deployment.protocol.codec import BODY, MODEL, pack, unpack, vector
 from offbeat.deployment.protocol.messages import Delivery, FromDevice, Greeting
 from offbeat.deployment.server.driver import Deployment
 from offbeat.deployment.server.membership import Membership, wait_for_devices
-from offbeat.deployment.server.record import RunRecord
 from offbeat.deployment.server.transport import Transport
 from offbeat.device.training_state import Evaluation
 from offbeat.models import layout_of, vector_of
+from offbeat.running.record import RecordLine, RunRecord
 from offbeat.settings.schedule import Schedule, Stop
 from offbeat.settings.schema import DeploymentTable
 
@@ -74,8 +75,8 @@ class Memo(RunRecord):
     def open(self, position: int = 0) -> None:
         pass
 
-    def write(self, at: float, what: str, **details: Any) -> None:
-        json.dumps(details)
+    def write(self, line: RecordLine) -> None:
+        msgspec.json.encode(line)
 
 
 def judged(answer: RecordDict) -> tuple[str, Session]:
@@ -121,7 +122,7 @@ def judged(answer: RecordDict) -> tuple[str, Session]:
 
 
 def content(body: str, array: Array) -> RecordDict:
-    return RecordDict({TALK: ConfigRecord({"json": body}), MODEL: ArrayRecord({"vector": array})})
+    return RecordDict({BODY: ConfigRecord({"json": body}), MODEL: ArrayRecord({"vector": array})})
 
 
 def check(answer: RecordDict) -> None:
@@ -188,7 +189,7 @@ def test_any_bytes_for_parameters(shape: list[int], dtype: str, data: bytes) -> 
 @given(st.text(max_size=200))
 def test_any_text_is_read_or_a_fault(text: str) -> None:
     try:
-        unpack(RecordDict({TALK: ConfigRecord({"json": text})}), FromDevice)
+        unpack(RecordDict({BODY: ConfigRecord({"json": text})}), FromDevice)
     except DeviceFault as fault:
         assert len(str(fault)) < 500
 

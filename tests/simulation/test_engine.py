@@ -215,10 +215,14 @@ def test_an_upload_lands_after_the_download_the_training_and_the_transfer() -> N
         outcome="uploaded",
         trained_until=7.5,
         ended=10.0,
+        samples=20,
+        seconds=6.0,
+        bytes_down=8,
+        bytes_up=8,
     )
     assert sim.session.state.uploads == [[1, 3, [3.0, 7.0]]]
     assert (sim.session.counters.bytes_down, sim.session.counters.bytes_up) == (8, 8)
-    assert sim.busy_seconds == 6.0
+    assert sim.accounts.busy_seconds == 6.0
 
 
 def test_progress_counts_slices_steps_and_seconds_of_training() -> None:
@@ -392,7 +396,7 @@ def test_a_budget_stops_between_slices_and_uploads_what_is_done(
     run(sim)
     assert sim.session.state.uploads == [[1, slices, model]]
     assert landings(sim) == [(0, landed, slices, "uploaded")]
-    assert sim.busy_seconds == landed, "a slice that was cut off was work all the same"
+    assert sim.accounts.busy_seconds == landed, "a slice that was cut off was work all the same"
 
 
 def test_the_budget_begins_when_the_device_has_the_model() -> None:
@@ -421,7 +425,7 @@ def test_a_notice_ends_the_run_with_the_slice_it_is_in(
     run(sim)
     assert sim.session.state.uploads == [[1, slices, model]]
     assert landings(sim) == [(0, landed, slices, "uploaded")]
-    assert sim.busy_seconds == landed
+    assert sim.accounts.busy_seconds == landed
 
 
 def test_a_notice_takes_one_latency_and_the_upload_the_usual_time() -> None:
@@ -471,7 +475,7 @@ def test_a_notice_to_a_run_with_a_budget_counts_the_seconds_that_were_worked(at:
     # Slices end at 4 and 8, the budget at 10 cuts the third. A notice at 1 ends the run at 4, one at 5 at 8.
     sim = simulation(Foreman(order={"budget": 10.0}, notices=[(at, 0)]), [4.0], epochs=5)
     run(sim)
-    assert sim.busy_seconds == sim.spans[0].landed
+    assert sim.accounts.busy_seconds == sim.spans[0].landed
 
 
 class SliceBySlice(DeviceRule):
@@ -533,7 +537,7 @@ def test_a_device_that_asks_waits_for_the_newer_model_and_merges_it() -> None:
     counters = sim.session.counters
     assert (counters.requests, counters.answered) == (1, 1)
     assert (counters.bytes_down, counters.bytes_up) == (16, 8)
-    assert sim.busy_seconds == 6.0, "waiting is not work"
+    assert sim.accounts.busy_seconds == 6.0, "waiting is not work"
 
 
 @pytest.mark.parametrize("policy", [{"answers": True}, {"answers": False, "commits": [1.0]}], ids=str)
@@ -609,7 +613,7 @@ def test_a_budget_that_runs_out_while_the_device_waits_ends_the_run_when_the_ans
     sim = simulation(policy, [2.0], epochs=3, links=SLOW_LINKS)
     run(sim)
     assert landings(sim) == [(0, 8.0, 1, "uploaded")]
-    assert sim.busy_seconds == 2.0
+    assert sim.accounts.busy_seconds == 2.0
 
 
 def test_a_rule_that_wants_more_than_was_ordered_is_a_bug_of_the_policy() -> None:
@@ -657,7 +661,7 @@ def test_a_lost_upload_is_noticed_later_and_the_device_is_there_at_once() -> Non
         (0.0, 5.0, "lost"),
         (5.0, 9.0, "uploaded"),
     ]
-    assert sim.wasted_seconds == 4.0
+    assert sim.accounts.wasted_seconds == 4.0
     assert sim.session.counters.bytes_up == 8, "what was lost never arrived"
 
 
@@ -688,7 +692,7 @@ def test_a_device_that_vanishes_halfway_was_busy_for_half_the_time() -> None:
     sim = simulation(Foreman(), [2.0], epochs=4, failing=failures({1: vanishes(0.5)}))
     run(sim)
     assert landings(sim) == [(0, 5.0, 2, "lost")]
-    assert (sim.busy_seconds, sim.wasted_seconds) == (4.0, 4.0)
+    assert (sim.accounts.busy_seconds, sim.accounts.wasted_seconds) == (4.0, 4.0)
 
 
 # On and off times ----------------------------------------------------------------------------------------------------

@@ -178,7 +178,7 @@ def end_of(sim: Simulation) -> dict[str, Any]:
     return {
         "parameters": sim.session.parameters.tolist(),
         "counters": dataclasses.asdict(sim.session.counters),
-        "seconds": (sim.busy_seconds, sim.wasted_seconds),
+        "seconds": (sim.accounts.busy_seconds, sim.accounts.wasted_seconds),
         "end": (sim.now, sim.reason),
         "journal": list(sim.session.journal.lines),
     }

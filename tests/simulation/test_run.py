@@ -57,6 +57,7 @@ def test_a_run_directory_has_everything(tmp_path: Path) -> None:
     assert Experiment.load(tmp_path / "run" / "config.toml").table() == small().table()
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [
         "config.toml",
+        "devices.csv",
         "metrics.jsonl",
         "model.safetensors",
         "summary.json",

@@ -70,7 +70,7 @@ class IterationState:
 
     devices: int
     samples: int
-    """Of all devices together."""
+    """Samples of all devices together."""
     number: int = 0
     arrived: list[Update] = field(default_factory=list)
     ordered: dict[int, tuple[int, float]] = field(default_factory=dict)
@@ -179,6 +179,7 @@ class Audg(Policy):
         return self.weights[device] if isinstance(self.weights, list) else view.samples(device) / state.samples
 
     def count(self, device: int, state: IterationState) -> None:
+        """Count a delivery and its delay."""
         delay = state.number - state.ordered[device][0]
         state.deliveries[device] = state.deliveries.get(device, 0) + 1
         state.delays[device] = state.delays.get(device, 0) + delay

@@ -94,5 +94,5 @@ class FedAvg(ServerOptimised):
         return weighted_mean([update.parameters for update in updates], [self.weight(update) for update in updates])
 
     def weight(self, update: Update) -> float:
-        """The weight of an upload in the mean."""
+        """The weight of an update in the mean, before it is normalised."""
         return float(update.samples) if self.weighting == "samples" else 1.0

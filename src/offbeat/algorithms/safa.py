@@ -44,6 +44,8 @@ from offbeat.core.policy import Policy, View
 
 @dataclass
 class SafaState:
+    """The cache, and how the running round stands."""
+
     models: dict[int, Vector] = field(default_factory=dict)
     """The model of every device; until its first upload the initial one."""
     arrived: list[Update] = field(default_factory=list)
@@ -100,14 +102,17 @@ class Safa(Policy):
                 yield Dispatch(device=device, order=view.order())
 
     def begin_round(self, view: View) -> Iterator[Action]:
+        """Begin a round: set the timer that ends it at the latest, if it has one."""
         if self.round_seconds is not None:
             yield SetTimer(name=self.timer(view), after=self.round_seconds)
 
     def is_over(self, state: SafaState, view: View) -> bool:
+        """Whether the round ends now."""
         compensated = sum(update.device not in state.picked for update in state.arrived)
         return state.overdue or compensated >= self.quota(view) or not view.in_flight
 
     def end_round(self, state: SafaState, view: View) -> Iterator[Action]:
+        """End the round: pick, aggregate the cache, and stop the devices that are deprecated now."""
         quota = self.quota(view)
         ranked = sorted(state.arrived, key=lambda update: update.device in state.picked)  # stable: then by arrival
         picked, rest = ranked[:quota], ranked[quota:]
@@ -129,9 +134,11 @@ class Safa(Policy):
                 yield StopSoon(device=flight.device)
 
     def is_deprecated(self, base: int, view: View) -> bool:
+        """Whether work from this base lags more than the tolerance."""
         return view.version - base > self.lag_tolerance
 
     def quota(self, view: View) -> int:
+        """How many uploads a round picks, ceil(C m)."""
         return max(1, ceil(round(self.share * view.devices, 9)))  # 0.07 of 100 is 7, not 8
 
     def timer(self, view: View) -> str:

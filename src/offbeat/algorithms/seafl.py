@@ -139,6 +139,7 @@ class Seafl(Policy):
                 yield Dispatch(device=device, order=view.order())
 
     def is_due(self, buffer: Sequence[Update], view: View) -> bool:
+        """Whether the buffer is aggregated now: it is full, and nobody at the staleness limit is waited for."""
         if not view.in_flight:
             return bool(buffer)
         full = len(buffer) >= self.buffer
@@ -193,6 +194,7 @@ class Seafl(Policy):
         yield from ()
 
     def count(self, state: SeaflState, view: View) -> None:
+        """Count the epochs of the updates that are about to be aggregated."""
         ordered = view.order().slices
         state.updates += len(state.buffer)
         state.epochs += sum(update.progress.slices for update in state.buffer)

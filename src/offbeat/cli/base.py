@@ -60,10 +60,10 @@ def present(experiment: "Experiment", rows: "Sequence[Row]", summary: Mapping[st
             value = ", ".join(f"{target}: {time:.4g} s" for target, time in value.items() if time is not None)
         table.add_row(key, f"{value:.6g}" if isinstance(value, float) else str(value))
     console.print(table)
-    also = ", devices.csv, devices.png, record.jsonl" if real else ""
-    console.print(
-        f"Results in {root}: summary.json, metrics.jsonl, metrics.png, timeline.json, model.safetensors{also}"
-    )
+    names = ["summary.json", "metrics.jsonl", "metrics.png", "timeline.json", "model.safetensors"]
+    names += ["devices.csv", "devices.png"] if (root / "devices.csv").is_file() else []
+    names += ["record.jsonl"] if real else []
+    console.print(f"Results in {root}: {', '.join(names)}")
 
 
 def free_cores(experiment: "Experiment") -> int:

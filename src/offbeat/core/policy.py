@@ -19,7 +19,7 @@ from offbeat.core.settings import Settings
 
 
 class InFlight(Protocol):
-    """An order that a device is working on, as a policy sees it."""
+    """An order in flight, which is one that a device is working on, as a policy sees it."""
 
     @property
     def device(self) -> int: ...
@@ -31,7 +31,7 @@ class InFlight(Protocol):
     def order(self) -> Order: ...
     @property
     def notified(self) -> bool:
-        """Whether it was told to stop soon."""
+        """Whether the device was told to stop soon."""
         ...
 
 
@@ -42,7 +42,7 @@ class View(Protocol):
     def version(self) -> int: ...
     @property
     def parameters(self) -> Vector:
-        """The current version; read-only."""
+        """The parameters of the current version; read-only."""
         ...
 
     @property
@@ -79,7 +79,7 @@ class View(Protocol):
 
     @property
     def in_flight(self) -> Mapping[int, InFlight]:
-        """Orders at work, by ticket, oldest first."""
+        """The orders in flight by ticket, oldest first."""
         ...
 
     def samples(self, device: int) -> int: ...
@@ -97,9 +97,10 @@ class Policy(Settings):
     """The server half. A subclass has its settings as fields, a mutable `State` dataclass, `init` and `react`."""
 
     State: ClassVar[type[Any]]
-    """Made of plain values, arrays, lists, dicts and the messages of `core.orders`, so that it can be snapshot."""
+    """The dataclass of the state. It is made of plain values, arrays, lists, dicts and the messages of `core.orders`,
+    so that it can be snapshot."""
     Records: ClassVar[tuple[type[Any], ...]] = ()
-    """Dataclasses of its own that the state holds."""
+    """Dataclasses of the policy's own that its state holds."""
     notifies: ClassVar[bool] = False
     """Whether it ever yields StopSoon: devices of a deployment then check in while they train."""
     plans: ClassVar[bool] = False
@@ -139,7 +140,7 @@ Step = Train | Ask | Upload
 Memory = MutableMapping[str, Plain | Vector]
 """What a device remembers from one local run to the next. Stays on the device in a deployment."""
 ReadOnlyMemory = Mapping[str, Plain | Vector]
-"""The same, to be read only."""
+"""What a device remembers from one local run to the next, to be read only."""
 
 
 def copied(memory: ReadOnlyMemory) -> Memory:

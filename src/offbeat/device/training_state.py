@@ -17,7 +17,7 @@ class TrainingState(Struct, frozen=True, kw_only=True, eq=False, gc=False):
     """Sum of the training loss over the samples seen."""
     seen: int = 0
     start: "TrainingState | None" = None
-    """The work at the beginning of a step that has come through some of its layers only (unit "layer")."""
+    """The state at the beginning of a step that has come through some of its layers only (unit "layer")."""
 
     @property
     def loss(self) -> float:

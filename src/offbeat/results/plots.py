@@ -26,6 +26,8 @@ MARKERS = ("", "o", "s", "^", "D", "v", "P", "X")
 SUFFIXES = (".png", ".svg", ".pdf")
 INK, FAINT = "#333333", "#D9D9D9"
 ACCURACY = "accuracy on held-out data"
+MOST_BARS = 60
+"""So many devices have a bar of their own in `devices_figure`."""
 TIME, REAL_TIME = "virtual time (s)", "wall-clock time (s)"
 
 Numbers = NDArray[np.float64]
@@ -114,7 +116,12 @@ def run_figure(rows: Sequence[Row], title: str, clock: str = TIME) -> Figure:
 
 
 def devices_figure(devices: Sequence[Row], title: str) -> Figure:
-    """What each device of a real run did with its time, how stale its updates were, and what it sent and got."""
+    """What each device did with its time, how stale its updates were, and what it sent and got.
+
+    Of a fleet larger than `MOST_BARS` each bar is the mean over so many neighbouring devices.
+    """
+    group = -(-len(devices) // MOST_BARS)
+    devices = _means(devices, group)
     figure = Figure(figsize=(10.0, max(2.8, 1.6 + 0.28 * len(devices))), layout="constrained")
     time, staleness, traffic = figure.subplots(1, 3, sharey=True, width_ratios=(3, 1, 1.6))
     places = _column(devices, "device")
@@ -122,7 +129,7 @@ def devices_figure(devices: Sequence[Row], title: str) -> Figure:
     uses = {"training_seconds": "training", "way_seconds": "on the way", "idle_seconds": "idle"}
     _stack(time, places, devices, uses, COLOURS)
     time.set_xlabel("seconds")
-    time.set_ylabel("device")
+    time.set_ylabel("device" if group == 1 else f"device (each bar is the mean of {group} neighbours)")
     time.yaxis.set_major_locator(MaxNLocator(integer=True))
     time.invert_yaxis()
     dress(staleness, "")
@@ -138,6 +145,12 @@ def devices_figure(devices: Sequence[Row], title: str) -> Figure:
     return figure
 
 
+def _means(devices: Sequence[Row], group: int) -> list[Row]:
+    """The mean of every column over each group of neighbours."""
+    groups = [devices[k : k + group] for k in range(0, len(devices), group)]
+    return [{name: sum(each[name] for each in some) / len(some) for name in some[0]} for some in groups]
+
+
 def _stack(
     axes: Axes,
     places: Numbers,
@@ -147,10 +160,10 @@ def _stack(
     unit: float = 1.0,
 ) -> None:
     """Bars, one part behind the other."""
-    left = np.zeros(len(devices))
+    left, step = np.zeros(len(devices)), float(places[1] - places[0]) if len(places) > 1 else 1.0
     for (name, label), colour in zip(parts.items(), colours, strict=False):
         width = _column(devices, name) / unit
-        axes.barh(places, width, left=left, color=colour, label=label, height=0.7)
+        axes.barh(places, width, left=left, color=colour, label=label, height=0.7 * step)
         left += width
 
 

@@ -5,7 +5,7 @@ metrics.jsonl         one line per evaluation
 timeline.json         what every device did when
 checkpoint/           the state of the run while it is not finished
 record.jsonl          of a real run: what happened when
-devices.csv           of a real run: what each device did
+devices.csv           what each device did, of a fleet that is not too large
 model.safetensors     the final parameters by name, if they are to be saved
 summary.json          written last: a directory that has it is finished
 """
@@ -63,7 +63,7 @@ def read_model(path: Path, layout: Layout) -> Vector | None:
 
 
 def read_devices(path: Path) -> list[Row]:
-    """What each device of a real run did; nothing for a simulation."""
+    """What each device of a run did; nothing if the fleet was too large to say."""
     if not (path / "devices.csv").is_file():
         return []
     with (path / "devices.csv").open(encoding="utf-8", newline="") as file:
@@ -163,6 +163,11 @@ class RunDirectory:
             self._timeline.write(span)
         assert self._driver is not None
         self._timeline.mark(self._driver.session.version, self._driver.now)
+
+    def write_devices(self, driver: Driver) -> None:
+        """Write what each device has done so far, if the fleet is not too large."""
+        if driver.accounts.per_device:
+            replace_file(self.path / "devices.csv", driver.accounts.csv(driver.open_spans()).encode())
 
     def checkpoint(self, driver: Driver, wall_seconds: float) -> None:
         assert self._metrics is not None and self._timeline is not None

@@ -8,6 +8,7 @@ from offbeat.core.parameters import Vector
 from offbeat.core.session import Session
 from offbeat.device.training_state import Evaluation
 from offbeat.results.rows import Row, Span
+from offbeat.running.accounts import Accounts
 from offbeat.settings.schedule import Schedule, Stop
 
 OnProgress = Callable[[float, Row | None], None]
@@ -103,11 +104,7 @@ class Driver(Protocol):
     now: float
     stop: Stop
     reason: str | None
-
-    @property
-    def spans(self) -> list[Span]:
-        """Orders that ended since somebody last emptied this list."""
-        ...
+    accounts: Accounts
 
     def open_spans(self) -> list[Span]:
         """Orders in flight, as far as they have come."""

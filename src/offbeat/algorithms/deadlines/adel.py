@@ -74,6 +74,8 @@ NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 @dataclass
 class RoundPlan(DeadlineState):
+    """The plan of ADEL-FL's rounds, and how far the run has come in it."""
+
     scale: float = 1.0
     """m."""
     warm: list[Update] = field(default_factory=list)

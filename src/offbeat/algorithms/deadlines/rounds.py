@@ -115,6 +115,7 @@ class DeadlineRounds(TimeBudgeted):
                     yield from self.begin(state, view)
 
     def begin(self, state: Any, view: View) -> Iterator[Action]:
+        """Begin a round: set its timer and order every idle device that can communicate within it."""
         deadline = state.deadlines[state.number]
         yield SetTimer(name="deadline", after=deadline)
         batches, away = self.batches(deadline, state, view), self.forecast(view).communication
@@ -130,6 +131,7 @@ class DeadlineRounds(TimeBudgeted):
                 yield Dispatch(device=device, order=order)
 
     def end(self, state: Any, view: View) -> Iterator[Action]:
+        """End a round: aggregate what was delivered in time and give up the rest."""
         used = [update for update in state.arrived if self.counts(update)]
         state.orders += len(state.arrived)
         state.depth += sum(update.progress.slices for update in state.arrived)
@@ -144,6 +146,7 @@ class DeadlineRounds(TimeBudgeted):
     # What a plan needs to know --------------------------------------------------------------------------------------
 
     def forecast(self, view: View) -> Forecast:
+        """What is known of the devices in advance; refused if the fleet tells nothing."""
         if view.forecast is None:
             raise InvalidInput(
                 "fleet.name: this one does not tell how fast its devices are, which the algorithm must know."

@@ -59,6 +59,8 @@ class DropStragglers(BatchesBySpeed):
 
 @dataclass
 class WaitStragglersState:
+    """The updates of the running round, which lasts while anything is in flight."""
+
     arrived: list[Update] = field(default_factory=list)
 
 

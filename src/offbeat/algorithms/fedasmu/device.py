@@ -36,24 +36,26 @@ class MergeSettings(Struct, frozen=True, kw_only=True):
     """What an order tells the device about asking and merging: its `arguments`."""
 
     slot: int
-    """l* until the device has merged once, and always if it is fixed."""
+    """The slot l* until the device has merged once, and always if it is fixed."""
     fixed: bool
+    """Whether the slot is a setting, which nobody learns."""
     draw: float
-    """The device's luck in [0, 1)."""
+    """A random number in [0, 1) that decides what the device tries, so that the device itself draws nothing."""
     epsilon: float
     q_rate: float
     q_discount: float
     mu: float
     gamma: float
     upsilon: float
-    """gamma and upsilon to begin with."""
+    """The values of gamma and upsilon that a device begins with."""
     gamma_rate: float
     upsilon_rate: float
     round: int
-    """r of FedSSMU; 0 in FedASMU."""
+    """The round r in FedSSMU; 0 in FedASMU."""
 
     @classmethod
     def of(cls, order: Order) -> "MergeSettings":
+        """Read them from an order's arguments."""
         return cls(**order.arguments)  # type: ignore[arg-type]  # made by `asdict` of one of these
 
 
@@ -70,6 +72,7 @@ class MergeMemory(Struct, frozen=True, kw_only=True, eq=False):
 
     @classmethod
     def of(cls, memory: ReadOnlyMemory) -> "MergeMemory | None":
+        """Read it from a device's memory; None if the device has never merged."""
         return cls(**memory) if memory else None  # type: ignore[arg-type]  # made by `asdict` of one of these
 
 
@@ -126,16 +129,16 @@ class FreshModelRule(DeviceRule):
 
     def slot(self, order: Order, memory: ReadOnlyMemory) -> tuple[int, int]:
         """The move that the device makes from the slot of its last merge, and the slot l* that it comes to."""
-        told, last = MergeSettings.of(order), MergeMemory.of(memory)
-        if told.fixed or last is None:
-            return 0, min(told.slot, order.slices)
-        move = next_move(last.table, last.slot, told.epsilon, told.draw)
+        given, last = MergeSettings.of(order), MergeMemory.of(memory)
+        if given.fixed or last is None:
+            return 0, min(given.slot, order.slices)
+        move = next_move(last.table, last.slot, given.epsilon, given.draw)
         return move, moved(last.slot, move, order.slices)
 
     def merge(self, local: Vector, fresh: Fresh, base: int, order: Order, memory: Memory, probe: Probe) -> Vector:
-        told, last = MergeSettings.of(order), MergeMemory.of(memory)
-        gamma, upsilon = (last.gamma, last.upsilon) if last else (told.gamma, told.upsilon)
-        weight = merge_weight(told.mu, gamma, upsilon, told.round or fresh.version, fresh.version - base + 1)
+        given, last = MergeSettings.of(order), MergeMemory.of(memory)
+        gamma, upsilon = (last.gamma, last.upsilon) if last else (given.gamma, given.upsilon)
+        weight = merge_weight(given.mu, gamma, upsilon, given.round or fresh.version, fresh.version - base + 1)
         beta = np.float32(weight.beta)
         merged = (1 - beta) * local + beta * fresh.parameters
         loss_before, _ = probe(local)
@@ -145,20 +148,20 @@ class FreshModelRule(DeviceRule):
         move, slot = self.slot(order, memory)
         if last is None:
             table = no_table(order.slices)
-        elif told.fixed or not isfinite(reward):
+        elif given.fixed or not isfinite(reward):
             table = last.table
         else:
-            table = learned(last.table, last.slot, move, reward, rate=told.q_rate, discount=told.q_discount)
-        notes = MergeMemory(
-            gamma=stepped(gamma, told.gamma_rate * slope * weight.by_gamma),
-            upsilon=stepped(upsilon, told.upsilon_rate * slope * weight.by_upsilon),
+            table = learned(last.table, last.slot, move, reward, rate=given.q_rate, discount=given.q_discount)
+        after = MergeMemory(
+            gamma=stepped(gamma, given.gamma_rate * slope * weight.by_gamma),
+            upsilon=stepped(upsilon, given.upsilon_rate * slope * weight.by_upsilon),
             slot=slot,
             table=table,
             merges=last.merges + 1 if last else 1,
             beta=weight.beta,
             reward=reward,
         )
-        memory.update(asdict(notes))
+        memory.update(asdict(after))
         return merged
 
     def extras(self, order: Order, before: ReadOnlyMemory, memory: ReadOnlyMemory) -> Mapping[str, Plain]:

@@ -2,7 +2,7 @@
 
 Jia, Liu, Huo, Shen, Zhou, Dai, Dou: *Efficient Federated Learning with Timely Update Dissemination* (sec. 4 and 5), and
 Liu et al.: *FedASMU: Efficient Asynchronous Federated Learning with Dynamic Staleness-aware Model Update*, AAAI 2024.
-This is the server half; the device half is in `fedasmu_device.py`, when a device asks in `slots.py`.
+This is the server half; the device half is in `device.py`, when a device asks in `slots.py`.
 
 | paper | here |
 |---|---|
@@ -77,19 +77,19 @@ class Aggregation:
     """lambda, sigma and iota with which it was made, those of the device that had uploaded."""
     xi: float
     turn: int
-    """t, or in FedSSMU r."""
+    """The version t at which it was made; in FedSSMU the round r."""
     staleness: int
     learning_rate: float
-    """Of the orders that are given at this version."""
+    """The learning rate of the orders that are given at this version."""
 
 
 @dataclass
 class TimelyState:
-    """What the server remembers."""
+    """What the server remembers of devices, versions and merges."""
 
     controls: dict[int, Control] = field(default_factory=dict)
     made: dict[int, Aggregation] = field(default_factory=dict)
-    """Of the current version and of those that devices in training started from."""
+    """How the current version came about, and those that devices in training started from."""
     meta: MetaLearner | None = None
     refreshed: dict[int, tuple[float, float]] = field(default_factory=dict)
     """gamma and upsilon of each device that has merged, as it last told."""
@@ -203,6 +203,7 @@ class TimelyPolicy(Policy):
         return view.order(rule="fedasmu", arguments=asdict(refresh))
 
     def slot_for(self, device: int, state: TimelyState, view: View) -> int:
+        """The slot l* that an order proposes to a device."""
         epochs = view.order().slices
         if self.slot == "first":
             return min(2, epochs)

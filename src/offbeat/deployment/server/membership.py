@@ -36,7 +36,7 @@ class Membership:
     ) -> None:
         self.devices = devices
         self.samples = np.ones(devices, dtype=np.int64) if samples is None else samples.astype(np.int64)
-        """Of each device; what is not known yet is guessed from the others when the run begins."""
+        """The samples of each device; what is not known yet is guessed from the others when the run begins."""
         self.node_of: dict[int, int] = {}
         self.device_of: dict[int, int] = {}
         self.known = samples is not None

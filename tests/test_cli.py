@@ -7,10 +7,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from offbeat import cli
+from offbeat.algorithms import ORIGINS, POLICIES
+from offbeat.algorithms.origins import Certainty
 from offbeat.cli import catalogue
 
 EXPERIMENT = """
@@ -105,6 +108,16 @@ def test_list_has_a_line_of_help_for_everything(offbeat, what: str) -> None:  # 
     for name, thing in catalogue._registries()[what].items():
         assert name in said.out
         assert catalogue._first_line(thing)
+
+
+def test_list_says_where_each_algorithm_comes_from_and_how_sure_its_rule_is(offbeat, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    assert list(ORIGINS) == list(POLICIES)
+    monkeypatch.setattr(catalogue.console, "width", 220)
+    lines = {line.split()[1]: line for line in offbeat("list", "algorithms").out.splitlines() if line.startswith("│")}
+    assert all(word in lines["fedbuff"] for word in ("buffered", "Nguyen et al., AISTATS 2022", "published"))
+    assert all(word in lines["port"] for word in ("Su and Li, IWQoS 2022", "our reading"))
+    assert {origin.certainty for origin in ORIGINS.values()} == set(get_args(Certainty))
+    assert "certainty of the rule: our reading" in offbeat("describe", "fedsa").out
 
 
 @pytest.mark.parametrize("name", ["fedbuff", "ratio", "mnist", "dirichlet", "lenet5", "stop", "network"])

@@ -1,4 +1,7 @@
-"""The algorithms: one file per family, server and device half together. A new one is a file and a line here."""
+"""The algorithms: one file per family, server and device half together.
+
+A new one is a file, a line in the registry here, one in `origins` and one in the experiment `smoke`.
+"""
 
 from offbeat.algorithms.deadlines.adel import Adel
 from offbeat.algorithms.deadlines.heterofl import HeteroFL
@@ -13,6 +16,7 @@ from offbeat.algorithms.fedbuff import FedBuff
 from offbeat.algorithms.fedlws import FedLWS
 from offbeat.algorithms.fedprox import FedProx
 from offbeat.algorithms.fedsa import FedSA
+from offbeat.algorithms.origins import ORIGINS, Origin
 from offbeat.algorithms.safa import Safa
 from offbeat.algorithms.seafl import Port, Seafl, Seafl2
 from offbeat.core.errors import InvalidInput, unknown
@@ -21,6 +25,7 @@ from offbeat.core.references import resolve
 
 __all__ = [
     "DEVICE_RULES",
+    "ORIGINS",
     "POLICIES",
     "Adel",
     "Audg",
@@ -34,6 +39,7 @@ __all__ = [
     "FedSA",
     "FedSSMU",
     "HeteroFL",
+    "Origin",
     "Port",
     "Psurdg",
     "Safa",

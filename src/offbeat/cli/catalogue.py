@@ -53,9 +53,7 @@ def _with_help(title: str, things: dict[str, Any]) -> Table:
 def _algorithms() -> Table:
     from offbeat.algorithms import ORIGINS, POLICIES
 
-    table = Table(
-        Column("name", no_wrap=True), "family", Column("certainty", no_wrap=True), "what it is, and its paper"
-    )
+    table = Table(Column("name", no_wrap=True), "family", Column("certainty", no_wrap=True), "what it is, paper")
     for name, policy in POLICIES.items():
         origin = ORIGINS[name]
         table.add_row(name, origin.family, origin.certainty, f"{_first_line(policy)}\n[dim]{origin.paper}[/dim]")

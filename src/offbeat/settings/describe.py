@@ -25,9 +25,7 @@ def description(name: str, thing: Any) -> RenderableType:
     parts: list[RenderableType] = [Text(f"{name}: {inspect.getdoc(thing) or ''}\n")]
     if name in ORIGINS and thing is POLICIES[name]:
         origin = ORIGINS[name]
-        parts.append(
-            Text(f"family: {origin.family}; paper: {origin.paper}; certainty of the rule: {origin.certainty}\n")
-        )
+        parts.append(Text(f"family: {origin.family}; paper: {origin.paper}; certainty: {origin.certainty}\n"))
     if isinstance(thing, type) and issubclass(thing, Settings):
         settings = {key: field for key, field in thing.model_fields.items() if key != "name"}
         if settings:

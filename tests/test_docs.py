@@ -1,6 +1,7 @@
 """What the documentation says can be done is done: its code runs, its links lead somewhere."""
 
 import re
+import shlex
 import subprocess
 import sys
 import tomllib
@@ -10,6 +11,7 @@ from types import ModuleType
 
 import pytest
 
+from offbeat import cli
 from offbeat.algorithms import POLICIES
 from offbeat.core.orders import Order
 from offbeat.core.policy import Policy
@@ -105,6 +107,50 @@ def module_of(block: str, name: str, folder: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setitem(sys.modules, name, module)
     spec.loader.exec_module(module)
     return module
+
+
+NOT_HERE = {
+    "local-cluster": "it starts Flower processes: tests/processes/test_local_cluster.py runs it",
+    "replay": "it replays the run of local-cluster: tests/processes/test_local_cluster.py runs it",
+    "deploy": "it needs a SuperLink: tests/processes/test_cluster.py has one",
+}
+SHORTER = {
+    "time = 600.0 ": "time = 12.0 ",
+    'name = "lenet5"': 'name = "logistic"',
+    "epochs = 5": "epochs = 1",
+    "every_seconds = 20.0": "every_seconds = 4.0",
+}
+"""What makes the experiment of the README take a second in place of minutes."""
+
+
+def commands(page: str) -> list[list[str]]:
+    """The indented commands of a page, in order, without what follows a #."""
+    lines = re.findall(r"^    (offbeat .*)$", (ROOT / page).read_text(), re.MULTILINE)
+    return [shlex.split(line, comments=True)[1:] for line in lines]
+
+
+def test_the_commands_of_readme_and_how_to_work_one_after_the_other_in_one_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (text,) = blocks("README.md", "toml")
+    for long, short in SHORTER.items():
+        assert long in text
+        text = text.replace(long, short)
+    (tmp_path / "experiment.toml").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    words = [*commands("README.md"), *commands("docs/how-to.md")]
+    assert len(words) >= 14
+    for command in words:
+        if command[0] in NOT_HERE:
+            continue
+        monkeypatch.setattr(sys, "argv", ["offbeat", *command])
+        try:
+            cli.main()
+        except SystemExit as end:
+            assert not end.code, f"{command}: {capsys.readouterr().err}"
+    made = {path.name for path in (tmp_path / "runs").iterdir()}
+    assert {"experiment-fedbuff-seed0", "experiment-fedbuff-seed0-ratio110", "first"} <= made
+    assert (tmp_path / "page.html").is_file()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

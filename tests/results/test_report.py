@@ -90,7 +90,7 @@ def test_words_say_when_fedavg_wins() -> None:
 
 def test_words_name_who_missed_the_target_and_who_diverged() -> None:
     runs = [*reaching("fedbuff", 50), *failing("fedavg"), *failing("fedasync", "diverged: a loss that is not finite")]
-    words = findings(Comparison([*runs, *reaching("other", 40), entry("other", 1, [(0, 0.1), (300, 0.2)])]))
+    words = findings(Comparison([*runs, *reaching("other", 40), entry("other", 1, [(0, 0.1), (300, 0.2)])], 0.8))
     assert "times as fast" not in words
     assert "fedavg did not reach it within 300 s." in words
     assert "other reached it in only 1 of 2 seeds." in words
@@ -107,7 +107,8 @@ def test_words_doubt_what_few_seeds_show() -> None:
 def test_words_for_a_tie_for_no_target_and_for_a_single_algorithm() -> None:
     tie = findings(Comparison([*reaching("fedavg", 50), *reaching("a", 50), *reaching("b", 50)]))
     assert "fedavg, a and b were equally fast" in tie
-    assert findings(Comparison(failing("fedavg"))).startswith("No algorithm reached any of the target accuracies")
+    stuck = [entry("fedavg", 0, [(0, 0.1), (300, 0.1)])]
+    assert findings(Comparison(stuck)).startswith("No algorithm learned anything in all of its seeds.")
     assert findings(Comparison(failing("fedavg"), 0.7)).startswith("No algorithm reached 70 % accuracy")
     alone = findings(Comparison(reaching("fedavg", 50)))
     assert alone == (
@@ -124,7 +125,7 @@ def test_the_page_stands_alone_and_is_well_formed() -> None:
 
 def test_the_page_has_a_line_for_every_run_and_every_distinct_experiment_once() -> None:
     text = report_html(
-        Comparison([*reaching("fedavg", 100, 120), *failing("fedbuff")]), ["a = 1", "b = 2", "a = 1"], ""
+        Comparison([*reaching("fedavg", 100, 120), *failing("fedbuff")], 0.8), ["a = 1", "b = 2", "a = 1"], ""
     )
     assert text.count('<td class="text">time</td>') == 3
     assert "<td>120 s</td>" in text

@@ -110,6 +110,7 @@ class Audg(Policy):
     """
 
     State = IterationState
+    trains_everybody = True
 
     iteration_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
     """Length of an iteration."""

@@ -34,6 +34,7 @@ from pydantic import Field
 from offbeat.core.actions import Action, Commit, Discard, Dispatch
 from offbeat.core.errors import InvalidInput
 from offbeat.core.events import Event, Uploaded
+from offbeat.core.orders import LocalWork
 from offbeat.core.policy import Policy, View
 
 
@@ -57,6 +58,7 @@ class FedAsync(Policy):
     """
 
     State = FedAsyncState
+    in_training_setting = "concurrency"
 
     concurrency: Annotated[int, Field(ge=1)] = 10
     """Devices kept in training."""
@@ -80,6 +82,10 @@ class FedAsync(Policy):
     def check(self, devices: int) -> None:
         if self.concurrency > devices:
             raise InvalidInput(f"algorithm.concurrency = {self.concurrency}: there are only {devices} devices")
+
+    def local_differences(self, training: LocalWork) -> list[str]:
+        own = self.prox and training.prox is None
+        return [f"a proximal term in the local loss (prox = {self.prox:g})"] if own else []
 
     def react(self, event: Event, state: FedAsyncState, view: View) -> Iterator[Action]:
         if isinstance(event, Uploaded):

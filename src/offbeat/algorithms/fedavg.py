@@ -56,6 +56,7 @@ class FedAvg(ServerOptimised):
     """
 
     State = FedAvgState
+    in_training_setting = "cohort"
     Records = (ServerMoments,)
 
     cohort: Annotated[int, Field(ge=1)] = 10

@@ -61,6 +61,7 @@ class FedBuff(ServerOptimised):
     """
 
     State = FedBuffState
+    in_training_setting = "concurrency"
     Records = (ServerMoments,)
 
     buffer: Annotated[int, Field(ge=1)] = 10

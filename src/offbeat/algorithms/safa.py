@@ -28,16 +28,16 @@ is away keeps its cache entry until it reports again.
 The server keeps one model per device: memory is devices x model.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field
 
 from offbeat.core.actions import Action, Commit, Discard, Dispatch, SetTimer, StopSoon
 from offbeat.core.events import Event, Started, TimerFired, Uploaded
-from offbeat.core.orders import Update
+from offbeat.core.orders import LocalWork, Update
 from offbeat.core.parameters import Vector, weighted_mean
 from offbeat.core.policy import Policy, View
 
@@ -71,6 +71,7 @@ class Safa(Policy):
     """
 
     notifies = True
+    trains_everybody = True
     State = SafaState
 
     share: Annotated[float, Field(gt=0, le=1)] = 0.1
@@ -79,6 +80,16 @@ class Safa(Policy):
     """tau: a device in training from an older version than this is made to begin anew."""
     round_seconds: Annotated[float, Field(gt=0)] | None = None
     """The longest a round may last."""
+
+    @classmethod
+    def settings_for(
+        cls, in_training: int, *, devices: int, order_seconds: Callable[[], Sequence[float]], given: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """All devices train all the time; a round picks as many as the others have in training."""
+        return {} if "share" in given else {"share": in_training / devices}
+
+    def local_differences(self, training: LocalWork) -> list[str]:
+        return ["training that ends early when it is too far behind"]
 
     def init(self, view: View) -> SafaState:
         return SafaState(models=dict.fromkeys(range(view.devices), view.parameters))

@@ -37,10 +37,10 @@ movement to be compared with: its cosine is 1. Devices can be lost: a lost devic
 and if nobody is left in training the buffer is aggregated as it is.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isinf, sqrt
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field
@@ -48,7 +48,7 @@ from pydantic import Field
 from offbeat.core.actions import Action, Commit, Dispatch, StopSoon
 from offbeat.core.errors import InvalidInput
 from offbeat.core.events import Event, Uploaded
-from offbeat.core.orders import Update
+from offbeat.core.orders import LocalWork, Update
 from offbeat.core.parameters import Vector, dot, weighted_mean
 from offbeat.core.policy import Policy, View
 
@@ -76,6 +76,7 @@ class Seafl(Policy):
     """
 
     State = SeaflState
+    in_training_setting = "concurrency"
 
     buffer: Annotated[int, Field(ge=1)] = 10
     """K, uploads that make a version."""
@@ -96,6 +97,16 @@ class Seafl(Policy):
     """What is averaged: the uploaded models (published), or how far each moved from its own base."""
     replace: Literal["random", "same"] = "random"
     """Who is ordered after an aggregation: random idle devices, or those that reported."""
+
+    @classmethod
+    def settings_for(
+        cls, in_training: int, *, devices: int, order_seconds: Callable[[], Sequence[float]], given: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """The buffer, unless it is given, is no larger than what could ever fill it."""
+        if "concurrency" in given:
+            return {}
+        buffer = given.get("buffer", min(cls.model_fields["buffer"].default, in_training))
+        return {"concurrency": in_training, "buffer": buffer}
 
     def check(self, devices: int) -> None:
         if self.concurrency > devices:
@@ -221,6 +232,9 @@ class Seafl2(Seafl):
     """
 
     notifies = True
+
+    def local_differences(self, training: LocalWork) -> list[str]:
+        return [] if isinf(self.staleness_limit) else ["training that ends early at the staleness limit"]
 
     def after_commit(self, view: View) -> Iterator[Action]:
         for flight in list(view.in_flight.values()):

@@ -1,6 +1,8 @@
 """The command line. It parses, shows progress and prints; the work is done by the rooms above."""
 
+import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -9,7 +11,7 @@ import typer
 from offbeat.cli import catalogue, deployment, replay, runs, studies
 from offbeat.cli.base import console
 from offbeat.cli.progress import messages
-from offbeat.core.errors import InvalidInput, OffbeatError
+from offbeat.core.errors import Interrupted, InvalidInput, OffbeatError
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -63,21 +65,26 @@ def main() -> None:
     sys.path.insert(0, str(Path.cwd()))  # the user's own modules, "module:function"
     try:
         app()
+    except Interrupted as error:
+        _complain(error)
+        if (command := resuming(sys.argv[1:], error)) is not None:
+            messages.print(f"To go on: {command}", soft_wrap=True, highlight=False, markup=False)
+        sys.exit(128 + error.number)
     except OffbeatError as error:
-        messages.print(f"[bold red]offbeat:[/] {_escape(str(error))}", soft_wrap=True, highlight=False)
-        sys.exit(_exit_code(error))
+        _complain(error)
+        sys.exit(2 if isinstance(error, InvalidInput) else 1)
     except OSError as error:  # a directory that cannot be written, a full disk
-        messages.print(f"[bold red]offbeat:[/] {_escape(str(error))}", soft_wrap=True, highlight=False)
+        _complain(error)
         sys.exit(2)
 
 
-def _exit_code(error: OffbeatError) -> int:
-    from offbeat.running.loop import Interrupted
-
-    if isinstance(error, Interrupted):
-        return 130
-    return 2 if isinstance(error, InvalidInput) else 1
+def _complain(error: Exception) -> None:
+    text = str(error).replace("[", r"\[")
+    messages.print(f"[bold red]offbeat:[/] {text}", soft_wrap=True, highlight=False)
 
 
-def _escape(text: str) -> str:
-    return text.replace("[", r"\[")
+def resuming(words: Sequence[str], error: Interrupted) -> str | None:
+    """The command that goes on with what was interrupted; None if nothing was kept."""
+    if "--resume" not in str(error):
+        return None
+    return shlex.join(["offbeat", *(word for word in words if word not in ("--overwrite", "--resume")), "--resume"])

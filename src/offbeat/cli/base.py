@@ -1,6 +1,8 @@
 """What the commands share: options, the console, loading an experiment."""
 
+import hashlib
 import os
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -15,6 +17,8 @@ if TYPE_CHECKING:  # what needs torch is imported when a command runs, so that -
     from offbeat.settings.schema import Experiment
 
 console = Console()
+LONGEST = 80
+"""Signs of what was set in the name of a directory."""
 
 ExperimentFile = Annotated[
     Path,
@@ -29,7 +33,13 @@ Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the run th
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with what is in the directory, from its checkpoint.")]
 Seeds = Annotated[int, typer.Option(min=1, help="How many seeds, counted from the experiment's.")]
 Target = Annotated[
-    float | None, typer.Option(min=0, max=1, help="Accuracy to reach (default: the highest that all of them reach).")
+    float | None,
+    typer.Option(
+        min=0,
+        max=1,
+        help="Accuracy whose time is compared, on straight lines between evaluations (default: the highest of "
+        "`evaluation.targets` that all runs reach, or the highest whole percent).",
+    ),
 ]
 Jobs = Annotated[int | None, typer.Option(min=1, help="Runs at a time (default: one per core).")]
 
@@ -44,9 +54,34 @@ def load(file: Path, changes: Iterable[str] | None) -> "Experiment":
     return experiment
 
 
-def run_name(file: Path, experiment: "Experiment") -> str:
+def run_name(file: Path, experiment: "Experiment", changes: Iterable[str] | None = None) -> str:
     """What the directory of a run is called, unless the user says otherwise."""
-    return f"{file.stem}-{experiment.algorithm.name.replace(':', '.')}-seed{experiment.seed}"
+    name = f"{file.stem}-{experiment.algorithm.name.replace(':', '.')}-seed{experiment.seed}"
+    return name + suffix(changes, but=("algorithm.name", "seed"))
+
+
+def suffix(changes: Iterable[str] | None, but: Iterable[str] = ()) -> str:
+    """What was set on the command line, as the end of a directory's name; who computes makes no difference.
+
+    >>> suffix(["fleet.ratio=110", "execution.workers=2", "algorithm.name=fedavg"], but=["algorithm.name"])
+    '-ratio110'
+    """
+    parts = []
+    for change in sorted(changes or ()):
+        path, _, value = (part.strip() for part in change.partition("="))
+        if path not in but and not path.startswith("execution."):
+            parts.append(path.rpartition(".")[2] + value)
+    return joined(parts)
+
+
+def joined(parts: Sequence[str]) -> str:
+    """Parts of a directory's name, in signs that every file system takes; many of them are cut short.
+
+    >>> joined(["fedavg", "fed buff"])
+    '-fedavg-fed_buff'
+    """
+    text = "".join("-" + re.sub(r"[^\w.,²-]+", "_", part) for part in parts)
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 9]}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
 def present(experiment: "Experiment", rows: "Sequence[Row]", summary: Mapping[str, Any], root: Path) -> None:

@@ -12,7 +12,7 @@ from offbeat.cli.progress import bars, messages
 from offbeat.core.errors import InvalidInput, unknown
 
 if TYPE_CHECKING:
-    from offbeat.comparison.compare import PlannedRun
+    from offbeat.comparison.planned import PlannedRun
 
 
 def pretrain(file: ExperimentFile, changes: Changes = None) -> None:

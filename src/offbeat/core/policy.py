@@ -4,7 +4,7 @@ A policy is frozen settings plus a state dataclass. `react` is a generator: each
 session before it goes on, so that after `yield Commit(...)` the view shows the new version.
 """
 
-from collections.abc import Callable, Iterable, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -105,6 +105,26 @@ class Policy(Settings):
     """Whether it ever yields StopSoon: devices of a deployment then check in while they train."""
     plans: ClassVar[bool] = False
     """Whether it reads `view.forecast`: a deployment then measures its devices when they join."""
+
+    in_training_setting: ClassVar[str | None] = None
+    """The setting that says how many devices are in training at a time, if one does."""
+    trains_everybody: ClassVar[bool] = False
+    """Whether every device is given work whenever it has none, so that no setting says how many are in training."""
+
+    @classmethod
+    def settings_for(
+        cls, in_training: int, *, devices: int, order_seconds: Callable[[], Sequence[float]], given: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Settings with which so many of the devices are in training on average, beside those that are given.
+
+        `order_seconds` tells how long an order takes on each of them, from its sending to its upload.
+        """
+        setting = cls.in_training_setting
+        return {} if setting is None or setting in given else {setting: in_training}
+
+    def local_differences(self, training: LocalWork) -> list[str]:
+        """In words, what its devices do otherwise than this plain local training, which the experiment describes."""
+        return []
 
     def init(self, view: View) -> Any:
         """The state before anything happened."""

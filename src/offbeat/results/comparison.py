@@ -87,6 +87,11 @@ class AlgorithmResults:
         return _share(self.mean("wasted_seconds"), self.mean("busy_seconds"))
 
     @property
+    def in_training(self) -> float:
+        """The mean number of devices in training."""
+        return fmean(entry.in_training for entry in self.entries)
+
+    @property
     def diverged(self) -> bool:
         return any(entry.diverged for entry in self.entries)
 
@@ -96,24 +101,38 @@ class AlgorithmResults:
 
 
 class Comparison:
-    """Runs of several algorithms and the accuracy they race to.
+    """Runs of several algorithms, and the accuracy whose time they are compared by.
 
-    Without a given target it is the highest of the runs' target accuracies that all algorithms reach in all seeds; if
-    there is none, the highest that one of them does; None if nobody reaches any.
+    Without a given target it is the highest of the runs' target accuracies that all algorithms reach in all seeds, or
+    if there is none the highest whole percent that they do; if one of them never learns anything, the highest that
+    another one reaches in all of its seeds. `notes` are sentences on what was not the same for all; `failures` are
+    sentences on runs that are missing here.
     """
 
-    def __init__(self, entries: Sequence[Result], target: float | None = None) -> None:
+    def __init__(
+        self,
+        entries: Sequence[Result],
+        target: float | None = None,
+        *,
+        notes: Sequence[str] = (),
+        failures: Sequence[str] = (),
+    ) -> None:
         _check(entries, target)
         self.entries = list(entries)
+        self.notes = list(notes)
+        self.failures = list(failures)
         self.target = self._automatic_target() if target is None else target
         self.standings = self._standings(self.target)
 
     def _automatic_target(self) -> float | None:
         known = {float(target) for entry in self.entries for target in entry.summary["time_to_accuracy"]}
+        learned = max(entry.rows[0]["accuracy"] for entry in self.entries)  # above what a model knows untrained
+        percents = [percent / 100 for percent in range(1, 101) if percent / 100 > learned]
         for enough in (all, any):
-            for target in sorted(known, reverse=True):
-                if enough(standing.reached_by_all for standing in self._standings(target)):
-                    return target
+            for targets in (known, percents):
+                for target in sorted(targets, reverse=True):
+                    if enough(standing.reached_by_all for standing in self._standings(target)):
+                        return target
         return None
 
     def _standings(self, target: float | None) -> list[AlgorithmResults]:
@@ -190,6 +209,7 @@ class Comparison:
                 cells["speed-up"] = "-" if speed_up is None else f"{speed_up:.2f}"
         return cells | {
             "final accuracy": accuracy_text(standing),
+            "in training": amount(standing.in_training),
             "updates used": f"{standing.mean('updates_used'):,.0f}",
             "unused updates": percent(standing.unused_share, 1),
             "wasted time": percent(standing.wasted_share, 1),
@@ -204,28 +224,42 @@ class Comparison:
         several = any(len(standing.entries) > 1 for standing in self.standings)
         seeds = seeds_text(self.standings)
         if self.target is None:
-            parts = [f"No target accuracy was reached in all seeds of an algorithm ({seeds})."]
+            parts = [f"No algorithm learned anything in all of its seeds ({seeds})."]
         else:
             median_of = f"median (min-max) of {seeds}" if several else seeds
-            parts = [f"Virtual time until {percent(self.target)} accuracy on held-out data: {median_of}."]
+            parts = [
+                f"{self._clock} until {percent(self.target)} accuracy on held-out data, on straight lines between "
+                f"evaluations: {median_of}."
+            ]
             if self.baseline is not None:
                 parts.append(f"Speed-up: over {BASELINE}.")
+        parts.append("In training: mean over time.")
         if several:
             parts.append("±: standard deviation over seeds; other numbers: means.")
         if self.fastest:
             parts.append("*: fastest.")
         if any(standing.diverged for standing in self.standings):
             parts.append("†: a run diverged.")
-        return " ".join(parts)
+        return " ".join([*parts, *self.notes])
+
+    @property
+    def _clock(self) -> str:
+        real = {entry.real for entry in self.entries}
+        return "Virtual time" if real == {False} else "Time" if real == {True} else "Time (virtual in simulations)"
 
     def rich_table(self) -> Table:
-        """For a terminal of 80 columns, so without the staleness and the wasted time, and with all traffic in one."""
+        """For a terminal of 80 columns, so without some of the columns, and with all traffic in one."""
         table = Table(
-            box=box.SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False, caption=self.caption, caption_justify="left"
+            box=box.SIMPLE_HEAD,
+            padding=(0, 0, 0, 1),
+            pad_edge=False,
+            show_edge=False,
+            caption=self.caption,
+            caption_justify="left",
         )
         for standing in self.standings:
             cells = self.cells(standing)
-            for heading in ("mean staleness", "wasted time", "MB up", "MB down"):
+            for heading in ("mean staleness", "wasted time", "unused updates", "MB up", "MB down"):
                 del cells[heading]
             cells["MB sent"] = megabytes(standing.mean("bytes_up") + standing.mean("bytes_down"))
             if not table.columns:
@@ -260,6 +294,7 @@ class Comparison:
             f"speed_up_over_{BASELINE}": self.speed_up(standing),
             "final_accuracy": standing.final_accuracy,
             "final_accuracy_std": standing.final_spread,
+            "in_training_mean": standing.in_training,
             **{key: standing.mean(key) for key in means},
             "unused_share": standing.unused_share,
             "wasted_share": standing.wasted_share,

@@ -83,18 +83,18 @@ def report_html(comparison: Comparison, experiments: Sequence[str], title: str) 
 
 def findings(comparison: Comparison) -> str:
     """Who reached the target first and by how much, who did not, and how far the numbers can be trusted."""
-    return " ".join([*_race(comparison), *_price(comparison), *_accuracy(comparison), *_doubts(comparison)])
+    return " ".join([*_times(comparison), *_price(comparison), *_accuracy(comparison), *_doubts(comparison)])
 
 
-def _race(comparison: Comparison) -> Iterable[str]:
+def _times(comparison: Comparison) -> Iterable[str]:
     if comparison.target is None:
-        yield "No algorithm reached any of the target accuracies in all of its seeds."
+        yield "No algorithm learned anything in all of its seeds."
         return
     goal, finishers, fastest = percent(comparison.target), comparison.finishers, comparison.fastest
     if not finishers:
         yield f"No algorithm reached {goal} accuracy in all of its seeds."
     else:
-        yield _winner(comparison, goal)
+        yield _first(comparison, goal)
         for standing in finishers[len(fastest) :]:
             yield f"{standing.algorithm} took {_seconds(standing)}{_against_baseline(comparison, standing)}."
     for standing in comparison.standings:
@@ -105,7 +105,7 @@ def _race(comparison: Comparison) -> Iterable[str]:
             yield f"{standing.algorithm} reached it in only {len(standing.reached)} of {len(standing.entries)} seeds."
 
 
-def _winner(comparison: Comparison, goal: str) -> str:
+def _first(comparison: Comparison, goal: str) -> str:
     first, *tied = comparison.fastest
     count = len(first.entries)
     after = f"after {_seconds(first)} of virtual time ({f'median of {count} seeds' if count > 1 else 'one seed'})"
@@ -131,7 +131,7 @@ def _against_baseline(comparison: Comparison, standing: AlgorithmResults) -> str
 
 
 def _price(comparison: Comparison) -> Iterable[str]:
-    """Speed is often bought with traffic: say so where the winner sent more, or less, than the baseline."""
+    """Speed is often bought with traffic: say so where the fastest sent more, or less, than the baseline."""
     baseline = comparison.baseline
     for standing in comparison.fastest:
         if baseline is None or standing is baseline or not baseline.mean("bytes_up"):
@@ -187,20 +187,31 @@ def _algorithms(comparison: Comparison) -> str:
 
 def _runs(comparison: Comparison) -> str:
     target = comparison.target
-    race = [] if target is None else [f"time to {percent(target)}"]
-    headings = ["algorithm", "seed", *race, "final accuracy", "updates used", "MB up", "MB down", "stopped by"]
+    times = [] if target is None else [f"time to {percent(target)}"]
+    headings = [
+        "algorithm",
+        "seed",
+        *times,
+        "final accuracy",
+        "in training",
+        "updates used",
+        "MB up",
+        "MB down",
+        "stopped by",
+    ]
     lines = [_run(entry, target) for entry in comparison.entries]
     return _table(headings, lines, [False] * len(lines), texts={0, len(headings) - 1})
 
 
 def _run(entry: Result, target: float | None) -> list[str]:
-    race = [] if target is None else [time_text(AlgorithmResults(entry.algorithm, [entry], target))]
+    times = [] if target is None else [time_text(AlgorithmResults(entry.algorithm, [entry], target))]
     summary = entry.summary
     return [
         entry.algorithm,
         str(entry.seed),
-        *race,
+        *times,
         percent(summary["final_accuracy"], 1),
+        amount(entry.in_training),
         f"{summary['updates_used']:,}",
         megabytes(summary["bytes_up"]),
         megabytes(summary["bytes_down"]),

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from html import escape
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -66,6 +67,17 @@ class Result:
     @property
     def diverged(self) -> bool:
         return str(self.summary["stopped_by"]).startswith("diverged")
+
+    @property
+    def real(self) -> bool:
+        """Whether it was run on real devices, whose time is that of the wall clock."""
+        return "updates_refused" in self.summary
+
+    @property
+    def in_training(self) -> float:
+        """The mean number of orders in flight: over time, or in results that do not say it, over the evaluations."""
+        known = self.summary.get("in_training")
+        return fmean(row["in_flight"] for row in self.rows) if known is None else float(known)
 
     @property
     def finished(self) -> bool:

@@ -37,6 +37,8 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(gt=0, le=1)]
 MOST_EVALUATIONS = 1_000_000
+IN_TRAINING = "in_training"
+"""The one key of `[compare]` that is not the name of an algorithm."""
 
 
 class StopTable(Settings):
@@ -172,9 +174,10 @@ class Experiment(Settings):
     evaluation: EvaluationTable = EvaluationTable()
     execution: ExecutionTable = ExecutionTable()
     deployment: DeploymentTable = DeploymentTable()
-    compare: dict[str, Table] = Field({})
+    compare: dict[str, Any] = Field({})
     """Changes to the experiment for single algorithms, as `[compare.NAME.TABLE]`. With `algorithm.name` among them NAME
-    is only a label, so that variants of one algorithm can be compared."""
+    is only a label, so that variants of one algorithm can be compared. `[compare] in_training = N` gives all of them
+    that many devices in training, false leaves each its own."""
     sweep: dict[str, list[Any]] = Field({})
     """Settings and the values that `offbeat sweep` gives them, as `"TABLE.KEY" = [...]`."""
 
@@ -209,19 +212,44 @@ class Experiment(Settings):
             if isinstance(value, dict) and field is not None and isinstance(field.annotation, type):
                 _check_section(section, field.annotation, value)
         if isinstance(plain.get("compare"), dict):
-            plain["compare"] = {label: _todays_changes(each, plain, notes) for label, each in plain["compare"].items()}
+            plain["compare"] = {
+                label: each if label == IN_TRAINING else _todays_changes(each, plain, notes)
+                for label, each in plain["compare"].items()
+            }
         try:
             super().__init__(**plain)
         except ValidationError as error:
             raise InvalidInput(explain(error, "", list(type(self).model_fields))) from None
         self._notes = tuple(dict.fromkeys(notes))
-        for label in self.compare:
+        for label in self.compared:
             self.for_algorithm(label, self.seed)
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What a reader of the file should know, a line each: settings that are written otherwise today."""
         return self._notes
+
+    @model_validator(mode="after")
+    def _compare_has_tables(self) -> "Experiment":
+        for key, value in self.compare.items():
+            if key != IN_TRAINING and not isinstance(value, Mapping):
+                raise InvalidInput(f"compare.{key} = {value!r}: must be a table, or `in_training` a number")
+        number = self.in_training
+        if number is not None and number is not False and (type(number) is not int or number < 1):
+            raise InvalidInput(
+                f"compare.{IN_TRAINING} = {number!r}: must be a number of devices, or false to leave each its own"
+            )
+        return self
+
+    @property
+    def compared(self) -> dict[str, Table]:
+        """What `[compare]` says of each algorithm that it names."""
+        return {name: changes for name, changes in self.compare.items() if name != IN_TRAINING}
+
+    @property
+    def in_training(self) -> int | bool | None:
+        """How many devices all algorithms of a comparison keep in training; False: each its own; None: not said."""
+        return self.compare.get(IN_TRAINING)
 
     @model_validator(mode="after")
     def _tables_agree(self) -> "Experiment":
@@ -314,6 +342,12 @@ class Experiment(Settings):
         plain["deployment"] = self.deployment.model_dump(exclude_defaults=True)
         return {key: value for key, value in plain.items() if value != {}}
 
+    def given_table(self) -> Table:
+        """The same, but of the algorithm only the settings that somebody gave: a comparison shares out the others."""
+        algorithm = self.algorithm
+        named = {"name": algorithm.name} | ({"label": algorithm.label} if algorithm.label else {})
+        return self.table() | {"algorithm": named | algorithm.others}
+
     def toml(self) -> str:
         return tomli_w.dumps(self.table())
 
@@ -326,7 +360,7 @@ class Experiment(Settings):
     def for_algorithm(self, algorithm: str | Policy | type[Policy], seed: int) -> "Experiment":
         """The same experiment under another algorithm and seed, with what `[compare.NAME]` says about it."""
         table: Table = as_table("algorithm", algorithm)
-        changes = self.compare.get(table["name"], {})
+        changes = self.compared.get(table["name"], {})
         if "name" in changes.get("algorithm", {}):
             changes = merge(changes, {"algorithm": {"label": table["name"]}})
         else:

@@ -49,7 +49,8 @@ class WorkerSetup:
 
 def work(bench: WorkerSetup, pipe: Connection) -> None:
     """The life of a worker: train what comes, answer with the numbers or with what went wrong, end with the pipe."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when to stop
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # the parent decides when to stop, and the pipe ends with it
     training = InProcessTrainer(bench.trainer(), bench.arithmetic)
     with suppress(EOFError, BrokenPipeError):
         while True:

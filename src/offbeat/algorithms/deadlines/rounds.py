@@ -32,7 +32,7 @@ from offbeat.core.actions import Action, Commit, Discard, Dispatch, Finish, SetT
 from offbeat.core.errors import InvalidInput
 from offbeat.core.events import Event, Started, TimerFired, Uploaded
 from offbeat.core.forecast import Forecast
-from offbeat.core.orders import Order, Update
+from offbeat.core.orders import LocalWork, Order, Update
 from offbeat.core.parameters import Layout, Vector
 from offbeat.core.policy import Policy, View
 
@@ -43,10 +43,15 @@ SLACK = 1e-9
 class TimeBudgeted(Policy):
     """Policies that have so much time and no more."""
 
+    trains_everybody = True
+
     time_budget: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     """T_max in seconds (default: the experiment's stop.time)."""
     local_steps: Annotated[int, Field(ge=1)] = 1
     """E, steps of SGD that a device takes in a round, each on one batch; `local.epochs` means nothing here."""
+
+    def local_differences(self, training: LocalWork) -> list[str]:
+        return [f"local_steps = {self.local_steps} of one batch in place of local.epochs"]
 
     def seconds(self, view: View) -> float:
         """T_max."""

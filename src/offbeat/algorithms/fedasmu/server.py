@@ -40,10 +40,10 @@ and iota stay at or above 0, sigma within 0..10, and a step that is not finite i
 made by no aggregation: no step. Without dynamic weights the control parameters stay as they begin.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite, log, nan, sqrt
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from msgspec.structs import asdict
@@ -54,7 +54,7 @@ from offbeat.algorithms.fedasmu.slots import MetaLearner, MetaModel, middle
 from offbeat.core.actions import Action, Commit, Discard, Dispatch, SendFresh, SetTimer
 from offbeat.core.errors import InvalidInput
 from offbeat.core.events import Event, FreshRequested, Started, TimerFired, Uploaded
-from offbeat.core.orders import Order, Update
+from offbeat.core.orders import LocalWork, Order, Update
 from offbeat.core.parameters import Vector, dot
 from offbeat.core.policy import Policy, View
 
@@ -162,6 +162,9 @@ class TimelyPolicy(Policy):
     """Mean reward of each slot in an earlier run, to pre-train the meta model on; `offbeat pretrain` measures it."""
     pretraining: Annotated[int, Field(ge=0)] = 500
     """Steps of pre-training, if there is a history."""
+
+    def local_differences(self, training: LocalWork) -> list[str]:
+        return ["fresh models merged in mid-training"] if self.fresh_models else []
 
     def check(self, devices: int) -> None:
         if self.cohort > devices:
@@ -324,6 +327,27 @@ class TimelyPolicy(Policy):
         }
 
 
+def orders_per_second(in_training: int, seconds: Sequence[float]) -> float:
+    """How many orders, each given to a random idle device, keep so many devices in training.
+
+    A device that is picked r times per idle second is in training for the share r T / (1 + r T) of the time and is
+    ordered r / (1 + r T) times a second. r follows from the sum of the shares; of all devices at once there is none.
+
+    >>> round(orders_per_second(2, [10.0] * 4), 6)  # half of the time in training: an order every 20 s for each
+    0.2
+    """
+    times = np.asarray(seconds, dtype=np.float64)
+    wanted = min(float(in_training), 0.95 * len(times))
+    low, high = 0.0, 1e9
+    for _ in range(200):
+        rate = (low + high) / 2
+        if (rate * times / (1 + rate * times)).sum() < wanted:
+            low = rate
+        else:
+            high = rate
+    return float((high / (1 + high * times)).sum())
+
+
 class FedASMU(TimelyPolicy):
     """Asynchronous: adapted weights, and fresh models for devices in mid-training (Liu et al. 2024).
 
@@ -341,6 +365,23 @@ class FedASMU(TimelyPolicy):
     """Seconds between two orders of `cohort` devices."""
     max_in_flight: Annotated[int, Field(ge=1)] | None = None
     """The threshold: a period in which so many devices are in training or more orders nobody. Default: half of them."""
+
+    @classmethod
+    def settings_for(
+        cls, in_training: int, *, devices: int, order_seconds: Callable[[], Sequence[float]], given: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """`cohort` orders every `period` seconds keep so many in training."""
+        settings: dict[str, Any] = {}
+        if "period" in given and "cohort" not in given:
+            cohort = round(given["period"] * orders_per_second(in_training, order_seconds()))
+            settings["cohort"] = min(devices, max(1, cohort))
+        elif "period" not in given:
+            cohort = given.get("cohort", min(cls.model_fields["cohort"].default, in_training))
+            period = cohort / orders_per_second(in_training, order_seconds())
+            settings |= {"cohort": cohort, "period": round(period, 6)}
+        if "max_in_flight" not in given and 2 * in_training > devices // 2:
+            settings["max_in_flight"] = min(devices, 2 * in_training)
+        return settings
 
     def react(self, event: Event, state: TimelyState, view: View) -> Iterator[Action]:
         match event:
@@ -365,6 +406,8 @@ class FedSSMU(TimelyPolicy):
     >>> len(session.upload(2.0, 6.0, ticket=2).ordered)  # the second of the round, with alpha 1/3: the next round
     2
     """
+
+    in_training_setting = "cohort"
 
     def react(self, event: Event, state: TimelyState, view: View) -> Iterator[Action]:
         match event:

@@ -16,6 +16,8 @@ from offbeat.deployment.server.transport import ReceivedAnswer, SentMessage, Tra
 POLL_SECONDS = 0.05
 LOOK_SECONDS = 1.0
 """How often the list of nodes is asked for."""
+STRANGERS = ("No train function registered with name", "Invalid message type")
+"""What Flower answers for a ClientApp that knows nothing of our messages."""
 RETRY_SECONDS = 10.0
 """A node that was not admitted is greeted again after so long."""
 
@@ -63,6 +65,8 @@ class Membership:
         node = arrived.sent.node
         self._again[node] = now + RETRY_SECONDS
         if arrived.content is None:
+            if any(sign in arrived.error for sign in STRANGERS):
+                raise DeviceFault(f"node {node} runs an app without offbeat's client: see docs/deployment.md")
             raise DeviceFault(f"node {node} did not greet: {arrived.error}")
         greeting = unpack(arrived.content, FromDevice)
         if isinstance(greeting, Refusal):
@@ -143,6 +147,7 @@ def wait_for_devices(
 ) -> None:
     """Wait until so many devices have joined, or for so long if at least one has."""
     began = looked = clock()
+    fault = ""
     membership.greet(transport, transport.nodes(), began)
     while len(membership.node_of) < wanted:
         now = clock()
@@ -150,11 +155,13 @@ def wait_for_devices(
             try:
                 device = membership.admit(arrived, now)
                 log(f"device {device} joined ({len(membership.node_of)} of {membership.devices})")
-            except DeviceFault as fault:
-                log(one_line(str(fault)))
+            except DeviceFault as error:
+                fault = one_line(str(error))
+                log(fault)
         if now - began > seconds:
             if not membership.node_of:
-                raise OffbeatError(f"no device joined within {seconds:g} s: are the SuperNodes connected?")
+                why = fault or "are the SuperNodes connected?"
+                raise OffbeatError(f"no device joined within {seconds:g} s: {why}")
             log(f"beginning with {len(membership.node_of)} devices: {wanted} did not join within {seconds:g} s")
             return
         if now - looked > LOOK_SECONDS:

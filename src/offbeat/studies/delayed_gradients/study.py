@@ -12,7 +12,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from offbeat.comparison.compare import OnRunProgress, run_planned
+from offbeat.comparison.compare import run_planned
+from offbeat.comparison.planned import OnRunProgress
+from offbeat.core.errors import OffbeatError
 from offbeat.results.files import replace_file
 from offbeat.results.plots import save
 from offbeat.results.result import Result
@@ -82,7 +84,11 @@ def study(
     if begun is not None:
         begun(len(planned))
     experiments = [experiment for _, experiment in planned]
-    entries = run_planned(experiments[0], experiments, out, jobs=jobs, overwrite=overwrite, resume=resume, watch=watch)
+    entries, failed = run_planned(
+        experiments[0], experiments, out, jobs=jobs, overwrite=overwrite, resume=resume, watch=watch
+    )
+    if failed:
+        raise OffbeatError("; ".join(str(each) for each in failed))
     found = findings(planned, entries)
     replace_file(out / "tables.md", markdown(found.tables, found.verdict, found.notes).encode())
     replace_file(out / "tables.csv", csv_text(found.tables).encode())

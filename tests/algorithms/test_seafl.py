@@ -246,6 +246,16 @@ def test_weights_are_never_negative_and_what_all_updates_agree_on_is_followed_to
     assert policy.new_version(same, view) == pytest.approx(expected, rel=1e-5, abs=1e-4)
 
 
+def test_orders_say_what_to_do_on_notice() -> None:
+    for kind in (Seafl2, Port):
+        for on_notice, drops in (("finish-epoch", False), ("last-finished", True)):
+            policy = kind.model_validate({"buffer": 1, "concurrency": 2, "on_notice": on_notice})
+            session = ScriptedSession(policy, devices=2)
+            again = session.upload(1.0, 1.0, device=0)
+            assert [given.order.drops_unfinished for given in (*session.first.orders, *again.orders)] == [drops] * 3
+        assert kind().on_notice == "finish-epoch"
+
+
 def test_deltas_are_averaged_from_their_own_bases_and_models_as_they_are() -> None:
     # Weights alike (similarity 0, no limit, equal samples); model [0, 0], then device 0 makes it [4, 0] by half a step.
     results = {}

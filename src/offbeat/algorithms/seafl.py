@@ -27,6 +27,10 @@ w <- w + sum_k p_k Delta_k. What it compares an update with has two readings: th
 since the update's base (`similarity = "movement"`, our default), and, in its authors' code, the last step w_v - w_{v-1}
 whatever the base, with cosine 1 for updates of staleness 0 and 1 (`similarity = "last-step"`).
 
+`on_notice = "last-finished"`, for SEAFL² and PORT, is what the framework Plato does in place of the published: a device
+that is told uploads its last finished epoch at once, and what it has done of the next one is lost. One that has not
+finished its first epoch finishes it. Waiting for the end of an epoch is dear where a few devices are very slow.
+
 `aggregate = "deltas"` gives SEAFL that rule too, w <- w + theta sum_k p_k Delta_k, which is not published: (7) averages
 stale *models*, and this isolates what that costs.
 
@@ -48,7 +52,7 @@ from pydantic import Field
 from offbeat.core.actions import Action, Commit, Dispatch, StopSoon
 from offbeat.core.errors import InvalidInput
 from offbeat.core.events import Event, Uploaded
-from offbeat.core.orders import LocalWork, Update
+from offbeat.core.orders import LocalWork, Order, Update
 from offbeat.core.parameters import Vector, dot, weighted_mean
 from offbeat.core.policy import Policy, View
 
@@ -136,9 +140,13 @@ class Seafl(Policy):
             state.last_step = view.parameters - before
         if self.replace == "same":
             for device in filter(view.is_idle, reported):
-                yield Dispatch(device=device, order=view.order())
+                yield Dispatch(device=device, order=self.order(view))
         yield from self.fill(state.buffer, view)
         yield from self.after_commit(view)
+
+    def order(self, view: View) -> Order:
+        """What a device is asked to do."""
+        return view.order()
 
     def fill(self, buffer: Sequence[Update], view: View) -> Iterator[Action]:
         """Keep M devices in training or in the buffer."""
@@ -147,7 +155,7 @@ class Seafl(Policy):
         if missing > 0:
             others = (device for device in view.pick(missing + len(waiting)) if device not in waiting)
             for device, _ in zip(others, range(missing), strict=False):
-                yield Dispatch(device=device, order=view.order())
+                yield Dispatch(device=device, order=self.order(view))
 
     def is_due(self, buffer: Sequence[Update], view: View) -> bool:
         """Whether the buffer is aggregated now: it is full, and nobody at the staleness limit is waited for."""
@@ -232,6 +240,13 @@ class Seafl2(Seafl):
     """
 
     notifies = True
+
+    on_notice: Literal["finish-epoch", "last-finished"] = "finish-epoch"
+    """What a device that is told does: it finishes its epoch and uploads (published), or uploads its last finished one
+    at once (as Plato's code does). In a deployment devices look for notices between epochs: there both are the same."""
+
+    def order(self, view: View) -> Order:
+        return view.order() if self.on_notice == "finish-epoch" else view.order(drops_unfinished=True)
 
     def local_differences(self, training: LocalWork) -> list[str]:
         return [] if isinf(self.staleness_limit) else ["training that ends early at the staleness limit"]

@@ -38,6 +38,9 @@ class Order(Struct, frozen=True, kw_only=True, gc=False):
     """Share of each layer's width that the device trains."""
     partial: bool = True
     """Whether to deliver what is done when the budget is used up; else an unfinished run delivers nothing."""
+    drops_unfinished: bool = False
+    """Whether a device that is told to stop soon drops the slice it is in, and delivers at once what it had before; one
+    without a finished slice finishes its first."""
     masked_loss: bool = False
     """Whether the loss sees the logits of classes that the device does not hold as 0."""
     rule: str = "plain"

@@ -77,7 +77,7 @@ class TorchTrainer:
             for layer in range(self.layout.trained_layers)
         ]
         """Of each layer, from the input on, the places of its parameters in `_trained`."""
-        self._head = [entry for entry in trained if entry.layer == self.layout.trained_layers - 1]
+        self._head = self.layout.head
         self._submodels: dict[float, tuple[TorchTrainer, npt.NDArray[np.bool_]]] = {}
         self._counters = [(b, b.clone()) for b in self.model.buffers() if not b.is_floating_point()]
         self._block = BLOCK if is_pure(self.model) else None

@@ -9,13 +9,21 @@ from torch import nn
 from offbeat.core.errors import InvalidInput, unknown
 from offbeat.core.references import describe, resolve
 from offbeat.core.streams import stream
-from offbeat.models.catalogue import MODELS
+from offbeat.models.catalogue import MODELS, Layers
+from offbeat.models.flat import layers_by_tensor
 
 
-def build(name: str, input_shape: tuple[int, ...], classes: int, seed: int) -> nn.Module:
+def build(
+    name: str,
+    input_shape: tuple[int, ...],
+    classes: int,
+    seed: int,
+    layers: Layers = "modules",
+) -> nn.Module:
     """The named model, or the user's own `"module:thing"`: a class or function of (input_shape, classes) or ().
 
-    The initial parameters depend on the seed and on nothing else; torch's global generator is left as it was.
+    The initial parameters depend on the seed and on nothing else; torch's global generator is left as it was. `layers`
+    says what counts as a layer (see `models.flat`).
 
     >>> sum(p.numel() for p in build("lenet5", (1, 28, 28), 10, seed=0).parameters())
     61706
@@ -40,6 +48,8 @@ def build(name: str, input_shape: tuple[int, ...], classes: int, seed: int) -> n
         raise InvalidInput(
             f"model {name!r} on two inputs of shape {input_shape} gives {shape}, where {(2, classes)} is needed."
         )
+    if layers == "tensors":
+        module.layer_groups = layers_by_tensor(module)  # type: ignore[assignment]  # nn.Module declares tensors only
     return module
 
 

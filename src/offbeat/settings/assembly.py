@@ -27,7 +27,8 @@ class ExperimentParts:
     @classmethod
     def of(cls, experiment: Experiment) -> "ExperimentParts":
         dataset, partition = experiment.load_data()
-        network = build(experiment.model.name, dataset.input_shape, dataset.classes, experiment.seed)
+        model = experiment.model
+        network = build(model.name, dataset.input_shape, dataset.classes, experiment.seed, model.layers)
         return cls(experiment=experiment, dataset=dataset, partition=partition, network=network)
 
     @property

@@ -19,7 +19,7 @@ from offbeat.core.settings import Settings
 from offbeat.data import DATASETS, PARTITIONS, Dataset, DatasetSettings, PartitionSettings, load_own
 from offbeat.data.partition import Iid
 from offbeat.fleet import AVAILABILITIES, FLEETS, AvailabilitySettings, FleetSettings
-from offbeat.models import MODELS
+from offbeat.models import MODELS, Layers
 from offbeat.settings.tables import Table, checked
 
 S = TypeVar("S", bound=Settings)
@@ -130,6 +130,8 @@ class ModelTable(Settings):
 
     name: str = "lenet5"
     """A model (`offbeat list models`) or your own as "module:function" or "module:Class"."""
+    layers: Layers = "modules"
+    """What counts as a layer where training goes layer by layer: a submodule with its parameters, or every tensor."""
     _thing: Any = PrivateAttr(None)
 
     @model_validator(mode="after")

@@ -13,7 +13,7 @@ from offbeat.core.parameters import Vector
 from offbeat.data import Dataset, Partition
 from offbeat.device.trainer import TorchTrainer
 from offbeat.device.training_state import Evaluation, TrainingJob, TrainingState
-from offbeat.models import build, is_pure
+from offbeat.models import Layers, build, is_pure
 from offbeat.simulation.in_process import Arithmetic, InProcessTrainer
 from offbeat.simulation.memo import SHARED, JobTrainer, MemoTrainer
 from offbeat.simulation.workers import WorkerPool
@@ -85,10 +85,11 @@ def torch_executor(
     arithmetic: Arithmetic,
     workers: int,
     training_loss: bool = False,
+    layers: Layers = "modules",
 ) -> TorchExecutor:
     """An executor for this model and data; with no workers it trains in this process."""
     held = np.unique(partition.indices) if training_loss else None
-    network = build(model, dataset.input_shape, dataset.classes, seed)
+    network = build(model, dataset.input_shape, dataset.classes, seed, layers)
     trainer = TorchTrainer(network, dataset.train_x, dataset.train_y, partition, seed)
     local = InProcessTrainer(trainer, arithmetic)
     training: JobTrainer = local
@@ -99,11 +100,12 @@ def torch_executor(
             dataset.train_y,
             partition,
             model=model,
+            layers=layers,
             classes=dataset.classes,
             seed=seed,
             arithmetic=arithmetic,
             stacks=local.stacks,
         )
     if is_pure(network) and not local.stacks:
-        training = MemoTrainer(training, dataset, partition, model=model, memo=SHARED)
+        training = MemoTrainer(training, dataset, partition, model=f"{model} {layers}", memo=SHARED)
     return TorchExecutor(trainer, dataset.test_x, dataset.test_y, training, held)

@@ -21,7 +21,7 @@ from offbeat.core.errors import OffbeatError
 from offbeat.data import Partition
 from offbeat.device.trainer import TorchTrainer
 from offbeat.device.training_state import TrainingJob, TrainingState
-from offbeat.models import build
+from offbeat.models import Layers, build
 from offbeat.simulation.in_process import STACK, Arithmetic, InProcessTrainer
 
 JOBS_PER_WORKER = 6
@@ -33,6 +33,7 @@ class WorkerSetup:
     """What a worker needs to make its trainer: names and paths, no objects."""
 
     model: str
+    layers: Layers
     input_shape: tuple[int, ...]
     classes: int
     seed: int
@@ -44,7 +45,8 @@ class WorkerSetup:
     def trainer(self) -> TorchTrainer:
         x, y, indices, offsets = (np.load(Path(self.folder) / f"{name}.npy", mmap_mode="r") for name in self.FILES)
         partition = Partition(indices=indices, offsets=offsets)
-        return TorchTrainer(build(self.model, self.input_shape, self.classes, self.seed), x, y, partition, self.seed)
+        network = build(self.model, self.input_shape, self.classes, self.seed, self.layers)
+        return TorchTrainer(network, x, y, partition, self.seed)
 
 
 def work(bench: WorkerSetup, pipe: Connection) -> None:
@@ -72,6 +74,7 @@ class WorkerPool:
         partition: Partition,
         *,
         model: str,
+        layers: Layers,
         classes: int,
         seed: int,
         arithmetic: Arithmetic,
@@ -85,6 +88,7 @@ class WorkerPool:
             np.save(Path(self._folder.name) / f"{name}.npy", array)
         bench = WorkerSetup(
             model=model,
+            layers=layers,
             input_shape=x.shape[1:],
             classes=classes,
             seed=seed,

@@ -100,7 +100,7 @@ def judged(answer: RecordDict) -> tuple[str, Session]:
         session,
         transport,
         membership,
-        lambda _: Evaluation(accuracy=0.0, loss=0.0),
+        lambda _: Evaluation(metrics={"accuracy": 0.0, "loss": 0.0}),
         seed=0,
         stop=Stop(time=60.0, versions=1),
         schedule=Schedule(),

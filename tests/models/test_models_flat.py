@@ -26,10 +26,10 @@ def test_layers_are_numbered_from_input_to_output() -> None:
 
 def test_layers_can_be_counted_by_tensor() -> None:
     for name, modules, tensors in (("mlp", 3, 6), ("cnn-small", 4, 8), ("logistic", 1, 2)):
-        plain, split = (build(name, (1, 28, 28), 10, 0, layers) for layers in ("modules", "tensors"))
+        plain, split = (build(name, (1, 28, 28), 10, 0, layers=layers) for layers in ("modules", "tensors"))
         assert (layout_of(plain).trained_layers, layout_of(split).trained_layers) == (modules, tensors)
         assert (vector_of(plain) == vector_of(split)).all(), "the vector is the same"
-    layout = layout_of(build("mlp", (4,), 2, 0, "tensors"))
+    layout = layout_of(build("mlp", (4,), 2, 0, layers="tensors"))
     names = [entry.name for entry in sorted(layout.entries, key=lambda entry: entry.layer)]
     assert names == ["1.weight", "1.bias", "3.weight", "3.bias", "5.weight", "5.bias"]
     assert [entry.name for entry in layout.head] == ["5.weight", "5.bias"]
@@ -75,5 +75,5 @@ def test_the_vector_is_a_copy_that_cannot_be_written_to() -> None:
 
 def test_training_costs_three_times_the_forward_pass() -> None:
     module = build("mlp", (784,), 10, seed=0)
-    assert flops_per_sample(module, (784,)) == 3 * 2 * (784 * 32 + 32 * 16 + 16 * 10)
+    assert flops_per_sample(module, torch.zeros(1, 784)) == 3 * 2 * (784 * 32 + 32 * 16 + 16 * 10)
     assert module.training

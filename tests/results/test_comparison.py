@@ -157,7 +157,7 @@ def test_a_tie_has_several_fastest() -> None:
 
 def test_accuracies_costs_and_shares_are_over_seeds() -> None:
     fedavg = Comparison(race(), 0.8).standings[0]
-    assert fedavg.final_accuracy == pytest.approx(0.82)
+    assert fedavg.final_value == pytest.approx(0.82)
     assert fedavg.final_spread == pytest.approx(0.02)
     assert fedavg.final_spread == stdev([0.80, 0.82, 0.84])
     assert fedavg.mean("best_accuracy") == pytest.approx(0.82)

@@ -54,7 +54,7 @@ class ToyExecutor:
 
     def evaluate(self, parameters: Vector) -> Evaluation:
         self.evaluations += 1
-        return Evaluation(accuracy=float(parameters[0]) / 100, loss=0.0)
+        return Evaluation(metrics={"accuracy": float(parameters[0]) / 100, "loss": 0.0})
 
     def loss_and_gradient(
         self, parameters: Vector, device: int, ticket: int, number: int, batch_size: int | None

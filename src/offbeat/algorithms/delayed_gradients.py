@@ -110,6 +110,7 @@ class Audg(Policy):
     """
 
     State = IterationState
+    plain_gradients = True
     trains_everybody = True
 
     iteration_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0

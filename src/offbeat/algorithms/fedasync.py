@@ -36,6 +36,7 @@ from offbeat.core.errors import InvalidInput
 from offbeat.core.events import Event, Uploaded
 from offbeat.core.orders import LocalWork
 from offbeat.core.policy import Policy, View
+from offbeat.core.terms import Proximal
 
 
 @dataclass
@@ -100,9 +101,9 @@ class FedAsync(Policy):
                 alpha = np.float32(self.alpha * scale)
                 mixed = (1 - alpha) * view.parameters + alpha * update.parameters
                 yield Commit(parameters=mixed, used=(update.ticket,))
-        prox = self.prox if view.training.prox is None else view.training.prox
+        terms = (Proximal(mu=self.prox),) if self.prox else ()
         for device in view.pick(self.concurrency - len(view.in_flight)):
-            yield Dispatch(device=device, order=view.order(prox=prox))
+            yield Dispatch(device=device, order=view.order(terms=terms))
 
     def scale(self, staleness: int) -> float:
         """s(t - tau), section 5.2."""

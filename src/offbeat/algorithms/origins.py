@@ -23,8 +23,11 @@ class Origin:
 ORIGINS: dict[str, Origin] = {
     "fedavg": Origin("synchronous", "McMahan et al., AISTATS 2017", "published"),
     "fedprox": Origin("synchronous", "Li et al., MLSys 2020", "authors' code"),
+    "moon": Origin("synchronous", "Li et al., CVPR 2021", "authors' code"),
+    "feddyn": Origin("synchronous", "Acar et al., ICLR 2021", "authors' code"),
     "fedlws": Origin("synchronous", "Shi et al., ICLR 2025", "authors' code"),
     "fedasync": Origin("asynchronous", "Xie et al., OPT 2020", "restated"),
+    "aso-fed": Origin("asynchronous", "Chen et al., IEEE Big Data 2020", "restated"),
     "fedsa": Origin("asynchronous", "Chen et al., FGCS 2021", "our reading"),
     "fedbuff": Origin("buffered", "Nguyen et al., AISTATS 2022", "published"),
     "fedasmu": Origin("asynchronous", "Liu et al., AAAI 2024", "published"),

@@ -1,7 +1,6 @@
 """What the commands share: options, the console, loading an experiment."""
 
 import hashlib
-import os
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -35,10 +34,8 @@ Seeds = Annotated[int, typer.Option(min=1, help="How many seeds, counted from th
 Target = Annotated[
     float | None,
     typer.Option(
-        min=0,
-        max=1,
-        help="Accuracy whose time is compared, on straight lines between evaluations (default: the highest of "
-        "`evaluation.targets` that all runs reach, or the highest whole percent).",
+        help="Accuracy, or value of the target metric, whose time is compared, on straight lines between evaluations "
+        "(default: the best of `evaluation.targets` that all runs reach, or the highest whole percent).",
     ),
 ]
 Jobs = Annotated[int | None, typer.Option(min=1, help="Runs at a time (default: one per core).")]
@@ -103,4 +100,7 @@ def present(experiment: "Experiment", rows: "Sequence[Row]", summary: Mapping[st
 
 def free_cores(experiment: "Experiment") -> int:
     """How many runs at a time keep the cores busy."""
-    return max(1, (os.cpu_count() or 1) // experiment.execution.workers)
+    from offbeat.settings.execution import available_cores
+
+    workers = experiment.execution.workers
+    return max(1, available_cores() // (1 if workers == "auto" else workers))

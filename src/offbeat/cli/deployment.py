@@ -156,7 +156,7 @@ def _run_on_cluster(app: Path, experiment: "Experiment", nodes: int, root: Path,
     from offbeat.deployment.launch import RunFailed, submit
     from offbeat.deployment.local_cluster.cluster import Cluster
 
-    rows, stop = Tail(root / "metrics.jsonl"), experiment.stop.build()
+    rows, stop = Tail(root / "metrics.jsonl"), experiment.when_to_stop
     with bars() as shown:
         bar = shown.add_task(experiment.algorithm.name, total=None, note=f"starting {nodes} nodes")
         with Cluster(nodes, logs=logs) as cluster, (cluster.logs / "run.log").open("w", encoding="utf-8") as log:

@@ -82,4 +82,8 @@ def bars() -> Iterator[Any]:
 
 
 def note(row: dict[str, float]) -> str:
-    return f"{row['time']:.5g} s, version {row['version']:g}, accuracy {row['accuracy']:.3f}"
+    """The newest row of metrics in a few words."""
+    from offbeat.results.metric import metrics_in
+
+    name = metrics_in(row)[0]
+    return f"{row['time']:.5g} s, version {row['version']:g}, {name.replace('_', ' ')} {row[name]:.3f}"

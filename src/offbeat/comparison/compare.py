@@ -16,11 +16,13 @@ from offbeat.core.errors import Interrupted, InvalidInput, OffbeatError
 from offbeat.core.policy import Policy
 from offbeat.results.comparison import Comparison, check_target
 from offbeat.results.files import replace_file
+from offbeat.results.metric import TargetMetric
 from offbeat.results.plots import accuracy_figure, save, sweep_figure
 from offbeat.results.report import report_html
 from offbeat.results.result import Result, read_run
 from offbeat.running.interruption import interruption
 from offbeat.running.lock import DirectoryLock, check_unlocked
+from offbeat.settings.execution import available_cores
 from offbeat.settings.schema import Experiment
 from offbeat.settings.shipped import ExperimentSource, experiment_from
 
@@ -52,7 +54,7 @@ def compare(
     """
     experiment = experiment_from(experiment)
     chosen, numbers = _algorithms(experiment, algorithms), _seeds(experiment, seeds)
-    check_target(target)
+    check_target(target, TargetMetric(experiment.target_metric, experiment.target_direction))
     experiments = fair_experiments(experiment, chosen, numbers)
     if len({(each.algorithm.title, each.seed) for each in experiments}) != len(experiments) or not experiments:
         raise InvalidInput("give each algorithm once, and at least one algorithm and one seed")
@@ -95,7 +97,7 @@ def sweep(
     over, numbers = experiment.sweep if over is None else over, _seeds(experiment, seeds)
     if not over or not all(len(values) for values in over.values()) or not numbers or len(over) > 3:
         raise InvalidInput("give one to three settings to sweep, each with at least one value, and at least one seed")
-    check_target(target)
+    check_target(target, TargetMetric(experiment.target_metric, experiment.target_direction))
     experiments = [_with(each, settings or {}) for seed in numbers for each in experiment.swept(over, seed)]
     if out is None:
         entries, failed = run_unkept(experiment, experiments, jobs=jobs, watch=watch)
@@ -148,6 +150,13 @@ def run_unkept(
         return unkept, failed
 
 
+def sharing_cores(experiment: Experiment, runs: int) -> Experiment:
+    """The experiment with `execution.workers = "auto"` made a number: its share of the cores beside so many runs."""
+    if experiment.execution.workers != "auto":
+        return experiment
+    return experiment.changed({"execution": {"workers": max(1, available_cores() // runs)}})
+
+
 def run_planned(
     base: Experiment,
     experiments: Sequence[Experiment],
@@ -162,8 +171,10 @@ def run_planned(
 
     All of them are checked before the first begins. Gives those that ended, and a sentence on each that crashed.
     """
+    experiments = [sharing_cores(each, min(jobs, len(experiments))) for each in experiments]
     planned_runs = plan_runs(experiments, root)
     for each in experiments:
+        each.execution.processes()
         each.check_importable()
     check_unlocked(root)
     check_directories(root, base, planned_runs, overwrite=overwrite, resume=resume)

@@ -103,6 +103,8 @@ class Policy(Settings):
     """Dataclasses of the policy's own that its state holds."""
     notifies: ClassVar[bool] = False
     """Whether it ever yields StopSoon: devices of a deployment then check in while they train."""
+    plain_gradients: ClassVar[bool] = False
+    """Whether it takes an update for -eta times a gradient: devices must then train with plain SGD."""
     plans: ClassVar[bool] = False
     """Whether it reads `view.forecast`: a deployment then measures its devices when they join."""
 

@@ -7,11 +7,14 @@ reads the numbers, a real device as it goes.
 from typing import Protocol
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from offbeat.core.effects import Assignment
 from offbeat.core.orders import Outcome
 from offbeat.core.parameters import Vector
 from offbeat.core.policy import DeviceRule, Fresh, ReadOnlyMemory, copied
+from offbeat.device.carry_over import remember
+from offbeat.device.memory import NOTHING
 from offbeat.device.training_state import TrainingJob, TrainingState
 
 
@@ -48,6 +51,7 @@ class LocalTraining(Struct, kw_only=True, eq=False, gc=False):
             last=last,
             work=self.work,
             anchor=given.parameters,
+            memory=self.remembered if given.order.remembers else NOTHING,
         )
 
     def merge(self, rule: DeviceRule, fresh: Fresh, source: GradientSource) -> None:
@@ -59,12 +63,15 @@ class LocalTraining(Struct, kw_only=True, eq=False, gc=False):
 
         merged = rule.merge(work.parameters, fresh, given.base, given.order, memory, probe)
         self.memory = memory
-        self.work = TrainingState(
-            parameters=merged, momentum=work.momentum, steps=work.steps, loss_sum=work.loss_sum, seen=work.seen
-        )
+        self.work = replace(work, parameters=merged, start=None)
         self.performed += 1
 
     def report(self, rule: DeviceRule) -> Outcome:
         """What the device delivers: the parameters, the training loss, and what its rule has to say beside them."""
-        work, extras = self.work, rule.extras(self.assignment.order, self.remembered, self.memory)
+        given, work = self.assignment, self.work
+        extras = rule.extras(given.order, self.remembered, self.memory)
+        if given.order.remembers:
+            memory = copied(self.memory)
+            remember(given.order, given.parameters, work, memory)
+            self.memory = memory
         return Outcome(parameters=work.parameters, loss=work.loss, extras=extras)

@@ -12,13 +12,13 @@ from offbeat.results.comparison import (
     BASELINE,
     AlgorithmResults,
     Comparison,
-    accuracy_text,
     amount,
+    final_text,
     megabytes,
-    percent,
     seeds_text,
     time_text,
 )
+from offbeat.results.metric import TargetMetric
 from offbeat.results.plots import accuracy_figure, run_figure
 from offbeat.results.result import Result
 
@@ -90,9 +90,9 @@ def _times(comparison: Comparison) -> Iterable[str]:
     if comparison.target is None:
         yield "No algorithm learned anything in all of its seeds."
         return
-    goal, finishers, fastest = percent(comparison.target), comparison.finishers, comparison.fastest
+    goal, finishers, fastest = comparison.goal, comparison.finishers, comparison.fastest
     if not finishers:
-        yield f"No algorithm reached {goal} accuracy in all of its seeds."
+        yield f"No algorithm reached {goal} in all of its seeds."
     else:
         yield _first(comparison, goal)
         for standing in finishers[len(fastest) :]:
@@ -110,13 +110,13 @@ def _first(comparison: Comparison, goal: str) -> str:
     count = len(first.entries)
     after = f"after {_seconds(first)} of virtual time ({f'median of {count} seeds' if count > 1 else 'one seed'})"
     if len(comparison.standings) == 1:
-        return f"{first.algorithm} reached {goal} accuracy {after}."
+        return f"{first.algorithm} reached {goal} {after}."
     if tied:
         against = "" if comparison.baseline in comparison.fastest else _against_baseline(comparison, first)
-        return f"{_list(comparison.fastest)} were equally fast: they reached {goal} accuracy {after}{against}."
+        return f"{_list(comparison.fastest)} were equally fast: they reached {goal} {after}{against}."
     if first.algorithm == BASELINE:
-        return f"{first.algorithm} reached {goal} accuracy first, {after}: no other algorithm beat it here."
-    return f"{first.algorithm} reached {goal} accuracy first, {after}{_against_baseline(comparison, first)}."
+        return f"{first.algorithm} reached {goal} first, {after}: no other algorithm beat it here."
+    return f"{first.algorithm} reached {goal} first, {after}{_against_baseline(comparison, first)}."
 
 
 def _against_baseline(comparison: Comparison, standing: AlgorithmResults) -> str:
@@ -142,11 +142,17 @@ def _price(comparison: Comparison) -> Iterable[str]:
 
 
 def _accuracy(comparison: Comparison) -> Iterable[str]:
-    best = max(comparison.standings, key=lambda standing: standing.final_accuracy)
+    metric = comparison.metric
+    best = next(
+        standing
+        for standing in comparison.standings
+        if standing.final_value == metric.best(other.final_value for other in comparison.standings)
+    )
     if len(comparison.standings) == 1:
-        yield f"Its final accuracy was {accuracy_text(best)}."
+        yield f"Its final {metric.title} was {final_text(best)}."
     else:
-        yield f"The highest final accuracy was that of {best.algorithm}: {accuracy_text(best)}."
+        which = "highest" if metric.direction == "max" else "lowest"
+        yield f"The {which} final {metric.title} was that of {best.algorithm}: {final_text(best)}."
 
 
 def _doubts(comparison: Comparison) -> Iterable[str]:
@@ -187,12 +193,12 @@ def _algorithms(comparison: Comparison) -> str:
 
 def _runs(comparison: Comparison) -> str:
     target = comparison.target
-    times = [] if target is None else [f"time to {percent(target)}"]
+    times = [] if target is None else [comparison.race]
     headings = [
         "algorithm",
         "seed",
         *times,
-        "final accuracy",
+        f"final {comparison.metric.title}",
         "in training",
         "updates used",
         "MB up",
@@ -205,12 +211,12 @@ def _runs(comparison: Comparison) -> str:
 
 def _run(entry: Result, target: float | None) -> list[str]:
     times = [] if target is None else [time_text(AlgorithmResults(entry.algorithm, [entry], target))]
-    summary = entry.summary
+    summary, metric = entry.summary, TargetMetric.of(entry.summary)
     return [
         entry.algorithm,
         str(entry.seed),
         *times,
-        percent(summary["final_accuracy"], 1),
+        metric.text(summary[f"final_{metric.name}"], 1),
         amount(entry.in_training),
         f"{summary['updates_used']:,}",
         megabytes(summary["bytes_up"]),

@@ -17,6 +17,7 @@ from safetensors import SafetensorError, safe_open
 from offbeat.core.errors import InvalidInput
 from offbeat.core.parameters import Layout, Vector
 from offbeat.core.references import thing_name
+from offbeat.results.metric import metrics_in
 from offbeat.results.rows import Row
 from offbeat.results.summary import summarise
 from offbeat.settings.schema import Experiment
@@ -140,9 +141,9 @@ class Result:
 
     def __repr__(self) -> str:
         last, place = self.rows[-1], "" if self.directory is None else f", in {self.directory}"
-        state = "" if self.finished else f", {UNFINISHED}"
+        state, name = "" if self.finished else f", {UNFINISHED}", metrics_in(last)[0]
         return (
-            f"<Result of {self._title}, seed {self.seed}: accuracy {last['accuracy']:.4f} after {last['time']:g} s, "
+            f"<Result of {self._title}, seed {self.seed}: {name} {last[name]:.4f} after {last['time']:g} s, "
             f"{last['version']:g} versions{state}{place}>"
         )
 
@@ -178,7 +179,7 @@ def read_run(directory: str | os.PathLike[str]) -> Result:
 def _summary(path: Path, table: Mapping[str, Any], rows: list[Row]) -> dict[str, Any]:
     if (path / "summary.json").is_file():
         summary: dict[str, Any] = json.loads((path / "summary.json").read_text(encoding="utf-8"))
-        if not {"algorithm", "label", "seed", "time_to_accuracy"} <= summary.keys():
+        if not {"algorithm", "label", "seed", "stopped_by", "wall_seconds"} <= summary.keys():
             raise ValueError("its summary.json is not complete")
         return summary
     algorithm = table["algorithm"]

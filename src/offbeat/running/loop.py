@@ -7,6 +7,7 @@ import time
 from contextlib import closing, nullcontext
 
 from offbeat.core.errors import Disconnected, Diverged, Interrupted
+from offbeat.results.metric import TargetMetric
 from offbeat.results.result import Result, tensors_of
 from offbeat.results.summary import summarise
 from offbeat.running.directory import RunDirectory
@@ -66,6 +67,7 @@ def run_to_end(
             targets=experiment.evaluation.targets,
             reason=reason or driver.reason or "",
             wall_seconds=spent + time.monotonic() - started,
+            metric=TargetMetric(experiment.target_metric, experiment.target_direction),
             in_training=in_flight_seconds / driver.now if driver.now else 0.0,
         )
         parameters, layout = session.parameters, session.layout

@@ -309,8 +309,9 @@ class Simulation:
 
     def _evaluate(self, at: float) -> Row:
         row = self._milestones.row(at, busy=self.accounts.busy_seconds, wasted=self.accounts.wasted_seconds)
-        if row["accuracy"] >= self.stop.accuracy:
-            self.now, self.reason = at, "accuracy"
+        reached = self.stop.reached(row)
+        if reached is not None:
+            self.now, self.reason = at, reached
         return row
 
     # Snapshots -----------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from offbeat.core.errors import InvalidInput
+from offbeat.device.places import place_of
 from offbeat.results.result import Result, read_run, tensors_of
 from offbeat.running.directory import RunDirectory, read_model
 from offbeat.running.driver import OnProgress
@@ -28,8 +29,9 @@ from offbeat.simulation.replay import Difference, Replay
 @contextmanager
 def simulation_of(experiment: Experiment) -> Iterator[Simulation]:
     """The simulation that an experiment describes; its worker processes end with the context."""
+    workers, place = experiment.execution.processes(), place_of(experiment.execution.device)
     parts = ExperimentParts.of(experiment)
-    fleet, stop = parts.fleet(), experiment.stop.build()
+    fleet, stop = parts.fleet(), experiment.when_to_stop
     session = session_of(
         experiment,
         parts.network,
@@ -38,8 +40,7 @@ def simulation_of(experiment: Experiment) -> Iterator[Simulation]:
         forecast=fleet.forecast(parts.layout.bytes),
     )
     execution = experiment.execution
-    in_processes = execution.executor == "processes" or execution.workers > 1
-    if in_processes:
+    if workers:
         experiment.check_importable()
     executor = torch_executor(
         parts.dataset,
@@ -48,8 +49,12 @@ def simulation_of(experiment: Experiment) -> Iterator[Simulation]:
         layers=experiment.model.layers,
         seed=experiment.seed,
         arithmetic="auto" if execution.executor == "processes" else execution.executor,
-        workers=execution.workers if in_processes else 0,
+        workers=workers,
         training_loss=experiment.evaluation.training_loss,
+        task=parts.task,
+        place=place,
+        precision=execution.precision,
+        batch_statistics=experiment.model.buffers != "average",
     )
     try:
         yield Simulation(session, fleet, executor, stop=stop, schedule=experiment.evaluation.build(stop))
@@ -108,6 +113,8 @@ def replay(path: str | os.PathLike[str], watch: Callable[[float], None] | None =
         seed=experiment.seed,
         arithmetic="sequential",
         workers=0,
+        task=parts.task,
+        batch_statistics=experiment.model.buffers != "average",
     )
     session = session_of(
         experiment,

@@ -52,7 +52,7 @@ class ToyExecutor:
     def evaluate(self, parameters: Vector) -> Evaluation:
         """The distance from zero stands for the loss."""
         distance = float(np.linalg.norm(parameters))
-        return Evaluation(accuracy=1 / (1 + distance), loss=distance)
+        return Evaluation(metrics={"accuracy": 1 / (1 + distance), "loss": distance})
 
     def loss_and_gradient(
         self, parameters: Vector, device: int, ticket: int, number: int, batch_size: int | None

@@ -264,7 +264,7 @@ class Counting:
         ]
 
     def evaluate(self, parameters: Vector) -> Evaluation:
-        return Evaluation(accuracy=0.0, loss=0.0)
+        return Evaluation(metrics={"accuracy": 0.0, "loss": 0.0})
 
     def loss_and_gradient(
         self, parameters: Vector, device: int, ticket: int, number: int, batch_size: int | None

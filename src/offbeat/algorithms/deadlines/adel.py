@@ -155,6 +155,12 @@ class Adel(DeadlineRounds):
             initial_distance=self.initial_distance,
         )
 
+        if view.training.schedule_over != "versions":
+            raise InvalidInput(
+                f"local.schedule_over = {view.training.schedule_over!r}: this algorithm plans its rounds ahead, "
+                'and can do so only with learning rates over "versions".'
+            )
+
         def problem_of(remaining: int) -> Problem:
             return Problem(
                 speeds=forecast.speeds / self.local_steps,

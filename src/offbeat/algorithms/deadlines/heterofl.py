@@ -8,7 +8,7 @@ ICLR 2021, and its authors' code; here with rounds of T_max / R, as ADEL-FL (Gor
 | computation complexity levels, r = 1, 1/2, ... | `widths` |
 | first ceil(r C) channels of each layer | `core.coverage` |
 | scaler: activations / r in training | `device.submodel` |
-| masked cross-entropy | `masked_loss`: logits of classes that a device does not hold are 0 in its loss |
+| masked cross-entropy | `masked_loss` (`core.terms.AbsentClasses`): logits of classes that a device lacks count as 0 |
 
     element e of the model  <-  mean over the devices whose submodel has e,  or its old value if there is none
 
@@ -35,6 +35,7 @@ from offbeat.algorithms.deadlines.rounds import DeadlineState, EqualDeadlines
 from offbeat.core.orders import Update
 from offbeat.core.parameters import Layout, Vector
 from offbeat.core.policy import View
+from offbeat.core.terms import AbsentClasses
 
 Width = Annotated[float, Field(gt=0, le=1)]
 
@@ -77,7 +78,7 @@ class HeteroFL(EqualDeadlines):
 
     @property
     def special(self) -> dict[str, Any]:
-        return {"masked_loss": self.masked_loss, "partial": False}
+        return {"terms": (AbsentClasses(),) if self.masked_loss else (), "partial": False}
 
     def counts(self, update: Update) -> bool:
         return update.mask is None or update.mask.count > 0

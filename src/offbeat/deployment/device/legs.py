@@ -31,6 +31,7 @@ from offbeat.deployment.protocol.messages import (
     Hello,
     Question,
 )
+from offbeat.device.carry_over import first_state
 from offbeat.device.local_run import LocalRun, ends_of, slices_by
 from offbeat.device.local_training import LocalTraining
 from offbeat.device.memory import DeviceMemory
@@ -120,7 +121,7 @@ class DeviceProgram:
             assignment=Assignment(
                 device=order.device, ticket=order.ticket, order=order.order, base=order.base, parameters=base
             ),
-            work=TrainingState(parameters=base),
+            work=first_state(order.order, base, remembered),
             remembered=remembered,
             memory=remembered,
             run=LocalRun(order=order.order),
@@ -233,7 +234,7 @@ class DeviceProgram:
             extras=dict(outcome.extras),
         )
         self.store.paused = None
-        if rule.remembers:
+        if rule.remembers or given.order.remembers:
             self.store.memory.learned(given.ticket, paused.memory)
         return delivery, outcome.parameters if mask is None else outcome.parameters[mask.chosen]
 

@@ -233,8 +233,9 @@ def beyond_the_theory(experiment: Experiment) -> tuple[str, ...]:
     leaving = {
         f"local.epochs = {local.epochs}": local.epochs != 1,
         f"local.batch_size = {local.batch_size}": local.batch_size != 0,
+        f"local.optimiser = {local.optimiser!r}": local.optimiser != "sgd",
         f"local.momentum = {local.momentum:g}": local.momentum != 0,
-        f"local.schedule = {local.schedule!r}": local.schedule != "exponential",
+        f"local.schedule = {local.schedule!r}": local.schedule not in ("exponential", "constant"),
         f"local.learning_rate_decay = {local.learning_rate_decay:g}": local.learning_rate_decay != 1,
         "algorithm.weights = 'renormalised'": isinstance(policy, Audg) and policy.weights == "renormalised",
     }

@@ -1,4 +1,7 @@
-"""The algorithms: one file per family, server and device half together. A new one is a file and a line here."""
+"""The algorithms: one file per family, server and device half together.
+
+A new one is a file, a line in the registry here, one in `origins` and one in the experiment `smoke`.
+"""
 
 from offbeat.algorithms.asofed import AsoFed
 from offbeat.algorithms.deadlines.adel import Adel
@@ -16,6 +19,7 @@ from offbeat.algorithms.fedlws import FedLWS
 from offbeat.algorithms.fedprox import FedProx
 from offbeat.algorithms.fedsa import FedSA
 from offbeat.algorithms.moon import Moon
+from offbeat.algorithms.origins import ORIGINS, Origin
 from offbeat.algorithms.safa import Safa
 from offbeat.algorithms.seafl import Port, Seafl, Seafl2
 from offbeat.core.errors import InvalidInput, unknown
@@ -24,6 +28,7 @@ from offbeat.core.references import resolve
 
 __all__ = [
     "DEVICE_RULES",
+    "ORIGINS",
     "POLICIES",
     "Adel",
     "AsoFed",
@@ -40,6 +45,7 @@ __all__ = [
     "FedSSMU",
     "HeteroFL",
     "Moon",
+    "Origin",
     "Port",
     "Psurdg",
     "Safa",

@@ -324,8 +324,7 @@ def remembered(
 def with_rows_of(before: Vector, absent: npt.NDArray[np.bool_], after: Vector, layout: Layout) -> Vector:
     """A vector whose rows of the last layer are, for these classes, as they were before."""
     parameters = after.copy()
-    for entry in layout.entries:
-        if entry.trained and entry.layer == layout.trained_layers - 1:
-            rows = parameters[entry.span].reshape(entry.shape)
-            rows[absent] = before[entry.span].reshape(entry.shape)[absent]
+    for entry in layout.head:
+        rows = parameters[entry.span].reshape(entry.shape)
+        rows[absent] = before[entry.span].reshape(entry.shape)[absent]
     return frozen(parameters)

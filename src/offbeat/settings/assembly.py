@@ -44,8 +44,7 @@ class ExperimentParts:
         task = experiment.task.task
         example = example_batch(dataset)
         trial = inputs_to_try(task, example)
-        model = experiment.model
-        network = build(model.name, dataset.input_shape, dataset.classes, experiment.seed, trial, model.layers)
+        network = build(experiment.model.choice, dataset.input_shape, dataset.classes, experiment.seed, trial)
         check_task(task, network, example, dataset.classes)
         check_local_work(experiment, task)
         return cls(

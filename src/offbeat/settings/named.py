@@ -21,7 +21,7 @@ from offbeat.data.partition import Iid
 from offbeat.data.partitioners import PartitionerSettings, is_partitioner
 from offbeat.data.transforms import transforms_of
 from offbeat.fleet import AVAILABILITIES, FLEETS, AvailabilitySettings, FleetSettings
-from offbeat.models import MODELS, Layers
+from offbeat.models.catalogue import MODEL_SETTINGS, MODELS, Layers, ModelChoice, PlainModel
 from offbeat.settings.tables import Table, checked
 
 S = TypeVar("S", bound=Settings)
@@ -141,26 +141,32 @@ class PartitionTable(NamedTable):
         return written(self.name or "iid", self.settings)
 
 
-class ModelTable(Settings):
-    """Which network."""
+class ModelTable(NamedTable):
+    """Which network (`offbeat list models`). The settings of the network join in."""
 
     name: str = "lenet5"
-    """A model (`offbeat list models`) or your own as "module:function" or "module:Class"."""
+    """A model or your own as "module:function" or "module:Class"; other keys of the table are its keyword arguments."""
     layers: Layers = "modules"
     """What counts as a layer where training goes layer by layer: a submodule with its parameters, or every tensor."""
     buffers: Literal["average", "local", "ignore"] = "average"
     """Running statistics (batch normalisation): average: they travel and are averaged with the model; local: each
     device keeps its own; ignore: they stay as they were. Without averaging the model is evaluated with the statistics
     of each batch."""
-    _thing: Any = PrivateAttr(None)
 
-    @model_validator(mode="after")
-    def _known(self) -> "ModelTable":
+    def check(self) -> None:
+        """Raise InvalidInput if the name is unknown or the model has no such setting."""
         if ":" not in self.name and self.name not in MODELS:
             raise unknown("model", self.name, MODELS)
-        if self.name.startswith(GIVEN):
-            self._thing = resolve(self.name)
-        return self
+        _ = self.choice
+
+    @cached_property
+    def choice(self) -> ModelChoice:
+        """The model in plain values."""
+        settings = self.others
+        if ":" not in self.name:
+            known = ("name", "layers", "buffers")
+            settings = checked(MODEL_SETTINGS.get(self.name, PlainModel), "model", settings, known).model_dump()
+        return ModelChoice(name=self.name, settings=settings, layers=self.layers)
 
 
 class FleetTable(NamedTable):

@@ -16,7 +16,7 @@ from offbeat.data import Dataset, Partition
 from offbeat.device.tasks import BUILT_IN, CLASSIFICATION, Task
 from offbeat.device.trainer import Precision, TorchTrainer
 from offbeat.device.training_state import Evaluation, TrainingJob, TrainingState
-from offbeat.models import Layers, is_pure
+from offbeat.models import ModelChoice, is_pure
 from offbeat.simulation.in_process import Arithmetic, InProcessTrainer
 from offbeat.simulation.memo import SHARED, JobTrainer, MemoTrainer
 from offbeat.simulation.setup import TrainerSetup
@@ -84,7 +84,7 @@ def torch_executor(
     dataset: Dataset,
     partition: Partition,
     *,
-    model: str,
+    model: str | ModelChoice,
     seed: int,
     arithmetic: Arithmetic,
     workers: int,
@@ -93,17 +93,16 @@ def torch_executor(
     place: str = "cpu",
     precision: Precision = "float32",
     batch_statistics: bool = False,
-    layers: Layers = "modules",
 ) -> TorchExecutor:
     """An executor for this model, data and task; with no workers it trains in this process."""
+    choice = ModelChoice(name=model) if isinstance(model, str) else model
     lazy = isinstance(dataset.train_x, LazyDevices)
     if training_loss and lazy:
         raise InvalidInput("evaluation.training_loss: the data are loaded device by device, all at once is too much")
     held = np.unique(partition.indices) if training_loss else None
     setup = TrainerSetup.of(
         dataset,
-        model=model,
-        layers=layers,
+        model=choice,
         seed=seed,
         task=task,
         place=place,
@@ -125,6 +124,6 @@ def torch_executor(
         )
     memorable = is_pure(trainer.model) and type(task) in BUILT_IN and trainer.batches.is_plain
     if memorable and not local.stacks:
-        words = f"{model} {layers} {task!r} {place} {precision}"
+        words = f"{choice!r} {task!r} {place} {precision}"
         training = MemoTrainer(training, dataset, partition, model=words, memo=SHARED)
     return TorchExecutor(trainer, dataset.test_x, dataset.test_y, training, held)

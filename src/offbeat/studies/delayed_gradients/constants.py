@@ -104,7 +104,7 @@ def estimate(experiment: Experiment, weights: npt.NDArray[np.float64], tell: OnF
     rank = stream(experiment.seed, "advise-samples").permutation(len(dataset.train_y))
     held = [partition.samples(device) for device in range(partition.devices)]
     few = Partition.of([own[np.argsort(rank[own])[:SAMPLES]] for own in held])
-    network = build(experiment.model.name, dataset.input_shape, dataset.classes, experiment.seed)
+    network = build(experiment.model.choice, dataset.input_shape, dataset.classes, experiment.seed)
     trainer = TorchTrainer(network, dataset.train_x, dataset.train_y, few, experiment.seed)
     counting = np.flatnonzero((weights > 0) & (few.sizes > 0))
     chosen = stream(0, "advise").choice(counting, min(CLIENTS, len(counting)), replace=False)

@@ -69,7 +69,7 @@ class TorchExecutor:
 
     @property
     def batch_capacity(self) -> int:
-        """How many jobs are best handed over at a time."""
+        """How many jobs at a time keep it busy."""
         return self._training.batch_capacity
 
     def train(self, jobs: Sequence[TrainingJob]) -> list[TrainingState]:

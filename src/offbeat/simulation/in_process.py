@@ -31,7 +31,7 @@ class InProcessTrainer:
 
     @property
     def batch_capacity(self) -> int:
-        """How many jobs are best handed over at a time."""
+        """How many jobs at a time keep it busy."""
         return STACK if self.stacks else 1
 
     def train(self, jobs: Sequence[TrainingJob]) -> list[TrainingState]:

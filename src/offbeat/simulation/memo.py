@@ -28,7 +28,7 @@ class JobTrainer(Protocol):
 
     @property
     def batch_capacity(self) -> int:
-        """How many jobs are best handed over at a time."""
+        """How many jobs at a time keep it busy."""
         ...
 
     def train(self, jobs: Sequence[TrainingJob]) -> list[TrainingState]:
@@ -85,7 +85,7 @@ class MemoTrainer:
 
     @property
     def batch_capacity(self) -> int:
-        """How many jobs are best handed over at a time."""
+        """How many jobs at a time keep it busy."""
         return self._training.batch_capacity
 
     def train(self, jobs: Sequence[TrainingJob]) -> list[TrainingState]:

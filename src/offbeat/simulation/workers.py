@@ -157,7 +157,7 @@ class WorkerPool:
 
     @property
     def batch_capacity(self) -> int:
-        """How many jobs are best handed over at a time."""
+        """How many jobs at a time keep it busy."""
         return len(self._pipes) * (STACK if self._stacks else JOBS_PER_WORKER)
 
     def train(self, jobs: Sequence[TrainingJob]) -> list[TrainingState]:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:  # so that --help is quick
 
 messages = Console(stderr=True)
 LINE_SECONDS = 30.0
-"""Without a terminal, a line about what goes on is written so often."""
+"""How often a line about what goes on is written where there is no terminal."""
 
 
 @contextmanager

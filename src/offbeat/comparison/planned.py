@@ -27,7 +27,7 @@ class PlannedRun:
 
 
 OnRunProgress = Callable[[PlannedRun, float, Row | None], None]
-"""Told which run has come how far, and its newest row of metrics."""
+"""A function that is given a run, how much of it is done (0 to 1) and its newest row of metrics."""
 
 
 def plan_runs(experiments: Sequence[Experiment], root: Path) -> list[PlannedRun]:

@@ -1,4 +1,4 @@
-"""What crosses between server and device: orders go out, updates come back. Plain data, complete when born.
+"""What crosses between server and device: orders go out, updates come back. Plain data, complete when made.
 
 Records that are made for every single thing that happens, here and in `events`, `actions` and `effects`, are msgspec
 structs: frozen, slotted and keyword-only like dataclasses, and ten times cheaper to make. Plain data cannot be part of

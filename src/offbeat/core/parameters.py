@@ -46,7 +46,7 @@ class Layout:
 
     @classmethod
     def of(cls, shapes: Iterable[tuple[str, tuple[int, ...], bool]], groups: Sequence[Sequence[str]] = ()) -> "Layout":
-        """From (name, shape, trained) in forward order; a layer is what shares the name up to the last dot.
+        """Made of (name, shape, trained) in forward order; a layer is what shares the name up to the last dot.
 
         `groups`, if given, are the layers from input to output, each a list of names or beginnings of dotted names.
 

@@ -231,6 +231,6 @@ class DeviceRule:
         return {}
 
     def admits(self, extras: Mapping[str, Plain], order: Order) -> bool:
-        """Whether an upload may say this. In a deployment it comes from a stranger, and the policy will rely on it: a
-        rule with extras of its own should check them."""
+        """Whether an upload may say this. In a deployment it comes from a machine that is not trusted, and the policy
+        will rely on it: a rule with extras of its own should check them."""
         return not extras or type(self).extras is not DeviceRule.extras

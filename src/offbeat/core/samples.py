@@ -97,7 +97,7 @@ def count(samples: Samples) -> int:
 
 
 def taken(samples: Samples, indices: Indices) -> Samples:
-    """These samples, in this order."""
+    """The samples at these indices, in this order."""
     return each_array(lambda part: part.take(indices) if isinstance(part, Ragged) else part[indices], samples)
 
 

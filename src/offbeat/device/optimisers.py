@@ -26,7 +26,7 @@ OPTIMISERS: dict[str, type[torch.optim.Optimizer] | None] = {
     "rmsprop": torch.optim.RMSprop,
 }
 FUSED = (torch.optim.Adam, torch.optim.AdamW)
-"""Of these torch does a step in one pass over memory."""
+"""Optimisers of which torch does a step in one pass over memory."""
 COUNT = "step"
 """How often a parameter was moved: the one thing that torch's optimisers keep of a parameter as a whole."""
 

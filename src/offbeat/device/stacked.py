@@ -269,7 +269,7 @@ class _Parameter:
         )
 
     def first(self, clients: int) -> "_Parameter":
-        """The same memory, for the first clients only."""
+        """The parameter of the first clients only, in the same memory."""
 
         def cut(tensor: torch.Tensor | None) -> torch.Tensor | None:
             return None if tensor is None else tensor[:clients]

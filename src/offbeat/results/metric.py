@@ -33,7 +33,7 @@ class TargetMetric:
 
     @property
     def title(self) -> str:
-        """Its name for people."""
+        """The name of the metric for people."""
         return self.name.replace("_", " ")
 
     def reached(self, value: float, target: float) -> bool:

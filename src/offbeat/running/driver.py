@@ -12,7 +12,7 @@ from offbeat.running.accounts import Accounts
 from offbeat.settings.schedule import Schedule, Stop
 
 OnProgress = Callable[[float, Row | None], None]
-"""Told how much of a run is done (0 to 1) and, when there is one, the newest row of metrics."""
+"""A function that is given how much of a run is done (0 to 1) and, when there is one, the newest row of metrics."""
 
 
 def row_of(session: Session, evaluation: Evaluation, *, at: float, busy: float, wasted: float) -> Row:
@@ -45,7 +45,7 @@ def row_of(session: Session, evaluation: Evaluation, *, at: float, busy: float, 
 
 
 class Milestones:
-    """When a run is over, when its versions are looked at, and what was seen last: the same in both drivers."""
+    """When a run is over, when its versions are evaluated, and the last evaluation: the same in both drivers."""
 
     def __init__(
         self, session: Session, stop: Stop, schedule: Schedule, evaluate: Callable[[Vector], Evaluation]

@@ -327,12 +327,12 @@ class Experiment(Settings):
 
     @classmethod
     def parse(cls, table: Mapping[str, Any]) -> "Experiment":
-        """From nested tables, as an experiment file has them."""
+        """The experiment of nested tables, as a file has them."""
         return cls(**{str(section): value for section, value in table.items()})
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], changes: Iterable[str] = ()) -> "Experiment":
-        """From a file, with changes like "fleet.ratio=110"."""
+        """The experiment of a file, with changes like "fleet.ratio=110"."""
         if not isinstance(path, str | os.PathLike):
             raise InvalidInput(f"an experiment is loaded from the path of a file, not from a {type(path).__name__}")
         table, notes = todays(read_toml(path))
@@ -358,7 +358,7 @@ class Experiment(Settings):
         return {key: value for key, value in plain.items() if value != {}}
 
     def given_table(self) -> Table:
-        """The same, but of the algorithm only the settings that somebody gave: a comparison shares out the others."""
+        """The tables with only those settings of the algorithm that were given: a comparison shares out the others."""
         algorithm = self.algorithm
         named = {"name": algorithm.name} | ({"label": algorithm.label} if algorithm.label else {})
         return self.table() | {"algorithm": named | algorithm.others}
@@ -395,7 +395,7 @@ class Experiment(Settings):
         return experiments
 
     def _single(self, changes: Mapping[str, Any]) -> "Experiment":
-        """With these changes, and nothing about comparisons."""
+        """The experiment with these changes, and nothing about comparisons."""
         table = {key: value for key, value in self._table().items() if key not in ("compare", "sweep")}
         return self._merged(table, changes)
 

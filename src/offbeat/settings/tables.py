@@ -1,4 +1,4 @@
-"""Nested tables, as an experiment file has them: read, changed, checked, and every mistake told in one sentence."""
+"""Nested tables, as an experiment file has them: read, changed, checked; every mistake is one sentence."""
 
 import difflib
 import os

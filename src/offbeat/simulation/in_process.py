@@ -43,4 +43,4 @@ class InProcessTrainer:
         return [works[place] if place in works else self._trainer.train(job) for place, job in enumerate(jobs)]
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Do nothing, since nothing is held open."""

@@ -27,18 +27,19 @@ from offbeat.studies.delayed_gradients.bounds import BoundConstants, Delays
 CLIENTS = 8
 """Gradients are taken on so many clients at most, drawn at random."""
 SAMPLES = 128
-"""And on so many samples of each, the first in one order of all samples: who holds the same uses the same."""
+"""Gradients are taken on so many samples of each client at most: the first in one order of all samples, so that clients
+who hold the same use the same."""
 CONVERGED = 0.02
 """Descent ends when the gradient is this fraction of the first one: its end stands for the optimum."""
 TRIALS = 300
-"""Or after so many trial steps; then it has not converged."""
+"""Descent ends after so many trial steps at the latest; then it has not converged."""
 GROWTH = 1.25
 """Of the step after one that counted: L changes on the way."""
 ORDERS = 200
 """Orders of each client that are timed, where delays have no closed form."""
 
 OnFraction = Callable[[float], None]
-"""Told how much is done, from 0 to 1."""
+"""A function that is given how much is done, from 0 to 1."""
 
 
 class BoundEstimate(NamedTuple):
@@ -48,11 +49,11 @@ class BoundEstimate(NamedTuple):
     convex: bool
     """Whether the loss looked convex all along; if not, mu counts as 0."""
     clients: int
-    """On whose data the constants were estimated."""
+    """On how many clients' data the constants were estimated."""
     remaining: float
     """The gradient at the common end relative to the first one."""
     remaining_alone: float
-    """The same of single clients, the largest."""
+    """The largest gradient of a single client at its own end, relative to its first one."""
 
     @property
     def converged(self) -> bool:

@@ -136,7 +136,8 @@ class Shrinking(LossTerm):
         self.scale = scale
 
     def value(self, batch: Batch, outputs: Any) -> torch.Tensor:
-        return self.scale * (outputs**2).mean()
+        value: torch.Tensor = self.scale * (outputs**2).mean()
+        return value
 
     @classmethod
     def remember(cls, term: Any, memory: Any, received: Vector, trained: Vector, rates: float) -> dict[str, Vector]:

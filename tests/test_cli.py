@@ -7,10 +7,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from offbeat import cli
+from offbeat.algorithms import ORIGINS, POLICIES
+from offbeat.algorithms.origins import Certainty
 from offbeat.cli import catalogue
 from offbeat.cli.progress import ProgressLines
 
@@ -106,6 +109,16 @@ def test_list_has_a_line_of_help_for_everything(offbeat, what: str) -> None:  # 
     for name, thing in catalogue._registries()[what].items():
         assert name in said.out
         assert catalogue._first_line(thing)
+
+
+def test_list_says_where_each_algorithm_comes_from_and_how_sure_its_rule_is(offbeat) -> None:  # type: ignore[no-untyped-def]
+    assert list(ORIGINS) == list(POLICIES)
+    rows = offbeat("list", "algorithms").out.split("│ ")
+    for name, family, certainty in (("fedbuff", "buffered", "published"), ("port", "buffered", "our reading")):
+        place = next(number for number, cell in enumerate(rows) if cell.split() == [name])
+        assert [cell.strip() for cell in rows[place + 1 : place + 3]] == [family, certainty]
+    assert {origin.certainty for origin in ORIGINS.values()} == set(get_args(Certainty))
+    assert "certainty: our reading" in offbeat("describe", "fedsa").out
 
 
 @pytest.mark.parametrize("name", ["fedbuff", "ratio", "mnist", "dirichlet", "lenet5", "stop", "network"])

@@ -10,7 +10,7 @@ from torch import nn
 
 from offbeat.core.orders import Order
 from offbeat.core.parameters import Vector
-from offbeat.core.terms import Contrastive, Distillation, LinearQuadratic, OwnTerm, Proximal, Term
+from offbeat.core.terms import Contrastive, Distillation, LinearQuadratic, OwnTerm, PastGradients, Proximal, Term
 from offbeat.device.carry_over import remember
 from offbeat.device.flat_model import FlatModel
 from offbeat.device.tasks import Batch
@@ -68,10 +68,33 @@ def test_what_feddyn_remembers_by_hand() -> None:
     # h = 0 - 0.5 (3 - 1) = -1, then -1 - 0.5 (0 - 2) = 0.
     order, memory = Order(terms=(LinearQuadratic(alpha=0.5),)), dict[str, Any]()
     one, two, three = (np.array([value], dtype=np.float32) for value in (1.0, 2.0, 3.0))
-    memory |= remembered(order, memory, one, three)
+    memory |= remembered(order, memory, one, three, 1.0)
     assert memory["linear-quadratic h"].tolist() == [-1.0]
-    memory |= remembered(order, memory, two, np.zeros(1, dtype=np.float32))
+    memory |= remembered(order, memory, two, np.zeros(1, dtype=np.float32), 1.0)
     assert memory["linear-quadratic h"].tolist() == [0.0]
+
+
+def test_what_aso_fed_remembers_by_hand() -> None:
+    # Two steps of rate 0.5 from 4 to 1: mean gradient (4 - 1) / 1 = 3 = v, h = 0.
+    order, memory = Order(terms=(PastGradients(beta=0.25),)), dict[str, Any]()
+    four, one = (np.array([value], dtype=np.float32) for value in (4.0, 1.0))
+    memory |= remembered(order, memory, four, one, 1.0)
+    assert (memory["past-gradients v"].tolist(), memory["past-gradients h"].tolist()) == ([3.0], [0.0])
+    # The next one added h - v = -3 to its gradients and moved by 3 over rates of 1: its gradients were 3 + 3 = 6.
+    memory |= remembered(order, memory, four, one, 1.0)
+    # h = 0.25 * 0 + 0.75 * 3
+    assert (memory["past-gradients v"].tolist(), memory["past-gradients h"].tolist()) == ([6.0], [2.25])
+
+
+def test_past_gradients_come_to_the_gradient_from_the_second_training_on() -> None:
+    model = FlatModel(nn.Linear(1, 1, bias=False))
+    gradient = (torch.full((1, 1), 10.0),)
+    fresh = bound(PastGradients(beta=0.5), model, vector(1, 1), {})
+    assert fresh.pull(gradient, model.weights, None)[0].item() == 10.0
+    v, h = (np.array([value], dtype=np.float32) for value in (3.0, 1.0))
+    again = bound(PastGradients(beta=0.5), model, vector(1, 1), {"past-gradients v": v, "past-gradients h": h})
+    # 10 + h - v
+    assert again.pull(gradient, model.weights, None)[0].item() == 8.0
 
 
 def test_distillation_by_hand() -> None:
@@ -113,10 +136,11 @@ class Shrinking(LossTerm):
         self.scale = scale
 
     def value(self, batch: Batch, outputs: Any) -> torch.Tensor:
-        return self.scale * (outputs**2).mean()
+        value: torch.Tensor = self.scale * (outputs**2).mean()
+        return value
 
     @classmethod
-    def remember(cls, term: Any, memory: Any, received: Vector, trained: Vector) -> dict[str, Vector]:
+    def remember(cls, term: Any, memory: Any, received: Vector, trained: Vector, rates: float) -> dict[str, Vector]:
         return {"uses": memory.get("uses", np.zeros(1, dtype=np.float32)) + 1}
 
 

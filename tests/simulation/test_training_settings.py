@@ -12,10 +12,9 @@ import torch
 from torch import nn
 
 import offbeat
-from offbeat.core.errors import InvalidInput
+from offbeat.core.errors import Interrupted, InvalidInput
 from offbeat.core.samples import LazyDevices, Ragged
 from offbeat.data import Dataset
-from offbeat.running.loop import Interrupted
 from offbeat.settings.assembly import ExperimentParts
 
 BASE: dict[str, Any] = {
@@ -286,3 +285,29 @@ def test_half_precision_trains_about_as_well() -> None:
     )
     assert half == pytest.approx(whole, rel=0.1)
     assert half != whole
+
+
+def test_automatic_workers_share_the_cores_of_a_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
+    from offbeat.comparison import compare
+    from offbeat.settings import execution
+
+    monkeypatch.setattr(compare, "available_cores", lambda: 6)
+    monkeypatch.setattr(execution, "available_cores", lambda: 6)
+    auto = experiment(execution={"workers": "auto"})
+    assert auto.execution.processes() == 6
+    assert [compare.sharing_cores(auto, runs).execution.workers for runs in (1, 3, 6, 7)] == [6, 2, 1, 1]
+    assert compare.sharing_cores(experiment(), 2).execution.workers == 1
+
+
+def test_worker_processes_train_a_task_to_the_same_bits() -> None:
+    tables: dict[str, Any] = {
+        "stop": {"updates": 6},
+        "data": {"name": "digits", "devices": 6},
+        "model": {"name": "mlp"},
+        "task": {"name": "classification", "class_weights": [1.0] * 9 + [2.0], "label_smoothing": 0.1},
+        "local": {"epochs": 1, "optimiser": "adam", "learning_rate": 0.01, "terms": [{"name": "distillation"}]},
+        "algorithm": {"name": "fedavg", "cohort": 3},
+    }
+    here = offbeat.run(offbeat.Experiment.parse(tables | {"execution": {"executor": "sequential"}}))
+    there = offbeat.run(offbeat.Experiment.parse(tables | {"execution": {"executor": "processes", "workers": 1}}))
+    assert there.rows == here.rows

@@ -24,6 +24,10 @@ A gradient is the movement divided by -eta. With several local steps (or mini-ba
 pseudo-gradient (w_o - w) / eta, as the first line of (13) has it. It is applied with the present eta: if the learning
 rate decays, an old movement is scaled by (eta now) / (eta of its order).
 
+`weights = "renormalised"` is a variant that is not (13): the lambda_i of I_t (of all that have delivered, with PSURDG)
+are divided by their sum, so that a step is a whole one however few deliver. AUDG as published takes about half a step
+if half of the devices deliver; renormalised it came nearest to the paper's own tables.
+
 Where the paper is silent or contradicts itself:
 - (46) with the delays of (1) would use gradients that were not delivered yet. PSURDG uses the latest that was, and a
   device contributes nothing before its first delivery.
@@ -111,11 +115,12 @@ class Audg(Policy):
 
     iteration_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
     """Length of an iteration."""
-    weights: list[Annotated[float, Field(ge=0, le=1)]] | None = None
-    """lambda_i of each device, which must sum to 1 (default: its share of the data)."""
+    weights: list[Annotated[float, Field(ge=0, le=1)]] | Literal["renormalised"] | None = None
+    """lambda_i of each device, which must sum to 1 (default: its share of the data); "renormalised" (not published):
+    its share of the data of those whose gradients are applied in the iteration."""
 
     def check(self, devices: int) -> None:
-        if self.weights is None:
+        if not isinstance(self.weights, list):
             return
         if len(self.weights) != devices:
             raise InvalidInput(f"algorithm.weights has {len(self.weights)} values for {devices} devices: give one each")
@@ -164,13 +169,16 @@ class Audg(Policy):
     def step(self, contributions: list[Contribution], state: IterationState, view: View) -> Vector:
         """w + sum_i lambda_i movement_i, by device and in float64: the same bits for the same movements."""
         total = view.parameters.astype(np.float64)
+        if self.weights == "renormalised":
+            whole = sum(self.weight(device, state, view) for device, _, _ in contributions) or 1.0
+            contributions = [(device, factor / whole, movement) for device, factor, movement in contributions]
         for device, factor, movement in sorted(contributions, key=lambda each: each[0]):
             total += np.multiply(movement, factor * self.weight(device, state, view), dtype=np.float64)
         return total.astype(np.float32)
 
     def weight(self, device: int, state: IterationState, view: View) -> float:
         """lambda_i."""
-        return self.weights[device] if self.weights is not None else view.samples(device) / state.samples
+        return self.weights[device] if isinstance(self.weights, list) else view.samples(device) / state.samples
 
     def count(self, device: int, state: IterationState) -> None:
         """Count a delivery and its delay."""

@@ -13,9 +13,15 @@ Xie, Koyejo, Gupta: *Asynchronous Federated Optimization*, OPT 2020 (arXiv 1903.
     w       <- (1 - alpha_t) w + alpha_t w_k
     s       =  1  |  (t - tau + 1)^-a  |  1 if t - tau <= b else 1 / (a (t - tau - b) + 1)
 
-alpha_t is made anew from `alpha` for every update (it does not compound), and the hinge has its `+ 1`: code in use
-differs in both. The paper's server triggers tasks from a scheduler thread; here `concurrency` devices are kept in
-flight, drawn at random from the idle ones. `max_staleness` (not in the paper) discards what is staler.
+alpha_t is made anew from `alpha` for every update, and the hinge has its `+ 1`: code in use differs in both.
+`compounding = true` is the first of these, the weight of the framework Plato, for comparison only:
+
+    alpha_t = alpha_{t-1} s(t - tau),   alpha_0 = alpha
+
+which falls towards 0 with every stale update and never rises. With `staleness = "constant"` both are alpha.
+
+The paper's server triggers tasks from a scheduler thread; here `concurrency` devices are kept in flight, drawn at
+random from the idle ones. `max_staleness` (not in the paper) discards what is staler.
 """
 
 from collections.abc import Iterator
@@ -35,7 +41,10 @@ from offbeat.core.terms import Proximal
 
 @dataclass
 class FedAsyncState:
-    """FedAsync remembers nothing but the model."""
+    """What a compounding weight has shrunk to; the published one remembers nothing but the model."""
+
+    shrunk: float = 1.0
+    """The product of s(t - tau) over all updates so far, if the weight compounds."""
 
 
 class FedAsync(Policy):
@@ -64,6 +73,8 @@ class FedAsync(Policy):
     """a of the hinge."""
     grace: Annotated[int, Field(ge=0)] = 4
     """b of the hinge: up to this staleness the weight is full."""
+    compounding: bool = False
+    """Whether each update's s(t - tau) also shrinks the weights of all later ones (as in Plato; published: no)."""
     prox: Annotated[float, Field(ge=0)] = 0.005
     """rho, the pull of local training towards the model it started from; 0 for none. `local.prox` replaces it."""
     max_staleness: Annotated[int, Field(ge=0)] | None = None
@@ -84,7 +95,10 @@ class FedAsync(Policy):
             if self.max_staleness is not None and staleness > self.max_staleness:
                 yield Discard(ticket=update.ticket, reason="too stale")
             else:
-                alpha = np.float32(self.alpha * self.scale(staleness))
+                scale = self.scale(staleness)
+                if self.compounding:
+                    scale = state.shrunk = state.shrunk * scale
+                alpha = np.float32(self.alpha * scale)
                 mixed = (1 - alpha) * view.parameters + alpha * update.parameters
                 yield Commit(parameters=mixed, used=(update.ticket,))
         terms = (Proximal(mu=self.prox),) if self.prox else ()

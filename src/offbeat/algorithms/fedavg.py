@@ -77,20 +77,20 @@ class FedAvg(ServerOptimised):
         if view.in_flight:
             return
         if state.arrived:
-            mean = self.aggregate(state.arrived, view)
+            mean = self.aggregate(state.arrived, state, view)
             if self.server_optimiser != "none" or self.server_learning_rate != 1.0:
                 movement = mean.astype(np.float64) - view.parameters
                 mean = self.server_step(view.parameters, movement, state.moments)
             yield Commit(parameters=mean, used=tuple(update.ticket for update in state.arrived))
             state.arrived = []
         for device in view.pick(self.cohort):
-            yield Dispatch(device=device, order=self.order(view))
+            yield Dispatch(device=device, order=self.order(device, view))
 
-    def order(self, view: View) -> Order:
+    def order(self, device: int, view: View) -> Order:
         """What a device of the cohort is asked to do."""
         return view.order()
 
-    def aggregate(self, updates: Sequence[Update], view: View) -> Vector:
+    def aggregate(self, updates: Sequence[Update], state: FedAvgState, view: View) -> Vector:
         """The mean of the uploaded models."""
         return weighted_mean([update.parameters for update in updates], [self.weight(update) for update in updates])
 

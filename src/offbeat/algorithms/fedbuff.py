@@ -16,6 +16,13 @@ AISTATS 2022, Algorithm 1 and section 5 (staleness scaling).
 `normaliser = "weights"` divides by `sum_k s(tau_k)` in place of K, as the authors' later framework does by default.
 The concurrency is kept full: whenever a device reports or is lost, a random idle device is ordered at once. The step
 may be taken by an optimiser of the server's own (`algorithms.server_optimisers`).
+
+`variant = "plato"` is another rule under the same name, that of the framework Plato, with which papers compare: deltas
+from the *current* model, no staleness scaling, and new orders only when the buffer is aggregated,
+
+    w <- w + eta_g / K  sum_k (w_k - w)        which is the mean of the buffered models if eta_g = 1.
+
+A device in the buffer then counts as in training. If all others are lost, the buffer is aggregated as it is.
 """
 
 from collections.abc import Iterator
@@ -61,32 +68,42 @@ class FedBuff(ServerOptimised):
     """K, uploads that make a version."""
     concurrency: Annotated[int, Field(ge=1)] = 20
     """Devices kept in training."""
+    variant: Literal["paper", "plato"] = "paper"
+    """The published rule, or that of the framework Plato: the mean of the buffered models, and new orders only when it
+    is taken."""
     normaliser: Literal["K", "weights"] = "K"
     """Divide the weighted sum by K (published) or by the sum of the weights."""
 
     def check(self, devices: int) -> None:
         if self.concurrency > devices:
             raise InvalidInput(f"algorithm.concurrency = {self.concurrency}: there are only {devices} devices")
+        if self.variant == "plato" and self.buffer > self.concurrency:
+            raise InvalidInput(
+                f"algorithm.buffer = {self.buffer}: it can never fill with concurrency = {self.concurrency} in training"
+            )
 
     def react(self, event: Event, state: FedBuffState, view: View) -> Iterator[Action]:
         if isinstance(event, Uploaded):
             state.updates.append(event.update)
-        if len(state.updates) >= self.buffer:
-            movement = self.movement(state.updates, view.version)
+        stuck = self.variant == "plato" and state.updates and not view.in_flight
+        if len(state.updates) >= self.buffer or stuck:
+            movement = self.movement(state.updates, view)
             yield Commit(
                 parameters=self.server_step(view.parameters, movement, state.moments),
                 used=tuple(update.ticket for update in state.updates),
             )
             state.updates = []
-        for device in view.pick(self.concurrency - len(view.in_flight)):
+        waiting = len(state.updates) if self.variant == "plato" else 0
+        for device in view.pick(self.concurrency - len(view.in_flight) - waiting):
             yield Dispatch(device=device, order=view.order())
 
-    def movement(self, updates: list[Update], version: int) -> Floats:
+    def movement(self, updates: list[Update], view: View) -> Floats:
         """1 / K sum_k s(tau_k) Delta_k."""
-        weights = [self.scale(version - update.base) for update in updates]
+        plato = self.variant == "plato"
+        weights = [1.0 if plato else self.scale(view.version - update.base) for update in updates]
         total = np.zeros(updates[0].base_parameters.shape, dtype=np.float64)
         for weight, update in zip(weights, updates, strict=True):
-            total += weight * update.delta
+            total += weight * (update.parameters - view.parameters if plato else update.delta)
         divisor = len(updates) if self.normaliser == "K" else sum(weights)
         return 1.0 / divisor * total
 

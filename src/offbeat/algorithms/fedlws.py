@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from offbeat.algorithms.fedavg import FedAvg
+from offbeat.algorithms.fedavg import FedAvg, FedAvgState
 from offbeat.core.orders import Update
 from offbeat.core.parameters import Vector
 from offbeat.core.policy import View
@@ -43,9 +43,9 @@ class FedLWS(FedAvg):
     most: Annotated[float, Field(gt=0)] = 0.2
     """The greatest tau."""
 
-    def aggregate(self, updates: Sequence[Update], view: View) -> Vector:
+    def aggregate(self, updates: Sequence[Update], state: FedAvgState, view: View) -> Vector:
         """The mean of the uploads, every layer of it times its own gamma."""
-        mean = super().aggregate(updates, view).copy()
+        mean = super().aggregate(updates, state, view).copy()
         for layer in range(view.layout.trained_layers):
             chosen = view.layout.mask([layer]).chosen.copy()
             chosen[view.layout.trained_size :] = False

@@ -21,6 +21,7 @@ from pydantic import Field
 from offbeat.algorithms.fedavg import FedAvg
 from offbeat.core.orders import Order
 from offbeat.core.policy import View
+from offbeat.core.terms import Proximal
 
 
 class FedProx(FedAvg):
@@ -32,7 +33,6 @@ class FedProx(FedAvg):
     round_seconds: Annotated[float, Field(gt=0)] | None = None
     """Seconds of training after which a device uploads the epochs that it has done (default: all of them)."""
 
-    def order(self, view: View) -> Order:
+    def order(self, device: int, view: View) -> Order:
         """The experiment's local work with the proximal term."""
-        mu = self.mu if view.training.prox is None else view.training.prox
-        return view.order(prox=mu, budget=self.round_seconds)
+        return view.order(terms=(Proximal(mu=self.mu),), budget=self.round_seconds)

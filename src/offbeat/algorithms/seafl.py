@@ -27,6 +27,13 @@ w <- w + sum_k p_k Delta_k. What it compares an update with has two readings: th
 since the update's base (`similarity = "movement"`, our default), and, in its authors' code, the last step w_v - w_{v-1}
 whatever the base, with cosine 1 for updates of staleness 0 and 1 (`similarity = "last-step"`).
 
+`on_notice = "last-finished"`, for SEAFL² and PORT, is what the framework Plato does in place of the published: a device
+that is told uploads its last finished epoch at once, and what it has done of the next one is lost. One that has not
+finished its first epoch finishes it. Waiting for the end of an epoch is dear where a few devices are very slow.
+
+`aggregate = "deltas"` gives SEAFL that rule too, w <- w + theta sum_k p_k Delta_k, which is not published: (7) averages
+stale *models*, and this isolates what that costs.
+
 Readings and departures. Algorithm 1's `flag <= K` counts one too many: we wait for K. Its last line sends the new model
 to the reporters; its first line, and the framework that it was built on, draw devices at random: "random" is our
 default for `replace`, "same" the other reading (then only the first M devices ever train). A fresh update has no global
@@ -45,7 +52,7 @@ from pydantic import Field
 from offbeat.core.actions import Action, Commit, Dispatch, StopSoon
 from offbeat.core.errors import InvalidInput
 from offbeat.core.events import Event, Uploaded
-from offbeat.core.orders import LocalWork, Update
+from offbeat.core.orders import LocalWork, Order, Update
 from offbeat.core.parameters import Vector, dot, weighted_mean
 from offbeat.core.policy import Policy, View
 
@@ -90,6 +97,8 @@ class Seafl(Policy):
     similarity: Literal["model", "movement", "last-step"] = "model"
     """What an update is compared with: the global model (published), its movement since the update's base, or the last
     step that it made (nothing, cosine 1, for updates of staleness 0 and 1)."""
+    aggregate: Literal["models", "deltas"] = "models"
+    """What is averaged: the uploaded models (published), or how far each moved from its own base."""
     replace: Literal["random", "same"] = "random"
     """Who is ordered after an aggregation: random idle devices, or those that reported."""
 
@@ -123,7 +132,7 @@ class Seafl(Policy):
         self.count(state, view)
         before = view.parameters
         yield Commit(
-            parameters=self.aggregate(state.buffer, view, state.last_step),
+            parameters=self.new_version(state.buffer, view, state.last_step),
             used=tuple(update.ticket for update in state.buffer),
         )
         state.buffer = []
@@ -131,9 +140,13 @@ class Seafl(Policy):
             state.last_step = view.parameters - before
         if self.replace == "same":
             for device in filter(view.is_idle, reported):
-                yield Dispatch(device=device, order=view.order())
+                yield Dispatch(device=device, order=self.order(view))
         yield from self.fill(state.buffer, view)
         yield from self.after_commit(view)
+
+    def order(self, view: View) -> Order:
+        """What a device is asked to do."""
+        return view.order()
 
     def fill(self, buffer: Sequence[Update], view: View) -> Iterator[Action]:
         """Keep M devices in training or in the buffer."""
@@ -142,7 +155,7 @@ class Seafl(Policy):
         if missing > 0:
             others = (device for device in view.pick(missing + len(waiting)) if device not in waiting)
             for device, _ in zip(others, range(missing), strict=False):
-                yield Dispatch(device=device, order=view.order())
+                yield Dispatch(device=device, order=self.order(view))
 
     def is_due(self, buffer: Sequence[Update], view: View) -> bool:
         """Whether the buffer is aggregated now: it is full, and nobody at the staleness limit is waited for."""
@@ -155,10 +168,12 @@ class Seafl(Policy):
         """Whether another version would make an update from this base too stale."""
         return view.version + 1 - base > self.staleness_limit
 
-    def aggregate(self, buffer: Sequence[Update], view: View, last_step: Vector | None = None) -> Vector:
-        """Eq. (7) and (8)."""
-        new = weighted_mean([update.parameters for update in buffer], self.weights(buffer, view, last_step))
-        mixing = np.float32(self.mixing)
+    def new_version(self, buffer: Sequence[Update], view: View, last_step: Vector | None = None) -> Vector:
+        """Eq. (7) and (8), or w + theta sum_k p_k Delta_k."""
+        weights, mixing = self.weights(buffer, view, last_step), np.float32(self.mixing)
+        if self.aggregate == "deltas":
+            return view.parameters + mixing * weighted_mean([update.delta for update in buffer], weights)
+        new = weighted_mean([update.parameters for update in buffer], weights)
         return (1 - mixing) * view.parameters + mixing * new
 
     def weights(self, buffer: Sequence[Update], view: View, last_step: Vector | None = None) -> list[float]:
@@ -226,6 +241,13 @@ class Seafl2(Seafl):
 
     notifies = True
 
+    on_notice: Literal["finish-epoch", "last-finished"] = "finish-epoch"
+    """What a device that is told does: it finishes its epoch and uploads (published), or uploads its last finished one
+    at once (as Plato's code does). In a deployment devices look for notices between epochs: there both are the same."""
+
+    def order(self, view: View) -> Order:
+        return view.order() if self.on_notice == "finish-epoch" else view.order(drops_unfinished=True)
+
     def local_differences(self, training: LocalWork) -> list[str]:
         return [] if isinf(self.staleness_limit) else ["training that ends early at the staleness limit"]
 
@@ -250,11 +272,8 @@ class Port(Seafl2):
     similarity: Literal["model", "movement", "last-step"] = "movement"
     """What an update is compared with: the movement of the global model since the update's base (our reading of the
     paper), or the last step that the model made, and cosine 1 up to a staleness of 1 (as in the authors' code)."""
-
-    def aggregate(self, buffer: Sequence[Update], view: View, last_step: Vector | None = None) -> Vector:
-        """w + sum_k p_k Delta_k."""
-        movement = weighted_mean([update.delta for update in buffer], self.weights(buffer, view, last_step))
-        return view.parameters + np.float32(self.mixing) * movement
+    aggregate: Literal["models", "deltas"] = "deltas"
+    """What is averaged: how far each device moved from its own base (published), or the uploaded models."""
 
 
 def cosine(one: Vector, other: Vector) -> float:

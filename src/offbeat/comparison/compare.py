@@ -22,6 +22,7 @@ from offbeat.results.report import report_html
 from offbeat.results.result import Result, read_run
 from offbeat.running.interruption import interruption
 from offbeat.running.lock import DirectoryLock, check_unlocked
+from offbeat.settings.execution import available_cores
 from offbeat.settings.schema import Experiment
 from offbeat.settings.shipped import ExperimentSource, experiment_from
 
@@ -149,6 +150,13 @@ def run_unkept(
         return unkept, failed
 
 
+def sharing_cores(experiment: Experiment, runs: int) -> Experiment:
+    """The experiment with `execution.workers = "auto"` made a number: its share of the cores beside so many runs."""
+    if experiment.execution.workers != "auto":
+        return experiment
+    return experiment.changed({"execution": {"workers": max(1, available_cores() // runs)}})
+
+
 def run_planned(
     base: Experiment,
     experiments: Sequence[Experiment],
@@ -163,8 +171,10 @@ def run_planned(
 
     All of them are checked before the first begins. Gives those that ended, and a sentence on each that crashed.
     """
+    experiments = [sharing_cores(each, min(jobs, len(experiments))) for each in experiments]
     planned_runs = plan_runs(experiments, root)
     for each in experiments:
+        each.execution.processes()
         each.check_importable()
     check_unlocked(root)
     check_directories(root, base, planned_runs, overwrite=overwrite, resume=resume)

@@ -50,6 +50,9 @@ class Order(Struct, frozen=True, kw_only=True, gc=False):
     """Share of each layer's width that the device trains."""
     partial: bool = True
     """Whether to deliver what is done when the budget is used up; else an unfinished run delivers nothing."""
+    drops_unfinished: bool = False
+    """Whether a device that is told to stop soon drops the slice it is in, and delivers at once what it had before; one
+    without a finished slice finishes its first."""
     rule: str = "plain"
     """The device half of the algorithm, by its name in the registry of device rules."""
     arguments: Mapping[str, Plain] = field(default_factory=dict)

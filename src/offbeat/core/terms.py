@@ -22,6 +22,13 @@ class LinearQuadratic(Struct, frozen=True, kw_only=True, gc=False, tag="linear-q
     alpha: float
 
 
+class PastGradients(Struct, frozen=True, kw_only=True, gc=False, tag="past-gradients"):
+    """<h - v, w>, with v the device's mean gradient of last time and h a moving average of those before (ASO-Fed)."""
+
+    remembers: ClassVar[bool] = True
+    beta: float
+
+
 class Contrastive(Struct, frozen=True, kw_only=True, gc=False, tag="contrastive"):
     """The model-contrastive loss of MOON, from the received model and the device's model of last time."""
 
@@ -52,5 +59,13 @@ class OwnTerm(Struct, frozen=True, kw_only=True, gc=False, tag="own"):
     settings: Mapping[str, Setting] = field(default_factory=dict)
 
 
-Term = Proximal | LinearQuadratic | Contrastive | Distillation | AbsentClasses | OwnTerm
-TERMS: tuple[type[Term], ...] = (Proximal, LinearQuadratic, Contrastive, Distillation, AbsentClasses, OwnTerm)
+Term = Proximal | LinearQuadratic | PastGradients | Contrastive | Distillation | AbsentClasses | OwnTerm
+TERMS: tuple[type[Term], ...] = (
+    Proximal,
+    LinearQuadratic,
+    PastGradients,
+    Contrastive,
+    Distillation,
+    AbsentClasses,
+    OwnTerm,
+)

@@ -42,4 +42,5 @@ def remember(order: Order, received: Vector, state: TrainingState, memory: Memor
         memory.update({OPTIMISER + name: vector for name, vector in state.optimiser.items()})
     if order.buffers == "local" and state.buffers is not None:
         memory[BUFFERS] = state.buffers
-    memory.update(remembered(order, memory, received, state.parameters))
+    rates = order.learning_rate * max(state.steps, 1)
+    memory.update(remembered(order, memory, received, state.parameters, rates))

@@ -39,7 +39,7 @@ class FlatModel:
             for layer in range(self.layout.trained_layers)
         ]
         """Of each layer, from the input on, the places of its parameters in `parameters`."""
-        self.head = [entry for entry in self.entries if entry.layer == self.layout.trained_layers - 1]
+        self.head = self.layout.head
         self._counters = [(b, b.clone()) for b in self.module.buffers() if not b.is_floating_point()]
 
     def load(self, parameters: Vector) -> None:

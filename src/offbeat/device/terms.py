@@ -25,6 +25,7 @@ from offbeat.core.terms import (
     Distillation,
     LinearQuadratic,
     OwnTerm,
+    PastGradients,
     Proximal,
     Setting,
     Term,
@@ -74,8 +75,13 @@ class LossTerm:
         return gradients
 
     @classmethod
-    def remember(cls, term: Any, memory: ReadOnlyMemory, received: Vector, trained: Vector) -> Mapping[str, Vector]:
-        """What the device remembers after a training, beside what it remembers already."""
+    def remember(
+        cls, term: Any, memory: ReadOnlyMemory, received: Vector, trained: Vector, rates: float
+    ) -> Mapping[str, Vector]:
+        """What the device remembers after a training, beside what it remembers already.
+
+        `rates` are the learning rates of all its steps, summed up.
+        """
         return {}
 
 
@@ -122,10 +128,51 @@ class LinearQuadraticTerm(LossTerm):
 
     @classmethod
     def remember(
-        cls, term: LinearQuadratic, memory: ReadOnlyMemory, received: Vector, trained: Vector
+        cls, term: LinearQuadratic, memory: ReadOnlyMemory, received: Vector, trained: Vector, rates: float
     ) -> Mapping[str, Vector]:
         before, moved = memory.get(cls.key), np.float32(term.alpha) * (trained - received)
         return {cls.key: frozen(before - moved if isinstance(before, np.ndarray) else -moved)}
+
+
+class PastGradientsTerm(LossTerm):
+    """h - v comes to the gradient; after a training h <- beta h + (1 - beta) v, and v is the training's mean gradient.
+
+    The mean gradient is how far the model moved, over the learning rates of its steps, less h - v: exact for plain SGD.
+    """
+
+    last: ClassVar[str] = "past-gradients v"
+    earlier: ClassVar[str] = "past-gradients h"
+
+    def __init__(self, term: PastGradients) -> None:
+        self._term = term
+
+    def begin(self) -> None:
+        correction = self._correction(self.context.memory)
+        self._added = None if correction is None else self.context.model.views(correction)
+
+    @classmethod
+    def _correction(cls, memory: ReadOnlyMemory) -> Vector | None:
+        """h - v; None before a device's second training."""
+        last, earlier = memory.get(cls.last), memory.get(cls.earlier)
+        return earlier - last if isinstance(last, np.ndarray) and isinstance(earlier, np.ndarray) else None
+
+    def pull(self, gradients: Tensors, weights: Tensors, places: Sequence[int] | None) -> Tensors:
+        if self._added is None:
+            return gradients
+        return tuple(torch._foreach_add(gradients, _part(self._added, places)))
+
+    @classmethod
+    def remember(
+        cls, term: PastGradients, memory: ReadOnlyMemory, received: Vector, trained: Vector, rates: float
+    ) -> Mapping[str, Vector]:
+        correction = cls._correction(memory)
+        mean = (received - trained) / np.float32(rates)
+        if correction is None:
+            return {cls.last: frozen(mean), cls.earlier: frozen(np.zeros_like(mean))}
+        last, earlier = memory[cls.last], memory[cls.earlier]
+        assert isinstance(last, np.ndarray) and isinstance(earlier, np.ndarray)
+        beta = np.float32(term.beta)
+        return {cls.last: frozen(mean - correction), cls.earlier: frozen(beta * earlier + (1 - beta) * last)}
 
 
 class ContrastiveTerm(LossTerm):
@@ -172,7 +219,7 @@ class ContrastiveTerm(LossTerm):
 
     @classmethod
     def remember(
-        cls, term: Contrastive, memory: ReadOnlyMemory, received: Vector, trained: Vector
+        cls, term: Contrastive, memory: ReadOnlyMemory, received: Vector, trained: Vector, rates: float
     ) -> Mapping[str, Vector]:
         return {cls.key: trained}
 
@@ -232,6 +279,7 @@ def absent_classes(model: FlatModel, targets: npt.NDArray[np.int64]) -> npt.NDAr
 KINDS: dict[type[Term], Callable[[Any], LossTerm]] = {
     Proximal: ProximalTerm,
     LinearQuadratic: LinearQuadraticTerm,
+    PastGradients: PastGradientsTerm,
     Contrastive: ContrastiveTerm,
     Distillation: DistillationTerm,
     AbsentClasses: AbsentClassesTerm,
@@ -262,20 +310,21 @@ def _own(name: str) -> Any:
     return kind
 
 
-def remembered(order: Order, memory: ReadOnlyMemory, received: Vector, trained: Vector) -> dict[str, Vector]:
+def remembered(
+    order: Order, memory: ReadOnlyMemory, received: Vector, trained: Vector, rates: float
+) -> dict[str, Vector]:
     """What the order's terms remember after a training."""
     found: dict[str, Vector] = {}
     for term in order.terms:
         kind: Any = _own(term.name) if isinstance(term, OwnTerm) else KINDS[type(term)]
-        found |= kind.remember(term, memory, received, trained)
+        found |= kind.remember(term, memory, received, trained, rates)
     return found
 
 
 def with_rows_of(before: Vector, absent: npt.NDArray[np.bool_], after: Vector, layout: Layout) -> Vector:
     """A vector whose rows of the last layer are, for these classes, as they were before."""
     parameters = after.copy()
-    for entry in layout.entries:
-        if entry.trained and entry.layer == layout.trained_layers - 1:
-            rows = parameters[entry.span].reshape(entry.shape)
-            rows[absent] = before[entry.span].reshape(entry.shape)[absent]
+    for entry in layout.head:
+        rows = parameters[entry.span].reshape(entry.shape)
+        rows[absent] = before[entry.span].reshape(entry.shape)[absent]
     return frozen(parameters)

@@ -32,6 +32,21 @@ def layout_of(module: nn.Module) -> Layout:
     return Layout.of(shapes, groups)
 
 
+def layers_by_tensor(module: nn.Module) -> list[list[str]]:
+    """Layer groups with a layer for every trained tensor, in the order of the layers that the module has.
+
+    What is not trained goes with the last trained tensor of its submodule, or of the model if it has none.
+    """
+    entries = sorted(layout_of(module).entries, key=lambda entry: entry.layer)
+    groups = [[entry.name] for entry in entries if entry.trained]
+    for entry in entries:
+        if not entry.trained:
+            home = entry.name.rpartition(".")[0]
+            own = (group for group in reversed(groups) if group[0].rpartition(".")[0] == home)
+            next(own, groups[-1]).append(entry.name)
+    return groups
+
+
 def vector_of(module: nn.Module) -> Vector:
     """A copy of the module's values, in the order of its layout."""
     tensors = tensors_of(module)

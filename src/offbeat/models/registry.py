@@ -9,16 +9,19 @@ from torch import nn
 from offbeat.core.errors import InvalidInput, unknown
 from offbeat.core.references import describe, resolve
 from offbeat.core.streams import stream
-from offbeat.models.catalogue import MODELS
-from offbeat.models.flat import called
+from offbeat.models.catalogue import MODELS, Layers
+from offbeat.models.flat import called, layers_by_tensor
 
 
-def build(name: str, input_shape: Any, classes: int, seed: int, example: Any = None) -> nn.Module:
+def build(
+    name: str, input_shape: Any, classes: int, seed: int, example: Any = None, layers: Layers = "modules"
+) -> nn.Module:
     """The named model, or the user's own `"module:thing"`: a class or function of (input_shape, classes) or ().
 
     The initial parameters depend on the seed and on nothing else; torch's global generator is left as it was.
     `example` are two inputs to try the model out with, where they are no plain numbers (tokens, tuples) or outputs are
-    no row of one number for each class: whoever gives one checks the outputs.
+    no row of one number for each class: whoever gives one checks the outputs. `layers` says what counts as a layer (see
+    `models.flat`).
 
     >>> sum(p.numel() for p in build("lenet5", (1, 28, 28), 10, seed=0).parameters())
     61706
@@ -43,6 +46,8 @@ def build(name: str, input_shape: Any, classes: int, seed: int, example: Any = N
         raise InvalidInput(
             f"model {name!r} on two inputs of shape {input_shape} gives {shape}, where {(2, classes)} is needed."
         )
+    if layers == "tensors":
+        module.layer_groups = layers_by_tensor(module)  # type: ignore[assignment]  # nn.Module declares tensors only
     return module
 
 

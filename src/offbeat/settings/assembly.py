@@ -44,7 +44,8 @@ class ExperimentParts:
         task = experiment.task.task
         example = example_batch(dataset)
         trial = inputs_to_try(task, example)
-        network = build(experiment.model.name, dataset.input_shape, dataset.classes, experiment.seed, trial)
+        model = experiment.model
+        network = build(model.name, dataset.input_shape, dataset.classes, experiment.seed, trial, model.layers)
         check_task(task, network, example, dataset.classes)
         check_local_work(experiment, task)
         return cls(

@@ -21,7 +21,7 @@ from offbeat.data.partition import Iid
 from offbeat.data.partitioners import PartitionerSettings, is_partitioner
 from offbeat.data.transforms import transforms_of
 from offbeat.fleet import AVAILABILITIES, FLEETS, AvailabilitySettings, FleetSettings
-from offbeat.models import MODELS
+from offbeat.models import MODELS, Layers
 from offbeat.settings.tables import Table, checked
 
 S = TypeVar("S", bound=Settings)
@@ -146,6 +146,8 @@ class ModelTable(Settings):
 
     name: str = "lenet5"
     """A model (`offbeat list models`) or your own as "module:function" or "module:Class"."""
+    layers: Layers = "modules"
+    """What counts as a layer where training goes layer by layer: a submodule with its parameters, or every tensor."""
     buffers: Literal["average", "local", "ignore"] = "average"
     """Running statistics (batch normalisation): average: they travel and are averaged with the model; local: each
     device keeps its own; ignore: they stay as they were. Without averaging the model is evaluated with the statistics

@@ -240,7 +240,7 @@ class Simulation:
         self._proceed(run, run.start)
 
     def _stop_soon(self, ticket: int) -> None:
-        """The notice has reached the device: it ends with the slice it is in, if it is still training."""
+        """The notice has reached the device: it ends with the slice it is in or the one before, if it still trains."""
         run = self.runs.get(ticket)
         if run is None or run.vanishes <= self.now:
             return
@@ -248,8 +248,12 @@ class Simulation:
         ends = run.ends
         if not ends or self.now >= ends[-1]:
             return
-        done = slices_by(ends, self.now) + 1 if self.now >= run.start or not run.first else 0
-        at = ends[done - 1] if done else run.start
+        done = slices_by(ends, self.now)
+        if run.order.drops_unfinished and run.first + done:
+            at = max(self.now, run.start)
+        else:
+            done += self.now >= run.start or not run.first
+            at = ends[done - 1] if done else run.start
         run.take_back(len(ends) - done, at)
         self.training.shorten(run.ticket, run.first + done, at)
         run.token += 1

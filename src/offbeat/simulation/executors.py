@@ -16,7 +16,7 @@ from offbeat.data import Dataset, Partition
 from offbeat.device.tasks import BUILT_IN, CLASSIFICATION, Task
 from offbeat.device.trainer import Precision, TorchTrainer
 from offbeat.device.training_state import Evaluation, TrainingJob, TrainingState
-from offbeat.models import is_pure
+from offbeat.models import Layers, is_pure
 from offbeat.simulation.in_process import Arithmetic, InProcessTrainer
 from offbeat.simulation.memo import SHARED, JobTrainer, MemoTrainer
 from offbeat.simulation.setup import TrainerSetup
@@ -93,6 +93,7 @@ def torch_executor(
     place: str = "cpu",
     precision: Precision = "float32",
     batch_statistics: bool = False,
+    layers: Layers = "modules",
 ) -> TorchExecutor:
     """An executor for this model, data and task; with no workers it trains in this process."""
     lazy = isinstance(dataset.train_x, LazyDevices)
@@ -102,6 +103,7 @@ def torch_executor(
     setup = TrainerSetup.of(
         dataset,
         model=model,
+        layers=layers,
         seed=seed,
         task=task,
         place=place,
@@ -123,6 +125,6 @@ def torch_executor(
         )
     memorable = is_pure(trainer.model) and type(task) in BUILT_IN and trainer.batches.is_plain
     if memorable and not local.stacks:
-        words = f"{model} {task!r} {place} {precision}"
+        words = f"{model} {layers} {task!r} {place} {precision}"
         training = MemoTrainer(training, dataset, partition, model=words, memo=SHARED)
     return TorchExecutor(trainer, dataset.test_x, dataset.test_y, training, held)

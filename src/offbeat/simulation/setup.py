@@ -8,7 +8,7 @@ from offbeat.data import Dataset
 from offbeat.device.batches import Pipeline, SampleLookup
 from offbeat.device.tasks import Task
 from offbeat.device.trainer import Precision, TorchTrainer
-from offbeat.models import build
+from offbeat.models import Layers, build
 from offbeat.settings.assembly import example_batch, inputs_to_try
 
 
@@ -17,6 +17,7 @@ class TrainerSetup:
     """Everything but the training data."""
 
     model: str
+    layers: Layers
     input_shape: Any
     classes: int
     example: Any
@@ -41,7 +42,7 @@ class TrainerSetup:
 
     def trainer(self, x: Samples | LazyDevices, y: Samples | None, partition: SampleLookup) -> TorchTrainer:
         return TorchTrainer(
-            build(self.model, self.input_shape, self.classes, self.seed, self.example),
+            build(self.model, self.input_shape, self.classes, self.seed, self.example, self.layers),
             x,
             y,
             partition,

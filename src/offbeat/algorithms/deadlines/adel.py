@@ -18,6 +18,11 @@ S_t^u = floor(m P_u (T_t - B_u)/T_t) samples and delivers the layers that it has
 
     w^l <- ( mean over those that delivered it of w_u^l - p_t^l w^l ) / (1 - p_t^l),    or w^l if nobody did.    (5)
 
+The authors' public code differs from the paper, and it is the code that gives the paper's gaps (docs/algorithms/
+deadlines.md). In it ADEL-FL, SALF and Drop-Stragglers all count an undelivered layer as a copy of the old one:
+
+    variant = "code"    w^l <- 1/U [ sum over those that delivered it of w_u^l + (U - their number) w^l ]
+
 **Constants.** The paper gives none. Deadlines and m depend on sigma^2 / G^2 and rho_c only. The defaults are round
 figures from batches of 32 of MNIST at the first models of our `mlp` (sigma^2 = 25, G^2 = 1.5) and `cnn-small` (14 and
 0.76); rho_c is 0.1, as if the loss had that much l2 regularisation, and at least `local.weight_decay`. With
@@ -44,14 +49,19 @@ from offbeat.algorithms.deadlines.planner import (
     Problem,
     ProblemConstants,
     Solution,
-    batch_sizes,
     estimate,
     miss_probabilities,
     solve,
     solve_rounds,
 )
 from offbeat.algorithms.deadlines.planner.depth import Floats, Integers
-from offbeat.algorithms.deadlines.rounds import DeadlineRounds, DeadlineState, bias_corrected, samples_of
+from offbeat.algorithms.deadlines.rounds import (
+    DeadlineRounds,
+    DeadlineState,
+    bias_corrected,
+    speed_batches,
+    with_absent_as_old,
+)
 from offbeat.core.actions import Action
 from offbeat.core.errors import InvalidInput
 from offbeat.core.orders import Update
@@ -87,6 +97,9 @@ class Adel(DeadlineRounds):
 
     State = RoundPlan
 
+    variant: Literal["paper", "code"] = "paper"
+    """The published rule (5), or that of the authors' code, where devices that did not deliver a layer count as its old
+    value."""
     rounds: Annotated[int, Field(ge=1)] | Literal["auto"] = 100
     """R, or "auto" for the number that minimises the bound."""
     strong_convexity: NotNegative = 0.1
@@ -163,9 +176,7 @@ class Adel(DeadlineRounds):
         return solve_rounds(problem_of) if self.rounds == "auto" else solve(problem_of(self.rounds))
 
     def batches(self, deadline: float, state: RoundPlan, view: View) -> Integers:
-        forecast = self.forecast(view)
-        planned = batch_sizes(state.scale, deadline, forecast.speeds / self.local_steps, forecast.communication)
-        return np.minimum(planned, samples_of(view))
+        return speed_batches(state.scale, deadline, self.local_steps, self.forecast(view), view)
 
     def missed(self, state: RoundPlan, view: View) -> Floats:
         """p_t^l of the running round."""
@@ -177,10 +188,10 @@ class Adel(DeadlineRounds):
         return miss_probabilities(rates, view.layout.trained_layers)
 
     def aggregate(self, updates: Sequence[Update], state: RoundPlan, view: View) -> Vector:
-        missed = self.missed(state, view)
-        if state.number < self.warmup_rounds:  # the last of the warm-up rounds speaks for all of them
-            missed = missed**self.warmup_rounds
-        return bias_corrected(updates, missed, view)
+        rounds = self.warmup_rounds if state.number < self.warmup_rounds else 1  # the last of them speaks for all
+        if self.variant == "code":
+            return with_absent_as_old(updates, rounds * len(state.ordered), view)
+        return bias_corrected(updates, self.missed(state, view) ** rounds, view)
 
     # Warm-up ------------------------------------------------------------------------------------------------------
 

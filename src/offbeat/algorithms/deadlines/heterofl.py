@@ -99,7 +99,7 @@ def untouched_rows(update: Update, layout: Layout) -> np.ndarray[Any, np.dtype[n
     """Elements of the last layer whose whole row came back as it went out: the device does not hold their class."""
     untouched = np.zeros(layout.size, dtype=bool)
     moved = update.delta != 0
-    head = [entry for entry in layout.entries if entry.trained and entry.layer == layout.trained_layers - 1]
+    head = layout.head
     rows = np.zeros(head[0].shape[0] if head[0].shape else 1, dtype=bool)
     for entry in head:
         rows |= moved[entry.span].reshape(len(rows), -1).any(axis=1)

@@ -20,13 +20,13 @@ from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from math import inf
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from msgspec.structs import replace
 from pydantic import Field
 
-from offbeat.algorithms.deadlines.planner import layer_rates
+from offbeat.algorithms.deadlines.planner import batch_sizes, layer_rates
 from offbeat.algorithms.deadlines.planner.depth import Floats, Integers
 from offbeat.core.actions import Action, Commit, Discard, Dispatch, Finish, SetTimer
 from offbeat.core.errors import InvalidInput
@@ -189,6 +189,31 @@ class EqualDeadlines(DeadlineRounds):
         return self.State(deadlines=[each] * self.rounds)
 
 
+class BatchesBySpeed(EqualDeadlines):
+    """Equal rounds whose batches are as published, one size for all, or in proportion to a device's speed.
+
+    With S_u = floor(m P_u (T - B_u) / T) (B3) every device comes through Poisson(T/m) layers, the fast ones no more
+    than the slow ones. So it is in the authors' code of ADEL-FL for all its rivals, with m = 1 for SALF. As in ADEL-FL,
+    E local steps share the time: P_u becomes P_u / E.
+    """
+
+    batch: Literal["fixed", "speed"] = "fixed"
+    """The experiment's `local.batch_size` for all (published), or as many samples as a device's speed allows."""
+    batch_scale: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
+    """m of `batch = "speed"`: seconds that a layer takes a device on average."""
+
+    def batches(self, deadline: float, state: Any, view: View) -> Integers:
+        if self.batch == "fixed":
+            return super().batches(deadline, state, view)
+        return speed_batches(self.batch_scale, deadline, self.local_steps, self.forecast(view), view)
+
+
+def speed_batches(scale: float, deadline: float, steps: int, forecast: Forecast, view: View) -> Integers:
+    """(B3) for every device, with P_u / E; who holds fewer samples takes all that it has."""
+    planned = batch_sizes(scale, deadline, forecast.speeds / steps, forecast.communication)
+    return np.minimum(planned, samples_of(view))
+
+
 def samples_of(view: View) -> Integers:
     """Samples that each device holds, and at least 1."""
     return np.maximum([view.samples(device) for device in range(view.devices)], 1).astype(np.int64)
@@ -206,6 +231,14 @@ def mean_of_holders(updates: Sequence[Update], size: int) -> tuple[Floats, Integ
             total[chosen] += update.parameters[chosen]
             holders += chosen
     return total / np.maximum(holders, 1), holders
+
+
+def with_absent_as_old(updates: Sequence[Update], users: int, view: View) -> Vector:
+    """1/U [ sum over those that delivered it of w_u^l + (U - their number) w^l ], layer by layer: the rule of the
+    authors' code, where whoever did not deliver a layer counts as a copy of the old one."""
+    mean, holders = mean_of_holders(updates, view.layout.size)
+    share = np.minimum(holders / users, 1.0)
+    return (share * mean + (1.0 - share) * view.parameters).astype(np.float32)
 
 
 def per_element(by_layer: Floats, layout: Layout) -> Floats:

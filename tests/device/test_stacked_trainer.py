@@ -5,6 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 import pytest
+import torch
 from msgspec.structs import replace
 from torch import nn
 

@@ -22,6 +22,7 @@ class PlannedRun:
 
     @property
     def label(self) -> str:
+        """The algorithm and the seed, in words."""
         return f"{self.experiment.algorithm.title}, seed {self.experiment.seed}"
 
 
@@ -30,6 +31,7 @@ OnRunProgress = Callable[[PlannedRun, float, Row | None], None]
 
 
 def plan_runs(experiments: Sequence[Experiment], root: Path) -> list[PlannedRun]:
+    """Give every experiment a directory of its own below the root."""
     return [PlannedRun(experiment=each, path=root / _folder(each)) for each in experiments]
 
 

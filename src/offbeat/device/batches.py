@@ -30,8 +30,13 @@ class SampleLookup(Protocol):
 class Pipeline(Protocol):
     """What is done to inputs before a model sees them."""
 
-    def training(self, x: Array, random: np.random.Generator) -> npt.NDArray[np.float32]: ...
-    def evaluation(self, x: Array) -> npt.NDArray[np.float32]: ...
+    def training(self, x: Array, random: np.random.Generator) -> npt.NDArray[np.float32]:
+        """The batch as the model takes it in training, random transforms included."""
+        ...
+
+    def evaluation(self, x: Array) -> npt.NDArray[np.float32]:
+        """The batch as the model takes it in an evaluation."""
+        ...
 
 
 class Batches:

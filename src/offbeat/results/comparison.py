@@ -37,6 +37,7 @@ class AlgorithmResults:
 
     @property
     def seeds(self) -> list[int]:
+        """The seeds of the runs, in their order."""
         return [entry.seed for entry in self.entries]
 
     @cached_property
@@ -58,6 +59,7 @@ class AlgorithmResults:
 
     @property
     def reached_by_all(self) -> bool:
+        """Whether the run of every seed reached the target."""
         return len(self.reached) == len(self.entries)
 
     @property
@@ -67,10 +69,12 @@ class AlgorithmResults:
 
     @property
     def first_time(self) -> float | None:
+        """The time of the seed that reached the target first; None if none did."""
         return min(self.reached, default=None)
 
     @property
     def last_time(self) -> float | None:
+        """The time of the seed that reached the target last; None if none did."""
         return max(self.reached, default=None)
 
     @property
@@ -102,6 +106,7 @@ class AlgorithmResults:
 
     @property
     def diverged(self) -> bool:
+        """Whether the run of any seed diverged."""
         return any(entry.diverged for entry in self.entries)
 
     def mean(self, key: str) -> float:
@@ -156,6 +161,7 @@ class Comparison:
 
     @property
     def baseline(self) -> AlgorithmResults | None:
+        """The results of the algorithm that others are compared with; None if it is not among them."""
         return next((standing for standing in self.standings if standing.algorithm == BASELINE), None)
 
     @property
@@ -354,7 +360,8 @@ def _share(part: float, whole: float) -> float:
 
 
 def percent(share: float, decimals: int | None = None) -> str:
-    """
+    """A share in percent, as short as it can be or with so many decimals.
+
     >>> percent(0.925), percent(0.5, 1)
     ('92.5 %', '50.0 %')
     """
@@ -371,6 +378,7 @@ def amount(value: float) -> str:
 
 
 def megabytes(size: float) -> str:
+    """A number of bytes, in megabytes."""
     return amount(size / 1e6)
 
 
@@ -398,6 +406,7 @@ def final_text(standing: AlgorithmResults) -> str:
 
 
 def seeds_text(standings: Sequence[AlgorithmResults]) -> str:
+    """How many seeds each algorithm ran with, in words."""
     counts = [len(standing.entries) for standing in standings]
     if min(counts) != max(counts):
         return f"{min(counts)} to {max(counts)} seeds"

@@ -87,9 +87,11 @@ class Milestones:
         return "updates" if self._session.counters.used >= self._stop.updates else None
 
     def snapshot(self) -> tuple[Any, ...]:
+        """Plain data that `restore` takes."""
         return self._evaluation, self._next_version, self._last_row
 
     def restore(self, saved: tuple[Any, ...]) -> None:
+        """Go on from a snapshot."""
         self._evaluation, self._next_version, self._last_row = saved
 
 
@@ -110,11 +112,22 @@ class Driver(Protocol):
         ...
 
     def __iter__(self) -> Iterator[Row | None]: ...
-    def evaluate(self) -> Row: ...
-    def snapshot(self) -> dict[str, Any]: ...
-    def restore(self, saved: Mapping[str, Any]) -> None: ...
+    def evaluate(self) -> Row:
+        """Evaluate the current version, and return the row of metrics."""
+        ...
+
+    def snapshot(self) -> dict[str, Any]:
+        """Everything that `restore` needs, as plain data and arrays."""
+        ...
+
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        """Go on from a snapshot."""
+        ...
+
     @property
-    def snapshot_types(self) -> tuple[type[Any], ...]: ...
+    def snapshot_types(self) -> tuple[type[Any], ...]:
+        """The dataclasses that a snapshot may hold."""
+        ...
 
 
 def progress_of(driver: Driver) -> float:

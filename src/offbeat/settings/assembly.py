@@ -53,6 +53,7 @@ class ExperimentParts:
 
     @property
     def layout(self) -> Layout:
+        """How the flat vector of the network's parameters is made up of tensors and layers."""
         return layout_of(self.network)
 
     @property
@@ -75,6 +76,7 @@ class ExperimentParts:
         )
 
     def fleet(self) -> Fleet:
+        """The devices' speeds, links, availability and failures."""
         experiment = self.experiment
         workload = Workload(
             devices=self.partition.devices,

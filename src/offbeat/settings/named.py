@@ -57,6 +57,7 @@ class NamedTable(Settings):
 
     @property
     def others(self) -> Table:
+        """The settings beside the name, which belong to the thing that the name stands for."""
         return dict(self.model_extra or {})
 
     @model_validator(mode="after")
@@ -106,6 +107,7 @@ class DataTable(NamedTable):
         return divided
 
     def load(self, seed: int) -> Dataset:
+        """The data set, with the transforms of this table."""
         dataset = load_own(self.name, seed) if self.dataset is None else self.dataset.load(seed)
         return dataset.transformed(transforms_of(self.transforms)) if self.transforms else dataset
 
@@ -127,6 +129,7 @@ class PartitionTable(NamedTable):
 
     @cached_property
     def settings(self) -> PartitionSettings:
+        """The settings of the partition, checked by its own class."""
         if not self.name and self.others:
             raise InvalidInput(f"partition.name is missing: whose setting is {next(iter(self.others))!r}?")
         if ":" in self.name and is_partitioner(resolve(self.name)):
@@ -180,6 +183,7 @@ class FleetTable(NamedTable):
 
     @cached_property
     def settings(self) -> FleetSettings:
+        """The settings of the fleet, checked by its own class."""
         return checked(chosen("fleet", "fleet", self.name, FLEETS, FleetSettings), "fleet", self.others)
 
     def resolved(self) -> Table:
@@ -198,6 +202,7 @@ class AvailabilityTable(NamedTable):
 
     @cached_property
     def settings(self) -> AvailabilitySettings:
+        """The settings of the availability, checked by its own class."""
         kind = chosen("availability", "availability", self.name, AVAILABILITIES, AvailabilitySettings)
         return checked(kind, "availability", self.others)
 
@@ -219,10 +224,12 @@ class AlgorithmTable(NamedTable):
 
     @property
     def title(self) -> str:
+        """What the algorithm is called in tables and plots: its label, or else its name."""
         return self.label or thing_name(self.name)
 
     @cached_property
     def policy(self) -> Policy:
+        """The policy with its settings, checked by its own class."""
         return checked(policy_class(self.name), "algorithm", self.others)
 
     def resolved(self) -> Table:

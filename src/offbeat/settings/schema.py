@@ -66,6 +66,7 @@ class StopTable(Settings):
         return self
 
     def build(self, metric: str = "accuracy", direction: Literal["max", "min"] = "max") -> Stop:
+        """The conditions that end a run, with the metric that the target is about."""
         return Stop(**self.model_dump(exclude_none=True), metric=metric, direction=direction)
 
 
@@ -84,6 +85,7 @@ class EvaluationTable(Settings):
     """Evaluate also the loss over the training samples that the devices hold."""
 
     def build(self, stop: Stop) -> Schedule:
+        """When the model is evaluated, by default about thirty times in a run that ends by time."""
         if self.every_seconds is None and self.every_versions is None:
             return Schedule(every_seconds=stop.time / 30) if stop.time < inf else Schedule(every_versions=10)
         if self.every_seconds is not None and stop.time / self.every_seconds > MOST_EVALUATIONS and stop.time < inf:
@@ -268,10 +270,12 @@ class Experiment(Settings):
 
     @property
     def when_to_stop(self) -> Stop:
+        """The conditions that end a run."""
         return self.stop.build(self.target_metric, self.target_direction)
 
     @property
     def local_work(self) -> LocalWork:
+        """What a device does with an order, unless the algorithm changes it."""
         return self.local.build(self.model.buffers)
 
     def _check_divided(self) -> None:
@@ -360,6 +364,7 @@ class Experiment(Settings):
         return self.table() | {"algorithm": named | algorithm.others}
 
     def toml(self) -> str:
+        """The experiment as the text of a file."""
         return tomli_w.dumps(self.table())
 
     # Variants ---------------------------------------------------------------------------------------------------------

@@ -343,4 +343,5 @@ class Simulation:
 
     @property
     def snapshot_types(self) -> tuple[type[Any], ...]:
+        """The dataclasses that a snapshot may hold."""
         return (*self.session.snapshot_types, *Accounts.snapshot_types, TimedRun, DeviceMemory, Progress, Evaluation)

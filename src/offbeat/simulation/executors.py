@@ -31,12 +31,23 @@ class Executor(Protocol):
         """How many jobs at a time keep it busy. More than that would only be computed earlier than needed."""
         ...
 
-    def train(self, jobs: Sequence[TrainingJob]) -> list[TrainingState]: ...
-    def evaluate(self, parameters: Vector) -> Evaluation: ...
+    def train(self, jobs: Sequence[TrainingJob]) -> list[TrainingState]:
+        """Carry out the jobs, and return their states in the same order."""
+        ...
+
+    def evaluate(self, parameters: Vector) -> Evaluation:
+        """Loss and metrics of the parameters on the test data."""
+        ...
+
     def loss_and_gradient(
         self, parameters: Vector, device: int, ticket: int, number: int, batch_size: int | None
-    ) -> tuple[float, Vector]: ...
-    def close(self) -> None: ...
+    ) -> tuple[float, Vector]:
+        """Loss and gradient of the parameters on one batch of a device's data."""
+        ...
+
+    def close(self) -> None:
+        """End worker processes, if there are any."""
+        ...
 
 
 class TorchExecutor:
@@ -58,12 +69,15 @@ class TorchExecutor:
 
     @property
     def batch_capacity(self) -> int:
+        """How many jobs at a time keep it busy."""
         return self._training.batch_capacity
 
     def train(self, jobs: Sequence[TrainingJob]) -> list[TrainingState]:
+        """Carry out the jobs, and return their states in the same order."""
         return self._training.train(jobs)
 
     def evaluate(self, parameters: Vector) -> Evaluation:
+        """Loss and metrics on the test data and, if asked for, the loss on the data that devices hold."""
         evaluation = self._trainer.evaluate(parameters, *self._test)
         if self._held is None:
             return evaluation
@@ -74,9 +88,11 @@ class TorchExecutor:
     def loss_and_gradient(
         self, parameters: Vector, device: int, ticket: int, number: int, batch_size: int | None
     ) -> tuple[float, Vector]:
+        """Loss and gradient of the parameters on one batch of a device's data."""
         return self._trainer.loss_and_gradient(parameters, device, ticket, number, batch_size)
 
     def close(self) -> None:
+        """End worker processes, if there are any."""
         self._training.close()
 
 

@@ -30,6 +30,7 @@ class TrainerSetup:
 
     @classmethod
     def of(cls, dataset: Dataset, *, task: Task, **others: Any) -> "TrainerSetup":
+        """The setup for a data set, of which only the shapes, an example and the pipeline are kept."""
         return cls(
             input_shape=dataset.input_shape,
             classes=dataset.classes,
@@ -40,6 +41,7 @@ class TrainerSetup:
         )
 
     def trainer(self, x: Samples | LazyDevices, y: Samples | None, partition: SampleLookup) -> TorchTrainer:
+        """A trainer with a network of its own on these samples."""
         return TorchTrainer(
             build(self.model, self.input_shape, self.classes, self.seed, self.example),
             x,

@@ -64,6 +64,7 @@ class FlowerProcess:
 
     @property
     def alive(self) -> bool:
+        """Whether the process runs."""
         return self._keeper is not None and self._keeper.poll() is None
 
     def pids(self, command: str = "") -> list[int]:
@@ -72,6 +73,7 @@ class FlowerProcess:
         return [pid for pid in found if command in supervisor.command_line(pid)]
 
     def wait_until_it_answers(self) -> None:
+        """Wait until the port accepts connections; fail if the process ends or takes too long."""
         deadline = time.monotonic() + START_SECONDS
         while not _answers(self.port):
             if not self.alive or time.monotonic() > deadline:

@@ -20,9 +20,17 @@ LIFETIME_FACTOR = 2.0
 class Grid(Protocol):
     """What is used of Flower's."""
 
-    def get_node_ids(self) -> Iterable[int]: ...
-    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]: ...
-    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]: ...
+    def get_node_ids(self) -> Iterable[int]:
+        """The nodes that are connected."""
+        ...
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """Send messages, and return their ids."""
+        ...
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """The answers to these messages that have come so far."""
+        ...
 
 
 class SentMessage(Struct, kw_only=True, eq=False):
@@ -56,6 +64,7 @@ class Transport:
         self._log = log
 
     def nodes(self) -> set[int]:
+        """The nodes that are connected."""
         with _connection():
             return set(self.grid.get_node_ids())
 
@@ -120,6 +129,7 @@ class Transport:
         return list(lost.values())
 
     def busy(self, node: int) -> bool:
+        """Whether the node has a message that it has not answered yet."""
         return any(sent.node == node for sent in self.waiting.values())
 
     def silent(self, node: int) -> bool:

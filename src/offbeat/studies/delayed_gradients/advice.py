@@ -134,6 +134,7 @@ class Advice:
 
     @property
     def turning_delay(self) -> float:
+        """The mean delay beyond which AUDG has the lower bound, by the estimated constants."""
         return turning_delay(self.estimate.constants, self.rate)
 
     @property

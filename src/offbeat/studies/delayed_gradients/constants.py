@@ -42,6 +42,8 @@ OnFraction = Callable[[float], None]
 
 
 class BoundEstimate(NamedTuple):
+    """The constants of the bounds as estimated, and how far the estimate can be trusted."""
+
     constants: BoundConstants
     convex: bool
     """Whether the loss looked convex all along; if not, mu counts as 0."""

@@ -158,10 +158,12 @@ def delay_of(experiment: Experiment) -> float:
 
 
 def accuracy_of(entry: Result) -> float:
+    """The accuracy at the end of a run."""
     return float(entry.summary["final_accuracy"])
 
 
 def loss_of(entry: Result) -> float:
+    """The training loss at the end of a run."""
     return float(entry.summary["training_loss"])
 
 

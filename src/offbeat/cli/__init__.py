@@ -5,7 +5,7 @@ from pathlib import Path
 
 import typer
 
-from offbeat.cli import catalogue, deployment, replay, runs, studies
+from offbeat.cli import catalogue, deployment, node, replay, runs, studies
 from offbeat.cli.progress import messages
 from offbeat.core.errors import InvalidInput, OffbeatError
 
@@ -33,6 +33,7 @@ for command in (
     catalogue.describe,
     deployment.local_cluster,
     deployment.deploy,
+    node.node,
     deployment.make_certificates,
 ):
     app.command(name=command.__name__.rstrip("_").replace("_", "-"))(command)

@@ -8,6 +8,7 @@ import os
 import socket
 import time
 import traceback
+from collections.abc import Callable
 from threading import Event, Thread
 from typing import Any
 
@@ -58,8 +59,15 @@ def main(connection: socket.socket) -> int:
 class AppProcess:
     """The app, its context, and the messages for it."""
 
-    def __init__(self, frames: FrameSocket[Any], opening: OpenApp, state: bytes | None) -> None:
+    def __init__(
+        self,
+        frames: FrameSocket[Any],
+        opening: OpenApp,
+        state: bytes | None,
+        leave: Callable[[int], object] = os._exit,
+    ) -> None:
         self._frames = frames
+        self._leave = leave
         self._opening = opening
         self._state = state or b""
         self._began = 0.0
@@ -156,7 +164,7 @@ class AppProcess:
                         self._answered.set()
         except (BrokenFrame, OSError):
             pass
-        os._exit(0)  # the node is gone, or has no more use for us
+        self._leave(0)  # the node is gone, or has no more use for us
 
     def _deliver(self, identity: str, contents: dict[str, bytes]) -> None:
         message = inflate_object_from_contents(identity, contents)

@@ -1,7 +1,7 @@
 """A node's connection to a SuperLink: Flower's own Fleet client, its heartbeats and its keys.
 
 This is what a SuperNode does in `flwr.supernode.fleet_http_connection`, with the same client, but without its ways to
-end the process: here every trouble is an exception of three kinds, and a SuperLink that has forgotten a node which may
+end the process: here every trouble is an exception of few kinds, and a SuperLink that has forgotten a node which may
 register itself is simply told again. The one place that knows Flower's internals on the node's side, together with
 `installation` and `child`; `tests/deployment/node/test_flower_contract.py` says what changed if a new Flower breaks it.
 """
@@ -64,6 +64,10 @@ class TurnedAway(OffbeatError):
 
 class NotRunning(OffbeatError):
     """The run that this is about has ended; nobody wants it any more."""
+
+
+class ContentGone(OffbeatError):
+    """The SuperLink has handed out a message whose content it no longer has."""
 
 
 def load_key(path: Path) -> Keys:
@@ -168,7 +172,7 @@ class FleetConnection:
         request = PullObjectRequest(node=self._node, run_id=run_id, object_id=identity)
         response = self._ask(self._client.PullObject, request)
         if not response.object_found:
-            raise NotRunning(f"object {identity[:12]} is not there any more")
+            raise ContentGone("the content of the message is not there any more")
         return response.object_content if response.object_available else None
 
     def confirm(self, run_id: int, message_id: str) -> None:
@@ -203,7 +207,7 @@ class FleetConnection:
         return Node(node_id=self.node_id)
 
     def _ask(self, method: Callable[[Any], T], request: Any) -> T:
-        """Call the SuperLink; whatever goes wrong is one of three things."""
+        """Call the SuperLink; whatever goes wrong is one of few things."""
         where = f"the SuperLink at {self.superlink.address}"
         try:
             return method(request)

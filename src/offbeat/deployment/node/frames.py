@@ -149,4 +149,5 @@ class FrameSocket(Generic[T]):
         """Also ends a `read` that another thread is in."""
         with suppress(OSError):  # the other side was faster
             self._socket.shutdown(socket.SHUT_RDWR)
+        self._file.close()
         self._socket.close()

@@ -7,6 +7,7 @@ Every message that it takes gets an answer: the app's, or an error that says wha
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from threading import Condition, Event
 from typing import Any
 
@@ -98,6 +99,8 @@ class WarmNode:
         self._answer_seconds = answer_seconds
         self._clock = clock
         self._runs: dict[int, WarmRun] = {}
+        self._arrived: tuple[Message, ObjectTree] | None = None
+        """A message that is being taken: the SuperLink hands it out once, so it is held until that has worked."""
         self._outbox: deque[FinishedAnswer] = deque()
         self._news = Condition()
         self._stirred = clock()
@@ -139,11 +142,12 @@ class WarmNode:
         while self._outbox:
             self._hand_in(self._outbox[0])
             self._outbox.popleft()
-        arrived = self.connection.receive()
+        self._arrived = self._arrived or self.connection.receive()
         self.contact = self._clock()
-        if arrived is not None:
+        if self._arrived is not None:
             self._stirred = self._clock()
-            self._take(*arrived)
+            self._take(*self._arrived)
+            self._arrived = None
             return
         self._end_overdue()
         with self._news:
@@ -191,8 +195,9 @@ class WarmNode:
             while (content := self.connection.pull_object(run_id, identity)) is None:
                 time.sleep(self._polling.busy)  # the sender is still handing it in
             child.tell(Piece(identity=identity), content)
-        self.connection.confirm(run_id, message)
         child.tell(Deliver(message=message, pieces=pieces))
+        with suppress(SuperLinkAway):  # then it keeps the content a while longer
+            self.connection.confirm(run_id, message)
 
     def _warm(self, run_id: int) -> WarmRun:
         """A run that is new here: fetch its app, check it, unpack it."""
@@ -212,7 +217,8 @@ class WarmNode:
             directory=str(directory),
         )
         self._log(f"run {run_id}: {details.fab_id} {details.fab_version}")
-        for old in sorted(self._runs, key=lambda each: self._runs[each].used)[: len(self._runs) - RUNS + 1]:
+        unused = sorted((run.used, old) for old, run in self._runs.items() if not run.unanswered)
+        for _, old in unused[: max(0, len(self._runs) - RUNS + 1)]:
             self._forget(old)
         run = self._runs[run_id] = WarmRun(opening=opening)
         return run

@@ -95,6 +95,8 @@ class Nursery:
     def close(self) -> None:
         """End it and all children."""
         if self._control is not None:
+            with contextlib.suppress(OSError):  # a thread waits on it: closing alone would not be heard
+                self._control.shutdown(socket.SHUT_RDWR)
             self._control.close()
         if self._process is not None:
             try:

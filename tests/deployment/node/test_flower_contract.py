@@ -119,6 +119,17 @@ def test_the_fleet_api_answers_with_these_fields(path: str) -> None:
     assert set(ANSWERS[path]) <= there, f"{path} has no {sorted(set(ANSWERS[path]) - there)} any more. {MADE_FOR}"
 
 
+def test_the_server_can_fetch_answers_one_by_one() -> None:
+    grid = found("flwr.superlink.grid.http_grid:HttpGrid")
+    assert isinstance(inspect.getattr_static(grid, "_runtime_client"), property), MADE_FOR
+    assert isinstance(inspect.getattr_static(grid, "run"), property), MADE_FOR
+    assert "self.node = " in inspect.getsource(grid.__init__), MADE_FOR
+    for name in ("PullMessages", "PullObject", "ConfirmMessageReceived"):
+        found(f"flwr.supercore.runtime:RuntimeHttpClient.{name}")
+    fields = set(found("flwr.proto.runtime_pb2:PullAppMessagesResponse").DESCRIPTOR.fields_by_name)
+    assert fields == {"messages_list", "message_object_trees"}, MADE_FOR
+
+
 def test_errors_have_the_numbers_that_the_server_reads() -> None:
     codes = found("flwr.common.constant:ErrorCode")
     named = (

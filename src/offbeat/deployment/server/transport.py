@@ -11,6 +11,7 @@ from msgspec import Struct
 from offbeat.core.errors import Disconnected
 from offbeat.core.parameters import Vector
 from offbeat.deployment.protocol.codec import pack
+from offbeat.deployment.server.incoming import Incoming
 
 MESSAGE_TYPE = "train.offbeat"
 LIFETIME_FACTOR = 2.0
@@ -53,6 +54,7 @@ class Transport:
     def __init__(self, grid: Grid, log: Callable[[str], None]) -> None:
         self.grid = grid
         self.waiting: dict[str, SentMessage] = {}
+        self._incoming = Incoming(grid)
         self._log = log
 
     def nodes(self) -> set[int]:
@@ -74,11 +76,13 @@ class Transport:
         """What has come in since."""
         found: list[ReceivedAnswer] = []
         with _connection():
-            messages = self._pull(list(self.waiting), found)
-        for message in messages:
-            sent = self.waiting.pop(message.metadata.reply_to_message_id, None)
+            arrived = self._incoming.fetch(list(self.waiting))
+        for answered, message in arrived:
+            sent = self.waiting.pop(answered, None)
             if sent is None:
-                self._log(f"an answer to a message that was not sent, or was answered before, from {_source(message)}")
+                self._log(f"an answer to a message that was not sent, or was answered before{_source(message)}")
+            elif isinstance(message, str):
+                found.append(ReceivedAnswer(sent=sent, content=None, error=message))
             elif message.has_error():
                 error = message.error
                 found.append(
@@ -87,25 +91,6 @@ class Transport:
             else:
                 found.append(ReceivedAnswer(sent=sent, content=message.content))
         return found
-
-    def _pull(self, identities: list[str], broken: list[ReceivedAnswer]) -> list[Message]:
-        """All that is there.
-
-        If one message cannot even be taken apart, it is looked for one by one. Flower hands a message out once: answers
-        that it had taken together with the broken one are gone, and their orders are given up at their deadlines.
-        """
-        if not identities:
-            return []
-        try:
-            return list(self.grid.pull_messages(identities))
-        except httpx.HTTPError:  # the SuperLink's trouble, not a device's
-            raise
-        except Exception as error:  # what Flower makes of a stranger's bytes may be any error there is
-            if len(identities) > 1:
-                return [message for each in identities for message in self._pull([each], broken)]
-            why = f"its answer cannot be taken apart: {type(error).__name__}: {error}"
-            broken.append(ReceivedAnswer(sent=self.waiting.pop(identities[0]), content=None, error=why))
-            return []
 
     def count_from(self, origin: float) -> None:
         """From now on times are counted from here."""
@@ -136,5 +121,5 @@ def _connection() -> Iterator[None]:
         raise Disconnected(f"the SuperLink does not answer, or has stopped the run ({error}): resume it") from None
 
 
-def _source(message: Message) -> str:
-    return f"node {message.metadata.src_node_id}"
+def _source(message: Message | str) -> str:
+    return "" if isinstance(message, str) else f", from node {message.metadata.src_node_id}"

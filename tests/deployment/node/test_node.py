@@ -209,8 +209,10 @@ def test_only_so_many_runs_are_kept_warm(setup: Setup) -> None:
     assert sorted(setup.node._runs) == [2, 3, 4, 5]
 
 
-def test_a_node_asks_often_while_at_work_and_ever_less_often_when_idle() -> None:
+def test_a_node_asks_often_while_something_goes_on_and_ever_less_often_when_nothing_does() -> None:
     polling = Polling(busy=0.05, idle=3.0)
-    # 2 % of the time that has passed, at least 0.05 s and at most 3 s: 0.02 * 10 = 0.2, 0.02 * 100 = 2
-    assert [polling.pause(quiet) for quiet in (0.0, 2.5, 10.0, 100.0, 1000.0)] == [0.05, 0.05, 0.2, 2.0, 3.0]
-    assert Polling(busy=0.5, idle=0.1).pause(1000.0) == 0.5
+    quiet = (0.0, 2.5, 10.0, 100.0, 1000.0)
+    # 2 % of the time that has passed, at least 0.05 s: 0.02 * 10 = 0.2, 0.02 * 100 = 2; at work at most 0.5 s
+    assert [polling.pause(seconds, at_work=False) for seconds in quiet] == [0.05, 0.05, 0.2, 2.0, 3.0]
+    assert [polling.pause(seconds, at_work=True) for seconds in quiet] == [0.05, 0.05, 0.2, 0.5, 0.5]
+    assert Polling(busy=0.5, idle=0.1).pause(1000.0, at_work=False) == 0.5

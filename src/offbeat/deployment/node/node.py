@@ -29,7 +29,9 @@ from offbeat.deployment.node.keeping import Keeping
 
 NodeConfig = dict[str, bool | float | int | str]
 PATIENCE = 0.02
-"""A node that nothing was asked of for a while asks the less often: every so much of the time that has passed."""
+"""The longer nothing has happened, the less often a node asks: every so much of the time that has passed."""
+AT_WORK = 0.5
+"""Seconds between two questions at most while a child is at work, so that it hears of a notice in time."""
 LONGEST_PAUSE = 5.0
 """Seconds between two attempts to reach a SuperLink that does not answer."""
 RUNS = 4
@@ -40,13 +42,17 @@ class Polling(Struct, frozen=True, kw_only=True):
     """How often a node asks for messages."""
 
     busy: float = 0.05
-    """Seconds, while a child is at work or something has just come."""
+    """Seconds, while something is going on."""
     idle: float = 3.0
     """Seconds at most, when nothing has come for long."""
 
-    def pause(self, quiet: float) -> float:
-        """How long to wait before asking again, if nothing has happened for so long."""
-        return min(max(self.busy, PATIENCE * quiet), max(self.busy, self.idle))
+    def pause(self, quiet: float, at_work: bool) -> float:
+        """How long to wait before asking again, if nothing has happened for so long.
+
+        A question costs the SuperLink some milliseconds of a core, which on one machine the training would lack.
+        """
+        longest = min(self.idle, AT_WORK) if at_work else self.idle
+        return max(self.busy, min(PATIENCE * quiet, longest))
 
 
 class WarmRun(Struct, kw_only=True, eq=False):
@@ -151,13 +157,8 @@ class WarmNode:
             return
         self._end_overdue()
         with self._news:
-            self._news.wait_for(lambda: self._outbox, self._polling.pause(self._quiet()))
-
-    def _quiet(self) -> float:
-        """Seconds since anything happened; none while a child is at work."""
-        if any(run.unanswered for run in self._runs.values()):
-            return 0.0
-        return self._clock() - self._stirred
+            at_work = any(run.unanswered for run in self._runs.values())
+            self._news.wait_for(lambda: self._outbox, self._polling.pause(self._clock() - self._stirred, at_work))
 
     def _close(self) -> None:
         for run in self._runs.values():

@@ -35,6 +35,7 @@ for command in (
     deployment.deploy,
     node.node,
     deployment.make_certificates,
+    deployment.register_nodes,
 ):
     app.command(name=command.__name__.rstrip("_").replace("_", "-"))(command)
 

@@ -1,4 +1,4 @@
-"""Commands that run experiments on real processes: local-cluster, deploy, make-certificates."""
+"""Commands that run experiments on real processes: local-cluster, deploy, make-certificates, register-nodes."""
 
 import json
 import os
@@ -115,7 +115,10 @@ def deploy(
 
 def make_certificates(
     directory: Annotated[Path, typer.Argument(help="A new directory for them.")],
-    nodes: Annotated[int, typer.Option(min=0, help="SuperNodes that get a key.")] = 4,
+    nodes: Annotated[int, typer.Option(min=0, help="Nodes that get a key.")] = 4,
+    hosts: Annotated[
+        list[str] | None, typer.Option("--host", help="A further name of the SuperLink's machine; may be repeated.")
+    ] = None,
 ) -> None:
     """Make throw-away certificates and keys for a SuperLink and SuperNodes on loopback, to try out a secured set-up.
 
@@ -126,8 +129,27 @@ def make_certificates(
     check_flower()
     from offbeat.deployment.certificates import make_credentials
 
-    make_credentials(directory, nodes)
+    make_credentials(directory, nodes, hosts or ())
     console.print(f"Certificates in {directory}: ca.pem, superlink.pem, superlink.key and keys for {nodes} nodes")
+
+
+def register_nodes(
+    public_keys: Annotated[list[Path], typer.Argument(help="The nodes' public keys.")],
+    superlink: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where the SuperLink listens.")],
+    root_certificates: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Who vouches for the SuperLink (default: the system's).")
+    ] = None,
+) -> None:
+    """Tell a SuperLink that admits only nodes it knows which nodes these are, as `flwr supernode register` does."""
+    check_flower()
+    from offbeat.deployment.launch import SuperLink, register
+
+    link = SuperLink(address=superlink, root_certificates=root_certificates)
+    for key in public_keys:
+        if not key.is_file():
+            raise InvalidInput(f"{key}: there is no such file")
+    for key in public_keys:
+        console.print(f"{key}: node {register(link, key)}", highlight=False)
 
 
 class Tail:

@@ -1,8 +1,8 @@
 """The node's side of its children: a process that starts them, and one child for each run.
 
 The first, `nursery`, is started when the node is and imports what apps need; children are forked from it, so that they
-are there at once and share the memory of what was imported. It is started by exec, before the node loads any key, so
-that nothing of the node is in its memory.
+are there at once and share the memory of what was imported. It is started by exec, so that nothing of the node, and so
+no key, is in its memory.
 """
 
 import contextlib

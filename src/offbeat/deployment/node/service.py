@@ -8,6 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Event, Thread
 
+import click
 import msgspec
 from flwr.common.config import parse_config_args
 from msgspec import Struct
@@ -15,7 +16,7 @@ from msgspec import Struct
 from offbeat.core.errors import InvalidInput, OffbeatError
 from offbeat.deployment.launch import SuperLink
 from offbeat.deployment.node.children import Nursery
-from offbeat.deployment.node.connection import FleetConnection, load_key
+from offbeat.deployment.node.connection import FleetConnection, Keys, load_key
 from offbeat.deployment.node.installation import Installation
 from offbeat.deployment.node.keeping import Keeping
 from offbeat.deployment.node.node import NodeConfig, Polling, WarmNode
@@ -54,9 +55,12 @@ class NodeSettings(Struct, frozen=True, kw_only=True):
 def parse_node_config(text: str) -> NodeConfig:
     """`partition-id=3 site="a b"`, as `flower-supernode --node-config` takes it."""
     try:
-        return dict(parse_config_args([text]))
-    except (ValueError, SystemExit) as error:
-        raise InvalidInput(f"--node-config {text!r}: {error}; it must be like partition-id=3 name='\"a\"'") from None
+        found = dict(parse_config_args([text]))
+    except (click.ClickException, ValueError, SystemExit) as error:
+        raise InvalidInput(f"--node-config {text!r}: {error}") from None
+    if text.strip() and not found:
+        raise InvalidInput(f"--node-config {text!r}: it must be like partition-id=3 site='\"a\"'")
+    return found
 
 
 def log_line(what: str) -> None:
@@ -67,16 +71,17 @@ def log_line(what: str) -> None:
 def serve_nodes(settings: NodeSettings, stop: Event | None = None, log: Callable[[str], None] = log_line) -> None:
     """Serve until SIGTERM or Ctrl-C (or `stop`); that no node could stay connected is an error."""
     settings.check()
+    loaded = [load_key(path) for path in settings.keys]
     stop = stop or _stopped_by_signals()
     keys = [str(path.resolve()) for path in settings.keys]
     limits = msgspec.structs.replace(settings.limits, hidden=[*settings.limits.hidden, *keys])
     if keys and not landlock_version() and limits.user is None:
         log("warning: this kernel has no Landlock, so apps could read the node's key: give --child-user")
     nursery = Nursery(limits)
-    nursery.start()  # by exec, before any key is loaded
+    nursery.start()
     guard_own_memory()
     try:
-        nodes = list(_nodes(settings, nursery, log))
+        nodes = _nodes(settings, loaded, nursery, log)
         server = None if settings.health is None else _health_server(settings.health, nodes)
         failures = _serve(nodes, stop)
         if server is not None:
@@ -88,7 +93,9 @@ def serve_nodes(settings: NodeSettings, stop: Event | None = None, log: Callable
     log("ended")
 
 
-def _nodes(settings: NodeSettings, nursery: Nursery, log: Callable[[str], None]) -> Sequence[WarmNode]:
+def _nodes(
+    settings: NodeSettings, keys: Sequence[Keys], nursery: Nursery, log: Callable[[str], None]
+) -> Sequence[WarmNode]:
     installation = Installation(settings.home, settings.trusted)
     nodes = []
     for number, config in enumerate(settings.configs):
@@ -100,7 +107,7 @@ def _nodes(settings: NodeSettings, nursery: Nursery, log: Callable[[str], None])
         folder = None if settings.state is None else settings.state / f"node-{config.get('partition-id', number)}"
         nodes.append(
             WarmNode(
-                FleetConnection(settings.superlink, load_key(settings.keys[number]) if settings.keys else None),
+                FleetConnection(settings.superlink, keys[number] if keys else None),
                 nursery,
                 installation,
                 Keeping(folder, say),

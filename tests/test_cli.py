@@ -155,6 +155,7 @@ def test_a_corrupt_data_file_is_named(offbeat, file: Path) -> None:  # type: ign
     assert "ubyte" in said.err
 
 
+@pytest.mark.processes
 def test_ctrl_c_leaves_a_checkpoint(file: Path) -> None:
     file.write_text(EXPERIMENT.replace("time = 30.0", "time = 30000.0"))
     heard = "import signal; signal.signal(2, signal.default_int_handler); "  # also below a shell that ignores Ctrl-C

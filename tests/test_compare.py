@@ -36,6 +36,8 @@ def test_variants_of_one_algorithm_are_compared_under_their_labels(tmp_path: Pat
     comparison = compare(small(compare=variants), list(variants), [0, 1], tmp_path / "out", jobs=2)
     assert [standing.algorithm for standing in comparison.standings] == ["tight", "loose", "fedavg"]
     assert {entry.summary["algorithm"] for entry in comparison.entries} == {"seafl2", "fedavg"}
+    pictures = [path / "metrics.png" for path in (tmp_path / "out").glob("*-seed*")]
+    assert pictures and all(picture.read_bytes().startswith(b"\x89PNG") for picture in pictures)
     assert sorted(path.name for path in (tmp_path / "out").glob("*-seed*")) == [
         "fedavg-seed0",
         "fedavg-seed1",

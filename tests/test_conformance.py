@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 
 from offbeat.algorithms import POLICIES
 from offbeat.core.actions import Action, Commit, Dispatch
+from offbeat.core.errors import PolicyError
 from offbeat.core.events import Event, Uploaded
 from offbeat.core.orders import Update
 from offbeat.core.policy import Policy, View
-from offbeat.testing import check_events, check_policy
+from offbeat.testing import check_events, check_policy, toy_simulation
 
 
 @pytest.mark.parametrize("name", POLICIES)
@@ -127,3 +128,18 @@ class Waiter(Policy):
 def test_the_suite_catches_broken_policies(broken: type[Policy]) -> None:
     with pytest.raises(Exception):  # noqa: B017 (which promise is broken first differs)
         check_policy(broken())
+
+
+class Boaster(Base):
+    """Would write its own figures over those of the run."""
+
+    def metrics(self, state: Kept) -> dict[str, float]:
+        return {"kept": 1.0, "accuracy": 1.0, "training_loss": 0.0}
+
+
+def test_a_policy_cannot_overwrite_the_metrics_of_the_run() -> None:
+    complaint = r"metrics\(\) of Boaster returns 'accuracy', 'training_loss', which every row has"
+    with pytest.raises(AssertionError, match=complaint):
+        check_policy(Boaster())
+    with pytest.raises(PolicyError, match=complaint):
+        list(toy_simulation(Boaster()))

@@ -1,18 +1,22 @@
 """What the documentation says can be done is done: its code runs, its links lead somewhere."""
 
 import re
+import subprocess
 import sys
 import tomllib
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
+from offbeat.algorithms import POLICIES
 from offbeat.core.policy import Policy
 from offbeat.settings.schema import Experiment
 from offbeat.testing import check_policy
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), ROOT / "benchmarks" / "README.md"]
+PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "benchmarks" / "README.md"]
 
 
 def blocks(page: str, language: str) -> list[str]:
@@ -56,6 +60,29 @@ def test_data_model_and_policy_of_the_how_to_work(tmp_path: Path, monkeypatch: p
     check_policy(kind())
 
 
+def test_the_algorithm_that_contributing_adds_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    algorithm, golden = blocks("CONTRIBUTING.md", "python")
+    policies = module_of(algorithm, "offbeat.algorithms.fedavgm", tmp_path, monkeypatch)
+    tests = module_of(golden, "test_fedavgm", tmp_path, monkeypatch)
+    promises = [thing for name, thing in vars(tests).items() if name.startswith("test_")]
+    assert len(promises) == 2
+    for promise in promises:
+        promise()
+    check_policy(policies.FedAvgM())
+
+
+def module_of(block: str, name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The module that a block of a page would be under this name."""
+    path = folder / f"{name}.py"
+    path.write_text(block)
+    spec = spec_from_file_location(name, path)
+    assert spec and spec.loader
+    module = module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, name, module)
+    spec.loader.exec_module(module)
+    return module
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
@@ -65,3 +92,23 @@ def test_links_lead_somewhere(page: Path) -> None:
 def test_ci_finds_the_two_commands_of_the_readme() -> None:
     commands = [line for line in (ROOT / "README.md").read_text().splitlines() if line.startswith("python3 -m venv")]
     assert [command.split()[-1] for command in commands] == ["demo", ".venv/bin/pytest"]
+
+
+@pytest.mark.skipif(find_spec("mkdocs") is None, reason="needs the extra docs")
+def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
+    # Not --quiet, which also silences --strict.
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]
+    built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert built.returncode == 0, built.stderr
+    assert "offbeat.Experiment" in (tmp_path / "site" / "reference" / "offbeat" / "index.html").read_text()
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_the_reference_shows_every_algorithm(name: str) -> None:
+    page = (ROOT / "docs" / "reference" / "algorithms.md").read_text()
+    assert f"::: {POLICIES[name].__module__}\n" in page, f"docs/reference/algorithms.md lacks a line for {name}"
+
+
+def test_the_citation_names_the_version_of_the_package() -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text()

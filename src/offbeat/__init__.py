@@ -1,8 +1,10 @@
-"""offbeat: federated learning over uneven devices.
+"""Federated learning over uneven devices.
 
-import offbeat
-result = offbeat.run(offbeat.Experiment.parse({"stop": {"time": 600.0}, "algorithm": {"name": "fedbuff"}}))
-result.summary["final_accuracy"]
+What a script needs, for instance:
+
+    import offbeat
+    result = offbeat.run(offbeat.Experiment.parse({"stop": {"time": 600.0}, "algorithm": {"name": "fedbuff"}}))
+    result.summary["final_accuracy"]
 """
 
 from importlib import import_module

@@ -2,56 +2,23 @@
 
 from typing import Any
 
-import numpy as np
 import pytest
 
 from offbeat import Experiment, run
 from offbeat.algorithms import Audg, Psurdg, Sfl
 from offbeat.core.errors import InvalidInput
-from offbeat.core.events import Lost, Ready, Started, TimerFired, Uploaded
-from offbeat.core.orders import KnownOutcome, LocalWork, Outcome, Progress, Update
-from offbeat.core.parameters import Layout
-from offbeat.core.session import Session
-from offbeat.testing import check_resume
+from offbeat.core.events import Ready
+from offbeat.testing import ScriptedSession, check_resume
 
 
-def a_session(policy: Audg, samples: tuple[int, ...] = (1, 1, 2), **training: Any) -> Session:
+def a_session(policy: Audg, samples: tuple[int, ...] = (1, 1, 2), **training: Any) -> ScriptedSession:
     """Devices with a quarter, a quarter and half of the data; the model starts at [0, 0]."""
-    session = Session(
-        policy,
-        parameters=np.zeros(2, dtype=np.float32),
-        layout=Layout.flat(2),
-        samples=np.array(samples),
-        training=LocalWork(epochs=1, batch_size=None, **training),
-    )
-    session.handle(Started(), 0.0)
-    return session
+    return ScriptedSession(policy, samples=samples, batch_size=None, **training)
 
 
-def deliver(session: Session, device: int, *movement: float) -> None:
-    """The device delivers its base moved by this, which is -eta times a gradient."""
-    (flight,) = [flight for flight in session.in_flight.values() if flight.device == device]
-    base = session.kept(flight.base)
-    update = Update(
-        device=device,
-        ticket=flight.ticket,
-        base=flight.base,
-        base_parameters=base,
-        samples=session.samples(device),
-        progress=Progress(slices=1),
-        outcome=KnownOutcome(Outcome(parameters=base + np.array(movement, dtype=np.float32))),
-    )
-    session.handle(Uploaded(device=device, ticket=flight.ticket, update=update), session.now)
-
-
-def lose(session: Session, device: int) -> None:
-    (flight,) = [flight for flight in session.in_flight.values() if flight.device == device]
-    session.handle(Lost(device=device, ticket=flight.ticket), session.now)
-
-
-def tick(session: Session) -> list[float]:
+def tick(session: ScriptedSession) -> list[float]:
     """The iteration ends; returns the model."""
-    session.handle(TimerFired(name="iteration"), session.timers["iteration"])
+    session.fire("iteration")
     return [float(number) for number in session.parameters]
 
 
@@ -65,11 +32,11 @@ def test_everybody_is_ordered_at_the_start_and_iterations_have_a_fixed_length() 
 
 def test_audg_applies_what_arrived_with_the_weights_as_they_are() -> None:
     session = a_session(Audg())
-    deliver(session, 2, 4.0, 0.0)
-    deliver(session, 0, 0.0, 8.0)
+    session.move(4.0, 0.0, device=2)
+    session.move(0.0, 8.0, device=0)
     # (13): [0, 0] + 1/2 [4, 0] + 1/4 [0, 8]; device 1 is missing, and nothing is normalised
     assert tick(session) == [2.0, 2.0]
-    deliver(session, 1, 4.0, 4.0)
+    session.move(4.0, 4.0, device=1)
     # Its gradient was computed at [0, 0], one iteration ago, and is applied to [2, 2]: + 1/4 [4, 4]
     assert tick(session) == [3.0, 3.0]
     assert session.version == 2
@@ -79,14 +46,14 @@ def test_audg_applies_what_arrived_with_the_weights_as_they_are() -> None:
 
 def test_psurdg_applies_the_latest_gradient_of_everybody_who_ever_delivered() -> None:
     session = a_session(Psurdg())
-    deliver(session, 0, 4.0, 0.0)
-    deliver(session, 2, 0.0, 4.0)
+    session.move(4.0, 0.0, device=0)
+    session.move(0.0, 4.0, device=2)
     # Device 1 has delivered nothing: 1/4 [4, 0] + 1/2 [0, 4]
     assert tick(session) == [1.0, 2.0]
     # Nobody delivers: the same again
     assert tick(session) == [2.0, 4.0]
-    deliver(session, 1, 0.0, -4.0)
-    deliver(session, 0, -8.0, 0.0)
+    session.move(0.0, -4.0, device=1)
+    session.move(-8.0, 0.0, device=0)
     # (46): 1/4 [-8, 0] replaces device 0's, 1/4 [0, -4] is new, 1/2 [0, 4] is reused: + [-2, 1]
     assert tick(session) == [0.0, 5.0]
     assert session.version == 3
@@ -95,11 +62,11 @@ def test_psurdg_applies_the_latest_gradient_of_everybody_who_ever_delivered() ->
 
 def test_sfl_waits_whole_iterations_for_the_slowest() -> None:
     session = a_session(Sfl())
-    deliver(session, 0, 4.0, 0.0)
-    deliver(session, 1, 0.0, 4.0)
+    session.move(4.0, 0.0, device=0)
+    session.move(0.0, 4.0, device=1)
     assert tick(session) == [0.0, 0.0]
     assert len(session.in_flight) == 1  # those who delivered wait for the new model
-    deliver(session, 2, 2.0, 2.0)
+    session.move(2.0, 2.0, device=2)
     # 1/4 [4, 0] + 1/4 [0, 4] + 1/2 [2, 2]
     assert tick(session) == [2.0, 2.0]
     assert len(session.in_flight) == 3
@@ -107,10 +74,10 @@ def test_sfl_waits_whole_iterations_for_the_slowest() -> None:
 
 def test_sfl_no_longer_waits_for_a_device_that_is_lost_and_takes_it_back() -> None:
     session = a_session(Sfl())
-    deliver(session, 0, 4.0, 0.0)
-    lose(session, 1)
+    session.move(4.0, 0.0, device=0)
+    session.lose(device=1)
     assert tick(session) == [0.0, 0.0]
-    lose(session, 2)
+    session.lose(device=2)
     session.handle(Ready(device=1), session.now)
     assert tick(session) == [1.0, 0.0]  # 1/4 [4, 0]
     assert sorted(flight.device for flight in session.in_flight.values()) == [0, 1]
@@ -120,7 +87,7 @@ def test_sfl_no_longer_waits_for_a_device_that_is_lost_and_takes_it_back() -> No
 def test_with_nobody_left_iterations_go_on_without_a_version(policy: Audg) -> None:
     session = a_session(policy)
     for device in range(3):
-        lose(session, device)
+        session.lose(device=device)
     tick(session)
     tick(session)
     assert (session.version, session.state.number) == (0, 2)
@@ -131,21 +98,21 @@ def test_with_nobody_left_iterations_go_on_without_a_version(policy: Audg) -> No
 
 def test_psurdg_goes_on_with_the_gradient_of_a_device_that_is_lost() -> None:
     session = a_session(Psurdg())
-    deliver(session, 2, 2.0, 0.0)
+    session.move(2.0, 0.0, device=2)
     assert tick(session) == [1.0, 0.0]
-    lose(session, 2)
+    session.lose(device=2)
     assert tick(session) == [2.0, 0.0]
 
 
 def test_delays_are_counted_in_iterations_since_the_model_was_sent() -> None:
     session = a_session(Psurdg())
-    deliver(session, 0, 1.0, 0.0)  # delay 0
+    session.move(1.0, 0.0, device=0)  # delay 0
     tick(session)
     tick(session)
-    deliver(session, 0, 1.0, 0.0)  # ordered when iteration 1 began, delivered in iteration 2: delay 1
-    deliver(session, 1, 1.0, 0.0)  # since iteration 0: delay 2
+    session.move(1.0, 0.0, device=0)  # ordered when iteration 1 began, delivered in iteration 2: delay 1
+    session.move(1.0, 0.0, device=1)  # since iteration 0: delay 2
     tick(session)
-    metrics = session.policy.metrics(session.state)
+    metrics = session.metrics
     assert metrics["delay_0"] == 0.5
     assert metrics["delay_1"] == 2.0
     assert "delay_2" not in metrics  # it has not delivered yet
@@ -156,15 +123,15 @@ def test_delays_are_counted_in_iterations_since_the_model_was_sent() -> None:
 
 def test_large_fleets_report_no_device_by_itself() -> None:
     session = a_session(Audg(), samples=(1,) * 1001)
-    deliver(session, 3, 1.0, 0.0)
+    session.move(1.0, 0.0, device=3)
     tick(session)
-    assert session.policy.metrics(session.state).keys() == {"iterations", "mean_delay", "max_delay"}
+    assert session.metrics.keys() == {"iterations", "mean_delay", "max_delay"}
 
 
 def test_given_weights_take_the_place_of_data_shares() -> None:
     session = a_session(Audg(weights=[0.5, 0.25, 0.25]))
-    deliver(session, 0, 4.0, 0.0)
-    deliver(session, 2, 0.0, 4.0)
+    session.move(4.0, 0.0, device=0)
+    session.move(0.0, 4.0, device=2)
     assert tick(session) == [2.0, 1.0]
 
 
@@ -182,7 +149,7 @@ def test_weights_must_fit_the_devices_and_sum_to_one(weights: list[float], sente
 
 def test_old_gradients_are_applied_with_the_present_learning_rate() -> None:
     session = a_session(Psurdg(), learning_rate=1.0, learning_rate_decay=0.5)
-    deliver(session, 2, 8.0, 0.0)
+    session.move(8.0, 0.0, device=2)
     # At version 0 the rate is 1: 1/2 [8, 0]
     assert tick(session) == [4.0, 0.0]
     # The gradient [-8, 0] again, with the rate 1/2 of version 1: 1/2 * 1/2 [8, 0]; then 1/4
@@ -194,14 +161,14 @@ def test_old_gradients_are_applied_with_the_present_learning_rate() -> None:
 def test_a_learning_rate_that_has_decayed_to_nothing_moves_nothing(policy: Audg) -> None:
     session = a_session(policy, learning_rate=1.0, learning_rate_decay=1e-200)
     for device, movement in ((2, 8.0), (2, 0.0), (2, 0.0), (2, 0.0)):  # rates 1, 1e-200, 0, 0
-        deliver(session, device, movement, 0.0)
+        session.move(movement, 0.0, device=device)
         assert tick(session) == [4.0, 0.0]
 
 
 def test_float16_storage_keeps_three_digits_of_small_gradients_in_half_the_memory() -> None:
     session, exact = a_session(Psurdg(storage="float16")), a_session(Psurdg())
     for each in (session, exact):  # 3e-8 is nothing in plain float16
-        deliver(each, 2, 3e-8, -1.1e-8)
+        each.move(3e-8, -1.1e-8, device=2)
         tick(each)
     assert session.parameters == pytest.approx(exact.parameters, rel=1e-3)
     assert (session.state.movements[2].nbytes, exact.state.movements[2].nbytes) == (4, 8)
@@ -214,7 +181,8 @@ def test_float16_storage_resumes() -> None:
 def delayed_run(name: str, **changes: Any) -> Any:
     table: dict[str, Any] = {
         "stop": {"time": 12.0},
-        "data": {"name": "digits", "devices": 4, "partition": "dirichlet"},
+        "data": {"name": "digits", "devices": 4},
+        "partition": {"name": "dirichlet"},
         "model": {"name": "mlp"},
         "local": {"epochs": 1, "batch_size": 0, "learning_rate": 0.2},
         "fleet": {"name": "bernoulli", "mean_delay": 0.0},

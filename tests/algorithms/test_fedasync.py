@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,47 +9,14 @@ from hypothesis import strategies as st
 from offbeat.algorithms.fedasync import FedAsync
 from offbeat.core.effects import Assignment, Settled
 from offbeat.core.errors import InvalidInput
-from offbeat.core.events import Lost, Ready, Started, Uploaded
-from offbeat.core.orders import KnownOutcome, LocalWork, Outcome, Progress, Update
-from offbeat.core.parameters import Layout
-from offbeat.core.session import Session
+from offbeat.core.events import Lost, Ready
+from offbeat.testing import ScriptedSession
 
 DEVICES = 6
 
 
-def a_session(policy: FedAsync, present: int = DEVICES) -> Session:
-    session = Session(
-        policy,
-        parameters=np.zeros(2, dtype=np.float32),
-        layout=Layout.flat(2),
-        samples=np.full(DEVICES, 10),
-        training=LocalWork(epochs=1),
-        present=np.arange(DEVICES) < present,
-    )
-    session.handle(Started(), 0.0)
-    return session
-
-
-def upload(session: Session, ticket: int, *numbers: float) -> list[Any]:
-    flight = session.in_flight[ticket]
-    update = Update(
-        device=flight.device,
-        ticket=ticket,
-        base=flight.base,
-        base_parameters=session.kept(flight.base),
-        samples=10,
-        progress=Progress(slices=1),
-        outcome=KnownOutcome(Outcome(parameters=np.array(numbers, dtype=np.float32))),
-    )
-    return session.handle(Uploaded(device=flight.device, ticket=ticket, update=update), session.now)
-
-
-def oldest(session: Session) -> int:
-    return next(iter(session.in_flight))
-
-
-def newest(session: Session) -> int:
-    return list(session.in_flight)[-1]
+def a_session(policy: FedAsync, present: int = DEVICES) -> ScriptedSession:
+    return ScriptedSession(policy, devices=DEVICES, present=range(present))
 
 
 @pytest.mark.parametrize(
@@ -89,7 +55,7 @@ def test_the_defaults_are_the_published_ones() -> None:
 
 def test_an_upload_is_mixed_in_at_once() -> None:
     session = a_session(FedAsync(concurrency=2, alpha=0.6))
-    upload(session, oldest(session), 10.0, -5.0)
+    session.upload(10.0, -5.0, ticket=session.ticket_of())
     # 0.4 * 0 + 0.6 * 10 = 6,  0.6 * -5 = -3
     assert session.version == 1
     assert session.parameters == pytest.approx([6.0, -3.0])
@@ -97,12 +63,12 @@ def test_an_upload_is_mixed_in_at_once() -> None:
 
 def test_a_stale_upload_weighs_less_by_its_own_staleness() -> None:
     session = a_session(FedAsync(concurrency=4, alpha=0.6, staleness="polynomial", exponent=0.5))
-    upload(session, 1, 10.0, 0.0)  # staleness 0: 0.6 * 10 = 6
+    session.upload(10.0, 0.0, ticket=1)  # staleness 0: 0.6 * 10 = 6
     assert session.parameters[0] == pytest.approx(6.0)
-    upload(session, 2, 0.0, 10.0)
+    session.upload(0.0, 10.0, ticket=2)
     # staleness 1, alpha = 0.6 / sqrt 2 = 0.4242641:  6 * 0.5757359 = 3.4544156,  10 * 0.4242641 = 4.2426407
     assert session.parameters == pytest.approx([3.4544156, 4.2426407])
-    upload(session, 3, 0.0, 0.0)
+    session.upload(0.0, 0.0, ticket=3)
     # staleness 2, alpha = 0.6 / sqrt 3 = 0.3464102:  3.4544156 * 0.6535898,  4.2426407 * 0.6535898
     assert session.parameters == pytest.approx([2.2577709, 2.7729468])
     assert (session.counters.staleness_sum, session.counters.staleness_max) == (3, 2)
@@ -111,31 +77,31 @@ def test_a_stale_upload_weighs_less_by_its_own_staleness() -> None:
 def test_alpha_does_not_compound_from_update_to_update() -> None:
     session = a_session(FedAsync(concurrency=1, alpha=0.5, staleness="polynomial"))
     for _ in range(4):  # one device at a time: always fresh, so always alpha = 1/2
-        upload(session, oldest(session), 16.0, 16.0)
+        session.upload(16.0, 16.0, ticket=session.ticket_of())
     # 8, 12, 14, 15: with a compounding weight (1/2, 1/4, ...) it would be 8, 10, ...
     assert session.parameters.tolist() == [15.0, 15.0]
 
 
 def test_a_stale_upload_does_not_lower_the_weight_of_the_next_fresh_one() -> None:
     session = a_session(FedAsync(concurrency=2, alpha=0.5, staleness="hinge", slope=10.0, grace=0))
-    upload(session, 1, 8.0, 8.0)  # fresh: 4
-    upload(session, 2, 0.0, 0.0)  # staleness 1: alpha = 0.5 / 11 = 1/22, so 4 * 21/22
-    upload(session, newest(session), 0.0, 0.0)  # fresh again: alpha = 1/2
+    session.upload(8.0, 8.0, ticket=1)  # fresh: 4
+    session.upload(0.0, 0.0, ticket=2)  # staleness 1: alpha = 0.5 / 11 = 1/22, so 4 * 21/22
+    session.upload(0.0, 0.0, ticket=session.newest)  # fresh again: alpha = 1/2
     assert session.parameters == pytest.approx([2 * 21 / 22, 2 * 21 / 22])
 
 
 def test_exactly_at_the_hinge_the_weight_is_still_full() -> None:
     session = a_session(FedAsync(concurrency=3, alpha=0.5, staleness="hinge", slope=1.0, grace=1))
-    upload(session, 1, 8.0, 8.0)  # staleness 0: 4
-    upload(session, 2, 8.0, 8.0)  # staleness 1 = grace: alpha 1/2, (4 + 8) / 2 = 6
+    session.upload(8.0, 8.0, ticket=1)  # staleness 0: 4
+    session.upload(8.0, 8.0, ticket=2)  # staleness 1 = grace: alpha 1/2, (4 + 8) / 2 = 6
     assert session.parameters.tolist() == [6.0, 6.0]
-    upload(session, 3, 8.0, 8.0)  # staleness 2: alpha = 0.5 / (1 * 1 + 1) = 1/4, 6 + (8 - 6) / 4 = 6.5
+    session.upload(8.0, 8.0, ticket=3)  # staleness 2: alpha = 0.5 / (1 * 1 + 1) = 1/4, 6 + (8 - 6) / 4 = 6.5
     assert session.parameters.tolist() == [6.5, 6.5]
 
 
 def test_the_proximal_term_goes_into_every_order() -> None:
     session = a_session(FedAsync(concurrency=2, prox=0.25))
-    (_, again) = upload(session, 1, 0.0, 0.0)
+    (_, again) = session.upload(0.0, 0.0, ticket=1)
     assert isinstance(again, Assignment)
     assert again.order.prox == 0.25
     assert {flight.order.prox for flight in session.in_flight.values()} == {0.25}
@@ -143,10 +109,10 @@ def test_the_proximal_term_goes_into_every_order() -> None:
 
 def test_what_is_staler_than_the_bound_is_discarded_and_its_place_filled() -> None:
     session = a_session(FedAsync(concurrency=3, alpha=0.5, max_staleness=1, staleness="constant"))
-    upload(session, 1, 8.0, 8.0)  # version 1
-    upload(session, 2, 8.0, 8.0)  # staleness 1, at the bound: used, (4 + 8) / 2 = 6
+    session.upload(8.0, 8.0, ticket=1)  # version 1
+    session.upload(8.0, 8.0, ticket=2)  # staleness 1, at the bound: used, (4 + 8) / 2 = 6
     assert session.parameters.tolist() == [6.0, 6.0]
-    settled, again = upload(session, 3, 8.0, 8.0)  # staleness 2
+    settled, again = session.upload(8.0, 8.0, ticket=3)  # staleness 2
     assert settled == Settled(ticket=3, used=False)
     assert isinstance(again, Assignment)
     assert again.base == 2
@@ -157,8 +123,8 @@ def test_what_is_staler_than_the_bound_is_discarded_and_its_place_filled() -> No
 
 def test_a_bound_of_zero_takes_fresh_updates_only() -> None:
     session = a_session(FedAsync(concurrency=2, max_staleness=0))
-    upload(session, 1, 1.0, 1.0)
-    upload(session, 2, 1.0, 1.0)
+    session.upload(1.0, 1.0, ticket=1)
+    session.upload(1.0, 1.0, ticket=2)
     assert (session.counters.used, session.counters.discarded) == (1, 1)
 
 
@@ -171,9 +137,9 @@ def test_the_concurrency_is_kept_full_after_an_upload_a_loss_and_an_arrival() ->
     assert len(session.in_flight) == 3
     session.handle(Ready(device=4), 3.0)
     assert len(session.in_flight) == 3
-    upload(session, oldest(session), 0.0, 0.0)
+    session.upload(0.0, 0.0, ticket=session.ticket_of())
     assert len(session.in_flight) == 3
-    session.handle(Lost(device=session.in_flight[newest(session)].device, ticket=newest(session)), 4.0)
+    session.handle(Lost(device=session.in_flight[session.newest].device, ticket=session.newest), 4.0)
     assert len(session.in_flight) == 3
 
 

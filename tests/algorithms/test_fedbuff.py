@@ -9,47 +9,22 @@ from hypothesis import strategies as st
 
 from offbeat.algorithms.fedbuff import FedBuff
 from offbeat.core.errors import InvalidInput
-from offbeat.core.events import Lost, Started, Uploaded
-from offbeat.core.orders import KnownOutcome, LocalWork, Outcome, Progress, Update
-from offbeat.core.parameters import Layout
-from offbeat.core.session import Session
+from offbeat.core.events import Lost
+from offbeat.testing import ScriptedSession
 
 DEVICES = 8
 
 
-def a_session(policy: FedBuff, start: tuple[float, float] = (0.0, 0.0)) -> Session:
-    session = Session(
-        policy,
-        parameters=np.array(start, dtype=np.float32),
-        layout=Layout.flat(2),
-        samples=np.arange(1, DEVICES + 1),
-        training=LocalWork(epochs=1),
-    )
-    session.handle(Started(), 0.0)
-    return session
-
-
-def upload(session: Session, ticket: int, *numbers: float) -> list[Any]:
-    """The device delivers these parameters."""
-    flight = session.in_flight[ticket]
-    update = Update(
-        device=flight.device,
-        ticket=ticket,
-        base=flight.base,
-        base_parameters=session.kept(flight.base),
-        samples=session.samples(flight.device),
-        progress=Progress(slices=1),
-        outcome=KnownOutcome(Outcome(parameters=np.array(numbers, dtype=np.float32))),
-    )
-    return session.handle(Uploaded(device=flight.device, ticket=ticket, update=update), session.now)
+def a_session(policy: FedBuff, start: tuple[float, float] = (0.0, 0.0)) -> ScriptedSession:
+    return ScriptedSession(policy, samples=range(1, DEVICES + 1), start=start)
 
 
 def test_nothing_happens_to_the_model_before_the_buffer_is_full() -> None:
     session = a_session(FedBuff(buffer=3, concurrency=4))
-    upload(session, 1, 3.0, 0.0)
-    upload(session, 2, 0.0, 3.0)
+    session.upload(3.0, 0.0, ticket=1)
+    session.upload(0.0, 3.0, ticket=2)
     assert (session.version, session.parameters.tolist()) == (0, [0.0, 0.0])
-    upload(session, 3, 3.0, 3.0)
+    session.upload(3.0, 3.0, ticket=3)
     # (D1 + D2 + D3) / 3 = ((3 + 0 + 3) / 3, (0 + 3 + 3) / 3)
     assert (session.version, session.parameters.tolist()) == (1, [2.0, 2.0])
     assert session.state.updates == []
@@ -57,21 +32,21 @@ def test_nothing_happens_to_the_model_before_the_buffer_is_full() -> None:
 
 def test_samples_play_no_part() -> None:
     session = a_session(FedBuff(buffer=2, concurrency=2))
-    upload(session, 1, 4.0, 0.0)
-    upload(session, 2, 0.0, 4.0)
+    session.upload(4.0, 0.0, ticket=1)
+    session.upload(0.0, 4.0, ticket=2)
     assert session.parameters.tolist() == [2.0, 2.0]
 
 
 def test_deltas_are_taken_from_the_updates_own_base_and_scaled_by_staleness() -> None:
     session = a_session(FedBuff(buffer=1, concurrency=4), start=(1.0, 1.0))
-    upload(session, 1, 3.0, 1.0)
+    session.upload(3.0, 1.0, ticket=1)
     # base 0, staleness 0: [1, 1] + ([3, 1] - [1, 1]) = [3, 1]
     assert session.parameters.tolist() == [3.0, 1.0]
-    upload(session, 2, 2.0, 5.0)
+    session.upload(2.0, 5.0, ticket=2)
     # Its base is still [1, 1], so D = [1, 4], not [2, 5] - [3, 1]. s(1) = 1/sqrt 2:
     # [3 + 0.7071068, 1 + 2.8284271]
     assert session.parameters == pytest.approx([3.7071068, 3.8284271])
-    upload(session, 3, 1.0, 2.7320508)
+    session.upload(1.0, 2.7320508, ticket=3)
     # D = [0, 1.7320508], staleness 2, s(2) = 1/sqrt 3 = 0.5773503: [0, 1]
     assert session.parameters == pytest.approx([3.7071068, 4.8284271])
 
@@ -85,13 +60,13 @@ def movement_by_a_stale_and_a_fresh_update(policy: FedBuff) -> Any:
     """How the model moves by two updates: one with staleness 3 and delta [4, 0], one fresh with delta [0, 1]."""
     session = a_session(policy)
     for _ in range(6):  # three versions by two fresh updates of [2, 0] each, while ticket 1 keeps its base 0
-        upload(session, list(session.in_flight)[-1], session.parameters[0] + 2.0, 0.0)
+        session.upload(session.parameters[0] + 2.0, 0.0, ticket=list(session.in_flight)[-1])
     before = session.parameters
     fresh = list(session.in_flight)[-1]
     assert (session.version, session.in_flight[1].base, session.in_flight[fresh].base) == (3, 0, 3)
     assert before.tolist() == [6.0, 0.0]
-    upload(session, 1, 4.0, 0.0)
-    upload(session, fresh, 6.0, 1.0)
+    session.upload(4.0, 0.0, ticket=1)
+    session.upload(6.0, 1.0, ticket=fresh)
     return session.parameters - before
 
 
@@ -108,19 +83,19 @@ def test_or_by_the_sum_of_the_weights() -> None:
 
 def test_the_server_learning_rate_scales_the_movement() -> None:
     session = a_session(FedBuff(buffer=2, concurrency=2, server_learning_rate=0.5), start=(10.0, 10.0))
-    upload(session, 1, 14.0, 10.0)
-    upload(session, 2, 10.0, 18.0)
+    session.upload(14.0, 10.0, ticket=1)
+    session.upload(10.0, 18.0, ticket=2)
     # [10, 10] + 0.5 / 2 * ([4, 0] + [0, 8]) = [11, 12]
     assert session.parameters.tolist() == [11.0, 12.0]
 
 
 def test_a_delta_counts_the_staleness_at_aggregation_not_at_arrival() -> None:
     session = a_session(FedBuff(buffer=2, concurrency=4))
-    upload(session, 1, 2.0, 0.0)
-    upload(session, 2, 2.0, 0.0)  # version 1, model [2, 0]
-    upload(session, 3, 0.0, 2.0)  # arrives at staleness 1 ...
+    session.upload(2.0, 0.0, ticket=1)
+    session.upload(2.0, 0.0, ticket=2)  # version 1, model [2, 0]
+    session.upload(0.0, 2.0, ticket=3)  # arrives at staleness 1 ...
     assert session.state.updates[0].base == 0
-    upload(session, 4, 0.0, 2.0)  # ... and is used at staleness 1, as this one
+    session.upload(0.0, 2.0, ticket=4)  # ... and is used at staleness 1, as this one
     assert session.counters.staleness_sum == 2
     # [2, 0] + 1/2 (2 * 0.7071068 * [0, 2])
     assert session.parameters == pytest.approx([2.0, 1.4142136])
@@ -132,7 +107,7 @@ def test_the_concurrency_is_kept_full_after_every_upload_and_every_loss() -> Non
         assert len(session.in_flight) == 4
         ticket = next(iter(session.in_flight))
         if number % 5:
-            upload(session, ticket, 0.0, 0.0)
+            session.upload(0.0, 0.0, ticket=ticket)
         elif session.idle > 0:
             session.handle(Lost(device=session.in_flight[ticket].device, ticket=ticket), session.now)
     assert session.counters.lost == 3
@@ -141,10 +116,10 @@ def test_the_concurrency_is_kept_full_after_every_upload_and_every_loss() -> Non
 
 def test_a_device_may_be_twice_in_one_buffer() -> None:
     session = a_session(FedBuff(buffer=3, concurrency=DEVICES))  # all are busy: who reports is ordered again
-    upload(session, 1, 3.0, 0.0)
+    session.upload(3.0, 0.0, ticket=1)
     again = list(session.in_flight)[-1]
-    upload(session, again, 3.0, 0.0)
-    upload(session, 2, 3.0, 0.0)
+    session.upload(3.0, 0.0, ticket=again)
+    session.upload(3.0, 0.0, ticket=2)
     assert (session.version, session.parameters.tolist()) == (1, [3.0, 0.0])
 
 
@@ -158,5 +133,5 @@ def test_fresh_updates_move_the_model_by_their_mean_whatever_the_normaliser(move
     for normaliser in ("K", "weights"):
         session = a_session(FedBuff(buffer=3, concurrency=3, normaliser=normaliser))
         for ticket, move in zip((1, 2, 3), moves, strict=True):
-            upload(session, ticket, *move)
+            session.upload(*move, ticket=ticket)
         assert session.parameters == pytest.approx(np.mean(moves, axis=0), abs=1e-5)

@@ -5,7 +5,6 @@ What it shares with SEAFL² (the buffer, the wait, the notices, the concurrency)
 
 from collections.abc import Sequence
 from math import inf
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,26 +12,17 @@ import pytest
 from offbeat.algorithms import POLICIES
 from offbeat.algorithms.seafl import Port
 from offbeat.core.effects import StopNotice
-from offbeat.core.events import Started, Uploaded
-from offbeat.core.orders import KnownOutcome, LocalWork, Outcome, Progress, Update
-from offbeat.core.parameters import Layout, Vector
-from offbeat.core.session import Session
+from offbeat.core.orders import KnownOutcome, Outcome, Progress, Update
+from offbeat.core.parameters import Vector
+from offbeat.testing import ScriptedSession
 
 
 def vector(*numbers: float) -> Vector:
     return np.array(numbers, dtype=np.float32)
 
 
-def a_session(policy: Port, samples: Sequence[int], start: tuple[float, float] = (0.0, 0.0)) -> Session:
-    session = Session(
-        policy,
-        parameters=vector(*start),
-        layout=Layout.flat(2),
-        samples=np.array(samples),
-        training=LocalWork(epochs=2),
-    )
-    session.handle(Started(), 0.0)
-    return session
+def a_session(policy: Port, samples: Sequence[int], start: tuple[float, float] = (0.0, 0.0)) -> ScriptedSession:
+    return ScriptedSession(policy, samples=samples, start=start, epochs=2)
 
 
 def an_update(after: Vector, before: Vector, *, base: int, samples: int) -> Update:
@@ -45,21 +35,6 @@ def an_update(after: Vector, before: Vector, *, base: int, samples: int) -> Upda
         progress=Progress(slices=2),
         outcome=KnownOutcome(Outcome(parameters=after)),
     )
-
-
-def upload(session: Session, device: int, *numbers: float, slices: int = 2) -> list[Any]:
-    """The device delivers these parameters."""
-    flight = next(flight for flight in session.in_flight.values() if flight.device == device)
-    update = Update(
-        device=device,
-        ticket=flight.ticket,
-        base=flight.base,
-        base_parameters=session.kept(flight.base),
-        samples=session.samples(device),
-        progress=Progress(slices=slices),
-        outcome=KnownOutcome(Outcome(parameters=vector(*numbers))),
-    )
-    return session.handle(Uploaded(device=device, ticket=flight.ticket, update=update), session.now)
 
 
 def test_the_defaults_are_those_of_the_authors_code() -> None:
@@ -100,12 +75,12 @@ def test_weights_without_a_staleness_limit() -> None:
 
 def test_movements_are_taken_from_the_updates_own_base_and_added() -> None:
     session = a_session(Port(buffer=2, concurrency=3, staleness_limit=2.0), samples=(1, 3, 8))
-    upload(session, 0, 4.0, 0.0)
-    upload(session, 1, 0.0, 4.0)
+    session.upload(4.0, 0.0, device=0)
+    session.upload(0.0, 4.0, device=1)
     # Both fresh, cos 1: n * (3 + 1), so p = 1/4, 3/4.  w = [0, 0] + 1/4 [4, 0] + 3/4 [0, 4] = [1, 3]
     assert session.parameters == pytest.approx([1.0, 3.0])
-    upload(session, 2, 3.0, -1.0)
-    upload(session, 0, 4.0, 8.0)
+    session.upload(3.0, -1.0, device=2)
+    session.upload(4.0, 8.0, device=0)
     # device 2: base 0 = [0, 0], s = 1: 3 * 2 / 3 = 2; Delta = [3, -1] at a right angle to the global movement [1, 3],
     #           cos 0, 1/2:  8 * 2.5 = 20
     # device 0: base 1 = [1, 3], fresh: 3; Delta = [3, 5], cos 1:  1 * 4 = 4.  p = 5/6, 1/6
@@ -117,7 +92,7 @@ def test_movements_are_taken_from_the_updates_own_base_and_added() -> None:
 
 def test_a_share_of_the_movement_can_be_applied() -> None:
     session = a_session(Port(buffer=1, concurrency=1, mixing=0.25), samples=(10,), start=(10.0, 0.0))
-    upload(session, 0, 14.0, 8.0)
+    session.upload(14.0, 8.0, device=0)
     assert session.parameters == pytest.approx([11.0, 2.0])  # [10, 0] + 1/4 [4, 8]
 
 
@@ -131,13 +106,13 @@ def test_it_can_compare_with_the_model_as_seafl_does() -> None:
 
 def test_an_urgent_notice_brings_a_partial_model_that_counts_like_any_other() -> None:
     session = a_session(Port(buffer=1, concurrency=2, staleness_limit=1.0), samples=(10, 10))
-    (notice,) = (effect for effect in upload(session, 0, 2.0, 0.0) if isinstance(effect, StopNotice))
+    (notice,) = (effect for effect in session.upload(2.0, 0.0, device=0) if isinstance(effect, StopNotice))
     assert notice.device == 1
-    upload(session, 0, 3.0, 0.0)
+    session.upload(3.0, 0.0, device=0)
     assert session.version == 1, "device 1 is waited for"
-    upload(session, 1, 2.0, 0.0, slices=1)
+    session.upload(2.0, 0.0, device=1, slices=1)
     # w = [2, 0]. device 0: fresh, Delta = [1, 0]: 10 * (3 + 1) = 40
     # device 1: s = 1: 3 * 1 / 2 = 1.5; Delta = [2, 0] along the global movement [2, 0], cos 1: 10 * 2.5 = 25
     # w = [2, 0] + (40 [1, 0] + 25 [2, 0]) / 65 = [2 + 90/65, 0]
     assert session.parameters == pytest.approx([2 + 90 / 65, 0.0])
-    assert session.policy.metrics(session.state) == {"mean_epochs": 5 / 3, "partial_updates": 1}  # (2 + 2 + 1) / 3
+    assert session.metrics == {"mean_epochs": 5 / 3, "partial_updates": 1}  # (2 + 2 + 1) / 3

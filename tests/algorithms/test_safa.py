@@ -6,7 +6,6 @@ Four devices with 1, 2, 3 and 4 samples, so that each model in the cache counts 
 import json
 from collections.abc import Sequence
 from itertools import islice
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,68 +13,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from offbeat.algorithms.safa import Safa
-from offbeat.core.effects import Assignment, Settled, StopNotice, TimerSet
-from offbeat.core.events import Left, Lost, Ready, Started, TimerFired, Uploaded
-from offbeat.core.orders import KnownOutcome, LocalWork, Outcome, Progress, Update
-from offbeat.core.parameters import Layout
-from offbeat.core.session import Session
+from offbeat.core.effects import Settled, TimerSet
+from offbeat.core.events import Left, Ready, TimerFired
 from offbeat.core.snapshot import decode, encode
 from offbeat.settings.schedule import Stop
-from offbeat.testing import check_accounts, check_events, toy_simulation
+from offbeat.testing import ScriptedSession, check_accounts, check_events, toy_simulation
 
 START = (10.0, 0.0)
 
 
-def a_session(policy: Safa, samples: Sequence[int] = (1, 2, 3, 4)) -> Session:
-    session = Session(
-        policy,
-        parameters=np.array(START, dtype=np.float32),
-        layout=Layout.flat(2),
-        samples=np.array(samples),
-        training=LocalWork(epochs=2),
-    )
-    session.handle(Started(), 0.0)
-    return session
+def a_session(policy: Safa, samples: Sequence[int] = (1, 2, 3, 4)) -> ScriptedSession:
+    return ScriptedSession(policy, samples=samples, start=START, epochs=2)
 
 
-def held(session: Session, device: int) -> int:
-    """The ticket that the device works on."""
-    return next(ticket for ticket, flight in session.in_flight.items() if flight.device == device)
-
-
-def upload(session: Session, device: int, *numbers: float) -> list[Any]:
-    """The device delivers these parameters, or its base as it was."""
-    flight = session.in_flight[held(session, device)]
-    parameters = np.array(numbers, dtype=np.float32) if numbers else session.kept(flight.base)
-    update = Update(
-        device=device,
-        ticket=flight.ticket,
-        base=flight.base,
-        base_parameters=session.kept(flight.base),
-        samples=session.samples(device),
-        progress=Progress(slices=2),
-        outcome=KnownOutcome(Outcome(parameters=parameters)),
-    )
-    return session.handle(Uploaded(device=device, ticket=flight.ticket, update=update), session.now)
-
-
-def lose(session: Session, device: int) -> list[Any]:
-    return session.handle(Lost(device=device, ticket=held(session, device)), session.now)
-
-
-def ordered(effects: list[Any]) -> set[int]:
-    return {effect.device for effect in effects if isinstance(effect, Assignment)}
-
-
-def used(effects: list[Any]) -> list[int]:
-    return [effect.ticket for effect in effects if isinstance(effect, Settled) and effect.used]
-
-
-def notified(effects: list[Any]) -> list[int]:
-    return [effect.device for effect in effects if isinstance(effect, StopNotice)]
-
-
-def in_cache(session: Session, device: int) -> list[float]:
+def in_cache(session: ScriptedSession, device: int) -> list[float]:
     numbers: list[float] = session.state.models[device].tolist()
     return numbers
 
@@ -88,12 +39,12 @@ def test_everybody_is_ordered_at_the_start() -> None:
     assert {flight.device for flight in session.in_flight.values()} == {0, 1, 2, 3}
 
 
-def after_round_1() -> Session:
+def after_round_1() -> ScriptedSession:
     """Devices 0 and 1 were picked; 2 and 3 go on from version 0."""
     session = a_session(Safa(share=0.5))
-    effects = upload(session, 0, 20.0, 10.0)
-    assert (session.version, ordered(effects)) == (0, set()), "who has uploaded waits for the end of the round"
-    assert ordered(upload(session, 1, 0.0, 10.0)) == {0, 1}
+    effects = session.upload(20.0, 10.0, device=0)
+    assert (session.version, set(effects.ordered)) == (0, set()), "who has uploaded waits for the end of the round"
+    assert set(session.upload(0.0, 10.0, device=1).ordered) == {0, 1}
     return session
 
 
@@ -108,18 +59,18 @@ def test_a_version_is_the_mean_of_the_whole_cache_and_who_has_not_reported_count
     ), "tolerable devices keep what they have"
 
 
-def after_round_2() -> Session:
+def after_round_2() -> ScriptedSession:
     """Devices 2 and 3 were picked; what device 0 brought before them counts from the next version on."""
     session = after_round_1()
-    upload(session, 0, 30.0, 0.0)  # first, but picked last round
+    session.upload(30.0, 0.0, device=0)  # first, but picked last round
     assert session.version == 1
-    upload(session, 2, 0.0, 20.0)
+    session.upload(0.0, 20.0, device=2)
     assert session.version == 1, "only one that was not picked last round"
     undrafted = session.state.arrived[0].ticket
-    effects = upload(session, 3, 5.0, 5.0)
-    assert undrafted not in used(effects)
-    assert len(used(effects)) == 2
-    assert ordered(effects) == {0, 2, 3}
+    effects = session.upload(5.0, 5.0, device=3)
+    assert undrafted not in effects.used
+    assert len(effects.used) == 2
+    assert set(effects.ordered) == {0, 2, 3}
     return session
 
 
@@ -134,31 +85,31 @@ def test_who_was_not_picked_last_round_comes_before_who_was_faster() -> None:
 def test_an_undrafted_upload_counts_from_the_next_version_and_is_used_once() -> None:
     session = after_round_2()
     (undrafted,) = session.received
-    upload(session, 2, 10.0, 10.0)
-    upload(session, 3, 0.0, 0.0)
-    upload(session, 1, 20.0, 0.0)
+    session.upload(10.0, 10.0, device=2)
+    session.upload(0.0, 0.0, device=3)
+    session.upload(20.0, 0.0, device=1)
     assert session.version == 2, "two of the three were picked last round"
-    effects = lose(session, 0)
+    effects = session.lose(device=0)
     # Nobody is in training: the round is over. Picked: 1, not picked last round, then 2, which came before 3.
     assert session.state.picked == {1, 2}
     # (1 [30, 0] + 2 [20, 0] + 3 [10, 10] + 4 [5, 5]) / 10 = [120, 50] / 10
     assert session.parameters == pytest.approx([12.0, 5.0])
-    assert used(effects)[0] == undrafted
-    assert len(used(effects)) == 3
+    assert effects.used[0] == undrafted
+    assert len(effects.used) == 3
     assert in_cache(session, 3) == [0.0, 0.0]
     assert len(session.received) == 1, "now device 3's is to be used"
     for device in (1, 2):
-        upload(session, device)
-    assert undrafted not in used(upload(session, 3))
+        session.upload(device=device)
+    assert undrafted not in session.upload(device=3).used
 
 
 def test_an_undrafted_upload_that_its_device_replaces_in_time_is_never_used() -> None:
     session = after_round_2()
     (undrafted,) = session.received
-    upload(session, 0, 0.0, 0.0)  # the cache entry [30, 0] has been in no version, and never will
-    effects = upload(session, 1, 0.0, 0.0)
+    session.upload(0.0, 0.0, device=0)  # the cache entry [30, 0] has been in no version, and never will
+    effects = session.upload(0.0, 0.0, device=1)
     assert session.version == 3
-    assert undrafted not in used(effects)
+    assert undrafted not in effects.used
     assert undrafted not in session.received, "it is given up, not kept for ever"
     assert session.counters.discarded == 1
 
@@ -166,20 +117,20 @@ def test_an_undrafted_upload_that_its_device_replaces_in_time_is_never_used() ->
 def test_arrival_decides_among_those_who_were_not_picked() -> None:
     # Quota ceil(0.25 * 4) = 1: the first upload ends the round.
     session = a_session(Safa(share=0.25))
-    upload(session, 2, 0.0, 0.0)
+    session.upload(0.0, 0.0, device=2)
     assert (session.version, session.state.picked) == (1, {2})
-    upload(session, 2, 0.0, 0.0)
+    session.upload(0.0, 0.0, device=2)
     assert session.version == 1, "picked last time"
-    upload(session, 3, 0.0, 0.0)
+    session.upload(0.0, 0.0, device=3)
     assert (session.version, session.state.picked) == (2, {3})
 
 
 def test_if_all_were_picked_last_time_the_fastest_are_picked_when_nobody_is_in_training() -> None:
     session = a_session(Safa(share=0.5), samples=(1, 1))
-    upload(session, 1, 0.0, 0.0)
+    session.upload(0.0, 0.0, device=1)
     assert (session.version, session.state.picked) == (1, {1})
-    lose(session, 0)
-    upload(session, 1, 0.0, 0.0)
+    session.lose(device=0)
+    session.upload(0.0, 0.0, device=1)
     assert (session.version, session.state.picked) == (2, {1})
 
 
@@ -187,9 +138,9 @@ def test_with_a_share_of_one_every_round_waits_for_all() -> None:
     session = a_session(Safa(share=1.0))
     for version in range(3):
         for device in (3, 1, 0):
-            upload(session, device)
+            session.upload(device=device)
             assert session.version == version
-        upload(session, 2)
+        session.upload(device=2)
         assert session.version == version + 1
 
 
@@ -209,18 +160,18 @@ def test_the_quota_of_a_share_that_is_a_whole_number_is_that_number(share: float
 
 def test_who_has_uploaded_and_left_counts_and_is_ordered_when_it_is_back() -> None:
     session = a_session(Safa(share=0.5))
-    upload(session, 0, 20.0, 10.0)
+    session.upload(20.0, 10.0, device=0)
     session.handle(Left(device=0), 1.0)
-    assert ordered(upload(session, 1, 0.0, 10.0)) == {1}
+    assert set(session.upload(0.0, 10.0, device=1).ordered) == {1}
     assert session.parameters == pytest.approx([9.0, 3.0])
-    assert ordered(session.handle(Ready(device=0), 2.0)) == {0}
+    assert set(session.handle(Ready(device=0), 2.0).ordered) == {0}
 
 
 def test_a_lost_device_keeps_its_place_in_the_cache() -> None:
     session = after_round_1()
-    lose(session, 0)
-    upload(session, 2, 0.0, 20.0)
-    upload(session, 3, 5.0, 5.0)
+    session.lose(device=0)
+    session.upload(0.0, 20.0, device=2)
+    session.upload(5.0, 5.0, device=3)
     # as in round 2: (1 [20, 10] + 2 [0, 10] + 3 [0, 20] + 4 [5, 5]) / 10
     assert session.parameters == pytest.approx([4.0, 11.0])
 
@@ -228,13 +179,13 @@ def test_a_lost_device_keeps_its_place_in_the_cache() -> None:
 # Deprecated devices --------------------------------------------------------------------------------------------------
 
 
-def with_a_deprecated_device() -> Session:
+def with_a_deprecated_device() -> ScriptedSession:
     """Three devices with a sample each, quota 1, tau = 1; device 2 works on version 0, and this is version 2."""
     session = a_session(Safa(share=0.3, lag_tolerance=1), samples=(1, 1, 1))
-    assert notified(upload(session, 0, 40.0, 0.0)) == []
+    assert session.upload(40.0, 0.0, device=0).notified == []
     # w_1 = ([40, 0] + [10, 0] + [10, 0]) / 3 = [20, 0]
     assert session.parameters == pytest.approx([20.0, 0.0])
-    assert notified(upload(session, 1, 40.0, 30.0)) == [2], "lag 2 is more than 1"
+    assert session.upload(40.0, 30.0, device=1).notified == [2], "lag 2 is more than 1"
     # w_2 = ([40, 0] + [40, 30] + [10, 0]) / 3 = [30, 10]
     assert session.parameters == pytest.approx([30.0, 10.0])
     return session
@@ -242,32 +193,32 @@ def with_a_deprecated_device() -> Session:
 
 def test_a_tolerable_lag_is_no_reason_to_stop() -> None:
     session = a_session(Safa(share=0.3, lag_tolerance=2), samples=(1, 1, 1))
-    upload(session, 0, 40.0, 0.0)
-    assert notified(upload(session, 1, 40.0, 30.0)) == []
-    upload(session, 2, 7.0, 8.0)
+    session.upload(40.0, 0.0, device=0)
+    assert session.upload(40.0, 30.0, device=1).notified == []
+    session.upload(7.0, 8.0, device=2)
     assert (session.version, session.counters.discarded, session.counters.staleness_max) == (3, 0, 2)
     assert in_cache(session, 2) == [7.0, 8.0]
 
 
 def test_a_deprecated_device_is_told_to_stop_once() -> None:
     session = with_a_deprecated_device()
-    assert notified(upload(session, 0, 40.0, 0.0)) == []
+    assert session.upload(40.0, 0.0, device=0).notified == []
     assert (session.version, session.counters.notices) == (3, 1)
 
 
 def test_a_deprecated_devices_upload_is_discarded_and_it_begins_anew() -> None:
     session = with_a_deprecated_device()
-    ticket = held(session, 2)
-    effects = upload(session, 2, 1000.0, 1000.0)
+    ticket = session.ticket_of(2)
+    effects = session.upload(1000.0, 1000.0, device=2)
     assert [effect for effect in effects if isinstance(effect, Settled)] == [Settled(ticket=ticket, used=False)]
-    assert ordered(effects) == {2}
-    assert (session.in_flight[held(session, 2)].base, session.version) == (2, 2)
+    assert set(effects.ordered) == {2}
+    assert (session.in_flight[session.ticket_of(2)].base, session.version) == (2, 2)
     assert (session.counters.discarded, session.state.arrived) == (1, [])
 
 
 def test_a_device_that_is_deprecated_at_the_end_of_a_round_counts_with_the_global_model() -> None:
     session = with_a_deprecated_device()
-    upload(session, 0, 40.0, 0.0)
+    session.upload(40.0, 0.0, device=0)
     # Device 2's entry is w_2 = [30, 10] now: ([40, 0] + [40, 30] + [30, 10]) / 3 = [110, 40] / 3
     assert in_cache(session, 2) == pytest.approx([30.0, 10.0])
     assert session.parameters == pytest.approx([110 / 3, 40 / 3])
@@ -275,15 +226,15 @@ def test_a_device_that_is_deprecated_at_the_end_of_a_round_counts_with_the_globa
 
 def test_and_so_does_one_that_has_begun_anew_by_then() -> None:
     session = with_a_deprecated_device()
-    upload(session, 2, 1000.0, 1000.0)  # obeys at once; the round that it was deprecated in is not over
-    upload(session, 0, 40.0, 0.0)
+    session.upload(1000.0, 1000.0, device=2)  # obeys at once; the round that it was deprecated in is not over
+    session.upload(40.0, 0.0, device=0)
     assert session.parameters == pytest.approx([110 / 3, 40 / 3])
 
 
 def test_after_it_has_begun_anew_a_devices_work_counts_again() -> None:
     session = with_a_deprecated_device()
-    upload(session, 2, 1000.0, 1000.0)
-    upload(session, 2, 31.0, 11.0)
+    session.upload(1000.0, 1000.0, device=2)
+    session.upload(31.0, 11.0, device=2)
     assert (session.version, session.state.picked) == (3, {2})
     # ([40, 0] + [40, 30] + [31, 11]) / 3 = [111, 41] / 3
     assert session.parameters == pytest.approx([37.0, 41 / 3])
@@ -291,10 +242,10 @@ def test_after_it_has_begun_anew_a_devices_work_counts_again() -> None:
 
 def test_a_deprecated_device_that_is_lost_is_no_longer_waited_for() -> None:
     session = with_a_deprecated_device()
-    lose(session, 2)
-    upload(session, 1, 0.0, 0.0)
+    session.lose(device=2)
+    session.upload(0.0, 0.0, device=1)
     assert session.version == 2
-    upload(session, 0, 0.0, 0.0)
+    session.upload(0.0, 0.0, device=0)
     assert session.version == 3
 
 
@@ -309,7 +260,7 @@ def test_without_a_limit_no_timer_is_set() -> None:
 def test_when_its_time_is_up_a_round_ends_with_what_has_arrived() -> None:
     session = a_session(Safa(share=0.5, round_seconds=10.0))
     assert session.timers == {"round 0": 10.0}
-    upload(session, 0, 20.0, 10.0)
+    session.upload(20.0, 10.0, device=0)
     effects = session.handle(TimerFired(name="round 0"), 10.0)
     # (1 [20, 10] + 9 [10, 0]) / 10 = [110, 10] / 10
     assert session.parameters == pytest.approx([11.0, 1.0])
@@ -321,28 +272,28 @@ def test_when_its_time_is_up_and_nothing_has_arrived_it_ends_with_the_first_uplo
     session = a_session(Safa(share=0.5, round_seconds=10.0))
     session.handle(TimerFired(name="round 0"), 10.0)
     assert session.version == 0
-    upload(session, 0, 20.0, 10.0)
+    session.upload(20.0, 10.0, device=0)
     assert session.version == 1
-    upload(session, 1)
+    session.upload(device=1)
     assert session.version == 1, "the next round has its own time"
 
 
 def test_an_overdue_round_does_not_end_with_a_deprecated_upload() -> None:
     session = a_session(Safa(share=0.3, lag_tolerance=1, round_seconds=10.0), samples=(1, 1, 1))
-    upload(session, 0, 40.0, 0.0)
-    upload(session, 1, 40.0, 30.0)
+    session.upload(40.0, 0.0, device=0)
+    session.upload(40.0, 30.0, device=1)
     session.handle(TimerFired(name="round 2"), 10.0)
-    upload(session, 2, 0.0, 0.0)
+    session.upload(0.0, 0.0, device=2)
     assert (session.version, session.counters.discarded) == (2, 1)
 
 
 def test_the_timer_of_an_old_round_means_nothing() -> None:
     session = a_session(Safa(share=0.5, round_seconds=10.0))
     session.now = 4.0
-    upload(session, 0)
-    upload(session, 1)
+    session.upload(device=0)
+    session.upload(device=1)
     assert session.timers == {"round 0": 10.0, "round 1": 14.0}
-    upload(session, 2)
+    session.upload(device=2)
     session.handle(TimerFired(name="round 0"), 10.0)
     assert (session.version, session.state.overdue) == (1, False)
     session.handle(TimerFired(name="round 1"), 14.0)
@@ -365,17 +316,22 @@ def test_nothing_used_lags_more_than_it_may_and_every_version_is_the_mean_of_the
     simulation = toy_simulation(policy, seed=seed, stop=Stop(updates=60, time=1e5))
     session = simulation.session
     shares = np.array([session.samples(device) for device in range(session.devices)])
-    version = 0
+    version, checked = 0, 0
+    before = dict(session.state.models)
     for _ in simulation:
         # What is picked lags tau at the most; what was not picked in its round has grown older by one version.
         assert session.counters.staleness_max <= policy.lag_tolerance + 1
         assert sorted(session.state.models) == list(range(session.devices))
         assert len(session.received) == len(session.state.undrafted) + len(session.state.arrived)
-        if session.version > version and not session.state.undrafted:
-            cache = [session.state.models[device] for device in range(session.devices)]
+        if session.version > version:
+            # What was not picked joins the cache behind the version: in it the device counted as it did before.
+            waiting = session.state.undrafted
+            cache = [(before if each in waiting else session.state.models)[each] for each in range(session.devices)]
             expected = shares @ np.array(cache, dtype=np.float64) / shares.sum()
             np.testing.assert_allclose(session.parameters, expected, rtol=1e-4, atol=1e-5)
-        version = session.version
+            checked += 1
+        version, before = session.version, dict(session.state.models)
+    assert checked == session.version > 0
     assert simulation.reason == "updates"
 
 

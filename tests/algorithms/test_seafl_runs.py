@@ -115,7 +115,7 @@ def test_a_notice_that_crosses_an_upload_on_the_wire_changes_nothing(policy: typ
     spared._stop_soon = lambda ticket: None if ticket == late else carry_out(ticket)  # type: ignore[method-assign]
     assert landings(spared) == landed
     assert told.session.parameters.tobytes() == spared.session.parameters.tobytes()
-    assert told.busy_seconds == spared.busy_seconds
+    assert told.accounts.busy_seconds == spared.accounts.busy_seconds
 
 
 # Any settings, any seed, devices that fail ---------------------------------------------------------------------------

@@ -98,7 +98,7 @@ def uploaded(session: Session, ticket: int, parameters: Any = None, /, **changes
 def facts(session: Session) -> str:
     """All that the session is, but for how often it refused something."""
     saved = session.copied()
-    saved["counters"].refused = 0
+    saved.counters.refused = 0
     tree, arrays = encode(saved)
     return json.dumps(tree) + str({name: (array.dtype, array.tolist()) for name, array in arrays.items()})
 
@@ -148,7 +148,7 @@ def a_session_with_device_0(state: DeviceState) -> Session:
         dispatch(session)
     if state == WAITING:  # between two events nobody waits, so it takes a made-up snapshot to get there
         saved = session.copied()
-        saved["states"][0] = WAITING
+        saved.states[0] = WAITING
         session.restore(saved)
     return session
 
@@ -179,7 +179,7 @@ def test_an_event_is_legal_by_the_table_or_is_refused_and_changes_nothing(state:
     event = event_about_device_0(kind, session)
     if (state, kind) in LEGAL:
         session.handle(event, 1.0)
-        assert session.copied()["states"][0] == LEGAL[state, kind]
+        assert session.copied().states[0] == LEGAL[state, kind]
     else:
         refused(session, event, match="device 0")
 
@@ -191,7 +191,7 @@ def test_an_action_is_legal_by_the_table_or_is_an_error_without_effect(state: De
     action = Dispatch(device=0, order=Order()) if kind is Dispatch else kind(device=0)
     if (state, kind) in LEGAL:
         play(session, action)
-        assert session.copied()["states"][0] == LEGAL[state, kind]
+        assert session.copied().states[0] == LEGAL[state, kind]
     else:
         illegal(session, action, match="device 0 is " + state.name.lower())
 
@@ -361,7 +361,7 @@ def test_an_upload_by_another_device_is_refused() -> None:
 def test_an_update_that_contradicts_its_order_is_refused(changes: dict[str, Any], match: str) -> None:
     session = a_session()
     refused(session, uploaded(session, dispatch(session), **changes), match=match)
-    assert session.copied()["states"][0] == TRAINING
+    assert session.copied().states[0] == TRAINING
 
 
 @pytest.mark.parametrize(
@@ -541,7 +541,7 @@ def test_a_request_is_answered_with_nothing_newer_if_there_is_nothing_or_the_pol
     (answer,) = ask(session, ticket, *([SendFresh(device=0)] if willing else []))
     assert isinstance(answer, FreshModel)
     assert answer.parameters is None
-    assert session.copied()["states"][0] == TRAINING
+    assert session.copied().states[0] == TRAINING
     assert (session.counters.requests, session.counters.answered, session.counters.bytes_down) == (1, 0, down)
 
 
@@ -671,12 +671,12 @@ def test_a_copy_shares_nothing_with_the_session() -> None:
     session = busy_session()
     before = facts(session)
     saved = session.copied()
-    saved["in_flight"][1].parameters[:] = 99
-    saved["states"][:] = 0
-    saved["in_flight"].clear()
-    saved["timers"].clear()
-    saved["counters"].used = 99
-    saved["state"].seen.clear()
+    saved.in_flight[1].parameters[:] = 99
+    saved.states[:] = 0
+    saved.in_flight.clear()
+    saved.timers.clear()
+    saved.counters.used = 99
+    saved.state.seen.clear()
     assert facts(session) == before
 
 

@@ -4,7 +4,6 @@ import json
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from hypothesis import given, settings
@@ -123,16 +122,16 @@ ATTEMPTS = st.lists(
 def facts(session: Session) -> str:
     """All that the session is, but for how often it refused something."""
     saved = session.copied()
-    saved["counters"].refused = 0
+    saved.counters.refused = 0
     tree, arrays = encode(saved)
     return json.dumps(tree) + str({name: array.tolist() for name, array in arrays.items()})
 
 
 def check(session: Session) -> None:
-    saved: dict[str, Any] = session.copied()
-    states = saved["states"].tolist()
+    saved = session.copied()
+    states = saved.states.tolist()
     flights, counters = session.in_flight, session.counters
-    assert sorted(saved["idle"].tolist()) == [device for device, state in enumerate(states) if state == IDLE]
+    assert sorted(saved.idle.tolist()) == [device for device, state in enumerate(states) if state == IDLE]
     assert session.idle == states.count(IDLE)
     assert [session.is_idle(device) for device in range(DEVICES)] == [state == IDLE for state in states]
     assert [session.is_away(device) for device in range(DEVICES)] == [state == AWAY for state in states]

@@ -69,7 +69,7 @@ def test_a_dataset_is_taken_as_it_is() -> None:
 @pytest.mark.parametrize(
     ("function", "message"),
     [
-        ("number", "is a int: it must be a function of the seed"),
+        ("number", "is a int: it must be a Dataset or a function of the seed"),
         ("nothing", "it returned a NoneType: it must be a Dataset or"),
         ("three", "it returned a tuple"),
         ("too_large", "train_x holds values that are not finite"),

@@ -11,7 +11,8 @@ from flwr.app.user_config import UserConfig
 from flwr.clientapp import ClientApp
 from flwr.supercore.task_identity import TaskIdentity
 
-from offbeat.deployment.apps import ServerParts, experiment_client_app, serve
+from offbeat.deployment.device.app import experiment_client_app
+from offbeat.deployment.server.app import ServerParts, serve
 from offbeat.settings.assembly import ExperimentParts
 from offbeat.settings.schema import Experiment
 

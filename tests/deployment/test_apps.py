@@ -15,7 +15,7 @@ from torch import nn
 from offbeat.core.errors import Disconnected, InvalidInput
 from offbeat.core.streams import stream
 from offbeat.deployment import client_app, server_app
-from offbeat.deployment.apps import Arrays, experiment_of
+from offbeat.deployment.experiment_source import SampleArrays, experiment_of
 
 TABLES = {
     "stop": {"versions": 3},
@@ -33,13 +33,13 @@ def network() -> nn.Module:
     return layer
 
 
-def samples(count: int, name: str) -> Arrays:
+def samples(count: int, name: str) -> SampleArrays:
     """Which of two numbers is the larger."""
     x = stream(1, name).normal(size=(count, 4)).astype(np.float32)
     return x, (x[:, 0] > x[:, 1]).astype(np.int64)
 
 
-def own_data(context: Context) -> Arrays:
+def own_data(context: Context) -> SampleArrays:
     number = int(context.node_config["partition-id"])
     return samples(20 + number, f"device {number}")
 

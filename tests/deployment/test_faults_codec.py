@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
@@ -23,10 +24,10 @@ from offbeat.deployment.protocol.codec import MODEL, TALK, pack, unpack, vector
 from offbeat.deployment.protocol.messages import Delivery, FromDevice, Greeting
 from offbeat.deployment.server.driver import Deployment
 from offbeat.deployment.server.membership import Membership, wait_for_devices
-from offbeat.deployment.server.record import RunRecord
 from offbeat.deployment.server.transport import Transport
 from offbeat.device.training_state import Evaluation
 from offbeat.models import layout_of, vector_of
+from offbeat.running.record import RecordLine, RunRecord
 from offbeat.settings.schedule import Schedule, Stop
 from offbeat.settings.schema import DeploymentTable
 
@@ -74,8 +75,8 @@ class Memo(RunRecord):
     def open(self, position: int = 0) -> None:
         pass
 
-    def write(self, at: float, what: str, **details: Any) -> None:
-        json.dumps(details)
+    def write(self, line: RecordLine) -> None:
+        msgspec.json.encode(line)
 
 
 def judged(answer: RecordDict) -> tuple[str, Session]:

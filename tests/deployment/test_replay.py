@@ -42,7 +42,8 @@ def experiment_of(algorithm: dict[str, Any], **changes: Any) -> Experiment:
     table = {
         "seed": 3,
         "stop": {"versions": 6, "time": 300.0},
-        "data": {"name": "digits", "devices": 4, "partition": "dirichlet", "alpha": 0.5},
+        "data": {"name": "digits", "devices": 4},
+        "partition": {"name": "dirichlet", "alpha": 0.5},
         "model": {"name": "mlp"},
         "local": {
             "epochs": EPOCHS,
@@ -374,8 +375,18 @@ def test_what_cannot_be_replayed_is_said(copy: Path) -> None:
     change(copy, "run", own_data=True)
     with pytest.raises(InvalidInput, match="data of their own, which are not here"):
         replay(copy)
-    (copy / "record.jsonl").write_text('{"at": 0.0, "what": "run"}\n{"at": \n')
+    first = (copy / "record.jsonl").read_text().splitlines(keepends=True)[0]
+    (copy / "record.jsonl").write_text(first + '{"at": \n')
     with pytest.raises(InvalidInput, match="line 2, cannot be read"):
+        replay(copy)
+    (copy / "record.jsonl").write_text(first + '{"what": "gossip", "at": 1.0}\n')
+    with pytest.raises(InvalidInput, match="line 2, cannot be read: Invalid value 'gossip'"):
+        replay(copy)
+    change(copy, "run", format=99)
+    with pytest.raises(InvalidInput, match="has format 99, and only 2 is known here"):
+        replay(copy)
+    (copy / "record.jsonl").write_text('{"at": 0.0, "what": "run", "samples": []}\n')
+    with pytest.raises(InvalidInput, match="has format 1, and only 2 is known here"):
         replay(copy)
     (copy / "record.jsonl").unlink()
     with pytest.raises(InvalidInput, match="holds no real run"):

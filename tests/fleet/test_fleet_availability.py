@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from offbeat.fleet import AvailabilitySettings, Workload
+from offbeat.fleet import AlwaysAvailable, OnOffAvailable, Workload
 from offbeat.fleet.availability import OnOff
 
 
@@ -19,7 +19,7 @@ def workload(devices: int, seed: int = 3) -> Workload:
 
 
 def test_always_means_always() -> None:
-    availability = AvailabilitySettings().build(workload(3))
+    availability = AlwaysAvailable().build(workload(3))
     assert availability.always
     assert availability.present(1e6).tolist() == [True] * 3
     assert availability.available(2, 0.0)
@@ -38,13 +38,13 @@ def test_a_device_comes_and_goes_at_the_hand_computed_times() -> None:
 
 
 def test_phases_are_random_so_that_the_share_on_is_even_over_time() -> None:
-    availability = AvailabilitySettings(name="on-off", on_seconds=600, off_seconds=300).build(workload(5000))
+    availability = OnOffAvailable(on_seconds=600, off_seconds=300).build(workload(5000))
     for at in (0.0, 450.0, 1e5):
         assert availability.present(at).mean() == pytest.approx(2 / 3, abs=0.025)
 
 
 def test_the_same_seed_gives_the_same_phases() -> None:
-    on_off = AvailabilitySettings(name="on-off")
+    on_off = OnOffAvailable()
     first, again, other = (on_off.build(workload(50, seed)).present(100.0).tolist() for seed in (1, 1, 2))
     assert first == again
     assert first != other
@@ -60,7 +60,7 @@ def test_the_same_seed_gives_the_same_phases() -> None:
 def test_stepping_from_change_to_change_alternates_and_always_advances(
     on: float, off: float, seed: int, at: float
 ) -> None:
-    availability = AvailabilitySettings(name="on-off", on_seconds=on, off_seconds=off).build(workload(2, seed))
+    availability = OnOffAvailable(on_seconds=on, off_seconds=off).build(workload(2, seed))
     for device in (0, 1):
         now, there = at, availability.available(device, at)
         for _ in range(40):
@@ -76,9 +76,9 @@ def test_stepping_from_change_to_change_alternates_and_always_advances(
 @pytest.mark.parametrize("bad", [{"name": "sometimes"}, {"on_seconds": 0.0}, {"off_seconds": math.inf}])
 def test_bad_availability_settings_are_refused(bad: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
-        AvailabilitySettings.model_validate(bad)
+        OnOffAvailable.model_validate(bad)
 
 
 def test_a_million_phases_are_no_trouble() -> None:
-    availability = AvailabilitySettings(name="on-off").build(workload(1_000_000))
+    availability = OnOffAvailable().build(workload(1_000_000))
     assert availability.present(1e4).shape == (1_000_000,)

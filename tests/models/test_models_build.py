@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from offbeat.core.errors import InvalidInput
+from offbeat.core.references import resolve
 from offbeat.models import MODELS, build, vector_of
 
 MNIST = (1, 28, 28)
@@ -36,7 +37,7 @@ def test_every_model_takes_colour_images_and_any_number_of_classes(name: str) ->
 
 @pytest.mark.parametrize("name", MODELS)
 def test_every_model_has_one_line_of_help(name: str) -> None:
-    line = (MODELS[name].__doc__ or "").splitlines()[0]
+    line = (resolve(MODELS[name]).__doc__ or "").splitlines()[0]
     assert 10 < len(line) < 120
     assert line.endswith(".")
 

@@ -4,12 +4,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import pytest
 from matplotlib.axes import Axes
+from matplotlib.colors import to_rgba
 from matplotlib.container import BarContainer
 from matplotlib.figure import Figure
 
+from offbeat.core.errors import InvalidInput
 from offbeat.results.comparison import ComparedRun, Comparison
-from offbeat.results.plots import COLOURS, STYLES, accuracy_figure, devices_figure, mean_and_range, run_figure, save
+from offbeat.results.plots import accuracy_figure, devices_figure, mean_and_range, run_figure, save
 from offbeat.results.rows import Row
 
 
@@ -57,13 +60,47 @@ def test_each_algorithm_has_its_own_colour_and_line_style_and_the_target_a_dotte
     assert lines["fedavg"].get_linestyle() != lines["fedasync"].get_linestyle()
     assert lines["target 50 %"].get_linestyle() == ":"
     assert "fedbuff (x: diverged)" in lines
-    assert len({(COLOURS[number % len(COLOURS)], STYLES[number % len(STYLES)]) for number in range(28)}) == 28
+
+
+def test_twenty_methods_have_twenty_lines_that_can_be_told_apart_and_bars_in_the_same_colours() -> None:
+    runs = [entry(f"method {number}", 0, [(0, 0.1), (number + 1, 0.6), (30, 0.7)]) for number in range(20)]
+    figure = accuracy_figure(Comparison(runs, 0.5))
+    curves, bars = figure.axes
+    lines = [line for line in curves.lines if str(line.get_label()).startswith("method")]
+    # get_linestyle says '--' of every pattern of dashes, so the pattern itself is looked at.
+    looks = [(line.get_color(), str(vars(line)["_unscaled_dash_pattern"]), line.get_marker()) for line in lines]
+    assert len(looks) == 20
+    for number, look in enumerate(looks):
+        for other in looks[:number]:
+            # Either another colour, or the same one with both another style and another marker.
+            assert look[0] != other[0] or (look[1] != other[1] and look[2] != other[2])
+    drawn = [bar.patches[0].get_facecolor() for bar in bars.containers if isinstance(bar, BarContainer)]
+    assert drawn == [to_rgba(look[0]) for look in looks]
+
+
+def test_legends_cover_no_data() -> None:
+    runs = [entry(f"a method with a long name, number {number}", 0, [(0, 0.1), (9, 0.6)]) for number in range(20)]
+    for figure in (accuracy_figure(Comparison(runs, 0.5)), run_figure(race()[0].rows, "a run")):
+        figure.draw_without_rendering()
+        (legend,) = figure.legends
+        box = legend.get_window_extent()
+        assert all(not box.overlaps(axes.get_window_extent()) for axes in figure.axes)
+        assert figure.bbox.x0 <= box.x0 and box.x1 <= figure.bbox.x1
+
+
+def test_the_last_evaluation_of_a_run_is_marked_and_inside_the_axes() -> None:
+    upper, _, loss = run_figure(race()[0].rows, "a run").axes
+    assert [texts(upper)] == [["60.0 %"]]
+    for axes, value in ((upper, 0.6), (loss, 2.0)):
+        marked = axes.lines[-1]
+        assert (marked.get_xdata()[0], marked.get_ydata()[0]) == (20, value)  # type: ignore[index]
+        assert axes.get_xlim()[1] > 20
 
 
 def test_axes_say_what_they_show() -> None:
     curves, bars = accuracy_figure(Comparison(race(), 0.5)).axes
     assert (curves.get_xlabel(), curves.get_ylabel()) == ("virtual time (s)", "accuracy on held-out data")
-    assert curves.get_xlim() == (0, 20)
+    assert curves.get_xlim() == (0, 1.01 * 20)
     assert bars.get_title(loc="left") == "Time to 50 % accuracy"
     assert [label.get_text() for label in bars.get_yticklabels()] == ["fedavg", "fedbuff", "fedasync"]
 
@@ -103,7 +140,18 @@ def test_a_figure_is_saved_whole_and_with_the_same_bytes_every_time(tmp_path: Pa
     assert first.startswith(b"\x89PNG")
     assert b"Software" not in first and b"Creation" not in first
     assert drawn("second.png") == first
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["first.png", "second.png"]
+    for suffix, start in ((".svg", b"<?xml"), (".PDF", b"%PDF")):
+        assert drawn(f"first{suffix}").startswith(start)
+        assert drawn(f"second{suffix}") == drawn(f"first{suffix}")
+    written = sorted(path.name for path in tmp_path.iterdir())
+    assert written == ["first.PDF", "first.png", "first.svg", "second.PDF", "second.png", "second.svg"]
+
+
+@pytest.mark.parametrize(("name", "kind"), [("plan.jpg", "ends in '.jpg'"), ("plan", "without a suffix")])
+def test_another_kind_of_file_is_refused_in_one_sentence(tmp_path: Path, name: str, kind: str) -> None:
+    with pytest.raises(InvalidInput, match=f"{kind}: choose .png, .svg or .pdf"):
+        save(run_figure(race()[0].rows, "a run"), tmp_path / name)
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_time_of_real_devices_is_stacked_and_their_traffic_is_in_megabytes() -> None:

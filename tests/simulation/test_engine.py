@@ -205,11 +205,24 @@ def test_an_upload_lands_after_the_download_the_training_and_the_transfer() -> N
     (span,) = sim.spans
     assert (span.sent, span.arrived, span.landed) == (0.0, 1.5, 10.0)
     assert span == Span(
-        device=0, ticket=1, base=0, sent=0.0, arrived=span.arrived, landed=span.landed, slices=3, outcome="uploaded"
+        device=0,
+        ticket=1,
+        base=0,
+        sent=0.0,
+        arrived=span.arrived,
+        landed=span.landed,
+        slices=3,
+        outcome="uploaded",
+        trained_until=7.5,
+        ended=10.0,
+        samples=20,
+        seconds=6.0,
+        bytes_down=8,
+        bytes_up=8,
     )
     assert sim.session.state.uploads == [[1, 3, [3.0, 7.0]]]
     assert (sim.session.counters.bytes_down, sim.session.counters.bytes_up) == (8, 8)
-    assert sim.busy_seconds == 6.0
+    assert sim.accounts.busy_seconds == 6.0
 
 
 def test_progress_counts_slices_steps_and_seconds_of_training() -> None:
@@ -383,7 +396,7 @@ def test_a_budget_stops_between_slices_and_uploads_what_is_done(
     run(sim)
     assert sim.session.state.uploads == [[1, slices, model]]
     assert landings(sim) == [(0, landed, slices, "uploaded")]
-    assert sim.busy_seconds == landed, "a slice that was cut off was work all the same"
+    assert sim.accounts.busy_seconds == landed, "a slice that was cut off was work all the same"
 
 
 def test_the_budget_begins_when_the_device_has_the_model() -> None:
@@ -412,7 +425,7 @@ def test_a_notice_ends_the_run_with_the_slice_it_is_in(
     run(sim)
     assert sim.session.state.uploads == [[1, slices, model]]
     assert landings(sim) == [(0, landed, slices, "uploaded")]
-    assert sim.busy_seconds == landed
+    assert sim.accounts.busy_seconds == landed
 
 
 def test_a_notice_takes_one_latency_and_the_upload_the_usual_time() -> None:
@@ -462,7 +475,7 @@ def test_a_notice_to_a_run_with_a_budget_counts_the_seconds_that_were_worked(at:
     # Slices end at 4 and 8, the budget at 10 cuts the third. A notice at 1 ends the run at 4, one at 5 at 8.
     sim = simulation(Foreman(order={"budget": 10.0}, notices=[(at, 0)]), [4.0], epochs=5)
     run(sim)
-    assert sim.busy_seconds == sim.spans[0].landed
+    assert sim.accounts.busy_seconds == sim.spans[0].landed
 
 
 class SliceBySlice(DeviceRule):
@@ -524,7 +537,7 @@ def test_a_device_that_asks_waits_for_the_newer_model_and_merges_it() -> None:
     counters = sim.session.counters
     assert (counters.requests, counters.answered) == (1, 1)
     assert (counters.bytes_down, counters.bytes_up) == (16, 8)
-    assert sim.busy_seconds == 6.0, "waiting is not work"
+    assert sim.accounts.busy_seconds == 6.0, "waiting is not work"
 
 
 @pytest.mark.parametrize("policy", [{"answers": True}, {"answers": False, "commits": [1.0]}], ids=str)
@@ -600,7 +613,7 @@ def test_a_budget_that_runs_out_while_the_device_waits_ends_the_run_when_the_ans
     sim = simulation(policy, [2.0], epochs=3, links=SLOW_LINKS)
     run(sim)
     assert landings(sim) == [(0, 8.0, 1, "uploaded")]
-    assert sim.busy_seconds == 2.0
+    assert sim.accounts.busy_seconds == 2.0
 
 
 def test_a_rule_that_wants_more_than_was_ordered_is_a_bug_of_the_policy() -> None:
@@ -648,7 +661,7 @@ def test_a_lost_upload_is_noticed_later_and_the_device_is_there_at_once() -> Non
         (0.0, 5.0, "lost"),
         (5.0, 9.0, "uploaded"),
     ]
-    assert sim.wasted_seconds == 4.0
+    assert sim.accounts.wasted_seconds == 4.0
     assert sim.session.counters.bytes_up == 8, "what was lost never arrived"
 
 
@@ -679,7 +692,7 @@ def test_a_device_that_vanishes_halfway_was_busy_for_half_the_time() -> None:
     sim = simulation(Foreman(), [2.0], epochs=4, failing=failures({1: vanishes(0.5)}))
     run(sim)
     assert landings(sim) == [(0, 5.0, 2, "lost")]
-    assert (sim.busy_seconds, sim.wasted_seconds) == (4.0, 4.0)
+    assert (sim.accounts.busy_seconds, sim.accounts.wasted_seconds) == (4.0, 4.0)
 
 
 # On and off times ----------------------------------------------------------------------------------------------------
@@ -795,3 +808,33 @@ def test_ready_is_never_said_of_a_device_that_is_off() -> None:
     assert len(at) > 100
     assert all(availability.available(device, now) for device, now in at)
     assert all(availability.available(span.device, span.sent) for span in sim.spans)
+
+
+# What the timeline is told --------------------------------------------------------------------------------------------
+
+
+def test_a_span_says_when_the_device_trained_waited_for_a_fresh_model_and_uploaded() -> None:
+    # Down 1.5, one slice of 2 s, the question takes 0.5; nothing is newer, which takes 0.5 to say; then two slices.
+    sim = simulation(Foreman(order=asking(1)), [2.0], epochs=3, links=SLOW_LINKS)
+    run(sim)
+    (span,) = sim.spans
+    assert span.pauses == ((3.5, 4.5),)
+    assert (span.arrived, span.trained_until, span.ended, span.landed) == (1.5, 8.5, 11.0, 11.0)
+
+
+def test_a_span_says_when_a_device_vanished_and_when_that_was_noticed() -> None:
+    sim = simulation(Foreman(), [2.0], epochs=3, failing=failures({1: vanishes(0.5)}), stop=Stop(time=4.5))
+    run(sim)
+    (span,) = sim.spans
+    # Half of the 6 s of training; the server notices a second later.
+    assert (span.trained_until, span.ended, span.landed, span.slices) == (3.0, 3.0, 4.0, 1)
+
+
+def test_orders_in_flight_are_told_as_far_as_they_have_come() -> None:
+    sim = simulation(Foreman(), [2.0, 9.0], epochs=3, links=SLOW_LINKS, stop=Stop(time=8.0))
+    run(sim)
+    told = {span.device: span for span in sim.open_spans()}
+    # Both have the model at 1.5. Device 0 has trained until 7.5 and uploads, device 1 is in its first slice.
+    assert {(span.outcome, span.landed, span.ended) for span in told.values()} == {("in flight", 8.0, 8.0)}
+    assert (told[0].slices, told[0].trained_until) == (3, 7.5)
+    assert told[1].slices == 0

@@ -21,7 +21,7 @@ from offbeat.core.session import Session
 from offbeat.core.snapshot import decode, encode
 from offbeat.core.streams import stream
 from offbeat.device.training_state import Evaluation, TrainingJob, TrainingState
-from offbeat.fleet import AvailabilitySettings, FailureSettings, Fleet, NetworkSettings, RatioFleet, Workload
+from offbeat.fleet import FailureSettings, Fleet, NetworkSettings, OnOffAvailable, RatioFleet, Workload
 from offbeat.results.rows import Row
 from offbeat.settings.schedule import Schedule, Stop
 from offbeat.simulation.engine import Simulation
@@ -152,7 +152,7 @@ def simulation(policy: Policy, rough: bool) -> Simulation:
         workload,
         RatioFleet(epoch_seconds=0.5, ratio=5.0),
         NetworkSettings(uplink_mbps=1e-3, downlink_mbps=1e-3, latency=0.05),
-        AvailabilitySettings(name="on-off", on_seconds=9.0, off_seconds=3.0) if rough else None,
+        OnOffAvailable(on_seconds=9.0, off_seconds=3.0) if rough else None,
         FailureSettings(vanish=0.15, lost_upload=0.1, rejoin_seconds=2.0, detect_seconds=0.5) if rough else None,
     )
     session = Session(
@@ -178,7 +178,7 @@ def end_of(sim: Simulation) -> dict[str, Any]:
     return {
         "parameters": sim.session.parameters.tolist(),
         "counters": dataclasses.asdict(sim.session.counters),
-        "seconds": (sim.busy_seconds, sim.wasted_seconds),
+        "seconds": (sim.accounts.busy_seconds, sim.accounts.wasted_seconds),
         "end": (sim.now, sim.reason),
         "journal": list(sim.session.journal.lines),
     }

@@ -14,6 +14,7 @@ from offbeat.core.orders import Order, Outcome, Plain
 from offbeat.core.parameters import Vector
 from offbeat.core.policy import DeviceRule, Fresh, Memory, Probe, ReadOnlyMemory
 from offbeat.core.snapshot import decode, encode
+from offbeat.device.memory import DeviceMemory
 from offbeat.device.training_state import Evaluation, TrainingJob, TrainingState
 from offbeat.simulation.lazy_training import LazyOutcome, LazyTraining
 
@@ -262,7 +263,7 @@ def test_numbers_do_not_depend_on_when_they_are_computed(steps: list[str]) -> No
         elif step == "resume":
             tree, arrays = encode(training.snapshot())
             training, _ = lazy()
-            training.restore(decode(json.loads(json.dumps(tree)), arrays), {1: assignment(1)}, models)
+            training.restore(decode(json.loads(json.dumps(tree)), arrays, [DeviceMemory]), {1: assignment(1)}, models)
     assert training.deliver(1)().parameters.tolist() == eager.tolist()
 
 
@@ -312,7 +313,7 @@ def test_what_was_discarded_is_remembered_across_a_snapshot() -> None:
     training.settle(1)
     tree, arrays = encode(training.snapshot())
     training, _ = lazy()
-    training.restore(decode(json.loads(json.dumps(tree)), arrays), {}, {})
+    training.restore(decode(json.loads(json.dumps(tree)), arrays, [DeviceMemory]), {}, {})
     assert run_once(training, 2, "REMEMBERING")().extras == {"merges": 2}
 
 
@@ -345,5 +346,5 @@ def test_what_a_rule_sees_of_its_memory_does_not_depend_on_what_others_read() ->
         training.train(1, 2, 2.0)
         if somebody_reads:
             delivered(training, 2)()
-        seen.append(dict(training.trajectories[1].remembered))
+        seen.append(dict(training.plans[1].remembered))
     assert seen[0] == seen[1] == {}

@@ -95,7 +95,8 @@ def a_run(repetition: int, memo: Memo, monkeypatch: pytest.MonkeyPatch, name: st
     monkeypatch.setattr(executors, "SHARED", memo)
     table = {
         "stop": {"time": 6.0},
-        "data": {"name": "mnist5k", "devices": 4, "partition": "same", "samples": 150},
+        "data": {"name": "mnist5k", "devices": 4},
+        "partition": {"name": "same", "samples": 150},
         "model": {"name": "cnn-small"},
         "local": {"epochs": 1, "batch_size": 0, "learning_rate": 0.1},
         "fleet": {"name": "bernoulli", "mean_delay": 1.0, "repetition": repetition},

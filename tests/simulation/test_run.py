@@ -24,7 +24,8 @@ def small(**changes: Any) -> Experiment:
     """Twelve devices with digits, FedBuff, failures: half a second."""
     table: dict[str, Any] = {
         "stop": {"time": 60.0},
-        "data": {"name": "digits", "devices": 12, "partition": "dirichlet", "alpha": 0.5},
+        "data": {"name": "digits", "devices": 12},
+        "partition": {"name": "dirichlet", "alpha": 0.5},
         "model": {"name": "mlp"},
         "local": {"epochs": 2, "batch_size": 16, "learning_rate": 0.2},
         "algorithm": {"name": "fedbuff", "buffer": 3, "concurrency": 6},
@@ -52,10 +53,11 @@ def test_a_run_directory_has_everything(tmp_path: Path) -> None:
     tensors = load_file(tmp_path / "run" / "model.safetensors")
     assert sum(tensor.size for tensor in tensors.values()) == result.parameters.size
     timeline = json.loads((tmp_path / "run" / "timeline.json").read_text())
-    assert {event["ph"] for event in timeline} == {"X", "M"}
+    assert {event["ph"] for event in timeline} == {"X", "i", "M"}
     assert Experiment.load(tmp_path / "run" / "config.toml").table() == small().table()
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [
         "config.toml",
+        "devices.csv",
         "metrics.jsonl",
         "model.safetensors",
         "summary.json",
@@ -120,6 +122,7 @@ class Countdown:
         return self.left < 0
 
 
+@pytest.mark.processes
 def test_a_run_that_is_killed_ends_as_one_never_stopped(tmp_path: Path) -> None:
     experiment = small(stop={"time": 250.0}, execution={"checkpoint_seconds": 0.05})
     run(experiment, tmp_path / "whole")
@@ -234,7 +237,8 @@ def test_data_and_models_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.syspath_prepend(tmp_path)
     table = {
         "stop": {"time": 60.0},
-        "data": {"name": "own_things:load", "devices": 10, "partition": "shards", "labels_per_device": 2},
+        "data": {"name": "own_things:load", "devices": 10},
+        "partition": {"name": "shards", "labels_per_device": 2},
         "model": {"name": "own_things:network"},
         "local": {"batch_size": 0, "learning_rate": 0.5},
         "algorithm": {"name": "fedavg", "cohort": 5},

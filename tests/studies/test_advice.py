@@ -16,6 +16,8 @@ from offbeat.studies.delayed_gradients.bounds import BoundConstants, Delays
 from offbeat.studies.delayed_gradients.constants import (
     CONVERGED,
     BoundEstimate,
+    _Point,
+    _Seen,
     delays_of,
     estimate,
     median_order_seconds,
@@ -27,7 +29,8 @@ INF = float("inf")
 def an_experiment(**changes: Any) -> Experiment:
     table: dict[str, Any] = {
         "stop": {"time": 20.0},
-        "data": {"name": "digits", "devices": 4, "partition": "shards"},
+        "data": {"name": "digits", "devices": 4},
+        "partition": {"name": "shards"},
         "model": {"name": "logistic"},
         "local": {"epochs": 1, "batch_size": 0, "learning_rate": 0.5},
         "fleet": {"name": "bernoulli", "mean_delay": [3.0, 1.0, 1.0, 0.0]},
@@ -140,6 +143,15 @@ def test_differences_are_taken_seed_by_seed() -> None:
     assert found.prefers == "audg"
 
 
+def test_the_standard_error_by_hand() -> None:
+    found = Simulated(iterations=1, audg=[1.0, 2.0, 3.0], psurdg=[1.2, 2.5, 3.3], accuracies={})
+    # Differences 0.2, 0.5, 0.3, mean 1/3: squares (0.017778 + 0.027778 + 0.001111) / 2 = 0.0233333, root 0.1527525;
+    # / sqrt 3 = 0.0881917. The t quantile of 2 degrees is 4.30, and 4.30 * 0.0882 = 0.379 > 1/3.
+    assert found.difference == pytest.approx(1 / 3)
+    assert found.error == pytest.approx(0.0881917, abs=1e-6)
+    assert found.prefers is None
+
+
 def test_without_delays_there_is_nothing_to_choose() -> None:
     advice = advise(an_experiment(fleet={"name": "bernoulli", "mean_delay": 0.0}))
     assert advice.prefers is None
@@ -193,13 +205,68 @@ def test_the_constants_of_a_convex_model_are_those_of_a_convex_model() -> None:
     assert told[-1] == 1.0 and told == sorted(told)
 
 
+def test_curvatures_and_gradients_by_hand() -> None:
+    # Two clients with the Hessians diag(1, 3) and diag(2, 2), a step of [1, 1]: changes [1, 3] and [2, 2].
+    #   |dg| / |dw|: sqrt(10 / 2) and sqrt(8 / 2);  <dg, dw> / |dw|^2: (1 + 3) / 2 and (2 + 2) / 2
+    #   and the other way, a step of [2, 0]: 1 and 2 in both.
+    def look(x: float, y: float) -> _Point:
+        gradients = np.array([[x, 3 * y], [2 * x, 2 * y]], dtype=np.float32)
+        return _Point(np.array([x, y], dtype=np.float32), 0.0, gradients, gradients.mean(axis=0))
+
+    seen = _Seen()
+    seen.visit(look(0.0, 1.0))  # gradients [0, 3] and [0, 2]
+    assert seen.longest == pytest.approx(3.0)
+    seen.visit(look(2.0, 0.0))  # [2, 0] and [4, 0]
+    assert seen.longest == pytest.approx(4.0)
+    seen.compare(look(0.0, 0.0), look(1.0, 1.0))
+    assert (seen.steepest, seen.flattest) == pytest.approx((5**0.5, 2.0))
+    seen.compare(look(0.0, 0.0), look(2.0, 0.0))
+    assert (seen.steepest, seen.flattest) == pytest.approx((5**0.5, 1.0))
+
+
+class Quadratic:
+    """In place of a trainer: f_0 = 1/2 (w - 1)^2 and f_1 = 5/2 (w + 1)^2, of a model of one number."""
+
+    def __init__(self, *_: Any) -> None:
+        """Nothing of the data is needed."""
+
+    def loss_and_gradient(self, model: Any, client: int, *_: Any) -> tuple[float, Any]:
+        curvature, centre = ((1.0, 1.0), (5.0, -1.0))[client]
+        away = model - np.float32(centre)
+        return float(curvature / 2 * away[0] ** 2), np.float32(curvature) * away
+
+
+def test_the_constants_of_a_quadratic_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = "offbeat.studies.delayed_gradients.constants"
+    monkeypatch.setattr(f"{module}.TorchTrainer", Quadratic)
+    monkeypatch.setattr(f"{module}.vector_of", lambda network: np.array([4.0], dtype=np.float32))
+    experiment = an_experiment(
+        data={"name": "digits", "devices": 2},
+        fleet={"name": "bernoulli", "mean_delay": 1.0},
+        algorithm={"name": "audg"},
+    )
+    found = estimate(experiment, np.array([0.75, 0.25]), lambda done: None)
+    constants = found.constants
+    # L and mu: the curvatures 5 and 1.  G: at the first model, w = 4, client 1 has 5 (4 + 1).
+    assert (constants.smoothness, constants.convexity, constants.gradient) == pytest.approx((5.0, 1.0, 25.0))
+    # Together 3/4 (w - 1) + 1/4 5 (w + 1) = 2 w + 1/2: the rate 1/2 comes from w = 4 to w* = -1/4 in one step.
+    assert constants.radius == pytest.approx(4.25)
+    # Client 0 alone, steps of 1/2, 5/8, 25/32, 125/128: 4, 2.5, 1.5625, 1.1230469, 1.0028839, where its gradient is
+    # less than 0.02 of the first. Client 1 ends near -1, which is nearer. So phi = 1.0028839 + 1/4.
+    assert constants.heterogeneity == pytest.approx(1.2528839)
+    assert (found.convex, found.clients, found.remaining) == (True, 2, 0.0)
+    # Client 1 alone, steps of 1/8 (after 1/2 and 1/4 were too long), 5/32, 25/128: 4, 0.875, -0.5898438, -0.9903870.
+    # What remains of the gradients: 0.0028839 / 3 and 5 0.0096130 / 25.
+    assert found.remaining_alone == pytest.approx(0.0019226, abs=1e-7)
+
+
 def test_the_optimum_does_not_depend_on_the_rate_of_the_experiment() -> None:
-    same = {"name": "digits", "devices": 1, "partition": "same", "samples": 100}
+    same = {"data": {"name": "digits", "devices": 1}, "partition": {"name": "same", "samples": 100}}
     fleet = {"name": "bernoulli", "mean_delay": 1.0}
     slow, fast = (
         estimate(
             an_experiment(
-                data=same,
+                **same,
                 fleet=fleet,
                 algorithm={"name": "audg"},
                 local={"epochs": 1, "batch_size": 0, "learning_rate": rate},
@@ -222,8 +289,7 @@ def test_the_optimum_is_that_of_the_weighted_loss() -> None:
 
 @pytest.mark.parametrize("samples", [100, 1000])
 def test_clients_with_the_same_data_have_the_same_optimum_also_when_only_some_samples_are_used(samples: int) -> None:
-    same = {"name": "digits", "devices": 4, "partition": "same", "samples": samples}
-    found = estimate(an_experiment(data=same), EQUAL, lambda done: None).constants
+    found = estimate(an_experiment(partition={"name": "same", "samples": samples}), EQUAL, lambda done: None).constants
     assert found.heterogeneity < 0.02 * found.radius
 
 
@@ -235,3 +301,15 @@ def test_a_simulation_stands_beside_the_theory() -> None:
     assert len(found.audg) == len(found.psurdg) == 2
     assert np.isfinite([*found.audg, *found.psurdg]).all()
     assert told[-1] == pytest.approx(1.0)
+
+
+def test_infinite_bounds_prefer_nobody_and_the_simulation_has_the_word() -> None:
+    known = an_advice(-1, [0.5, 0.4, 0.6])
+    constants = replace(known.estimate.constants, convexity=0.0)
+    advice = replace(known, estimate=known.estimate._replace(constants=constants))
+    assert advice.theta < 0 and advice.prefers is None
+    assert advice.verdict == (
+        "The theory prefers neither: all its bounds are infinite, because the loss is not strongly convex; "
+        "the simulation prefers PSURDG."
+    )
+    assert replace(advice, simulated=None).verdict.endswith("not strongly convex. Compare the two with --simulate.")

@@ -30,12 +30,27 @@ def test_the_plan_is_what_the_policy_will_do(name: str) -> None:
     assert plan.deadlines.sum() <= 40.0 and (np.diff(plan.deadlines) <= 0).all()
     assert (plan.depth > 0).all() and (plan.depth <= 3).all()
     with simulation_of(experiment) as simulation:
-        for _ in zip(simulation, range(2), strict=False):
-            pass
-        orders = {flight.device: flight.order for flight in simulation.session.in_flight.values()}
-    assert {device: order.batch_size for device, order in orders.items()}.items() <= dict(
-        enumerate(plan.batches[0].tolist())
-    ).items()
+        next(iter(simulation))  # the first round is ordered
+        session = simulation.session
+        assert session.timers == pytest.approx({"deadline": plan.deadlines[0]})
+        orders = {flight.device: flight.order for flight in session.in_flight.values()}
+    assert {device: order.batch_size for device, order in orders.items()} == dict(enumerate(plan.batches[0].tolist()))
+
+
+def test_on_a_trace_depths_are_those_of_its_fixed_times_and_the_run_comes_as_deep(tmp_path: Path) -> None:
+    trace = tmp_path / "devices.csv"
+    trace.write_text("device,epoch_seconds\n" + "".join(f"{k},{5 + 20 * k}\n" for k in range(8)))
+    fleet = {"name": "trace", "path": str(trace)}
+    experiment = Experiment.parse(TABLE | {"fleet": fleet, "algorithm": {"name": "salf", "rounds": 15}})
+    plan = plan_of(experiment)
+    with simulation_of(experiment) as simulation:
+        for _ in simulation:
+            if simulation.session.version == 1:
+                break
+        done = {span.device: span.slices for span in simulation.spans if span.base == 0}
+    assert done == {device: int(depth) for device, depth in enumerate(plan.depth[0])}
+    assert len(set(done.values())) > 1
+    assert any("fixed times" in remark for remark in plan.remarks)
 
 
 def test_the_command_prints_draws_and_overwrites_nothing(tmp_path: Path) -> None:
@@ -45,6 +60,11 @@ def test_the_command_prints_draws_and_overwrites_nothing(tmp_path: Path) -> None
     assert result.exit_code == 0, result.output
     assert "15 rounds in 40 s" in result.output and "gradient_variance" in result.output
     assert out.read_bytes().startswith(b"\x89PNG")
+    for suffix, start in (("pdf", b"%PDF"), ("svg", b"<?xml")):
+        drawn = CliRunner().invoke(app, ["plan", str(file), "--out", str(out.with_suffix(f".{suffix}"))])
+        assert drawn.exit_code == 0 and out.with_suffix(f".{suffix}").read_bytes().startswith(start)
+    refused = CliRunner().invoke(app, ["plan", str(file), "--out", str(out.with_suffix(".jpg"))])
+    assert isinstance(refused.exception, InvalidInput) and ".png, .svg or .pdf" in str(refused.exception)
     again = CliRunner().invoke(app, ["plan", str(file), "--out", str(out)])
     assert isinstance(again.exception, InvalidInput) and "use --overwrite" in str(again.exception)
 

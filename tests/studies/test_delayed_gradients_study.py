@@ -40,7 +40,7 @@ def test_the_quick_form_is_small_and_complete() -> None:
 def test_the_full_form_has_the_papers_sizes_and_runs() -> None:
     planned = plan(Path("somewhere"))
     assert len(planned) == 5 * 100 + 6
-    sizes = {group.file: experiment.data.scheme.model_dump() for group, experiment in planned}
+    sizes = {group.file: experiment.partition.resolved() for group, experiment in planned}
     assert sizes["delays-iid"]["samples"] == 25_000
     assert sizes["delays-small"]["sizes"] == [6250] * 4
     assert sizes["delays-medium"]["sizes"] == [10_000, 5000, 5000, 5000]
@@ -54,7 +54,7 @@ def test_the_full_form_fits_mnist(file: str) -> None:
     if not mnist.is_dir():
         pytest.skip("MNIST is not here")
     experiment = next(each for group, each in plan(mnist) if group.file == file)
-    _, partition = experiment.data.load(0)
+    _, partition = experiment.load_data()
     assert partition.sizes.sum() == (100_000 if file == "delays-iid" else 25_000)
 
 

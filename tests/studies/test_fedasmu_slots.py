@@ -14,7 +14,8 @@ def small(**algorithm: object) -> Experiment:
     return Experiment.parse(
         {
             "stop": {"time": 60.0},
-            "data": {"name": "digits", "devices": 20, "partition": "dirichlet", "alpha": 0.3},
+            "data": {"name": "digits", "devices": 20},
+            "partition": {"name": "dirichlet", "alpha": 0.3},
             "model": {"name": "mlp"},
             "local": {"epochs": 3, "learning_rate": 0.1},
             "algorithm": {"name": "fedasmu", **algorithm},

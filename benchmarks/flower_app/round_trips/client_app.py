@@ -5,7 +5,7 @@ from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordD
 
 from offbeat.core.orders import Order
 from offbeat.deployment import client_app
-from offbeat.deployment.apps import AllSamples
+from offbeat.deployment.experiment_source import AllSamples
 from offbeat.device.trainer import TorchTrainer
 from offbeat.device.training_state import TrainingJob, TrainingState
 from round_trips.task import BATCH, EPOCHS, RATE, data, model

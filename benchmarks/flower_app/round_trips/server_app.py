@@ -9,11 +9,11 @@ from flwr.app import Array, ArrayRecord, Context, Message
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 
-from offbeat.deployment.apps import ServerParts, serve
 from offbeat.deployment.protocol.codec import pack
-from offbeat.deployment.protocol.messages import Hello
+from offbeat.deployment.protocol.messages import MESSAGE_TYPE, Hello
+from offbeat.deployment.server.app import ServerParts, serve
 from offbeat.deployment.server.membership import POLL_SECONDS
-from offbeat.deployment.server.transport import MESSAGE_TYPE, SentMessage, Transport
+from offbeat.deployment.server.transport import SentMessage, Transport
 from offbeat.models import vector_of
 from offbeat.settings.schema import Experiment
 from round_trips.task import BATCH, EPOCHS, RATE, model, test_data

@@ -54,7 +54,7 @@ class FedAsync(Policy):
     grace: Annotated[int, Field(ge=0)] = 4
     """b of the hinge: up to this staleness the weight is full."""
     prox: Annotated[float, Field(ge=0)] = 0.005
-    """rho, the pull of local training towards the model it started from; 0 for none."""
+    """rho, the pull of local training towards the model it started from; 0 for none. `local.prox` replaces it."""
     max_staleness: Annotated[int, Field(ge=0)] | None = None
     """Discard updates that are staler than this."""
 
@@ -72,8 +72,9 @@ class FedAsync(Policy):
                 alpha = np.float32(self.alpha * self.scale(staleness))
                 mixed = (1 - alpha) * view.parameters + alpha * update.parameters
                 yield Commit(parameters=mixed, used=(update.ticket,))
+        prox = self.prox if view.training.prox is None else view.training.prox
         for device in view.pick(self.concurrency - len(view.in_flight)):
-            yield Dispatch(device=device, order=view.order(prox=self.prox))
+            yield Dispatch(device=device, order=view.order(prox=prox))
 
     def scale(self, staleness: int) -> float:
         """s(t - tau), section 5.2."""

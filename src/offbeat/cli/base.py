@@ -3,7 +3,6 @@
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -36,13 +35,13 @@ Jobs = Annotated[int | None, typer.Option(min=1, help="Runs at a time (default: 
 
 
 def load(file: Path, changes: Iterable[str] | None) -> "Experiment":
-    from offbeat.settings.schema import Experiment
+    from offbeat.settings.shipped import experiment_from
 
     sys.path.insert(1, str(file.resolve().parent))
-    ours = shipped()
-    if not file.exists() and file.stem in ours:
-        file = ours[file.stem]
-    return Experiment.load(file, changes or ())
+    experiment = experiment_from(file, changes or ())
+    for note in experiment.notes:
+        print(f"offbeat: note: {note}", file=sys.stderr)
+    return experiment
 
 
 def run_name(file: Path, experiment: "Experiment") -> str:
@@ -52,30 +51,19 @@ def run_name(file: Path, experiment: "Experiment") -> str:
 
 def present(experiment: "Experiment", rows: "Sequence[Row]", summary: Mapping[str, Any], root: Path) -> None:
     """Draw the figures of a run that has ended, print its summary, and say where everything is."""
-    from offbeat.results.plots import REAL_TIME, TIME, devices_figure, run_figure, save
-    from offbeat.running.directory import read_devices
+    from offbeat.running.figures import draw_figures
 
-    name, devices = experiment.algorithm.name, read_devices(root)
-    title = f"{name} on {experiment.data.name}"
-    save(run_figure(rows, title, REAL_TIME if devices else TIME), root / "metrics.png")
-    if devices:
-        save(devices_figure(devices, title), root / "devices.png")
-    table = Table("", "", title=f"{name}, seed {experiment.seed}", show_header=False)
+    real = draw_figures(experiment, rows, root)
+    table = Table("", "", title=f"{experiment.algorithm.name}, seed {experiment.seed}", show_header=False)
     for key, value in summary.items():
         if isinstance(value, dict):
             value = ", ".join(f"{target}: {time:.4g} s" for target, time in value.items() if time is not None)
         table.add_row(key, f"{value:.6g}" if isinstance(value, float) else str(value))
     console.print(table)
-    also = ", devices.csv, devices.png, record.jsonl" if devices else ""
+    also = ", devices.csv, devices.png, record.jsonl" if real else ""
     console.print(
         f"Results in {root}: summary.json, metrics.jsonl, metrics.png, timeline.json, model.safetensors{also}"
     )
-
-
-def shipped() -> dict[str, Path]:
-    """The experiment files that come with the package, by name."""
-    folder = Path(str(resources.files("offbeat"))) / "experiments"
-    return {path.stem: path for path in sorted(folder.glob("*.toml"))}
 
 
 def free_cores(experiment: "Experiment") -> int:

@@ -1,17 +1,21 @@
 """Commands that show what there is: list, describe."""
 
+import ast
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.table import Table
 
-from offbeat.cli.base import console, shipped
+from offbeat.cli.base import console
 from offbeat.core.errors import unknown
 
 
 def list_(
-    what: Annotated[str, typer.Argument(help="algorithms, fleets, datasets, partitions, models or experiments.")],
+    what: Annotated[
+        str, typer.Argument(help="algorithms, fleets, availability, datasets, partitions, models or experiments.")
+    ],
 ) -> None:
     """List what there is, with a line of help each."""
     registries = _registries()
@@ -27,6 +31,7 @@ def describe(
     name: Annotated[str, typer.Argument(help="A name from `offbeat list`, or a table of the file such as stop.")],
 ) -> None:
     """Show the settings of a thing, with ranges and defaults, and where it comes from."""
+    from offbeat.core.references import resolve
     from offbeat.core.settings import Settings
     from offbeat.settings.describe import description
     from offbeat.settings.schema import Experiment
@@ -37,18 +42,21 @@ def describe(
     known = tables | things
     if name not in known:
         raise unknown("name", name, known)
-    console.print(description(name, known[name]))
+    thing = known[name]
+    console.print(description(name, resolve(thing) if isinstance(thing, str) else thing))
 
 
 def _registries() -> dict[str, dict[str, Any]]:
     from offbeat.algorithms import POLICIES
     from offbeat.data import DATASETS, PARTITIONS
-    from offbeat.fleet import FLEETS
+    from offbeat.fleet import AVAILABILITIES, FLEETS
     from offbeat.models import MODELS
+    from offbeat.settings.shipped import shipped
 
     return {
         "algorithms": dict(POLICIES),
         "fleets": dict(FLEETS),
+        "availability": dict(AVAILABILITIES),
         "datasets": dict(DATASETS),
         "partitions": dict(PARTITIONS),
         "models": dict(MODELS),
@@ -59,4 +67,16 @@ def _registries() -> dict[str, dict[str, Any]]:
 def _first_line(thing: Any) -> str:
     if isinstance(thing, Path):  # an experiment file opens with a comment that says what it is
         return thing.read_text(encoding="utf-8").partition("\n")[0].lstrip("# ")
+    if isinstance(thing, str):  # a model, which is read and not imported: torch takes seconds
+        return _docstring(thing).partition("\n")[0]
     return (thing.__doc__ or "").strip().partition("\n")[0]
+
+
+def _docstring(reference: str) -> str:
+    """The docstring of a function of ours that is named as "module:function"."""
+    module, _, name = reference.partition(":")
+    spec = find_spec(module)
+    assert spec is not None and spec.origin is not None
+    body = ast.parse(Path(spec.origin).read_text(encoding="utf-8")).body
+    (function,) = (node for node in body if isinstance(node, ast.FunctionDef) and node.name == name)
+    return ast.get_docstring(function) or ""

@@ -20,7 +20,6 @@ from offbeat.cli.base import (
     load,
     present,
     run_name,
-    shipped,
 )
 from offbeat.cli.progress import bars, note, watched_bars
 from offbeat.core.errors import InvalidInput
@@ -38,9 +37,9 @@ def demo(
     Trains LeNet-5 on 5,000 MNIST digits over 100 simulated devices, the slowest many times slower than the fastest,
     and prints who is how accurate when. Takes about a minute on two cores.
     """
-    from offbeat.settings.schema import Experiment
+    from offbeat.settings.shipped import load_experiment
 
-    experiment = Experiment.load(shipped()["demo"])
+    experiment = load_experiment("demo")
     root = out or _unused(Path("offbeat-demo"))
     _compare(experiment, list(experiment.compare), [0, 1, 2], root, jobs=jobs)
 

@@ -76,7 +76,7 @@ def plan(
         int | None, typer.Option(min=2, help="Measure sigma² and G² from so many gradients of each device (adel).")
     ] = None,
     changes: Changes = None,
-    out: Annotated[Path, typer.Option(help="The figure to write.")] = Path("plan.png"),
+    out: Annotated[Path, typer.Option(help="The figure to write: PNG, SVG or PDF, by its suffix.")] = Path("plan.png"),
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the figure if it exists.")] = False,
 ) -> None:
     """Show what a deadline algorithm plans before anything is trained: deadlines, batch sizes, expected depth.
@@ -84,9 +84,10 @@ def plan(
     For `adel`, `salf`, `drop-stragglers` and `heterofl`. Prints a table and draws a figure. Too little time for the
     rounds is answered with the least that would do.
     """
-    from offbeat.results.plots import save
+    from offbeat.results.plots import check_figure_path, save
     from offbeat.studies.deadline_plan import gradient_constants, plan_of
 
+    check_figure_path(out)
     if out.exists() and not overwrite:
         raise InvalidInput(f"{out} exists: use --overwrite to replace it, or choose another --out")
     experiment = load(file, changes)

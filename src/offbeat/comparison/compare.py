@@ -19,6 +19,7 @@ from offbeat.results.plots import accuracy_figure, save, sweep_figure
 from offbeat.results.report import report_html
 from offbeat.results.rows import Row
 from offbeat.running.directory import RunDirectory, check_may_write
+from offbeat.running.figures import draw_figures
 from offbeat.running.loop import Interrupted, interruption
 from offbeat.settings.schema import Experiment
 from offbeat.settings.tables import read_toml
@@ -133,8 +134,8 @@ def check_root(root: Path, base: Experiment, *, overwrite: bool, resume: bool) -
 
 def check_data(experiments: Sequence[Experiment]) -> None:
     """Load every data set once, so that what is missing is said before anything is written."""
-    for each in {repr(each.data.resolved()): each for each in experiments}.values():
-        each.data.load(each.seed)
+    for each in {repr((each.data.resolved(), each.partition.resolved())): each for each in experiments}.values():
+        each.load_data()
 
 
 def _folder(experiment: Experiment) -> str:
@@ -237,5 +238,6 @@ def _run_one(number: int, planned: PlannedRun, overwrite: bool, resume: bool) ->
             watch=watch,
             interrupted=_shared["stop"],
         )
+        draw_figures(planned.experiment, result.rows, planned.path)
     _shared["progress"].put((number, 1.0, result.rows[-1]))
     return result.rows, result.summary

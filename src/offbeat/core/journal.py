@@ -3,10 +3,13 @@
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
-STORY_LINES = 6
+LINES_IN_ERRORS = 6
+"""So many lines of the journal are in an error's message."""
 JOURNAL_LINES = 256
+"""So many lines are kept."""
+JournalLine = tuple[float, str, int | None, int | None, int]
+"""A line of the journal: the time, what happened, the device and the ticket that it concerns, and the version."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -32,10 +35,10 @@ class Counters:
 class Journal:
     """The last lines of what happened; `record`, if set, is given every line as the session writes it."""
 
-    lines: deque[tuple[Any, ...]] = field(default_factory=lambda: deque(maxlen=JOURNAL_LINES))
-    record: Callable[[tuple[Any, ...]], None] | None = None
+    lines: deque[JournalLine] = field(default_factory=lambda: deque(maxlen=JOURNAL_LINES))
+    record: Callable[[JournalLine], None] | None = None
 
-    def story(self, device: int | None) -> str:
-        """The last lines about a device (or about anything), for an error's reader."""
-        about = [line for line in self.lines if device is None or line[2] == device][-STORY_LINES:]
+    def last(self, device: int | None) -> str:
+        """The last lines about a device (or, without one, about anything), for the reader of an error."""
+        about = [line for line in self.lines if device is None or line[2] == device][-LINES_IN_ERRORS:]
         return "; ".join(f"{time:.6g} {what} v{version}" for time, what, _, _, version in about) or "nothing before"

@@ -57,6 +57,8 @@ class LocalWork(Struct, frozen=True, kw_only=True):
     learning_rate_decay: float = 1.0
     decay_every: int = 1
     schedule: Literal["exponential", "inverse"] = "exponential"
+    prox: float | None = None
+    """mu of the proximal term; None: whatever the algorithm has by itself."""
 
     def rate(self, version: int) -> float:
         """The learning rate at this version.
@@ -79,6 +81,7 @@ class LocalWork(Struct, frozen=True, kw_only=True):
             learning_rate=self.rate(version),
             momentum=self.momentum,
             weight_decay=self.weight_decay,
+            prox=self.prox or 0.0,
         )
         return replace(plain, **changes) if changes else plain
 

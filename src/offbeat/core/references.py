@@ -1,9 +1,22 @@
-"""The user's own Python by name: "module:attribute" in a setting becomes the object itself."""
+"""The user's own Python by name: "module:attribute" in a setting becomes the object itself, and an object its name.
+
+A thing that no import finds (a lambda, a class of a notebook) gets a name that is good in this process only, as long as
+somebody holds the thing.
+"""
 
 import importlib
+import sys
+from itertools import count
 from typing import Any
+from weakref import WeakValueDictionary
 
 from offbeat.core.errors import InvalidInput
+
+GIVEN = "python:"
+"""How the name of a thing begins that exists in this process only."""
+
+_given: WeakValueDictionary[str, Any] = WeakValueDictionary()
+_numbers = count(1)
 
 
 def resolve(reference: str) -> Any:
@@ -12,6 +25,13 @@ def resolve(reference: str) -> Any:
     >>> resolve("math:floor")(2.5)
     2
     """
+    if reference.startswith(GIVEN):
+        if reference not in _given:
+            raise InvalidInput(
+                f"{reference!r} was given as a Python object, which is not here: put it into a module and give it as "
+                '"module:thing".'
+            )
+        return _given[reference]
     module_name, colon, attribute = reference.partition(":")
     if not colon or not attribute.isidentifier() or not all(part.isidentifier() for part in module_name.split(".")):
         raise InvalidInput(f'{reference!r} is not a reference of the form "module:attribute".')
@@ -33,3 +53,27 @@ def resolve(reference: str) -> Any:
 def describe(error: BaseException) -> str:
     """An error of the user's code in one line."""
     return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+
+
+def reference_to(thing: Any) -> str:
+    """The "module:attribute" that `resolve` finds this thing by, in other processes too if it can be imported there.
+
+    >>> import math
+    >>> reference_to(math.floor), resolve(reference_to(double := lambda x: 2 * x)) is double
+    ('math:floor', True)
+    """
+    module, name = getattr(thing, "__module__", None), getattr(thing, "__qualname__", None)
+    if isinstance(module, str) and isinstance(name, str) and _is_found(module, name, thing):
+        return f"{module}:{name}"
+    known = next((reference for reference, other in _given.items() if other is thing), None)
+    if known is None:
+        known = f"{GIVEN}{name or type(thing).__name__}-{next(_numbers)}"
+        _given[known] = thing
+    return known
+
+
+def _is_found(module: str, name: str, thing: Any) -> bool:
+    """Whether an import finds the thing. What a notebook or a console defines, another process cannot import."""
+    home = sys.modules.get(module)
+    interactive = module == "__main__" and not hasattr(home, "__file__")
+    return not interactive and name.isidentifier() and getattr(home, name, None) is thing

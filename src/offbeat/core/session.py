@@ -1,13 +1,14 @@
 """The session: the one owner of the truth of a run, and the gate through which everything passes.
 
-It owns the version, the parameters, who is idle, who is in flight from which base, tickets, timers and counters.
-Every event and every action is checked against what is legal before anything changes. An illegal event is the
+It owns the version, the parameters, who is idle, which orders are in flight from which base, tickets, timers and
+counters. Nobody else writes into it. Every event and every action is checked against what is legal before anything
+changes, and the table of transitions (`core.states`) alone says what state a device is in next. An illegal event is the
 device's fault (`DeviceFault`, the session is as before); an illegal action is the policy's (`PolicyError`).
 It does no IO and has no clock: drivers tell it the time, and carry out the effects that it returns.
 """
 
 from collections import deque
-from collections.abc import Mapping
+from dataclasses import dataclass
 from math import inf
 from typing import Any
 
@@ -23,7 +24,7 @@ from offbeat.core.events import Event, FreshRequested, Left, Lost, Ready, Starte
 from offbeat.core.forecast import Forecast
 from offbeat.core.idle import IdleSet
 from offbeat.core.in_flight import OrderInFlight
-from offbeat.core.journal import JOURNAL_LINES, Counters, Journal
+from offbeat.core.journal import JOURNAL_LINES, Counters, Journal, JournalLine
 from offbeat.core.orders import LocalWork, Order
 from offbeat.core.parameters import Layout, Vector, frozen
 from offbeat.core.policy import Policy
@@ -37,8 +38,33 @@ NANOSECOND = 9
 firing of a timer of 0.1 s is at 1 s and not a rounding error before it."""
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SessionSnapshot:
+    """Everything in a session that the future of a run depends on."""
+
+    version: int
+    parameters: Vector
+    now: float
+    finished: str | None
+    timers: dict[str, float]
+    counters: Counters
+    in_flight: dict[int, OrderInFlight]
+    received: dict[int, int]
+    state: Any
+    """The state of the policy."""
+    idle: npt.NDArray[np.int32]
+    states: npt.NDArray[np.uint8]
+    random: dict[str, Any]
+    tickets: int
+    started: bool
+    journal: list[JournalLine]
+
+
 class Session:
-    """See the module's docstring. Satisfies `core.policy.View`, which is all that a policy sees of it."""
+    """The session of a run, as the docstring of `core.session` has it.
+
+    It satisfies `core.policy.View`, which is all that a policy sees of it.
+    """
 
     def __init__(
         self,
@@ -97,6 +123,10 @@ class Session:
     def is_away(self, device: int) -> bool:
         return self._states[device] == AWAY
 
+    def state_of(self, device: int) -> DeviceState:
+        """The state that a device is in."""
+        return DeviceState(self._states[device])
+
     def samples(self, device: int) -> int:
         return self._samples.item(device)
 
@@ -110,60 +140,10 @@ class Session:
             self._plain_order = (self.version, self.training.order(self.version))
         return self._plain_order[1]
 
-    # Events -------------------------------------------------------------------------------------------------------
+    # Devices ------------------------------------------------------------------------------------------------------
 
-    def handle(self, event: Event, at: float) -> list[Effect]:
-        """Let the policy react to what happened at this time; returns what the driver has to do about it."""
-        try:
-            self._check(event, at)
-        except DeviceFault:
-            self.counters.refused += 1
-            raise
-        self.now = at
-        self._receive(event)
-        effects: list[Effect] = []
-        for action in self.policy.react(event, self.state, self):
-            self._apply(action, effects)
-            if self.finished is not None:
-                break
-        if isinstance(event, FreshRequested) and self._states[event.device] == WAITING:
-            effects.append(self._answer(self.in_flight[event.ticket], None))
-        return effects
-
-    def _check(self, event: Event, at: float) -> None:
-        if self.finished is not None:
-            raise DeviceFault(f"the run has ended ({self.finished}): {type(event).__name__} comes too late")
-        if not at >= self.now:
-            raise OffbeatError(f"a driver went back in time, from {self.now} to {at}")
-        match event:  # the most frequent first, and no patterns in it: they are slow
-            case Uploaded():
-                check_update(event.update, self._flight(event), self.layout)
-            case Lost():
-                self._flight(event)
-            case Started():
-                if self.started:
-                    raise OffbeatError("a driver started a session twice")
-            case TimerFired(name=name):
-                if name not in self.timers:
-                    raise OffbeatError(f"a driver fired the timer {name!r}, which is not set")
-            case Ready(device=device) | Left(device=device):
-                self._next_state(device, event, DeviceFault)
-            case FreshRequested(device=device, ticket=ticket, progress=progress):
-                if not 0 <= progress.slices <= self._flight(event).order.slices:
-                    raise DeviceFault(f"device {device}, ticket {ticket}: it claims {progress.slices} slices")
-
-    def _flight(self, event: Uploaded | Lost | FreshRequested) -> OrderInFlight:
-        """What the device is at work on, if it holds this ticket and the event is legal for it."""
-        flight, device = self.in_flight.get(event.ticket), event.device
-        if flight is None or flight.device != device:
-            raise DeviceFault(
-                f"device {device}: {type(event).__name__} for ticket {event.ticket}, which it does not hold "
-                f"({self.journal.story(device)})"
-            )
-        self._next_state(device, event, DeviceFault)
-        return flight
-
-    def _next_state(self, device: int, what: Event | Action, error: type[OffbeatError]) -> DeviceState:
+    def _following(self, device: int, what: Event | Action, error: type[OffbeatError]) -> DeviceState:
+        """The state that follows for a device, if what happens to it is legal now."""
         if not 0 <= device < self.devices:
             raise error(f"{type(what).__name__} for device {device}: there are {self.devices} devices, from 0")
         state = self._states[device]
@@ -171,37 +151,110 @@ class Session:
         if following is None:
             raise error(
                 f"device {device} is {DeviceState(state).name.lower()}: {type(what).__name__} is not possible "
-                f"({self.journal.story(device)})"
+                f"({self.journal.last(device)})"
             )
         return following
 
-    def _receive(self, event: Event) -> None:
+    def _transition(self, device: int, following: DeviceState) -> None:
+        """Put a device into the state that the table says, and into or out of the set of idle devices with it.
+
+        This is the one place where a device's state changes.
+        """
+        if following is IDLE:
+            self._idle.add(device)
+        elif self._states[device] == IDLE:
+            self._idle.remove(device)
+        self._states[device] = following
+
+    # Events -------------------------------------------------------------------------------------------------------
+
+    def handle(self, event: Event, at: float) -> list[Effect]:
+        """Let the policy react to what happened at this time; returns what the driver has to do about it."""
+        try:
+            following = self._check(event, at)
+        except DeviceFault:
+            self.refuse()
+            raise
+        self.now = at
+        self._receive(event, following)
+        effects: list[Effect] = []
+        for action in self.policy.react(event, self.state, self):
+            self._apply(action, effects)
+            if self.finished is not None:
+                break
+        if isinstance(event, FreshRequested) and self._states[event.device] == WAITING:
+            effects.append(self._answer(self.in_flight[event.ticket], TRANSITIONS[WAITING, SendFresh], None))
+        return effects
+
+    def refuse(self) -> None:
+        """Count something that came from a device and was refused, here or before it became an event."""
+        self.counters.refused += 1
+
+    def _check(self, event: Event, at: float) -> DeviceState:
+        """The state that follows for the event's device, if the event is legal; AWAY if it is about no device."""
+        if self.finished is not None:
+            raise DeviceFault(f"the run has ended ({self.finished}): {type(event).__name__} comes too late")
+        if not at >= self.now:
+            raise OffbeatError(f"a driver went back in time, from {self.now} to {at}")
+        match event:  # the most frequent first, and no patterns in it: they are slow
+            case Uploaded():
+                order = self._order_of(event)
+                following = self._following(event.device, event, DeviceFault)
+                check_update(event.update, order, self.layout)
+                return following
+            case Lost():
+                self._order_of(event)
+                return self._following(event.device, event, DeviceFault)
+            case Started():
+                if self.started:
+                    raise OffbeatError("a driver started a session twice")
+            case TimerFired(name=name):
+                if name not in self.timers:
+                    raise OffbeatError(f"a driver fired the timer {name!r}, which is not set")
+            case Ready(device=device) | Left(device=device):
+                return self._following(device, event, DeviceFault)
+            case FreshRequested(device=device, ticket=ticket, progress=progress):
+                order = self._order_of(event)
+                following = self._following(device, event, DeviceFault)
+                if not 0 <= progress.slices <= order.order.slices:
+                    raise DeviceFault(f"device {device}, ticket {ticket}: it claims {progress.slices} slices")
+                return following
+        return AWAY
+
+    def _order_of(self, event: Uploaded | Lost | FreshRequested) -> OrderInFlight:
+        """The order in flight that an event is about, if its device holds that ticket."""
+        found = self.in_flight.get(event.ticket)
+        if found is None or found.device != event.device:
+            raise DeviceFault(
+                f"device {event.device}: {type(event).__name__} for ticket {event.ticket}, which it does not hold "
+                f"({self.journal.last(event.device)})"
+            )
+        return found
+
+    def _receive(self, event: Event, following: DeviceState) -> None:
         match event:
             case Uploaded():
                 device, ticket = event.device, event.ticket
-                self._states[device] = IDLE
-                self._idle.add(device)
+                self._transition(device, following)
                 del self.in_flight[ticket], self._ticket_of[device]
                 self.received[ticket] = event.update.base
                 self.counters.received += 1
                 self.counters.bytes_up += event.update.bytes(self.layout)
                 self._note("uploaded", device, ticket)
             case FreshRequested(device=device, ticket=ticket):
-                self._states[device] = WAITING
+                self._transition(device, following)
                 self.counters.requests += 1
                 self._note("asked", device, ticket)
             case Lost(device=device, ticket=ticket):
-                self._states[device] = AWAY
+                self._transition(device, following)
                 del self.in_flight[ticket], self._ticket_of[device]
                 self.counters.lost += 1
                 self._note("lost", device, ticket)
             case Ready(device=device):
-                self._states[device] = IDLE
-                self._idle.add(device)
+                self._transition(device, following)
                 self._note("ready", device)
             case Left(device=device):
-                self._states[device] = AWAY
-                self._idle.remove(device)
+                self._transition(device, following)
                 self._note("left", device)
             case TimerFired(name=name):
                 del self.timers[name]
@@ -217,18 +270,17 @@ class Session:
         match action:
             case Dispatch():
                 device, order = action.device, action.order
-                self._states[device] = self._next_state(device, action, PolicyError)
-                self._idle.remove(device)
+                self._transition(device, self._following(device, action, PolicyError))
                 self._tickets = ticket = self._tickets + 1
-                flight = OrderInFlight(
+                dispatched = OrderInFlight(
                     device=device, ticket=ticket, order=order, base=self.version, parameters=self.parameters
                 )
-                self.in_flight[ticket] = flight
+                self.in_flight[ticket] = dispatched
                 self._ticket_of[device] = ticket
                 self.counters.dispatched += 1
                 self.counters.bytes_down += bytes_down(order, self.layout)
                 self._note("dispatched", device, ticket)
-                effects.append(flight)
+                effects.append(dispatched)
             case Commit(parameters=parameters, used=used):
                 self._commit(parameters, used)
                 effects += [Settled(ticket=ticket, used=True) for ticket in used]
@@ -239,19 +291,20 @@ class Session:
                 self._note(f"discarded ({reason})", None, ticket)
                 effects.append(Settled(ticket=ticket, used=False))
             case SendFresh(device=device):
-                self._next_state(device, action, PolicyError)
-                flight = self.in_flight[self._ticket_of[device]]
-                newer = self.version > flight.versions[-1]
-                effects.append(self._answer(flight, self.parameters if newer else None))
+                following = self._following(device, action, PolicyError)
+                asked = self.in_flight[self._ticket_of[device]]
+                newer = self.version > asked.versions[-1]
+                effects.append(self._answer(asked, following, self.parameters if newer else None))
             case StopSoon(device=device):
-                self._next_state(device, action, PolicyError)
-                flight = self.in_flight[self._ticket_of[device]]
-                if flight.notified:
-                    raise PolicyError(f"device {device} was already told to stop ({self.journal.story(device)})")
-                self.in_flight[flight.ticket] = replace(flight, notified=True)
+                following = self._following(device, action, PolicyError)
+                working = self.in_flight[self._ticket_of[device]]
+                if working.notified:
+                    raise PolicyError(f"device {device} was already told to stop ({self.journal.last(device)})")
+                self._transition(device, following)
+                self.in_flight[working.ticket] = replace(working, notified=True)
                 self.counters.notices += 1
-                self._note("notified", device, flight.ticket)
-                effects.append(StopNotice(device=device, ticket=flight.ticket))
+                self._note("notified", device, working.ticket)
+                effects.append(StopNotice(device=device, ticket=working.ticket))
             case SetTimer(name=name, after=after):
                 if name in self.timers or not after >= 0.0:
                     raise PolicyError(f"timer {name!r} after {after} s: it is set already, or the time is negative")
@@ -289,37 +342,39 @@ class Session:
         for ticket in tickets:
             if ticket not in self.received or ticket in named:
                 raise PolicyError(
-                    f"ticket {ticket} is not a delivered update, or it was used before ({self.journal.story(None)})"
+                    f"ticket {ticket} is not a delivered update, or it was used before ({self.journal.last(None)})"
                 )
             named.add(ticket)
 
-    def _answer(self, flight: OrderInFlight, parameters: Vector | None) -> FreshModel:
-        self._states[flight.device] = TRAINING
+    def _answer(self, asked: OrderInFlight, following: DeviceState, parameters: Vector | None) -> FreshModel:
+        """Answer a device that asked, with a newer model or without."""
+        self._transition(asked.device, following)
         if parameters is not None:
-            given = (*flight.fresh, (self.version, parameters))
-            self.in_flight[flight.ticket] = replace(flight, fresh=given)
+            given = (*asked.fresh, (self.version, parameters))
+            self.in_flight[asked.ticket] = replace(asked, fresh=given)
             self.counters.answered += 1
             self.counters.bytes_down += self.layout.bytes
-        self._note("answered" if parameters is not None else "nothing newer", flight.device, flight.ticket)
-        return FreshModel(device=flight.device, ticket=flight.ticket, version=self.version, parameters=parameters)
+        self._note("answered" if parameters is not None else "nothing newer", asked.device, asked.ticket)
+        return FreshModel(device=asked.device, ticket=asked.ticket, version=self.version, parameters=parameters)
 
     # Versions in use ----------------------------------------------------------------------------------------------
 
     def kept(self, version: int) -> Vector:
-        """The parameters of a version that something in flight refers to."""
+        """The parameters of a version that an order in flight refers to."""
         return self.models[version]
 
     @property
     def kept_versions(self) -> int:
+        """How many versions the orders in flight refer to."""
         return len(self.models)
 
     @property
     def models(self) -> dict[int, Vector]:
-        """All of these. It is the flights that keep them: with the last one that refers to a version it is gone."""
+        """Parameters of every version that an order in flight still refers to."""
         found: dict[int, Vector] = {}
-        for flight in self.in_flight.values():
-            found[flight.base] = flight.parameters
-            found.update(flight.fresh)
+        for each in self.in_flight.values():
+            found[each.base] = each.parameters
+            found.update(each.fresh)
         return found
 
     def _note(self, what: str, device: int | None = None, ticket: int | None = None) -> None:
@@ -328,51 +383,87 @@ class Session:
         if self.journal.record is not None:
             self.journal.record(line)
 
+    # Audit --------------------------------------------------------------------------------------------------------
+
+    def audit(self) -> list[str]:
+        """What is wrong with this session, a sentence each: nothing, whatever has happened to it."""
+        states, counters = np.frombuffer(bytes(self._states), dtype=np.uint8), self.counters
+        working = sorted(each.device for each in self.in_flight.values())
+        promises = {
+            "the idle set and the states disagree": sorted(self._idle) == np.flatnonzero(states == IDLE).tolist(),
+            "orders in flight and states disagree": working
+            == np.flatnonzero((states == TRAINING) | (states == WAITING)).tolist(),
+            "a device and its order in flight disagree": self._ticket_of
+            == {each.device: ticket for ticket, each in self.in_flight.items()},
+            "an order is not accounted for": counters.dispatched == counters.received + counters.lost + len(working),
+            "an update is missing": counters.received == counters.used + counters.discarded + len(self.received),
+            "an update comes from the future": all(base <= self.version for base in self.received.values()),
+            "the model is not finite": bool(np.isfinite(self.parameters).all()),
+            "the model can be written to": not self.parameters.flags.writeable,
+        }
+        return [sentence for sentence, kept in promises.items() if not kept]
+
     # Snapshots ----------------------------------------------------------------------------------------------------
 
-    _SAVED = ("version", "parameters", "now", "finished", "timers", "counters", "in_flight", "received", "state")
-
-    def snapshot(self) -> dict[str, Any]:
+    def snapshot(self) -> SessionSnapshot:
         """Everything that the future depends on, as values that `core.snapshot.encode` understands."""
-        saved = {name: getattr(self, name) for name in self._SAVED}
-        return saved | {
-            "idle": self._idle.members(),
-            "states": np.frombuffer(bytes(self._states), dtype=np.uint8),
-            "random": self.random.bit_generator.state,
-            "tickets": self._tickets,
-            "started": self.started,
-            "journal": list(self.journal.lines),
-        }
+        return SessionSnapshot(
+            version=self.version,
+            parameters=self.parameters,
+            now=self.now,
+            finished=self.finished,
+            timers=self.timers,
+            counters=self.counters,
+            in_flight=self.in_flight,
+            received=self.received,
+            state=self.state,
+            idle=self._idle.members(),
+            states=np.frombuffer(bytes(self._states), dtype=np.uint8),
+            random=dict(self.random.bit_generator.state),
+            tickets=self._tickets,
+            started=self.started,
+            journal=list(self.journal.lines),
+        )
 
-    def restore(self, saved: Mapping[str, Any]) -> None:
-        """Go on from a snapshot of a session with the same policy, devices and seed."""
-        for name in self._SAVED:
-            setattr(self, name, saved[name])
+    def restore(self, saved: SessionSnapshot, forecast: Forecast | None = None) -> None:
+        """Go on from a snapshot of a session with the same policy, devices and seed.
+
+        A forecast takes the place of this session's own: a server that goes on knows other devices than it did.
+        """
+        self.version, self.now, self.finished, self.started = saved.version, saved.now, saved.finished, saved.started
+        self.timers, self.counters, self.received, self.state = (
+            saved.timers,
+            saved.counters,
+            saved.received,
+            saved.state,
+        )
+        self.forecast = forecast or self.forecast
+        self.in_flight = saved.in_flight
         kept = {version: frozen(parameters) for version, parameters in self.models.items()}
-        self.parameters = kept[self.version] if self.version in kept else frozen(self.parameters)
+        self.parameters = kept[self.version] if self.version in kept else frozen(saved.parameters)
         self.in_flight = {
             ticket: replace(
-                flight,
-                parameters=kept[flight.base],
-                fresh=tuple((version, kept[version]) for version, _ in flight.fresh),
+                each,
+                parameters=kept[each.base],
+                fresh=tuple((version, kept[version]) for version, _ in each.fresh),
             )
-            for ticket, flight in self.in_flight.items()
+            for ticket, each in saved.in_flight.items()
         }
-        self._ticket_of = {flight.device: ticket for ticket, flight in self.in_flight.items()}
-        self._idle = IdleSet(self.devices, saved["idle"])
-        self._states = bytearray(saved["states"])
-        self.random.bit_generator.state = saved["random"]
-        self._tickets = saved["tickets"]
-        self.started = saved["started"]
-        self.journal.lines = deque(saved["journal"], maxlen=JOURNAL_LINES)
+        self._ticket_of = {each.device: ticket for ticket, each in self.in_flight.items()}
+        self._idle = IdleSet(self.devices, saved.idle)
+        self._states = bytearray(saved.states)
+        self.random.bit_generator.state = saved.random
+        self._tickets = saved.tickets
+        self.journal.lines = deque(saved.journal, maxlen=JOURNAL_LINES)
 
     @property
     def snapshot_types(self) -> tuple[type[Any], ...]:
         """The dataclasses that a snapshot holds beside the messages."""
-        return (OrderInFlight, Counters, self.policy.State, *self.policy.Records)
+        return (SessionSnapshot, OrderInFlight, Counters, self.policy.State, *self.policy.Records)
 
-    def copied(self) -> dict[str, Any]:
+    def copied(self) -> SessionSnapshot:
         """A snapshot that shares nothing with this session: for tests and for replays."""
         tree, arrays = encode(self.snapshot())
         copies = {name: array.copy() for name, array in arrays.items()}
-        return dict(decode(tree, copies, self.snapshot_types))
+        copy: SessionSnapshot = decode(tree, copies, self.snapshot_types)
+        return copy

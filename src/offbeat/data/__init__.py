@@ -1,7 +1,7 @@
 """Data sets, and the ways to divide them over devices."""
 
 from offbeat.data.dataset import Dataset
-from offbeat.data.own import load_own
+from offbeat.data.own import from_arrays, load_own
 from offbeat.data.partition import PARTITIONS, Partition, PartitionSettings
 from offbeat.data.registry import DATASETS, DatasetSettings
 
@@ -12,5 +12,6 @@ __all__ = [
     "DatasetSettings",
     "Partition",
     "PartitionSettings",
+    "from_arrays",
     "load_own",
 ]

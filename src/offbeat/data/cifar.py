@@ -27,6 +27,7 @@ class Cifar10(ImageFiles):
     name: Literal["cifar10"] = "cifar10"
 
     def load(self, seed: int) -> Dataset:
+        """Read the files and divide them into training and test samples as published; `seed` plays no part."""
         batches = [_batch(self.dir, name) for name in TRAIN_BATCHES]
         return image_dataset(
             train=(

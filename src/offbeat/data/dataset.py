@@ -28,6 +28,7 @@ class Dataset:
 
     @property
     def input_shape(self) -> tuple[int, ...]:
+        """The shape of one sample, for instance (1, 28, 28)."""
         return self.train_x.shape[1:]
 
     def __post_init__(self) -> None:

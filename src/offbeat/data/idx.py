@@ -36,6 +36,7 @@ class Mnist(ImageFiles):
     name: Literal["mnist"] = "mnist"
 
     def load(self, seed: int) -> Dataset:
+        """Read the files and divide them into training and test samples as published; `seed` plays no part."""
         return _ten_classes(self, MNIST_MEAN, MNIST_STD)
 
 
@@ -45,6 +46,7 @@ class FashionMnist(ImageFiles):
     name: Literal["fashion-mnist"] = "fashion-mnist"
 
     def load(self, seed: int) -> Dataset:
+        """Read the files and divide them into training and test samples as published; `seed` plays no part."""
         return _ten_classes(self, FASHION_MEAN, FASHION_STD)
 
 
@@ -56,6 +58,7 @@ class Emnist(ImageFiles):
     """Which of the six published selections; with letters, A is class 0."""
 
     def load(self, seed: int) -> Dataset:
+        """Read the files and divide them into training and test samples as published; `seed` plays no part."""
         return image_dataset(
             train=self._part("train"),
             test=self._part("test"),

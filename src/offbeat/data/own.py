@@ -10,19 +10,23 @@ from offbeat.data.dataset import Dataset, Labels, Samples
 
 
 def load_own(reference: str, seed: int) -> Dataset:
-    """What the function returns when called with the seed: a Dataset, or (train_x, train_y, test_x, test_y).
+    """The Dataset of this name, or what a function returns for the seed: one, or (train_x, train_y, test_x, test_y).
 
     Of a tuple, the samples may be any numbers and the labels any integers from 0; the highest label gives the classes.
     """
     function = resolve(reference)
+    if isinstance(function, Dataset):
+        return function
     if not callable(function):
-        raise InvalidInput(f"{reference!r} is a {type(function).__name__}: it must be a function of the seed.")
+        raise InvalidInput(
+            f"{reference!r} is a {type(function).__name__}: it must be a Dataset or a function of the seed."
+        )
     try:
         match _called(function, seed):
             case Dataset() as dataset:
                 return dataset
             case (train_x, train_y, test_x, test_y):
-                return _from_arrays(train_x, train_y, test_x, test_y)
+                return from_arrays(train_x, train_y, test_x, test_y)
             case other:
                 raise InvalidInput(
                     f"it returned a {type(other).__name__}: it must be a Dataset or (train_x, train_y, test_x, test_y)."
@@ -40,7 +44,8 @@ def _called(function: Any, seed: int) -> Any:
         raise InvalidInput(f"calling it with the seed failed: {describe(error)}") from error
 
 
-def _from_arrays(train_x: Any, train_y: Any, test_x: Any, test_y: Any) -> Dataset:
+def from_arrays(train_x: Any, train_y: Any, test_x: Any, test_y: Any) -> Dataset:
+    """A data set of any numbers and integer labels from 0; the highest label gives the classes."""
     train_labels, test_labels = _labels("train_y", train_y), _labels("test_y", test_y)
     return Dataset(
         train_x=_samples("train_x", train_x),

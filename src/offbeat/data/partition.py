@@ -5,9 +5,10 @@ sample, and no sample is given out twice except by `Same`; only those that are t
 may leave samples over. Everything is arrays: a million devices are fine.
 """
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import Field
@@ -38,10 +39,12 @@ class Partition:
 
     @property
     def devices(self) -> int:
+        """How many devices there are."""
         return len(self.offsets) - 1
 
     @property
     def sizes(self) -> Indices:
+        """How many training samples each device holds."""
         return np.diff(self.offsets)
 
     def samples(self, device: int) -> Indices:
@@ -49,22 +52,37 @@ class Partition:
         return self.indices[self.offsets[device] : self.offsets[device + 1]]
 
 
-class Iid(Settings):
+class PartitionSettings(Settings):
+    """The base of all partitions, also of the user's own; its fields are the keys of the table."""
+
+    name: str = ""
+
+    @abstractmethod
+    def split(self, labels: Labels, devices: int, seed: int) -> Partition:
+        """Who holds which of the training samples, given their labels."""
+
+
+class Iid(PartitionSettings):
     """Shuffled and dealt in equal parts (sizes differ by one at most)."""
 
+    name: Literal["iid"] = "iid"
+
     def split(self, labels: Labels, devices: int, seed: int) -> Partition:
+        """Shuffle the samples and deal them in equal parts."""
         _check_enough(len(labels), devices)
         samples = stream(seed, "partition").permutation(len(labels))
         return Partition(indices=samples, offsets=_even_cuts(len(labels), devices))
 
 
-class Dirichlet(Settings):
+class Dirichlet(PartitionSettings):
     """Each class is divided over the devices in proportions drawn from Dirichlet(alpha): label and size skew."""
 
+    name: Literal["dirichlet"] = "dirichlet"
     alpha: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.3
     """Small: few classes per device; large: nearly iid."""
 
     def split(self, labels: Labels, devices: int, seed: int) -> Partition:
+        """Divide each class in proportions of its own; a device that got nothing is given one sample of the largest."""
         _check_enough(len(labels), devices)
         generator = stream(seed, "partition")
         samples = generator.permutation(len(labels))
@@ -78,13 +96,15 @@ class Dirichlet(Settings):
         return _grouped(samples, _fill_empty(owners, devices), devices)
 
 
-class Shards(Settings):
+class Shards(PartitionSettings):
     """Sorted by label, cut into devices x labels_per_device equal shards, of which each device is dealt that many."""
 
+    name: Literal["shards"] = "shards"
     labels_per_device: Annotated[int, Field(gt=0)] = 2
     """Shards per device. A shard that spans the border of two classes holds both."""
 
     def split(self, labels: Labels, devices: int, seed: int) -> Partition:
+        """Cut the samples, sorted by label, into shards and deal them at random."""
         _check_enough(len(labels), devices)
         shards = devices * self.labels_per_device
         if shards > len(labels):
@@ -99,15 +119,17 @@ class Shards(Settings):
         return _grouped(samples, owners, devices)
 
 
-class Sizes(Settings):
+class Sizes(PartitionSettings):
     """As many samples to each device as `sizes` says; what is left of the training samples is not used."""
 
+    name: Literal["sizes"] = "sizes"
     sizes: Annotated[list[Annotated[int, Field(gt=0)]], Field(min_length=1)]
     """The number of training samples of each device."""
     disjoint_labels: bool = False
     """Sort by label first, so that the devices' label sets overlap as little as the sizes allow."""
 
     def split(self, labels: Labels, devices: int, seed: int) -> Partition:
+        """Deal random samples, to each device as many as it is to have."""
         if len(self.sizes) != devices:
             raise InvalidInput(f"sizes lists {len(self.sizes)} devices and devices = {devices}: they must be equal.")
         _check_enough(len(labels), devices)
@@ -121,15 +143,17 @@ class Sizes(Settings):
         return Partition(indices=samples, offsets=_offsets(np.array(self.sizes)))
 
 
-class LabelSets(Settings):
+class LabelSets(PartitionSettings):
     """To each device `sizes` samples of the labels that `labels` lists for it; devices may have labels in common."""
 
+    name: Literal["labels"] = "labels"
     labels: Annotated[list[Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]], Field(min_length=1)]
     """The labels of each device."""
     sizes: Annotated[list[Annotated[int, Field(gt=0)]], Field(min_length=1)]
     """The number of training samples of each device."""
 
     def split(self, labels: Labels, devices: int, seed: int) -> Partition:
+        """Give each device, in turn, random samples of its labels that are still free."""
         if not len(self.sizes) == len(self.labels) == devices:
             raise InvalidInput(
                 f"sizes lists {len(self.sizes)} devices, labels {len(self.labels)} and devices = {devices}: "
@@ -150,13 +174,15 @@ class LabelSets(Settings):
         return Partition.of(chosen)
 
 
-class Same(Settings):
+class Same(PartitionSettings):
     """The same random samples, in the same order, to every device."""
 
+    name: Literal["same"] = "same"
     samples: Annotated[int, Field(gt=0)] | None = None
     """How many training samples every device holds (default: all)."""
 
     def split(self, labels: Labels, devices: int, seed: int) -> Partition:
+        """Give every device the same samples."""
         size = len(labels) if self.samples is None else self.samples
         if devices < 1:
             raise InvalidInput(f"devices = {devices}: there must be at least one.")
@@ -165,8 +191,6 @@ class Same(Settings):
         chosen = stream(seed, "partition").permutation(len(labels))[:size]
         return Partition(indices=np.tile(chosen, devices), offsets=np.arange(devices + 1) * size)
 
-
-PartitionSettings = Iid | Dirichlet | Shards | Sizes | LabelSets | Same
 
 PARTITIONS: dict[str, type[PartitionSettings]] = {
     "iid": Iid,

@@ -40,6 +40,7 @@ class Synthetic(Settings):
     """Share of each device's samples that goes to the held-out test set: at least one, and not all."""
 
     def load(self, seed: int) -> Dataset:
+        """Draw every device's samples from the seed."""
         drawn = [self._device(seed, device) for device in range(self.devices)]
         x, y = np.stack([x for x, _ in drawn]), np.stack([y for _, y in drawn])
         test = min(max(1, round(self.test_fraction * self.samples_per_device)), self.samples_per_device - 1)

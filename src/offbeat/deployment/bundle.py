@@ -64,8 +64,8 @@ def write_bundle(
 
 def own_modules(experiment: Experiment) -> list[Path]:
     """The user's files and packages that "module:function" names, and what these import from beside them."""
-    names = (experiment.data.name, experiment.model.name, experiment.algorithm.name)
-    wanted = [_source(name.partition(":")[0].partition(".")[0]) for name in names if ":" in name]
+    experiment.check_importable()
+    wanted = [_source(name.partition(":")[0].partition(".")[0]) for name in experiment.own.values()]
     found: list[Path] = []
     while wanted:
         path = wanted.pop()

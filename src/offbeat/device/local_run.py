@@ -1,8 +1,14 @@
 """The local run: what a device does with an order, in slices, as logic without numbers and without a clock.
 
-Both drivers run the same logic. A driver asks `next`, does what it says (the simulator on its virtual clock, a
-deployment for real) and reports back; between slices the run may have been answered, stopped or run out of time.
+All drivers run the same logic. A driver asks `next`, does what it says (the simulator on its virtual clock, a device
+for real, a replay as the record has it) and reports back; between slices the run may have been answered, stopped or run
+out of time. A *stretch* is the training between two questions to the device rule. It may be cut into pieces, and it
+stays one stretch.
 """
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from itertools import accumulate
 
 from msgspec import Struct
 
@@ -12,24 +18,32 @@ from offbeat.core.policy import DeviceRule, ReadOnlyMemory, Step, Train, Upload
 
 
 class LocalRun(Struct, kw_only=True, eq=False, gc=False):
-    """One order on one device. Resumable: its fields are plain data."""
+    """One order on one device. It can be saved between any two slices: its fields are plain data."""
 
     order: Order
     progress: Progress = Progress()
+    goal: int = 0
+    """The slice with which the present stretch ends. Only there is the rule asked again."""
     answers: int = 0
     stopping: bool = False
     expired: bool = False
 
     def next(self, rule: DeviceRule, memory: ReadOnlyMemory) -> Step:
         """What to do now. A run that was told to stop uploads as soon as it has a slice to show for itself."""
+        done = self.progress.slices
         if self.expired:
             return Upload()
         if self.stopping:
-            return Upload() if self.progress.slices else Train(1)
-        step = rule.next(self.progress, self.answers, self.order, memory)
-        remaining = self.order.slices - self.progress.slices
-        if isinstance(step, Train) and not 1 <= step.slices <= remaining:
-            raise PolicyError(f"rule {self.order.rule!r} wants {step.slices} slices of {remaining} that remain")
+            step: Step = Upload() if done else Train(1)
+        elif done < self.goal:
+            return Train(self.goal - done)
+        else:
+            step = rule.next(self.progress, self.answers, self.order, memory)
+        if isinstance(step, Train):
+            self.goal = done + step.slices
+            if not done < self.goal <= self.order.slices:
+                remaining = self.order.slices - done
+                raise PolicyError(f"rule {self.order.rule!r} wants {step.slices} slices of {remaining} that remain")
         return step
 
     def trained(self, slices: int, steps: int, seconds: float) -> None:
@@ -48,3 +62,13 @@ class LocalRun(Struct, kw_only=True, eq=False, gc=False):
     def out_of_time(self) -> None:
         """The order's time budget is used up."""
         self.expired = True
+
+
+def ends_of(seconds: Sequence[float], began: float) -> list[float]:
+    """When each of some slices ends that take so long and are worked on one after another."""
+    return list(accumulate(seconds, initial=began))[1:]
+
+
+def slices_by(ends: Sequence[float], time: float) -> int:
+    """How many of the slices that end at these times are done at a time."""
+    return bisect_right(ends, time)

@@ -1,9 +1,10 @@
 """How long things take and what goes wrong in a simulated fleet: speeds, links, availability and failures.
 
-To add a fleet, write its settings class with a `build` and give it a line in `FLEETS`.
+To add a fleet or a kind of availability, write its settings class with a `build` and give it a line in `FLEETS` or
+`AVAILABILITIES`; or leave it where it is and name it as "module:Class".
 """
 
-from offbeat.fleet.availability import Availability, AvailabilitySettings
+from offbeat.fleet.availability import AlwaysAvailable, Availability, AvailabilitySettings, OnOffAvailable
 from offbeat.fleet.failures import Failures, FailureSettings, Fate
 from offbeat.fleet.fleet import Fleet
 from offbeat.fleet.links import Links, NetworkSettings
@@ -21,8 +22,15 @@ FLEETS: dict[str, type[FleetSettings]] = {
     "trace": TraceFleet,
 }
 
+AVAILABILITIES: dict[str, type[AvailabilitySettings]] = {
+    "always": AlwaysAvailable,
+    "on-off": OnOffAvailable,
+}
+
 __all__ = [
+    "AVAILABILITIES",
     "FLEETS",
+    "AlwaysAvailable",
     "Availability",
     "AvailabilitySettings",
     "BernoulliFleet",
@@ -34,6 +42,7 @@ __all__ = [
     "FleetSettings",
     "Links",
     "NetworkSettings",
+    "OnOffAvailable",
     "ParetoFleet",
     "RatioFleet",
     "Speeds",

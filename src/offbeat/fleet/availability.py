@@ -1,6 +1,7 @@
 """When devices are there at all: always, or on and off in turn, each device with a phase of its own."""
 
 import math
+from abc import abstractmethod
 from typing import Literal, Protocol, TypeVar
 
 import numpy as np
@@ -24,7 +25,8 @@ class Availability(Protocol):
     def present(self, at: float) -> npt.NDArray[np.bool_]:
         """Who is there, over all devices."""
 
-    def available(self, device: int, at: float) -> bool: ...
+    def available(self, device: int, at: float) -> bool:
+        """Whether this device is there at this time."""
 
     def next_change(self, device: int, at: float) -> float:
         """When the device next comes or goes: strictly after `at`, inf if never."""
@@ -39,12 +41,15 @@ class Always:
         self.devices = devices
 
     def present(self, at: float) -> npt.NDArray[np.bool_]:
+        """Every device is there."""
         return np.ones(self.devices, dtype=bool)
 
     def available(self, device: int, at: float) -> bool:
+        """The device is there."""
         return True
 
     def next_change(self, device: int, at: float) -> float:
+        """Never: the answer is infinity."""
         return math.inf
 
 
@@ -72,13 +77,16 @@ class OnOff:
         return cycle + (self._comes(cycle + 1, phase) <= at)
 
     def present(self, at: float) -> npt.NDArray[np.bool_]:
+        """Which devices are in the first part of their cycle, over all devices."""
         return at < self._comes(self._cycle(at, self.phases), self.phases) + self.on
 
     def available(self, device: int, at: float) -> bool:
+        """Whether this device is in the first part of its cycle."""
         phase = self.phases.item(device)
         return at < self._comes(self._cycle(at, phase), phase) + self.on
 
     def next_change(self, device: int, at: float) -> float:
+        """When the device goes, or, if it is away, when its next cycle begins: always after `at`."""
         phase = self.phases.item(device)
         cycle = self._cycle(at, phase)
         goes = self._comes(cycle, phase) + self.on
@@ -86,10 +94,28 @@ class OnOff:
 
 
 class AvailabilitySettings(Settings):
-    """Whether devices come and go."""
+    """The base of all kinds of availability, also of the user's own; its fields are the keys of the table."""
 
-    name: Literal["always", "on-off"] = "always"
-    """Either "always", or "on-off": on_seconds there, off_seconds away, in turn, each device from a random point on."""
+    name: str = ""
+
+    @abstractmethod
+    def build(self, workload: Workload) -> Availability:
+        """When these devices are there."""
+
+
+class AlwaysAvailable(AvailabilitySettings):
+    """Every device is there all the time."""
+
+    name: Literal["always"] = "always"
+
+    def build(self, workload: Workload) -> Availability:
+        return Always(workload.devices)
+
+
+class OnOffAvailable(AvailabilitySettings):
+    """Devices are there for on_seconds and away for off_seconds, in turn, each from a random point on."""
+
+    name: Literal["on-off"] = "on-off"
     # The limits keep both parts of a cycle far above the round-off of any time that a run can reach.
     on_seconds: float = Field(600.0, ge=0.001, le=1e9)
     """How long a device stays."""
@@ -97,8 +123,6 @@ class AvailabilitySettings(Settings):
     """How long it stays away."""
 
     def build(self, workload: Workload) -> Availability:
-        if self.name == "always":
-            return Always(workload.devices)
         period = self.on_seconds + self.off_seconds
         phases = stream(workload.seed, "availability").uniform(0.0, period, workload.devices)
         return OnOff(self.on_seconds, self.off_seconds, phases)

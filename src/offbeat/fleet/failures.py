@@ -58,6 +58,7 @@ class FailureSettings(Settings):
         return math.inf if value is None else value
 
     def build(self, workload: Workload) -> Failures:
+        """The failures of a fleet with the workload's seed."""
         rejoins = self.rejoin_seconds is not None and math.isfinite(self.rejoin_seconds)
         return Failures(
             seed=workload.seed,

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from offbeat.core.forecast import Forecast
-from offbeat.fleet.availability import Availability, AvailabilitySettings
+from offbeat.fleet.availability import AlwaysAvailable, Availability, AvailabilitySettings
 from offbeat.fleet.failures import Failures, FailureSettings
 from offbeat.fleet.links import Links, NetworkSettings
 from offbeat.fleet.speeds import FleetSettings, Speeds
@@ -39,10 +39,11 @@ class Fleet:
         availability: AvailabilitySettings | None = None,
         failures: FailureSettings | None = None,
     ) -> "Fleet":
+        """The fleet that these settings describe, for this workload; what is not given has its defaults."""
         speeds = fleet.build(workload)
         return cls(
             speeds=speeds,
             links=(network or NetworkSettings()).build(workload, speeds.measured_links),
-            availability=(availability or AvailabilitySettings()).build(workload),
+            availability=(availability or AlwaysAvailable()).build(workload),
             failures=(failures or FailureSettings()).build(workload),
         )

@@ -38,9 +38,9 @@ class Speeds(ABC):
 
 
 class FleetSettings(Settings):
-    """The base of all fleets."""
+    """The base of all fleets, also of the user's own; its fields are the keys of the table."""
 
-    name: str
+    name: str = ""
 
     @abstractmethod
     def build(self, workload: Workload) -> Speeds:

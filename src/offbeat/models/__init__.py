@@ -1,7 +1,24 @@
-"""The papers' networks, models of the user's own, and a model seen as one flat vector."""
+"""The papers' networks, models of the user's own, and a model seen as one flat vector.
 
-from offbeat.models.flat import flops_per_sample, layout_of, tensors_of, vector_of
-from offbeat.models.purity import is_pure
-from offbeat.models.registry import MODELS, build
+What needs torch is imported on first use: whoever only checks a name does not wait for it.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from offbeat.models.catalogue import MODELS
+
+if TYPE_CHECKING:
+    from offbeat.models.flat import flops_per_sample, layout_of, tensors_of, vector_of
+    from offbeat.models.purity import is_pure
+    from offbeat.models.registry import build
 
 __all__ = ["MODELS", "build", "flops_per_sample", "is_pure", "layout_of", "tensors_of", "vector_of"]
+
+_HOMES = {"build": "registry", "is_pure": "purity"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'offbeat.models' has no attribute {name!r}")
+    return getattr(import_module(f"offbeat.models.{_HOMES.get(name, 'flat')}"), name)

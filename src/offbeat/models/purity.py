@@ -29,7 +29,8 @@ PURE = (
 
 
 def is_pure(module: nn.Module) -> bool:
-    """
+    """Whether every part of the module is of a kind that is listed.
+
     >>> is_pure(nn.Sequential(nn.Linear(2, 2), nn.ReLU())), is_pure(nn.Sequential(nn.Linear(2, 2), nn.Dropout()))
     (True, False)
     """

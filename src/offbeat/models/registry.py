@@ -1,6 +1,6 @@
 """The models by name, and how one is built: initialised from the seed alone, and checked against the data."""
 
-from collections.abc import Callable
+import inspect
 from typing import Any
 
 import torch
@@ -9,35 +9,26 @@ from torch import nn
 from offbeat.core.errors import InvalidInput, unknown
 from offbeat.core.references import describe, resolve
 from offbeat.core.streams import stream
-from offbeat.models.networks import cnn, cnn_over, cnn_small, lenet5, logistic, mlp
-
-MODELS: dict[str, Callable[[tuple[int, ...], int], nn.Module]] = {
-    "logistic": logistic,
-    "mlp": mlp,
-    "lenet5": lenet5,
-    "cnn": cnn,
-    "cnn-small": cnn_small,
-    "cnn-over": cnn_over,
-}
+from offbeat.models.catalogue import MODELS
 
 
 def build(name: str, input_shape: tuple[int, ...], classes: int, seed: int) -> nn.Module:
-    """The named model, or the user's own `"module:function"`, called as `function(input_shape, classes)`.
+    """The named model, or the user's own `"module:thing"`: a class or function of (input_shape, classes) or ().
 
     The initial parameters depend on the seed and on nothing else; torch's global generator is left as it was.
 
     >>> sum(p.numel() for p in build("lenet5", (1, 28, 28), 10, seed=0).parameters())
     61706
     """
-    function = resolve(name) if ":" in name else MODELS.get(name)
-    if function is None:
+    if ":" not in name and name not in MODELS:
         raise unknown("model", name, MODELS)
+    function = resolve(MODELS.get(name, name))
     if not callable(function):
         raise InvalidInput(f"model {name!r} is no function of (input shape, classes) but {type(function).__name__}.")
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(int(stream(seed, "model").integers(2**63)))
         try:
-            module = function(input_shape, classes)
+            module: nn.Module = function(input_shape, classes) if _wants_shape(function) else function()
             output = _try_out(module, input_shape)
         except InvalidInput:
             raise
@@ -50,6 +41,17 @@ def build(name: str, input_shape: tuple[int, ...], classes: int, seed: int) -> n
             f"model {name!r} on two inputs of shape {input_shape} gives {shape}, where {(2, classes)} is needed."
         )
     return module
+
+
+def _wants_shape(function: Any) -> bool:
+    """Whether to call it with input shape and classes: unless it can do without them, and has no `classes`."""
+    try:
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError):  # some compiled functions do not tell
+        return True
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    needed = any(each.kind in positional and each.default is each.empty for each in parameters.values())
+    return needed or "classes" in parameters or any(each.kind == each.VAR_POSITIONAL for each in parameters.values())
 
 
 def _try_out(module: Any, input_shape: tuple[int, ...]) -> Any:

@@ -25,6 +25,7 @@ def replace_file(path: Path, data: bytes) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
+    """Replace a file by this value as indented JSON."""
     replace_file(path, (json.dumps(value, indent=2) + "\n").encode())
 
 
@@ -47,6 +48,7 @@ class Log:
         self._file.truncate(position)
 
     def write(self, line: str) -> None:
+        """Append one line; `flush` and `position` see to it that it arrives."""
         self._file.write(line.encode() + b"\n")
 
     def flush(self) -> None:
@@ -61,4 +63,5 @@ class Log:
         return self._file.tell()
 
     def close(self) -> None:
+        """Write what is left and let another process have the file."""
         self._file.close()

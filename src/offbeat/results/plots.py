@@ -3,14 +3,16 @@
 import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter, StrMethodFormatter
 from numpy.typing import NDArray
 
+from offbeat.core.errors import InvalidInput
 from offbeat.results.comparison import AlgorithmResults, ComparedRun, Comparison, amount, percent, seeds_text
 from offbeat.results.files import replace_file
 from offbeat.results.rows import Row
@@ -18,7 +20,9 @@ from offbeat.results.rows import Row
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C8C8C")
 """Okabe and Ito's palette, which colour-blind readers can tell apart."""
 STYLES = ("-", "--", "-.", (0, (1, 1.2)))
-"""Seven colours and four styles: 28 algorithms look different from each other."""
+MARKERS = ("", "o", "s", "^", "D", "v", "P", "X")
+"""The first seven lines have no marker; lines of one colour differ in style or marker, and up to the 28th in both."""
+SUFFIXES = (".png", ".svg", ".pdf")
 INK, FAINT = "#333333", "#D9D9D9"
 ACCURACY = "accuracy on held-out data"
 TIME, REAL_TIME = "virtual time (s)", "wall-clock time (s)"
@@ -26,24 +30,52 @@ TIME, REAL_TIME = "virtual time (s)", "wall-clock time (s)"
 Numbers = NDArray[np.float64]
 
 
+class Look(NamedTuple):
+    """How the line of one algorithm is drawn."""
+
+    colour: str
+    style: str | tuple[float, tuple[float, ...]]
+    marker: str
+
+
+def look_of(number: int) -> Look:
+    """The look of the algorithm that comes so many places after the first in its plot; the first 56 are all different.
+
+    >>> look_of(1) == look_of(8), look_of(1).colour == look_of(8).colour
+    (False, True)
+    """
+    return Look(
+        COLOURS[number % len(COLOURS)],
+        STYLES[number % len(STYLES)],
+        MARKERS[number // len(COLOURS) % len(MARKERS)],
+    )
+
+
 def accuracy_figure(comparison: Comparison) -> Figure:
     """Accuracy over virtual time and, if there is a target, the time to it."""
     raced = comparison.target is not None
-    figure = Figure(figsize=(11.0 if raced else 7.5, 4.6), layout="constrained")
+    lines = len(comparison.standings) + raced
+    height = max(4.6, 1.4 + 0.3 * lines)  # so that the names beside the bars have room
+    figure = Figure(figsize=(11.0 if raced else 7.5, height), layout="constrained")
     if comparison.target is None:
         _curves(figure.add_subplot(), comparison)
     else:
         curves, bars = figure.subplots(1, 2, width_ratios=(3, 2))
         _curves(curves, comparison)
         _bars(bars, comparison, comparison.target)
-    figure.legend(
-        *figure.axes[0].get_legend_handles_labels(),
-        loc="outside lower center",
-        ncols=min(5, len(comparison.standings) + raced),
-        frameon=False,
-        handlelength=3.0,
-    )
+    legend_below(figure, *figure.axes[0].get_legend_handles_labels())
     return figure
+
+
+def legend_below(figure: Figure, handles: Sequence[Any], labels: Sequence[Any], most: int = 5) -> None:
+    """A legend under all panels, where it covers nothing; long labels get fewer columns."""
+    columns = max(1, min(most, len(labels), 110 // (max((len(str(label)) for label in labels), default=0) + 10)))
+    figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False, handlelength=3.0)
+
+
+def legend_above(axes: Axes) -> None:
+    """A legend of one panel, above it on the right, where it covers neither data nor the title on the left."""
+    axes.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=3, frameon=False, borderaxespad=0.0)
 
 
 def run_figure(rows: Sequence[Row], title: str, clock: str = TIME) -> Figure:
@@ -51,13 +83,18 @@ def run_figure(rows: Sequence[Row], title: str, clock: str = TIME) -> Figure:
     figure = Figure(figsize=(8.0, 5.6), layout="constrained")
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1.4))
     time = _column(rows, "time")
+    accuracy = _column(rows, "accuracy")
     dress(upper, title)
-    upper.plot(time, _column(rows, "accuracy"), color=COLOURS[0], linewidth=2.0)
+    upper.plot(time, accuracy, color=COLOURS[0], linewidth=2.0)
+    upper.plot(time[-1:], accuracy[-1:], "o", color=COLOURS[0], clip_on=False, zorder=5)
+    final = percent(float(accuracy[-1]), 1)
+    upper.annotate(final, (time[-1], accuracy[-1]), (-8, -14), textcoords="offset points", ha="right", color=COLOURS[0])
     upper.set_ylabel(ACCURACY, color=COLOURS[0])
     upper.yaxis.set_major_formatter(PercentFormatter(1.0, symbol=" %"))
     upper.set_ylim(bottom=0.0)
     loss = upper.twinx()
     loss.plot(time, _column(rows, "loss"), color=COLOURS[1], linewidth=1.6, linestyle="--")
+    loss.plot(time[-1:], _column(rows, "loss")[-1:], "s", color=COLOURS[1], markersize=5, clip_on=False, zorder=5)
     loss.set_ylabel("loss on held-out data", color=COLOURS[1])
     loss.set_ylim(bottom=0.0)
     loss.spines[["top", "left", "bottom"]].set_visible(False)
@@ -70,8 +107,8 @@ def run_figure(rows: Sequence[Row], title: str, clock: str = TIME) -> Figure:
     lower.set_ylim(bottom=0.0, top=max(1.0, 1.1 * float(_column(rows, "max_staleness").max())))
     lower.yaxis.set_major_locator(MaxNLocator(4, integer=True))
     lower.set_xlabel(clock)
-    lower.set_xlim(0.0, float(time[-1]) or 1.0)
-    figure.legend(*lower.get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False)
+    lower.set_xlim(0.0, 1.02 * float(time[-1]) or 1.0)
+    legend_below(figure, *lower.get_legend_handles_labels())
     return figure
 
 
@@ -95,7 +132,7 @@ def devices_figure(devices: Sequence[Row], title: str) -> Figure:
     _stack(traffic, places, devices, {"bytes_down": "down", "bytes_up": "up"}, COLOURS[4:], unit=1e6)
     traffic.set_xlabel("megabytes")
     for axes in (time, traffic):
-        axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, frameon=False)
+        legend_above(axes)
     figure.suptitle(title, color=INK)
     return figure
 
@@ -134,9 +171,9 @@ def sweep_figure(comparison: Comparison, over: Mapping[str, Sequence[Any]]) -> F
         axes[number].set_xlabel(paths[-1])
     axes[0].set_ylim(bottom=0.0)  # after all panels are drawn, since they share the axis
     axes[0].set_ylabel(f"{target or 'time'} (virtual s)")
-    handles = axes[0].get_legend_handles_labels()
-    if handles[0]:
-        figure.legend(*handles, loc="outside lower center", ncols=len(handles[0]), frameon=False, handlelength=3.0)
+    handles, labels = axes[0].get_legend_handles_labels()
+    if labels:
+        legend_below(figure, handles, labels, most=max(2, 2 * len(axes)))
     return figure
 
 
@@ -147,22 +184,38 @@ def _times(axes: Axes, standings: Sequence[AlgorithmResults], place: int, label:
     middle = np.array([standing.median_time for _, standing in known], dtype=np.float64)
     low = middle - np.array([standing.first_time for _, standing in known], dtype=np.float64)
     high = np.array([standing.last_time for _, standing in known], dtype=np.float64) - middle
+    look = look_of(place)
     axes.errorbar(
         [x for x, _ in known],
         middle,
         yerr=[low, high],
-        color=COLOURS[place % len(COLOURS)],
-        linestyle=STYLES[place % len(STYLES)],
-        marker="o",
+        color=look.colour,
+        linestyle=look.style,
+        marker=look.marker or ".",
         capsize=3,
         label=label,
     )
 
 
+def check_figure_path(path: Path) -> None:
+    """Refuse, before anything is computed, a file of another kind than figures can have."""
+    if path.suffix.lower() not in SUFFIXES:
+        kind = f"a file that ends in {path.suffix!r}" if path.suffix else "a file without a suffix"
+        raise InvalidInput(f"{path}: figures are not written to {kind}: choose .png, .svg or .pdf")
+
+
 def save(figure: Figure, path: Path) -> None:
-    """A PNG, the same bytes for the same figure."""
+    """A PNG, SVG or PDF by the suffix of the path; the same bytes for the same figure."""
+    check_figure_path(path)
     data = io.BytesIO()
-    figure.savefig(data, format="png", dpi=150, facecolor="white", metadata={"Software": None})
+    kind = path.suffix.lower()[1:]
+    unsaid: dict[str, dict[str, Any]] = {
+        "png": {"Software": None},
+        "svg": dict.fromkeys(("Date", "Creator", "Format", "Type")),
+        "pdf": dict.fromkeys(("CreationDate", "Creator", "Producer")),
+    }
+    with matplotlib.rc_context({"svg.hashsalt": "offbeat"}):
+        figure.savefig(data, format=kind, dpi=150, facecolor="white", metadata=unsaid[kind])
     replace_file(path, data.getvalue())
 
 
@@ -190,9 +243,20 @@ def _curves(axes: Axes, comparison: Comparison) -> None:
     dress(axes, f"Accuracy over time ({note})")
     for number, standing in enumerate(comparison.standings):
         time, mean, low, high = mean_and_range(standing.entries)
-        colour, style = COLOURS[number % len(COLOURS)], STYLES[number % len(STYLES)]
-        axes.fill_between(time, low, high, color=colour, alpha=0.15, linewidth=0)
-        axes.plot(time, mean, color=colour, linestyle=style, linewidth=1.8, label=_label(standing))
+        colour, style, marker = look_of(number)
+        every = max(1, len(time) // 8)  # where markers stand differs from line to line, so that they do not coincide
+        axes.fill_between(time, low, high, color=colour, alpha=0.15 if len(comparison.standings) < 8 else 0.05, lw=0)
+        axes.plot(
+            time,
+            mean,
+            color=colour,
+            linestyle=style,
+            marker=marker,
+            markevery=(number % every, every),
+            markersize=5.5,
+            linewidth=1.8,
+            label=_label(standing),
+        )
         for end in (entry.rows[-1] for entry in standing.entries if entry.diverged):
             axes.plot(end["time"], end["accuracy"], "x", color=colour, markersize=9, markeredgewidth=2.2, clip_on=False)
     if comparison.target is not None:
@@ -201,7 +265,7 @@ def _curves(axes: Axes, comparison: Comparison) -> None:
     axes.set_xlabel(TIME)
     axes.set_ylabel(ACCURACY)
     axes.yaxis.set_major_formatter(PercentFormatter(1.0, symbol=" %"))
-    axes.set_xlim(0.0, max(entry.rows[-1]["time"] for entry in comparison.entries) or 1.0)
+    axes.set_xlim(0.0, 1.01 * max(entry.rows[-1]["time"] for entry in comparison.entries) or 1.0)
     axes.set_ylim(bottom=0.0)
 
 
@@ -232,7 +296,7 @@ def _bar(axes: Axes, number: int, standing: AlgorithmResults, longest: float) ->
         axes.text(gap, number, "not reached", va="center", color=INK, style="italic")
         return
     whole = standing.reached_by_all
-    axes.barh(number, middle, height=0.5, color=COLOURS[number % len(COLOURS)], alpha=1.0 if whole else 0.35)
+    axes.barh(number, middle, height=0.5, color=look_of(number).colour, alpha=1.0 if whole else 0.35)
     if first != last:
         spread = ([middle - first], [last - middle])
         axes.errorbar(middle, number, xerr=spread, color=INK, capsize=4, linewidth=1.2, linestyle="none")

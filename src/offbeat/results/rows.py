@@ -7,7 +7,7 @@ Row = dict[str, float]
 
 
 class Span(Struct, frozen=True, kw_only=True, gc=False):
-    """What became of an order, for the timeline."""
+    """What became of an order, for the timeline and the accounts."""
 
     device: int
     ticket: int
@@ -17,3 +17,16 @@ class Span(Struct, frozen=True, kw_only=True, gc=False):
     landed: float
     slices: int
     outcome: str
+    """"uploaded" or "lost"; "in flight" for an order that has not ended."""
+    trained_until: float | None = None
+    """When the device stopped training; None where nobody knows."""
+    pauses: tuple[tuple[float, float], ...] = ()
+    """When the device waited for a fresh model: from its question to the answer's arrival."""
+    ended: float | None = None
+    """When the device's part was over, if the server learned of that later: it vanished, or its upload was lost."""
+    samples: int = 0
+    """How many samples the device holds."""
+    seconds: float = 0.0
+    """Seconds of training by the device's own clock."""
+    bytes_down: int = 0
+    bytes_up: int = 0

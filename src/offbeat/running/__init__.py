@@ -1,0 +1,1 @@
+"""What the simulator and a deployment share: the contract of a driver, the loop around it, the run directory."""

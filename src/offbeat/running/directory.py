@@ -5,7 +5,7 @@ metrics.jsonl         one line per evaluation
 timeline.json         what every device did when
 checkpoint/           the state of the run while it is not finished
 record.jsonl          of a real run: what happened when
-devices.csv           of a real run: what each device did
+devices.csv           what each device did, of a fleet that is not too large
 model.safetensors     the final parameters by name, if they are to be saved
 summary.json          written last: a directory that has it is finished
 """
@@ -88,7 +88,7 @@ def read_model(path: Path, layout: Layout) -> Vector | None:
 
 
 def read_devices(path: Path) -> list[Row]:
-    """What each device of a real run did; nothing for a simulation."""
+    """What each device of a run did; nothing if the fleet was too large to say."""
     if not (path / "devices.csv").is_file():
         return []
     with (path / "devices.csv").open(encoding="utf-8", newline="") as file:
@@ -124,6 +124,7 @@ class RunDirectory:
             check_may_write(path, overwrite)
         self._metrics: Log | None = None
         self._timeline: Timeline | None = None
+        self._driver: Driver | None = None
 
     def _check_same_experiment(self) -> None:
         try:
@@ -157,13 +158,14 @@ class RunDirectory:
     def open(self, driver: Driver) -> tuple[list[Row], float]:
         """Begin, or bring the driver to its last checkpoint; returns the rows so far and the real seconds spent."""
         self.path.mkdir(parents=True, exist_ok=True)
+        self._driver = driver
         if self._resuming and self._checkpoint.is_file():
             saved = load_checkpoint(self._checkpoint, self.fingerprint, driver.snapshot_types)
             for name in ("metrics", "timeline"):
                 check_length(self.path / LOGS[name], saved[name])
             driver.restore(saved["driver"])
             self._metrics = Log(self.path / "metrics.jsonl", saved["metrics"])
-            self._timeline = Timeline(self.path / "timeline.json", saved["timeline"], saved["orders"])
+            self._timeline = Timeline(self.path / "timeline.json", saved["timeline"], saved["timeline_state"])
             return self._rows(), saved["wall_seconds"]
         for name in FILES:
             (self.path / name).unlink(missing_ok=True)
@@ -184,6 +186,13 @@ class RunDirectory:
             self._metrics.flush()
         for span in spans:
             self._timeline.write(span)
+        assert self._driver is not None
+        self._timeline.mark(self._driver.session.version, self._driver.now)
+
+    def write_devices(self, driver: Driver) -> None:
+        """Write what each device has done so far, if the fleet is not too large."""
+        if driver.accounts.per_device:
+            replace_file(self.path / "devices.csv", driver.accounts.csv(driver.open_spans()).encode())
 
     def checkpoint(self, driver: Driver, wall_seconds: float) -> None:
         assert self._metrics is not None and self._timeline is not None
@@ -191,7 +200,7 @@ class RunDirectory:
             "driver": driver.snapshot(),
             "metrics": self._metrics.position,
             "timeline": self._timeline.position,
-            "orders": self._timeline.orders,
+            "timeline_state": self._timeline.state,
             "wall_seconds": wall_seconds,
         }
         save_checkpoint(self._checkpoint, state, self.fingerprint)
@@ -204,7 +213,8 @@ class RunDirectory:
 
     def finish(self, parameters: Vector | None, layout: Layout, summary: dict[str, Any]) -> None:
         assert self._metrics is not None and self._timeline is not None
-        self._timeline.finish()
+        assert self._driver is not None
+        self._timeline.finish(self._driver.open_spans(), self._driver.now)
         self.close()
         if parameters is not None:
             tensors = {entry.name: parameters[entry.span].reshape(entry.shape) for entry in layout.entries}

@@ -3,10 +3,12 @@
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
+from offbeat.core.errors import PolicyError
 from offbeat.core.parameters import Vector
 from offbeat.core.session import Session
 from offbeat.device.training_state import Evaluation
 from offbeat.results.rows import Row, Span
+from offbeat.running.accounts import Accounts
 from offbeat.settings.schedule import Schedule, Stop
 
 OnProgress = Callable[[float, Row | None], None]
@@ -34,7 +36,13 @@ def row_of(session: Session, evaluation: Evaluation, *, at: float, busy: float, 
     }
     if evaluation.training_loss is not None:
         row["training_loss"] = evaluation.training_loss
-    return row | dict(session.policy.metrics(session.state))
+    own = dict(session.policy.metrics(session.state))
+    if taken := sorted(own.keys() & (row.keys() | {"training_loss"})):
+        raise PolicyError(
+            f"metrics() of {type(session.policy).__name__} returns {', '.join(map(repr, taken))}, which every row has "
+            "from the run itself: call the policy's own figures something else"
+        )
+    return row | own
 
 
 class Milestones:
@@ -96,10 +104,10 @@ class Driver(Protocol):
     now: float
     stop: Stop
     reason: str | None
+    accounts: Accounts
 
-    @property
-    def spans(self) -> list[Span]:
-        """Orders that ended since somebody last emptied this list."""
+    def open_spans(self) -> list[Span]:
+        """Orders in flight, as far as they have come."""
         ...
 
     def __iter__(self) -> Iterator[Row | None]: ...

@@ -45,9 +45,9 @@ def run_to_end(
             for row in driver:
                 if row is not None:
                     rows.append(row)
+                spans = driver.accounts.take_spans()
                 if directory is not None:
-                    directory.write(row, driver.spans)
-                driver.spans.clear()
+                    directory.write(row, spans)
                 if watch is not None:
                     watch(progress_of(driver), row)
                 now = time.monotonic()
@@ -61,10 +61,10 @@ def run_to_end(
             reason = f"diverged: {error}"
             rows.append(driver.evaluate())
             if directory is not None:
-                directory.write(rows[-1], driver.spans)
+                directory.write(rows[-1], driver.accounts.take_spans())
         except Disconnected:
             if directory is not None:
-                directory.write(None, driver.spans)
+                directory.write(None, driver.accounts.take_spans())
                 directory.checkpoint(driver, spent + time.monotonic() - started)
                 directory.close()
             raise
@@ -83,6 +83,7 @@ def run_to_end(
         )
         parameters, layout = driver.session.parameters, driver.session.layout
         if directory is not None:
+            directory.write_devices(driver)
             directory.finish(parameters if experiment.execution.save_model else None, layout, summary)
     return Result(
         experiment=experiment,

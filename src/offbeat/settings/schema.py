@@ -1,29 +1,37 @@
 """The experiment file: TOML tables parsed once into frozen, checked settings; every mistake is one sentence.
 
-Some tables hold the settings of a named thing beside its name (`[fleet] name = "ratio", ratio = 5.0`): which keys such
-a table may have depends on the name, and an unknown name is answered with the nearest known one.
+Tables that name a thing (`[fleet] name = "ratio"`) are in `named`, Python objects in their place in `objects`.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import product
 from math import inf
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import numpy.typing as npt
 import tomli_w
-from pydantic import ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, PrivateAttr, ValidationError, model_validator
 
-from offbeat.algorithms import policy_class
-from offbeat.core.errors import InvalidInput, unknown
+from offbeat.core.errors import InvalidInput
 from offbeat.core.orders import LocalWork
 from offbeat.core.policy import Policy
+from offbeat.core.references import GIVEN
 from offbeat.core.settings import Settings
-from offbeat.data import DATASETS, PARTITIONS, Dataset, DatasetSettings, Partition, PartitionSettings, load_own
-from offbeat.fleet import FLEETS, AvailabilitySettings, FailureSettings, FleetSettings, NetworkSettings
-from offbeat.models import MODELS
+from offbeat.data import Dataset, DatasetSettings, Partition, PartitionSettings
+from offbeat.fleet import AvailabilitySettings, FailureSettings, FleetSettings, NetworkSettings
+from offbeat.settings.former import todays
+from offbeat.settings.named import (
+    AlgorithmTable,
+    AvailabilityTable,
+    DataTable,
+    FleetTable,
+    ModelTable,
+    PartitionTable,
+)
+from offbeat.settings.objects import arrays_read, as_table
 from offbeat.settings.schedule import Schedule, Stop
-from offbeat.settings.tables import Table, checked, merge, nested, parse_changes, read_toml
+from offbeat.settings.tables import Table, checked, explain, merge, nested, parse_changes, read_toml
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
@@ -53,94 +61,6 @@ class StopTable(Settings):
         return Stop(**self.model_dump(exclude_none=True))
 
 
-class Named(Settings):
-    """A table that names a thing and holds its settings."""
-
-    model_config = ConfigDict(extra="allow")
-    name: str
-
-    @property
-    def others(self) -> Table:
-        return dict(self.model_extra or {})
-
-
-class DataTable(Named):
-    """Which data, and how they are divided over the devices. Settings of the data set and of the partition join in."""
-
-    name: str = "mnist5k"
-    """A data set (`offbeat list datasets`) or your own as "module:function"."""
-    devices: Count = 100
-    """Devices that hold the data."""
-    partition: str = "iid"
-    """iid, dirichlet, shards, sizes, labels or same. Data that come divided (synthetic, your own) stay so."""
-
-    @model_validator(mode="after")
-    def _check(self) -> "DataTable":
-        _ = self.dataset, self.scheme
-        return self
-
-    @cached_property
-    def dataset(self) -> DatasetSettings | None:
-        """The settings of a data set of ours; None for the user's own."""
-        if ":" in self.name:
-            return None
-        if self.name not in DATASETS:
-            raise unknown("data set", self.name, DATASETS)
-        kind = DATASETS[self.name]
-        ours = {key: value for key, value in self.others.items() if self._belongs_to_dataset(key)}
-        if "devices" in kind.model_fields:
-            ours["devices"] = self.devices
-        known = {"devices", "partition", *self._scheme_kind.model_fields}
-        return checked(kind, "data", {"name": self.name} | ours, known)
-
-    def _belongs_to_dataset(self, key: str) -> bool:
-        """A key that neither the data set nor the partition knows is refused by the data set."""
-        own = ":" not in self.name and key in DATASETS[self.name].model_fields
-        return own or (":" not in self.name and key not in self._scheme_kind.model_fields)
-
-    @property
-    def _scheme_kind(self) -> type[PartitionSettings]:
-        if self.partition not in PARTITIONS:
-            raise unknown("partition", self.partition, PARTITIONS)
-        return PARTITIONS[self.partition]
-
-    @cached_property
-    def scheme(self) -> PartitionSettings:
-        theirs = {key: value for key, value in self.others.items() if not self._belongs_to_dataset(key)}
-        return checked(self._scheme_kind, "data", theirs)
-
-    def load(self, seed: int) -> tuple[Dataset, Partition]:
-        """The data and who holds what."""
-        dataset = load_own(self.name, seed) if self.dataset is None else self.dataset.load(seed)
-        if dataset.devices is None:
-            return dataset, self.scheme.split(dataset.train_y, self.devices, seed)
-        if len(dataset.devices) != self.devices:
-            raise InvalidInput(
-                f"data.devices = {self.devices}: {self.name!r} comes divided over {len(dataset.devices)}"
-            )
-        return dataset, Partition.of(dataset.devices)
-
-    def resolved(self) -> Table:
-        """All settings with their values. Data that come divided leave no choice of a partition, but keep the key."""
-        own = self.dataset.model_dump(exclude_none=True) if self.dataset is not None else {"name": self.name}
-        scheme = self.scheme.model_dump(exclude_none=True)
-        return scheme | {"devices": self.devices, "partition": self.partition} | own
-
-
-class ModelTable(Settings):
-    """Which network."""
-
-    name: str = "lenet5"
-    """A model (`offbeat list models`) or your own as "module:function"."""
-
-    @field_validator("name")
-    @classmethod
-    def _known(cls, name: str) -> str:
-        if ":" not in name and name not in MODELS:
-            raise unknown("model", name, MODELS)
-        return name
-
-
 class LocalTable(Settings):
     """What a device does with an order."""
 
@@ -156,47 +76,12 @@ class LocalTable(Settings):
     decay_every: Count = 1
     schedule: Literal["exponential", "inverse"] = "exponential"
     """"inverse": the learning rate is divided by 1 + version / `decay_every` instead."""
+    prox: Annotated[float, Field(ge=0, le=1e6)] | None = None
+    """mu of a proximal term mu/2 ||w - w_start||^2 in the loss, under every algorithm (default: what the algorithm has
+    by itself, which is none but for FedAsync)."""
 
     def build(self) -> LocalWork:
         return LocalWork(**(self.model_dump() | {"batch_size": self.batch_size or None}))
-
-
-class FleetTable(Named):
-    """How fast the devices are (`offbeat list fleets`)."""
-
-    name: str = "ratio"
-
-    @model_validator(mode="after")
-    def _check(self) -> "FleetTable":
-        _ = self.settings
-        return self
-
-    @cached_property
-    def settings(self) -> FleetSettings:
-        if self.name not in FLEETS:
-            raise unknown("fleet", self.name, FLEETS)
-        return checked(FLEETS[self.name], "fleet", {"name": self.name} | self.others)
-
-
-class AlgorithmTable(Named):
-    """Which algorithm (`offbeat list algorithms`; `offbeat describe NAME` for its settings)."""
-
-    name: str = "fedavg"
-    label: str = ""
-    """What tables and plots call it (default: its name)."""
-
-    @property
-    def title(self) -> str:
-        return self.label or self.name
-
-    @model_validator(mode="after")
-    def _check(self) -> "AlgorithmTable":
-        _ = self.policy
-        return self
-
-    @cached_property
-    def policy(self) -> Policy:
-        return checked(policy_class(self.name), "algorithm", self.others)
 
 
 class EvaluationTable(Settings):
@@ -255,17 +140,33 @@ class DeploymentTable(Settings):
     """Devices take the time that `[fleet]` says, by waiting: for trying out an uneven fleet on one machine."""
 
 
+Arrays = tuple[npt.ArrayLike, npt.ArrayLike, npt.ArrayLike, npt.ArrayLike]
+"""train_x, train_y, test_x, test_y."""
+Given = str | Mapping[str, Any]
+"""A name alone, or a table as a file has it, in which `name` may also be an object."""
+
+
 class Experiment(Settings):
-    """Everything that determines a run."""
+    """Everything that determines a run.
+
+    Each table may be given as a file has it, as a name alone, or as an object: a policy, a fleet, a partition or an
+    availability as settings objects or classes; data as a Dataset, as four arrays or as a function of the seed; a model
+    as a class or a function.
+
+    >>> from offbeat.algorithms import FedBuff
+    >>> Experiment(stop={"versions": 5}, algorithm=FedBuff(buffer=3), model="mlp").table()["algorithm"]["buffer"]
+    3
+    """
 
     seed: Annotated[int, Field(ge=0)] = 0
     stop: StopTable
     data: DataTable = DataTable()
+    partition: PartitionTable = PartitionTable()
     model: ModelTable = ModelTable()
     local: LocalTable = LocalTable()
     fleet: FleetTable = FleetTable()
     network: NetworkSettings = NetworkSettings()
-    availability: AvailabilitySettings = AvailabilitySettings()
+    availability: AvailabilityTable = AvailabilityTable()
     failures: FailureSettings = FailureSettings()
     algorithm: AlgorithmTable = AlgorithmTable()
     evaluation: EvaluationTable = EvaluationTable()
@@ -277,58 +178,160 @@ class Experiment(Settings):
     sweep: dict[str, list[Any]] = Field({})
     """Settings and the values that `offbeat sweep` gives them, as `"TABLE.KEY" = [...]`."""
 
+    _notes: tuple[str, ...] = PrivateAttr(())
+
+    def __init__(
+        self,
+        *,
+        seed: int | None = None,
+        data: Given | DatasetSettings | Dataset | Arrays | Callable[[int], Dataset | Arrays] | None = None,
+        partition: Given | PartitionSettings | type[PartitionSettings] | None = None,
+        model: Given | Callable[..., Any] | None = None,
+        fleet: Given | FleetSettings | type[FleetSettings] | None = None,
+        availability: Given | AvailabilitySettings | type[AvailabilitySettings] | None = None,
+        algorithm: Given | Policy | type[Policy] | None = None,
+        **tables: Any,
+    ) -> None:
+        """The other tables, of which `stop` is needed, are given as a file has them or as settings objects."""
+        things = {
+            "data": data,
+            "partition": partition,
+            "model": model,
+            "fleet": fleet,
+            "availability": availability,
+            "algorithm": algorithm,
+        }
+        given = {"seed": seed} | things | tables
+        held = {section: arrays_read(section, value) for section, value in given.items() if value is not None}
+        plain, notes = todays({section: as_table(section, value) for section, value in held.items()})
+        for section, value in plain.items():
+            field = type(self).model_fields.get(section)
+            if isinstance(value, dict) and field is not None and isinstance(field.annotation, type):
+                _check_section(section, field.annotation, value)
+        if isinstance(plain.get("compare"), dict):
+            plain["compare"] = {label: _todays_changes(each, plain, notes) for label, each in plain["compare"].items()}
+        try:
+            super().__init__(**plain)
+        except ValidationError as error:
+            raise InvalidInput(explain(error, "", list(type(self).model_fields))) from None
+        self._notes = tuple(dict.fromkeys(notes))
+        for label in self.compare:
+            self.for_algorithm(label, self.seed)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader of the file should know, a line each: settings that are written otherwise today."""
+        return self._notes
+
     @model_validator(mode="after")
-    def _iterations_agree(self) -> "Experiment":
-        """A fleet that thinks in iterations and an algorithm that does must mean the same ones."""
+    def _tables_agree(self) -> "Experiment":
+        """A fleet that thinks in iterations and an algorithm that does must mean the same ones; and who holds what is
+        said once."""
         fleet = getattr(self.fleet.settings, "iteration_seconds", None)
         algorithm = getattr(self.algorithm.policy, "iteration_seconds", None)
         if fleet is not None and algorithm is not None and fleet != algorithm:
             raise InvalidInput(
                 f"fleet.iteration_seconds = {fleet} and algorithm.iteration_seconds = {algorithm}: they must be equal"
             )
+        if self.data.divided:
+            self._check_divided()
         return self
+
+    def _check_divided(self) -> None:
+        """Raise InvalidInput if there is a partition for data that need none."""
+        if self.partition.name:
+            raise InvalidInput(
+                f"partition.name = {self.partition.name!r}: the data {self.data.name!r} say themselves which device "
+                "holds what, leave [partition] out"
+            )
+
+    def load_data(self) -> tuple[Dataset, Partition]:
+        """The data and who holds what."""
+        dataset, devices = self.data.load(self.seed), self.data.devices
+        if dataset.devices is None:
+            return dataset, self.partition.settings.split(dataset.train_y, devices, self.seed)
+        self._check_divided()
+        if len(dataset.devices) != devices:
+            raise InvalidInput(
+                f"data.devices = {devices}: {self.data.name!r} comes divided over {len(dataset.devices)}"
+            )
+        return dataset, Partition.of(dataset.devices)
+
+    # Named from outside ---------------------------------------------------------------------------------------------
+
+    @property
+    def own(self) -> dict[str, str]:
+        """The user's own things by the setting that names them, as "module:thing"."""
+        names = {
+            "data.name": self.data.name,
+            "partition.name": self.partition.name,
+            "model.name": self.model.name,
+            "fleet.name": self.fleet.name,
+            "availability.name": self.availability.name,
+            "algorithm.name": self.algorithm.name,
+        }
+        return {setting: name for setting, name in names.items() if ":" in name}
+
+    def check_importable(self) -> None:
+        """Raise InvalidInput if a thing was given as a Python object that other processes cannot import."""
+        for setting, name in self.own.items():
+            if name.startswith(GIVEN):
+                thing = name.removeprefix(GIVEN).rpartition("-")[0]
+                raise InvalidInput(
+                    f"{setting}: {thing!r} exists in this process only, and other processes need it: put it into a "
+                    'module and give it as "module:thing"'
+                )
+
+    # As tables and files ----------------------------------------------------------------------------------------------
 
     @classmethod
     def parse(cls, table: Mapping[str, Any]) -> "Experiment":
         """From nested tables, as an experiment file has them."""
-        for section, value in table.items():
-            field = cls.model_fields.get(section)
-            if isinstance(value, dict) and field is not None and isinstance(field.annotation, type):
-                _check_section(section, field.annotation, value)
-        experiment = checked(cls, "", table)
-        for name in experiment.compare:
-            experiment.for_algorithm(name, experiment.seed)
-        return experiment
+        return cls(**{str(section): value for section, value in table.items()})
 
     @classmethod
-    def load(cls, path: Path, changes: Iterable[str] = ()) -> "Experiment":
+    def load(cls, path: str | os.PathLike[str], changes: Iterable[str] = ()) -> "Experiment":
         """From a file, with changes like "fleet.ratio=110"."""
-        return cls.parse(merge(read_toml(path), parse_changes(changes)))
+        if not isinstance(path, str | os.PathLike):
+            raise InvalidInput(f"an experiment is loaded from the path of a file, not from a {type(path).__name__}")
+        table, notes = todays(read_toml(path))
+        changes_, more = todays(parse_changes(changes), table)
+        experiment = cls.parse(merge(table, changes_))
+        experiment._notes = (*notes, *more, *experiment.notes)
+        return experiment
 
     def table(self) -> Table:
         """All settings with their values, as tables: parsing them gives this experiment again."""
+        return self._table(default_partition=self.data.divided is False)
+
+    def _table(self, *, default_partition: bool = False) -> Table:
+        """A partition that nobody chose is left out unless asked for: other data may come divided."""
         plain = self.model_dump(exclude_none=True)
         plain["data"] = self.data.resolved()
+        plain["partition"] = self.partition.resolved() if self.partition.name or default_partition else {}
+        plain["fleet"] = self.fleet.resolved()
+        plain["availability"] = self.availability.resolved()
+        plain["algorithm"] = self.algorithm.resolved()
         plain["deployment"] = self.deployment.model_dump(exclude_defaults=True)
-        plain["fleet"] = self.fleet.settings.model_dump(exclude_none=True)
-        named = {"name": self.algorithm.name} | ({"label": self.algorithm.label} if self.algorithm.label else {})
-        plain["algorithm"] = named | self.algorithm.policy.model_dump(exclude_none=True)
         return {key: value for key, value in plain.items() if value != {}}
 
     def toml(self) -> str:
         return tomli_w.dumps(self.table())
 
-    def changed(self, changes: Mapping[str, Any]) -> "Experiment":
-        """This experiment with some settings changed."""
-        return Experiment.parse(merge(self.table(), changes))
+    # Variants ---------------------------------------------------------------------------------------------------------
 
-    def for_algorithm(self, name: str, seed: int) -> "Experiment":
+    def changed(self, changes: Mapping[str, Any]) -> "Experiment":
+        """This experiment with some settings changed; the changes are as `Experiment` takes them."""
+        return self._merged(self._table(), changes)
+
+    def for_algorithm(self, algorithm: str | Policy | type[Policy], seed: int) -> "Experiment":
         """The same experiment under another algorithm and seed, with what `[compare.NAME]` says about it."""
-        changes = self.compare.get(name, {})
+        table: Table = as_table("algorithm", algorithm)
+        changes = self.compare.get(table["name"], {})
         if "name" in changes.get("algorithm", {}):
-            changes = merge(changes, {"algorithm": {"label": name}})
+            changes = merge(changes, {"algorithm": {"label": table["name"]}})
         else:
-            changes = merge({"algorithm": {"name": name}}, changes)
+            changes = merge({"algorithm": table}, changes)
         return self._single(merge(changes, {"seed": seed}))
 
     def swept(self, over: Mapping[str, Sequence[Any]], seed: int) -> "list[Experiment]":
@@ -344,11 +347,25 @@ class Experiment(Settings):
 
     def _single(self, changes: Mapping[str, Any]) -> "Experiment":
         """With these changes, and nothing about comparisons."""
-        table = {key: value for key, value in self.table().items() if key not in ("compare", "sweep")}
-        return Experiment.parse(merge(table, changes))
+        table = {key: value for key, value in self._table().items() if key not in ("compare", "sweep")}
+        return self._merged(table, changes)
+
+    def _merged(self, table: Table, changes: Mapping[str, Any]) -> "Experiment":
+        held = {section: arrays_read(section, value) for section, value in changes.items()}
+        plain, _ = todays({section: as_table(section, value) for section, value in held.items()}, table)
+        return Experiment.parse(merge(table, plain))
 
 
 def _check_section(section: str, kind: type[Any], value: Table) -> None:
     """Check one table on its own first, so that a mistake in it is explained with what the table may hold."""
     if issubclass(kind, Settings):
         checked(kind, section, value)
+
+
+def _todays_changes(changes: Any, base: Table, notes: list[str]) -> Any:
+    """An entry of [compare] as it is written today; its notes join the others."""
+    if not isinstance(changes, dict):
+        return changes
+    tables, more = todays(changes, base)
+    notes += more
+    return tables

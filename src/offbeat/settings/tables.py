@@ -1,6 +1,7 @@
 """Nested tables, as an experiment file has them: read, changed, checked, and every mistake told in one sentence."""
 
 import difflib
+import os
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -10,7 +11,6 @@ from pydantic import ValidationError
 
 from offbeat.core.errors import InvalidInput
 from offbeat.core.settings import Settings
-from offbeat.data import DATASETS, PARTITIONS
 
 Table = dict[str, Any]
 S = TypeVar("S", bound=Settings)
@@ -61,16 +61,13 @@ def merge(table: Mapping[str, Any], changes: Mapping[str, Any]) -> Table:
 
 def _compatible(section: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Table:
     """What of an old table still makes sense beside a new one: settings of a thing that is exchanged go with it."""
-    if section != "data":
-        return dict(old) if new.get("name", old.get("name")) == old.get("name") else {}
-    gone: set[str] = set()
-    for key, kinds in (("name", DATASETS), ("partition", PARTITIONS)):
-        if old.get(key) in kinds and new.get(key, old[key]) != old[key]:
-            gone |= kinds[old[key]].model_fields.keys() - {"devices"}
-    return {name: value for name, value in old.items() if name not in gone}
+    if new.get("name", old.get("name")) == old.get("name"):
+        return dict(old)
+    return {key: value for key, value in old.items() if section == "data" and key == "devices"}
 
 
-def read_toml(path: Path) -> Table:
+def read_toml(path: str | os.PathLike[str]) -> Table:
+    path = Path(path)
     try:
         return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError:

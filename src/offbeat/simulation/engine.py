@@ -4,21 +4,22 @@ Iterating over a `Simulation` runs it: one turn per event, yielding a row of met
 otherwise. Between two turns the simulation may be snapshot, and a restored one goes on as if it had never stopped.
 """
 
-from bisect import bisect_right
 from collections.abc import Iterator, Mapping
-from itertools import accumulate
 from math import ceil, inf
 from typing import Any
 
 from offbeat.core.coverage import bytes_down, coverage
 from offbeat.core.effects import Assignment, FreshModel, Settled, StopNotice, TimerSet
 from offbeat.core.events import Event, FreshRequested, Left, Lost, Ready, Started, TimerFired, Uploaded
-from offbeat.core.orders import Progress, Update
+from offbeat.core.orders import Progress
 from offbeat.core.policy import Ask, Fresh, Train
 from offbeat.core.session import NANOSECOND, Session
+from offbeat.device.local_run import ends_of, slices_by
+from offbeat.device.memory import DeviceMemory
 from offbeat.device.training_state import Evaluation
 from offbeat.fleet import Fleet
 from offbeat.results.rows import Row, Span
+from offbeat.running.accounts import Accounts
 from offbeat.running.driver import Milestones
 from offbeat.settings.schedule import Schedule, Stop
 from offbeat.simulation.executors import Executor
@@ -50,15 +51,21 @@ class Simulation:
         """Those of them whose on and off times go unseen until they do."""
         self.now = 0.0
         self.reason: str | None = None
-        self.spans: list[Span] = []
-        """Orders that ended since somebody last emptied this list."""
-        self.busy_seconds = 0.0
-        self.wasted_seconds = 0.0
+        self.accounts = Accounts(session.devices)
         self._model_bytes = session.layout.bytes
-        self._unsettled: dict[int, float] = {}
+        self._layers = session.layout.trained_layers
         self._ticks = 0
         self._next_tick = 0.0
         self._milestones = Milestones(session, stop, self.schedule, executor.evaluate)
+
+    @property
+    def spans(self) -> list[Span]:
+        """Orders that ended since somebody last took them from the accounts."""
+        return self.accounts.spans
+
+    def open_spans(self) -> list[Span]:
+        """Orders in flight, as far as they have come."""
+        return [run.span(self.now, "in flight") for run in self.runs.values()]
 
     # The loop -----------------------------------------------------------------------------------------------------
 
@@ -99,7 +106,7 @@ class Simulation:
 
     def _happen(self, kind: str, subject: int, detail: Any) -> None:
         match kind:
-            case "upload" | "ask" | "vanished" | "mislaid":
+            case "upload" | "ask" | "vanished" | "upload lost":
                 run = self.runs.get(subject)
                 if run is None or run.token != detail:
                     return  # it was planned otherwise since
@@ -146,10 +153,8 @@ class Simulation:
                 case Assignment():
                     self._begin(effect)
                 case Settled():
-                    seconds = self._unsettled.pop(effect.ticket)
                     self.training.settle(effect.ticket)
-                    if not effect.used:
-                        self.wasted_seconds += seconds
+                    self.accounts.settled(effect.ticket, effect.used, self.session.version)
                 case FreshModel():
                     self._answer(effect)
                 case StopNotice(device=device, ticket=ticket):
@@ -161,7 +166,8 @@ class Simulation:
 
     def _begin(self, assignment: Assignment) -> None:
         device, ticket, order, fleet = assignment.device, assignment.ticket, assignment.order, self.fleet
-        arrived = self.now + fleet.links.down_seconds(device, bytes_down(order, self.session.layout))
+        size = bytes_down(order, self.session.layout)
+        arrived = self.now + fleet.links.down_seconds(device, size)
         samples, batch = self.session.samples(device), order.batch_size
         run = TimedRun(
             order=order,
@@ -173,6 +179,8 @@ class Simulation:
             start=arrived,
             samples=samples,
             steps=ceil(samples / batch) if batch is not None and order.unit == "epoch" else 1,
+            layers=self._layers,
+            bytes_down=size,
             seconds=fleet.speeds.slice_seconds(device, ticket, order),
             vanishes=fleet.availability.next_change(device, self.now),
         )
@@ -187,31 +195,33 @@ class Simulation:
 
     def _proceed(self, run: TimedRun, at: float) -> None:
         """Plan what the device does from this time on, up to the next thing that the server will see."""
-        ticket, trajectory = run.ticket, self.training.trajectories[run.ticket]
-        while isinstance(step := run.next(trajectory.rule, trajectory.remembered), Train):
+        ticket, plan = run.ticket, self.training.plans[run.ticket]
+        while isinstance(step := run.next(plan.rule, plan.remembered), Train):
             first, slices, began = run.progress.slices, step.slices, at
             seconds = run.seconds[first : first + slices]
             for each in seconds:
                 at += each
             if run.order.budget is not None and at > run.arrived + run.order.budget:
                 at = max(began, run.arrived + run.order.budget)
-                slices = bisect_right(list(accumulate(seconds, initial=began)), at) - 1
+                slices = slices_by(ends_of(seconds, began), at)
                 run.out_of_time()
             run.until = at
-            run.trained(slices, self._steps(run, slices), at - began)
+            run.trained(slices, run.steps_in(slices), at - began)
             if slices:
                 self.training.train(ticket, first + slices, at)
-        if isinstance(step, Ask):
+        run.asks = isinstance(step, Ask)
+        if run.asks:
             kind, at = "ask", at + self.fleet.links.latency(run.device)
         else:
             run.mask = mask = coverage(run.order, run.progress.slices, self.session.layout)
-            carried = self._model_bytes if mask is None else mask.bytes
-            kind, at = "upload", round(at + self.fleet.links.up_seconds(run.device, carried), NANOSECOND)
+            run.bytes_up = size = self._model_bytes if mask is None else mask.bytes
+            kind, at = "upload", round(at + self.fleet.links.up_seconds(run.device, size), NANOSECOND)
+        run.over = min(at, run.vanishes)
         if at >= run.vanishes:  # before the server has seen it
             kind, at = "vanished", run.vanishes + self.fleet.failures.detect_seconds
             self.training.hold(ticket)
         elif kind == "upload" and run.upload_lost:
-            kind, at = "mislaid", at + self.fleet.failures.detect_seconds
+            kind, at = "upload lost", at + self.fleet.failures.detect_seconds
             self.training.hold(ticket)
         self.queue.push(at, kind, ticket, run.token)
 
@@ -219,19 +229,15 @@ class Simulation:
         """The device that asked goes on when the answer has reached it."""
         run, links = self.runs[answer.ticket], self.fleet.links
         run.answered()
+        asked = max(run.until, run.start)
         if answer.parameters is None:
             run.start = self.now + links.latency(answer.device)
         else:
             run.start = self.now + links.down_seconds(answer.device, self._model_bytes)
+            run.bytes_down += self._model_bytes
             self.training.merge(answer.ticket, Fresh(version=answer.version, parameters=answer.parameters))
+        run.pauses += ((asked, run.start),)
         self._proceed(run, run.start)
-
-    def _steps(self, run: TimedRun, slices: int) -> int:
-        """Steps of SGD in the next slices of a run, or in the last ones if negative."""
-        if run.order.unit == "epoch":
-            return slices * run.steps
-        done, layers = run.progress.slices, self.session.layout.trained_layers
-        return (done + slices) // layers - done // layers
 
     def _stop_soon(self, ticket: int) -> None:
         """The notice has reached the device: it ends with the slice it is in, if it is still training."""
@@ -242,38 +248,28 @@ class Simulation:
         ends = run.ends
         if not ends or self.now >= ends[-1]:
             return
-        done = bisect_right(ends, self.now) + 1 if self.now >= run.start or not run.first else 0
+        done = slices_by(ends, self.now) + 1 if self.now >= run.start or not run.first else 0
         at = ends[done - 1] if done else run.start
-        undone = len(ends) - done
-        run.trained(-undone, self._steps(run, -undone), at - run.until)
+        run.take_back(len(ends) - done, at)
         self.training.shorten(run.ticket, run.first + done, at)
-        run.until = at
         run.token += 1
         self._proceed(run, at)
 
     def _upload(self, run: TimedRun) -> None:
-        update = Update(
-            device=run.device,
-            ticket=run.ticket,
-            base=run.base,
-            base_parameters=self.session.in_flight[run.ticket].parameters,
-            samples=run.samples,
-            progress=run.progress,
-            outcome=self.training.deliver(run.ticket),
-            mask=run.mask,
+        update = self.session.in_flight[run.ticket].update(
+            run.samples, run.progress, self.training.deliver(run.ticket), run.mask
         )
-        self._land(run, "uploaded")
-        self._unsettled[run.ticket] = run.progress.seconds
+        del self.runs[run.ticket]
+        self.accounts.delivered(run.span(self.now, "uploaded"))
         self._handle(Uploaded(device=run.device, ticket=run.ticket, update=update))
 
     def _lose(self, run: TimedRun, back: float) -> None:
         """The server gives up waiting for a run; its device is there again at `back`."""
         if run.vanishes < run.until:  # what it had planned to do after that it has not done
             ends = run.ends
-            undone = len(ends) - bisect_right(ends, run.vanishes)
-            run.trained(-undone, self._steps(run, -undone), max(run.vanishes, run.start) - run.until)
-        self._land(run, "lost")
-        self.wasted_seconds += run.progress.seconds
+            run.take_back(len(ends) - slices_by(ends, run.vanishes), max(run.vanishes, run.start))
+        del self.runs[run.ticket]
+        self.accounts.lost(run.span(self.now, "lost"))
         self.gone.add(run.device)
         if back < inf:
             self.queue.push(back, "ready", run.device)
@@ -285,22 +281,6 @@ class Simulation:
             return self.now
         rejoin = self.fleet.failures.rejoin_seconds
         return inf if rejoin is None else max(self.now, run.vanishes + rejoin)
-
-    def _land(self, run: TimedRun, outcome: str) -> None:
-        del self.runs[run.ticket]
-        self.busy_seconds += run.progress.seconds
-        self.spans.append(
-            Span(
-                device=run.device,
-                ticket=run.ticket,
-                base=run.base,
-                sent=run.sent,
-                arrived=run.arrived,
-                landed=self.now,
-                slices=run.progress.slices,
-                outcome=outcome,
-            )
-        )
 
     def _toggle(self, device: int) -> None:
         """A device with on and off times changes between them. If it is in flight, its run knows already."""
@@ -324,15 +304,14 @@ class Simulation:
         return self._evaluate(self.now)
 
     def _evaluate(self, at: float) -> Row:
-        row = self._milestones.row(at, busy=self.busy_seconds, wasted=self.wasted_seconds)
+        row = self._milestones.row(at, busy=self.accounts.busy_seconds, wasted=self.accounts.wasted_seconds)
         if row["accuracy"] >= self.stop.accuracy:
             self.now, self.reason = at, "accuracy"
         return row
 
     # Snapshots -----------------------------------------------------------------------------------------------------
 
-    _SAVED = ("runs", "gone", "paused", "now", "reason", "busy_seconds", "wasted_seconds", "_unsettled")
-    _ALSO_SAVED = ("_ticks", "_next_tick")
+    _SAVED = ("runs", "gone", "paused", "now", "reason", "_ticks", "_next_tick")
 
     def snapshot(self) -> dict[str, Any]:
         """Everything that the future depends on, for `core.snapshot.encode`. The session comes first: reading what
@@ -340,21 +319,23 @@ class Simulation:
         return {
             "session": self.session.snapshot(),
             "training": self.training.snapshot(),
+            "accounts": self.accounts.snapshot(),
             "queue": self.queue.entries,
             "sequence": self.queue.sequence,
             "milestones": self._milestones.snapshot(),
-        } | {name: getattr(self, name) for name in self._SAVED + self._ALSO_SAVED}
+        } | {name: getattr(self, name) for name in self._SAVED}
 
     def restore(self, saved: Mapping[str, Any]) -> None:
         """Go on from a snapshot of a simulation of the same experiment."""
         self.session.restore(saved["session"])
         self.queue.entries = [tuple(entry) for entry in saved["queue"]]
         self.queue.sequence = saved["sequence"]
+        self.accounts.restore(saved["accounts"])
         self._milestones.restore(saved["milestones"])
-        for name in self._SAVED + self._ALSO_SAVED:
+        for name in self._SAVED:
             setattr(self, name, saved[name])
         self.training.restore(saved["training"], self.session.in_flight, self.session.models)
 
     @property
     def snapshot_types(self) -> tuple[type[Any], ...]:
-        return (*self.session.snapshot_types, TimedRun, Progress, Evaluation)
+        return (*self.session.snapshot_types, *Accounts.snapshot_types, TimedRun, DeviceMemory, Progress, Evaluation)

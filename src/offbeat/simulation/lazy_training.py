@@ -18,30 +18,24 @@ from offbeat.algorithms import device_rule
 from offbeat.core.effects import Assignment
 from offbeat.core.orders import Outcome
 from offbeat.core.parameters import Vector
-from offbeat.core.policy import DeviceRule, Fresh, ReadOnlyMemory, copied
+from offbeat.core.policy import DeviceRule, Fresh, ReadOnlyMemory
+from offbeat.device.local_training import LocalTraining
+from offbeat.device.memory import NOTHING, DeviceMemory
 from offbeat.device.training_state import TrainingJob, TrainingState
 from offbeat.simulation.executors import Executor
 
-NOTHING: ReadOnlyMemory = {}
 BATCH_BYTES = 256 * 2**20
 """The results of a batch may take this much memory."""
 
 
-class TrainingPlan(Struct, kw_only=True, eq=False, gc=False):
-    """The plan of one run and how far its numbers have come. A plan item is a slice to train up to, or a merge."""
+class TrainingPlan(LocalTraining, kw_only=True, eq=False, gc=False):
+    """The plan of one run and how far its numbers have come. An item is a slice to train up to, or a merge."""
 
-    assignment: Assignment
     rule: DeviceRule
-    plan: tuple[int | Fresh, ...] = ()
-    performed: int = 0
+    items: tuple[int | Fresh, ...] = ()
     trained: int = 0
     """Slices that the work has."""
-    work: TrainingState
     due: float = 0.0
-    remembered: ReadOnlyMemory
-    """What the device remembered when the run began."""
-    memory: ReadOnlyMemory
-    """The same with what the run has added so far; a copy as soon as that is anything."""
     outcome: Outcome | None = None
 
 
@@ -49,19 +43,19 @@ class LazyOutcome(Struct, frozen=True, eq=False, gc=False):
     """The outcome of a delivered run: computed, with everything else that is due, when it is first called."""
 
     training: "LazyTraining"
-    trajectory: TrainingPlan
+    plan: TrainingPlan
 
     def __call__(self) -> Outcome:
-        return self.trajectory.outcome or self.training.finish(self.trajectory)
+        return self.plan.outcome or self.training.finish(self.plan)
 
 
 class LazyTraining:
-    """All trajectories whose numbers may still be needed."""
+    """All plans whose numbers may still be needed."""
 
     def __init__(self, executor: Executor, vector_bytes: int) -> None:
         self.executor = executor
-        self.memories: dict[int, ReadOnlyMemory] = {}
-        self.trajectories: dict[int, TrainingPlan] = {}
+        self._memories: dict[int, DeviceMemory] = {}
+        self.plans: dict[int, TrainingPlan] = {}
         self._unperformed: dict[int, TrainingPlan] = {}
         self._by_due: list[tuple[float, int]] = []
         """A heap of those, by when they are due; may hold entries that no longer count."""
@@ -71,68 +65,81 @@ class LazyTraining:
         """The work that the last run began with, which the next shares if it begins from the same version."""
         self._batch_size = max(1, min(executor.batch_capacity, BATCH_BYTES // vector_bytes))
 
-    def begin(self, assignment: Assignment) -> None:
-        """Open the trajectory of an order. A device that remembers must have finished what it did before."""
+    @property
+    def memories(self) -> dict[int, ReadOnlyMemory]:
+        """What each device remembers after the last of its runs that was carried out."""
+        return {device: memory.latest for device, memory in self._memories.items()}
+
+    def begin(self, assignment: Assignment, settled: int | None = None) -> int:
+        """Open the plan of an order. A device that remembers must have finished what it did before.
+
+        It begins with the memory of the ticket `settled`, if that is given, and else with what it learned last.
+        Returns the ticket whose memory it has; 0: none.
+        """
         if self._remembering:
             for earlier in [each for each in self._remembering.values() if each.assignment.device == assignment.device]:
                 self.finish(earlier)
-        remembered = self.memories.get(assignment.device, NOTHING)
+        memory = self._memories.get(assignment.device)
+        remembered = NOTHING
+        if memory is not None:
+            remembered = memory.settle(memory.latest_ticket if settled is None else settled)
         if self._start is None or self._start.parameters is not assignment.parameters:
             self._start = TrainingState(parameters=assignment.parameters)
-        self.trajectories[assignment.ticket] = TrainingPlan(
+        self.plans[assignment.ticket] = TrainingPlan(
             assignment=assignment,
             rule=device_rule(assignment.order.rule),
             work=self._start,
             remembered=remembered,
             memory=remembered,
         )
+        return 0 if memory is None else memory.settled
 
     def train(self, ticket: int, until: int, due: float) -> None:
         """The run trains up to this slice, which it will have done at `due`."""
-        trajectory = self.trajectories[ticket]
-        trajectory.plan += (until,)
-        self._await(ticket, trajectory, due)
+        plan = self.plans[ticket]
+        plan.items += (until,)
+        self._await(ticket, plan, due)
 
     def merge(self, ticket: int, fresh: Fresh) -> None:
         """The run takes in a newer model."""
-        trajectory = self.trajectories[ticket]
-        trajectory.plan += (fresh,)
-        self._await(ticket, trajectory, trajectory.due)
+        plan = self.plans[ticket]
+        plan.items += (fresh,)
+        self._await(ticket, plan, plan.due)
 
-    def _await(self, ticket: int, trajectory: TrainingPlan, due: float) -> None:
-        trajectory.due = due
-        self._unperformed[ticket] = trajectory
+    def _await(self, ticket: int, plan: TrainingPlan, due: float) -> None:
+        plan.due = due
+        self._unperformed[ticket] = plan
         if self._batch_size > 1:
             heappush(self._by_due, (due, ticket))
 
     def shorten(self, ticket: int, until: int, due: float) -> None:
         """The training ends at this slice after all. What was computed beyond it is computed again without."""
-        trajectory = self.trajectories[ticket]
-        plan, cut = trajectory.plan, False
-        while plan and not isinstance(last := plan[-1], Fresh) and last > until:
-            plan, cut = plan[:-1], True
-        if trajectory.performed > len(plan):
-            trajectory.performed = trajectory.trained = 0
-            trajectory.work, trajectory.memory = (
-                TrainingState(parameters=trajectory.assignment.parameters),
-                trajectory.remembered,
+        plan = self.plans[ticket]
+        items, cut = plan.items, False
+        while items and not isinstance(last := items[-1], Fresh) and last > until:
+            items, cut = items[:-1], True
+        if plan.performed > len(items):
+            plan.performed = plan.trained = 0
+            plan.work, plan.memory = (
+                TrainingState(parameters=plan.assignment.parameters),
+                plan.remembered,
             )
-        if cut and until > max((item for item in plan if isinstance(item, int)), default=0):
-            plan += (until,)
-        trajectory.plan = plan
-        if trajectory.performed == len(plan):
+        if cut and until > max((item for item in items if isinstance(item, int)), default=0):
+            items += (until,)
+        plan.items = items
+        if plan.performed == len(items):
             self._unperformed.pop(ticket, None)
         else:
-            self._await(ticket, trajectory, due)
+            self._await(ticket, plan, due)
 
     def hold(self, ticket: int) -> None:
         """Nobody is expected to read this run, because its device vanishes: do not compute it ahead."""
-        self.trajectories[ticket].due = inf
+        self.plans[ticket].due = inf
         self._unperformed.pop(ticket, None)
 
     def drop(self, ticket: int) -> None:
         """The device vanished with this run."""
-        del self.trajectories[ticket]
+        del self.plans[ticket]
         self._unperformed.pop(ticket, None)
 
     def keep(self, ticket: int) -> None:
@@ -142,10 +149,10 @@ class LazyTraining:
 
     def deliver(self, ticket: int) -> LazyOutcome:
         """The run is over; whoever reads the outcome makes it."""
-        trajectory = self.trajectories.pop(ticket)
-        if trajectory.rule.remembers:
-            self._remembering[ticket] = trajectory
-        return LazyOutcome(self, trajectory)
+        plan = self.plans.pop(ticket)
+        if plan.rule.remembers:
+            self._remembering[ticket] = plan
+        return LazyOutcome(self, plan)
 
     def settle(self, ticket: int) -> None:
         """The policy is done with this run: if it was never read, it need not be computed ahead.
@@ -154,15 +161,14 @@ class LazyTraining:
         """
         self._unperformed.pop(ticket, None)
 
-    def finish(self, trajectory: TrainingPlan) -> Outcome:
+    def finish(self, plan: TrainingPlan) -> Outcome:
         """Carry out this plan, and others with it."""
-        while trajectory.performed < len(trajectory.plan):
-            self._perform(self._batch(trajectory))
-        given, rule, work = trajectory.assignment, trajectory.rule, trajectory.work
-        extras = rule.extras(given.order, trajectory.remembered, trajectory.memory)
-        trajectory.outcome = outcome = Outcome(parameters=work.parameters, loss=work.loss, extras=extras)
-        if rule.remembers and self._remembering.pop(given.ticket, None) is not None:
-            self.memories[given.device] = trajectory.memory
+        while plan.performed < len(plan.items):
+            self._perform(self._batch(plan))
+        plan.outcome = outcome = plan.report()
+        given = plan.assignment
+        if plan.rule.remembers and self._remembering.pop(given.ticket, None) is not None:
+            self._memories.setdefault(given.device, DeviceMemory()).learned(given.ticket, plan.memory)
         return outcome
 
     def _batch(self, wanted: TrainingPlan) -> dict[int, TrainingPlan]:
@@ -170,81 +176,55 @@ class LazyTraining:
         batch = {wanted.assignment.ticket: wanted}
         while len(batch) < self._batch_size and self._by_due:
             due, ticket = heappop(self._by_due)
-            trajectory = self._unperformed.get(ticket)
-            if trajectory is not None and trajectory.due == due:  # else it was done, or is due at another time by now
-                batch[ticket] = trajectory
+            plan = self._unperformed.get(ticket)
+            if plan is not None and plan.due == due:  # else it was done, or is due at another time by now
+                batch[ticket] = plan
         return batch
 
     def _perform(self, batch: dict[int, TrainingPlan]) -> None:
-        """One stretch of each trajectory: the merges before it here, the training together in the executor."""
+        """One stretch of each plan: the merges before it here, the training together in the executor."""
         jobs: list[TrainingJob] = []
-        for ticket, trajectory in batch.items():
+        for ticket, plan in batch.items():
             self._unperformed.pop(ticket, None)
-            for item in trajectory.plan[trajectory.performed :]:
+            for item in plan.items[plan.performed :]:
                 if isinstance(item, Fresh):
-                    self._merge(trajectory, item)
+                    plan.merge(item, self.executor)
                     continue
-                given = trajectory.assignment
-                jobs.append(
-                    TrainingJob(
-                        device=given.device,
-                        ticket=ticket,
-                        order=given.order,
-                        first=trajectory.trained,
-                        last=item,
-                        work=trajectory.work,
-                        anchor=given.parameters,
-                    )
-                )
+                jobs.append(plan.job(plan.trained, item))
                 break
         for job, work in zip(jobs, self.executor.train(jobs), strict=True):
-            trajectory = batch[job.ticket]
-            trajectory.work = work
-            trajectory.trained = job.last
-            trajectory.performed += 1
-            if trajectory.performed < len(trajectory.plan):
-                self._await(job.ticket, trajectory, trajectory.due)
-
-    def _merge(self, trajectory: TrainingPlan, fresh: Fresh) -> None:
-        given, work, memory = trajectory.assignment, trajectory.work, copied(trajectory.memory)
-
-        def probe(parameters: Vector) -> tuple[float, Vector]:
-            return self.executor.loss_and_gradient(
-                parameters, given.device, given.ticket, trajectory.performed, given.order.batch_size
-            )
-
-        merged = trajectory.rule.merge(work.parameters, fresh, given.base, given.order, memory, probe)
-        trajectory.memory = memory
-        trajectory.work = TrainingState(
-            parameters=merged, momentum=work.momentum, steps=work.steps, loss_sum=work.loss_sum, seen=work.seen
-        )
-        trajectory.performed += 1
+            plan = batch[job.ticket]
+            plan.work = work
+            plan.trained = job.last
+            plan.performed += 1
+            if plan.performed < len(plan.items):
+                self._await(job.ticket, plan, plan.due)
 
     # Snapshots: the plans of what is in flight; their numbers are made again from the versions that the session keeps
 
     def snapshot(self) -> dict[str, Any]:
         """The plans of what is in flight, and what the devices remember, which takes the numbers of their last runs."""
-        for trajectory in list(self._remembering.values()):
-            self.finish(trajectory)
+        for plan in list(self._remembering.values()):
+            self.finish(plan)
         plans = {
-            ticket: [item if isinstance(item, int) else ("merge", item.version) for item in trajectory.plan]
-            for ticket, trajectory in self.trajectories.items()
+            ticket: [item if isinstance(item, int) else ("merge", item.version) for item in plan.items]
+            for ticket, plan in self.plans.items()
         }
-        due = {ticket: trajectory.due for ticket, trajectory in self.trajectories.items()}
-        return {"plans": plans, "due": due, "memories": self.memories}
+        due = {ticket: plan.due for ticket, plan in self.plans.items()}
+        return {"plans": plans, "due": due, "memories": self._memories}
 
     def restore(
         self, saved: Mapping[str, Any], assignments: Mapping[int, Assignment], models: Mapping[int, Vector]
     ) -> None:
         """Open the saved plans again. `models` are the versions in use."""
-        self.memories = saved["memories"]
-        for ticket, plan in saved["plans"].items():
+        self._memories = saved["memories"]
+        for ticket, items in saved["plans"].items():
             self.begin(assignments[ticket])
-            trajectory, due = self.trajectories[ticket], saved["due"][ticket]
-            trajectory.plan = tuple(
-                item if isinstance(item, int) else Fresh(version=item[1], parameters=models[item[1]]) for item in plan
+            plan, due = self.plans[ticket], saved["due"][ticket]
+            plan.items = tuple(
+                item if isinstance(item, int) else Fresh(version=item[1], parameters=models[item[1]]) for item in items
             )
-            if plan:
-                self._await(ticket, trajectory, due)
+            if items:
+                self._await(ticket, plan, due)
             if due == inf:
                 self.hold(ticket)

@@ -12,33 +12,29 @@ from pathlib import Path
 import numpy as np
 
 from offbeat.core.errors import InvalidInput
-from offbeat.core.session import Session
 from offbeat.running.directory import RunDirectory, read_model
 from offbeat.running.driver import OnProgress
 from offbeat.running.loop import Flag, run_to_end
+from offbeat.running.record import read_record
 from offbeat.running.result import Result
-from offbeat.settings.assembly import ExperimentParts
+from offbeat.settings.assembly import ExperimentParts, session_of
 from offbeat.settings.schema import Experiment
 from offbeat.simulation.engine import Simulation
 from offbeat.simulation.executors import torch_executor
-from offbeat.simulation.replay import Difference, RecordLine, Replay, read_record
+from offbeat.simulation.replay import Difference, Replay
 
 
 @contextmanager
 def simulation_of(experiment: Experiment) -> Iterator[Simulation]:
     """The simulation that an experiment describes; its worker processes end with the context."""
     parts = ExperimentParts.of(experiment)
-    layout, fleet, stop = parts.layout, parts.fleet(), experiment.stop.build()
-    session = Session(
-        experiment.algorithm.policy,
-        parameters=parts.parameters,
-        layout=layout,
+    fleet, stop = parts.fleet(), experiment.stop.build()
+    session = session_of(
+        experiment,
+        parts.network,
         samples=parts.partition.sizes,
-        training=experiment.local.build(),
-        seed=experiment.seed,
         present=fleet.availability.present(0.0),
-        forecast=fleet.forecast(layout.bytes),
-        horizon=stop.time,
+        forecast=fleet.forecast(parts.layout.bytes),
     )
     execution = experiment.execution
     in_processes = execution.executor == "processes" or execution.workers > 1
@@ -104,11 +100,11 @@ def replay(path: str | os.PathLike[str], watch: Callable[[float], None] | None =
             f"{directory} holds no real run: it has no record.jsonl, which `offbeat deploy` and `local-cluster` leave"
         )
     experiment = Experiment.load(directory / "config.toml")
-    lines = read_record((directory / "record.jsonl").read_text(encoding="utf-8"), "record.jsonl")
-    if lines[0].own_data:
+    first, lines = read_record((directory / "record.jsonl").read_text(encoding="utf-8"), "record.jsonl")
+    if first.own_data:
         raise InvalidInput(f"{directory} cannot be replayed: its devices had data of their own, which are not here")
     parts = ExperimentParts.of(experiment)
-    if lines[0].samples != parts.partition.sizes.tolist():
+    if first.samples != parts.partition.sizes.tolist():
         raise InvalidInput(f"{directory} cannot be replayed: its devices had other data than {experiment.data.name!r}")
     executor = torch_executor(
         parts.dataset,
@@ -118,29 +114,21 @@ def replay(path: str | os.PathLike[str], watch: Callable[[float], None] | None =
         arithmetic="sequential",
         workers=0,
     )
+    session = session_of(
+        experiment,
+        parts.network,
+        samples=parts.partition.sizes,
+        present=np.isin(np.arange(experiment.data.devices), first.present),
+        forecast=first.forecast,
+    )
     with closing(executor):
-        replaying = Replay(_recorded_session(experiment, parts, lines[0]), executor, lines)
+        replaying = Replay(session, executor, lines)
         for number, _ in enumerate(replaying, 1):
             if watch is not None:
                 watch(number / len(lines))
-    final, session = read_model(directory / "model.safetensors", parts.layout), replaying.session
+    final = read_model(directory / "model.safetensors", parts.layout)
     if (directory / "summary.json").is_file():
         replaying.check_complete()
     if final is not None and final.tobytes() != session.parameters.tobytes():
         raise Difference("all versions are as in the record, but model.safetensors is another model")
     return Replayed(versions=session.version, orders=replaying.orders, final_model=final is not None)
-
-
-def _recorded_session(experiment: Experiment, parts: ExperimentParts, began: RecordLine) -> Session:
-    """The session as a real run began it."""
-    return Session(
-        experiment.algorithm.policy,
-        parameters=parts.parameters,
-        layout=parts.layout,
-        samples=parts.partition.sizes,
-        training=experiment.local.build(),
-        seed=experiment.seed,
-        present=np.isin(np.arange(experiment.data.devices), began.present),
-        forecast=began.forecast,
-        horizon=experiment.stop.build().time,
-    )

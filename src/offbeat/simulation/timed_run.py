@@ -1,11 +1,11 @@
-"""The plain record of a simulation: the timing of an order."""
+"""The local run of an order in virtual time."""
 
 from collections.abc import Sequence
-from itertools import accumulate
 from math import inf
 
 from offbeat.core.parameters import Mask
-from offbeat.device.local_run import LocalRun
+from offbeat.device.local_run import LocalRun, ends_of, slices_by
+from offbeat.results.rows import Span
 
 
 class TimedRun(LocalRun, kw_only=True, eq=False, gc=False):
@@ -19,21 +19,72 @@ class TimedRun(LocalRun, kw_only=True, eq=False, gc=False):
     """When the device has the model and begins."""
     samples: int
     steps: int
-    """Steps of training in a slice."""
+    """Steps of training in an epoch."""
+    layers: int
+    """Layers of the model that are trained: slices of a step of training, if a slice is a layer."""
     seconds: Sequence[float]
     """What each slice takes."""
+    bytes_down: int
+    """What was sent to the device so far."""
     vanishes: float = inf
     upload_lost: bool = False
     start: float
+    """When the training that the device is in began."""
     first: int = 0
+    """The slice with which the training that the device is in began."""
     until: float = 0.0
-    """The training that the device is in: when it began, with which slice, when it stops."""
+    """When the training that the device is in stops."""
     mask: Mask | None = None
     """What the upload will carry, if not everything."""
+    bytes_up: int = 0
+    """What the upload will weigh."""
+    pauses: tuple[tuple[float, float], ...] = ()
+    """When the device waited for a fresh model, from its question to the answer's arrival."""
+    asks: bool = False
+    """Whether what the server sees next is a question, and not the upload."""
+    over: float = inf
+    """When what the server sees next arrives, is lost, or the device has vanished."""
     token: int = 0
     """Counts the changes of plan: what was scheduled under an older token no longer happens."""
 
     @property
     def ends(self) -> list[float]:
-        """When each slice of that training ends."""
-        return list(accumulate(self.seconds[self.first : self.progress.slices], initial=self.start))[1:]
+        """When each slice ends of the training that the device is in."""
+        return ends_of(self.seconds[self.first : self.progress.slices], self.start)
+
+    def steps_in(self, slices: int) -> int:
+        """Steps of SGD in the next slices, or in the last ones if negative."""
+        if self.order.unit == "epoch":
+            return slices * self.steps
+        done = self.progress.slices
+        return (done + slices) // self.layers - done // self.layers
+
+    def take_back(self, slices: int, until: float) -> None:
+        """The last slices that were planned will not be done: the training stops at this time."""
+        self.trained(-slices, self.steps_in(-slices), until - self.until)
+        self.until = until
+
+    def span(self, landed: float, outcome: str) -> Span:
+        """What became of the order, or what has become of it so far."""
+        progress = self.progress
+        ended, until = min(self.over, landed), min(max(self.until, self.start), self.over)
+        slices = progress.slices
+        if until > landed:  # what is planned for later is not done
+            slices = self.first + slices_by(self.ends, landed)
+        return Span(
+            device=self.device,
+            ticket=self.ticket,
+            base=self.base,
+            sent=self.sent,
+            arrived=self.arrived,
+            landed=landed,
+            slices=slices,
+            outcome=outcome,
+            trained_until=until,
+            pauses=(*self.pauses, (until, ended)) if self.asks and until < ended else self.pauses,
+            ended=ended,
+            samples=self.samples,
+            seconds=progress.seconds,
+            bytes_down=self.bytes_down,
+            bytes_up=self.bytes_up,
+        )

@@ -10,11 +10,11 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 from rich.table import Table
 
-from offbeat.algorithms.deadlines.planner import GradientEstimate, estimate, expected_depth
+from offbeat.algorithms.deadlines.planner import GradientEstimate, estimate, expected_depth, fixed_depth
 from offbeat.algorithms.deadlines.planner.depth import Floats, Integers
 from offbeat.algorithms.deadlines.rounds import DeadlineRounds
 from offbeat.core.errors import InvalidInput
-from offbeat.results.plots import COLOURS, FAINT, dress
+from offbeat.results.plots import COLOURS, FAINT, dress, legend_above
 from offbeat.settings.schema import Experiment
 from offbeat.simulation.run import simulation_of
 
@@ -68,14 +68,14 @@ class DeadlinePlan:
         upper.axhline(mean, color=COLOURS[1], linestyle="--", linewidth=1.4, label="equal rounds")
         upper.set_ylabel("deadline (s)")
         upper.set_ylim(bottom=0.0)
-        upper.legend(frameon=False)
+        legend_above(upper)
         dress(middle, "")
         low, high = self.batches.min(axis=1), self.batches.max(axis=1)
         middle.fill_between(rounds, low, high, color=FAINT, label="all devices")
         middle.plot(rounds, np.median(self.batches, axis=1), color=COLOURS[2], linewidth=2.0, label="median device")
         middle.set_ylabel("batch size")
         middle.set_ylim(bottom=0.0)
-        middle.legend(frameon=False)
+        legend_above(middle)
         dress(lower, "")
         share = self.depth / self.layers
         lower.fill_between(rounds, share.min(axis=1), share.max(axis=1), color=FAINT)
@@ -104,18 +104,20 @@ def plan_of(experiment: Experiment) -> DeadlinePlan:
         remarks = []
         if getattr(policy, "warmup_rounds", 0):
             remarks.append("After the warm-up rounds everything is planned anew, from what they have measured.")
-        if view.forecast is not None and not view.forecast.random_layers:
+        fixed = view.forecast is not None and not view.forecast.random_layers
+        if fixed:
             remarks.append(
-                "Depths are those of exponential times, but the devices of this fleet always take the same time for a "
-                "layer: whoever is too slow for the first layers never reaches them (fleet.name = 'exponential' has "
-                "the papers' times)."
+                "Depths are those of this fleet's fixed times: whoever is too slow for the first layers never reaches "
+                "them. Deadlines and batch sizes are the algorithm's own, whose theory has exponential times "
+                "(fleet.name = 'exponential')."
             )
+        depth_of = fixed_depth if fixed else expected_depth
     seconds = sum(state.deadlines)
     return DeadlinePlan(
         title=f"{experiment.algorithm.title}: {len(state.deadlines)} rounds in {seconds:.6g} s",
         deadlines=np.array(state.deadlines),
         batches=np.array(batches),
-        depth=np.array([expected_depth(each, layers) for each in rates]),
+        depth=np.array([depth_of(each, layers) for each in rates]),
         layers=layers,
         scale=getattr(state, "scale", None),
         remarks=remarks,

@@ -8,77 +8,53 @@ import numpy as np
 import pytest
 
 from offbeat.algorithms import Adel, DropStragglers, HeteroFL, Salf, WaitStragglers
+from offbeat.algorithms.deadlines.adel import RoundPlan
 from offbeat.algorithms.deadlines.planner import miss_probabilities
 from offbeat.algorithms.deadlines.rounds import bias_corrected
-from offbeat.core.coverage import coverage
-from offbeat.core.effects import Assignment, TimerSet
 from offbeat.core.errors import InvalidInput
-from offbeat.core.events import Started, TimerFired, Uploaded
-from offbeat.core.forecast import Forecast
-from offbeat.core.orders import KnownOutcome, LocalWork, Outcome, Progress, Update
-from offbeat.core.parameters import Layout, frozen
+from offbeat.core.parameters import Layout
 from offbeat.core.policy import Policy
-from offbeat.core.session import Session
+from offbeat.testing import ScriptedSession
 
 LAYOUT = Layout.of([("a.weight", (1,), True), ("b.weight", (1,), True)])  # two layers of one element
 START = [1.0, 10.0]
 
 
-def session_of(policy: Policy, devices: int = 2, horizon: float = 10.0, **changes: Any) -> Session:
-    forecast: dict[str, Any] = {
-        "speeds": np.full(devices, 8.0),
-        "communication": np.full(devices, 1.0),
-    }
-    return Session(
+def session_of(
+    policy: Policy, devices: int = 2, horizon: float = 10.0, speed: float = 8.0, samples: int = 100, **work: Any
+) -> ScriptedSession:
+    """Devices of one speed that need 1 s to communicate; the first round has begun."""
+    return ScriptedSession(
         policy,
-        parameters=np.array(START, dtype=np.float32),
+        start=START,
         layout=LAYOUT,
-        samples=np.full(devices, 100),
-        training=LocalWork(batch_size=16, learning_rate=0.5, schedule="inverse"),
-        forecast=Forecast(**(forecast | changes)),
+        samples=[samples] * devices,
+        speeds=[speed] * devices,
+        communication=[1.0] * devices,
         horizon=horizon,
+        batch_size=16,
+        learning_rate=0.5,
+        schedule="inverse",
+        **work,
     )
 
 
-def update_of(assignment: Assignment, model: list[float], slices: int) -> Update:
-    """What a device delivers after so many slices: outside the mask the base."""
-    mask = coverage(assignment.order, slices, LAYOUT)
-    values = np.array(model, dtype=np.float32)
-    if mask is not None:
-        values = np.where(mask.chosen, values, assignment.parameters)
-    return Update(
-        device=assignment.device,
-        ticket=assignment.ticket,
-        base=assignment.base,
-        base_parameters=assignment.parameters,
-        samples=100,
-        progress=Progress(slices=slices),
-        outcome=KnownOutcome(Outcome(parameters=frozen(values))),
-        mask=mask,
-    )
-
-
-def round_of(session: Session, deliveries: list[tuple[list[float], int]], at: float = 0.0) -> float:
-    """One round; returns its deadline. The first begins with Started, later ones are under way already."""
-    effects = session.handle(Started(), at) if not session.in_flight else []
-    orders = [effect for effect in effects if isinstance(effect, Assignment)]
-    for assignment, (model, slices) in zip(orders, deliveries, strict=True):
-        update = update_of(assignment, model, slices)
-        session.handle(Uploaded(device=update.device, ticket=update.ticket, update=update), at + 1.0)
-    (deadline,) = (effect.at for effect in effects if isinstance(effect, TimerSet))
-    session.handle(TimerFired(name="deadline"), deadline)
-    return deadline - at
+def end_round(session: ScriptedSession, deliveries: list[tuple[list[float], int]]) -> float:
+    """Each device delivers its model after so many slices, and the round ends; returns when."""
+    for device, (model, slices) in enumerate(deliveries):
+        session.upload(*model, device=device, slices=slices)
+    session.fire("deadline")
+    return session.now
 
 
 def test_orders_of_a_round() -> None:
     session = session_of(Salf(rounds=4))
-    effects = session.handle(Started(), 0.0)
-    orders = [effect.order for effect in effects if isinstance(effect, Assignment)]
+    orders = [given.order for given in session.first.orders]
     # T = 10 / 4 = 2.5; 1 s of it is for communication.
     assert [(order.unit, order.slices, order.batch_size) for order in orders] == [("layer", 2, 16)] * 2
     assert [order.budget for order in orders] == pytest.approx([1.5, 1.5])
     assert all(order.budget is not None and order.budget + 1.0 <= 2.5 for order in orders)
-    assert [effect.at for effect in effects if isinstance(effect, TimerSet)] == pytest.approx([2.5])
+    assert session.timers == pytest.approx({"deadline": 2.5})
 
 
 def test_salf_by_hand() -> None:
@@ -89,7 +65,7 @@ def test_salf_by_hand() -> None:
     #   a <- (3 - 0.68333612 1) / 0.31666388 = 7.3158455
     #   b <- (13 - 0.22313016 10) / 0.77686984 = 13.861651
     session = session_of(Salf(rounds=4))
-    assert round_of(session, [([9.0, 12.0], 1), ([3.0, 14.0], 2)]) == pytest.approx(2.5)
+    assert end_round(session, [([9.0, 12.0], 1), ([3.0, 14.0], 2)]) == pytest.approx(2.5)
     assert session.parameters == pytest.approx([7.3158455, 13.861651], rel=1e-5)
     assert session.version == 1
 
@@ -97,16 +73,16 @@ def test_salf_by_hand() -> None:
 def test_salf_as_its_code_has_it() -> None:
     # a <- 1/2 (3 + 1) = 2,  b <- 1/2 (12 + 14) = 13.
     session = session_of(Salf(rounds=4, variant="code"))
-    round_of(session, [([9.0, 12.0], 1), ([3.0, 14.0], 2)])
+    end_round(session, [([9.0, 12.0], 1), ([3.0, 14.0], 2)])
     assert session.parameters == pytest.approx([2.0, 13.0])
 
 
 def test_a_layer_that_nobody_delivered_and_a_round_without_deliveries_change_nothing() -> None:
     session = session_of(Salf(rounds=4, variant="code"))
-    round_of(session, [([9.0, 12.0], 1), ([9.0, 14.0], 1)])
+    end_round(session, [([9.0, 12.0], 1), ([9.0, 14.0], 1)])
     assert session.parameters == pytest.approx([1.0, 13.0])
     session = session_of(Salf(rounds=4))
-    round_of(session, [([9.0, 12.0], 0), ([9.0, 14.0], 0)])
+    end_round(session, [([9.0, 12.0], 0), ([9.0, 14.0], 0)])
     assert session.parameters == pytest.approx(START)
     assert (session.version, session.counters.used, session.counters.discarded) == (1, 0, 2)
     assert session.counters.bytes_up == 0  # nothing done, nothing sent
@@ -115,32 +91,31 @@ def test_a_layer_that_nobody_delivered_and_a_round_without_deliveries_change_not
 def test_drop_stragglers_by_hand() -> None:
     for variant, expected in (("mean", [3.0, 14.0]), ("keep", [2.0, 12.0])):
         session = session_of(DropStragglers.model_validate({"rounds": 4, "variant": variant}))
-        round_of(session, [([9.0, 12.0], 1), ([3.0, 14.0], 2)])
+        end_round(session, [([9.0, 12.0], 1), ([3.0, 14.0], 2)])
         assert session.parameters == pytest.approx(expected)
         assert (session.counters.used, session.counters.discarded) == (1, 1)
         assert session.counters.bytes_up == 8  # a straggler sends nothing
     session = session_of(DropStragglers(rounds=4))
-    round_of(session, [([9.0, 12.0], 1), ([9.0, 14.0], 1)])
+    end_round(session, [([9.0, 12.0], 1), ([9.0, 14.0], 1)])
     assert session.parameters == pytest.approx(START)
 
 
 def test_wait_stragglers_by_hand() -> None:
     session = session_of(WaitStragglers())
-    effects = session.handle(Started(), 0.0)
-    orders = [effect for effect in effects if isinstance(effect, Assignment)]
-    assert all(assignment.order.budget is None for assignment in orders)
-    for assignment, model, at in zip(orders, ([3.0, 12.0], [5.0, 14.0]), (2.0, 7.0), strict=True):
-        update = update_of(assignment, model, 2)
-        session.handle(Uploaded(device=update.device, ticket=update.ticket, update=update), at)
+    assert all(given.order.budget is None for given in session.first.orders)
+    session.upload(3.0, 12.0, device=0)
+    assert session.version == 0, "the round waits for the slowest"
+    session.upload(5.0, 14.0, device=1)
     assert session.parameters == pytest.approx([4.0, 13.0])
     assert len(session.in_flight) == 2  # the next round has begun
-    session.handle(TimerFired(name="budget"), 10.0)
+    session.fire("budget")
     assert session.finished == "time budget"
+    assert session.now == pytest.approx(10.0)
 
 
 def test_the_learning_rate_follows_the_round() -> None:
     session = session_of(DropStragglers(rounds=4))
-    round_of(session, [([9.0, 12.0], 0), ([9.0, 14.0], 0)])
+    end_round(session, [([9.0, 12.0], 0), ([9.0, 14.0], 0)])
     assert [flight.order.learning_rate for flight in session.in_flight.values()] == [0.25, 0.25]  # 0.5 / (1 + 1)
 
 
@@ -150,14 +125,14 @@ def test_the_correction_is_unbiased_by_enumeration() -> None:
     devices, rate = 3, 0.8
     models = [[2.0, 11.0], [4.0, 7.0], [-3.0, 30.0]]
     session = session_of(Salf(rounds=4), devices=devices)
-    effects = session.handle(Started(), 0.0)
-    orders = [effect for effect in effects if isinstance(effect, Assignment)]
     exactly = [exp(-rate) * rate**k / factorial(k) for k in (0, 1)]
     chance = [*exactly, 1.0 - sum(exactly)]
     missed = miss_probabilities(np.full(devices, rate), 2)
     expectation = np.zeros(2)
     for depths in product(range(3), repeat=devices):
-        updates = [update_of(orders[device], models[device], depth) for device, depth in enumerate(depths) if depth]
+        updates = [
+            session.update(*models[each], device=each, slices=depth) for each, depth in enumerate(depths) if depth
+        ]
         result = bias_corrected(updates, missed, session) if updates else session.parameters
         expectation += np.prod([chance[depth] for depth in depths]) * result.astype(np.float64)
     np.testing.assert_allclose(expectation, np.mean(models, axis=0), rtol=1e-6)
@@ -170,37 +145,81 @@ def test_adel_uses_its_plan_and_the_published_probabilities() -> None:
     T, m = state.deadlines[0], state.scale
     assert sum(state.deadlines) == pytest.approx(9.0) and sum(state.deadlines) <= 9.0
     assert state.deadlines == sorted(state.deadlines, reverse=True)
-    effects = session.handle(Started(), 0.0)
-    orders = [effect for effect in effects if isinstance(effect, Assignment)]
-    assert [order.order.batch_size for order in orders] == [int(m * 8.0 * (T - 1.0) / T)] * 2  # (B3)
+    assert [given.order.batch_size for given in session.first.orders] == [int(m * 8.0 * (T - 1.0) / T)] * 2  # (B3)
     # (7): with x = T/m, p of the last layer is e^-2x, of the first (e^-x (1 + x))^2.
     x = T / m
     last, first = exp(-2 * x), (exp(-x) * (1 + x)) ** 2
-    for assignment, (model, slices) in zip(orders, [([9.0, 12.0], 1), ([3.0, 14.0], 2)], strict=True):
-        update = update_of(assignment, model, slices)
-        session.handle(Uploaded(device=update.device, ticket=update.ticket, update=update), 1.0)
-    session.handle(TimerFired(name="deadline"), T)
+    assert end_round(session, [([9.0, 12.0], 1), ([3.0, 14.0], 2)]) == pytest.approx(T)
     expected = [(3.0 - first * 1.0) / (1 - first), (13.0 - last * 10.0) / (1 - last)]
     assert session.parameters == pytest.approx(expected, rel=1e-5)
 
 
 def test_several_local_steps_share_the_time() -> None:
     # E = 2: P becomes 4 in (B3) and in Problem 2, and a device is asked for 2 x 2 layers.
-    twice = session_of(Adel(rounds=3, local_steps=2), speeds=np.full(2, 16.0))
-    once = session_of(Adel(rounds=3), speeds=np.full(2, 8.0))
+    twice = session_of(Adel(rounds=3, local_steps=2), speed=16.0)
+    once = session_of(Adel(rounds=3), speed=8.0)
     assert twice.state.deadlines == pytest.approx(once.state.deadlines)
     assert twice.state.scale == pytest.approx(once.state.scale)
-    effects = twice.handle(Started(), 0.0)
-    assert {effect.order.slices for effect in effects if isinstance(effect, Assignment)} == {4}
+    assert {given.order.slices for given in twice.first.orders} == {4}
+
+
+def a_round(scale: float = 8.0, ordered: tuple[int, ...] = (0, 1)) -> RoundPlan:
+    """A round of 4 s with m = 8 in which both devices take part."""
+    return RoundPlan(deadlines=[4.0], scale=scale, ordered=list(ordered))
+
+
+@pytest.mark.parametrize(("steps", "batch"), [(1, 48), (2, 24), (3, 16)])
+def test_b3_with_several_local_steps(steps: int, batch: int) -> None:
+    # m P/E (T - B)/T = 8 (8/E) (4 - 1)/4 = 48/E samples for each of E steps.
+    policy = Adel(rounds=1, local_steps=steps)
+    assert policy.batches(4.0, a_round(), session_of(policy)).tolist() == [batch] * 2
+    # Who holds fewer samples takes all that it has.
+    assert policy.batches(4.0, a_round(), session_of(policy, samples=7)).tolist() == [7, 7]
+
+
+@pytest.mark.parametrize(("steps", "x"), [(1, 0.5), (2, 1.0), (4, 2.0)])
+def test_equation_7_with_several_local_steps(steps: int, x: float) -> None:
+    # x = E T/m = E 4/8; the first layer is missed if both do at most one layer, the last if both do none.
+    policy = Adel(rounds=1, local_steps=steps)
+    missed = policy.missed(a_round(), session_of(policy))
+    assert missed == pytest.approx([(exp(-x) * (1 + x)) ** 2, exp(-x) ** 2])
+
+
+def test_exact_probabilities_are_those_of_the_batches_as_they_are_and_of_the_devices_that_take_part() -> None:
+    # m = 8.3: 8.3 8 3/4 = 49.8, so batches of 49, and 8 3/49 layers on average; (7) has T/m = 4/8.3, which is less.
+    exact, published = (Adel.model_validate({"rounds": 1, "probabilities": name}) for name in ("exact", "published"))
+    session = session_of(exact)
+    x, bound = 24 / 49, 4 / 8.3
+    assert exact.missed(a_round(scale=8.3), session) == pytest.approx([(exp(-x) * (1 + x)) ** 2, exp(-x) ** 2])
+    assert published.missed(a_round(scale=8.3), session) == pytest.approx(
+        [(exp(-bound) * (1 + bound)) ** 2, exp(-bound) ** 2]
+    )
+    # Device 0 alone, which holds 12 samples: 8 3/12 = 2 layers.
+    session = session_of(exact, samples=12)
+    assert exact.missed(a_round(ordered=(0,)), session) == pytest.approx([exp(-2) * 3, exp(-2)])
+
+
+def test_rho_c_is_at_least_the_weight_decay() -> None:
+    def plan(strong_convexity: float, weight_decay: float) -> list[float]:
+        session = session_of(Adel(rounds=3, strong_convexity=strong_convexity), weight_decay=weight_decay)
+        return [*session.state.deadlines, session.state.scale]
+
+    assert plan(0.1, 0.6) == plan(0.6, 0.0) != plan(0.1, 0.0)
+    assert plan(0.1, 0.05) == plan(0.1, 0.0)
+
+
+def test_salf_moves_a_layer_by_ten_times_the_step_at_most() -> None:
+    # P = 0.16: 0.16 1.5/16 = 0.015 layers each, p of the last layer e^-0.03 = 0.970, kept at 0.9:
+    # b <- (12 - 0.9 10) / 0.1 = 30, ten times as far as the device went; with 0.970 it would be 77.
+    session = session_of(Salf(rounds=4), speed=0.16)
+    end_round(session, [([9.0, 12.0], 1), ([9.0, 14.0], 0)])
+    assert session.parameters == pytest.approx([1.0, 30.0], rel=1e-5)
 
 
 def test_an_update_that_comes_after_its_round_is_discarded() -> None:
     session = session_of(Salf(rounds=4))
-    orders = [effect for effect in session.handle(Started(), 0.0) if isinstance(effect, Assignment)]
-    session.handle(TimerFired(name="deadline"), 2.5)
-    update = update_of(orders[0], [9.0, 9.0], 2)
-    session.handle(Uploaded(device=update.device, ticket=update.ticket, update=update), 3.0)
-    assert session.counters.discarded == 1
+    session.fire("deadline")
+    assert session.upload(9.0, 9.0, ticket=1).discarded == [1]
     assert session.parameters == pytest.approx(START)
 
 
@@ -210,14 +229,11 @@ def test_a_warm_up_measures_applies_its_gradients_as_one_step_and_plans_the_rest
     session = session_of(Adel(rounds=5, warmup_rounds=2))
     before = list(session.state.deadlines)
     assert before == pytest.approx([2.0] * 5)
-    size, scale = None, session.state.scale
-    effects, at = session.handle(Started(), 0.0), 0.0
+    scale, size = session.state.scale, session.first.orders[0].order.batch_size
     for number, gradients in enumerate([(1.0, 2.0), (3.0, 2.0)]):
         rate = 0.5 / (1 + number)
-        for assignment in [effect for effect in effects if isinstance(effect, Assignment)]:
-            size = assignment.order.batch_size
-            update = update_of(assignment, [1.0 - rate * gradients[assignment.device], 10.0], 2)
-            session.handle(Uploaded(device=update.device, ticket=update.ticket, update=update), at + 0.5)
+        for device in (0, 1):
+            session.upload(1.0 - rate * gradients[device], 10.0, device=device)
         if number:
             policy = session.policy
             assert isinstance(policy, Adel)
@@ -225,8 +241,7 @@ def test_a_warm_up_measures_applies_its_gradients_as_one_step_and_plans_the_rest
             assert measured is not None and size is not None
             assert measured.gradient_variance == pytest.approx(size)
             assert measured.gradient_bound == pytest.approx(4.5)
-        at += 2.0
-        effects = session.handle(TimerFired(name="deadline"), at)
+        session.fire("deadline")
         if not number:
             assert session.parameters == pytest.approx(START)
     # The mean of the four is 1 - (0.5 + 1 + 0.75 + 0.5) / 4 = 0.3125; p is for a miss in both rounds, so squared:
@@ -243,11 +258,10 @@ def test_a_warm_up_of_several_steps_measures_whole_runs_as_batches_of_all_their_
     # 2; layer b: 0. The second device was cut within its second step and does not count.
     policy = Adel(rounds=5, warmup_rounds=2, local_steps=2)
     session = session_of(policy)
-    orders = {each.device: each for each in session.handle(Started(), 0.0) if isinstance(each, Assignment)}
-    whole = [update_of(orders[0], [1.0 - 0.5 * 2 * gradient, 10.0], 4) for gradient in (1.0, 3.0)]
-    cut = update_of(orders[1], [1.0 - 0.5 * 9.0, 10.0], 3)
+    whole = [session.update(1.0 - 0.5 * 2 * gradient, 10.0, device=0) for gradient in (1.0, 3.0)]
+    cut = session.update(1.0 - 0.5 * 9.0, 10.0, device=1, slices=3)
     measured = policy.measured([*whole, cut], session.state, session)
-    size = orders[0].order.batch_size
+    size = session.first.orders[0].order.batch_size
     assert measured is not None and size is not None
     assert measured.gradient_variance == pytest.approx(2 * size * 2.0)
     assert measured.gradient_bound == pytest.approx((1.0 + 9.0) / 2)
@@ -266,20 +280,7 @@ def test_impossible_settings_are_one_sentence() -> None:
         session_of(Adel(rounds="auto", warmup_rounds=2, initial_distance=0.01))
     with pytest.raises(ValueError, match="must be 0, or from 2 to rounds - 1"):
         Adel(warmup_rounds=1)
-    bare = Session(
-        HeteroFL(time_budget=5.0),
-        parameters=np.array(START, dtype=np.float32),
-        layout=LAYOUT,
-        samples=np.full(2, 100),
-        training=LocalWork(),
-        forecast=Forecast(speeds=np.ones(2), communication=np.zeros(2)),
-    )
+    bare = ScriptedSession(HeteroFL(time_budget=5.0), start=START, layout=LAYOUT, devices=2, speeds=[1.0, 1.0])
     assert len(bare.state.deadlines) == 100
     with pytest.raises(InvalidInput, match="does not tell how fast its devices are"):
-        Session(
-            Salf(time_budget=5.0),
-            parameters=np.array(START, dtype=np.float32),
-            layout=LAYOUT,
-            samples=np.full(2, 100),
-            training=LocalWork(),
-        )
+        ScriptedSession(Salf(time_budget=5.0), start=START, layout=LAYOUT)

@@ -7,19 +7,16 @@ import torch
 from torch import nn
 
 from offbeat.algorithms import HeteroFL
-from offbeat.core.coverage import bytes_down, coverage, submodel, submodel_shapes
-from offbeat.core.effects import Assignment
+from offbeat.core.coverage import bytes_down, submodel, submodel_shapes
 from offbeat.core.errors import InvalidInput
-from offbeat.core.events import Started, TimerFired, Uploaded
-from offbeat.core.forecast import Forecast
-from offbeat.core.orders import KnownOutcome, LocalWork, Order, Outcome, Progress, Update
-from offbeat.core.parameters import Layout, frozen
-from offbeat.core.session import Session
+from offbeat.core.orders import Order
+from offbeat.core.parameters import Layout
 from offbeat.device.submodel import narrowed
 from offbeat.device.trainer import TorchTrainer
 from offbeat.device.training_state import TrainingJob, TrainingState
 from offbeat.fleet import ExponentialFleet, RatioFleet, Workload
 from offbeat.models import build, layout_of, vector_of
+from offbeat.testing import ScriptedSession
 
 # Two inputs, two hidden units, two classes: a.weight (2, 2), a.bias (2), b.weight (2, 2), b.bias (2).
 LAYOUT = Layout.of(
@@ -107,14 +104,14 @@ def test_training_a_submodel_moves_nothing_else_and_cutting_changes_no_bit() -> 
     assert np.array_equal(halves.parameters, whole.parameters)
 
 
-def session_of(policy: HeteroFL) -> Session:
-    return Session(
+def session_of(policy: HeteroFL) -> ScriptedSession:
+    return ScriptedSession(
         policy,
-        parameters=np.arange(12, dtype=np.float32),
+        start=range(12),
         layout=LAYOUT,
-        samples=np.full(3, 100),
-        training=LocalWork(batch_size=10),
-        forecast=Forecast(speeds=np.array([100.0, 10.0, 10.0]), communication=np.zeros(3)),
+        samples=[100] * 3,
+        batch_size=10,
+        speeds=[100.0, 10.0, 10.0],
         horizon=4.0,
     )
 
@@ -123,21 +120,16 @@ def test_widths_follow_from_speed_and_the_mean_is_over_holders_by_hand() -> None
     # Rounds of 2 s, batch 10: device 0 does 20 layers on average, the others 2 with the whole model, 8 with half of it.
     # P(at least 2 of 2) = 1 - e^-2 (1 + 2) = 0.594 < 0.9; with half, 1 - e^-8 9 = 0.997.
     session = session_of(HeteroFL(rounds=2, confidence=0.9))
-    orders = [effect for effect in session.handle(Started(), 0.0) if isinstance(effect, Assignment)]
+    orders = session.first.orders
     assert [assignment.order.width for assignment in orders] == [1.0, 0.5, 0.5]
     assert all(assignment.order.masked_loss and not assignment.order.partial for assignment in orders)
     assert session.counters.bytes_down == 48 + 28 + 28
     # Device 0 adds 1 everywhere, device 1 adds 4 to its elements, but has no sample of class 1: row 1 of b (8, 9, 11)
     # comes back as it was. Device 2 does not finish.
-    for assignment, added in zip(orders[:2], (1.0, 4.0), strict=True):
-        mask = coverage(assignment.order, 2, LAYOUT)
-        values = assignment.parameters.copy()
-        values[slice(None) if mask is None else mask.chosen] += added
-        if added == 4.0:
-            values[[8, 11]] = assignment.parameters[[8, 11]]
-        deliver(session, assignment, values, 2)
-    deliver(session, orders[2], orders[2].parameters.copy(), 1)
-    session.handle(TimerFired(name="deadline"), 2.0)
+    session.move(*[1.0] * 12, device=0)
+    session.move(*[0.0 if element in (8, 9, 11) else 4.0 for element in range(12)], device=1)
+    session.upload(device=2, slices=1)
+    session.fire("deadline")
     # Held by both (0, 1, 4, 6, 10): + (1 + 4) / 2; by device 0 alone: + 1.
     expected = np.arange(12) + np.array([2.5, 2.5, 1, 1, 2.5, 1, 2.5, 1, 1, 1, 2.5, 1])
     np.testing.assert_allclose(session.parameters, expected)
@@ -145,30 +137,20 @@ def test_widths_follow_from_speed_and_the_mean_is_over_holders_by_hand() -> None
     assert session.counters.bytes_up == 48 + 28  # who has not finished sends nothing
 
 
+def test_a_narrow_layer_takes_the_square_of_its_width() -> None:
+    # Whole models: 20, 2 and 2 layers on average. With half the width 2 / (1/2)^2 = 8: 1 - e^-8 9 = 0.997 >= 0.95.
+    # (If it took half the time it would be 4: 1 - e^-4 5 = 0.908 < 0.95, and a quarter would have been chosen.)
+    policy = HeteroFL(rounds=2, confidence=0.95)
+    session = session_of(policy)
+    assert [given.order.width for given in session.first.orders] == [1.0, 0.5, 0.5]
+    assert policy.rates(2.0, session.state, session) == pytest.approx([20.0, 8.0, 8.0])
+
+
 def test_elements_that_nobody_holds_keep_their_value() -> None:
     session = session_of(HeteroFL(rounds=2, widths=[0.5], masked_loss=False))
-    orders = [effect for effect in session.handle(Started(), 0.0) if isinstance(effect, Assignment)]
-    mask = coverage(orders[0].order, 2, LAYOUT)
-    assert mask is not None
-    values = orders[0].parameters.copy()
-    values[mask.chosen] = 0.0
-    deliver(session, orders[0], values, 2)
-    session.handle(TimerFired(name="deadline"), 2.0)
+    session.upload(*[0.0] * 12, device=0)
+    session.fire("deadline")
     assert session.parameters.tolist() == [0, 0, 2, 3, 0, 5, 0, 7, 0, 9, 0, 0]
-
-
-def deliver(session: Session, assignment: Assignment, values: npt.NDArray[np.float32], slices: int) -> None:
-    update = Update(
-        device=assignment.device,
-        ticket=assignment.ticket,
-        base=assignment.base,
-        base_parameters=assignment.parameters,
-        samples=100,
-        progress=Progress(slices=slices),
-        outcome=KnownOutcome(Outcome(parameters=frozen(values))),
-        mask=coverage(assignment.order, slices, LAYOUT),
-    )
-    session.handle(Uploaded(device=update.device, ticket=update.ticket, update=update), 1.0)
 
 
 def test_half_the_width_takes_a_quarter_of_the_time() -> None:

@@ -15,16 +15,15 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from offbeat.algorithms.fedasmu.server import Aggregation, Control, FedASMU, FedSSMU, TimelyPolicy, TimelyState
-from offbeat.core.effects import Assignment, FreshModel, Settled
+from offbeat.core.effects import Assignment, Settled
 from offbeat.core.errors import InvalidInput
-from offbeat.core.events import FreshRequested, Lost, Started, TimerFired, Uploaded
-from offbeat.core.orders import KnownOutcome, LocalWork, Outcome, Plain, Progress, Update
-from offbeat.core.parameters import Layout, Vector
-from offbeat.core.session import Session
+from offbeat.core.events import Lost, Uploaded
+from offbeat.core.orders import KnownOutcome, Outcome, Plain, Progress, Update
+from offbeat.core.parameters import Vector
 from offbeat.results.rows import Row
 from offbeat.settings.schedule import Stop
 from offbeat.simulation.engine import Simulation
-from offbeat.testing import ToyExecutor, check_accounts, check_events, toy_simulation
+from offbeat.testing import ScriptedSession, ToyExecutor, check_accounts, check_events, toy_simulation
 
 EPOCHS = 2
 STEPS = 4
@@ -38,64 +37,10 @@ def vector(*numbers: float) -> Vector:
 
 def a_session(
     policy: TimelyPolicy, devices: int = 8, start: tuple[float, float] = (0.0, 0.0), epochs: int = EPOCHS
-) -> Session:
-    session = Session(
-        policy,
-        parameters=vector(*start),
-        layout=Layout.flat(2),
-        samples=np.full(devices, 10),
-        training=LocalWork(epochs=epochs, learning_rate=RATE),
+) -> ScriptedSession:
+    return ScriptedSession(
+        policy, devices=devices, start=start, epochs=epochs, learning_rate=RATE, steps_per_slice=STEPS // EPOCHS
     )
-    session.handle(Started(), 0.0)
-    return session
-
-
-def upload(
-    session: Session, ticket: int, *numbers: float, steps: int = STEPS, extras: Mapping[str, Plain] | None = None
-) -> list[Any]:
-    """The device delivers these parameters."""
-    flight = session.in_flight[ticket]
-    outcome = Outcome(parameters=vector(*(numbers or (0.0, 0.0))), extras=extras or {})
-    update = Update(
-        device=flight.device,
-        ticket=ticket,
-        base=flight.base,
-        base_parameters=session.kept(flight.base),
-        samples=10,
-        progress=Progress(slices=flight.order.slices, steps=steps),
-        outcome=KnownOutcome(outcome),
-    )
-    return session.handle(Uploaded(device=flight.device, ticket=ticket, update=update), session.now)
-
-
-def moved(session: Session, ticket: int, *delta: float, steps: int = STEPS) -> list[Any]:
-    """The device delivers its base plus this."""
-    base = session.kept(session.in_flight[ticket].base)
-    return upload(session, ticket, *(base + vector(*delta)).tolist(), steps=steps)
-
-
-def ask(session: Session, ticket: int) -> FreshModel:
-    device = session.in_flight[ticket].device
-    request = FreshRequested(device=device, ticket=ticket, progress=Progress(slices=1))
-    (answer,) = session.handle(request, session.now)
-    assert isinstance(answer, FreshModel)
-    return answer
-
-
-def next_period(session: Session) -> list[Any]:
-    return session.handle(TimerFired(name="period"), session.timers["period"])
-
-
-def ordered(effects: list[Any]) -> list[int]:
-    return [effect.device for effect in effects if isinstance(effect, Assignment)]
-
-
-def newest(session: Session) -> int:
-    return max(session.in_flight)
-
-
-def metrics(session: Session) -> Mapping[str, float]:
-    return session.policy.metrics(session.state)
 
 
 def unadapted(**changes: Any) -> FedASMU:
@@ -133,23 +78,25 @@ def test_equation_2_without_any_control_leaves_the_model_as_it_is() -> None:
 
 def test_equation_1_staleness_counts_from_one() -> None:
     session = a_session(unadapted())
-    upload(session, 1, 4.0, 0.0)  # v = 0, s = 1: xi = 1, alpha = 1/2
+    session.upload(4.0, 0.0, ticket=1)  # v = 0, s = 1: xi = 1, alpha = 1/2
     assert session.parameters == pytest.approx([2.0, 0.0])
-    upload(session, 2, 0.0, 6.0)  # v = 1, s = 2: xi = 1 / (1 * 2), alpha = (1/2) / (3/2) = 1/3:  [2 * 2/3, 6 * 1/3]
+    session.upload(
+        0.0, 6.0, ticket=2
+    )  # v = 1, s = 2: xi = 1 / (1 * 2), alpha = (1/2) / (3/2) = 1/3:  [2 * 2/3, 6 * 1/3]
     assert session.parameters == pytest.approx([4 / 3, 2.0])
-    upload(session, 3, 0.0, 0.0)
+    session.upload(0.0, 0.0, ticket=3)
     # v = 2, s = 3: xi = 1 / (sqrt 2 * 3) = 0.2357023, alpha = 0.2357023 / 1.2357023 = 0.1907436
     # [4/3 * 0.8092564, 2 * 0.8092564]
     assert session.parameters == pytest.approx([1.0790086, 1.6185129], rel=1e-6)
     assert (session.version, session.counters.used) == (3, 3)
-    assert metrics(session)["mean_alpha"] == pytest.approx((1 / 2 + 1 / 3 + 0.1907436) / 3)
+    assert session.metrics["mean_alpha"] == pytest.approx((1 / 2 + 1 / 3 + 0.1907436) / 3)
 
 
 def test_a_fresh_model_in_mid_training_does_not_make_an_update_fresher() -> None:
     session = a_session(unadapted())
-    upload(session, 1, 4.0, 0.0)  # version 1 = [2, 0]
-    assert ask(session, 2).parameters is not None
-    upload(session, 2, 0.0, 6.0)  # as above: it still counts from version 0, alpha = 1/3
+    session.upload(4.0, 0.0, ticket=1)  # version 1 = [2, 0]
+    assert session.ask(ticket=2).parameters is not None
+    session.upload(0.0, 6.0, ticket=2)  # as above: it still counts from version 0, alpha = 1/3
     assert session.parameters == pytest.approx([4 / 3, 2.0])
 
 
@@ -166,14 +113,15 @@ def test_alpha_lies_in_0_1_and_falls_with_time_and_staleness(
     policy = FedASMU(mu_alpha=mu)
     alpha = policy.weight(control, version, staleness)[1]
     assert 0.0 <= alpha < 1.0
-    assert policy.weight(control, version + 1, staleness)[1] <= alpha
-    assert policy.weight(control, version, staleness + 1)[1] <= alpha
+    # Where hardly anything is left to fall, rounding may hide it: one unit in the last place.
+    assert policy.weight(control, version + 1, staleness)[1] <= alpha * (1 + 1e-12)
+    assert policy.weight(control, version, staleness + 1)[1] <= alpha * (1 + 1e-12)
 
 
 # Equation (3): the control parameters --------------------------------------------------------------------------------
 
 
-def at_version_2(*, lambda_0: float, sigma_0: float, first: float, **changes: Any) -> tuple[Session, int]:
+def at_version_2(*, lambda_0: float, sigma_0: float, first: float, **changes: Any) -> tuple[ScriptedSession, int]:
     """A device trains from version 2 = [1, 2], made by u = [-2, 4] with alpha' = 1/2, xi' = 1, s' = 2, o - 1 = 1.
 
     The lambda and sigma must make xi' = lambda / (1 * 2^sigma) = 1, and `first` the upload that leads to [2, 0]."""
@@ -182,18 +130,18 @@ def at_version_2(*, lambda_0: float, sigma_0: float, first: float, **changes: An
             {"cohort": 2, "max_in_flight": 2, "lambda_0": lambda_0, "sigma_0": sigma_0, "iota_0": 0.0} | changes
         )
     )
-    upload(session, 1, first, 0.0)
+    session.upload(first, 0.0, ticket=1)
     assert session.parameters == pytest.approx([2.0, 0.0])
-    upload(session, 2, 0.0, 4.0)  # u = [0, 4] - [2, 0], and half of it is taken
+    session.upload(0.0, 4.0, ticket=2)  # u = [0, 4] - [2, 0], and half of it is taken
     assert session.parameters == pytest.approx([1.0, 2.0])
-    assert metrics(session)["lambda_spread"] == metrics(session)["sigma_spread"] == 0.0, "no step for a base of 0"
-    next_period(session)
-    return session, newest(session)
+    assert session.metrics["lambda_spread"] == session.metrics["sigma_spread"] == 0.0, "no step for a base of 0"
+    session.fire("period")
+    return session, session.newest
 
 
-def after_a_step(session: Session, ticket: int, *delta: float, steps: int = STEPS) -> Control:
+def after_a_step(session: ScriptedSession, ticket: int, *delta: float, steps: int = STEPS) -> Control:
     device = session.in_flight[ticket].device
-    moved(session, ticket, *delta, steps=steps)
+    session.move(*delta, ticket=ticket, steps=steps)
     controls: dict[int, Control] = session.state.controls
     return controls[device]
 
@@ -329,7 +277,7 @@ def test_lambda_sigma_and_iota_stay_in_their_bounds() -> None:
 def test_a_step_that_is_not_finite_is_skipped_and_counted_and_the_update_is_used() -> None:
     session, ticket = at_version_2(lambda_0=2.0, sigma_0=1.0, first=3.0, **CORRECTED)
     assert after_a_step(session, ticket, 1.0, 1.0, steps=0) == (2.0, 1.0, 0.0)  # g = 1 / 0
-    assert metrics(session)["skipped_adaptations"] == 1
+    assert session.metrics["skipped_adaptations"] == 1
     assert (session.version, session.counters.used) == (3, 3)
 
 
@@ -337,7 +285,7 @@ def test_the_printed_logarithm_of_a_sigma_of_0_is_skipped_and_counted() -> None:
     # sigma = 0, lambda = 1: xi = 1, alpha = 1/2, so that [4, 0] leads to [2, 0], and xi' = 1 / (1 * 2^0) = 1.
     session, ticket = at_version_2(lambda_0=1.0, sigma_0=0.0, first=4.0, control_gradient="printed", **CORRECTED)
     assert after_a_step(session, ticket, 1.0, 1.0) == (1.0, 0.0, 0.0)
-    assert metrics(session)["skipped_adaptations"] == 1
+    assert session.metrics["skipped_adaptations"] == 1
 
 
 def test_a_huge_step_ends_at_the_bound_and_a_step_to_infinity_is_skipped() -> None:
@@ -347,15 +295,15 @@ def test_a_huge_step_ends_at_the_bound_and_a_step_to_infinity_is_skipped() -> No
     made = session.state.made[2]
     session.state.made[2] = replace(made, learning_rate=1e-308)
     assert after_a_step(session, ticket, 1e5, 1e5)[0] == 2.0
-    assert metrics(session)["skipped_adaptations"] == 1
+    assert session.metrics["skipped_adaptations"] == 1
 
 
 def test_version_0_was_made_by_no_aggregation() -> None:
     session = a_session(FedASMU(cohort=3, max_in_flight=3, eta_lambda=10.0, eta_sigma=10.0, eta_iota=10.0))
     for ticket in (1, 2, 3):
-        moved(session, ticket, 5.0, -3.0)
+        session.move(5.0, -3.0, ticket=ticket)
     assert set(session.state.controls.values()) == {(4.0, 0.5, 0.1)}
-    assert metrics(session)["skipped_adaptations"] == 0
+    assert session.metrics["skipped_adaptations"] == 0
 
 
 def test_each_device_has_control_parameters_of_its_own() -> None:
@@ -365,17 +313,17 @@ def test_each_device_has_control_parameters_of_its_own() -> None:
     second = after_a_step(session, other, -1.0, -1.0)  # <g, u> = +1, on the same version 2
     assert first == pytest.approx((2.1, 1 - 0.1 * log(2), 0.1), rel=1e-6)
     assert second == pytest.approx((1.9, 1 + 0.1 * log(2), 0.0), rel=1e-6)
-    assert metrics(session)["lambda_spread"] == pytest.approx(0.2)
-    assert metrics(session)["sigma_spread"] == pytest.approx(0.2 * log(2))
-    assert metrics(session)["iota_spread"] == pytest.approx(0.1)
+    assert session.metrics["lambda_spread"] == pytest.approx(0.2)
+    assert session.metrics["sigma_spread"] == pytest.approx(0.2 * log(2))
+    assert session.metrics["iota_spread"] == pytest.approx(0.1)
 
 
 def test_what_made_old_versions_is_forgotten_with_them() -> None:
     session = a_session(FedASMU(cohort=2, max_in_flight=4, fresh_models=False))
     for _ in range(20):
-        next_period(session)
-        upload(session, newest(session))
-        upload(session, newest(session))
+        session.fire("period")
+        session.upload(ticket=session.newest)
+        session.upload(ticket=session.newest)
         bases = {flight.base for flight in session.in_flight.values()}
         assert set(session.state.made) <= bases | {session.version}
 
@@ -385,13 +333,13 @@ def test_what_made_old_versions_is_forgotten_with_them() -> None:
 
 def test_at_the_bound_an_update_is_used_beyond_it_is_discarded() -> None:
     session = a_session(unadapted(staleness_bound=2))
-    upload(session, 1, 4.0, 0.0)  # s = 1
-    upload(session, 2, 0.0, 6.0)  # s = 2, at the bound
+    session.upload(4.0, 0.0, ticket=1)  # s = 1
+    session.upload(0.0, 6.0, ticket=2)  # s = 2, at the bound
     before = session.parameters
     device = session.in_flight[3].device
-    assert upload(session, 3, 9.0, 9.0) == [Settled(ticket=3, used=False)]  # s = 3
+    assert session.upload(9.0, 9.0, ticket=3) == [Settled(ticket=3, used=False)]  # s = 3
     assert (session.version, session.counters.used, session.counters.discarded) == (2, 2, 1)
-    assert metrics(session)["too_stale"] == 1
+    assert session.metrics["too_stale"] == 1
     assert session.parameters is before
     assert session.is_idle(device)
     assert device not in session.state.controls
@@ -399,14 +347,14 @@ def test_at_the_bound_an_update_is_used_beyond_it_is_discarded() -> None:
 
 def test_a_bound_of_one_takes_fresh_updates_only() -> None:
     session = a_session(unadapted(staleness_bound=1))
-    upload(session, 1)
-    upload(session, 2)
+    session.upload(ticket=1)
+    session.upload(ticket=2)
     assert (session.counters.used, session.counters.discarded) == (1, 1)
 
 
 def test_what_is_too_stale_is_never_computed() -> None:
     session = a_session(unadapted(staleness_bound=1))
-    upload(session, 1)
+    session.upload(ticket=1)
     flight = session.in_flight[2]
 
     def nobody_should_ask() -> Outcome:
@@ -431,10 +379,10 @@ def test_what_is_too_stale_is_never_computed() -> None:
 def test_every_period_the_cohort_is_ordered_from_the_current_version() -> None:
     session = a_session(FedASMU(cohort=2, period=10.0, max_in_flight=6))
     assert (len(session.in_flight), session.timers) == (2, {"period": 10.0})
-    upload(session, 1, 1.0, 1.0)
+    session.upload(1.0, 1.0, ticket=1)
     assert len(session.in_flight) == 1, "an upload orders nobody: the period does"
-    effects = next_period(session)
-    assert len(ordered(effects)) == 2
+    effects = session.fire("period")
+    assert len(effects.ordered) == 2
     assert {effect.base for effect in effects if isinstance(effect, Assignment)} == {1}
     assert session.timers == {"period": 20.0}
 
@@ -442,26 +390,26 @@ def test_every_period_the_cohort_is_ordered_from_the_current_version() -> None:
 def test_there_are_never_more_than_the_most_in_training() -> None:
     session = a_session(FedASMU(cohort=3, max_in_flight=4))
     assert len(session.in_flight) == 3
-    assert len(ordered(next_period(session))) == 1
-    assert ordered(next_period(session)) == []
+    assert len(session.fire("period").ordered) == 1
+    assert session.fire("period").ordered == []
     assert "period" in session.timers, "it goes on although nobody was ordered"
-    upload(session, 1)
+    session.upload(ticket=1)
     session.handle(Lost(device=session.in_flight[2].device, ticket=2), session.now)
-    assert len(ordered(next_period(session))) == 2
+    assert len(session.fire("period").ordered) == 2
 
 
 @pytest.mark.parametrize(("devices", "most"), [(8, 4), (9, 4), (1, 1)])
 def test_by_default_half_of_the_devices_train_at_most(devices: int, most: int) -> None:
     session = a_session(FedASMU(cohort=1), devices)
     for _ in range(12):
-        next_period(session)
+        session.fire("period")
     assert len(session.in_flight) == most
 
 
 def test_fewer_idle_devices_than_the_cohort_are_all_ordered() -> None:
     session = a_session(FedASMU(cohort=3, max_in_flight=8), devices=4)
-    assert len(ordered(next_period(session))) == 1
-    assert ordered(next_period(session)) == []
+    assert len(session.fire("period").ordered) == 1
+    assert session.fire("period").ordered == []
 
 
 def test_anybody_idle_may_be_ordered() -> None:
@@ -470,8 +418,8 @@ def test_anybody_idle_may_be_ordered() -> None:
     for _ in range(40):
         seen |= {flight.device for flight in session.in_flight.values()}
         for ticket in list(session.in_flight):
-            upload(session, ticket)
-        next_period(session)
+            session.upload(ticket=ticket)
+        session.fire("period")
     assert seen == set(range(8))
 
 
@@ -538,18 +486,18 @@ def test_without_fresh_models_devices_just_train(dynamic: bool) -> None:
 
 def test_a_request_is_answered_if_there_is_a_newer_model() -> None:
     session = a_session(unadapted())
-    nothing = ask(session, 1)
+    nothing = session.ask(ticket=1)
     assert nothing.parameters is None
-    upload(session, 2, 4.0, 0.0)
-    newer = ask(session, 3)
+    session.upload(4.0, 0.0, ticket=2)
+    newer = session.ask(ticket=3)
     assert (newer.version, newer.device) == (1, session.in_flight[3].device)
     assert newer.parameters is not None
     assert newer.parameters.tolist() == [2.0, 0.0]
-    next_period(session)
-    fresh = newest(session)
+    session.fire("period")
+    fresh = session.newest
     assert session.in_flight[fresh].base == 1
-    assert ask(session, fresh).parameters is None, "its base is the newest version"
-    assert (metrics(session)["requests"], metrics(session)["requests_answered"]) == (3, 1)
+    assert session.ask(ticket=fresh).parameters is None, "its base is the newest version"
+    assert (session.metrics["requests"], session.metrics["requests_answered"]) == (3, 1)
     assert (session.counters.requests, session.counters.answered) == (3, 1)
 
 
@@ -559,10 +507,10 @@ def merge_told(*, first: bool, reward: float, gamma: float, upsilon: float, beta
 
 def test_metrics_of_what_devices_tell_of_their_merges() -> None:
     session = a_session(unadapted())
-    upload(session, 1)
-    upload(session, 2, extras=merge_told(first=True, reward=0.5, gamma=1.5, upsilon=0.5, beta=0.25))
-    upload(session, 3, extras=merge_told(first=True, reward=-0.1, gamma=1.0, upsilon=0.75, beta=0.5))
-    found = metrics(session)
+    session.upload(ticket=1)
+    session.upload(ticket=2, extras=merge_told(first=True, reward=0.5, gamma=1.5, upsilon=0.5, beta=0.25))
+    session.upload(ticket=3, extras=merge_told(first=True, reward=-0.1, gamma=1.0, upsilon=0.75, beta=0.5))
+    found = session.metrics
     assert found["mean_beta"] == pytest.approx(0.375)  # (0.25 + 0.5) / 2
     assert found["mean_reward"] == pytest.approx(0.2)  # (0.5 - 0.1) / 2
     assert (found["gamma_spread"], found["upsilon_spread"]) == pytest.approx((0.5, 0.25))
@@ -575,13 +523,13 @@ def test_metrics_before_anything_happened_are_all_zero() -> None:
 def test_only_the_first_merge_of_a_device_teaches_the_meta_model() -> None:
     session = a_session(unadapted(meta_rate=0.1, meta_memory=0.25))
     before = session.state.meta.theta.copy()
-    upload(session, 1, extras=merge_told(first=False, reward=4.0, gamma=1.0, upsilon=1.0, beta=0.5))
+    session.upload(ticket=1, extras=merge_told(first=False, reward=4.0, gamma=1.0, upsilon=1.0, beta=0.5))
     assert (session.state.meta.theta == before).all()
-    upload(session, 2, extras=merge_told(first=True, reward=4.0, gamma=1.0, upsilon=1.0, beta=0.5))
+    session.upload(ticket=2, extras=merge_told(first=True, reward=4.0, gamma=1.0, upsilon=1.0, beta=0.5))
     assert session.state.meta.baseline == pytest.approx(1.0)  # 3/4 * 0 + 1/4 * 4
     assert (session.state.meta.theta != before).any()
     after = session.state.meta.theta.copy()
-    upload(session, 3, extras=merge_told(first=True, reward=float("nan"), gamma=1.0, upsilon=1.0, beta=0.5))
+    session.upload(ticket=3, extras=merge_told(first=True, reward=float("nan"), gamma=1.0, upsilon=1.0, beta=0.5))
     assert (session.state.meta.theta == after).all(), "a reward that is not a number teaches nothing"
 
 

@@ -345,7 +345,8 @@ def plain(simulation: Simulation) -> Any:
 
 @KINDS
 def test_what_a_device_learned_lasts_from_training_to_training(kind: type[TimelyPolicy]) -> None:
-    simulation = toy_simulation(kind.model_validate({"cohort": 4} | LEARNING), devices=8, troubled=False)
+    policy = kind.model_validate({"cohort": 4} | LEARNING)
+    simulation = toy_simulation(policy, devices=8, troubled=False)
     merges: dict[int, int] = {}
     for _ in simulation:
         for device, memory in simulation.training.memories.items():
@@ -360,7 +361,8 @@ def test_what_a_device_learned_lasts_from_training_to_training(kind: type[Timely
     for device, (gamma, upsilon) in told.items():
         memory = simulation.training.memories[device]
         assert (memory["gamma"], memory["upsilon"]) == (gamma, upsilon)
-        assert (gamma, upsilon) != (1.0, 1.0)
+        assert gamma != policy.gamma_0, "it has learned"
+        assert upsilon != policy.upsilon_0 or upsilon == 0.0, "it has learned, unless it was kept at the bound"
 
 
 @KINDS

@@ -22,11 +22,8 @@ from offbeat.algorithms.fedasmu.slots import (
     next_move,
     no_table,
 )
-from offbeat.core.events import Started
-from offbeat.core.orders import LocalWork
-from offbeat.core.parameters import Layout
-from offbeat.core.session import Session
 from offbeat.core.streams import stream
+from offbeat.testing import ScriptedSession
 
 STAY, ADD, MINUS = (MOVES.index(move) for move in (0, 1, -1))
 UNTRAINED = {1: [1], 2: [1, 2], 3: [1, 2, 1], 4: [1, 2, 3, 2], 5: [1, 2, 3, 2, 1], 8: [1, 2, 3, 4, 5, 4, 3, 2]}
@@ -193,19 +190,12 @@ def test_from_a_history_without_differences_there_is_nothing_to_learn() -> None:
     assert learner.theta == pytest.approx(a_theta())
 
 
-def a_session(epochs: int, **changes: Any) -> Session:
-    session = Session(
-        FedASMU.model_validate({"cohort": 4, "max_in_flight": 4} | changes),
-        parameters=np.zeros(2, dtype=np.float32),
-        layout=Layout.flat(2),
-        samples=np.full(8, 10),
-        training=LocalWork(epochs=epochs),
-    )
-    session.handle(Started(), 0.0)
-    return session
+def a_session(epochs: int, **changes: Any) -> ScriptedSession:
+    policy = FedASMU.model_validate({"cohort": 4, "max_in_flight": 4} | changes)
+    return ScriptedSession(policy, devices=8, epochs=epochs)
 
 
-def proposed(session: Session) -> set[Any]:
+def proposed(session: ScriptedSession) -> set[Any]:
     return {flight.order.arguments["slot"] for flight in session.in_flight.values()}
 
 

@@ -1,0 +1,1 @@
+"""FedASMU and FedSSMU: the server, the device that asks for the fresh model, and when it asks."""

@@ -86,7 +86,7 @@ def _preload() -> None:
     import flwr.clientapp.utils  # noqa: F401
     import torch  # noqa: F401
 
-    import offbeat.deployment.apps
+    import offbeat.deployment.device.app
     import offbeat.deployment.node.child  # noqa: F401
 
     gc.collect()

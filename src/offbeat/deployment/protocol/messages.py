@@ -3,7 +3,7 @@
 A device only ever answers. An order is therefore worked on in *legs*: `Begin` starts it, and every leg ends with an
 answer that the server replies to with the next message, until the answer is a `Delivery`.
 
-    server   Hello      Begin(order, model)                GoOn           Answer(model)
+    server   Hello      Begin(order, model)                Continue       Answer(model)
     device   Greeting            CheckIn | Question | Delivery(model)
 
 Messages carry the ticket and the number of the leg, so that what was lost, repeated or invented is seen for what it is.
@@ -15,6 +15,8 @@ from msgspec import Meta, Struct
 
 from offbeat.core.orders import Order, Plain
 
+MESSAGE_TYPE = "train.offbeat"
+"""What Flower is told about every message of ours."""
 Count = Annotated[int, Meta(ge=0, le=2**53)]
 Seconds = Annotated[float, Meta(ge=0, le=1e9)]
 EXTRAS = 64

@@ -1,77 +1,149 @@
-"""What an answer of a device must satisfy before anything is made of it. What does not is a `DeviceFault`."""
+"""What an answer of a device must satisfy before anything is made of it. What does not is a `DeviceFault`.
 
+All checks that an answer passes, in this order:
+
+1. Flower could take the message apart (`transport`), and its order was not given up before it came (`in_time`).
+2. It is a message of offbeat, of bounded length, with fields of the right type and in range (`protocol.codec.unpack`).
+3. `OF_EVERY_ANSWER`: it answers what was sent, has come forward, remembers what we know of, and comes to an end.
+4. `OF_A_DELIVERY`: its rule may say what it says, of the samples that the device greeted with.
+5. The parameters have exactly the size that the order calls for (`protocol.codec.vector`), and have not moved too far.
+6. The session holds the ticket for this device, in a state where this may happen (`core.session`), and the update is
+   about that order, with numbers that are finite (`core.update_checks`).
+
+A greeting is checked in `membership.Membership.admit`.
+"""
+
+from collections.abc import Callable
 from math import nan
 
 import numpy as np
 from flwr.app import RecordDict
+from msgspec import Struct
 
 from offbeat.algorithms import device_rule
 from offbeat.core.coverage import coverage
 from offbeat.core.errors import DeviceFault
 from offbeat.core.in_flight import OrderInFlight
-from offbeat.core.orders import KnownOutcome, Order, Outcome, Plain, Progress, Update
-from offbeat.core.parameters import Layout, frozen
+from offbeat.core.orders import KnownOutcome, Outcome, Plain, Progress, Update
+from offbeat.core.parameters import Layout, Vector, frozen
 from offbeat.deployment.protocol.codec import unpack, vector
 from offbeat.deployment.protocol.messages import CheckIn, Delivery, FromDevice, Leg, Question, Refusal
-from offbeat.deployment.server.accounts import PendingOrder
+from offbeat.deployment.server.pending_order import PendingOrder
 from offbeat.deployment.server.transport import SentMessage
 
 
-def read(
-    content: RecordDict, sent: SentMessage, pending: PendingOrder, order: Order
-) -> CheckIn | Question | Delivery | Refusal:
+class Expected(Struct, frozen=True, kw_only=True, eq=False):
+    """What the server knows of an answer before it is read."""
+
+    sent: SentMessage
+    pending: PendingOrder
+    in_flight: OrderInFlight
+    samples: int
+    """The samples that the device greeted with."""
+    layout: Layout
+    norm_bound: float | None
+
+
+def read_answer(content: RecordDict, expected: Expected) -> CheckIn | Question | Delivery | Refusal:
     """What the device says, if it is an answer to what it was sent."""
     body: FromDevice = unpack(content, FromDevice)
     if isinstance(body, Refusal):
         return body
-    if not isinstance(body, Leg) or (body.ticket, body.leg) != (sent.ticket, sent.leg):
-        said = f"{type(body).__name__} of ticket {getattr(body, 'ticket', '-')}, leg {getattr(body, 'leg', '-')}"
-        raise DeviceFault(f"{said}, where ticket {sent.ticket}, leg {sent.leg} was to come")
-    if not pending.progress.slices <= body.slices <= order.slices:
-        raise DeviceFault(f"it claims {body.slices} of {order.slices} slices after {pending.progress.slices}")
-    if body.remembered not in (0, pending.settled):
-        raise DeviceFault(f"it remembers ticket {body.remembered}, where the last that came of it is {pending.settled}")
-    if not isinstance(body, Delivery) and sent.leg > 2 * (order.slices + 1):
-        raise DeviceFault(f"no delivery of {order.slices} slices after {sent.leg} legs")
+    if not isinstance(body, CheckIn | Question | Delivery):
+        raise _out_of_step(body, expected)
+    for check in OF_EVERY_ANSWER:
+        check(body, expected)
     return body
 
 
-def update_of(
-    body: Delivery,
-    content: RecordDict,
-    flight: OrderInFlight,
-    progress: Progress,
-    samples: int,
-    layout: Layout,
-    norm_bound: float | None,
-) -> Update:
+def read_update(body: Delivery, content: RecordDict, expected: Expected) -> Update:
     """What was delivered, with the parameters that did not come taken from the base."""
-    order, base, extras = flight.order, flight.parameters, _extras(body)
-    if not device_rule(order.rule).admits(extras, order):
-        raise DeviceFault(f"the rule {order.rule!r} does not say this with an upload: {body.extras}")
-    if body.samples != samples:
-        raise DeviceFault(f"it claims {body.samples} samples, having greeted with {samples}")
-    mask = coverage(order, body.slices, layout)
+    for check in OF_A_DELIVERY:
+        check(body, expected)
+    given = expected.in_flight
+    mask = coverage(given.order, body.slices, expected.layout)
     if mask is None:
-        parameters = vector(content, layout.size)
+        parameters = vector(content, expected.layout.size)
     else:
-        parameters = base.copy()
+        parameters = given.parameters.copy()
         parameters[mask.chosen] = vector(content, mask.count)
-    if norm_bound is not None:
-        norm = float(np.linalg.norm(parameters.astype(np.float64) - base))
-        if not norm <= norm_bound:
-            raise DeviceFault(f"a movement of norm {norm:.6g}, where {norm_bound:g} is allowed")
+    has_not_moved_too_far(parameters, expected)
     loss = nan if body.loss is None else body.loss
-    return Update(
-        device=flight.device,
-        ticket=flight.ticket,
-        base=flight.base,
-        base_parameters=base,
-        samples=body.samples,
-        progress=progress,
-        outcome=KnownOutcome(Outcome(parameters=frozen(parameters), loss=loss, extras=extras)),
-        mask=mask,
-    )
+    outcome = KnownOutcome(Outcome(parameters=frozen(parameters), loss=loss, extras=_extras(body)))
+    progress = Progress(slices=body.slices, steps=body.steps, seconds=body.seconds)
+    return given.update(body.samples, progress, outcome, mask)
+
+
+def in_time(sent: SentMessage) -> None:
+    """The order was not given up before its answer came."""
+    if sent.given_up:
+        raise DeviceFault(f"ticket {sent.ticket} was answered too late")
+
+
+def answers_what_was_sent(body: Leg, expected: Expected) -> None:
+    """Ticket and leg are those of the message that it answers."""
+    if (body.ticket, body.leg) != (expected.sent.ticket, expected.sent.leg):
+        raise _out_of_step(body, expected)
+
+
+def has_come_forward(body: Leg, expected: Expected) -> None:
+    """It has no fewer slices than before, and no more than were ordered."""
+    before, ordered = expected.pending.progress.slices, expected.in_flight.order.slices
+    if not before <= body.slices <= ordered:
+        raise DeviceFault(f"it claims {body.slices} of {ordered} slices after {before}")
+
+
+def remembers_what_we_know_of(body: Leg, expected: Expected) -> None:
+    """It began with the memory of the last ticket that we had received of it, or with none."""
+    settled = expected.pending.settled
+    if body.remembered not in (0, settled):
+        raise DeviceFault(f"it remembers ticket {body.remembered}, where the last that came of it is {settled}")
+
+
+def comes_to_an_end(body: Leg, expected: Expected) -> None:
+    """It delivers after as many legs as an honest device could need."""
+    slices, leg = expected.in_flight.order.slices, expected.sent.leg
+    if not isinstance(body, Delivery) and leg > 2 * (slices + 1):
+        raise DeviceFault(f"no delivery of {slices} slices after {leg} legs")
+
+
+def says_what_its_rule_may_say(body: Delivery, expected: Expected) -> None:
+    """The device rule admits the extras: the policy will rely on them."""
+    order = expected.in_flight.order
+    if not device_rule(order.rule).admits(_extras(body), order):
+        raise DeviceFault(f"the rule {order.rule!r} does not say this with an upload: {body.extras}")
+
+
+def has_the_samples_it_greeted_with(body: Delivery, expected: Expected) -> None:
+    """A device cannot give itself more weight than it had when it joined."""
+    if body.samples != expected.samples:
+        raise DeviceFault(f"it claims {body.samples} samples, having greeted with {expected.samples}")
+
+
+def has_not_moved_too_far(parameters: Vector, expected: Expected) -> None:
+    """The movement from the base is within `deployment.norm_bound`, if there is one."""
+    if expected.norm_bound is None:
+        return
+    norm = float(np.linalg.norm(parameters.astype(np.float64) - expected.in_flight.parameters))
+    if not norm <= expected.norm_bound:
+        raise DeviceFault(f"a movement of norm {norm:.6g}, where {expected.norm_bound:g} is allowed")
+
+
+OF_EVERY_ANSWER: tuple[Callable[[Leg, Expected], None], ...] = (
+    answers_what_was_sent,
+    has_come_forward,
+    remembers_what_we_know_of,
+    comes_to_an_end,
+)
+OF_A_DELIVERY: tuple[Callable[[Delivery, Expected], None], ...] = (
+    says_what_its_rule_may_say,
+    has_the_samples_it_greeted_with,
+)
+
+
+def _out_of_step(body: Struct, expected: Expected) -> DeviceFault:
+    said = f"{type(body).__name__} of ticket {getattr(body, 'ticket', '-')}, leg {getattr(body, 'leg', '-')}"
+    return DeviceFault(f"{said}, where ticket {expected.sent.ticket}, leg {expected.sent.leg} was to come")
 
 
 def _extras(body: Delivery) -> dict[str, Plain]:

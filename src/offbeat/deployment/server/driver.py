@@ -8,7 +8,6 @@ given up.
 Everything that happens is written into a record, from which the simulator can replay the run (`simulation.replay`).
 """
 
-import hashlib
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -16,10 +15,9 @@ from math import inf
 from typing import Any
 
 from flwr.app import RecordDict
-from msgspec import structs
 
 from offbeat.core.coverage import bytes_down, submodel
-from offbeat.core.effects import Assignment, FreshModel, Settled, StopNotice
+from offbeat.core.effects import Assignment, FreshModel, Settled
 from offbeat.core.errors import DeviceFault, Disconnected
 from offbeat.core.events import Event, FreshRequested, Left, Lost, Ready, Started, TimerFired, Uploaded
 from offbeat.core.forecast import Forecast
@@ -27,16 +25,26 @@ from offbeat.core.orders import Progress
 from offbeat.core.parameters import Vector
 from offbeat.core.session import NANOSECOND, Session
 from offbeat.deployment.protocol.codec import one_line
-from offbeat.deployment.protocol.messages import Answer, Begin, CheckIn, Continue, Delivery, Question, Refusal
-from offbeat.deployment.server.accounts import Accounts, DeviceAccount, PendingOrder
-from offbeat.deployment.server.answer_checks import read, update_of
+from offbeat.deployment.protocol.messages import Answer, Begin, Continue, Delivery, Question, Refusal
+from offbeat.deployment.server.answer_checks import Expected, in_time, read_answer, read_update
 from offbeat.deployment.server.backoff import Backoff
 from offbeat.deployment.server.membership import LOOK_SECONDS, POLL_SECONDS, Membership
-from offbeat.deployment.server.record import RunRecord
+from offbeat.deployment.server.pending_order import PendingOrder
 from offbeat.deployment.server.transport import ReceivedAnswer, SentMessage, Transport
 from offbeat.device.training_state import Evaluation
 from offbeat.results.rows import Row, Span
+from offbeat.running.accounts import Accounts
 from offbeat.running.driver import Milestones
+from offbeat.running.record import (
+    FaultLine,
+    JoinedLine,
+    ResumedLine,
+    RunLine,
+    RunRecord,
+    effect_line,
+    event_line,
+    version_line,
+)
 from offbeat.settings.schedule import Schedule, Stop
 from offbeat.settings.schema import DeploymentTable
 
@@ -91,9 +99,9 @@ class Deployment:
         self._next_tick = 0.0
         self._milestones = Milestones(session, stop, schedule, evaluator)
 
-    @property
-    def spans(self) -> list[Span]:
-        return self.accounts.spans
+    def open_spans(self) -> list[Span]:
+        """Orders in flight, as far as the server has seen."""
+        return [pending.span(self.now, "in flight") for pending in self._pending.values()]
 
     # The loop -----------------------------------------------------------------------------------------------------
 
@@ -131,18 +139,17 @@ class Deployment:
         self._membership.count_from(self._origin)
         if not self._resumed:
             self._record.open()
-            known = self.session.forecast
-            self._write(
-                "run",
-                samples=self._membership.samples.tolist(),
-                present=sorted(self._membership.node_of),
-                own_data=not self._membership.known,
-                speeds=None if known is None else known.speeds.tolist(),
-                communication=None if known is None else known.communication.tolist(),
-                random_layers=None if known is None else known.random_layers,
+            self._record.write(
+                RunLine.of(
+                    self.session,
+                    at=self.session.now,
+                    samples=self._membership.samples.tolist(),
+                    present=sorted(self._membership.node_of),
+                    own_data=not self._membership.known,
+                )
             )
         else:
-            self._write("resumed")
+            self._record.write(ResumedLine(at=self.session.now))
             self.reason = self.reason or self._milestones.reached()
         if not self.session.started:
             self._todo.append(Started())
@@ -157,10 +164,10 @@ class Deployment:
                 self._todo.append(Ready(device=device))
             elif device not in joined and self.session.is_idle(device):
                 self._todo.append(Left(device=device))
-        for ticket, flight in self.session.in_flight.items():  # last: policies begin anew when nothing is in flight
-            self._todo.append(Lost(device=flight.device, ticket=ticket, reason="the server was restarted"))
-            if flight.device in joined:
-                self._todo.append(Ready(device=flight.device))
+        for ticket, order in self.session.in_flight.items():  # last: policies begin anew when nothing is in flight
+            self._todo.append(Lost(device=order.device, ticket=ticket, reason="the server was restarted"))
+            if order.device in joined:
+                self._todo.append(Ready(device=order.device))
 
     def _turn(self) -> bool:
         """Deal with the next thing that has happened, if anything has. Devices come before timers."""
@@ -200,55 +207,57 @@ class Deployment:
         A timer that is noticed late fires when it was due, if nothing has happened since: so rounds do not grow longer
         by what polling and evaluation take.
         """
-        version, at = self.session.version, max(self.session.now, min(due, self.now))
-        effects = self.session.handle(event, at)
-        self._write_event(event)
-        if self.session.version != version:
-            digest = hashlib.sha256(self.session.parameters.tobytes()).hexdigest()
-            self._write("version", version=self.session.version, sha256=digest)
-        outgoing_messages: list[OutgoingMessage] = []
+        session, version, at = self.session, self.session.version, max(self.session.now, min(due, self.now))
+        effects = session.handle(event, at)
+        self._account_for(event, at)
+        if session.version != version:
+            self._record.write(version_line(session, at=at))
+        outgoing: list[OutgoingMessage] = []
         for effect in effects:
+            if (line := effect_line(effect, at=at)) is not None:
+                self._record.write(line)
             match effect:
                 case Assignment():
-                    outgoing_messages.append(self._order(effect))
+                    outgoing.append(self._order(effect))
                 case Settled(ticket=ticket, used=used):
-                    self.accounts.settled(ticket, used, self.session.version)
+                    self.accounts.settled(ticket, used, session.version)
                 case FreshModel():
-                    outgoing_messages.append(self._answer(effect))
-                case StopNotice(device=device, ticket=ticket):  # the device hears of it when it checks in
-                    self._write("notice", device=device, ticket=ticket)
-        for (
-            outgoing
-        ) in outgoing_messages:  # when all is written down: if the connection breaks here, a checkpoint is complete
-            self._send(*outgoing)
+                    outgoing.append(self._answer(effect))
+        # Sent when all is written down: if the connection breaks here, a checkpoint is complete. A device hears of a
+        # StopNotice when it checks in.
+        for message in outgoing:
+            self._send(*message)
 
-    def _write_event(self, event: Event) -> None:
-        """Write down what was accepted."""
-        details = {
-            name: getattr(event, name) for name in ("device", "ticket", "reason", "name") if hasattr(event, name)
-        }
+    def _account_for(self, event: Event, at: float) -> None:
+        """Write down an event that was accepted, and end the account of its order."""
+        remembered = 0
         match event:
             case Uploaded(ticket=ticket, update=update):
                 pending = self._pending.pop(ticket)
-                self.accounts.delivered(pending, update.bytes(self.session.layout), self.now)
+                remembered = pending.remembered
+                self.accounts.delivered(pending.span(self.now, "uploaded", update.bytes(self.session.layout)))
                 self._settled[pending.device] = ticket
                 self._backoff.delivered_again(pending.device)
-                details |= structs.asdict(update.progress) | {"remembered": pending.remembered}
-            case Lost(device=device):
-                self.accounts.figures[device].lost += 1
-            case FreshRequested(ticket=ticket, progress=progress):
-                details |= structs.asdict(progress) | {"remembered": self._pending[ticket].remembered}
-        self._write(type(event).__name__, **details)
+            case Lost(ticket=ticket):
+                self.accounts.lost(self._pending.pop(ticket).span(self.now, "lost"))
+            case FreshRequested(ticket=ticket):
+                remembered = self._pending[ticket].remembered
+        self._record.write(event_line(event, at=at, remembered=remembered))
 
     # Messages -----------------------------------------------------------------------------------------------------
 
     def _order(self, assignment: Assignment) -> OutgoingMessage:
         device, ticket, order, layout = assignment.device, assignment.ticket, assignment.order, self.session.layout
         settled = self._settled.get(device, 0)
-        pending = PendingOrder(device=device, ticket=ticket, base=assignment.base, sent=self.now, settled=settled)
-        self._pending[ticket] = pending
-        self.accounts.ordered(pending, self.session.samples(device), bytes_down(order, layout))
-        self._write("order", device=device, ticket=ticket, base=assignment.base)
+        self._pending[ticket] = pending = PendingOrder(
+            device=device,
+            ticket=ticket,
+            base=assignment.base,
+            sent=self.now,
+            samples=self.session.samples(device),
+            bytes_down=bytes_down(order, layout),
+            settled=settled,
+        )
         body = Begin(
             device=device,
             ticket=ticket,
@@ -263,8 +272,7 @@ class Deployment:
 
     def _answer(self, fresh: FreshModel) -> OutgoingMessage:
         pending, newer = self._pending[fresh.ticket], fresh.parameters is not None
-        self.accounts.figures[fresh.device].bytes_down += self.session.layout.bytes if newer else 0
-        self._write("answer", device=fresh.device, ticket=fresh.ticket, base=fresh.version, newer=newer)
+        pending.bytes_down += self.session.layout.bytes if newer else 0
         stop = self.session.in_flight[fresh.ticket].notified
         body = Answer(ticket=fresh.ticket, leg=pending.leg, version=fresh.version, newer=newer, stop=stop)
         return pending, body, fresh.parameters
@@ -285,47 +293,63 @@ class Deployment:
 
     def _receive(self, arrived: ReceivedAnswer) -> None:
         """An answer has come."""
-        sent, refused = arrived.sent, self.session.counters.refused
+        sent = arrived.sent
         if sent.device < 0:
             self._admit(arrived)
         elif arrived.content is None:
             self._fail(sent, arrived.error)
         else:
             try:
-                if sent.given_up:
-                    raise DeviceFault(f"ticket {sent.ticket} was answered too late")
-                self._read_answer(sent, arrived.content)
+                self._read(sent, arrived.content)
             except DeviceFault as fault:
-                self.session.counters.refused = refused + 1
-                self.accounts.figures[sent.device].refused += 1
+                self.accounts.refused(sent.device)
                 self._fail(sent, f"refused: {fault}")
 
-    def _read_answer(self, sent: SentMessage, content: RecordDict) -> None:
-        pending, flight = self._pending[sent.ticket], self.session.in_flight[sent.ticket]
-        body = read(content, sent, pending, flight.order)
+    def _read(self, sent: SentMessage, content: RecordDict) -> None:
+        """Make an event of an answer that passes all checks, or go on with its order."""
+        try:
+            said = self._checked(sent, content)
+        except DeviceFault:
+            self.session.refuse()
+            raise
+        if isinstance(said, Refusal):
+            self._fail(sent, f"the device says: {said.reason}")
+        elif isinstance(said, Continue):
+            self._send(self._pending[sent.ticket], said, None)
+        else:
+            self._handle(said)
+
+    def _checked(self, sent: SentMessage, content: RecordDict) -> Uploaded | FreshRequested | Continue | Refusal:
+        """What an answer comes to: an event, the message to go on with, or that the device refuses."""
+        in_time(sent)
+        pending, order = self._pending[sent.ticket], self.session.in_flight[sent.ticket]
+        expected = Expected(
+            sent=sent,
+            pending=pending,
+            in_flight=order,
+            samples=self.session.samples(sent.device),
+            layout=self.session.layout,
+            norm_bound=self._settings.norm_bound,
+        )
+        body = read_answer(content, expected)
         if isinstance(body, Refusal):
-            self._fail(sent, f"the device says: {body.reason}")
-            return
+            return body
         pending.progress = Progress(slices=body.slices, steps=body.steps, seconds=body.seconds)
         pending.remembered = body.remembered
-        match body:
-            case CheckIn():
-                self._send(pending, Continue(ticket=sent.ticket, leg=sent.leg, stop=flight.notified), None)
-            case Question():
-                self._handle(FreshRequested(device=sent.device, ticket=sent.ticket, progress=pending.progress))
-            case Delivery():
-                paused, layout = self.session.samples(sent.device), self.session.layout
-                update = update_of(body, content, flight, pending.progress, paused, layout, self._settings.norm_bound)
-                self._handle(Uploaded(device=sent.device, ticket=sent.ticket, update=update))
+        if isinstance(body, Delivery):
+            return Uploaded(device=sent.device, ticket=sent.ticket, update=read_update(body, content, expected))
+        if isinstance(body, Question):
+            return FreshRequested(device=sent.device, ticket=sent.ticket, progress=pending.progress)
+        return Continue(ticket=sent.ticket, leg=sent.leg, stop=order.notified)
 
     def _fail(self, sent: SentMessage, why: str) -> None:
         """Give up what was asked of a device; it may try again after a rest."""
         why = one_line(why)
         self._note(sent.device, why)
-        pending = self._pending.pop(sent.ticket, None)
-        if pending is None:
+        pending = self._pending.get(sent.ticket)
+        if pending is None or pending.given_up:
             return
-        self.accounts.lost(pending, self.now)
+        pending.given_up = True
         if sent.device in self._membership.node_of:
             self._backoff.failed(sent.device, self.now)
         self._todo.append(Lost(device=sent.device, ticket=sent.ticket, reason=why))
@@ -361,7 +385,7 @@ class Deployment:
             self._note(-1, str(fault))
             return
         self._log(f"{self.now:.1f} s: device {device} joined")
-        self._record.write(self.now, "joined", device=device, samples=self.session.samples(device))
+        self._record.write(JoinedLine(at=self.now, device=device, samples=self.session.samples(device)))
         self._backoff.joined(device, self.now)
 
     # What is written down -----------------------------------------------------------------------------------------
@@ -371,10 +395,7 @@ class Deployment:
         what = one_line(what)
         self._last_fault = what
         self._log(f"{self.now:.1f} s: {f'device {device}: ' if device >= 0 else ''}{what}")
-        self._record.write(self.now, "fault", device=device, why=what)
-
-    def _write(self, what: str, **details: Any) -> None:
-        self._record.write(self.session.now, what, **details)
+        self._record.write(FaultLine(at=self.now, device=device, why=what))
 
     # Evaluation and snapshots -------------------------------------------------------------------------------------
 
@@ -390,7 +411,7 @@ class Deployment:
         )
         return row | {"updates_refused": session.counters.refused, "devices": len(self._membership.node_of)}
 
-    _SAVED = ("now", "reason", "_settled", "_next_tick")
+    _SAVED = ("now", "reason", "_pending", "_settled", "_next_tick")
 
     def snapshot(self) -> dict[str, Any]:
         """Everything that the future depends on, but for what devices are doing: a server that resumes cannot know."""
@@ -406,11 +427,10 @@ class Deployment:
     def restore(self, saved: Mapping[str, Any]) -> None:
         """Go on from a snapshot. What was in flight is lost; the devices that are here are greeted like new ones."""
         joined = self._membership.present
-        self.session.restore(saved["session"])
+        self.session.restore(saved["session"], saved["forecast"])
         self.accounts.restore(saved["accounts"])
         self._milestones.restore(saved["milestones"])
         self._membership.samples[~joined] = saved["samples"][~joined]
-        self.session.forecast = saved["forecast"]
         self._record.open(saved["record"])
         for name in self._SAVED:
             setattr(self, name, saved[name])
@@ -418,4 +438,4 @@ class Deployment:
 
     @property
     def snapshot_types(self) -> tuple[type[Any], ...]:
-        return (*self.session.snapshot_types, DeviceAccount, Forecast, Progress, Evaluation)
+        return (*self.session.snapshot_types, *Accounts.snapshot_types, PendingOrder, Forecast, Progress, Evaluation)

@@ -11,9 +11,9 @@ from msgspec import Struct
 from offbeat.core.errors import Disconnected
 from offbeat.core.parameters import Vector
 from offbeat.deployment.protocol.codec import pack
+from offbeat.deployment.protocol.messages import MESSAGE_TYPE
 from offbeat.deployment.server.incoming import Incoming
 
-MESSAGE_TYPE = "train.offbeat"
 LIFETIME_FACTOR = 2.0
 """A message lives so many times as long as we wait for its answer: ours is the deadline that counts."""
 

@@ -101,10 +101,15 @@ class Advice:
 
     @property
     def prefers(self) -> str | None:
-        """Which of the two has the lower bound; None without delays, when both are SFL."""
-        if self.delays.absent < 1e-9:
+        """Which of the two has the lower bound; None without delays, when both are SFL, and without finite bounds."""
+        if self.delays.absent < 1e-9 or not self.is_bounded:
             return None
         return "psurdg" if self.theta < 0 else "audg"
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether the theory bounds anything here: without strong convexity (mu = 0) both bounds are infinite."""
+        return any(isfinite(self.bounds[name]) for name in ("audg", "psurdg"))
 
     @property
     def is_stable(self) -> bool:
@@ -127,8 +132,10 @@ class Advice:
     @property
     def verdict(self) -> str:
         """The advice in a sentence or two."""
-        if self.prefers is None:
+        if self.delays.absent < 1e-9:
             return "Nobody is late: AUDG, PSURDG and SFL are the same."
+        if self.prefers is None:
+            return self._without_theory
         theory = f"The theory prefers {self.prefers.upper()}"
         if self.simulated is None:
             doubt = "Its bounds are loose" if self.is_stable else "It does not cover so high a learning rate"
@@ -144,6 +151,14 @@ class Advice:
             f"Theory and simulation DISAGREE: the theory prefers {self.prefers.upper()}, the simulation "
             f"{found.prefers.upper()}{why}. Trust the simulation: the theory compares upper bounds."
         )
+
+    @property
+    def _without_theory(self) -> str:
+        """The advice where all bounds are infinite: what the simulation says, if there is one."""
+        theory = "The theory prefers neither: all its bounds are infinite, because the loss is not strongly convex"
+        if self.simulated is None:
+            return f"{theory}. Compare the two with --simulate."
+        return f"{theory}; the simulation {self.simulated.finding}."
 
 
 def advise(

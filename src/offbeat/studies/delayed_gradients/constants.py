@@ -100,7 +100,7 @@ def estimate(experiment: Experiment, weights: npt.NDArray[np.float64], tell: OnF
     is the longest gradient of a client on the way. The ends of the descents stand for w* and w_i*: R is the distance
     from the first model to w*, and phi the largest from w* to a w_i*.
     """
-    dataset, partition = experiment.data.load(experiment.seed)
+    dataset, partition = experiment.load_data()
     rank = stream(experiment.seed, "advise-samples").permutation(len(dataset.train_y))
     held = [partition.samples(device) for device in range(partition.devices)]
     few = Partition.of([own[np.argsort(rank[own])[:SAMPLES]] for own in held])

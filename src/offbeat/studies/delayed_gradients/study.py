@@ -6,7 +6,6 @@ as they are; the full form gives them the paper's numbers of samples, on MNIST, 
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib import resources
 from math import nan
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,6 +17,7 @@ from offbeat.results.comparison import ComparedRun
 from offbeat.results.files import replace_file
 from offbeat.results.plots import save
 from offbeat.settings.schema import Experiment
+from offbeat.settings.shipped import load_experiment
 from offbeat.studies.delayed_gradients import published as paper
 from offbeat.studies.delayed_gradients.tables import Cell, PaperTable, csv_text, figure, markdown
 
@@ -91,7 +91,9 @@ def plan(mnist: Path | None, runs: int | None = None) -> list[tuple[Group, Exper
     """Every run of the study."""
     planned = []
     for group in GROUPS:
-        base = shipped(group.file).changed({"model": {"name": group.model}} | (full(group, mnist) if mnist else {}))
+        base = load_experiment(group.file).changed(
+            {"model": {"name": group.model}} | (full(group, mnist) if mnist else {})
+        )
         count = runs or (FULL_RUNS if mnist else len(base.sweep["fleet.repetition"]))
         synchronous = {
             "algorithm": {"name": "sfl"},
@@ -107,17 +109,14 @@ def plan(mnist: Path | None, runs: int | None = None) -> list[tuple[Group, Exper
     return planned
 
 
-def shipped(name: str) -> Experiment:
-    return Experiment.load(Path(str(resources.files("offbeat"))) / "experiments" / f"{name}.toml")
-
-
 def full(group: Group, mnist: Path) -> dict[str, Any]:
     """The changes that make a file the paper's: its data set, and as many times the samples."""
-    scheme = shipped(group.file).data.scheme.model_dump()
+    scheme = load_experiment(group.file).partition.resolved()
     data: dict[str, Any] = {"name": "mnist", "dir": str(mnist)}
     if "sizes" in scheme:
-        return {"data": data | {"sizes": [size * FULL_SAMPLES // sum(scheme["sizes"]) for size in scheme["sizes"]]}}
-    return {"data": data | {"samples": FULL_SAMPLES}}
+        sizes = [size * FULL_SAMPLES // sum(scheme["sizes"]) for size in scheme["sizes"]]
+        return {"data": data, "partition": {"sizes": sizes}}
+    return {"data": data, "partition": {"samples": FULL_SAMPLES}}
 
 
 def findings(planned: Sequence[tuple[Group, Experiment]], entries: Sequence[ComparedRun]) -> Findings:

@@ -64,6 +64,35 @@ def test_the_bound_by_hand() -> None:
     assert problem.bound(np.array([4.0]), 2.0) == pytest.approx(6.4959726, abs=1e-6)
 
 
+def test_the_bound_with_several_layers_by_hand() -> None:
+    # As above with L = 2: x = T/m = 2, Q(1, 2) = e^-2 and Q(2, 2) = e^-2 (1 + 2).
+    #   last layer  q = e^-4   = 0.0183156389:  1.0183156389 / (1 - 0.0915781944) = 1.1209726
+    #   first layer q = 9 e^-4 = 0.1648407500:  1.1648407500 / (1 - 0.8242037500) = 6.6260839
+    #   C_1 = 4 0.5 2/1 (1.1209726 + 6.6260839) = 30.988226
+    #   bound = 3.8 + 0.25 (6.3 + 30.988226) = 13.1220565
+    problem = Problem(
+        speeds=np.array([4.0, 4.0]),
+        communication=np.array([1.0, 1.0]),
+        layers=2,
+        rates=np.array([0.5]),
+        budget=4.0,
+        constants=CONSTANTS,
+    )
+    assert problem.bound(np.array([4.0]), 2.0) == pytest.approx(13.1220565, abs=2e-5)
+
+
+@pytest.mark.parametrize("layers", [1, 3, 6])
+def test_c_is_the_published_sum_over_layers(layers: int) -> None:
+    # (11) with the noise and the heterogeneity taken out: 4 G^2 U/(U-1) sum_l (1 + q_l)/(1 - 5 q_l).
+    silent = replace(CONSTANTS, gradient_variance=0.0, heterogeneity=0.0)
+    problem = problem_of(0, rounds=1, devices=3, layers=layers, room=2.0)
+    problem = replace(problem, constants=silent)
+    deadline, scale = 12.0, 1.0
+    q = [gammaincc(layers + 1 - layer, deadline / scale) ** 3 for layer in range(1, layers + 1)]
+    published = 4 * 0.5 * 3 / 2 * sum((1 + each) / (1 - 5 * each) for each in q)
+    assert problem.terms(np.array([deadline]), scale)[0] == pytest.approx([published])
+
+
 def test_weights_by_hand() -> None:
     # rates 0.5, 0.2, 0.1; rho_c = 0.1: a_3 = 0.01, a_2 = 0.04 0.99, a_1 = 0.25 0.98 0.99.
     problem = Problem(

@@ -1,6 +1,12 @@
 """Planning rounds with deadlines before anything is trained: probabilities, batch sizes, and ADEL-FL's Problem 2."""
 
-from offbeat.algorithms.deadlines.planner.depth import batch_sizes, expected_depth, layer_rates, miss_probabilities
+from offbeat.algorithms.deadlines.planner.depth import (
+    batch_sizes,
+    expected_depth,
+    fixed_depth,
+    layer_rates,
+    miss_probabilities,
+)
 from offbeat.algorithms.deadlines.planner.estimate import GradientEstimate, estimate
 from offbeat.algorithms.deadlines.planner.problem import Problem, ProblemConstants
 from offbeat.algorithms.deadlines.planner.solver import Solution, solve, solve_rounds
@@ -13,6 +19,7 @@ __all__ = [
     "batch_sizes",
     "estimate",
     "expected_depth",
+    "fixed_depth",
     "layer_rates",
     "miss_probabilities",
     "solve",

@@ -1,0 +1,79 @@
+"""Flower's ClientApp: `client_app` for a project with a model and data of its own, and the one that `offbeat deploy`
+ships, for which an experiment file says everything."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+from torch import nn
+
+from offbeat.core.errors import DeviceFault, InvalidInput, OffbeatError
+from offbeat.deployment.device.legs import RECORDS, DeviceProgram, DeviceStore, Pace, Reply
+from offbeat.deployment.experiment_source import AllSamples, SampleArrays, experiment_of
+from offbeat.deployment.protocol.codec import keep, kept, pack, unpack, vector
+from offbeat.deployment.protocol.messages import MESSAGE_TYPE, Answer, Begin, Continue, Hello, Refusal, ToDevice
+from offbeat.device.trainer import TorchTrainer
+from offbeat.settings.assembly import ExperimentParts
+
+
+def client_app(*, model: Callable[[], nn.Module], data: Callable[[Context], SampleArrays]) -> ClientApp:
+    """A ClientApp that trains your model on your data; `data` finds in `context.node_config` which node it is on."""
+
+    def prepare(context: Context) -> tuple[TorchTrainer, Pace | None]:
+        x, y = data(context)
+        return TorchTrainer(model(), x, y, AllSamples(len(np.asarray(y))), seed=0), None
+
+    return _client(prepare)
+
+
+def experiment_client_app(**clock: Any) -> ClientApp:
+    """The ClientApp of an experiment that travels in the run config."""
+
+    def prepare(context: Context) -> tuple[TorchTrainer, Pace | None]:
+        experiment = experiment_of(None, context.run_config)
+        number = context.node_config.get("partition-id")
+        if number is not None and not 0 <= int(number) < experiment.data.devices:
+            raise InvalidInput(f"partition-id={number}: there are {experiment.data.devices} devices, from 0")
+        parts = ExperimentParts.of(experiment)
+        data, pace = parts.dataset, None
+        if experiment.deployment.paced:
+            pace = parts.fleet().speeds.slice_seconds
+        return TorchTrainer(parts.network, data.train_x, data.train_y, parts.partition, experiment.seed), pace
+
+    return _client(prepare, **clock)
+
+
+def _client(prepare: Callable[[Context], tuple[TorchTrainer, Pace | None]], **clock: Any) -> ClientApp:
+    app = ClientApp()
+
+    @app.train(MESSAGE_TYPE.partition(".")[2])
+    def answer(message: Message, context: Context) -> Message:
+        try:
+            body = unpack(message.content, ToDevice)
+            trainer, pace = prepare(context)
+            number = context.node_config.get("partition-id")
+            store = kept(context.state, RECORDS, DeviceStore())
+            device = DeviceProgram(trainer, store, number=None if number is None else int(number), pace=pace, **clock)
+            reply, parameters = _answer(device, body, message)
+            keep(context.state, store)
+        except OffbeatError as error:
+            reply, parameters = Refusal(reason=str(error)[:2000]), None
+        return Message(pack(reply, parameters), reply_to=message)
+
+    return app
+
+
+def _answer(device: DeviceProgram, body: ToDevice, message: Message) -> Reply:
+    content, size = message.content, device.trainer.layout.size
+    match body:
+        case Hello(measure=measure):
+            return device.greet(body, vector(content, size) if measure else None)
+        case Begin():
+            return device.begin(body, vector(content, device.elements(body.order)))
+        case Continue():
+            return device.go_on(body)
+        case Answer(newer=newer):
+            return device.answered(body, vector(content, size) if newer else None)
+    raise DeviceFault(f"{type(body).__name__} is not a message for a device")

@@ -1,0 +1,73 @@
+"""The numbers of an order in flight on its device: training, merging a newer model, and what is reported in the end.
+
+The logic of an order is `device.local_run`; here is what the logic leads to. The simulator carries it out when somebody
+reads the numbers, a real device as it goes.
+"""
+
+from typing import Protocol
+
+from msgspec import Struct
+
+from offbeat.algorithms import device_rule
+from offbeat.core.effects import Assignment
+from offbeat.core.orders import Outcome
+from offbeat.core.parameters import Vector
+from offbeat.core.policy import Fresh, ReadOnlyMemory, copied
+from offbeat.device.training_state import TrainingJob, TrainingState
+
+
+class GradientSource(Protocol):
+    """Whoever can say how good a model is on one batch of a device's data, and where it would become better."""
+
+    def loss_and_gradient(
+        self, parameters: Vector, device: int, ticket: int, number: int, batch_size: int | None
+    ) -> tuple[float, Vector]:
+        """Loss and gradient of a model on a batch, drawn for this device, ticket and number."""
+        ...
+
+
+class LocalTraining(Struct, kw_only=True, eq=False, gc=False):
+    """The numbers of one order on one device, how far they have come and what they came from."""
+
+    assignment: Assignment
+    work: TrainingState
+    performed: int = 0
+    """Stretches of training and merges that are behind it. They number the batches on which a merge looks."""
+    remembered: ReadOnlyMemory
+    """What the device remembered when the run began."""
+    memory: ReadOnlyMemory
+    """What the device remembered when the run began, with what the run has added; a copy as soon as it has."""
+
+    def job(self, first: int, last: int) -> TrainingJob:
+        """Slices `first` to `last - 1`, for a trainer."""
+        given = self.assignment
+        return TrainingJob(
+            device=given.device,
+            ticket=given.ticket,
+            order=given.order,
+            first=first,
+            last=last,
+            work=self.work,
+            anchor=given.parameters,
+        )
+
+    def merge(self, fresh: Fresh, source: GradientSource) -> None:
+        """Take in a newer model as the device rule says."""
+        given, work, memory, number = self.assignment, self.work, copied(self.memory), self.performed
+
+        def probe(parameters: Vector) -> tuple[float, Vector]:
+            return source.loss_and_gradient(parameters, given.device, given.ticket, number, given.order.batch_size)
+
+        rule = device_rule(given.order.rule)
+        merged = rule.merge(work.parameters, fresh, given.base, given.order, memory, probe)
+        self.memory = memory
+        self.work = TrainingState(
+            parameters=merged, momentum=work.momentum, steps=work.steps, loss_sum=work.loss_sum, seen=work.seen
+        )
+        self.performed += 1
+
+    def report(self) -> Outcome:
+        """What the device delivers: the parameters, the training loss, and what its rule has to say beside them."""
+        order, work = self.assignment.order, self.work
+        extras = device_rule(order.rule).extras(order, self.remembered, self.memory)
+        return Outcome(parameters=work.parameters, loss=work.loss, extras=extras)

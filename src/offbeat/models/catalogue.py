@@ -1,0 +1,10 @@
+"""The models by the names that users write. They are functions in `networks`, which is imported when one is built."""
+
+MODELS: dict[str, str] = {
+    "logistic": "offbeat.models.networks:logistic",
+    "mlp": "offbeat.models.networks:mlp",
+    "lenet5": "offbeat.models.networks:lenet5",
+    "cnn": "offbeat.models.networks:cnn",
+    "cnn-small": "offbeat.models.networks:cnn_small",
+    "cnn-over": "offbeat.models.networks:cnn_over",
+}

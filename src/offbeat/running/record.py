@@ -1,0 +1,303 @@
+"""`record.jsonl`: what happened in a real run, a line each, so that it can be read and replayed.
+
+This is the one schema of the file. The deployment writes these lines, and `simulation.replay` reads them and makes the
+same lines of what comes out there. A line is JSON with the key `what` for its kind, `at` for the time, and the fields
+of its kind. There are remarks, events that the session was told, and what the session asked for because of an event.
+"""
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from msgspec import Struct
+
+from offbeat.core.effects import Assignment, Effect, FreshModel, StopNotice
+from offbeat.core.errors import InvalidInput
+from offbeat.core.events import Event, FreshRequested, Left, Lost, Ready, Started, TimerFired, Uploaded
+from offbeat.core.forecast import Forecast
+from offbeat.core.orders import Progress
+from offbeat.core.session import Session
+from offbeat.results.files import Log
+
+FORMAT = 2
+"""The number of this schema, which the first line of a record has. A record without one is of the first schema."""
+
+
+class RecordedLine(Struct, frozen=True, kw_only=True, tag_field="what"):
+    """A line of a record: something that happened at a time of the run's clock."""
+
+    at: float
+
+    def __str__(self) -> str:
+        details = msgspec.to_builtins(self)
+        what = details.pop("what")
+        del details["at"]
+        return f"{what} ({', '.join(f'{name} {value}' for name, value in details.items())})"
+
+
+# Remarks --------------------------------------------------------------------------------------------------------------
+
+
+class RunLine(RecordedLine, frozen=True, kw_only=True, tag="run"):
+    """The first line: how the run began, and what the server knew of its devices."""
+
+    format: int
+    samples: list[int]
+    present: list[int]
+    own_data: bool
+    """Whether the devices hold data of their own, which an experiment does not say."""
+    speeds: list[float] | None
+    communication: list[float] | None
+    random_layers: bool | None
+
+    @classmethod
+    def of(cls, session: Session, *, at: float, samples: list[int], present: list[int], own_data: bool) -> "RunLine":
+        """The first line of a run with this session."""
+        known = session.forecast
+        return cls(
+            at=at,
+            format=FORMAT,
+            samples=samples,
+            present=present,
+            own_data=own_data,
+            speeds=None if known is None else known.speeds.tolist(),
+            communication=None if known is None else known.communication.tolist(),
+            random_layers=None if known is None else known.random_layers,
+        )
+
+    @property
+    def forecast(self) -> Forecast | None:
+        """What the server knew of its devices."""
+        if self.speeds is None or self.communication is None:
+            return None
+        return Forecast(
+            speeds=np.array(self.speeds),
+            communication=np.array(self.communication),
+            random_layers=bool(self.random_layers),
+        )
+
+
+class ResumedLine(RecordedLine, frozen=True, kw_only=True, tag="resumed"):
+    """The server goes on from a checkpoint."""
+
+
+class JoinedLine(RecordedLine, frozen=True, kw_only=True, tag="joined"):
+    """A device joined after the run had begun."""
+
+    device: int
+    samples: int
+
+
+class FaultLine(RecordedLine, frozen=True, kw_only=True, tag="fault"):
+    """Something went wrong with a device, or with a node that is none yet (-1)."""
+
+    device: int
+    why: str
+
+
+# Events ---------------------------------------------------------------------------------------------------------------
+
+
+class StartedLine(RecordedLine, frozen=True, kw_only=True, tag="Started"):
+    """The session was told that the run begins."""
+
+
+class ReadyLine(RecordedLine, frozen=True, kw_only=True, tag="Ready"):
+    """The session was told that a device is here and idle."""
+
+    device: int
+
+
+class LeftLine(RecordedLine, frozen=True, kw_only=True, tag="Left"):
+    """The session was told that an idle device went away."""
+
+    device: int
+
+
+class ProgressLine(RecordedLine, frozen=True, kw_only=True):
+    """How far a device has come with an order."""
+
+    device: int
+    ticket: int
+    slices: int
+    steps: int
+    seconds: float
+    remembered: int
+    """The ticket whose memory the device began this one with; 0: none."""
+
+    @property
+    def progress(self) -> Progress:
+        """How far the device has come."""
+        return Progress(slices=self.slices, steps=self.steps, seconds=self.seconds)
+
+
+class UploadedLine(ProgressLine, frozen=True, kw_only=True, tag="Uploaded"):
+    """The session was given a device's update, which is not in the record."""
+
+
+class FreshRequestedLine(ProgressLine, frozen=True, kw_only=True, tag="FreshRequested"):
+    """The session was told that a device asks for the newest model."""
+
+
+class LostLine(RecordedLine, frozen=True, kw_only=True, tag="Lost"):
+    """The session was told that nothing will come back for a ticket."""
+
+    device: int
+    ticket: int
+    reason: str
+
+
+class TimerFiredLine(RecordedLine, frozen=True, kw_only=True, tag="TimerFired"):
+    """The session was told that a timer ran out."""
+
+    name: str
+
+
+# What the session asked for -------------------------------------------------------------------------------------------
+
+
+class VersionLine(RecordedLine, frozen=True, kw_only=True, tag="version"):
+    """The session has a new version."""
+
+    version: int
+    sha256: str
+    """The checksum of its parameters."""
+
+
+class OrderLine(RecordedLine, frozen=True, kw_only=True, tag="order"):
+    """A device was given an order, from this version."""
+
+    device: int
+    ticket: int
+    base: int
+
+
+class AnswerLine(RecordedLine, frozen=True, kw_only=True, tag="answer"):
+    """A device that had asked was given this version, if it was newer."""
+
+    device: int
+    ticket: int
+    base: int
+    newer: bool
+
+
+class NoticeLine(RecordedLine, frozen=True, kw_only=True, tag="notice"):
+    """A device is to be told to stop soon."""
+
+    device: int
+    ticket: int
+
+
+Remark = RunLine | ResumedLine | JoinedLine | FaultLine
+EventLine = StartedLine | ReadyLine | LeftLine | UploadedLine | FreshRequestedLine | LostLine | TimerFiredLine
+ConsequenceLine = VersionLine | OrderLine | AnswerLine | NoticeLine
+RecordLine = Remark | EventLine | ConsequenceLine
+
+
+def event_line(event: Event, *, at: float, remembered: int = 0) -> EventLine:
+    """The line of an event; of an upload or a request `remembered` is the ticket whose memory the device had."""
+    match event:
+        case Uploaded(device=device, ticket=ticket, update=update):
+            return UploadedLine(at=at, device=device, ticket=ticket, remembered=remembered, **_figures(update.progress))
+        case FreshRequested(device=device, ticket=ticket, progress=progress):
+            return FreshRequestedLine(at=at, device=device, ticket=ticket, remembered=remembered, **_figures(progress))
+        case Lost(device=device, ticket=ticket, reason=reason):
+            return LostLine(at=at, device=device, ticket=ticket, reason=reason)
+        case Ready(device=device):
+            return ReadyLine(at=at, device=device)
+        case Left(device=device):
+            return LeftLine(at=at, device=device)
+        case TimerFired(name=name):
+            return TimerFiredLine(at=at, name=name)
+        case Started():
+            return StartedLine(at=at)
+
+
+def effect_line(effect: Effect, *, at: float) -> ConsequenceLine | None:
+    """The line of what the session asked for; None of what concerns no device."""
+    match effect:
+        case Assignment(device=device, ticket=ticket, base=base):
+            return OrderLine(at=at, device=device, ticket=ticket, base=base)
+        case FreshModel(device=device, ticket=ticket, version=version, parameters=parameters):
+            return AnswerLine(at=at, device=device, ticket=ticket, base=version, newer=parameters is not None)
+        case StopNotice(device=device, ticket=ticket):
+            return NoticeLine(at=at, device=device, ticket=ticket)
+    return None
+
+
+def version_line(session: Session, *, at: float) -> VersionLine:
+    """The line of the session's present version."""
+    digest = hashlib.sha256(session.parameters.tobytes()).hexdigest()
+    return VersionLine(at=at, version=session.version, sha256=digest)
+
+
+# The file -------------------------------------------------------------------------------------------------------------
+
+
+class RunRecord:
+    """The record of a run, opened when the run begins or goes on, after its directory was cleared of an older one."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._log: Log | None = None
+
+    def open(self, position: int = 0) -> None:
+        """Go on from a position, forgetting what comes after it."""
+        self._log = Log(self._path, position)
+
+    def write(self, line: RecordLine) -> None:
+        """Add a line."""
+        assert self._log is not None
+        self._log.write(msgspec.json.encode(line).decode())
+
+    @property
+    def position(self) -> int:
+        """The length of what was written."""
+        assert self._log is not None
+        return self._log.position
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self._log is not None:
+            self._log.close()
+
+
+class _FirstLine(Struct):
+    what: str = ""
+    format: int = 1
+
+
+def read_record(text: str, source: str) -> tuple[RunLine, list[RecordLine]]:
+    """The first line of a record, which says how the run began, and all lines."""
+    whole = text[: text.rfind("\n") + 1].splitlines()  # a server that was killed may have left half a line
+    _check_format(whole, source)
+    lines: list[RecordLine] = []
+    for number, line in enumerate(whole, 1):
+        try:
+            lines.append(msgspec.json.decode(line, type=RecordLine))
+        except msgspec.MsgspecError as error:
+            raise InvalidInput(f"{source}, line {number}, cannot be read: {error}") from None
+    first = lines[0]
+    assert isinstance(first, RunLine)
+    return first, lines
+
+
+def _check_format(lines: list[str], source: str) -> None:
+    """Refuse what is not a record, or one of another schema, in one sentence."""
+    try:
+        first = msgspec.json.decode(lines[0] if lines else "{}", type=_FirstLine)
+    except msgspec.MsgspecError:
+        first = _FirstLine()
+    if first.what != "run":
+        raise InvalidInput(f"{source} is not the record of a run, or it is empty")
+    if first.format != FORMAT:
+        raise InvalidInput(
+            f"{source} has format {first.format}, and only {FORMAT} is known here: read it with the version of offbeat "
+            "that wrote it"
+        )
+
+
+def _figures(progress: Progress) -> dict[str, Any]:
+    return msgspec.structs.asdict(progress)

@@ -1,0 +1,38 @@
+"""What an author of a policy tests it with.
+
+- `ScriptedSession`: a session that a test drives by hand, for golden numbers in five lines.
+- `check_policy`: the conformance suite, what every policy must satisfy, whether it is ours or yours.
+- `toy_simulation`: a whole simulated run on a toy model in a moment, without torch.
+"""
+
+from offbeat.testing.conformance import (
+    check_accounts,
+    check_bounded_memory,
+    check_determinism,
+    check_events,
+    check_losses_are_survived,
+    check_no_aliasing,
+    check_policy,
+    check_resume,
+    check_session,
+)
+from offbeat.testing.scripted import Reaction, ScriptedSession
+from offbeat.testing.toy import SIZE, UPDATES, ToyExecutor, toy_simulation
+
+__all__ = [
+    "SIZE",
+    "UPDATES",
+    "Reaction",
+    "ScriptedSession",
+    "ToyExecutor",
+    "check_accounts",
+    "check_bounded_memory",
+    "check_determinism",
+    "check_events",
+    "check_losses_are_survived",
+    "check_no_aliasing",
+    "check_policy",
+    "check_resume",
+    "check_session",
+    "toy_simulation",
+]

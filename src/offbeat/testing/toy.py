@@ -1,0 +1,92 @@
+"""A toy model on a troubled fleet: whole simulations of a policy in a moment, without torch."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from offbeat.core.orders import LocalWork
+from offbeat.core.parameters import Layout, Vector, frozen
+from offbeat.core.policy import Policy
+from offbeat.core.session import Session
+from offbeat.core.streams import stream
+from offbeat.device.training_state import Evaluation, TrainingJob, TrainingState
+from offbeat.fleet import FailureSettings, Fleet, NetworkSettings, OnOffAvailable, RatioFleet, Workload
+from offbeat.settings.schedule import Schedule, Stop
+from offbeat.simulation.engine import Simulation
+
+SIZE = 6
+"""Elements of the toy model."""
+UPDATES = 80
+"""Updates after which a toy simulation stops unless it is told otherwise."""
+
+
+class ToyExecutor:
+    """Trains without torch: every slice moves the model a part of the way to a target of the device's own."""
+
+    batch_capacity = 8
+
+    def __init__(self, seed: int = 0, size: int = SIZE) -> None:
+        self.seed = seed
+        self.size = size
+        self.given: list[tuple[Vector, bytes]] = []
+        """Every vector that was handed out, with what it was then."""
+
+    def train(self, jobs: Sequence[TrainingJob]) -> list[TrainingState]:
+        return [self._train(job) for job in jobs]
+
+    def _train(self, job: TrainingJob) -> TrainingState:
+        target = stream(self.seed, "target", job.device).normal(size=self.size).astype(np.float32)
+        parameters: Vector = job.work.parameters
+        for k in range(job.first, job.last):
+            noise = stream(self.seed, "noise", job.device, job.ticket, k).normal(size=self.size).astype(np.float32)
+            rate = np.float32(job.order.learning_rate)
+            parameters = np.add(parameters, rate * (target - parameters + np.float32(0.1) * noise), dtype=np.float32)
+        parameters = frozen(parameters)
+        self.given.append((parameters, parameters.tobytes()))
+        slices = job.last - job.first
+        return TrainingState(
+            parameters=parameters, steps=job.work.steps + slices, loss_sum=0.0, seen=job.work.seen + slices
+        )
+
+    def evaluate(self, parameters: Vector) -> Evaluation:
+        distance = float(np.linalg.norm(parameters))
+        return Evaluation(accuracy=1 / (1 + distance), loss=distance)
+
+    def loss_and_gradient(
+        self, parameters: Vector, device: int, ticket: int, number: int, batch_size: int | None
+    ) -> tuple[float, Vector]:
+        target = stream(self.seed, "target", device).normal(size=self.size).astype(np.float32)
+        return float(np.sum((parameters - target) ** 2) / 2), parameters - target
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+
+def toy_simulation(
+    policy: Policy, *, seed: int = 0, devices: int = 24, troubled: bool = True, stop: Stop | None = None
+) -> Simulation:
+    """A policy on the toy model; with `troubled` devices go off, vanish, come back, and lose uploads."""
+    samples = stream(seed, "samples").integers(5, 50, devices)
+    workload = Workload(devices=devices, samples=samples, layers=1, flops_per_sample=0.0, seed=seed)
+    availability = OnOffAvailable(on_seconds=60.0, off_seconds=20.0)
+    failures = FailureSettings(vanish=0.1, lost_upload=0.1, rejoin_seconds=15.0, detect_seconds=4.0)
+    fleet = Fleet.build(
+        workload,
+        RatioFleet(ratio=8.0),
+        NetworkSettings(uplink_mbps=0.01, downlink_mbps=0.1, latency=0.05),
+        availability if troubled else None,
+        failures if troubled else None,
+    )
+    session = Session(
+        policy,
+        parameters=np.zeros(SIZE, dtype=np.float32),
+        layout=Layout.flat(SIZE),
+        samples=samples,
+        training=LocalWork(epochs=3, learning_rate=0.3),
+        seed=seed,
+        present=fleet.availability.present(0.0),
+        forecast=fleet.forecast(Layout.flat(SIZE).bytes),
+        horizon=1e5,
+    )
+    stop = stop or Stop(updates=UPDATES, time=1e5)
+    return Simulation(session, fleet, ToyExecutor(seed), stop=stop, schedule=Schedule(every_seconds=7.0))

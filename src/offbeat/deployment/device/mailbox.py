@@ -5,6 +5,7 @@ On a node that starts a process for each message there is no mailbox, and an app
 
 from collections import deque
 from collections.abc import Callable
+from contextvars import ContextVar
 from threading import Condition
 
 from flwr.app import Message
@@ -29,6 +30,7 @@ class Mailbox:
         self._changed = Condition()
 
     def put(self, message: Message) -> None:
+        """A message has come."""
         with self._changed:
             self._messages.append(message)
             self._changed.notify_all()
@@ -47,15 +49,14 @@ class Mailbox:
             return self._messages.popleft() if self._messages else None
 
 
-_mailbox: Mailbox | None = None
+_mailbox: ContextVar[Mailbox | None] = ContextVar("mailbox", default=None)
 
 
 def open_mailbox(mailbox: Mailbox | None) -> None:
-    """From now on this is the mailbox of this process."""
-    global _mailbox
-    _mailbox = mailbox
+    """Make this the mailbox of the apps that run in this thread."""
+    _mailbox.set(mailbox)
 
 
 def current_mailbox() -> Mailbox | None:
-    """The mailbox of this process; None on a node that starts a process for each message."""
-    return _mailbox
+    """The mailbox of this thread's app; None on a node that starts a process for each message."""
+    return _mailbox.get()

@@ -38,6 +38,8 @@ class SentMessage(Struct, kw_only=True, eq=False):
     """The number that the answer must have; of a greeting 0."""
     given_up: bool = False
     """Its order was given up; it is watched only to know when the node is free again."""
+    notice: bool = False
+    """It is news for a device in training, which does not depend on its answer."""
 
 
 class ReceivedAnswer(Struct, frozen=True, kw_only=True, eq=False):
@@ -49,7 +51,10 @@ class ReceivedAnswer(Struct, frozen=True, kw_only=True, eq=False):
 
 
 class Transport:
-    """Sends one message at a time to a node, and collects answers without waiting for them."""
+    """Sends messages to nodes, and collects answers without waiting for them.
+
+    A node has one message of an order at a time, and perhaps notices beside it.
+    """
 
     def __init__(self, grid: Grid, log: Callable[[str], None]) -> None:
         self.grid = grid
@@ -102,14 +107,22 @@ class Transport:
         lost = {identity: sent for identity, sent in self.waiting.items() if sent.node == node}
         for identity in lost:
             del self.waiting[identity]
-        return list(lost.values())
+        return [sent for sent in lost.values() if not sent.notice]
+
+    def overdue(self, now: float) -> list[SentMessage]:
+        """Messages whose answers should have come by now. Notices are dropped: nobody waits for an answer to them."""
+        late = {each: sent for each, sent in self.waiting.items() if sent.deadline < now and not sent.given_up}
+        for identity, sent in late.items():
+            if sent.notice:
+                del self.waiting[identity]
+        return [sent for sent in late.values() if not sent.notice]
 
     def busy(self, node: int) -> bool:
-        return any(sent.node == node for sent in self.waiting.values())
+        return any(sent.node == node and not sent.notice for sent in self.waiting.values())
 
     def silent(self, node: int) -> bool:
         """Whether it has not answered in time, and still has not."""
-        return any(sent.node == node and sent.given_up for sent in self.waiting.values())
+        return any(sent.node == node and sent.given_up and not sent.notice for sent in self.waiting.values())
 
 
 @contextmanager

@@ -63,12 +63,15 @@ def lines(out: Path, what: str) -> list[dict[str, Any]]:
     return [line for line in map(json.loads, (out / "record.jsonl").read_text().splitlines()) if line["what"] == what]
 
 
-NOTIFYING = {
+NOTIFYING: dict[str, dict[str, Any]] = {
     "seafl2": {"buffer": 2, "concurrency": 4, "staleness_limit": 1},
     "port": {"buffer": 2, "concurrency": 4, "staleness_limit": 1},
     "safa": {"share": 0.5, "lag_tolerance": 1},
 }
-ASKING = {"fedasmu": {"cohort": 4, "period": 0.2, "max_in_flight": 4}, "fedssmu": {"cohort": 4}}
+ASKING: dict[str, dict[str, Any]] = {
+    "fedasmu": {"cohort": 4, "period": 0.2, "max_in_flight": 4},
+    "fedssmu": {"cohort": 4},
+}
 
 
 @pytest.mark.parametrize("name", [*NOTIFYING, *ASKING])

@@ -65,7 +65,7 @@ class WarmGrid:
         return [*self.nodes, *([] if self.stock is None else self.stock.get_node_ids())]
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        identities = []
+        identities: list[str] = []
         for message in messages:
             node = message.metadata.dst_node_id
             self.sent.append((node, unpack(message.content, ToDevice)))

@@ -45,12 +45,14 @@ ENVIRONMENT = {
 class FlowerProcess:
     """One Flower process with all that it starts, below a keeper."""
 
-    def __init__(self, command: Sequence[str], *, name: str, folder: Path, logs: Path, port: int) -> None:
+    def __init__(
+        self, command: Sequence[str], *, name: str, folder: Path, logs: Path, port: int, home: Path | None = None
+    ) -> None:
         self.name = name
         self.port = port
         self.log = logs / f"{name}.log"
         self._command = [sys.executable, "-I", supervisor.__file__, *command]
-        self._environment = os.environ | ENVIRONMENT | {"FLWR_HOME": str(folder / name), "PATH": _path()}
+        self._environment = os.environ | ENVIRONMENT | {"FLWR_HOME": str(home or folder / name), "PATH": _path()}
         self._keeper: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -135,10 +137,13 @@ class Cluster:
     def __enter__(self) -> "Cluster":
         try:
             self.superlink.start()
-            self.superlink.wait_until_it_answers()
-            if self._warm and self._count:
+            together = self._warm and self._count > 0
+            if together and self._credentials is None:  # they wait for the SuperLink by themselves
                 self._start_nodes(list(range(self._count)), warm=True)
-            else:
+            self.superlink.wait_until_it_answers()
+            if together and self._credentials is not None:
+                self._start_nodes(list(range(self._count)), warm=True)
+            elif not together:
                 for device in range(self._count):
                     self.add_node(device, wait=False)
             for node in self.nodes:
@@ -158,17 +163,44 @@ class Cluster:
             self._end(keep_logs=kind is not None and kind is not KeyboardInterrupt)
 
     def add_node(
-        self, device: int | None = None, *, warm: bool | None = None, registered: bool = True, wait: bool = True
+        self,
+        device: int | None = None,
+        *,
+        warm: bool | None = None,
+        registered: bool = True,
+        wait: bool = True,
+        options: Sequence[str] = (),
+        address: str | None = None,
+        home: Path | None = None,
     ) -> FlowerProcess:
-        """Start one more node, as this device or as whichever the server makes of it."""
-        node = self._start_nodes([device], warm=self._warm if warm is None else warm, registered=registered)
+        """Start one more node, as this device or as whichever the server makes of it.
+
+        It may be given further options, another way to the SuperLink, and another home.
+        """
+        node = self._start_nodes(
+            [device],
+            warm=self._warm if warm is None else warm,
+            registered=registered,
+            options=options,
+            address=address,
+            home=home,
+        )
         if wait:
             node.wait_until_it_answers()
         return node
 
-    def _start_nodes(self, devices: Sequence[int | None], *, warm: bool, registered: bool = True) -> FlowerProcess:
+    def _start_nodes(
+        self,
+        devices: Sequence[int | None],
+        *,
+        warm: bool,
+        registered: bool = True,
+        options: Sequence[str] = (),
+        address: str | None = None,
+        home: Path | None = None,
+    ) -> FlowerProcess:
         """A process with a node for each of these devices; a SuperNode is one by itself."""
-        options = ["--superlink", self.address.address]
+        options = ["--superlink", address or self.address.address, *options]
         if self._credentials is None:
             options.append("--insecure")
         else:
@@ -186,7 +218,7 @@ class Cluster:
             busy = max(POLL_SECONDS, len(devices) * POLL_SECONDS / POLLED_AT_ONCE)
             options += ["--health", f"{HOST}:{port}", "--poll-seconds", f"{busy:g}"]
             command = [sys.executable, "-c", "from offbeat.cli import main; main()", "node", *options]
-            node = FlowerProcess(command, name=name, folder=self._folder, logs=self.logs, port=port)
+            node = FlowerProcess(command, name=name, folder=self._folder, logs=self.logs, port=port, home=home)
         else:
             node = self._process("flower-supernode", name, port, options)
         self.nodes.append(node)

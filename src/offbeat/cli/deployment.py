@@ -199,6 +199,7 @@ def _run_on_cluster(
 
 
 def check_flower() -> None:
+    """Raise InvalidInput if Flower is not installed."""
     if find_spec("flwr") is None:
         raise InvalidInput("Flower is not installed: pip install 'offbeat[flower]'")
 

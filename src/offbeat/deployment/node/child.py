@@ -85,6 +85,7 @@ class AppProcess:
         )
 
     def serve(self) -> None:
+        """Load the app, and answer messages one after another."""
         Thread(target=self._listen, daemon=True).start()
         open_mailbox(self.mailbox)
         try:

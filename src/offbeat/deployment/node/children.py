@@ -55,6 +55,7 @@ class Nursery:
 
     @property
     def alive(self) -> bool:
+        """Whether it runs."""
         return self._process is not None and self._process.poll() is None
 
     def child(self, opening: OpenApp, state: bytes | None, on_frame: OnFrame, on_end: "OnEnd") -> "Child":
@@ -78,6 +79,7 @@ class Nursery:
         return child
 
     def kill(self, child: "Child") -> None:
+        """End a child at once."""
         with contextlib.suppress(OSError):  # gone, and its children with it
             if self._control is not None:
                 self._control.send(msgspec.json.encode(Kill(number=child.number)))
@@ -119,10 +121,12 @@ class Child:
         self._frames: FrameSocket[Any] = FrameSocket(connection, FromChild)
 
     def open(self, opening: OpenApp, state: bytes | None) -> None:
+        """Have it load the app, and listen to it from now on."""
         Thread(target=self._read, daemon=True).start()
         self.tell(opening, *([] if state is None else [state]))
 
     def tell(self, body: ToChild, *parts: bytes) -> None:
+        """Send it a frame."""
         with contextlib.suppress(OSError):  # that it has ended is heard elsewhere
             self._frames.write(body, parts)
 
@@ -134,9 +138,11 @@ class Child:
             self.kill()  # an app that writes into our socket, or an end in the midst of a frame
 
     def kill(self) -> None:
+        """End it at once."""
         self._nursery.kill(self)
 
     def ended(self, how: Ended) -> None:
+        """It has ended: the nursery says so."""
         self._on_end(self, how.why)
         self._frames.close()
 

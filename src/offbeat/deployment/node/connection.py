@@ -161,9 +161,11 @@ class FleetConnection:
         return message_from_proto(response.messages_list[0]), response.message_object_trees[0]
 
     def run(self, run_id: int) -> Run:
+        """What the SuperLink knows of a run."""
         return run_from_proto(self._ask(self._client.GetRun, GetRunRequest(node=self._node, run_id=run_id)).run)
 
     def app(self, run: Run) -> Fab:
+        """The app of a run, as the SuperLink has it."""
         request = GetFabRequest(node=self._node, hash_str=run.fab_hash, run_id=run.run_id)
         return fab_from_proto(self._ask(self._client.GetFab, request).fab)
 

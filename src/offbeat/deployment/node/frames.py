@@ -115,6 +115,7 @@ class FrameSocket(Generic[T]):
         self._lock = Lock()
 
     def write(self, body: Struct, parts: Sequence[bytes | memoryview] = ()) -> None:
+        """Send a frame."""
         sizes = [len(part) for part in parts]
         head = msgspec.json.encode(_Head(body=msgspec.Raw(msgspec.json.encode(body)), sizes=sizes))
         with self._lock:

@@ -24,6 +24,7 @@ class Keeping:
         self._kept: dict[str, bytes] = {}
 
     def keep(self, name: str, content: bytes) -> None:
+        """Keep something under a name, in the place of what was there."""
         self._kept.pop(name, None)
         self._kept[name] = content
         while len(self._kept) > MOST:
@@ -36,6 +37,7 @@ class Keeping:
                 self._log(f"what an app wants kept is only in memory: {error}")
 
     def recall(self, name: str) -> bytes | None:
+        """What was kept under a name, or None."""
         if name not in self._kept and self._folder is not None:
             with contextlib.suppress(OSError):  # most often there is none
                 self._kept[name] = self._file(self._folder, name).read_bytes()

@@ -45,6 +45,7 @@ FromNursery = Ended
 
 
 def main(control: socket.socket) -> None:
+    """Serve the node at the other end of this socket until it is gone."""
     for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(each, signal.SIG_IGN)  # the node ends us: it may have answers to wait for
     wake, woken = os.pipe()

@@ -45,6 +45,7 @@ class NodeSettings(Struct, frozen=True, kw_only=True):
     health: tuple[str, int] | None = None
 
     def check(self) -> None:
+        """Raise InvalidInput if these cannot work together."""
         if self.keys and len(self.keys) != len(self.configs):
             raise InvalidInput(f"{len(self.keys)} keys for {len(self.configs)} nodes: give each node a key of its own")
         if self.keys and self.superlink.insecure:

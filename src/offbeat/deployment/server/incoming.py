@@ -24,7 +24,9 @@ Arrived = tuple[str, Message | str]
 class MessageSource(Protocol):
     """What is used of a grid of Flower's."""
 
-    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]: ...
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """The answers to these messages that are there."""
+        ...
 
 
 class PartialAnswer(Struct, kw_only=True, eq=False):

@@ -184,6 +184,37 @@ def test_a_node_that_the_superlink_has_forgotten_registers_anew(setup: Setup) ->
     ]
 
 
+def test_answers_for_a_superlink_that_has_forgotten_the_node_are_not_handed_in(setup: Setup) -> None:
+    """It would refuse them for ever, and with them all that comes after."""
+    setup.link.ask("echo")
+    at_work = setup.link.send("listen")
+    while at_work not in setup.node._runs[RUN].unanswered:
+        time.sleep(0.005)
+    setup.link.away = SuperLinkAway("the SuperLink does not answer")
+    setup.until("does not answer; trying again")
+    setup.node._answer_error(setup.node._runs[RUN].unanswered[at_work], 8, "too late")
+    setup.link.forgotten, setup.link.away = True, None
+    setup.until("as node 42")
+    assert setup.link.ask("echo")["count"] == 1
+    assert at_work not in setup.link._replies
+
+
+def test_an_answer_that_the_superlink_will_not_take_is_given_up_and_the_next_ones_are_taken(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("offbeat.deployment.node.node.ATTEMPTS", 2)
+    push, refused = setup.link.push, setup.link.send("echo")
+
+    def take(reply: bytes, *rest: Any) -> None:
+        if refused.encode() in reply:
+            raise SuperLinkAway("HTTP 500")
+        push(reply, *rest)
+
+    monkeypatch.setattr(setup.link, "push", take)
+    assert setup.link.ask("echo")["count"] == 2
+    setup.until("an answer is given up after 2 attempts: HTTP 500")
+
+
 def test_a_node_that_is_turned_away_says_so_and_ends(tmp_path: Path) -> None:
     setup = Setup(tmp_path)
     setup.link.away = TurnedAway("Failed to activate SuperNode.")

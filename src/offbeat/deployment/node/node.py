@@ -34,6 +34,8 @@ AT_WORK = 0.5
 """Seconds between two questions at most while a child is at work, so that it hears of a notice in time."""
 LONGEST_PAUSE = 5.0
 """Seconds between two attempts to reach a SuperLink that does not answer."""
+ATTEMPTS = 200
+"""How often an answer is handed in at most, which takes some quarter of an hour if the SuperLink is away."""
 RUNS = 4
 """Runs that a node keeps warm; of more it ends those that were used least recently."""
 
@@ -67,7 +69,7 @@ class WarmRun(Struct, kw_only=True, eq=False):
     used: float = 0.0
 
 
-class FinishedAnswer(Struct, frozen=True, kw_only=True, eq=False):
+class FinishedAnswer(Struct, kw_only=True, eq=False):
     """An answer that waits to be handed in."""
 
     run_id: int
@@ -75,6 +77,7 @@ class FinishedAnswer(Struct, frozen=True, kw_only=True, eq=False):
     tree: bytes
     pieces: dict[str, bytes]
     seconds: float
+    attempts: int = 0
 
 
 class WarmNode:
@@ -137,11 +140,13 @@ class WarmNode:
         self._close()
 
     def _connect(self) -> None:
-        node_id = self.connection.open()
+        before, node_id = self.connection.node_id, self.connection.open()
         self._log(f"connected to {self.connection.superlink.address} as node {node_id}")
-        for run in self._runs.values():  # children know the old id
-            self._end_child(run)
-        self._runs.clear()
+        if node_id != before:  # what was asked of another node is nobody's business any more
+            for run_id in list(self._runs):
+                self._forget(run_id)
+            self._outbox.clear()
+            self._arrived = None
 
     def _turn(self) -> None:
         """Hand in what is ready, then fetch what is new, then rest."""
@@ -230,6 +235,11 @@ class WarmNode:
             self.connection.push(answer.reply, answer.tree, answer.pieces, answer.seconds)
         except NotRunning:
             self._forget(answer.run_id)
+        except SuperLinkAway as error:
+            answer.attempts += 1
+            if answer.attempts < ATTEMPTS:
+                raise
+            self._log(f"run {answer.run_id}: an answer is given up after {answer.attempts} attempts: {error}")
 
     def _answer_error(self, message: Message, code: int, reason: str) -> None:
         reply = Message(Error(code, reason), reply_to=message)

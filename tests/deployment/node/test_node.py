@@ -6,7 +6,6 @@ The SuperLink is a stand-in, and the children are threads of this process; real 
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
@@ -45,8 +44,10 @@ class ThreadNursery(Nursery):
         frames: FrameSocket[Any] = FrameSocket(connection, ToChild)
         opening, parts = frames.read() or (None, [])
         assert isinstance(opening, OpenApp)
-        with suppress(OSError, ValueError):  # it was "killed"
-            AppProcess(frames, opening, parts[0] if parts else None, leave=lambda _: None).serve()
+        try:
+            AppProcess(frames, opening, parts[0] if parts else None, leave=lambda _: frames.close()).serve()
+        except (OSError, ValueError):  # it was "killed"
+            frames.close()
 
     def kill(self, child: Child) -> None:
         Thread(target=child.ended, args=(Ended(number=child.number, why="it was killed"),)).start()

@@ -178,10 +178,12 @@ class WarmNode:
         try:
             run = self._runs.get(run_id) or self._warm(run_id)
             run.used = self._clock()
-            if run.child is None:
-                run.child = self._nursery.child(run.opening, run.state, self._on_frame, self._on_end)
+            child = run.child or self._nursery.child(run.opening, run.state, self._on_frame, self._on_end)
+            run.child = child
             run.unanswered[identity] = message
-            self._forward(run.child, run_id, identity, tree)
+            self._forward(child, run_id, identity, tree)
+            if run.child is not child and run.unanswered.pop(identity, None) is not None:  # it ended before it was told
+                self._answer_error(message, ErrorCode.CLIENT_APP_CRASHED, "the app's process is gone")
         except NotRunning as error:
             self._log(f"run {run_id} is over: {error}")
             self._forget(run_id)

@@ -30,6 +30,7 @@ import psutil
 import simpy
 
 from offbeat.algorithms import FedBuff
+from offbeat.algorithms.server_optimisers import Floats
 from offbeat.core.orders import LocalWork, Update
 from offbeat.core.parameters import Layout, Vector
 from offbeat.core.session import Session
@@ -42,13 +43,14 @@ from offbeat.simulation.queue import EventQueue
 DEVICES, EVENTS, EPOCHS, BUFFER = 10_000, 50, 5, 10
 EVENTS_PER_UPDATE = EPOCHS + 2
 STILL = np.zeros(4, dtype=np.float32)
+NO_MOVEMENT = np.zeros(4)
 
 
 class NoArithmetic(FedBuff):
     """FedBuff that never reads what it was sent: every version is the one before."""
 
-    def movement(self, updates: list[Update], version: int) -> Vector:
-        return STILL
+    def movement(self, updates: list[Update], version: int) -> Floats:
+        return NO_MOVEMENT
 
 
 class NoTraining:
@@ -60,7 +62,7 @@ class NoTraining:
         return [job.work for job in jobs]
 
     def evaluate(self, parameters: Vector) -> Evaluation:
-        return Evaluation(accuracy=0.0, loss=0.0)
+        return Evaluation(metrics={"accuracy": 0.0, "loss": 0.0})
 
     def loss_and_gradient(
         self, parameters: Vector, device: int, ticket: int, number: int, batch_size: int | None

@@ -7,11 +7,15 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from offbeat import cli
+from offbeat.algorithms import ORIGINS, POLICIES
+from offbeat.algorithms.origins import Certainty
 from offbeat.cli import catalogue
+from offbeat.cli.progress import ProgressLines
 
 EXPERIMENT = """
 [stop]
@@ -63,7 +67,7 @@ def offbeat(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
 
 def test_run_writes_a_directory_and_prints_the_summary(offbeat, file: Path) -> None:  # type: ignore[no-untyped-def]
     said = offbeat("run", "small.toml", "--set", "fleet.ratio=2.0")
-    root = file.parent / "runs" / "small-fedbuff-seed0"
+    root = file.parent / "runs" / "small-fedbuff-seed0-ratio2.0"
     assert said.code == 0
     assert "final_accuracy" in said.out
     assert (root / "metrics.png").read_bytes().startswith(b"\x89PNG")
@@ -77,7 +81,7 @@ def test_run_writes_a_directory_and_prints_the_summary(offbeat, file: Path) -> N
 
 def test_compare_writes_table_plot_and_report(offbeat, file: Path) -> None:  # type: ignore[no-untyped-def]
     said = offbeat("compare", "small.toml", "--algorithms", "fedavg,fedbuff", "--seeds", "2", "--target", "0.2")
-    root = file.parent / "runs" / "small-compare"
+    root = file.parent / "runs" / "small-compare-fedavg-fedbuff"
     assert said.code == 0
     assert "time to 20 %" in said.out and "fedbuff" in said.out
     assert (root / "comparison.csv").read_text().startswith("algorithm,seeds,target")
@@ -107,6 +111,16 @@ def test_list_has_a_line_of_help_for_everything(offbeat, what: str) -> None:  # 
         assert catalogue._first_line(thing)
 
 
+def test_list_says_where_each_algorithm_comes_from_and_how_sure_its_rule_is(offbeat) -> None:  # type: ignore[no-untyped-def]
+    assert list(ORIGINS) == list(POLICIES)
+    rows = offbeat("list", "algorithms").out.split("│ ")
+    for name, family, certainty in (("fedbuff", "buffered", "published"), ("port", "buffered", "our reading")):
+        place = next(number for number, cell in enumerate(rows) if cell.split() == [name])
+        assert [cell.strip() for cell in rows[place + 1 : place + 3]] == [family, certainty]
+    assert {origin.certainty for origin in ORIGINS.values()} == set(get_args(Certainty))
+    assert "certainty: our reading" in offbeat("describe", "fedsa").out
+
+
 @pytest.mark.parametrize("name", ["fedbuff", "ratio", "mnist", "dirichlet", "lenet5", "stop", "network"])
 def test_describe_shows_settings(offbeat, name: str) -> None:  # type: ignore[no-untyped-def]
     said = offbeat("describe", name)
@@ -132,7 +146,7 @@ def test_describe_shows_settings(offbeat, name: str) -> None:  # type: ignore[no
         (["compare", "small.toml", "--algorithms", "fedavg,fedavg"], "give each algorithm once"),
         (["describe", "fedbuf"], "did you mean 'fedbuff'?"),
         (["list", "algorithm"], "did you mean 'algorithms'?"),
-        (["report", "."], "does not hold a finished run"),
+        (["report", "."], "does not hold a run"),
         (["run", "small.toml", "--set", "nonsense"], "write it as table.key=value"),
     ],
 )
@@ -156,20 +170,93 @@ def test_a_corrupt_data_file_is_named(offbeat, file: Path) -> None:  # type: ign
 
 
 @pytest.mark.processes
-def test_ctrl_c_leaves_a_checkpoint(file: Path) -> None:
-    file.write_text(EXPERIMENT.replace("time = 30.0", "time = 30000.0"))
-    heard = "import signal; signal.signal(2, signal.default_int_handler); "  # also below a shell that ignores Ctrl-C
+@pytest.mark.parametrize(
+    ("words", "number"),
+    [
+        (["run"], signal.SIGINT),
+        (["run"], signal.SIGTERM),
+        (["run"], signal.SIGHUP),
+        (["compare", "--algorithms", "fedbuff", "--seeds", "1"], signal.SIGTERM),
+        (["sweep", "--over", "fleet.ratio=5", "--seeds", "1"], signal.SIGHUP),
+    ],
+    ids=str,
+)
+def test_a_signal_leaves_a_checkpoint_and_the_command_that_goes_on(
+    file: Path, words: list[str], number: signal.Signals
+) -> None:
+    file.write_text(EXPERIMENT.replace("time = 30.0", "time = 300000.0"))
+    # Signals are heard also below a shell that ignores them.
+    heard = "import signal; signal.signal(2, signal.default_int_handler); signal.signal(1, signal.SIG_DFL); "
     script = heard + "import sys; from offbeat.cli import main; sys.argv[0] = 'offbeat'; main()"
-    command = [sys.executable, "-c", script, "run", "small.toml", "--out", "run", "--resume"]
+    command = [sys.executable, "-c", script, words[0], "small.toml", *words[1:], "--out", "a b", "--overwrite"]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, cwd=file.parent)
-    metrics = file.parent / "run" / "metrics.jsonl"
-    while process.poll() is None and not metrics.exists():
+    while process.poll() is None and not list((file.parent / "a b").rglob("metrics.jsonl")):
         time.sleep(0.02)
-    os.kill(process.pid, signal.SIGINT)
+    os.kill(process.pid, number)
     _, err = process.communicate()
-    assert process.returncode == 130
-    assert "go on with --resume" in " ".join(err.split())
-    assert (file.parent / "run" / "checkpoint" / "latest.safetensors").is_file()
+    said = " ".join(err.split())
+    assert process.returncode == 128 + number, said
+    assert "everything so far is in a b" in said
+    assert list((file.parent / "a b").rglob("checkpoint/latest.safetensors"))
+    rest = " ".join([words[0], "small.toml", *words[1:]])
+    assert said.endswith(f"To go on: offbeat {rest} --out 'a b' --resume")
+
+
+def test_without_a_terminal_there_are_plain_lines_now_and_then() -> None:
+    said: list[str] = []
+    times = iter([0.0, 10.0, 30.0, 40.0, 61.0])
+    lines = ProgressLines(said.append, 30.0, clock=lambda: next(times))
+    first = lines.add_task("fedavg", total=1.0)
+    second = lines.add_task("fedbuff", total=None, note="starting")
+    lines.update(first, completed=0.1)
+    assert said == []
+    lines.update(first, completed=0.25, note="5 s")
+    assert said == ["fedavg: 25 %, 5 s", "fedbuff: under way, starting"]
+    lines.update(second, total=2.0, completed=1.0, note="")
+    lines.update(first, completed=1.0, visible=False)
+    assert said[2:] == ["fedbuff: 50 %"]
+
+
+def test_a_run_in_a_file_is_not_silent(offbeat, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.setattr("offbeat.cli.progress.LINE_SECONDS", 0.0)
+    assert "fedbuff: 98 %, 29 s, version 3" in offbeat("run", "small.toml").err
+
+
+def test_directories_are_named_after_what_was_set(offbeat, file: Path) -> None:  # type: ignore[no-untyped-def]
+    for words in ([], ["--set", "fleet.ratio=110"], ["--set", "algorithm.name=fedavg", "--set", "seed=3"]):
+        assert offbeat("run", "small.toml", *words).code == 0
+        assert offbeat("run", "small.toml", *words, "--resume").code == 0
+    names = sorted(path.name for path in (file.parent / "runs").iterdir())
+    assert names == ["small-fedavg-seed3", "small-fedbuff-seed0", "small-fedbuff-seed0-ratio110"]
+    file.write_text(EXPERIMENT.replace("time = 30.0", "time = 40.0"))
+    assert "another experiment (in stop)" in offbeat("run", "small.toml").err
+
+
+def test_a_setting_of_the_command_line_says_whom_it_reached(offbeat, file: Path) -> None:  # type: ignore[no-untyped-def]
+    both = ["--algorithms", "fedavg,fedbuff", "--seeds", "1"]
+    said = offbeat("compare", "small.toml", *both, "--set", "algorithm.buffer=1")
+    assert said.code == 0
+    assert "algorithm.buffer = 1: for fedbuff; fedavg has no such setting." in said.out
+    root = file.parent / "runs" / "small-compare-fedavg-fedbuff-buffer1"
+    assert "buffer = 1" in (root / "fedbuff-seed0" / "config.toml").read_text()
+    refused = offbeat("compare", "small.toml", *both, "--set", "algorithm.alpha=0.5", "--out", "other")
+    assert (refused.code, (file.parent / "other").exists()) == (2, False)
+    assert "none of fedavg, fedbuff has such a setting" in refused.err
+
+
+def test_runs_that_crash_are_told_after_the_table(offbeat, file: Path) -> None:  # type: ignore[no-untyped-def]
+    (file.parent / "crash_late.py").write_text(
+        "from offbeat.algorithms import FedAvg\n"
+        "class Crash(FedAvg):\n"
+        "    def react(self, event, state, view):\n"
+        "        yield from super().react(event, state, view)\n"
+        "        assert view.version < 1, 'too many'\n"
+    )
+    said = offbeat("compare", "small.toml", "--algorithms", "fedbuff,crash_late:Crash", "--seeds", "1")
+    assert said.code == 1
+    assert "crash_late:Crash, seed 0 failed: AssertionError: too many" in said.err
+    assert "Traceback" not in said.err
+    assert "fedbuff" in said.out
 
 
 def test_help_teaches() -> None:
@@ -179,3 +266,19 @@ def test_help_teaches() -> None:
         assert expected in said.stdout
     quick = "import sys; import offbeat.cli; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", quick], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("command", ["run", "compare", "sweep"])
+def test_a_wrong_setting_is_said_before_anything_heavy_is_imported(file: Path, command: str) -> None:
+    script = (
+        "import sys; from offbeat.cli import main; sys.argv[0] = 'offbeat'\n"
+        "try: main()\n"
+        "except SystemExit as end: sys.exit(end.code if not heavy() else 'heavy')"
+    )
+    heavy = (
+        "heavy = lambda: [m for m in sys.modules if m in ('torch', 'offbeat.simulation.run', 'matplotlib', 'flwr')]\n"
+    )
+    words = [sys.executable, "-c", script.replace("try:", heavy + "try:"), command, "small.toml"]
+    said = subprocess.run([*words, "--set", "fleet.ratio=x"], capture_output=True, text=True, cwd=file.parent)
+    assert said.returncode == 2, said.stderr
+    assert "fleet.ratio" in said.stderr

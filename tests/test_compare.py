@@ -80,9 +80,9 @@ def test_a_bad_value_in_a_sweep_is_found_before_anything_runs(tmp_path: Path) ->
 def test_a_comparison_never_goes_into_another_directory(tmp_path: Path) -> None:
     run(small(), tmp_path / "single")
     before = (tmp_path / "single" / "config.toml").read_bytes()
-    for how in ({"resume": True}, {"overwrite": True}):
+    for resume in (True, False):
         with pytest.raises(InvalidInput, match="holds a single run"):
-            compare(small(), ["seafl"], [0], tmp_path / "single", **how)
+            compare(small(), ["seafl"], [0], tmp_path / "single", resume=resume, overwrite=not resume)
     assert (tmp_path / "single" / "config.toml").read_bytes() == before
     (tmp_path / "thesis.txt").write_text("ten years of work")
     with pytest.raises(InvalidInput, match="not a run directory"):
@@ -95,6 +95,54 @@ def test_a_comparison_is_checked_before_anything_runs(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="did you mean 'fedavg'"):
         small(compare={"fedavgg": {"algorithm": {"cohort": 3}}})
     assert not (tmp_path / "out").exists()
+
+
+def test_a_comparison_is_put_together_as_a_whole_before_its_first_run(tmp_path: Path) -> None:
+    late = small(compare={"seafl": {}, "port": {"algorithm": {"buffer": 5, "concurrency": 4}}})
+    with pytest.raises(InvalidInput, match=r"port: algorithm\.buffer = 5: it can never fill"):
+        compare(late, ["seafl", "port"], [0], tmp_path / "out")
+    endless = small(stop={"versions": 3})
+    with pytest.raises(InvalidInput, match="salf: the algorithm must know how much time it has"):
+        compare(endless, ["seafl", "salf"], [0], tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+CRASHING = """
+import os
+from offbeat.algorithms import FedAvg
+
+
+class Raises(FedAvg):
+    def react(self, event, state, view):
+        yield from super().react(event, state, view)
+        if view.version == 2:
+            raise ZeroDivisionError("division by zero")
+
+
+class Dies(FedAvg):
+    def react(self, event, state, view):
+        yield from super().react(event, state, view)
+        if view.version == 2:
+            os._exit(9)
+"""
+
+
+def test_a_policy_that_crashes_ends_its_own_runs_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "crashing.py").write_text(CRASHING)
+    monkeypatch.syspath_prepend(tmp_path)
+    variants = {
+        "raises": {"algorithm": {"name": "crashing:Raises"}},
+        "dies": {"algorithm": {"name": "crashing:Dies"}},
+    }
+    names = ["raises", "seafl", "dies", "fedavg"]
+    comparison = compare(small(compare=variants), names, [0], tmp_path / "out", jobs=2)
+    assert [standing.algorithm for standing in comparison.standings] == ["seafl", "fedavg"]
+    raised, died = comparison.failures
+    file = tmp_path / "out" / "raises-seed0" / "error.txt"
+    assert raised == f"raises, seed 0 failed: ZeroDivisionError: division by zero (where: {file})"
+    assert died == "dies, seed 0 failed: its process died, for instance for lack of memory"
+    assert "in react" in file.read_text()
+    assert (tmp_path / "out" / "report.html").is_file()
 
 
 def test_the_processes_of_a_killed_comparison_end_and_it_can_be_resumed(tmp_path: Path) -> None:

@@ -18,12 +18,12 @@ def runs() -> "dict[str, offbeat.Experiment]":
     for path in SHIPPED:
         experiment = offbeat.Experiment.load(path)
         short = {"stop": {"updates": 100}, "execution": {"executor": "sequential"}}
-        for name in experiment.compare:
+        for name in experiment.compared:
             found[f"{path.stem} {name}"] = experiment.for_algorithm(name, 0).changed(short)
         if experiment.sweep:
             for name in experiment.sweep.get("algorithm.name", [experiment.algorithm.name]):
                 found[f"{path.stem} {name}"] = experiment.changed({"algorithm": {"name": name}, **short})
-        if not experiment.compare and not experiment.sweep:
+        if not experiment.compared and not experiment.sweep:
             found[path.stem] = experiment.changed({"execution": {"executor": "sequential"}})
     return found
 

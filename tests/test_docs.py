@@ -1,6 +1,7 @@
 """What the documentation says can be done is done: its code runs, its links lead somewhere."""
 
 import re
+import shlex
 import subprocess
 import sys
 import tomllib
@@ -10,9 +11,12 @@ from types import ModuleType
 
 import pytest
 
+from offbeat import cli
 from offbeat.algorithms import POLICIES
+from offbeat.core.orders import Order
 from offbeat.core.policy import Policy
 from offbeat.settings.schema import Experiment
+from offbeat.simulation.run import simulation_of
 from offbeat.testing import check_policy
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -34,17 +38,38 @@ def test_the_python_of_the_readme_runs(capsys: pytest.CaptureFixture[str]) -> No
     assert "0.5" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("number", range(3))
+@pytest.mark.parametrize("number", range(5))
 def test_the_tables_of_the_how_to_are_valid(number: int) -> None:
     block = blocks("docs/how-to.md", "toml")[number]
     Experiment.parse({"stop": {"time": 1.0}} | tomllib.loads(block)).for_algorithm("fedbuff", 0)
+
+
+def test_the_measured_devices_of_the_how_to_can_be_simulated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (table,) = [block for block in blocks("docs/how-to.md", "toml") if "devices.csv" in block]
+    (tmp_path / "devices.csv").write_text("".join(blocks("docs/how-to.md", "csv")))
+    rest = {"stop": {"time": 40_000.0}, "model": {"name": "logistic"}, "local": {"epochs": 1}}
+    read = tomllib.loads(table)
+    read["data"]["name"] = "digits"
+    experiment = Experiment.parse(rest | read | {"algorithm": {"name": "fedasync", "concurrency": 3}})
+    with simulation_of(experiment) as simulation:
+        fleet = simulation.fleet
+        assert fleet.speeds.names == ["Pixel 8", "Galaxy A5", "Moto G"]
+        assert [fleet.speeds.slice_seconds(device, 0, Order())[0] for device in range(3)] == [0.85, 4.2, 9.1]
+        assert fleet.availability.present(7 * 3600.0).tolist() == [True, True, True]
+        assert fleet.availability.present(9 * 3600.0).tolist() == [False, True, True]
+        # 3 MB are 24 Mbit: a second at night, and 8 s by day.
+        assert [fleet.links.down_seconds(0, 3_000_000, at) - 0.05 for at in (0.0, 36_000.0)] == pytest.approx([1, 8])
+        for _, _ in zip(range(200), simulation, strict=False):
+            pass
+        assert {span.device for span in simulation.spans} == {0, 1}, "the third comes at six"
 
 
 def test_data_model_and_policy_of_the_how_to_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from offbeat import run
 
     monkeypatch.syspath_prepend(tmp_path)
-    things, policy, _ = blocks("docs/how-to.md", "python")
+    things, policy, tests, notebook = blocks("docs/how-to.md", "python")
     (tmp_path / "my_module.py").write_text(things)
     (tmp_path / "my_policy.py").write_text(policy)
     table = {
@@ -57,7 +82,8 @@ def test_data_model_and_policy_of_the_how_to_work(tmp_path: Path, monkeypatch: p
     assert run(Experiment.parse(table)).summary["final_accuracy"] > 0.8
     kind = sys.modules["my_policy"].EveryMinute
     assert issubclass(kind, Policy)
-    check_policy(kind())
+    exec(tests, vars(sys.modules["my_policy"]))
+    exec(notebook, {})
 
 
 def test_the_algorithm_that_contributing_adds_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,6 +107,50 @@ def module_of(block: str, name: str, folder: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setitem(sys.modules, name, module)
     spec.loader.exec_module(module)
     return module
+
+
+NOT_HERE = {
+    "local-cluster": "it starts Flower processes: tests/processes/test_local_cluster.py runs it",
+    "replay": "it replays the run of local-cluster: tests/processes/test_local_cluster.py runs it",
+    "deploy": "it needs a SuperLink: tests/processes/test_cluster.py has one",
+}
+SHORTER = {
+    "time = 600.0 ": "time = 12.0 ",
+    'name = "lenet5"': 'name = "logistic"',
+    "epochs = 5": "epochs = 1",
+    "every_seconds = 20.0": "every_seconds = 4.0",
+}
+"""What makes the experiment of the README take a second in place of minutes."""
+
+
+def commands(page: str) -> list[list[str]]:
+    """The indented commands of a page, in order, without what follows a #."""
+    lines = re.findall(r"^    (offbeat .*)$", (ROOT / page).read_text(), re.MULTILINE)
+    return [shlex.split(line, comments=True)[1:] for line in lines]
+
+
+def test_the_commands_of_readme_and_how_to_work_one_after_the_other_in_one_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (text,) = blocks("README.md", "toml")
+    for long, short in SHORTER.items():
+        assert long in text
+        text = text.replace(long, short)
+    (tmp_path / "experiment.toml").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    words = [*commands("README.md"), *commands("docs/how-to.md")]
+    assert len(words) >= 14
+    for command in words:
+        if command[0] in NOT_HERE:
+            continue
+        monkeypatch.setattr(sys, "argv", ["offbeat", *command])
+        try:
+            cli.main()
+        except SystemExit as end:
+            assert not end.code, f"{command}: {capsys.readouterr().err}"
+    made = {path.name for path in (tmp_path / "runs").iterdir()}
+    assert {"experiment-fedbuff-seed0", "experiment-fedbuff-seed0-ratio110", "first"} <= made
+    assert (tmp_path / "page.html").is_file()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -3,36 +3,78 @@
 What a script needs, for instance:
 
     import offbeat
-    result = offbeat.run(offbeat.Experiment.parse({"stop": {"time": 600.0}, "algorithm": {"name": "fedbuff"}}))
+
+    result = offbeat.run({"stop": {"time": 600.0}, "algorithm": {"name": "fedbuff"}})
     result.summary["final_accuracy"]
+    result.frame(), result.plot(), result.state_dict()
+
+`offbeat.policy` has what an algorithm of one's own needs.
 """
 
-from importlib import import_module
+from importlib import import_module, metadata
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from offbeat.comparison.compare import compare
+    from offbeat.comparison.compare import compare, sweep
     from offbeat.core.policy import DeviceRule, Policy
-    from offbeat.data import Dataset
-    from offbeat.running.result import Result
+    from offbeat.data import Dataset, Partition, PartitionSettings
+    from offbeat.fleet import AvailabilitySettings, FleetSettings
+    from offbeat.results.comparison import Comparison
+    from offbeat.results.result import Result, read_run
     from offbeat.settings.schema import Experiment
-    from offbeat.simulation.run import run
+    from offbeat.settings.shipped import load_experiment
+    from offbeat.simulation.run import replay, run
 
-__all__ = ["Dataset", "DeviceRule", "Experiment", "Policy", "Result", "compare", "run"]
+    __version__: str
+
+__all__ = [
+    "AvailabilitySettings",
+    "Comparison",
+    "Dataset",
+    "DeviceRule",
+    "Experiment",
+    "FleetSettings",
+    "Partition",
+    "PartitionSettings",
+    "Policy",
+    "Result",
+    "__version__",
+    "compare",
+    "load_experiment",
+    "read_run",
+    "replay",
+    "run",
+    "sweep",
+]
 
 _HOMES = {
+    "AvailabilitySettings": "offbeat.fleet",
+    "Comparison": "offbeat.results.comparison",
     "Dataset": "offbeat.data",
     "DeviceRule": "offbeat.core.policy",
     "Experiment": "offbeat.settings.schema",
+    "FleetSettings": "offbeat.fleet",
+    "Partition": "offbeat.data",
+    "PartitionSettings": "offbeat.data",
     "Policy": "offbeat.core.policy",
-    "Result": "offbeat.running.loop",
+    "Result": "offbeat.results.result",
     "compare": "offbeat.comparison.compare",
+    "load_experiment": "offbeat.settings.shipped",
+    "read_run": "offbeat.results.result",
+    "replay": "offbeat.simulation.run",
     "run": "offbeat.simulation.run",
+    "sweep": "offbeat.comparison.compare",
 }
 
 
 def __getattr__(name: str) -> Any:
     """Import on first use: `offbeat --help` does not wait for torch."""
+    if name == "__version__":
+        return metadata.version("offbeat")
     if name not in _HOMES:
         raise AttributeError(f"module 'offbeat' has no attribute {name!r}")
     return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

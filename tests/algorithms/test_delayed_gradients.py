@@ -44,6 +44,25 @@ def test_audg_applies_what_arrived_with_the_weights_as_they_are() -> None:
     assert {flight.device: flight.base for flight in session.in_flight.values()} == {0: 1, 2: 1, 1: 2}
 
 
+def test_renormalised_audg_divides_by_the_weights_of_those_that_delivered() -> None:
+    session = a_session(Audg(weights="renormalised"))
+    session.move(3.0, 0.0, device=2)
+    session.move(0.0, 6.0, device=0)
+    # 1/2 and 1/4 of the data, together 3/4: 2/3 [3, 0] + 1/3 [0, 6]
+    assert tick(session) == pytest.approx([2.0, 2.0])
+    session.move(4.0, 4.0, device=1)
+    # Alone it takes a whole step: + [4, 4]
+    assert tick(session) == pytest.approx([6.0, 6.0])
+    # PSURDG: of all who ever delivered. 1/4 and 1/2: 1/3 [3, 0] + 2/3 [0, 3], then with device 1 the weights are whole.
+    session = a_session(Psurdg(weights="renormalised"))
+    session.move(3.0, 0.0, device=0)
+    session.move(0.0, 3.0, device=2)
+    assert tick(session) == pytest.approx([1.0, 2.0])
+    session.move(4.0, 4.0, device=1)
+    # + 1/4 [3, 0] + 1/4 [4, 4] + 1/2 [0, 3] = + [1.75, 2.5]
+    assert tick(session) == pytest.approx([2.75, 4.5])
+
+
 def test_psurdg_applies_the_latest_gradient_of_everybody_who_ever_delivered() -> None:
     session = a_session(Psurdg())
     session.move(4.0, 0.0, device=0)

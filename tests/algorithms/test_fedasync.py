@@ -90,6 +90,29 @@ def test_a_stale_upload_does_not_lower_the_weight_of_the_next_fresh_one() -> Non
     assert session.parameters == pytest.approx([2 * 21 / 22, 2 * 21 / 22])
 
 
+def test_a_compounding_weight_is_never_made_anew() -> None:
+    session = a_session(FedAsync(concurrency=3, alpha=0.5, exponent=1.0, compounding=True))
+    session.upload(8.0, 8.0, ticket=1)  # fresh, s = 1: alpha 1/2, so 4
+    session.upload(0.0, 0.0, ticket=2)  # staleness 1, s = 1/2: alpha 1/4, so 4 * 3/4 = 3
+    assert session.parameters.tolist() == [3.0, 3.0]
+    session.upload(0.0, 0.0, ticket=3)  # staleness 2, s = 1/3: alpha 1/12, so 3 * 11/12 = 2.75
+    assert session.parameters == pytest.approx([2.75, 2.75])
+    session.upload(14.75, 14.75, ticket=session.newest)  # fresh, s = 1: alpha is still 1/12, so 2.75 + 12/12
+    assert session.parameters == pytest.approx([3.75, 3.75])
+    assert session.state.shrunk == pytest.approx(1 / 6)
+
+
+def test_a_constant_weight_does_not_compound_and_a_discarded_update_does_not_count() -> None:
+    session = a_session(FedAsync(concurrency=2, alpha=0.5, staleness="constant", compounding=True))
+    session.upload(8.0, 8.0, ticket=1)
+    session.upload(8.0, 8.0, ticket=2)  # staleness 1, alpha 1/2: (4 + 8) / 2
+    assert session.parameters.tolist() == [6.0, 6.0]
+    session = a_session(FedAsync(concurrency=2, compounding=True, max_staleness=0))
+    session.upload(8.0, 8.0, ticket=1)
+    session.upload(8.0, 8.0, ticket=2)
+    assert (session.counters.discarded, session.state.shrunk) == (1, 1.0)
+
+
 def test_exactly_at_the_hinge_the_weight_is_still_full() -> None:
     session = a_session(FedAsync(concurrency=3, alpha=0.5, staleness="hinge", slope=1.0, grace=1))
     session.upload(8.0, 8.0, ticket=1)  # staleness 0: 4

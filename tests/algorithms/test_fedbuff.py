@@ -123,6 +123,45 @@ def test_a_device_may_be_twice_in_one_buffer() -> None:
     assert (session.version, session.parameters.tolist()) == (1, [3.0, 0.0])
 
 
+def test_plato_takes_the_mean_of_the_buffered_models_whatever_their_bases() -> None:
+    session = a_session(FedBuff(buffer=2, concurrency=4, variant="plato"), start=(1.0, 1.0))
+    session.upload(3.0, 1.0, ticket=1)
+    session.upload(1.0, 5.0, ticket=2)
+    # ([3, 1] + [1, 5]) / 2
+    assert session.parameters.tolist() == [2.0, 3.0]
+    session.upload(4.0, 0.0, ticket=3)  # base [1, 1], staleness 1
+    session.upload(0.0, 8.0, ticket=4)
+    # ([4, 0] + [0, 8]) / 2, unscaled; published: [2, 3] + 1/2 s(1) ([3, -1] + [-1, 7])
+    assert session.parameters.tolist() == [2.0, 4.0]
+
+
+def test_plato_steps_from_the_current_model_by_the_server_learning_rate() -> None:
+    session = a_session(FedBuff(buffer=1, concurrency=2, variant="plato", server_learning_rate=0.5))
+    session.upload(4.0, 0.0, ticket=1)
+    assert session.parameters.tolist() == [2.0, 0.0]
+    session.upload(0.0, 4.0, ticket=2)
+    # From [2, 0] half of the way to [0, 4]; from its own base, [0, 0], it would be + [0, 2] and scaled
+    assert session.parameters.tolist() == [1.0, 2.0]
+
+
+def test_plato_orders_anew_only_when_it_aggregates() -> None:
+    session = a_session(FedBuff(buffer=2, concurrency=3, variant="plato"))
+    assert session.upload(1.0, 1.0, ticket=1).ordered == []
+    assert len(session.upload(1.0, 1.0, ticket=2).ordered) == 2
+    assert len(session.in_flight) == 3
+    assert len(session.lose(ticket=3).ordered) == 1  # a lost device is replaced at once
+    with pytest.raises(InvalidInput, match=r"algorithm\.buffer = 3: it can never fill with concurrency = 2"):
+        a_session(FedBuff(buffer=3, concurrency=2, variant="plato"))
+
+
+def test_plato_does_not_wait_for_those_that_are_lost() -> None:
+    session = ScriptedSession(FedBuff(buffer=2, concurrency=2, variant="plato"), devices=2)
+    ticket = session.ticket_of(device=0)
+    session.upload(4.0, 2.0, device=0)
+    assert session.lose(device=1).used == [ticket]
+    assert session.parameters.tolist() == [4.0, 2.0]
+
+
 def test_more_concurrency_than_devices_is_refused() -> None:
     with pytest.raises(InvalidInput, match=r"algorithm\.concurrency = 9: there are only 8 devices"):
         a_session(FedBuff(concurrency=9))

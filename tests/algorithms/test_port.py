@@ -14,7 +14,7 @@ from offbeat.algorithms.seafl import Port
 from offbeat.core.effects import StopNotice
 from offbeat.core.orders import KnownOutcome, Outcome, Progress, Update
 from offbeat.core.parameters import Vector
-from offbeat.testing import ScriptedSession
+from offbeat.testing import ScriptedSession, check_resume
 
 
 def vector(*numbers: float) -> Vector:
@@ -88,6 +88,33 @@ def test_movements_are_taken_from_the_updates_own_base_and_added() -> None:
     # (Movements from the current model would have given [1, 3] + 5/6 [2, -4] + 1/6 [3, 5] = [3.17, 0.5].)
     assert session.parameters == pytest.approx([4.0, 3.0])
     assert (session.version, session.counters.staleness_max) == (2, 1)
+
+
+def test_the_authors_code_compares_with_the_last_step_from_a_staleness_of_two_on() -> None:
+    policy = Port(buffer=1, concurrency=3, staleness_limit=10.0, similarity="last-step")
+    session = a_session(policy, samples=(1, 1, 1))
+    session.upload(2.0, 0.0, device=0)  # alone: w_1 = [2, 0]
+    assert session.state.last_step.tolist() == [2.0, 0.0]
+    session.upload(0.0, 3.0, device=1)  # alone: w_2 = [2, 0] + [0, 3] from its own base, the last step [0, 3]
+    assert session.parameters.tolist() == [2.0, 3.0]
+    step = session.state.last_step
+    assert step.tolist() == [0.0, 3.0]
+    buffer = [
+        # s = 2: 3 * 10 / 12 = 2.5;  Delta = [3, 4], cos with [0, 3] = 4/5, (0.8 + 1) / 2 = 0.9:   5 * 3.4 = 17
+        # (With the movement [2, 3] since its base: cos = (6 + 12) / (5 sqrt 13) = 0.998.)
+        an_update(vector(3.0, 4.0), vector(0.0, 0.0), base=0, samples=5),
+        # s = 2: 2.5;                Delta = [0, -1], cos -1:                                       4 * 2.5 = 10
+        an_update(vector(0.0, -1.0), vector(0.0, 0.0), base=0, samples=4),
+        # s = 1: 30 / 11;            Delta = [0, -1] too, but cos 1:                              11 * (30/11 + 1) = 41
+        an_update(vector(2.0, -1.0), vector(2.0, 0.0), base=1, samples=11),
+        # fresh: 3;                  cos 1:                                                         2 * 4 = 8
+        an_update(vector(-9.0, 9.0), session.parameters, base=2, samples=2),
+    ]
+    assert policy.weights(buffer, session, step) == pytest.approx([17.0, 10.0, 41.0, 8.0])
+
+
+def test_a_run_with_the_last_step_can_be_resumed() -> None:
+    check_resume(Port(buffer=3, concurrency=6, similarity="last-step"), devices=12)
 
 
 def test_a_share_of_the_movement_can_be_applied() -> None:

@@ -224,6 +224,18 @@ def test_a_device_that_is_deprecated_at_the_end_of_a_round_counts_with_the_globa
     assert session.parameters == pytest.approx([110 / 3, 40 / 3])
 
 
+def test_the_entry_of_a_deprecated_device_is_reset_once_however_long_it_takes() -> None:
+    session = with_a_deprecated_device()
+    assert in_cache(session, 2) == pytest.approx([30.0, 10.0]), "w_2, when it was told to stop"
+    session.upload(40.0, 0.0, device=0)  # w_3 = [110, 40] / 3, see above
+    session.upload(40.0, 30.0, device=1)
+    # It still counts with w_2, not with w_3: ([40, 0] + [40, 30] + [30, 10]) / 3 again.
+    # (Reset in every round it would be ([40, 0] + [40, 30] + [110, 40] / 3) / 3 = [350, 130] / 9.)
+    assert session.parameters == pytest.approx([110 / 3, 40 / 3])
+    assert session.upload(1000.0, 1000.0, device=2).discarded != []
+    assert in_cache(session, 2) == pytest.approx([30.0, 10.0]), "nor with the model of the time when it obeys"
+
+
 def test_and_so_does_one_that_has_begun_anew_by_then() -> None:
     session = with_a_deprecated_device()
     session.upload(1000.0, 1000.0, device=2)  # obeys at once; the round that it was deprecated in is not over
@@ -325,8 +337,10 @@ def test_nothing_used_lags_more_than_it_may_and_every_version_is_the_mean_of_the
         assert len(session.received) == len(session.state.undrafted) + len(session.state.arrived)
         if session.version > version:
             # What was not picked joins the cache behind the version: in it the device counted as it did before.
-            waiting = session.state.undrafted
-            cache = [(before if each in waiting else session.state.models)[each] for each in range(session.devices)]
+            # So it did if it was deprecated by the new version, which is then its entry.
+            now, waiting = session.state.models, session.state.undrafted
+            late = {each for each in now if each in waiting or now[each] is session.parameters}
+            cache = [(before if each in late else now)[each] for each in range(session.devices)]
             expected = shares @ np.array(cache, dtype=np.float64) / shares.sum()
             np.testing.assert_allclose(session.parameters, expected, rtol=1e-4, atol=1e-5)
             checked += 1

@@ -96,8 +96,9 @@ MODEL_1_0 = [
 def test_equation_5_compares_an_updates_movement_with_the_model(delta: tuple[float, float], similarity: float) -> None:
     base = vector(10.0, 20.0)  # which plays no part: only the movement from it does
     update = an_update(base + vector(*delta), base)
-    assert Seafl().likeness(update, vector(4.0, 0.0)) == pytest.approx(similarity)
-    assert Seafl(similarity_weight=2.5).likeness(update, vector(4.0, 0.0)) == pytest.approx(2.5 * similarity)
+    view = at_version(Seafl(buffer=1, concurrency=1), 0, 4.0, 0.0)
+    assert Seafl().likeness(update, view) == pytest.approx(similarity)
+    assert Seafl(similarity_weight=2.5).likeness(update, view) == pytest.approx(2.5 * similarity)
 
 
 @pytest.mark.parametrize(("delta", "similarity"), MODEL_1_0)
@@ -107,17 +108,20 @@ def test_equation_5_or_with_the_movement_of_the_model_since_the_base(
     base = vector(10.0, 20.0)
     update = an_update(base + vector(*delta), base)
     # The model [14, 20] is [4, 0] away from the base.
-    assert Seafl(similarity="movement").likeness(update, vector(14.0, 20.0)) == pytest.approx(similarity)
+    view = at_version(Seafl(buffer=1, concurrency=1), 0, 14.0, 20.0)
+    assert Seafl(similarity="movement").likeness(update, view) == pytest.approx(similarity)
 
 
 def test_equation_5_a_fresh_update_has_no_global_movement_to_differ_from() -> None:
     base = vector(10.0, 20.0)
     for after in (vector(-1.0, 3.0), vector(11.0, 20.0)):
-        assert Seafl(similarity="movement").likeness(an_update(after, base), base) == 1.0
+        view = at_version(Seafl(buffer=1, concurrency=1), 0, 10.0, 20.0)
+        assert Seafl(similarity="movement").likeness(an_update(after, base), view) == 1.0
 
 
 def test_equation_5_nothing_is_compared_if_similarity_counts_nothing() -> None:
-    assert Seafl(similarity_weight=0.0).likeness(an_update(vector(1.0, 0.0), vector(0.0, 0.0)), vector(1.0, 0.0)) == 0.0
+    view = at_version(Seafl(buffer=1, concurrency=1), 0, 1.0, 0.0)
+    assert Seafl(similarity_weight=0.0).likeness(an_update(vector(1.0, 0.0), vector(0.0, 0.0)), view) == 0.0
 
 
 def test_the_cosine_stays_in_its_bounds_whatever_the_rounding() -> None:
@@ -200,7 +204,7 @@ POLICIES = st.builds(
     st.sampled_from([1.0, 3.0, 10.0, inf]),
     st.sampled_from([0.5, 3.0]),
     st.sampled_from([0.0, 1.0, 4.0]),
-    st.sampled_from(["model", "movement"]),
+    st.sampled_from(["model", "movement", "last-step"]),
 )
 
 
@@ -239,14 +243,39 @@ def test_weights_are_never_negative_and_what_all_updates_agree_on_is_followed_to
     else:
         same = [an_update(agreed, update.base_parameters, base=update.base) for update in buffer]
         expected = agreed
-    assert policy.aggregate(same, view) == pytest.approx(expected, rel=1e-5, abs=1e-4)
+    assert policy.new_version(same, view) == pytest.approx(expected, rel=1e-5, abs=1e-4)
+
+
+def test_orders_say_what_to_do_on_notice() -> None:
+    for kind in (Seafl2, Port):
+        for on_notice, drops in (("finish-epoch", False), ("last-finished", True)):
+            policy = kind.model_validate({"buffer": 1, "concurrency": 2, "on_notice": on_notice})
+            session = ScriptedSession(policy, devices=2)
+            again = session.upload(1.0, 1.0, device=0)
+            assert [given.order.drops_unfinished for given in (*session.first.orders, *again.orders)] == [drops] * 3
+        assert kind().on_notice == "finish-epoch"
+
+
+def test_deltas_are_averaged_from_their_own_bases_and_models_as_they_are() -> None:
+    # Weights alike (similarity 0, no limit, equal samples); model [0, 0], then device 0 makes it [4, 0] by half a step.
+    results = {}
+    for aggregate in ("models", "deltas"):
+        settings = {"buffer": 1, "concurrency": 2, "mixing": 0.5, "similarity_weight": 0.0, "aggregate": aggregate}
+        session = ScriptedSession(Seafl.model_validate(settings), devices=2)
+        session.upload(8.0, 0.0, device=0)
+        assert session.parameters.tolist() == [4.0, 0.0]
+        session.upload(0.0, 2.0, device=1)  # from the base [0, 0]: it moved by [0, 2]
+        results[aggregate] = session.parameters.tolist()
+    # models: 1/2 [4, 0] + 1/2 [0, 2];  deltas: [4, 0] + 1/2 [0, 2]
+    assert results == {"models": [2.0, 1.0], "deltas": [4.0, 1.0]}
+    assert Seafl().aggregate == "models" and Port().aggregate == "deltas"
 
 
 @given(buffer=buffers(), model=st.tuples(NUMBERS, NUMBERS))
 @settings(max_examples=40, deadline=None)
 def test_the_aggregate_lies_among_the_updates(buffer: list[Update], model: tuple[float, float]) -> None:
     policy = Seafl(mixing=1.0, buffer=1, concurrency=1)
-    new = policy.aggregate(buffer, at_version(policy, 9, *model))
+    new = policy.new_version(buffer, at_version(policy, 9, *model))
     points = np.array([update.parameters for update in buffer])
     assert (points.min(axis=0) - 1e-3 <= new).all()
     assert (new <= points.max(axis=0) + 1e-3).all()

@@ -41,7 +41,7 @@ class Counting:
         return [TrainingState(parameters=job.work.parameters + np.float32(job.last - job.first)) for job in jobs]
 
     def evaluate(self, parameters: Vector) -> Evaluation:
-        return Evaluation(accuracy=float(parameters[0]) / 100, loss=0.0)
+        return Evaluation(metrics={"accuracy": float(parameters[0]) / 100, "loss": 0.0})
 
     def loss_and_gradient(
         self, parameters: Vector, device: int, ticket: int, number: int, batch_size: int | None

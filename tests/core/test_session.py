@@ -22,6 +22,7 @@ from offbeat.core.policy import Policy, View
 from offbeat.core.session import Session
 from offbeat.core.snapshot import encode
 from offbeat.core.states import AWAY, IDLE, TRAINING, TRANSITIONS, WAITING, DeviceState
+from offbeat.core.terms import Proximal
 
 OTHER = 3
 """A device that no test is about: it comes and goes to let the puppet play its script."""
@@ -268,7 +269,7 @@ def test_a_model_that_does_not_fit_its_layout_or_a_policy_that_does_not_fit_the_
 def test_an_order_takes_the_device_a_fresh_ticket_and_the_current_model() -> None:
     session = a_session()
     play(session, Commit(parameters=vector(5, 6)))
-    order = session.order(prox=0.5)
+    order = session.order(terms=(Proximal(mu=0.5),))
     first, second = play(session, Dispatch(device=0, order=order), Dispatch(device=2, order=order))
     assert isinstance(first, Assignment)
     assert isinstance(second, Assignment)

@@ -6,6 +6,7 @@ import pickle
 import struct
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +14,7 @@ import pytest
 
 from offbeat.core.errors import InvalidInput
 from offbeat.data import Dataset
-from offbeat.data.cifar import MEAN, STD, Cifar10
+from offbeat.data.cifar import MEAN, MEAN_100, STD, STD_100, Cifar10, Cifar100
 from offbeat.data.cifar_pickle import parse_python_batch
 
 Bytes = npt.NDArray[np.uint8]
@@ -161,3 +162,50 @@ def test_a_pickle_that_abuses_the_allowed_names_only_is_refused_too(target: str)
     with pytest.raises(InvalidInput, match="data_batch_1 is not"):
         parse_python_batch(HERE, b"c" + target.encode() + b"\n" + state + b"b.")
     parse_python_batch(HERE, GOOD)
+
+
+def cifar100_records(labels: list[tuple[int, int]]) -> bytes:
+    """Records of a coarse and a fine label; every pixel of an image is its place."""
+    return b"".join(bytes(pair) + bytes([place]) * 3072 for place, pair in enumerate(labels))
+
+
+@pytest.mark.parametrize(("kind", "expected"), [("fine", [99, 7]), ("coarse", [19, 3])])
+@pytest.mark.parametrize("form", ["binary", "python"])
+def test_cifar100_has_fine_and_coarse_labels_in_both_forms(
+    tmp_path: Path, form: str, kind: Literal["fine", "coarse"], expected: list[int]
+) -> None:
+    for part in ("train", "test"):
+        if form == "binary":
+            (tmp_path / f"{part}.bin").write_bytes(cifar100_records([(19, 99), (3, 7)]))
+        else:
+            pixels = np.repeat(np.arange(2, dtype=np.uint8), 3072).reshape(2, 3072)
+            batch = {b"fine_labels": [99, 7], b"coarse_labels": [19, 3], b"data": pixels}
+            (tmp_path / part).write_bytes(pickle.dumps(batch, protocol=2))
+    dataset = Cifar100(dir=str(tmp_path), labels=kind).load(seed=0)
+    assert dataset.train_y.tolist() == dataset.test_y.tolist() == expected
+    assert dataset.classes == (100 if kind == "fine" else 20)
+    assert dataset.class_names == ()
+    np.testing.assert_allclose(dataset.train_x[1, :, 5, 5], (1 / 255 - np.array(MEAN_100)) / STD_100, rtol=1e-5)
+
+
+def test_cifar100_takes_the_names_of_its_classes_from_the_official_file(tmp_path: Path) -> None:
+    for part in ("train", "test"):
+        (tmp_path / f"{part}.bin").write_bytes(cifar100_records([(0, 0)]))
+    (tmp_path / "coarse_label_names.txt").write_text("".join(f"group_{k}\n" for k in range(20)))
+    assert Cifar100(dir=str(tmp_path), labels="coarse").load(seed=0).class_names[19] == "group_19"
+    (tmp_path / "coarse_label_names.txt").write_text("fish\n")
+    with pytest.raises(InvalidInput, match=r"coarse_label_names\.txt names 1 classes: there must be 20"):
+        Cifar100(dir=str(tmp_path), labels="coarse").load(seed=0)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (cifar100_records([(0, 0)])[:-1], "has 3073 bytes: it must be whole records of 3074 bytes"),
+        (cifar100_records([(0, 100)]), "holds labels from 100 to 100: they must be 0 to 99"),
+    ],
+)
+def test_a_damaged_cifar100_file_is_refused_by_name(tmp_path: Path, content: bytes, message: str) -> None:
+    (tmp_path / "train.bin").write_bytes(content)
+    with pytest.raises(InvalidInput, match=rf"train\.bin {message}"):
+        Cifar100(dir=str(tmp_path)).load(seed=0)

@@ -217,6 +217,7 @@ def test_the_options_are_those_of_the_table() -> None:
         "sizes": ["sizes", "disjoint_labels"],
         "labels": ["labels", "sizes"],
         "same": ["samples"],
+        "column": ["column"],
     }
     assert (Dirichlet().alpha, Shards().labels_per_device) == (0.3, 2)
 

@@ -17,6 +17,8 @@ name = "digits"
 devices = 10
 [model]
 name = "mlp"
+[algorithm]
+cohort = 2
 """
 
 
@@ -25,6 +27,11 @@ name = "mlp"
     [
         (["local-cluster", "e.toml", "--nodes", "3", "--set", "data.devices=5"], "the run would wait for 5 devices"),
         (["local-cluster", "e.toml", "--nodes", "6", "--set", "data.devices=5"], "more than 5 nodes have no data"),
+        (
+            ["local-cluster", "flower", "--nodes", "2", "--set", "algorithm.concurrency=3"],
+            "algorithm.concurrency = 3: there are only 2 devices",
+        ),
+        (["local-cluster", "flower", "--nodes", "2", "--out", "taken"], "taken exists and is not a run directory"),
         (["local-cluster", "e.toml", "--out", "taken"], "taken exists and is not a run directory"),
         (["local-cluster", "e.toml", "--set", "fleet.ratio=x"], "fleet.ratio"),
         (["deploy", "e.toml", "--superlink", "here"], "it must be HOST:PORT"),

@@ -17,7 +17,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDic
 from msgspec.structs import asdict, replace
 
 from offbeat.core.parameters import Vector
-from offbeat.deployment.protocol.codec import MODEL, TALK, pack
+from offbeat.deployment.protocol.codec import BODY, MODEL, pack
 from offbeat.deployment.protocol.messages import CheckIn, Delivery, Greeting, Question, Refusal
 
 
@@ -47,7 +47,7 @@ def boastful(parameters: Vector) -> bytes:
 
 
 def text(json_text: str) -> RecordDict:
-    return RecordDict({TALK: ConfigRecord({"json": json_text})})
+    return RecordDict({BODY: ConfigRecord({"json": json_text})})
 
 
 def changed(delivery: Delivery, parameters: Vector, **details: Any) -> RecordDict:
@@ -57,7 +57,7 @@ def changed(delivery: Delivery, parameters: Vector, **details: Any) -> RecordDic
 
 def pack_json(table: dict[str, Any], parameters: Vector) -> RecordDict:
     content = pack(Refusal(reason=""), parameters)
-    content[TALK] = ConfigRecord({"json": json.dumps(table)})
+    content[BODY] = ConfigRecord({"json": json.dumps(table)})
     return content
 
 
@@ -85,7 +85,7 @@ GARBAGE: dict[str, tuple[Change, str]] = {
     "out of turn": (lambda d, v: pack(Greeting(device=3, samples=361, elements=v.size)), "Greeting of ticket -"),
     "another app": (lambda d, v: RecordDict({"theirs": ConfigRecord({"json": "{}"})}), "not one of offbeat"),
     "empty": (lambda d, v: RecordDict(), "not one of offbeat"),
-    "a number for a text": (lambda d, v: RecordDict({TALK: ConfigRecord({"json": 3})}), "not one of offbeat"),
+    "a number for a text": (lambda d, v: RecordDict({BODY: ConfigRecord({"json": 3})}), "not one of offbeat"),
     "huge text": (lambda d, v: text(" " * 10**6 + "{}"), "too long"),
     "deeply nested": (lambda d, v: text("[" * 60_000), "cannot be read"),
     "deeply nested in a field": (lambda d, v: text('{"type":"delivery","x":' + "[" * 60_000), "cannot be read"),
@@ -225,7 +225,7 @@ def test_a_device_that_never_comes_to_an_end(
     progress: dict[str, Any] = {}
 
     def tamper(node: int, question: Message, answer: Message) -> Message:
-        asked = json.loads(str(question.content.config_records[TALK]["json"]))
+        asked = json.loads(str(question.content.config_records[BODY]["json"]))
         if node != BAD or asked["type"] == "hello":
             return answer
         progress.update(ticket=asked["ticket"], leg=asked.get("leg", 0) + 1)

@@ -20,7 +20,7 @@ from offbeat.core.errors import DeviceFault
 from offbeat.core.orders import LocalWork
 from offbeat.core.parameters import Vector
 from offbeat.core.session import Session
-from offbeat.deployment.protocol.codec import MODEL, TALK, pack, unpack, vector
+from offbeat.deployment.protocol.codec import BODY, MODEL, pack, unpack, vector
 from offbeat.deployment.protocol.messages import Delivery, FromDevice, Greeting
 from offbeat.deployment.server.driver import Deployment
 from offbeat.deployment.server.membership import Membership, wait_for_devices
@@ -100,7 +100,7 @@ def judged(answer: RecordDict) -> tuple[str, Session]:
         session,
         transport,
         membership,
-        lambda _: Evaluation(accuracy=0.0, loss=0.0),
+        lambda _: Evaluation(metrics={"accuracy": 0.0, "loss": 0.0}),
         seed=0,
         stop=Stop(time=60.0, versions=1),
         schedule=Schedule(),
@@ -122,7 +122,7 @@ def judged(answer: RecordDict) -> tuple[str, Session]:
 
 
 def content(body: str, array: Array) -> RecordDict:
-    return RecordDict({TALK: ConfigRecord({"json": body}), MODEL: ArrayRecord({"vector": array})})
+    return RecordDict({BODY: ConfigRecord({"json": body}), MODEL: ArrayRecord({"vector": array})})
 
 
 def check(answer: RecordDict) -> None:
@@ -189,7 +189,7 @@ def test_any_bytes_for_parameters(shape: list[int], dtype: str, data: bytes) -> 
 @given(st.text(max_size=200))
 def test_any_text_is_read_or_a_fault(text: str) -> None:
     try:
-        unpack(RecordDict({TALK: ConfigRecord({"json": text})}), FromDevice)
+        unpack(RecordDict({BODY: ConfigRecord({"json": text})}), FromDevice)
     except DeviceFault as fault:
         assert len(str(fault)) < 500
 

@@ -16,6 +16,7 @@ from offbeat.core.orders import Order, Progress
 from offbeat.core.parameters import Vector
 from offbeat.core.policy import Ask, DeviceRule, Fresh, Memory, Probe, ReadOnlyMemory, Step, Train, Upload
 from offbeat.core.streams import stream
+from offbeat.core.terms import Proximal
 from offbeat.deployment.device.legs import RECORDS, DeviceProgram, DeviceStore, Reply
 from offbeat.deployment.protocol.codec import keep, kept
 from offbeat.deployment.protocol.messages import Answer, Begin, CheckIn, Continue, Delivery, Greeting, Hello, Question
@@ -86,7 +87,7 @@ def delivered(reply: Reply) -> tuple[Delivery, Vector]:
     return body, vector
 
 
-ORDER = Order(slices=3, batch_size=4, learning_rate=0.1, momentum=0.9, prox=0.1)
+ORDER = Order(slices=3, batch_size=4, learning_rate=0.1, momentum=0.9, terms=(Proximal(mu=0.1),))
 
 
 def test_an_order_without_notices_is_one_leg() -> None:

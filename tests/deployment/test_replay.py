@@ -132,10 +132,10 @@ def test_every_algorithm_runs_on_the_second_driver_and_its_replay_gives_the_same
     deploy(experiment, grid_for(experiment, tamper=heard), tmp_path)
     summary, record = json.loads((tmp_path / "summary.json").read_text()), record_of(tmp_path)
     assert summary["stopped_by"] in ("versions", "time budget")
-    result = replay(tmp_path)
-    assert result.versions == len(found(record, "version")) == summary["versions"]
-    assert result.orders == len(found(record, "order"))
-    assert result.final_model
+    said = replay(tmp_path).summary
+    assert said["replayed_versions"] == len(found(record, "version")) == summary["versions"]
+    assert said["replayed_orders"] == len(found(record, "order"))
+    assert said["replayed_model"]
     assert something_happened(name, record, heard)
 
 
@@ -196,7 +196,7 @@ def test_a_run_with_losses_refusals_and_late_joiners_is_replayed(name: str, tmp_
     assert found(record, "run")[0]["present"] == [0, 1, 2]
     assert [line["device"] for line in found(record, "joined")] == [3]
     assert {line["device"] for line in found(record, "Ready")} == {1, 3}
-    assert replay(tmp_path).versions == 24
+    assert replay(tmp_path).summary["replayed_versions"] == 24
 
 
 class Killed(Exception):
@@ -213,9 +213,9 @@ def test_a_run_that_was_killed_and_resumed_is_replayed(
     experiment = experiment_of({"name": "fedasmu"} | settings, **merge(changes, often))
     checkpoint, last = RunDirectory.checkpoint, 5.0
 
-    def rarely(directory: RunDirectory, driver: Driver, wall_seconds: float) -> None:
+    def rarely(directory: RunDirectory, driver: Driver, wall_seconds: float, in_flight: float) -> None:
         if driver.now < last:
-            checkpoint(directory, driver, wall_seconds)
+            checkpoint(directory, driver, wall_seconds, in_flight)
 
     class Mortal(LoopbackGrid):
         def sleep(self, seconds: float) -> None:
@@ -229,7 +229,7 @@ def test_a_run_that_was_killed_and_resumed_is_replayed(
         deploy(experiment, grid, tmp_path)
     before = record_of(tmp_path)
     assert not (tmp_path / "summary.json").exists()
-    assert replay(tmp_path).versions == found(before, "version")[-1]["version"]
+    assert replay(tmp_path).summary["replayed_versions"] == found(before, "version")[-1]["version"]
 
     second = grid_for(experiment)
     if devices == "the same":
@@ -244,7 +244,7 @@ def test_a_run_that_was_killed_and_resumed_is_replayed(
     first = {upload["device"]: upload["remembered"] for upload in reversed(found(record[cut:], "Uploaded"))}
     assert any(first[device] for device in learned) == (devices == "the same")
     assert any(upload["remembered"] for upload in found(record[cut:], "Uploaded"))
-    assert replay(tmp_path).versions == 20
+    assert replay(tmp_path).summary["replayed_versions"] == 20
 
 
 # A rule of one's own --------------------------------------------------------------------------------------------------
@@ -290,7 +290,7 @@ def test_a_stretch_of_training_is_one_stretch_however_it_is_cut(
     experiment = experiment_of({"name": "eager"})
     deploy(experiment, grid_for(experiment), tmp_path)
     assert any(line["newer"] for line in found(record_of(tmp_path), "answer"))
-    assert replay(tmp_path).versions == 6
+    assert replay(tmp_path).summary["replayed_versions"] == 6
 
 
 # The command ----------------------------------------------------------------------------------------------------------

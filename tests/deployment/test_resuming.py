@@ -42,9 +42,9 @@ def killed_behind(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     """Behind the checkpoint of this number; -1: the one with which the run is over."""
     checkpoint, count = RunDirectory.checkpoint, 0
 
-    def save(self: RunDirectory, driver: Driver, seconds: float) -> None:
+    def save(self: RunDirectory, driver: Driver, seconds: float, in_flight: float) -> None:
         nonlocal count
-        checkpoint(self, driver, seconds)
+        checkpoint(self, driver, seconds, in_flight)
         count += 1
         if count == number or (number < 0 and driver.reason is not None):
             monkeypatch.setattr(RunDirectory, "checkpoint", checkpoint)
@@ -64,7 +64,7 @@ def test_fedasync_ends_with_its_versions(number: int, tmp_path: Path, monkeypatc
     assert (summary["stopped_by"], summary["versions"], summary["updates_used"]) == ("versions", 3, 3)
     times = [json.loads(line)["time"] for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert times == sorted(times)
-    assert replay(tmp_path).versions == 3
+    assert replay(tmp_path).summary["replayed_versions"] == 3
 
 
 def test_a_policy_that_had_finished_stays_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,7 +93,7 @@ def test_a_connection_that_breaks_between_two_messages_leaves_a_whole_checkpoint
     with pytest.raises(Disconnected, match="does not answer"):
         deploy(experiment, Breaking(DELAYS, run_config(experiment)), tmp_path)
     deploy(experiment, Bounded(DELAYS, run_config(experiment)), tmp_path, resume=True)
-    assert replay(tmp_path).versions == 3
+    assert replay(tmp_path).summary["replayed_versions"] == 3
     summary = json.loads((tmp_path / "summary.json").read_text())
     devices = [line.split(",") for line in (tmp_path / "devices.csv").read_text().splitlines()]
     total = {name: sum(float(line[place]) for line in devices[1:]) for place, name in enumerate(devices[0])}

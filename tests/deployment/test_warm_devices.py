@@ -17,7 +17,7 @@ from loopback import run_config
 from msgspec.structs import asdict
 from warm_grid import WarmGrid, deploy_warm, warm_grid
 
-from offbeat.algorithms.fedasmu.device import Refresh
+from offbeat.algorithms.fedasmu.device import MergeSettings
 from offbeat.core.orders import Order
 from offbeat.deployment.device.app import experiment_client_app
 from offbeat.deployment.device.mailbox import Mailbox, open_mailbox
@@ -172,7 +172,7 @@ def begin(ticket: int = 5, *, settled: int = 0, experiment: str = "an experiment
 
 def asking(ticket: int = 5, slot: int = 2, **changes: Any) -> Begin:
     """An order of FedASMU whose device asks before this epoch."""
-    refresh = Refresh(
+    refresh = MergeSettings(
         slot=slot,
         fixed=True,
         draw=0.5,

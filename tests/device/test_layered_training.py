@@ -14,6 +14,7 @@ from offbeat.core.errors import InvalidInput
 from offbeat.core.orders import Order
 from offbeat.core.parameters import Vector, frozen
 from offbeat.core.streams import stream
+from offbeat.core.terms import AbsentClasses, Proximal
 from offbeat.device.layered import backward
 from offbeat.device.trainer import TorchTrainer
 from offbeat.device.training_state import TrainingJob, TrainingState
@@ -160,7 +161,13 @@ def test_a_step_of_some_depth_is_the_full_step_on_those_layers_and_nothing_on_ot
     trainer, layout = trainer_of(model), layout_of(model)
     layers = layout.trained_layers
     order = Order(
-        unit="layer", slices=layers, batch_size=5, learning_rate=0.1, momentum=momentum, weight_decay=0.01, prox=0.1
+        unit="layer",
+        slices=layers,
+        batch_size=5,
+        learning_rate=0.1,
+        momentum=momentum,
+        weight_decay=0.01,
+        terms=(Proximal(mu=0.1),),
     )
     full = trainer.train(job_of(model, order, layers))
     assert (full.steps, full.seen, full.start) == (1, 5, None)
@@ -238,9 +245,9 @@ def test_masked_loss_sees_absent_classes_as_zero_and_leaves_their_rows_alone() -
         def samples(self, device: int) -> npt.NDArray[np.int64]:
             return np.arange(1)
 
-    trainer = TorchTrainer(nn.Linear(1, 3, bias=False), np.ones((1, 1)), np.zeros(1), One(), SEED)
+    trainer = TorchTrainer(nn.Linear(1, 3, bias=False), np.ones((1, 1)), np.zeros(1, dtype=np.int64), One(), SEED)
     start = frozen([0.5, 3.0, -3.0])
-    order = Order(learning_rate=1.0, weight_decay=0.1, masked_loss=True)
+    order = Order(learning_rate=1.0, weight_decay=0.1, terms=(AbsentClasses(),))
     for unit in ("epoch", "layer"):
         job = TrainingJob(
             device=0,

@@ -5,7 +5,7 @@ import pytest
 from offbeat.core.errors import PolicyError
 from offbeat.core.orders import Order, Progress
 from offbeat.core.policy import Ask, DeviceRule, ReadOnlyMemory, Step, Train, Upload
-from offbeat.device.local_run import LocalRun
+from offbeat.device.local_run import LocalRun, ends_of, slices_by
 
 
 class AsksBefore(DeviceRule):
@@ -117,3 +117,40 @@ def test_two_runs_do_not_share_their_progress() -> None:
     first.stop_soon()
     assert second.progress == Progress()
     assert not second.stopping
+
+
+class Counts(DeviceRule):
+    """Wants two slices at a time, and counts how often it is asked."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def next(self, progress: Progress, fresh_answers: int, order: Order, memory: ReadOnlyMemory) -> Step:
+        self.asked += 1
+        remaining = order.slices - progress.slices
+        return Train(min(2, remaining)) if remaining else Upload()
+
+
+def test_a_stretch_that_is_cut_into_slices_stays_one_stretch() -> None:
+    """Slice by slice the rule is asked only at 0, 2, 4 and 5 slices."""
+    run, rule = LocalRun(order=Order(slices=5)), Counts()
+    seen = []
+    while isinstance(step := run.next(rule, {}), Train):
+        seen.append((step.slices, run.goal))
+        run.trained(1, 1, 1.0)
+    assert seen == [(2, 2), (1, 2), (2, 4), (1, 4), (1, 5)]
+    assert rule.asked == 4
+
+
+def test_told_to_stop_within_a_stretch_it_uploads() -> None:
+    run, rule = LocalRun(order=Order(slices=5)), Counts()
+    run.next(rule, {})
+    run.trained(1, 1, 1.0)
+    run.stop_soon()
+    assert run.next(rule, {}) == Upload()
+
+
+def test_slices_are_done_when_they_have_ended() -> None:
+    ends = ends_of([1.0, 2.0, 0.5], began=10.0)
+    assert ends == [11.0, 13.0, 13.5]
+    assert [slices_by(ends, time) for time in (9.0, 10.9, 11.0, 13.4, 13.5, 99.0)] == [0, 0, 1, 2, 3, 3]

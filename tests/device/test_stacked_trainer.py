@@ -11,6 +11,7 @@ from torch import nn
 from offbeat.core.errors import InvalidInput
 from offbeat.core.orders import Order
 from offbeat.core.parameters import frozen
+from offbeat.core.terms import Proximal
 from offbeat.device import stacked
 from offbeat.device.stacked import StackedTrainer, stackable
 from offbeat.device.trainer import TorchTrainer
@@ -90,8 +91,8 @@ PLAIN = Order(batch_size=16, learning_rate=0.1)
     [
         PLAIN,
         replace(PLAIN, momentum=0.9),
-        replace(PLAIN, weight_decay=0.05, prox=0.3),
-        replace(PLAIN, momentum=0.9, weight_decay=0.05, prox=0.3),
+        replace(PLAIN, weight_decay=0.05, terms=(Proximal(mu=0.3),)),
+        replace(PLAIN, momentum=0.9, weight_decay=0.05, terms=(Proximal(mu=0.3),)),
         replace(PLAIN, batch_size=None),
         replace(PLAIN, batch_size=100),
     ],
@@ -106,9 +107,9 @@ def test_jobs_may_differ_in_everything_and_keep_their_order() -> None:
     orders = [
         replace(PLAIN, learning_rate=0.02),
         replace(PLAIN, momentum=0.5),
-        replace(PLAIN, prox=1.0),
+        replace(PLAIN, terms=(Proximal(mu=1.0),)),
         replace(PLAIN, weight_decay=0.1, batch_size=8),
-        replace(PLAIN, momentum=0.9, prox=0.1),
+        replace(PLAIN, momentum=0.9, terms=(Proximal(mu=0.1),)),
         replace(PLAIN, batch_size=None),
     ]
     lasts = [1, 4, 2, 3, 1, 2]
@@ -154,7 +155,7 @@ def test_the_same_stack_gives_the_same_bits() -> None:
 
 def test_nothing_that_was_handed_in_is_written_to_and_what_is_handed_out_is_frozen() -> None:
     model = mlp()
-    jobs = jobs_of(model, replace(PLAIN, momentum=0.9, prox=0.1))
+    jobs = jobs_of(model, replace(PLAIN, momentum=0.9, terms=(Proximal(mu=0.1),)))
     start, anchor = jobs[0].work.parameters.copy(), jobs[0].anchor.copy()
     works = StackedTrainer(trainer_of(model)).train_many(jobs)
     assert np.array_equal(jobs[0].work.parameters, start)

@@ -14,6 +14,7 @@ from offbeat.core.errors import InvalidInput
 from offbeat.core.orders import Order
 from offbeat.core.parameters import Vector, frozen
 from offbeat.core.streams import stream
+from offbeat.core.terms import Proximal
 from offbeat.device.trainer import TorchTrainer
 from offbeat.device.training_state import TrainingJob, TrainingState
 from offbeat.models import build, vector_of
@@ -69,7 +70,7 @@ def normed() -> nn.Module:
     return nn.Sequential(nn.Linear(5, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
 
 
-FULL = Order(slices=5, batch_size=6, learning_rate=0.1, momentum=0.9, weight_decay=0.01, prox=0.1)
+FULL = Order(slices=5, batch_size=6, learning_rate=0.1, momentum=0.9, weight_decay=0.01, terms=(Proximal(mu=0.1),))
 
 
 def test_two_steps_by_hand_with_momentum_weight_decay_and_prox() -> None:
@@ -79,8 +80,8 @@ def test_two_steps_by_hand_with_momentum_weight_decay_and_prox() -> None:
     # Then p0 = 1 / (1 + exp(-0.5)) = 0.62245933: loss gradient (-0.37754067, 0.37754067);
     #   + decay (0.15, -0.1) + prox (-0.07, -0.12) = (-0.29754067, 0.15754067);
     #   v2 = 0.9 v1 + that = (-0.83754067, 0.51754067),  w2 = w1 - 0.5 v2 = (0.71877033, -0.45877033).
-    trainer = TorchTrainer(nn.Linear(1, 2, bias=False), np.ones((1, 1)), np.zeros(1), Blocks(1), SEED)
-    order = Order(batch_size=1, learning_rate=0.5, momentum=0.9, weight_decay=0.5, prox=0.1)
+    trainer = TorchTrainer(nn.Linear(1, 2, bias=False), np.ones((1, 1)), np.zeros(1, dtype=np.int64), Blocks(1), SEED)
+    order = Order(batch_size=1, learning_rate=0.5, momentum=0.9, weight_decay=0.5, terms=(Proximal(mu=0.1),))
     job = TrainingJob(
         device=0,
         ticket=0,
@@ -152,7 +153,7 @@ def test_a_model_that_mixes_its_samples_is_never_cut_into_blocks(monkeypatch: py
 
 
 def test_prox_pulls_to_the_anchor_as_a_loss_term_would() -> None:
-    model, order = dense(), Order(slices=2, batch_size=None, learning_rate=0.1, prox=0.5)
+    model, order = dense(), Order(slices=2, batch_size=None, learning_rate=0.1, terms=(Proximal(mu=0.5),))
     job = replace(job_of(model, order, 0, 2), anchor=frozen(np.ones(vector_of(model).size)))
     work = trainer_of(model, 5).train(job)
     x, y = data(34, 5)

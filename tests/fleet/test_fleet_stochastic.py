@@ -45,6 +45,17 @@ def test_zipf_idles_a_whole_number_of_seconds_after_each_epoch_with_the_publishe
     assert idle.mean() == pytest.approx((seconds * weights).sum() / weights.sum(), rel=0.03)
 
 
+def test_zipf_drawn_once_per_device_makes_lasting_stragglers_with_the_same_odds() -> None:
+    devices = 20_000
+    speeds = ZipfFleet(epoch_seconds=0.5, draw="device").build(workload(*[9] * devices))
+    first = np.array([speeds.slice_seconds(device, 1, Order())[0] for device in range(devices)])
+    again = [speeds.slice_seconds(device, 2, Order(slices=2))[1] for device in range(devices)]
+    assert first.tolist() == again, "a device keeps its idle time"
+    weights = np.arange(1.0, 61) ** -1.7
+    assert np.mean(first - 0.5 == 1) == pytest.approx(1 / weights.sum(), abs=0.01)
+    assert set(np.unique(first - 0.5)) <= set(range(1, 61))
+
+
 def test_zipf_gives_a_layer_its_share_of_work_and_idle_time() -> None:
     # Z is always 1: (1 s + 1 s) x 10 of 100 samples / 5 layers = 0.04 s.
     speeds = ZipfFleet(max_seconds=1).build(workload(100))

@@ -3,13 +3,16 @@
 import csv
 import gzip
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from offbeat.core.errors import InvalidInput
 from offbeat.core.orders import Order
-from offbeat.fleet import Fleet, NetworkSettings, Speeds, TraceFleet, Workload
+from offbeat.fleet import Fleet, NetworkSettings, RatioFleet, Speeds, TraceFleet, Workload
+from offbeat.fleet.series import MeasuredSeries
+from offbeat.settings.schema import Experiment
 
 MEASURED = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "device-traces"
 
@@ -85,18 +88,34 @@ def test_a_gzipped_trace_is_the_same_trace(tmp_path: Path) -> None:
     ("text", "complaint"),
     [
         ("", "it has: none"),
-        ("device,speed\n0,1\n", "'epoch_seconds' or 'slowness', and not both; it has: device, speed"),
-        ("slowness,epoch_seconds\n1,1\n", "not both"),
+        ("device,pace\n0,1\n", "'epoch_seconds', 'slowness' or 'speed', and only one of them .* has: device, pace"),
+        ("slowness,epoch_seconds\n1,1\n", "only one of them"),
         ("slowness\n", "no rows"),
-        ("slowness\n1\nfast\n", "without a number in slowness"),
-        ("device,slowness\n0\n", "without a number"),
-        ("slowness\n1\n-2\n", "'slowness' of .* is -2.0 in row 2, but must be positive"),
+        ("slowness\n1\nfast\n", "'slowness' of .* is 'fast' in line 3, but must be positive, not text"),
+        ("device,slowness\n0\n", "line 2 of .* has 1 columns, but the header has 2"),
+        ("slowness\n1\n\n-2\n", "'slowness' of .* is '-2' in line 4, but must be positive"),
+        ("device,slowness\na,1\nb,2\na,3\n", "'device' of .* is 'a' in line 4, but must be another .* line 2"),
+        ("device,time,slowness\n0,0,1\n1,0,2\n0,9,3\n", "is '3' in line 4, but must be as in line 2"),
+        (
+            "device,time,slowness,downlink_mbps\n0,5,1,1\n1,0,1,1\n0,5,1,2\n",
+            "'time' of .* is '5' in line 4, but must be later",
+        ),
+        (
+            "device,time,slowness,uplink_mbps\n0,5,1,0\n1,5,1,1\n",
+            "'uplink_mbps' .* line 2, but must be more than zero at some",
+        ),
+        (
+            "device,time,slowness,available\n0,0,1,maybe\n1,0,1,1\n",
+            "'maybe' in line 2, but must be 1 or 0, true or false",
+        ),
+        ("time,slowness\n0,1\n", "none that says whose row it is"),
+        ("device,slowness,available\n0,1,1\n1,1,1\n", "needs a column 'time'"),
         ("epoch_seconds\n0\n", "must be positive"),
         ("slowness\nnan\n", "must be positive"),
         ("slowness\ninf\n", "must be positive"),
         ("slowness,uplink_mbps\n1,0\n", "'uplink_mbps' of .* must be positive"),
         ("slowness,latency\n1,-1\n", "'latency' of .* must be zero or more"),
-        ("device,slowness\n0,1\n2,1\n", "each of 0 to 1 exactly once"),
+        ("device,slowness\n0,1\n2,1\n", "each of 0 to 1, or names"),
         ("device,slowness\n0,1\n", "describes 1 devices, but the experiment has 2"),
     ],
 )
@@ -124,17 +143,99 @@ def test_a_missing_or_broken_file_is_refused(tmp_path: Path) -> None:
         TraceFleet(path=str(binary)).build(workload(1))
 
 
-def test_a_fleet_of_measured_phones_keeps_their_relative_speeds(trace: Path) -> None:
+def test_columns_and_units_are_what_the_settings_say(trace: Path) -> None:
+    trace.write_text("phone;train [ms];up;ping;slowness\nPixel;1500;2,5;40;9\nNokia;30000;0.5;100;9\n")
+    fleet = TraceFleet(
+        path=str(trace),
+        columns={"device": "phone", "epoch_seconds": "train [ms]", "uplink_mbps": "up", "latency": "ping"},
+        units={"epoch_seconds": "ms", "uplink_mbps": "MB/s", "latency": "ms"},
+    )
+    built = Fleet.build(workload(1, 1), fleet)
+    assert epochs(built.speeds, 2) == [1.5, 30.0]  # and not by the column 'slowness', which nobody named
+    assert built.speeds.names == ["Pixel", "Nokia"]
+    # 5 MB at 2.5 MB/s (with a decimal comma) and 40 ms; at 0.5 MB/s and 100 ms.
+    assert [built.links.up_seconds(device, 5_000_000) for device in (0, 1)] == pytest.approx([2.04, 10.1])
+
+
+@pytest.mark.parametrize("separator", [",", ";", "\t", "|"])
+def test_the_separator_is_found_in_the_header(trace: Path, separator: str) -> None:
+    trace.write_text("\n" + "device,slowness\n1,3\n0,2\n".replace(",", separator))
+    assert epochs(TraceFleet(path=str(trace)).build(workload(1, 1)), 2) == [2.0, 3.0]
+
+
+def test_a_separator_may_be_said(trace: Path) -> None:
+    trace.write_text("a;b;slowness,device\n2,0\n3,1\n")
+    fleet = TraceFleet(path=str(trace), separator=",", columns={"slowness": "a;b;slowness"})
+    assert epochs(fleet.build(workload(1, 1)), 2) == [2.0, 3.0]
+
+
+def test_speed_is_relative_to_the_fastest_of_the_file(trace: Path) -> None:
+    trace.write_text("device,speed\n0,100\n1,400\n2,800\n")
+    assert epochs(TraceFleet(path=str(trace), epoch_seconds=3).build(workload(1, 1)), 2) == [24.0, 6.0]
+
+
+@pytest.mark.parametrize(
+    ("settings", "complaint"),
+    [
+        ({"columns": {"velocity": "v"}}, "columns has 'velocity', which is none of device, time, epoch_seconds"),
+        ({"units": {"latency": "hours"}}, "units.latency = 'hours': it must be one of s, ms, us, min, h, d"),
+        ({"units": {"slowness": "s"}}, "units.slowness = 's': it is a quantity without a unit"),
+    ],
+)
+def test_unknown_quantities_and_units_are_refused(settings: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(InvalidInput, match=complaint):
+        Experiment.parse({"stop": {"time": 1.0}, "fleet": {"name": "trace", "path": "x.csv"} | settings})
+
+
+def test_a_column_that_is_not_there_is_named_with_those_that_are(trace: Path) -> None:
+    trace.write_text("device,slowness\n0,1\n")
+    with pytest.raises(InvalidInput, match=r"fleet.columns.latency: .* has no column 'ping'; it has: device, slowness"):
+        TraceFleet(path=str(trace), columns={"latency": "ping"}).build(workload(1))
+    with pytest.raises(InvalidInput, match=r"fleet.units.time: .* has no column 'time'"):
+        TraceFleet(path=str(trace), units={"time": "h"}).build(workload(1))
+
+
+def test_a_time_column_makes_bandwidth_and_availability_change_over_the_day(trace: Path) -> None:
+    trace.write_text(
+        "device,hour,slowness,downlink_mbps,available\n"
+        "0,0,1,8,yes\n1,0,2,1,no\n0,6,1,80,no\n1,12,2,1,yes\n0,18,1,8,yes\n"
+    )
+    fleet = TraceFleet(path=str(trace), columns={"time": "hour"}, units={"time": "h"}, repeat_seconds=86400.0)
+    built = Fleet.build(workload(1, 1), fleet, NetworkSettings(latency=0.0))
+    links, availability, hour = built.links, built.availability, 3600.0
+    assert epochs(built.speeds, 2) == [1.0, 2.0]
+    # A megabyte is 8 Mbit: 1 s at 8 Mbit/s, 0.1 s from 6 to 18 h, and the same on the next day.
+    for at, seconds in ((0.0, 1.0), (7 * hour, 0.1), (19 * hour, 1.0), (30 * hour, 0.1), (42 * hour, 1.0)):
+        assert links.down_seconds(0, 1_000_000, at) == pytest.approx(seconds)
+    assert links.up_seconds(0, 1_250_000, 7 * hour) == pytest.approx(1.0)  # 10 Mbit/s: not measured, so of [network]
+    assert [availability.available(0, hour * at) for at in (0, 5, 6, 17, 18, 29, 30)] == [1, 1, 0, 0, 1, 1, 0]
+    assert [availability.available(1, hour * at) for at in (0, 11, 12, 23, 24, 36)] == [0, 0, 1, 1, 0, 1]
+    assert [availability.next_change(0, hour * at) / hour for at in (0, 6, 18, 29)] == [6, 18, 30, 30]
+    assert availability.present(0.0).tolist() == [True, False]
+
+
+def test_a_fleet_of_measured_phones_keeps_their_relative_speeds() -> None:
     source = MEASURED / "ai_benchmark_phones.csv"
     if not source.is_file():
         pytest.skip("the measured device traces are not on this machine")
     with source.open(newline="") as file:
-        scores = [float(row["cpu_float_score"]) for row in csv.DictReader(file) if row["cpu_float_score"]]
-    scores = [score for score in scores if score > 0]
-    slowness = [max(scores) / score for score in scores]
-    trace.write_text("slowness\n" + "\n".join(repr(value) for value in slowness))
-    devices = len(slowness)
-    drawn = epochs(TraceFleet(path=str(trace)).build(workload(*[1] * devices)), devices)
-    assert sorted(drawn) == pytest.approx(sorted(slowness))
-    assert min(drawn) == 1.0
-    assert max(drawn) > 2.0
+        scores = [float(row["cpu_float_score"]) for row in csv.DictReader(file)]
+    fleet = TraceFleet(path=str(source), columns={"device": "model", "speed": "cpu_float_score"}, assign="random")
+    built = fleet.build(workload(*[1] * len(scores)))
+    assert sorted(epochs(built, len(scores))) == pytest.approx(sorted(max(scores) / score for score in scores))
+    assert built.names is not None and "Huawei Mate 30 Pro 5G" in built.names
+
+
+def test_measured_bandwidths_over_time_are_drawn_for_any_fleet() -> None:
+    source = MEASURED / "bandwidth_traces.csv.gz"
+    if not source.is_file():
+        pytest.skip("the measured device traces are not on this machine")
+    trace = MeasuredSeries(
+        path=str(source),
+        columns={"device": "trace", "time": "t_s", "downlink_mbps": "mbps"},
+        assign="random",
+    )
+    links = Fleet.build(workload(*[1] * 100), RatioFleet(), NetworkSettings(trace=trace, latency=0.0)).links
+    seconds = [links.down_seconds(device, 1_000_000, 10.0) for device in range(100)]
+    assert len(set(seconds)) > 90 and 0.5 < float(np.median(seconds)) < 50  # 8 Mbit at about 1 to 2 Mbit/s
+    assert any(links.down_seconds(device, 1_000_000, 200.0) != seconds[device] for device in range(100))

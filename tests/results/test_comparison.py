@@ -10,7 +10,8 @@ import pytest
 from rich.console import Console
 
 from offbeat.core.errors import InvalidInput
-from offbeat.results.comparison import AlgorithmResults, ComparedRun, Comparison
+from offbeat.results.comparison import AlgorithmResults, Comparison
+from offbeat.results.result import Result
 from offbeat.results.rows import Row
 from offbeat.results.summary import summarise
 
@@ -36,13 +37,13 @@ def row(time: float, accuracy: float, **others: float) -> Row:
 
 def entry(
     algorithm: str, seed: int, curve: Sequence[tuple[float, float]], reason: str = "time", **others: Any
-) -> ComparedRun:
+) -> Result:
     rows = [row(time, accuracy, **others) for time, accuracy in curve]
     summary = summarise(rows, algorithm=algorithm, seed=seed, targets=[0.5, 0.8, 0.9], reason=reason, wall_seconds=1.0)
-    return ComparedRun(algorithm, seed, rows, summary)
+    return Result(rows=rows, summary={"label": algorithm, "seed": seed} | summary)
 
 
-def race() -> list[ComparedRun]:
+def race() -> list[Result]:
     """fedavg reaches 80 % at 100, 120 and 200 s, fedbuff at 50, 60 and 80 s, fedasync in one seed of two."""
     return [
         entry("fedavg", 0, [(0, 0.1), (100, 0.8), (200, 0.80)]),
@@ -82,30 +83,57 @@ def test_the_automatic_target_is_the_highest_that_all_algorithms_reach_in_all_se
     assert Comparison(race()[:6]).target == 0.8
 
 
-def test_where_no_target_is_reached_by_all_it_is_the_highest_that_one_algorithm_reaches() -> None:
-    late = entry("fedasync", 0, [(0, 0.1), (100, 0.3)])
-    assert Comparison([*race()[:6], late]).target == 0.8
+def test_where_no_listed_target_is_reached_by_all_it_is_the_highest_whole_percent_that_is() -> None:
+    late = entry("fedasync", 0, [(0, 0.1), (100, 0.327)])
+    assert Comparison([*race()[:6], late]).target == 0.32
+    assert Comparison([late]).target == 0.32
 
 
-def test_there_is_no_automatic_target_if_none_is_reached() -> None:
-    comparison = Comparison([entry("fedavg", 0, [(0, 0.1), (100, 0.3)])])
+def test_an_algorithm_that_never_learns_does_not_take_the_target_from_the_others() -> None:
+    stuck = entry("fedasync", 0, [(0, 0.1), (100, 0.1)])
+    comparison = Comparison([*race()[:6], stuck])
+    assert comparison.target == 0.8
+    assert comparison.cells(comparison.standings[2])["time to 80 %"] == "not reached"
+
+
+def test_there_is_no_automatic_target_if_nobody_learns() -> None:
+    comparison = Comparison([entry("fedavg", 0, [(0, 0.1), (100, 0.1)])])
     assert comparison.target is None
     assert comparison.fastest == []
     assert "time to" not in "\n".join(printed(comparison))
-    assert "No target accuracy was reached" in comparison.caption
+    assert "No algorithm learned anything" in comparison.caption
+
+
+def test_the_devices_in_training_are_in_the_table_and_in_the_csv() -> None:
+    comparison = Comparison(race(), 0.8)
+    assert comparison.cells(comparison.standings[0])["in training"] == "10.0"
+    assert "in_training_mean" in comparison.csv_text()
+    known = [Result(rows=each.rows, summary=each.summary | {"in_training": 7.25}) for each in race()]
+    assert Comparison(known).standings[0].in_training == 7.25
+
+
+def test_notes_stand_under_the_table() -> None:
+    text = " ".join(" ".join(printed(Comparison(race(), 0.8, notes=["Only fedasync: a proximal term."]))).split())
+    assert text.endswith("Only fedasync: a proximal term.")
 
 
 def test_a_given_target_need_not_be_one_of_the_runs_targets() -> None:
-    assert by_name(Comparison(race(), 0.81))["fedavg"].times == [None, 200, 200]
+    # Seed 1: from 0.8 at 120 s to 0.82 at 200 s, half of 80 s. Seed 2: 0.7 to 0.84 in 100 s, 0.11 / 0.14 of them.
+    times = by_name(Comparison(race(), 0.81))["fedavg"].times
+    assert times == [None, pytest.approx(160.0), pytest.approx(100 + 100 * 11 / 14)]
 
 
 def test_times_to_the_target_and_speed_up_over_fedavg() -> None:
     comparison = Comparison(race(), 0.8)
     fedavg, fedbuff, fedasync = comparison.standings
-    assert fedavg.times == [100, 120, 200]
-    assert (fedavg.first_time, fedavg.median_time, fedavg.last_time) == (100, 120, 200)
-    assert fedasync.times == [70, None]
-    assert (fedasync.reached, fedasync.reached_by_all) == ([70], False)
+    # Seed 2 of fedavg: 0.7 at 100 s, 0.84 at 200 s, so 0.8 after 0.1 / 0.14 of the 100 s between.
+    third = pytest.approx(100 + 100 * 10 / 14)
+    assert fedavg.times == [100, 120, third]
+    assert (fedavg.first_time, fedavg.median_time) == (100, 120)
+    assert fedavg.last_time == third
+    # 0.1 at 0 s, 0.85 at 70 s: 0.7 / 0.75 of them.
+    assert fedasync.times == [pytest.approx(70 * 70 / 75), None]
+    assert fedasync.reached_by_all is False
     # Medians: 120 s over 60 s.
     assert comparison.speed_up(fedbuff) == 2.0
     assert comparison.speed_up(fedavg) == 1.0
@@ -129,7 +157,7 @@ def test_a_tie_has_several_fastest() -> None:
 
 def test_accuracies_costs_and_shares_are_over_seeds() -> None:
     fedavg = Comparison(race(), 0.8).standings[0]
-    assert fedavg.final_accuracy == pytest.approx(0.82)
+    assert fedavg.final_value == pytest.approx(0.82)
     assert fedavg.final_spread == pytest.approx(0.02)
     assert fedavg.final_spread == stdev([0.80, 0.82, 0.84])
     assert fedavg.mean("best_accuracy") == pytest.approx(0.82)
@@ -163,9 +191,9 @@ def test_the_table_says_times_misses_and_the_fastest_in_80_columns() -> None:
     lines = printed(Comparison(race() + late, 0.8))
     text = " ".join(" ".join(lines).split())
     assert max(len(line.rstrip()) for line in lines) <= 80
-    # An empty line, two of headings, a rule, one line for each of the four algorithms.
-    assert [line.split()[0] for line in lines[4:8]] == ["fedavg", "fedbuff", "fedasync", "fedasmu"]
-    assert "120 s (100-200)" in text
+    # Two lines of headings, a rule, one line for each of the four algorithms.
+    assert [line.split()[0] for line in lines[3:7]] == ["fedavg", "fedbuff", "fedasync", "fedasmu"]
+    assert "120 s (100-171)" in text
     assert "60.0 s (50.0-80.0) *" in text
     assert "1 of 2 seeds" in text
     assert "not reached" in text

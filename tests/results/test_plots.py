@@ -11,20 +11,29 @@ from matplotlib.container import BarContainer
 from matplotlib.figure import Figure
 
 from offbeat.core.errors import InvalidInput
-from offbeat.results.comparison import ComparedRun, Comparison
+from offbeat.results.comparison import Comparison
 from offbeat.results.plots import accuracy_figure, devices_figure, mean_and_range, run_figure, save
+from offbeat.results.result import Result
 from offbeat.results.rows import Row
 
 
-def entry(algorithm: str, seed: int, curve: Sequence[tuple[float, float]], reason: str = "time") -> ComparedRun:
+def entry(algorithm: str, seed: int, curve: Sequence[tuple[float, float]], reason: str = "time") -> Result:
     rows: list[Row] = [
         {"time": time, "accuracy": accuracy, "loss": 2.0, "mean_staleness": 1.5, "max_staleness": 3}
         for time, accuracy in curve
     ]
-    return ComparedRun(algorithm, seed, rows, {"stopped_by": reason, "time_to_accuracy": {"0.5": None, "0.9": None}})
+    return Result(
+        rows=rows,
+        summary={
+            "label": algorithm,
+            "seed": seed,
+            "stopped_by": reason,
+            "time_to_accuracy": {"0.5": None, "0.9": None},
+        },
+    )
 
 
-def race() -> list[ComparedRun]:
+def race() -> list[Result]:
     return [
         entry("fedavg", 0, [(0, 0.1), (10, 0.3), (20, 0.6)]),
         entry("fedavg", 1, [(0, 0.2), (15, 0.5)]),
@@ -108,13 +117,13 @@ def test_axes_say_what_they_show() -> None:
 def test_bars_are_medians_and_say_who_did_not_reach_the_target() -> None:
     _, bars = accuracy_figure(Comparison(race(), 0.5)).axes
     widths = [bar.patches[0].get_width() for bar in bars.containers if isinstance(bar, BarContainer)]
-    # fedavg reached it at 20 and 15 s, fedbuff in one seed of two at 5 s.
-    assert widths == [17.5, 5]
-    assert texts(bars) == ["17.5 s", "5.00 s\n1 of 2 seeds", "not reached"]
+    # fedavg reached it at 10 + 10 x 2/3 and 15 s, fedbuff in one seed of two after 4/6 of 5 s.
+    assert widths == pytest.approx([(10 + 20 / 3 + 15) / 2, 5 * 4 / 6])
+    assert texts(bars) == ["15.8 s", "3.33 s\n1 of 2 seeds", "not reached"]
 
 
 def test_without_a_target_there_are_only_curves() -> None:
-    figure = accuracy_figure(Comparison([entry("fedavg", 0, [(0, 0.1), (10, 0.2)])]))
+    figure = accuracy_figure(Comparison([entry("fedavg", 0, [(0, 0.1), (10, 0.1)])]))
     assert len(figure.axes) == 1
 
 

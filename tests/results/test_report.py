@@ -3,15 +3,16 @@
 from collections.abc import Sequence
 from html.parser import HTMLParser
 
-from offbeat.results.comparison import ComparedRun, Comparison
+from offbeat.results.comparison import Comparison
 from offbeat.results.report import findings, report_html
+from offbeat.results.result import Result
 from offbeat.results.rows import Row
 from offbeat.results.summary import summarise
 
 
 def entry(
     algorithm: str, seed: int, curve: Sequence[tuple[float, float]], reason: str = "time", bytes_up: int = 1_000_000
-) -> ComparedRun:
+) -> Result:
     costs: Row = {
         "updates_used": 80,
         "updates_discarded": 0,
@@ -24,10 +25,10 @@ def entry(
         {"time": time, "version": 1, "accuracy": accuracy, "loss": 1.0} | costs | more for time, accuracy in curve
     ]
     summary = summarise(rows, algorithm=algorithm, seed=seed, targets=[0.8], reason=reason, wall_seconds=1.0)
-    return ComparedRun(algorithm, seed, rows, summary)
+    return Result(rows=rows, summary={"label": algorithm, "seed": seed} | summary)
 
 
-def reaching(algorithm: str, *times: float, final: float = 0.85, bytes_up: int = 1_000_000) -> list[ComparedRun]:
+def reaching(algorithm: str, *times: float, final: float = 0.85, bytes_up: int = 1_000_000) -> list[Result]:
     """One seed per time at which 80 % is reached."""
     return [
         entry(algorithm, seed, [(0, 0.1), (time, 0.8), (300, final)], bytes_up=bytes_up)
@@ -35,7 +36,7 @@ def reaching(algorithm: str, *times: float, final: float = 0.85, bytes_up: int =
     ]
 
 
-def failing(algorithm: str, reason: str = "time") -> list[ComparedRun]:
+def failing(algorithm: str, reason: str = "time") -> list[Result]:
     return [entry(algorithm, 0, [(0, 0.1), (300, 0.3)], reason)]
 
 
@@ -89,7 +90,7 @@ def test_words_say_when_fedavg_wins() -> None:
 
 def test_words_name_who_missed_the_target_and_who_diverged() -> None:
     runs = [*reaching("fedbuff", 50), *failing("fedavg"), *failing("fedasync", "diverged: a loss that is not finite")]
-    words = findings(Comparison([*runs, *reaching("other", 40), entry("other", 1, [(0, 0.1), (300, 0.2)])]))
+    words = findings(Comparison([*runs, *reaching("other", 40), entry("other", 1, [(0, 0.1), (300, 0.2)])], 0.8))
     assert "times as fast" not in words
     assert "fedavg did not reach it within 300 s." in words
     assert "other reached it in only 1 of 2 seeds." in words
@@ -106,7 +107,8 @@ def test_words_doubt_what_few_seeds_show() -> None:
 def test_words_for_a_tie_for_no_target_and_for_a_single_algorithm() -> None:
     tie = findings(Comparison([*reaching("fedavg", 50), *reaching("a", 50), *reaching("b", 50)]))
     assert "fedavg, a and b were equally fast" in tie
-    assert findings(Comparison(failing("fedavg"))).startswith("No algorithm reached any of the target accuracies")
+    stuck = [entry("fedavg", 0, [(0, 0.1), (300, 0.1)])]
+    assert findings(Comparison(stuck)).startswith("No algorithm learned anything in all of its seeds.")
     assert findings(Comparison(failing("fedavg"), 0.7)).startswith("No algorithm reached 70 % accuracy")
     alone = findings(Comparison(reaching("fedavg", 50)))
     assert alone == (
@@ -123,7 +125,7 @@ def test_the_page_stands_alone_and_is_well_formed() -> None:
 
 def test_the_page_has_a_line_for_every_run_and_every_distinct_experiment_once() -> None:
     text = report_html(
-        Comparison([*reaching("fedavg", 100, 120), *failing("fedbuff")]), ["a = 1", "b = 2", "a = 1"], ""
+        Comparison([*reaching("fedavg", 100, 120), *failing("fedbuff")], 0.8), ["a = 1", "b = 2", "a = 1"], ""
     )
     assert text.count('<td class="text">time</td>') == 3
     assert "<td>120 s</td>" in text

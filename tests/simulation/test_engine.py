@@ -54,7 +54,7 @@ class ToyExecutor:
 
     def evaluate(self, parameters: Vector) -> Evaluation:
         self.evaluations += 1
-        return Evaluation(accuracy=float(parameters[0]) / 100, loss=0.0)
+        return Evaluation(metrics={"accuracy": float(parameters[0]) / 100, "loss": 0.0})
 
     def loss_and_gradient(
         self, parameters: Vector, device: int, ticket: int, number: int, batch_size: int | None
@@ -426,6 +426,32 @@ def test_a_notice_ends_the_run_with_the_slice_it_is_in(
     assert sim.session.state.uploads == [[1, slices, model]]
     assert landings(sim) == [(0, landed, slices, "uploaded")]
     assert sim.accounts.busy_seconds == landed
+
+
+@pytest.mark.parametrize(
+    ("at", "slices", "model", "landed"),
+    # Slices end at 2, 4, 6, 8 s. In the first there is nothing to deliver yet; at the end of one it is finished.
+    [(1.0, 1, [1.0, 1.0], 2.0), (2.0, 1, [1.0, 1.0], 2.0), (5.5, 2, [2.0, 3.0], 5.5), (7.9, 3, [3.0, 7.0], 7.9)],
+)
+def test_an_order_that_drops_the_unfinished_ends_at_once_with_the_last_finished_slice(
+    at: float, slices: int, model: list[float], landed: float
+) -> None:
+    sim = simulation(Foreman(order={"drops_unfinished": True}, notices=[(at, 0)]), [2.0], epochs=4)
+    run(sim)
+    assert sim.session.state.uploads == [[1, slices, model]]
+    assert landings(sim) == [(0, landed, slices, "uploaded")]
+    assert sim.accounts.busy_seconds == landed  # what was dropped was work, too
+
+
+def test_an_order_that_drops_the_unfinished_takes_back_what_was_computed_ahead() -> None:
+    # Device 1 uploads at 1; all four slices of device 0 are computed with it. The notice at 5 leaves two of them.
+    sim = simulation(Foreman(order={"drops_unfinished": True}, notices=[(5.0, 0)]), [2.0, 0.25], epochs=4)
+    run(sim)
+    assert sim.session.state.uploads == [[2, 4, [4.0, 15.0]], [1, 2, [2.0, 3.0]]]
+    # Down 1.5: slices end at 3.5, 5.5, ... The notice of 5.2 comes at 5.7, the upload of two slices takes 2.5.
+    sim = simulation(Foreman(order={"drops_unfinished": True}, notices=[(5.2, 0)]), [2.0], epochs=4, links=SLOW_LINKS)
+    run(sim)
+    assert landings(sim) == [(0, 8.2, 2, "uploaded")]
 
 
 def test_a_notice_takes_one_latency_and_the_upload_the_usual_time() -> None:

@@ -49,7 +49,7 @@ class NoisyExecutor:
         return TrainingState(parameters=parameters, seen=job.last, loss_sum=1.0)
 
     def evaluate(self, parameters: Vector) -> Evaluation:
-        return Evaluation(accuracy=float(parameters[0]), loss=float(parameters[1]))
+        return Evaluation(metrics={"accuracy": float(parameters[0]), "loss": float(parameters[1])})
 
     def loss_and_gradient(
         self, parameters: Vector, device: int, ticket: int, number: int, batch_size: int | None

@@ -42,7 +42,7 @@ class Recorder:
         return [TrainingState(parameters=trained(job.work.parameters, job.first, job.last)) for job in jobs]
 
     def evaluate(self, parameters: Vector) -> Evaluation:
-        return Evaluation(accuracy=0.0, loss=0.0)
+        return Evaluation(metrics={"accuracy": 0.0, "loss": 0.0})
 
     def loss_and_gradient(
         self, parameters: Vector, device: int, ticket: int, number: int, batch_size: int | None

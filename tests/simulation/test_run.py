@@ -13,9 +13,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from offbeat.core.errors import InvalidInput
-from offbeat.results.files import Log
-from offbeat.running.loop import Interrupted
+from offbeat.core.errors import Interrupted, InvalidInput
+from offbeat.running.lock import DirectoryLock
 from offbeat.settings.schema import Experiment
 from offbeat.simulation.run import run
 
@@ -159,9 +158,10 @@ def test_an_existing_run_is_not_overwritten_unasked(tmp_path: Path) -> None:
     run(small(), tmp_path / "run")
     before = (tmp_path / "run" / "summary.json").read_bytes()
     with pytest.raises(InvalidInput, match="use --resume to go on with it or --overwrite"):
-        run(small(seed=1), tmp_path / "run")
-    with pytest.raises(InvalidInput, match=r"another experiment \(in seed\)"):
-        run(small(seed=1), tmp_path / "run", resume=True)
+        run(small(), tmp_path / "run")
+    for resume in (False, True):  # the advice to resume would not help here
+        with pytest.raises(InvalidInput, match=r"another experiment \(in seed\): choose another --out, or --overwrite"):
+            run(small(seed=1), tmp_path / "run", resume=resume)
     assert (tmp_path / "run" / "summary.json").read_bytes() == before
     run(small(seed=1), tmp_path / "run", overwrite=True)
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["seed"] == 1
@@ -250,10 +250,10 @@ def test_data_and_models_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_two_processes_never_write_to_one_directory(tmp_path: Path) -> None:
     with pytest.raises(Interrupted):
         run(small(), tmp_path / "run", interrupted=Countdown(20))
-    other = Log(tmp_path / "run" / "metrics.jsonl", (tmp_path / "run" / "metrics.jsonl").stat().st_size)
-    with pytest.raises(InvalidInput, match="another process is writing"):
-        run(small(), tmp_path / "run", resume=True)
-    other.close()
+    with DirectoryLock(tmp_path / "run"):
+        for resume in (True, False):
+            with pytest.raises(InvalidInput, match="another process is writing"):
+                run(small(), tmp_path / "run", resume=resume, overwrite=not resume)
     run(small(), tmp_path / "run", resume=True)
 
 
@@ -276,3 +276,28 @@ def test_a_single_flipped_bit_in_a_checkpoint_is_noticed(tmp_path: Path) -> None
     path.write_bytes(data)
     with pytest.raises(InvalidInput, match="checksum"):
         run(small(), tmp_path / "run", resume=True)
+
+
+def test_the_devices_in_training_are_a_mean_over_time_that_survives_a_stop(tmp_path: Path) -> None:
+    """Every order counts from its sending to its landing, those in flight at the end up to there."""
+    whole = run(small(), tmp_path / "whole")
+    timeline = json.loads((tmp_path / "whole" / "timeline.json").read_text())
+    seconds = sum(event["dur"] for event in timeline if event["ph"] == "X") / 1e6
+    still = whole.rows[-1]["in_flight"]
+    mean = whole.summary["in_training"]
+    # 60 s; those still in flight were sent within the last 60 s.
+    assert seconds / 60.0 <= mean <= seconds / 60.0 + still
+    assert 4.0 < mean <= 6.0  # concurrency 6, less while devices are away
+    with pytest.raises(Interrupted):
+        run(small(), tmp_path / "cut", interrupted=Countdown(40))
+    assert run(small(), tmp_path / "cut", resume=True).summary["in_training"] == mean
+
+
+def test_a_synchronous_round_of_one_device_keeps_one_in_training() -> None:
+    table = {
+        "stop": {"time": 20.0},
+        "data": {"name": "digits", "devices": 1},
+        "model": {"name": "logistic"},
+        "algorithm": {"name": "fedavg", "cohort": 1},
+    }
+    assert run(Experiment.parse(table)).summary["in_training"] == pytest.approx(1.0)

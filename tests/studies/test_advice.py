@@ -11,7 +11,7 @@ from rich.console import Console
 from offbeat import Experiment
 from offbeat.algorithms import Psurdg
 from offbeat.simulation.run import simulation_of
-from offbeat.studies.delayed_gradients.advice import Advice, Simulated, _prepared, advise, rendered
+from offbeat.studies.delayed_gradients.advice import Advice, Simulated, _prepared, advise, beyond_the_theory, rendered
 from offbeat.studies.delayed_gradients.bounds import BoundConstants, Delays
 from offbeat.studies.delayed_gradients.constants import (
     CONVERGED,
@@ -53,6 +53,7 @@ def an_advice(theta_sign: int, psurdg: list[float] | None = None) -> Advice:
         rate=0.1,
         iterations=10,
         delays=Delays.bernoulli([0.5, 0.5], [0.5, 0.5]),
+        ages=Delays.bernoulli([0.5, 0.5], [0.5, 0.5], reused=True),
         estimate=BoundEstimate(constants, True, 2, remaining=0.01, remaining_alone=0.01),
         simulated=found,
     )
@@ -84,6 +85,44 @@ def test_the_verdict_says_where_theory_and_simulation_disagree(
         console.print(rendered(advice))
     assert sentence in said.get()
     assert "nan" not in said.get() and "± inf" not in said.get()
+
+
+def said(advice: Advice) -> str:
+    console = Console(width=300)
+    with console.capture() as captured:
+        console.print(rendered(advice))
+    return captured.get()
+
+
+def test_both_verdicts_are_shown_where_the_printed_bound_prefers_the_other() -> None:
+    # The example of our notes on the paper at a delay of 5: Theta = -3.68 as printed, +2.76 with the real ages.
+    success, weights = [1 / 6, 0.5, 0.5, 0.5], [0.25] * 4
+    constants = BoundConstants(smoothness=1.0, convexity=0.1, gradient=1.0, radius=1.0, heterogeneity=0.3)
+    known = an_advice(-1)
+    advice = replace(
+        known,
+        delays=Delays.bernoulli(success, weights),
+        ages=Delays.bernoulli(success, weights, reused=True),
+        estimate=known.estimate._replace(constants=constants),
+    )
+    assert advice.prefers == "audg" and advice.is_turned
+    text = said(advice)
+    assert "The theory prefers AUDG (as printed, with delays that are not those of the gradients, PSURDG)." in text
+    assert f"{advice.theta:+.4g}" in text and f"{advice.printed_theta:+.4g}" in text
+    assert (advice.theta, advice.printed_theta) == pytest.approx((2.76, -3.68), abs=0.005)
+    assert not known.is_turned and "as printed, with delays that are not" not in said(known)
+
+
+def test_settings_that_leave_the_theory_are_named() -> None:
+    local = {"epochs": 3, "batch_size": 32, "learning_rate": 0.5, "learning_rate_decay": 0.9}
+    advice = advise(an_experiment(local=local), iterations=5)
+    assert (
+        "one full-batch step at a constant rate: local.epochs = 3, local.batch_size = 32, "
+        "local.learning_rate_decay = 0.9 leave what it covers." in said(advice)
+    )
+    assert beyond_the_theory(an_experiment()) == ()
+    renormalised = an_experiment(algorithm={"name": "audg", "weights": "renormalised"})
+    assert beyond_the_theory(renormalised) == ("algorithm.weights = 'renormalised'",)
 
 
 def test_a_rate_that_the_theory_does_not_cover_is_pointed_out() -> None:
@@ -206,18 +245,18 @@ def test_the_constants_of_a_convex_model_are_those_of_a_convex_model() -> None:
 
 
 def test_curvatures_and_gradients_by_hand() -> None:
-    # Two clients with the Hessians diag(1, 3) and diag(2, 2), a step of [1, 1]: changes [1, 3] and [2, 2].
-    #   |dg| / |dw|: sqrt(10 / 2) and sqrt(8 / 2);  <dg, dw> / |dw|^2: (1 + 3) / 2 and (2 + 2) / 2
-    #   and the other way, a step of [2, 0]: 1 and 2 in both.
+    # Two clients with the Hessians diag(1, 3) and diag(2.1, 2.1), a step of [1, 1]: changes [1, 3] and [2.1, 2.1].
+    #   |dg| / |dw|: sqrt(10 / 2) = 2.236 and 2.1;  <dg, dw> / |dw|^2: (1 + 3) / 2 and 2.1
+    #   and by a step of [2, 0]: 1 and 2.1 in both.
     def look(x: float, y: float) -> _Point:
-        gradients = np.array([[x, 3 * y], [2 * x, 2 * y]], dtype=np.float32)
+        gradients = np.array([[x, 3 * y], [2.1 * x, 2.1 * y]], dtype=np.float32)
         return _Point(np.array([x, y], dtype=np.float32), 0.0, gradients, gradients.mean(axis=0))
 
     seen = _Seen()
-    seen.visit(look(0.0, 1.0))  # gradients [0, 3] and [0, 2]
+    seen.visit(look(0.0, 1.0))  # gradients [0, 3] and [0, 2.1]
     assert seen.longest == pytest.approx(3.0)
-    seen.visit(look(2.0, 0.0))  # [2, 0] and [4, 0]
-    assert seen.longest == pytest.approx(4.0)
+    seen.visit(look(2.0, 0.0))  # [2, 0] and [4.2, 0]
+    assert seen.longest == pytest.approx(4.2)
     seen.compare(look(0.0, 0.0), look(1.0, 1.0))
     assert (seen.steepest, seen.flattest) == pytest.approx((5**0.5, 2.0))
     seen.compare(look(0.0, 0.0), look(2.0, 0.0))

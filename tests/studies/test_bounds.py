@@ -105,6 +105,65 @@ def test_theta_turns_at_the_turning_delay(c: BoundConstants, success: list[float
         assert (theta(c, delays, rate) > 0) == (delays.mean > turning_delay(c, rate))
 
 
+@pytest.mark.parametrize(
+    ("delay", "printed", "real"), [(1, -3.16, -2.24), (3, -3.55, -1.16), (5, -3.68, 2.76), (9, -3.77, 24.2)]
+)
+def test_theta_turns_with_the_ages_of_the_gradients_that_psurdg_applies(
+    delay: float, printed: float, real: float
+) -> None:
+    # The example of our notes on the paper: N = 4, L = 1, mu = 0.1, G = R = 1, phi = 0.3, eta = 0.1, others delayed 1.
+    constants = BoundConstants(smoothness=1.0, convexity=0.1, gradient=1.0, radius=1.0, heterogeneity=0.3)
+    success, weights = [1 / (1 + delay), 0.5, 0.5, 0.5], [0.25] * 4
+    delays, ages = Delays.bernoulli(success, weights), Delays.bernoulli(success, weights, reused=True)
+    assert theta(constants, delays, 0.1) == pytest.approx(printed, abs=0.005)
+    assert theta(constants, delays, 0.1, ages) == pytest.approx(real, abs=0.05 if abs(real) > 10 else 0.005)
+    assert ages.first == pytest.approx(2 * delays.first)
+    if delay == 1:
+        # Delays 1, 3, 13; ages 2, 2 3 + 2 1 = 8, 2 13 + 6 1 3 = 44. Cubic terms 11 and 44/3 + 12 + 13/3 = 31.
+        #   (48) - (20): 4 0.01/2 (0.9 2 + 31) + 1/2 2 = 0.656 + 1
+        #   (21) - (20): 1/2 + 3/2 2 + 4 0.01/2 11 + 0.01 0.9/2 2 + 2 1.9/2 0.09 = 0.5 + 3 + 0.22 + 0.009 + 0.171
+        assert theta(constants, delays, 0.1, ages) == pytest.approx(1.656 - 3.9)
+
+
+@given(constants, probabilities, rates, lengths)
+def test_theta_with_ages_is_the_difference_of_the_bounds(
+    c: BoundConstants, success: list[float], rate: float, T: int
+) -> None:
+    delays, weights = some_delays(success), some_delays(success).weights
+    ages = Delays.bernoulli(success, weights, reused=True)
+    one, other = psurdg_bound(c, ages, rate, T), audg_bound(c, delays, rate, T)
+    assert theta(c, delays, rate, ages) == pytest.approx(one - other, rel=1e-9, abs=1e-9 * (one + other))
+    assert theta(c, delays, rate, delays) == pytest.approx(theta(c, delays, rate), rel=1e-6, abs=1e-9 * (one + other))
+
+
+@pytest.mark.parametrize("success", [0.1, 0.25, 0.5, 0.9])
+def test_the_ages_of_reused_gradients_are_those_of_a_simulation(success: float) -> None:
+    tries = stream(8, "tries").random(400_000) < success
+    seen, applied, begun = [], None, 0
+    for number, delivered in enumerate(tries.tolist()):
+        if delivered:  # the gradient at the model of iteration `begun` comes, and the client begins anew
+            applied, begun = begun, number + 1
+        if applied is not None:
+            seen.append(float(number - applied))
+    ages = Delays.bernoulli([success], [1.0], reused=True)
+    for power, moment in enumerate((ages.first, ages.second, ages.third), start=1):
+        assert (np.array(seen) ** power).mean() == pytest.approx(float(moment[0]), rel=0.08)
+
+
+def test_ages_from_orders_by_hand() -> None:
+    # Orders of 1 and 3 iterations in turn: the first gradient has age 0 when it comes, and the next one comes three
+    # iterations later (0, 1, 2); that one comes with age 2, and the next after one iteration (2). Means of 0, 1, 2, 2.
+    ages = Delays.of_orders([[1, 3]], [1.0], reused=True)
+    assert (ages.first[0], ages.second[0], ages.third[0]) == (5 / 4, 9 / 4, 17 / 4)
+    taken = stream(3, "orders").geometric([[0.5], [0.2]], size=(2, 100_000))
+    seen, known = (
+        Delays.of_orders(taken, [0.5, 0.5], reused=True),
+        Delays.bernoulli([0.5, 0.2], [0.5, 0.5], reused=True),
+    )
+    for name in ("first", "second", "third"):
+        assert getattr(seen, name) == pytest.approx(getattr(known, name), rel=0.05)
+
+
 @pytest.mark.parametrize("success", [0.1, 0.25, 0.5, 0.9])
 def test_the_closed_moments_are_those_of_simulated_delays(success: float) -> None:
     # An age in the manner of (1): zero after a success, one more after a failure.

@@ -85,7 +85,7 @@ def test_constants_are_measured_at_the_first_model() -> None:
 @pytest.mark.parametrize("path", sorted((Path(offbeat.__file__).parent / "experiments").glob("deadlines-*.toml")))
 def test_the_shipped_experiments_are_fair_and_feasible(path: Path) -> None:
     experiment = Experiment.load(path)
-    names = list(experiment.compare) or experiment.sweep["algorithm.name"]
+    names = list(experiment.compared) or experiment.sweep["algorithm.name"]
     times = experiment.sweep.get("stop.time", [experiment.stop.time])
     for time in times:
         each = [experiment.changed({"stop": {"time": time}}).for_algorithm(name, 0) for name in names]

@@ -9,7 +9,7 @@ import pytest
 
 from offbeat import cli
 from offbeat.core.errors import InvalidInput
-from offbeat.results.comparison import ComparedRun
+from offbeat.results.result import Result
 from offbeat.studies.delayed_gradients import published as paper
 from offbeat.studies.delayed_gradients.study import GROUPS, delay_of, findings, plan, study
 from offbeat.studies.delayed_gradients.tables import csv_text, figure, markdown
@@ -17,10 +17,11 @@ from offbeat.studies.delayed_gradients.tables import csv_text, figure, markdown
 SHARED = Path(__file__).resolve().parents[2].parent / "shared"
 
 
-def ended(experiment: Any, accuracy: float, loss: float) -> ComparedRun:
+def ended(experiment: Any, accuracy: float, loss: float) -> Result:
     rows = [{"training_loss": 2.5}, {"training_loss": loss}]
     summary = {"final_accuracy": accuracy, "training_loss": loss, "stopped_by": "time"}
-    return ComparedRun(algorithm=experiment.algorithm.title, seed=0, rows=rows, summary=summary)
+    summary = {"label": experiment.algorithm.title, "seed": 0} | summary
+    return Result(rows=rows, summary=summary)
 
 
 def test_the_quick_form_is_small_and_complete() -> None:

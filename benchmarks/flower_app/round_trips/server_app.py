@@ -61,7 +61,7 @@ def main(grid: Grid, context: Context) -> None:
         for kind, some in (("stock", stock), ("warm", warm)):
             for name, setting in (("fedavg", {"cohort": nodes}), ("fedasync", {"concurrency": nodes})):
                 folder = out / f"{name}-{kind}-{repeat}"
-                some_rounds = rounds if kind == "stock" else 10 * rounds
+                some_rounds = rounds if kind == "stock" else 5 * rounds
                 rate_of, used = measured(rate, some, nodes, some_rounds, folder, name=name, **setting)
                 found[f"{name}, {kind}"] = rate_of
                 if (name, kind) == ("fedavg", "stock"):

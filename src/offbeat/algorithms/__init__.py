@@ -1,5 +1,9 @@
-"""The algorithms: one file per family, server and device half together. A new one is a file and a line here."""
+"""The algorithms: one file per family, server and device half together.
 
+A new one is a file, a line in the registry here, one in `origins` and one in the experiment `smoke`.
+"""
+
+from offbeat.algorithms.asofed import AsoFed
 from offbeat.algorithms.deadlines.adel import Adel
 from offbeat.algorithms.deadlines.heterofl import HeteroFL
 from offbeat.algorithms.deadlines.salf import Salf
@@ -10,6 +14,12 @@ from offbeat.algorithms.fedasmu.server import FedASMU, FedSSMU
 from offbeat.algorithms.fedasync import FedAsync
 from offbeat.algorithms.fedavg import FedAvg
 from offbeat.algorithms.fedbuff import FedBuff
+from offbeat.algorithms.feddyn import FedDyn
+from offbeat.algorithms.fedlws import FedLWS
+from offbeat.algorithms.fedprox import FedProx
+from offbeat.algorithms.fedsa import FedSA
+from offbeat.algorithms.moon import Moon
+from offbeat.algorithms.origins import ORIGINS, Origin
 from offbeat.algorithms.safa import Safa
 from offbeat.algorithms.seafl import Port, Seafl, Seafl2
 from offbeat.core.errors import InvalidInput, unknown
@@ -18,16 +28,24 @@ from offbeat.core.references import resolve
 
 __all__ = [
     "DEVICE_RULES",
+    "ORIGINS",
     "POLICIES",
     "Adel",
+    "AsoFed",
     "Audg",
     "DropStragglers",
     "FedASMU",
     "FedAsync",
     "FedAvg",
     "FedBuff",
+    "FedDyn",
+    "FedLWS",
+    "FedProx",
+    "FedSA",
     "FedSSMU",
     "HeteroFL",
+    "Moon",
+    "Origin",
     "Port",
     "Psurdg",
     "Safa",
@@ -42,7 +60,13 @@ __all__ = [
 
 POLICIES: dict[str, type[Policy]] = {
     "fedavg": FedAvg,
+    "fedprox": FedProx,
+    "moon": Moon,
+    "feddyn": FedDyn,
+    "fedlws": FedLWS,
     "fedasync": FedAsync,
+    "aso-fed": AsoFed,
+    "fedsa": FedSA,
     "fedbuff": FedBuff,
     "fedasmu": FedASMU,
     "fedssmu": FedSSMU,

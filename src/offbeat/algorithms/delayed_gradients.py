@@ -24,6 +24,10 @@ A gradient is the movement divided by -eta. With several local steps (or mini-ba
 pseudo-gradient (w_o - w) / eta, as the first line of (13) has it. It is applied with the present eta: if the learning
 rate decays, an old movement is scaled by (eta now) / (eta of its order).
 
+`weights = "renormalised"` is a variant that is not (13): the lambda_i of I_t (of all that have delivered, with PSURDG)
+are divided by their sum, so that a step is a whole one however few deliver. AUDG as published takes about half a step
+if half of the devices deliver; renormalised it came nearest to the paper's own tables.
+
 Where the paper is silent or contradicts itself:
 - (46) with the delays of (1) would use gradients that were not delivered yet. PSURDG uses the latest that was, and a
   device contributes nothing before its first delivery.
@@ -66,7 +70,7 @@ class IterationState:
 
     devices: int
     samples: int
-    """Of all devices together."""
+    """Samples of all devices together."""
     number: int = 0
     arrived: list[Update] = field(default_factory=list)
     ordered: dict[int, tuple[int, float]] = field(default_factory=dict)
@@ -78,7 +82,7 @@ class IterationState:
 
 
 @dataclass
-class Reuse(IterationState):
+class PsurdgState(IterationState):
     """The latest movement of device i is `scales[i] * movements[i]`; it was ordered as `made[i]` says."""
 
     movements: dict[int, npt.NDArray[Any]] = field(default_factory=dict)
@@ -95,17 +99,28 @@ def rate_ratio(now: float, then: float) -> float:
 
 
 class Audg(Policy):
-    """Fixed iterations; each applies, once, the delayed gradients that arrived in it (Hao et al. 2025)."""
+    """Fixed iterations; each applies, once, the delayed gradients that arrived in it (Hao et al. 2025).
+
+    >>> from offbeat.testing import ScriptedSession
+    >>> session = ScriptedSession(Audg(), samples=[1, 1, 2])
+    >>> _ = session.move(4.0, 0.0, device=0), session.fire("iteration")  # 1/4 [4, 0]
+    >>> _ = session.move(0.0, 4.0, device=2), session.fire("iteration")  # a delayed one: + 1/2 [0, 4]
+    >>> session.parameters.tolist()
+    [1.0, 2.0]
+    """
 
     State = IterationState
+    plain_gradients = True
+    trains_everybody = True
 
     iteration_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
     """Length of an iteration."""
-    weights: list[Annotated[float, Field(ge=0, le=1)]] | None = None
-    """lambda_i of each device, which must sum to 1 (default: its share of the data)."""
+    weights: list[Annotated[float, Field(ge=0, le=1)]] | Literal["renormalised"] | None = None
+    """lambda_i of each device, which must sum to 1 (default: its share of the data); "renormalised" (not published):
+    its share of the data of those whose gradients are applied in the iteration."""
 
     def check(self, devices: int) -> None:
-        if self.weights is None:
+        if not isinstance(self.weights, list):
             return
         if len(self.weights) != devices:
             raise InvalidInput(f"algorithm.weights has {len(self.weights)} values for {devices} devices: give one each")
@@ -154,15 +169,19 @@ class Audg(Policy):
     def step(self, contributions: list[Contribution], state: IterationState, view: View) -> Vector:
         """w + sum_i lambda_i movement_i, by device and in float64: the same bits for the same movements."""
         total = view.parameters.astype(np.float64)
+        if self.weights == "renormalised":
+            whole = sum(self.weight(device, state, view) for device, _, _ in contributions) or 1.0
+            contributions = [(device, factor / whole, movement) for device, factor, movement in contributions]
         for device, factor, movement in sorted(contributions, key=lambda each: each[0]):
             total += np.multiply(movement, factor * self.weight(device, state, view), dtype=np.float64)
         return total.astype(np.float32)
 
     def weight(self, device: int, state: IterationState, view: View) -> float:
         """lambda_i."""
-        return self.weights[device] if self.weights is not None else view.samples(device) / state.samples
+        return self.weights[device] if isinstance(self.weights, list) else view.samples(device) / state.samples
 
     def count(self, device: int, state: IterationState) -> None:
+        """Count a delivery and its delay."""
         delay = state.number - state.ordered[device][0]
         state.deliveries[device] = state.deliveries.get(device, 0) + 1
         state.delays[device] = state.delays.get(device, 0) + delay
@@ -184,21 +203,39 @@ class Audg(Policy):
 
 
 class Sfl(Audg):
-    """Fixed iterations; waits whole ones until every device that is alive has delivered (Hao et al. 2025)."""
+    """Fixed iterations; waits whole ones until every device that is alive has delivered (Hao et al. 2025).
+
+    >>> from offbeat.testing import ScriptedSession
+    >>> session = ScriptedSession(Sfl(), samples=[1, 3])
+    >>> session.move(4.0, 0.0, device=0).used, session.fire("iteration").used  # it waits for device 1
+    ([], [])
+    >>> session.move(0.0, 4.0, device=1).used, session.fire("iteration").used
+    ([], [1, 2])
+    >>> session.parameters.tolist()  # 1/4 [4, 0] + 3/4 [0, 4]
+    [1.0, 3.0]
+    """
 
     def is_over(self, view: View) -> bool:
         return not view.in_flight
 
 
 class Psurdg(Audg):
-    """Fixed iterations; each applies the latest delivered gradient of every device, new or not (Hao et al. 2025)."""
+    """Fixed iterations; each applies the latest delivered gradient of every device, new or not (Hao et al. 2025).
 
-    State = Reuse
+    >>> from offbeat.testing import ScriptedSession
+    >>> session = ScriptedSession(Psurdg(), samples=[1, 3])
+    >>> _ = session.move(4.0, 0.0, device=0), session.fire("iteration")  # 1/4 [4, 0]
+    >>> _ = session.fire("iteration")  # nothing has arrived: the same gradient again
+    >>> session.parameters.tolist()
+    [2.0, 0.0]
+    """
+
+    State = PsurdgState
 
     storage: Literal["float32", "float16"] = "float32"
     """What the gradients that are kept are stored as: memory is devices x model, with float16 half of it."""
 
-    def contributions(self, state: Reuse, view: View) -> list[Contribution]:
+    def contributions(self, state: PsurdgState, view: View) -> list[Contribution]:
         """The latest gradient of everybody who ever delivered."""
         for update in state.arrived:
             self.keep(update, state)
@@ -210,7 +247,7 @@ class Psurdg(Audg):
             for device, (_, then) in state.made.items()
         ]
 
-    def keep(self, update: Update, state: Reuse) -> None:
+    def keep(self, update: Update, state: PsurdgState) -> None:
         """In float16 relative to the largest element: gradients are small where float16 has few digits."""
         device, movement, scale = update.device, update.delta, 1.0
         if self.storage == "float16":
@@ -219,6 +256,6 @@ class Psurdg(Audg):
         state.movements[device], state.scales[device] = movement, scale
         state.made[device] = state.ordered[device]
 
-    def metrics(self, state: Reuse) -> dict[str, float]:
+    def metrics(self, state: PsurdgState) -> dict[str, float]:
         """Also the mean age of the gradients that were applied: reusing makes it larger than the mean delay."""
         return super().metrics(state) | {"mean_gradient_age": state.ages / state.applied if state.applied else 0.0}

@@ -13,9 +13,15 @@ Xie, Koyejo, Gupta: *Asynchronous Federated Optimization*, OPT 2020 (arXiv 1903.
     w       <- (1 - alpha_t) w + alpha_t w_k
     s       =  1  |  (t - tau + 1)^-a  |  1 if t - tau <= b else 1 / (a (t - tau - b) + 1)
 
-alpha_t is made anew from `alpha` for every update (it does not compound), and the hinge has its `+ 1`: code in use
-differs in both. The paper's server triggers tasks from a scheduler thread; here `concurrency` devices are kept in
-flight, drawn at random from the idle ones. `max_staleness` (not in the paper) discards what is staler.
+alpha_t is made anew from `alpha` for every update, and the hinge has its `+ 1`: code in use differs in both.
+`compounding = true` is the first of these, the weight of the framework Plato, for comparison only:
+
+    alpha_t = alpha_{t-1} s(t - tau),   alpha_0 = alpha
+
+which falls towards 0 with every stale update and never rises. With `staleness = "constant"` both are alpha.
+
+The paper's server triggers tasks from a scheduler thread; here `concurrency` devices are kept in flight, drawn at
+random from the idle ones. `max_staleness` (not in the paper) discards what is staler.
 """
 
 from collections.abc import Iterator
@@ -28,18 +34,32 @@ from pydantic import Field
 from offbeat.core.actions import Action, Commit, Discard, Dispatch
 from offbeat.core.errors import InvalidInput
 from offbeat.core.events import Event, Uploaded
+from offbeat.core.orders import LocalWork
 from offbeat.core.policy import Policy, View
+from offbeat.core.terms import Proximal
 
 
 @dataclass
 class FedAsyncState:
-    """FedAsync remembers nothing but the model."""
+    """What a compounding weight has shrunk to; the published one remembers nothing but the model."""
+
+    shrunk: float = 1.0
+    """The product of s(t - tau) over all updates so far, if the weight compounds."""
 
 
 class FedAsync(Policy):
-    """Asynchronous: mixes each upload at once with a weight that falls with staleness (Xie et al. 2020)."""
+    """Asynchronous: mixes each upload at once with a weight that falls with staleness (Xie et al. 2020).
+
+    >>> from offbeat.testing import ScriptedSession
+    >>> session = ScriptedSession(FedAsync(concurrency=2, alpha=0.5, exponent=1.0))
+    >>> _ = session.upload(4.0, 0.0, ticket=1)  # fresh: 1/2 [0, 0] + 1/2 [4, 0] = [2, 0]
+    >>> _ = session.upload(0.0, 8.0, ticket=2)  # staleness 1, alpha 1/2 * 1/2: 3/4 [2, 0] + 1/4 [0, 8]
+    >>> session.version, session.parameters.tolist()
+    (2, [1.5, 2.0])
+    """
 
     State = FedAsyncState
+    in_training_setting = "concurrency"
 
     concurrency: Annotated[int, Field(ge=1)] = 10
     """Devices kept in training."""
@@ -53,6 +73,8 @@ class FedAsync(Policy):
     """a of the hinge."""
     grace: Annotated[int, Field(ge=0)] = 4
     """b of the hinge: up to this staleness the weight is full."""
+    compounding: bool = False
+    """Whether each update's s(t - tau) also shrinks the weights of all later ones (as in Plato; published: no)."""
     prox: Annotated[float, Field(ge=0)] = 0.005
     """rho, the pull of local training towards the model it started from; 0 for none. `local.prox` replaces it."""
     max_staleness: Annotated[int, Field(ge=0)] | None = None
@@ -62,6 +84,10 @@ class FedAsync(Policy):
         if self.concurrency > devices:
             raise InvalidInput(f"algorithm.concurrency = {self.concurrency}: there are only {devices} devices")
 
+    def local_differences(self, training: LocalWork) -> list[str]:
+        own = self.prox and training.prox is None
+        return [f"a proximal term in the local loss (prox = {self.prox:g})"] if own else []
+
     def react(self, event: Event, state: FedAsyncState, view: View) -> Iterator[Action]:
         if isinstance(event, Uploaded):
             update = event.update
@@ -69,12 +95,15 @@ class FedAsync(Policy):
             if self.max_staleness is not None and staleness > self.max_staleness:
                 yield Discard(ticket=update.ticket, reason="too stale")
             else:
-                alpha = np.float32(self.alpha * self.scale(staleness))
+                scale = self.scale(staleness)
+                if self.compounding:
+                    scale = state.shrunk = state.shrunk * scale
+                alpha = np.float32(self.alpha * scale)
                 mixed = (1 - alpha) * view.parameters + alpha * update.parameters
                 yield Commit(parameters=mixed, used=(update.ticket,))
-        prox = self.prox if view.training.prox is None else view.training.prox
+        terms = (Proximal(mu=self.prox),) if self.prox else ()
         for device in view.pick(self.concurrency - len(view.in_flight)):
-            yield Dispatch(device=device, order=view.order(prox=prox))
+            yield Dispatch(device=device, order=view.order(terms=terms))
 
     def scale(self, staleness: int) -> float:
         """s(t - tau), section 5.2."""

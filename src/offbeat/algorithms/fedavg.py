@@ -14,21 +14,24 @@ Each round orders `cohort` random idle devices, waits for all of them and takes
     w <- sum_k n_k / n  w_k        over those that reported.
 
 The paper has no losses. Here a device that is lost is no longer waited for; a round in which nobody reported makes no
-version, and the next one begins. If fewer devices than `cohort` are idle, the round takes those that are.
+version, and the next one begins. If fewer devices than `cohort` are idle, the round takes those that are. The server
+may step along the mean movement with an optimiser of its own (`algorithms.server_optimisers`).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
+import numpy as np
 from pydantic import Field
 
-from offbeat.core.actions import Action, Commit, Dispatch
+from offbeat.algorithms.server_optimisers import ServerMoments, ServerOptimised
+from offbeat.core.actions import Action, Commit, Discard, Dispatch
 from offbeat.core.errors import InvalidInput
 from offbeat.core.events import Event, Uploaded
-from offbeat.core.orders import Update
-from offbeat.core.parameters import weighted_mean
-from offbeat.core.policy import Policy, View
+from offbeat.core.orders import Order, Update
+from offbeat.core.parameters import Vector, weighted_mean
+from offbeat.core.policy import View
 
 
 @dataclass
@@ -36,12 +39,25 @@ class FedAvgState:
     """The updates of the running round. It runs while anything is in flight."""
 
     arrived: list[Update] = field(default_factory=list)
+    moments: ServerMoments = field(default_factory=ServerMoments)
 
 
-class FedAvg(Policy):
-    """Synchronous rounds that wait for every device of the cohort (McMahan et al. 2017)."""
+class FedAvg(ServerOptimised):
+    """Synchronous rounds that wait for every device of the cohort (McMahan et al. 2017).
+
+    >>> from offbeat.testing import ScriptedSession
+    >>> session = ScriptedSession(FedAvg(cohort=2), samples=[10, 30])
+    >>> session.upload(4.0, 0.0, device=0).used  # the round waits for the other
+    []
+    >>> len(session.upload(0.0, 4.0, device=1).used)
+    2
+    >>> session.parameters.tolist()  # 1/4 [4, 0] + 3/4 [0, 4]
+    [1.0, 3.0]
+    """
 
     State = FedAvgState
+    in_training_setting = "cohort"
+    Records = (ServerMoments,)
 
     cohort: Annotated[int, Field(ge=1)] = 10
     """Devices in a round."""
@@ -54,18 +70,30 @@ class FedAvg(Policy):
 
     def react(self, event: Event, state: FedAvgState, view: View) -> Iterator[Action]:
         if isinstance(event, Uploaded):
-            state.arrived.append(event.update)
+            if event.update.progress.slices:
+                state.arrived.append(event.update)
+            else:
+                yield Discard(ticket=event.ticket, reason="nothing trained")
         if view.in_flight:
             return
         if state.arrived:
-            models = [update.parameters for update in state.arrived]
-            weights = [self.weight(update) for update in state.arrived]
-            yield Commit(
-                parameters=weighted_mean(models, weights), used=tuple(update.ticket for update in state.arrived)
-            )
+            mean = self.aggregate(state.arrived, state, view)
+            if self.server_optimiser != "none" or self.server_learning_rate != 1.0:
+                movement = mean.astype(np.float64) - view.parameters
+                mean = self.server_step(view.parameters, movement, state.moments)
+            yield Commit(parameters=mean, used=tuple(update.ticket for update in state.arrived))
             state.arrived = []
         for device in view.pick(self.cohort):
-            yield Dispatch(device=device, order=view.order())
+            yield Dispatch(device=device, order=self.order(device, view))
+
+    def order(self, device: int, view: View) -> Order:
+        """What a device of the cohort is asked to do."""
+        return view.order()
+
+    def aggregate(self, updates: Sequence[Update], state: FedAvgState, view: View) -> Vector:
+        """The mean of the uploaded models."""
+        return weighted_mean([update.parameters for update in updates], [self.weight(update) for update in updates])
 
     def weight(self, update: Update) -> float:
+        """The weight of an update in the mean, before it is normalised."""
         return float(update.samples) if self.weighting == "samples" else 1.0

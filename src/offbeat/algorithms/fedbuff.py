@@ -14,7 +14,15 @@ AISTATS 2022, Algorithm 1 and section 5 (staleness scaling).
     when K updates are in the buffer:   w <- w + eta_g / K  sum_k s(tau_k) Delta_k
 
 `normaliser = "weights"` divides by `sum_k s(tau_k)` in place of K, as the authors' later framework does by default.
-The concurrency is kept full: whenever a device reports or is lost, a random idle device is ordered at once.
+The concurrency is kept full: whenever a device reports or is lost, a random idle device is ordered at once. The step
+may be taken by an optimiser of the server's own (`algorithms.server_optimisers`).
+
+`variant = "plato"` is another rule under the same name, that of the framework Plato, with which papers compare: deltas
+from the *current* model, no staleness scaling, and new orders only when the buffer is aggregated,
+
+    w <- w + eta_g / K  sum_k (w_k - w)        which is the mean of the buffered models if eta_g = 1.
+
+A device in the buffer then counts as in training. If all others are lost, the buffer is aggregated as it is.
 """
 
 from collections.abc import Iterator
@@ -25,57 +33,80 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field
 
+from offbeat.algorithms.server_optimisers import Floats, ServerMoments, ServerOptimised
 from offbeat.core.actions import Action, Commit, Dispatch
 from offbeat.core.errors import InvalidInput
 from offbeat.core.events import Event, Uploaded
 from offbeat.core.orders import Update
-from offbeat.core.parameters import Vector
-from offbeat.core.policy import Policy, View
+from offbeat.core.policy import View
 
 
 @dataclass
 class FedBuffState:
+    """The updates in the buffer, and the averages of the server optimiser."""
+
     updates: list[Update] = field(default_factory=list)
+    moments: ServerMoments = field(default_factory=ServerMoments)
 
 
-class FedBuff(Policy):
-    """Buffered asynchronous: aggregates every K uploads, each scaled by its staleness (Nguyen et al. 2022)."""
+class FedBuff(ServerOptimised):
+    """Buffered asynchronous: aggregates every K uploads, each scaled by its staleness (Nguyen et al. 2022).
+
+    >>> from offbeat.testing import ScriptedSession
+    >>> session = ScriptedSession(FedBuff(buffer=2, concurrency=2))
+    >>> session.upload(4.0, 0.0).used, session.upload(0.0, 4.0).used
+    ([], [1, 2])
+    >>> session.parameters.tolist()  # ([4, 0] + [0, 4]) / 2
+    [2.0, 2.0]
+    """
 
     State = FedBuffState
+    in_training_setting = "concurrency"
+    Records = (ServerMoments,)
 
     buffer: Annotated[int, Field(ge=1)] = 10
     """K, uploads that make a version."""
     concurrency: Annotated[int, Field(ge=1)] = 20
     """Devices kept in training."""
-    server_learning_rate: Annotated[float, Field(gt=0)] = 1.0
-    """eta_g."""
+    variant: Literal["paper", "plato"] = "paper"
+    """The published rule, or that of the framework Plato: the mean of the buffered models, and new orders only when it
+    is taken."""
     normaliser: Literal["K", "weights"] = "K"
     """Divide the weighted sum by K (published) or by the sum of the weights."""
 
     def check(self, devices: int) -> None:
         if self.concurrency > devices:
             raise InvalidInput(f"algorithm.concurrency = {self.concurrency}: there are only {devices} devices")
+        if self.variant == "plato" and self.buffer > self.concurrency:
+            raise InvalidInput(
+                f"algorithm.buffer = {self.buffer}: it can never fill with concurrency = {self.concurrency} in training"
+            )
 
     def react(self, event: Event, state: FedBuffState, view: View) -> Iterator[Action]:
         if isinstance(event, Uploaded):
             state.updates.append(event.update)
-        if len(state.updates) >= self.buffer:
+        stuck = self.variant == "plato" and state.updates and not view.in_flight
+        if len(state.updates) >= self.buffer or stuck:
+            movement = self.movement(state.updates, view)
             yield Commit(
-                parameters=view.parameters + self.movement(state.updates, view.version),
+                parameters=self.server_step(view.parameters, movement, state.moments),
                 used=tuple(update.ticket for update in state.updates),
             )
             state.updates = []
-        for device in view.pick(self.concurrency - len(view.in_flight)):
+        waiting = len(state.updates) if self.variant == "plato" else 0
+        for device in view.pick(self.concurrency - len(view.in_flight) - waiting):
             yield Dispatch(device=device, order=view.order())
 
-    def movement(self, updates: list[Update], version: int) -> Vector:
-        """eta_g / K sum_k s(tau_k) Delta_k."""
-        weights = [self.scale(version - update.base) for update in updates]
+    def movement(self, updates: list[Update], view: View) -> Floats:
+        """1 / K sum_k s(tau_k) Delta_k."""
+        plato = self.variant == "plato"
+        weights = [1.0 if plato else self.scale(view.version - update.base) for update in updates]
         total = np.zeros(updates[0].base_parameters.shape, dtype=np.float64)
         for weight, update in zip(weights, updates, strict=True):
-            total += weight * update.delta
+            total += weight * (update.parameters - view.parameters if plato else update.delta)
         divisor = len(updates) if self.normaliser == "K" else sum(weights)
-        return (self.server_learning_rate / divisor * total).astype(np.float32)
+        return 1.0 / divisor * total
 
     def scale(self, staleness: int) -> float:
+        """The weight of an update of this staleness."""
         return 1 / sqrt(1 + staleness)

@@ -13,13 +13,14 @@ IEEE Trans. Computers 2021, Algorithms 1 and 2, after a restatement of its autho
 Every device trains all the time. A round collects uploads until `ceil(C m)` of them are from devices that were not
 picked in the last round, until nobody is in training, or until its time is up. Then (CFCFM) up to `ceil(C m)` uploads
 are **picked**: first those not picked last time, then the others, each in order of arrival. The cache takes in what was
-picked, deprecated devices' entries are reset to the global model, and
+picked, and
 
     w <- sum_k n_k / n  cache_k        over all devices.
 
 After that the cache takes in what arrived and was not picked (it counts from the next version on). Everybody who is
-idle gets the new model. A device in training from a base more than `tau` versions old is deprecated: its work is lost.
-We cannot take an order back, so it is told to stop after its epoch, its upload is discarded, and it begins anew.
+idle gets the new model. A device in training from a base more than `tau` versions old is deprecated: its work is lost,
+and its cache entry becomes the new model, once, as if it had begun anew then. We cannot take an order back, so it is
+told to stop after its epoch, its upload is discarded, and it begins anew from the version that is current by then.
 
 Without `round_seconds` a round in which too few devices not picked last time report waits for everybody. A device that
 is away keeps its cache entry until it reports again.
@@ -27,22 +28,24 @@ is away keeps its cache entry until it reports again.
 The server keeps one model per device: memory is devices x model.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field
 
 from offbeat.core.actions import Action, Commit, Discard, Dispatch, SetTimer, StopSoon
 from offbeat.core.events import Event, Started, TimerFired, Uploaded
-from offbeat.core.orders import Update
+from offbeat.core.orders import LocalWork, Update
 from offbeat.core.parameters import Vector, weighted_mean
 from offbeat.core.policy import Policy, View
 
 
 @dataclass
 class SafaState:
+    """The cache, and how the running round stands."""
+
     models: dict[int, Vector] = field(default_factory=dict)
     """The model of every device; until its first upload the initial one."""
     arrived: list[Update] = field(default_factory=list)
@@ -56,9 +59,19 @@ class SafaState:
 
 
 class Safa(Policy):
-    """Semi-asynchronous rounds with lag tolerance and a cache of all devices' models (Wu et al. 2021)."""
+    """Semi-asynchronous rounds with lag tolerance and a cache of all devices' models (Wu et al. 2021).
+
+    >>> from offbeat.testing import ScriptedSession
+    >>> session = ScriptedSession(Safa(share=0.5), samples=[1, 3])
+    >>> _ = session.upload(4.0, 8.0, device=0)  # the quota is 1: the round is over
+    >>> session.parameters.tolist()  # 1/4 [4, 8] + 3/4 [0, 0], the first model of device 1
+    [1.0, 2.0]
+    >>> session.bases  # device 1 goes on from version 0
+    {1: 0, 0: 1}
+    """
 
     notifies = True
+    trains_everybody = True
     State = SafaState
 
     share: Annotated[float, Field(gt=0, le=1)] = 0.1
@@ -67,6 +80,16 @@ class Safa(Policy):
     """tau: a device in training from an older version than this is made to begin anew."""
     round_seconds: Annotated[float, Field(gt=0)] | None = None
     """The longest a round may last."""
+
+    @classmethod
+    def settings_for(
+        cls, in_training: int, *, devices: int, order_seconds: Callable[[], Sequence[float]], given: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """All devices train all the time; a round picks as many as the others have in training."""
+        return {} if "share" in given else {"share": in_training / devices}
+
+    def local_differences(self, training: LocalWork) -> list[str]:
+        return ["training that ends early when it is too far behind"]
 
     def init(self, view: View) -> SafaState:
         return SafaState(models=dict.fromkeys(range(view.devices), view.parameters))
@@ -78,7 +101,6 @@ class Safa(Policy):
             case TimerFired(name=name) if name == self.timer(view):
                 state.overdue = True
             case Uploaded(update=update) if self.is_deprecated(update.base, view):
-                state.models[update.device] = view.parameters
                 yield Discard(ticket=update.ticket, reason="deprecated")
             case Uploaded(update=update):
                 state.arrived.append(update)
@@ -91,20 +113,20 @@ class Safa(Policy):
                 yield Dispatch(device=device, order=view.order())
 
     def begin_round(self, view: View) -> Iterator[Action]:
+        """Begin a round: set the timer that ends it at the latest, if it has one."""
         if self.round_seconds is not None:
             yield SetTimer(name=self.timer(view), after=self.round_seconds)
 
     def is_over(self, state: SafaState, view: View) -> bool:
+        """Whether the round ends now."""
         compensated = sum(update.device not in state.picked for update in state.arrived)
         return state.overdue or compensated >= self.quota(view) or not view.in_flight
 
     def end_round(self, state: SafaState, view: View) -> Iterator[Action]:
+        """End the round: pick, aggregate the cache, and stop the devices that are deprecated now."""
         quota = self.quota(view)
         ranked = sorted(state.arrived, key=lambda update: update.device in state.picked)  # stable: then by arrival
         picked, rest = ranked[:quota], ranked[quota:]
-        for flight in view.in_flight.values():
-            if self.is_deprecated(flight.base, view):
-                state.models[flight.device] = view.parameters
         for update in picked:
             state.models[update.device] = update.parameters
             if update.device in state.undrafted:
@@ -119,12 +141,15 @@ class Safa(Policy):
         state.arrived, state.overdue = [], False
         for flight in list(view.in_flight.values()):
             if self.is_deprecated(flight.base, view) and not flight.notified:
+                state.models[flight.device] = view.parameters
                 yield StopSoon(device=flight.device)
 
     def is_deprecated(self, base: int, view: View) -> bool:
+        """Whether work from this base lags more than the tolerance."""
         return view.version - base > self.lag_tolerance
 
     def quota(self, view: View) -> int:
+        """How many uploads a round picks, ceil(C m)."""
         return max(1, ceil(round(self.share * view.devices, 9)))  # 0.07 of 100 is 7, not 8
 
     def timer(self, view: View) -> str:

@@ -22,8 +22,17 @@ When K updates are in the buffer **and** nobody in flight is at the staleness li
     w       <- (1 - theta) w + theta w_new                  (8)
 
 and as many devices as reported are ordered. SEAFL² tells devices in flight that reach the limit to finish their epoch
-and upload what they have; it is weighted like any other. PORT does that too, compares with the *movement* of the global
-model since the update's base, and adds the weighted movements: w <- w + sum_k p_k Delta_k.
+and upload what they have; it is weighted like any other. PORT does that too, and adds the weighted movements:
+w <- w + sum_k p_k Delta_k. What it compares an update with has two readings: the movement w_v - w_o of the global model
+since the update's base (`similarity = "movement"`, our default), and, in its authors' code, the last step w_v - w_{v-1}
+whatever the base, with cosine 1 for updates of staleness 0 and 1 (`similarity = "last-step"`).
+
+`on_notice = "last-finished"`, for SEAFL² and PORT, is what the framework Plato does in place of the published: a device
+that is told uploads its last finished epoch at once, and what it has done of the next one is lost. One that has not
+finished its first epoch finishes it. Waiting for the end of an epoch is dear where a few devices are very slow.
+
+`aggregate = "deltas"` gives SEAFL that rule too, w <- w + theta sum_k p_k Delta_k, which is not published: (7) averages
+stale *models*, and this isolates what that costs.
 
 Readings and departures. Algorithm 1's `flag <= K` counts one too many: we wait for K. Its last line sends the new model
 to the reporters; its first line, and the framework that it was built on, draw devices at random: "random" is our
@@ -32,10 +41,10 @@ movement to be compared with: its cosine is 1. Devices can be lost: a lost devic
 and if nobody is left in training the buffer is aggregated as it is.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isinf, sqrt
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field
@@ -43,7 +52,7 @@ from pydantic import Field
 from offbeat.core.actions import Action, Commit, Dispatch, StopSoon
 from offbeat.core.errors import InvalidInput
 from offbeat.core.events import Event, Uploaded
-from offbeat.core.orders import Update
+from offbeat.core.orders import LocalWork, Order, Update
 from offbeat.core.parameters import Vector, dot, weighted_mean
 from offbeat.core.policy import Policy, View
 
@@ -56,12 +65,22 @@ class SeaflState:
     updates: int = 0
     epochs: int = 0
     partial: int = 0
+    last_step: Vector | None = None
+    """How far the last aggregation moved the model; kept for `similarity = "last-step"` only."""
 
 
 class Seafl(Policy):
-    """Buffered, bounded staleness by waiting, weights from staleness and similarity (SEAFL)."""
+    """Buffered, bounded staleness by waiting, weights from staleness and similarity (SEAFL).
+
+    >>> from offbeat.testing import ScriptedSession
+    >>> session = ScriptedSession(Seafl(buffer=2, concurrency=2, mixing=0.5), samples=[10, 30])
+    >>> _ = session.upload(4.0, 0.0, device=0), session.upload(0.0, 4.0, device=1)
+    >>> session.parameters.tolist()  # p = 1/4, 3/4: 1/2 [0, 0] + 1/2 [1, 3]
+    [0.5, 1.5]
+    """
 
     State = SeaflState
+    in_training_setting = "concurrency"
 
     buffer: Annotated[int, Field(ge=1)] = 10
     """K, uploads that make a version."""
@@ -75,10 +94,23 @@ class Seafl(Policy):
     """mu, what similarity counts; 0 for none."""
     mixing: Annotated[float, Field(gt=0, le=1)] = 0.8
     """theta, the share of the aggregate in the new version."""
-    similarity: Literal["model", "movement"] = "model"
-    """What an update is compared with: the global model (published), or its movement since the update's base."""
+    similarity: Literal["model", "movement", "last-step"] = "model"
+    """What an update is compared with: the global model (published), its movement since the update's base, or the last
+    step that it made (nothing, cosine 1, for updates of staleness 0 and 1)."""
+    aggregate: Literal["models", "deltas"] = "models"
+    """What is averaged: the uploaded models (published), or how far each moved from its own base."""
     replace: Literal["random", "same"] = "random"
     """Who is ordered after an aggregation: random idle devices, or those that reported."""
+
+    @classmethod
+    def settings_for(
+        cls, in_training: int, *, devices: int, order_seconds: Callable[[], Sequence[float]], given: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """The buffer, unless it is given, is no larger than what could ever fill it."""
+        if "concurrency" in given:
+            return {}
+        buffer = given.get("buffer", min(cls.model_fields["buffer"].default, in_training))
+        return {"concurrency": in_training, "buffer": buffer}
 
     def check(self, devices: int) -> None:
         if self.concurrency > devices:
@@ -98,15 +130,23 @@ class Seafl(Policy):
             return
         reported = [update.device for update in state.buffer]
         self.count(state, view)
+        before = view.parameters
         yield Commit(
-            parameters=self.aggregate(state.buffer, view), used=tuple(update.ticket for update in state.buffer)
+            parameters=self.new_version(state.buffer, view, state.last_step),
+            used=tuple(update.ticket for update in state.buffer),
         )
         state.buffer = []
+        if self.similarity == "last-step":
+            state.last_step = view.parameters - before
         if self.replace == "same":
             for device in filter(view.is_idle, reported):
-                yield Dispatch(device=device, order=view.order())
+                yield Dispatch(device=device, order=self.order(view))
         yield from self.fill(state.buffer, view)
         yield from self.after_commit(view)
+
+    def order(self, view: View) -> Order:
+        """What a device is asked to do."""
+        return view.order()
 
     def fill(self, buffer: Sequence[Update], view: View) -> Iterator[Action]:
         """Keep M devices in training or in the buffer."""
@@ -115,9 +155,10 @@ class Seafl(Policy):
         if missing > 0:
             others = (device for device in view.pick(missing + len(waiting)) if device not in waiting)
             for device, _ in zip(others, range(missing), strict=False):
-                yield Dispatch(device=device, order=view.order())
+                yield Dispatch(device=device, order=self.order(view))
 
     def is_due(self, buffer: Sequence[Update], view: View) -> bool:
+        """Whether the buffer is aggregated now: it is full, and nobody at the staleness limit is waited for."""
         if not view.in_flight:
             return bool(buffer)
         full = len(buffer) >= self.buffer
@@ -127,16 +168,18 @@ class Seafl(Policy):
         """Whether another version would make an update from this base too stale."""
         return view.version + 1 - base > self.staleness_limit
 
-    def aggregate(self, buffer: Sequence[Update], view: View) -> Vector:
-        """Eq. (7) and (8)."""
-        new = weighted_mean([update.parameters for update in buffer], self.weights(buffer, view))
-        mixing = np.float32(self.mixing)
+    def new_version(self, buffer: Sequence[Update], view: View, last_step: Vector | None = None) -> Vector:
+        """Eq. (7) and (8), or w + theta sum_k p_k Delta_k."""
+        weights, mixing = self.weights(buffer, view, last_step), np.float32(self.mixing)
+        if self.aggregate == "deltas":
+            return view.parameters + mixing * weighted_mean([update.delta for update in buffer], weights)
+        new = weighted_mean([update.parameters for update in buffer], weights)
         return (1 - mixing) * view.parameters + mixing * new
 
-    def weights(self, buffer: Sequence[Update], view: View) -> list[float]:
+    def weights(self, buffer: Sequence[Update], view: View, last_step: Vector | None = None) -> list[float]:
         """Eq. (6), before the normalisation. If similarity alone counts and all are opposite, the data shares."""
         weights = [
-            update.samples * (self.freshness(view.version - update.base) + self.likeness(update, view.parameters))
+            update.samples * (self.freshness(view.version - update.base) + self.likeness(update, view, last_step))
             for update in buffer
         ]
         return weights if any(weights) else [float(update.samples) for update in buffer]
@@ -147,18 +190,30 @@ class Seafl(Policy):
             return self.staleness_weight
         return self.staleness_weight * self.staleness_limit / (staleness + self.staleness_limit)
 
-    def likeness(self, update: Update, model: Vector) -> float:
+    def likeness(self, update: Update, view: View, last_step: Vector | None = None) -> float:
         """Eq. (5)."""
         if not self.similarity_weight:
             return 0.0
-        other = model if self.similarity == "model" else model - update.base_parameters
-        return self.similarity_weight * (cosine(update.delta, other) + 1) / 2
+        return self.similarity_weight * (self.alignment(update, view, last_step) + 1) / 2
+
+    def alignment(self, update: Update, view: View, last_step: Vector | None) -> float:
+        """The cosine of the update's movement and what `similarity` compares it with."""
+        match self.similarity:
+            case "model":
+                return cosine(update.delta, view.parameters)
+            case "movement":
+                return cosine(update.delta, view.parameters - update.base_parameters)
+            case "last-step":
+                if last_step is None or view.version - update.base <= 1:
+                    return 1.0
+                return cosine(update.delta, last_step)
 
     def after_commit(self, view: View) -> Iterator[Action]:
         """What else to do about a new version: SEAFL waits, and does nothing."""
         yield from ()
 
     def count(self, state: SeaflState, view: View) -> None:
+        """Count the epochs of the updates that are about to be aggregated."""
         ordered = view.order().slices
         state.updates += len(state.buffer)
         state.epochs += sum(update.progress.slices for update in state.buffer)
@@ -172,9 +227,29 @@ class Seafl(Policy):
 
 
 class Seafl2(Seafl):
-    """SEAFL that tells devices at the staleness limit to upload after their epoch (SEAFL²)."""
+    """SEAFL that tells devices at the staleness limit to upload after their epoch (SEAFL²).
+
+    >>> from offbeat.testing import ScriptedSession
+    >>> session = ScriptedSession(Seafl2(buffer=1, concurrency=2, staleness_limit=1.0), devices=2)
+    >>> session.upload(4.0, 0.0, device=0).notified  # device 1 has come to the limit
+    [1]
+    >>> session.upload(4.0, 0.0, device=0).used  # it is waited for
+    []
+    >>> session.upload(2.0, 0.0, device=1).used
+    [3, 1]
+    """
 
     notifies = True
+
+    on_notice: Literal["finish-epoch", "last-finished"] = "finish-epoch"
+    """What a device that is told does: it finishes its epoch and uploads (published), or uploads its last finished one
+    at once (as Plato's code does). In a deployment devices look for notices between epochs: there both are the same."""
+
+    def order(self, view: View) -> Order:
+        return view.order() if self.on_notice == "finish-epoch" else view.order(drops_unfinished=True)
+
+    def local_differences(self, training: LocalWork) -> list[str]:
+        return [] if isinf(self.staleness_limit) else ["training that ends early at the staleness limit"]
 
     def after_commit(self, view: View) -> Iterator[Action]:
         for flight in list(view.in_flight.values()):
@@ -183,17 +258,22 @@ class Seafl2(Seafl):
 
 
 class Port(Seafl2):
-    """Bounded staleness with urgent notices, similarity with the global movement (PORT, Su and Li 2022)."""
+    """Bounded staleness with urgent notices, similarity with the global movement (PORT, Su and Li 2022).
+
+    >>> from offbeat.testing import ScriptedSession
+    >>> session = ScriptedSession(Port(buffer=1, concurrency=2), devices=2)
+    >>> _ = session.upload(2.0, 0.0, device=0), session.upload(0.0, 2.0, device=1)
+    >>> session.parameters.tolist()  # both moved from [0, 0], and movements are added
+    [2.0, 2.0]
+    """
 
     mixing: Annotated[float, Field(gt=0, le=1)] = 1.0
     """The share of the weighted movements that is applied."""
-    similarity: Literal["model", "movement"] = "movement"
-    """What an update is compared with: the movement of the global model since the update's base (published)."""
-
-    def aggregate(self, buffer: Sequence[Update], view: View) -> Vector:
-        """w + sum_k p_k Delta_k."""
-        movement = weighted_mean([update.delta for update in buffer], self.weights(buffer, view))
-        return view.parameters + np.float32(self.mixing) * movement
+    similarity: Literal["model", "movement", "last-step"] = "movement"
+    """What an update is compared with: the movement of the global model since the update's base (our reading of the
+    paper), or the last step that the model made, and cosine 1 up to a staleness of 1 (as in the authors' code)."""
+    aggregate: Literal["models", "deltas"] = "deltas"
+    """What is averaged: how far each device moved from its own base (published), or the uploaded models."""
 
 
 def cosine(one: Vector, other: Vector) -> float:

@@ -1,6 +1,7 @@
 """What the commands share: options, the console, loading an experiment."""
 
-import os
+import hashlib
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -15,6 +16,8 @@ if TYPE_CHECKING:  # what needs torch is imported when a command runs, so that -
     from offbeat.settings.schema import Experiment
 
 console = Console()
+LONGEST = 80
+"""Signs of what was set in the name of a directory."""
 
 ExperimentFile = Annotated[
     Path,
@@ -29,7 +32,11 @@ Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the run th
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with what is in the directory, from its checkpoint.")]
 Seeds = Annotated[int, typer.Option(min=1, help="How many seeds, counted from the experiment's.")]
 Target = Annotated[
-    float | None, typer.Option(min=0, max=1, help="Accuracy to reach (default: the highest that all of them reach).")
+    float | None,
+    typer.Option(
+        help="Accuracy, or value of the target metric, whose time is compared, on straight lines between evaluations "
+        "(default: the best of `evaluation.targets` that all runs reach, or the highest whole percent).",
+    ),
 ]
 Jobs = Annotated[int | None, typer.Option(min=1, help="Runs at a time (default: one per core).")]
 
@@ -44,9 +51,34 @@ def load(file: Path, changes: Iterable[str] | None) -> "Experiment":
     return experiment
 
 
-def run_name(file: Path, experiment: "Experiment") -> str:
+def run_name(file: Path, experiment: "Experiment", changes: Iterable[str] | None = None) -> str:
     """What the directory of a run is called, unless the user says otherwise."""
-    return f"{file.stem}-{experiment.algorithm.name.replace(':', '.')}-seed{experiment.seed}"
+    name = f"{file.stem}-{experiment.algorithm.name.replace(':', '.')}-seed{experiment.seed}"
+    return name + suffix(changes, but=("algorithm.name", "seed"))
+
+
+def suffix(changes: Iterable[str] | None, but: Iterable[str] = ()) -> str:
+    """What was set on the command line, as the end of a directory's name; who computes makes no difference.
+
+    >>> suffix(["fleet.ratio=110", "execution.workers=2", "algorithm.name=fedavg"], but=["algorithm.name"])
+    '-ratio110'
+    """
+    parts = []
+    for change in sorted(changes or ()):
+        path, _, value = (part.strip() for part in change.partition("="))
+        if path not in but and not path.startswith("execution."):
+            parts.append(path.rpartition(".")[2] + value)
+    return joined(parts)
+
+
+def joined(parts: Sequence[str]) -> str:
+    """Parts of a directory's name, in signs that every file system takes; many of them are cut short.
+
+    >>> joined(["fedavg", "fed buff"])
+    '-fedavg-fed_buff'
+    """
+    text = "".join("-" + re.sub(r"[^\w.,²-]+", "_", part) for part in parts)
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 9]}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
 def present(experiment: "Experiment", rows: "Sequence[Row]", summary: Mapping[str, Any], root: Path) -> None:
@@ -60,12 +92,15 @@ def present(experiment: "Experiment", rows: "Sequence[Row]", summary: Mapping[st
             value = ", ".join(f"{target}: {time:.4g} s" for target, time in value.items() if time is not None)
         table.add_row(key, f"{value:.6g}" if isinstance(value, float) else str(value))
     console.print(table)
-    also = ", devices.csv, devices.png, record.jsonl" if real else ""
-    console.print(
-        f"Results in {root}: summary.json, metrics.jsonl, metrics.png, timeline.json, model.safetensors{also}"
-    )
+    names = ["summary.json", "metrics.jsonl", "metrics.png", "timeline.json", "model.safetensors"]
+    names += ["devices.csv", "devices.png"] if (root / "devices.csv").is_file() else []
+    names += ["record.jsonl"] if real else []
+    console.print(f"Results in {root}: {', '.join(names)}")
 
 
 def free_cores(experiment: "Experiment") -> int:
     """How many runs at a time keep the cores busy."""
-    return max(1, (os.cpu_count() or 1) // experiment.execution.workers)
+    from offbeat.settings.execution import available_cores
+
+    workers = experiment.execution.workers
+    return max(1, available_cores() // (1 if workers == "auto" else workers))

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
+from rich.table import Column, Table
 
 from offbeat.cli.base import console
 from offbeat.core.errors import unknown
@@ -21,10 +21,7 @@ def list_(
     registries = _registries()
     if what not in registries:
         raise unknown("list", what, registries)
-    table = Table("name", "what it is", title=what)
-    for name, thing in registries[what].items():
-        table.add_row(name, _first_line(thing))
-    console.print(table)
+    console.print(_algorithms() if what == "algorithms" else _with_help(what, registries[what]))
 
 
 def describe(
@@ -44,6 +41,23 @@ def describe(
         raise unknown("name", name, known)
     thing = known[name]
     console.print(description(name, resolve(thing) if isinstance(thing, str) else thing))
+
+
+def _with_help(title: str, things: dict[str, Any]) -> Table:
+    table = Table("name", "what it is", title=title)
+    for name, thing in things.items():
+        table.add_row(name, _first_line(thing))
+    return table
+
+
+def _algorithms() -> Table:
+    from offbeat.algorithms import ORIGINS, POLICIES
+
+    table = Table(Column("name", no_wrap=True), "family", Column("certainty", no_wrap=True), "what it is, paper")
+    for name, policy in POLICIES.items():
+        origin = ORIGINS[name]
+        table.add_row(name, origin.family, origin.certainty, f"{_first_line(policy)}\n[dim]{origin.paper}[/dim]")
+    return table
 
 
 def _registries() -> dict[str, dict[str, Any]]:

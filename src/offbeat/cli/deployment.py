@@ -11,7 +11,7 @@ import typer
 
 from offbeat.cli.base import Changes, ExperimentFile, Out, Overwrite, Resume, console, load, present, run_name
 from offbeat.cli.progress import bars, messages, note
-from offbeat.core.errors import InvalidInput
+from offbeat.core.errors import Interrupted, InvalidInput
 
 if TYPE_CHECKING:
     from offbeat.settings.schema import Experiment
@@ -41,22 +41,25 @@ def local_cluster(
     `--stock-nodes` they are Flower's, where they take some seconds, because it starts a process for each.
     """
     check_flower()
-    from offbeat.running.directory import RunDirectory, read_finished
-    from offbeat.running.loop import Interrupted
-
     given = any(change.partition("=")[0].strip() == "data.devices" for change in changes or ())
     experiment = load(file, [*(changes or ()), *([] if given else [f"data.devices={nodes}"])])
     _check_nodes(experiment, nodes)
-    root = (out or Path("runs") / f"{run_name(file, experiment)}-cluster").absolute()
+    from offbeat.running.directory import RunDirectory, read_finished
+    from offbeat.running.interruption import stopping_signals_raise
+
+    other_devices = [] if given or nodes == load(file, changes).data.devices else [f"data.devices={nodes}"]
+    name = run_name(file, experiment, [*(changes or ()), *other_devices])
+    root = (out or Path("runs") / f"{name}-cluster").absolute()
     directory = RunDirectory(root, experiment.table(), overwrite=overwrite, resume=resume)
     if directory.finished() is None:
         try:
-            with TemporaryDirectory(prefix="offbeat-app-") as folder:
+            with stopping_signals_raise(), TemporaryDirectory(prefix="offbeat-app-") as folder:
                 _bundle(Path(folder), experiment, root, resume=resume, overwrite=overwrite)
                 _run_on_cluster(Path(folder), experiment, nodes, root, logs, warm=not stock_nodes)
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as stop:
             kept = f"everything up to the last checkpoint is in {root}: go on with --resume"
-            raise Interrupted(f"interrupted; {kept if root.exists() else 'the run had not begun'}") from None
+            sentence = f"interrupted; {kept if root.exists() else 'the run had not begun'}"
+            raise Interrupted(sentence, number=getattr(stop, "number", 2)) from None
     finished = read_finished(root)
     present(experiment, finished.rows, finished.summary, root)
 
@@ -85,13 +88,14 @@ def deploy(
     directory on the SuperLink's machine; a relative one starts where the SuperLink was started.
     """
     check_flower()
+    experiment = load(file, changes)
+    _check_algorithm(experiment)
     from offbeat.deployment.launch import SuperLink, submit
     from offbeat.running.directory import RunDirectory, read_finished
-    from offbeat.running.loop import Interrupted
+    from offbeat.running.interruption import stopping_signals_raise
 
     link = SuperLink(address=superlink, insecure=insecure, root_certificates=root_certificates)
-    experiment = load(file, changes)
-    root = out or Path("runs") / f"{run_name(file, experiment)}-deployed"
+    root = out or Path("runs") / f"{run_name(file, experiment, changes)}-deployed"
     if link.local:
         root = root.absolute()
         RunDirectory(root, experiment.table(), overwrite=overwrite, resume=resume)
@@ -100,12 +104,14 @@ def deploy(
         run = submit(Path(folder), link)
     messages.print(f"Run {run.run_id} on the SuperLink at {link.address}; Ctrl-C stops it")
     try:
-        for line in run.follow():
-            if line:
-                console.print(line, markup=False, highlight=False, soft_wrap=True)
-    except KeyboardInterrupt:
+        with stopping_signals_raise():
+            for line in run.follow():
+                if line:
+                    console.print(line, markup=False, highlight=False, soft_wrap=True)
+    except KeyboardInterrupt as stop:
         run.stop()
-        raise Interrupted(f"run {run.run_id} was stopped: go on with --resume") from None
+        number = getattr(stop, "number", 2)
+        raise Interrupted(f"run {run.run_id} was stopped: go on with --resume", number=number) from None
     if link.local and (root / "summary.json").is_file():
         finished = read_finished(root)
         present(experiment, finished.rows, finished.summary, root)
@@ -178,7 +184,7 @@ def _run_on_cluster(
     from offbeat.deployment.launch import RunFailed, submit
     from offbeat.deployment.local_cluster.cluster import Cluster
 
-    rows, stop = Tail(root / "metrics.jsonl"), experiment.stop.build()
+    rows, stop = Tail(root / "metrics.jsonl"), experiment.when_to_stop
     with bars() as shown:
         bar = shown.add_task(experiment.algorithm.name, total=None, note=f"starting {nodes} nodes")
         with (
@@ -191,6 +197,7 @@ def _run_on_cluster(
                 for line in run.follow():
                     if line is not None:
                         log.write(line + "\n")
+                    shown.update(bar)
                     for row in rows.new():
                         done = stop.progress(time=row["time"], versions=row["version"], updates=row["updates_used"])
                         shown.update(bar, total=1.0, completed=done, note=note(row))
@@ -213,6 +220,12 @@ def _check_nodes(experiment: "Experiment", nodes: int) -> None:
         raise InvalidInput(
             f"--nodes {nodes}: the run would wait for {needed} devices; set data.devices or deployment.start_with lower"
         )
+    _check_algorithm(experiment)
+
+
+def _check_algorithm(experiment: "Experiment") -> None:
+    """What the server would refuse after Flower has started is refused here."""
+    experiment.algorithm.policy.check(experiment.data.devices)
 
 
 def _bundle(folder: Path, experiment: "Experiment", root: Path, *, resume: bool, overwrite: bool) -> None:

@@ -1,15 +1,19 @@
-"""Progress bars of the command line, on standard error."""
+"""Progress of the command line, on standard error: bars in a terminal, a plain line now and then anywhere else."""
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
 if TYPE_CHECKING:  # so that --help is quick
-    from offbeat.comparison.compare import OnRunProgress, PlannedRun
+    from offbeat.comparison.planned import OnRunProgress, PlannedRun
 
 messages = Console(stderr=True)
+LINE_SECONDS = 30.0
+"""Without a terminal, a line about what goes on is written so often."""
 
 
 @contextmanager
@@ -27,9 +31,43 @@ def watched_bars() -> Iterator["OnRunProgress"]:
         yield watch
 
 
+class ProgressLines:
+    """Takes what a progress bar takes, and writes a line for each task that goes on, every so many seconds."""
+
+    def __init__(
+        self, write: Callable[[str], object], seconds: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._write = write
+        self._seconds = seconds
+        self._clock = clock
+        self._due = clock() + seconds
+        self._tasks: list[dict[str, Any]] = []
+
+    def add_task(self, description: str, *, total: float | None, note: str = "") -> int:
+        self._tasks.append({"description": description, "total": total, "note": note, "completed": 0.0})
+        return len(self._tasks) - 1
+
+    def update(self, task: int, **what: Any) -> None:
+        self._tasks[task] |= what
+        now = self._clock()
+        if now >= self._due:
+            self._due = now + self._seconds
+            for each in self._tasks:
+                if each["total"] is None or each["completed"] < each["total"]:
+                    self._write(_line(**each))
+
+
+def _line(*, description: str, total: float | None, completed: float, note: str, **_: object) -> str:
+    share = f"{100 * completed / total:.0f} %" if total else "under way"
+    return f"{description}: {share}{f', {note}' if note else ''}"
+
+
 @contextmanager
 def bars() -> Iterator[Any]:
-    """Progress bars for runs, on standard error."""
+    """Progress bars for runs, or lines if nobody would see bars."""
+    if not messages.is_terminal:
+        yield ProgressLines(partial(messages.print, markup=False, highlight=False, soft_wrap=True), LINE_SECONDS)
+        return
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
     columns = (
@@ -44,4 +82,8 @@ def bars() -> Iterator[Any]:
 
 
 def note(row: dict[str, float]) -> str:
-    return f"{row['time']:.5g} s, version {row['version']:g}, accuracy {row['accuracy']:.3f}"
+    """The newest row of metrics in a few words."""
+    from offbeat.results.metric import metrics_in
+
+    name = metrics_in(row)[0]
+    return f"{row['time']:.5g} s, version {row['version']:g}, {name.replace('_', ' ')} {row[name]:.3f}"

@@ -20,9 +20,12 @@ def replay(directory: Annotated[Path, typer.Argument(help="The directory of a re
 
     with bars() as shown:
         bar = shown.add_task("replay", total=1.0, note="")
-        found = replay_run(directory, lambda fraction: shown.update(bar, completed=fraction))
-    console.print(f"{found.orders} orders and {found.versions} versions are the same as in the record, bit by bit.")
-    if found.final_model:
+        said = replay_run(directory, lambda fraction: shown.update(bar, completed=fraction)).summary
+    console.print(
+        f"{said['replayed_orders']} orders and {said['replayed_versions']} versions are the same as in the record, "
+        "bit by bit."
+    )
+    if said["replayed_model"]:
         console.print("The final parameters are those of model.safetensors.")
     else:
         console.print("There are no final parameters to compare with: the run left no model.safetensors.")

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -17,31 +17,38 @@ from offbeat.cli.base import (
     Target,
     console,
     free_cores,
+    joined,
     load,
     present,
     run_name,
+    suffix,
 )
-from offbeat.cli.progress import bars, note, watched_bars
+from offbeat.cli.progress import bars, messages, note, watched_bars
 from offbeat.core.errors import InvalidInput
 
 if TYPE_CHECKING:
+    from offbeat.results.comparison import Comparison
     from offbeat.settings.schema import Experiment
 
 
 def demo(
     out: Annotated[Path | None, typer.Option(help="Directory for the results (default: a new offbeat-demo).")] = None,
     jobs: Jobs = None,
+    resume: Resume = False,
 ) -> None:
     """The main job on embedded data: FedAvg, FedAsync and FedBuff on one uneven fleet.
 
     Trains LeNet-5 on 5,000 MNIST digits over 100 simulated devices, the slowest many times slower than the fastest,
     and prints who is how accurate when. Takes about a minute on two cores.
     """
+    from offbeat.comparison.picture import draw_overview
     from offbeat.settings.shipped import load_experiment
 
     experiment = load_experiment("demo")
-    root = out or _unused(Path("offbeat-demo"))
-    _compare(experiment, list(experiment.compare), [0, 1, 2], root, jobs=jobs)
+    root = out or (_latest if resume else _unused)(Path("offbeat-demo"))
+    _compare(experiment, list(experiment.compared), [0, 1, 2], root, jobs=jobs, resume=resume)
+    draw_overview(root, list(experiment.compared), ("fedavg", "fedbuff"), 150.0, root / "demo.png")
+    console.print(f"Read {root}/report.html; see what the devices did meanwhile in {root}/demo.png", soft_wrap=True)
 
 
 def run(
@@ -53,13 +60,13 @@ def run(
 ) -> None:
     """Run one experiment and write its metrics, timeline, final model and summary.
 
-    Results go to `runs/NAME-ALGORITHM-seedN` unless `--out` says otherwise. Ctrl-C leaves a checkpoint; `--resume`
-    goes on from it as if nothing had happened.
+    Results go to `runs/NAME-ALGORITHM-seedN`, with what was `--set` added, unless `--out` says otherwise. Ctrl-C,
+    SIGTERM and SIGHUP leave a checkpoint; `--resume` goes on from it as if nothing had happened.
     """
-    from offbeat.simulation.run import run as run_experiment
-
     experiment = load(file, changes)
-    root = out or Path("runs") / run_name(file, experiment)
+    from offbeat.simulation.run import run as run_experiment  # after the settings: a mistake need not wait for torch
+
+    root = out or Path("runs") / run_name(file, experiment, changes)
     with bars() as shown:
         bar = shown.add_task(experiment.algorithm.name, total=1.0, note="")
 
@@ -88,11 +95,22 @@ def compare(
 
     Prints a table; writes it as `comparison.csv`, with `accuracy.png` and a self-contained `report.html`. Settings for
     one algorithm only stand in the file as `[compare.NAME.TABLE]`, for instance `[compare.fedbuff.algorithm]`.
+
+    All algorithms keep the same number of devices in training: `[compare] in_training = N`, or else what the settings
+    of the algorithm in the file say, or else a tenth of the devices; with `in_training = false` each has its own.
+    `--set algorithm.KEY=VALUE` is for every algorithm that has such a setting.
     """
-    experiment = load(file, changes)
-    names = list(experiment.compare) if algorithms is None else [each.strip() for each in algorithms.split(",")]
+    general, settings = _algorithm_changes(changes)
+    experiment = load(file, general)  # first: a wrong setting is said before anything heavy is imported
+    from offbeat.comparison.fairness import algorithm_settings, spread_settings, takers
+
+    names = list(experiment.compared) if algorithms is None else [each.strip() for each in algorithms.split(",")]
+    for sentence in takers(settings, {name: algorithm_settings(experiment, name)[0] for name in names}):
+        console.print(sentence, highlight=False)
+    experiment = spread_settings(experiment, names, settings)
     chosen = list(range(experiment.seed, experiment.seed + seeds))
-    root = out or Path("runs") / f"{file.stem}-compare"
+    parts = joined([] if algorithms is None else names) + suffix(changes)
+    root = out or Path("runs") / f"{file.stem}-compare{parts}"
     _compare(experiment, names, chosen, root, jobs=jobs, target=target, overwrite=overwrite, resume=resume)
 
 
@@ -117,37 +135,58 @@ def sweep(
     The last setting becomes the horizontal axis, the one before it the lines, the one before that the panels of
     `sweep.png`; `comparison.csv` has the numbers.
     """
-    from offbeat.comparison.compare import sweep as sweep_settings
     from offbeat.settings.tables import parse_values
 
-    experiment = load(file, changes)
-    settings = experiment.sweep if not over else dict(parse_values(each) for each in over)
+    given = dict(parse_values(each) for each in over or ())
+    general, settings = _algorithm_changes(changes) if "algorithm.name" in given else (changes, {})
+    experiment = load(file, general)
+    swept = given or experiment.sweep
+    from offbeat.comparison.compare import sweep as sweep_settings
+    from offbeat.comparison.fairness import takers
+
+    for sentence in takers(settings, {str(name): str(name) for name in swept.get("algorithm.name", [])}):
+        console.print(sentence, highlight=False)
     chosen = list(range(experiment.seed, experiment.seed + seeds))
-    root = out or Path("runs") / f"{file.stem}-sweep"
+    parts = joined([path.rpartition(".")[2] for path in given]) + suffix(changes)
+    root = out or Path("runs") / f"{file.stem}-sweep{parts}"
     with watched_bars() as watch:
-        how = {"jobs": jobs or free_cores(experiment), "overwrite": overwrite, "resume": resume, "watch": watch}
-        comparison = sweep_settings(experiment, settings, chosen, root, target=target, **how)
-    console.print(f"Rows: {' / '.join(settings)}")
-    console.print(comparison.rich_table())
-    console.print(f"Results in {root}: sweep.png, comparison.csv and a directory for each run")
+        comparison = sweep_settings(
+            experiment,
+            swept,
+            chosen,
+            root,
+            target=target,
+            settings=settings,
+            jobs=jobs or free_cores(experiment),
+            overwrite=overwrite,
+            resume=resume,
+            watch=watch,
+        )
+    console.print(f"Rows: {' / '.join(swept)}")
+    _show(comparison, f"Results in {root}: sweep.png, comparison.csv and a directory for each run")
 
 
 def report(
-    directories: Annotated[list[Path], typer.Argument(help="Finished run directories, of any experiments.")],
+    directories: Annotated[
+        list[Path], typer.Argument(help="Runs, finished or not, of any experiments; a comparison stands for its runs.")
+    ],
     out: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
-    target: Annotated[float | None, typer.Option(min=0, max=1, help="Accuracy to reach.")] = None,
+    target: Target = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the page if it exists.")] = False,
 ) -> None:
-    """Make one self-contained HTML page from finished runs."""
-    from offbeat.results.comparison import Comparison
+    """Make one self-contained HTML page from runs.
+
+    Simulated and real runs may stand side by side. Several runs of one algorithm are told apart by the settings in
+    which they differ.
+    """
+    from offbeat.comparison.gathered import comparison_of, gather
     from offbeat.results.files import replace_file
     from offbeat.results.report import report_html
-    from offbeat.running.directory import read_finished
 
     if out.exists() and not overwrite:
         raise InvalidInput(f"{out} exists: use --overwrite to replace it, or choose another --out")
-    runs = [read_finished(path) for path in directories]
-    comparison = Comparison([each.entry for each in runs], target)
+    runs = gather(directories)
+    comparison = comparison_of(runs, target)
     replace_file(out, report_html(comparison, [each.config for each in runs], out.stem).encode())
     console.print(comparison.rich_table())
     console.print(f"Report in {out}")
@@ -178,8 +217,29 @@ def _compare(
             resume=resume,
             watch=watch,
         )
+    _show(comparison, f"Results in {root}: report.html, accuracy.png, comparison.csv and a directory for each run")
+
+
+def _show(comparison: "Comparison", where: str) -> None:
+    """The table and where the results are; then the runs that crashed, if any did, and exit code 1."""
     console.print(comparison.rich_table())
-    console.print(f"Results in {root}: report.html, accuracy.png, comparison.csv and a directory for each run")
+    console.print(where)
+    for failure in comparison.failures:
+        messages.print(f"offbeat: {failure}", style="red", soft_wrap=True, highlight=False, markup=False)
+    if comparison.failures:
+        raise typer.Exit(1)
+
+
+def _algorithm_changes(changes: Sequence[str] | None) -> tuple[list[str], dict[str, Any]]:
+    """Changes apart from those that are settings of algorithms, and the latter by key."""
+    from offbeat.settings.tables import parse_changes
+
+    def is_setting(change: str) -> bool:
+        path = change.partition("=")[0].strip()
+        return path.startswith("algorithm.") and path not in ("algorithm.name", "algorithm.label")
+
+    theirs = parse_changes(change for change in changes or () if is_setting(change))
+    return [change for change in changes or () if not is_setting(change)], theirs.get("algorithm", {})
 
 
 def _unused(path: Path) -> Path:
@@ -189,3 +249,12 @@ def _unused(path: Path) -> Path:
         number += 1
         candidate = path.with_name(f"{path.name}-{number}")
     return candidate
+
+
+def _latest(path: Path) -> Path:
+    """The last of path, path-2, path-3 ... that exists."""
+    number, latest = 1, path
+    while path.with_name(f"{path.name}-{number + 1}").exists():
+        number += 1
+        latest = path.with_name(f"{path.name}-{number}")
+    return latest

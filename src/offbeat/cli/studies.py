@@ -12,7 +12,7 @@ from offbeat.cli.progress import bars, messages
 from offbeat.core.errors import InvalidInput, unknown
 
 if TYPE_CHECKING:
-    from offbeat.comparison.compare import PlannedRun
+    from offbeat.comparison.planned import PlannedRun
 
 
 def pretrain(file: ExperimentFile, changes: Changes = None) -> None:
@@ -144,8 +144,16 @@ def study(
             done[planned.label] = fraction
             shown.update(bar, completed=sum(done.values()), note=planned.experiment.algorithm.title)
 
-        how = {"jobs": jobs or os.cpu_count() or 1, "overwrite": overwrite, "resume": resume, "watch": watch}
-        found = study_delays(root, mnist=mnist, runs=runs, begun=lambda n: shown.update(bar, total=n), **how)
+        found = study_delays(
+            root,
+            mnist=mnist,
+            runs=runs,
+            begun=lambda n: shown.update(bar, total=n),
+            jobs=jobs or os.cpu_count() or 1,
+            overwrite=overwrite,
+            resume=resume,
+            watch=watch,
+        )
     for table in found.tables:
         console.print(table.rich_table())
     for line in (found.verdict, *found.notes):

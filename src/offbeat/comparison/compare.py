@@ -1,99 +1,160 @@
-"""Comparing algorithms: the same experiment under each of them and several seeds, one process per run."""
+"""Comparing algorithms, or settings: the same experiment under each of them and several seeds, side by side."""
 
-import multiprocessing
+import operator
 import os
-import re
-import signal
-import threading
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from dataclasses import dataclass
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from queue import Empty
-from typing import Any
+from typing import Any, SupportsIndex
 
-from offbeat.core.errors import InvalidInput
-from offbeat.results.comparison import ComparedRun, Comparison, check_target
+import tomli_w
+
+from offbeat.comparison.fairness import fair_experiments, notes_on
+from offbeat.comparison.planned import OnRunProgress, check_directories, check_experiments, plan_runs
+from offbeat.comparison.pool import RunPool
+from offbeat.core.errors import Interrupted, InvalidInput, OffbeatError
+from offbeat.core.policy import Policy
+from offbeat.results.comparison import Comparison, check_target
 from offbeat.results.files import replace_file
+from offbeat.results.metric import TargetMetric
 from offbeat.results.plots import accuracy_figure, save, sweep_figure
 from offbeat.results.report import report_html
-from offbeat.results.rows import Row
-from offbeat.running.directory import RunDirectory, check_may_write
-from offbeat.running.figures import draw_figures
-from offbeat.running.loop import Interrupted, interruption
+from offbeat.results.result import Result, read_run
+from offbeat.running.interruption import interruption
+from offbeat.running.lock import DirectoryLock, check_unlocked
+from offbeat.settings.execution import available_cores
 from offbeat.settings.schema import Experiment
-from offbeat.settings.tables import read_toml
-from offbeat.simulation.run import run
+from offbeat.settings.shipped import ExperimentSource, experiment_from
 
-POLL_SECONDS = 0.1
-
-
-@dataclass(frozen=True, kw_only=True)
-class PlannedRun:
-    """One run of a comparison."""
-
-    experiment: Experiment
-    path: Path
-
-    @property
-    def label(self) -> str:
-        return f"{self.experiment.algorithm.title}, seed {self.experiment.seed}"
-
-
-OnRunProgress = Callable[[PlannedRun, float, Row | None], None]
-"""Told which run has come how far, and its newest row of metrics."""
-
-_shared: dict[str, Any] = {}
-"""What a process of the pool has from its parent: the queue for progress and the event that says stop."""
+Algorithms = str | Policy | type[Policy] | Sequence[str | Policy | type[Policy]]
+Seeds = SupportsIndex | Iterable[SupportsIndex]
+"""How many, or which."""
 
 
 def compare(
-    experiment: Experiment,
-    algorithms: Sequence[str],
-    seeds: Sequence[int],
-    out: str | os.PathLike[str],
+    experiment: ExperimentSource,
+    algorithms: Algorithms | None = None,
+    seeds: Seeds = 3,
+    out: str | os.PathLike[str] | None = None,
     *,
     target: float | None = None,
-    **how: Any,
+    jobs: int = 1,
+    overwrite: bool = False,
+    resume: bool = False,
+    watch: OnRunProgress | None = None,
 ) -> Comparison:
-    """Run the experiment under each of these, and write the table, the plot and the report beside the runs.
+    """Run an experiment under each of these algorithms and seeds, `jobs` runs at a time.
 
-    `how` is as for `race`.
+    Algorithms are names (one, or several with commas between), policies or classes; without any they are those of the
+    experiment's [compare]. Seeds are a list, or a count from the experiment's seed on. With `out` the runs lie there,
+    and beside them the table, the plot and the report; without it nothing is left.
+
+    All of them keep the same number of devices in training, unless their settings say otherwise. Runs that crashed are
+    in the result's `failures`.
     """
-    if len(set(algorithms)) != len(algorithms) or not algorithms or not seeds:
+    experiment = experiment_from(experiment)
+    chosen, numbers = _algorithms(experiment, algorithms), _seeds(experiment, seeds)
+    check_target(target, TargetMetric(experiment.target_metric, experiment.target_direction))
+    experiments = fair_experiments(experiment, chosen, numbers)
+    if len({(each.algorithm.title, each.seed) for each in experiments}) != len(experiments) or not experiments:
         raise InvalidInput("give each algorithm once, and at least one algorithm and one seed")
-    check_target(target)
-    experiments = [experiment.for_algorithm(name, seed) for name in algorithms for seed in seeds]
-    comparison = Comparison(run_planned(experiment, experiments, Path(out), **how), target)
+    first = {each.algorithm.title: each for each in experiments if each.seed == numbers[0]}
+    if out is None:
+        entries, failed = run_unkept(experiment, experiments, jobs=jobs, watch=watch)
+        return Comparison(entries, target, failures=failed, notes=notes_on(first))
     root = Path(out)
-    configs = [each.toml() for each in experiments if each.seed == seeds[0]]
+    entries, failed = run_planned(
+        experiment, experiments, root, jobs=jobs, overwrite=overwrite, resume=resume, watch=watch
+    )
+    comparison = Comparison(entries, target, failures=failed, notes=notes_on(first))
     replace_file(root / "comparison.csv", comparison.csv_text().encode())
     save(accuracy_figure(comparison), root / "accuracy.png")
+    configs = [each.toml() for each in first.values()]
     replace_file(root / "report.html", report_html(comparison, configs, root.name).encode())
     return comparison
 
 
 def sweep(
-    experiment: Experiment,
-    over: Mapping[str, Sequence[Any]],
-    seeds: Sequence[int],
-    out: str | os.PathLike[str],
+    experiment: ExperimentSource,
+    over: Mapping[str, Sequence[Any]] | None = None,
+    seeds: Seeds = 3,
+    out: str | os.PathLike[str] | None = None,
     *,
     target: float | None = None,
-    **how: Any,
+    settings: Mapping[str, Any] | None = None,
+    jobs: int = 1,
+    overwrite: bool = False,
+    resume: bool = False,
+    watch: OnRunProgress | None = None,
 ) -> Comparison:
     """Run every combination of these settings' values, and write a table and a plot of the time to accuracy.
 
-    The last setting becomes the horizontal axis, the one before it the lines, the one before that the panels.
+    The last setting becomes the horizontal axis, the one before it the lines, the one before that the panels. Without
+    `over` the settings are those of the experiment's [sweep]; seeds, `out` and `jobs` are as for `compare`.
+    `settings` are for every swept algorithm that knows them.
     """
-    if not over or not all(over.values()) or not seeds or len(over) > 3:
+    experiment = experiment_from(experiment)
+    over, numbers = experiment.sweep if over is None else over, _seeds(experiment, seeds)
+    if not over or not all(len(values) for values in over.values()) or not numbers or len(over) > 3:
         raise InvalidInput("give one to three settings to sweep, each with at least one value, and at least one seed")
-    check_target(target)
-    experiments = [each for seed in seeds for each in experiment.swept(over, seed)]
-    comparison = Comparison(run_planned(experiment, experiments, Path(out), **how), target)
+    check_target(target, TargetMetric(experiment.target_metric, experiment.target_direction))
+    experiments = [_with(each, settings or {}) for seed in numbers for each in experiment.swept(over, seed)]
+    if out is None:
+        entries, failed = run_unkept(experiment, experiments, jobs=jobs, watch=watch)
+        return Comparison(entries, target, failures=failed)
+    entries, failed = run_planned(
+        experiment, experiments, Path(out), jobs=jobs, overwrite=overwrite, resume=resume, watch=watch
+    )
+    comparison = Comparison(entries, target, failures=failed)
     replace_file(Path(out) / "comparison.csv", comparison.csv_text().encode())
     save(sweep_figure(comparison, over), Path(out) / "sweep.png")
     return comparison
+
+
+def _with(experiment: Experiment, settings: Mapping[str, Any]) -> Experiment:
+    """With those of the settings that its algorithm knows."""
+    algorithm = experiment.algorithm
+    known = {key: value for key, value in settings.items() if key in type(algorithm.policy).model_fields}
+    return experiment.changed({"algorithm": {"name": algorithm.name} | known}) if known else experiment
+
+
+def _algorithms(experiment: Experiment, given: Algorithms | None) -> list[str | Policy | type[Policy]]:
+    """The algorithms one by one."""
+    if given is None:
+        return list(experiment.compared)
+    if isinstance(given, str):
+        return [name.strip() for name in given.split(",")]
+    return [given] if isinstance(given, Policy | type) else list(given)
+
+
+def _seeds(experiment: Experiment, given: Seeds) -> list[int]:
+    """The seeds one by one; a count begins with the experiment's seed."""
+    try:
+        if isinstance(given, Iterable):
+            return [operator.index(seed) for seed in given]
+        return list(range(experiment.seed, experiment.seed + operator.index(given)))
+    except TypeError:
+        raise InvalidInput(f"seeds = {given!r}: give how many, or a list of whole numbers") from None
+
+
+def run_unkept(
+    base: Experiment, experiments: Sequence[Experiment], *, jobs: int = 1, watch: OnRunProgress | None = None
+) -> tuple[list[Result], list[str]]:
+    """Run these experiments and leave no files."""
+    with tempfile.TemporaryDirectory(prefix="offbeat-") as folder:
+        ended, failed = run_planned(base, experiments, Path(folder), jobs=jobs, watch=watch)
+        unkept = [
+            Result(rows=each.rows, summary=each.summary, experiment=each.experiment, tensors=each.tensors)
+            for each in ended
+        ]
+        return unkept, failed
+
+
+def sharing_cores(experiment: Experiment, runs: int) -> Experiment:
+    """The experiment with `execution.workers = "auto"` made a number: its share of the cores beside so many runs."""
+    if experiment.execution.workers != "auto":
+        return experiment
+    return experiment.changed({"execution": {"workers": max(1, available_cores() // runs)}})
 
 
 def run_planned(
@@ -105,139 +166,28 @@ def run_planned(
     overwrite: bool = False,
     resume: bool = False,
     watch: OnRunProgress | None = None,
-) -> list[ComparedRun]:
-    """Run these experiments, `jobs` at a time, each in a directory of its own under the root."""
-    planned_runs = [PlannedRun(experiment=each, path=root / _folder(each)) for each in experiments]
-    check_root(root, base, overwrite=overwrite, resume=resume)
-    for planned in planned_runs:  # all of them before the first is begun: nothing is overwritten in vain
-        RunDirectory(planned.path, planned.experiment.table(), overwrite=overwrite, resume=resume)
-    if not (resume and (root / "config.toml").exists()):
-        check_data(experiments)
-    replace_file(root / "config.toml", base.toml().encode())
-    with interruption() as asked:
+) -> tuple[list[Result], list[str]]:
+    """Run these experiments, `jobs` at a time, each in a directory of its own under the root.
+
+    All of them are checked before the first begins. Gives those that ended, and a sentence on each that crashed.
+    """
+    experiments = [sharing_cores(each, min(jobs, len(experiments))) for each in experiments]
+    planned_runs = plan_runs(experiments, root)
+    for each in experiments:
+        each.execution.processes()
+        each.check_importable()
+    check_unlocked(root)
+    check_directories(root, base, planned_runs, overwrite=overwrite, resume=resume)
+    check_experiments(experiments)
+    with DirectoryLock(root), interruption() as asked:
+        check_directories(root, base, planned_runs, overwrite=overwrite, resume=resume)  # again, now that it is ours
+        replace_file(root / "config.toml", tomli_w.dumps(base.given_table()).encode())
+        pool = RunPool(planned_runs, jobs=jobs, overwrite=overwrite, resume=resume, watch=watch, asked=asked)
         try:
-            return _run_all(planned_runs, jobs, overwrite, resume, watch, asked)
-        except Interrupted:
-            raise Interrupted(f"interrupted; everything so far is in {root}: go on with --resume") from None
-
-
-def check_root(root: Path, base: Experiment, *, overwrite: bool, resume: bool) -> None:
-    """Refuse a directory that holds a single run, another comparison, or anything else."""
-    if (root / "metrics.jsonl").exists():
-        raise InvalidInput(f"{root} holds a single run: choose another --out")
-    if not resume or not (root / "config.toml").exists():
-        return check_may_write(root, overwrite)
-    if Experiment.parse(read_toml(root / "config.toml")).table() != base.table():
-        raise InvalidInput(f"{root} holds runs of another experiment: choose another --out")
-    return None
-
-
-def check_data(experiments: Sequence[Experiment]) -> None:
-    """Load every data set once, so that what is missing is said before anything is written."""
-    for each in {repr((each.data.resolved(), each.partition.resolved())): each for each in experiments}.values():
-        each.load_data()
-
-
-def _folder(experiment: Experiment) -> str:
-    """A name for the run's directory that every file system takes."""
-    label = re.sub(r"[^\w.²-]+", "_", experiment.algorithm.title)
-    return f"{label}-seed{experiment.seed}"
-
-
-def _run_all(
-    planned_runs: Sequence[PlannedRun],
-    jobs: int,
-    overwrite: bool,
-    resume: bool,
-    watch: OnRunProgress | None,
-    asked: Any,
-) -> list[ComparedRun]:
-    """Every run in a process of the pool; Ctrl-C lets each leave a checkpoint."""
-    context = multiprocessing.get_context("spawn")
-    progress: Any = context.Queue()
-    stop = context.Event()
-    with ProcessPoolExecutor(min(jobs, len(planned_runs)), context, _adopt, (progress, stop)) as pool:
-        futures: dict[Future[tuple[list[Row], dict[str, Any]]], int] = {
-            pool.submit(_run_one, number, planned, overwrite, resume): number
-            for number, planned in enumerate(planned_runs)
-        }
-        waiting = set(futures)
-        try:
-            while waiting:
-                ended, waiting = wait(waiting, timeout=POLL_SECONDS, return_when=FIRST_COMPLETED)
-                if asked.is_set():
-                    stop.set()
-                _pass_on(progress, planned_runs, watch)
-                for future in ended:
-                    future.result()
-        except BaseException:
-            stop.set()
-            pool.shutdown(cancel_futures=True)
-            raise
-    done = {number: future.result() for future, number in futures.items()}
-    return [
-        ComparedRun(algorithm=c.experiment.algorithm.title, seed=c.experiment.seed, rows=done[i][0], summary=done[i][1])
-        for i, c in enumerate(planned_runs)
-    ]
-
-
-def _pass_on(progress: Any, planned_runs: Sequence[PlannedRun], watch: OnRunProgress | None) -> None:
-    while True:
-        try:
-            number, fraction, row = progress.get_nowait()
-        except Empty:
-            return
-        if watch is not None:
-            watch(planned_runs[number], fraction, row)
-
-
-def _adopt(progress: Any, stop: Any) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent tells us when to stop
-    _shared.update(progress=progress, stop=_Stop(stop), busy=threading.Lock())
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
-class _Stop:
-    """Set when the parent says so, and when it is no more: nobody would want the rest, and somebody may resume."""
-
-    def __init__(self, event: Any) -> None:
-        self._event = event
-        self.orphaned = False
-
-    def is_set(self) -> bool:
-        return self.orphaned or bool(self._event.is_set())
-
-
-def _end_with_parent() -> None:
-    """Wait for the parent's end, let a run that is under way leave its checkpoint, and go."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent.join()
-    _shared["stop"].orphaned = True
-    with _shared["busy"]:
-        os._exit(1)
-
-
-def _run_one(number: int, planned: PlannedRun, overwrite: bool, resume: bool) -> tuple[list[Row], dict[str, Any]]:
-    if _shared["stop"].is_set():
-        raise Interrupted(f"interrupted before {planned.label} began: go on with --resume")
-    told = -1.0
-
-    def watch(fraction: float, row: Row | None) -> None:
-        nonlocal told
-        if row is not None or fraction - told > 0.01:
-            told = fraction
-            _shared["progress"].put((number, fraction, row))
-
-    with _shared["busy"]:
-        result = run(
-            planned.experiment,
-            planned.path,
-            overwrite=overwrite,
-            resume=resume,
-            watch=watch,
-            interrupted=_shared["stop"],
-        )
-        draw_figures(planned.experiment, result.rows, planned.path)
-    _shared["progress"].put((number, 1.0, result.rows[-1]))
-    return result.rows, result.summary
+            failed = pool.run()
+        except Interrupted as error:
+            sentence = f"interrupted; everything so far is in {root}: go on with --resume"
+            raise Interrupted(sentence, number=error.number) from None
+    if len(failed) == len(planned_runs):
+        raise OffbeatError("; ".join(failed.values()))
+    return [read_run(each.path) for each in planned_runs if each not in failed], list(failed.values())

@@ -20,7 +20,7 @@ class SendFresh(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class StopSoon(Struct, frozen=True, kw_only=True, gc=False):
-    """Ask a device in training to finish the slice it is in and to upload what it has."""
+    """Ask a device in training to finish the slice it is in, or drop it (`Order.drops_unfinished`), and to upload."""
 
     device: int
 

@@ -4,7 +4,8 @@
 those that come from the channels that the layer before has. The model's inputs and outputs stay whole. This needs a
 chain of dense and convolutional layers, in the order of the layout's layers, with normalisation layers between them if
 need be: what follows a layer of C channels must have a multiple of C inputs (flattened maps) or be a vector of C
-elements.
+elements. A layer that another one further up feeds (the projection of a residual network's shortcut) must have as many
+inputs as that one has channels.
 
 **Depth**. Slices of unit "layer" go through the layers from the last to the first, once for every local step. A run
 that ends within its first step has reached only the last layers; after that every layer has been trained.
@@ -41,18 +42,23 @@ def submodel_shapes(layout: Layout, width: float) -> tuple[tuple[int, ...], ...]
     shapes: dict[str, tuple[int, ...]] = {}
     matrices = [entry for entry in forward_order(layout) if len(entry.shape) > 1]
     channels = kept = None
+    earlier: set[int] = set()
     for entry in forward_order(layout):
         size, *rest = entry.shape or (1,)
         if rest:
             inputs = rest[0]
             if channels is not None and kept is not None:
-                if inputs % channels:
+                if inputs % channels == 0:
+                    inputs = inputs // channels * kept
+                elif inputs in earlier:
+                    inputs = part_of(inputs, width)
+                else:
                     raise InvalidInput(
-                        f"a width below 1 needs a chain of layers: {entry.name!r} has {inputs} inputs, which is no "
-                        f"multiple of the {channels} outputs before it."
+                        f"a width below 1 needs layers that feed each other: {entry.name!r} has {inputs} inputs, which "
+                        f"is no multiple of the {channels} outputs before it and not the outputs of any layer before."
                     )
-                inputs = inputs // channels * kept
             channels, kept = size, size if entry is matrices[-1] else part_of(size, width)
+            earlier.add(channels)
             shapes[entry.name] = (kept, inputs, *rest[1:])
         elif channels is None or kept is None:  # before the first layer, or a model without any
             shapes[entry.name] = entry.shape

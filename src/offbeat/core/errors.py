@@ -24,6 +24,18 @@ class Disconnected(OffbeatError):
     """A driver has lost the way to its devices: the run cannot go on here, but it can be resumed."""
 
 
+class Interrupted(OffbeatError):
+    """The user, or who runs the machine, stopped a run with a signal; it can be resumed if it has a directory."""
+
+    def __init__(self, message: str, *, number: int = 2) -> None:
+        super().__init__(message)
+        self.number = number
+        """Of the signal; Ctrl-C is 2."""
+
+    def __reduce__(self) -> tuple[type["Interrupted"], tuple[str]]:
+        return type(self), (str(self),)
+
+
 class Diverged(OffbeatError):
     """Local training produced numbers that are not finite; the run ends and keeps its results so far."""
 

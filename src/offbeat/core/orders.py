@@ -12,7 +12,9 @@ from typing import Any, Literal
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from offbeat.core.learning_rates import Over, RateSchedule, Shape
 from offbeat.core.parameters import Layout, Mask, Vector
+from offbeat.core.terms import AbsentClasses, Proximal, Term
 
 Plain = bool | int | float | str
 """The values that an order's arguments and an update's extras may hold: they cross the wire as they are."""
@@ -30,20 +32,45 @@ class Order(Struct, frozen=True, kw_only=True, gc=False):
     learning_rate: float = 0.01
     momentum: float = 0.0
     weight_decay: float = 0.0
-    prox: float = 0.0
-    """mu of the proximal term mu/2 ||w - w_base||^2."""
+    optimiser: str = "sgd"
+    """sgd, adam, adamw, rmsprop, or the user's own as "module:Class"."""
+    keep_optimiser_state: bool = False
+    """Whether the optimiser goes on with the state that the device's last training left."""
+    clip_norm: float = 0.0
+    """Gradients that are longer than this are shortened to it; 0: none is."""
+    schedule: RateSchedule | None = None
+    """How the learning rate changes from step to step of this training, where it does."""
+    terms: tuple[Term, ...] = ()
+    """What is added to the loss."""
+    buffers: Literal["average", "local", "ignore"] = "average"
+    """What becomes of running statistics: they travel with the model, stay on the device, or are left as they were."""
     budget: float | None = None
     """Seconds of the device's own clock for training; what is done by then is uploaded."""
     width: float = 1.0
     """Share of each layer's width that the device trains."""
     partial: bool = True
     """Whether to deliver what is done when the budget is used up; else an unfinished run delivers nothing."""
-    masked_loss: bool = False
-    """Whether the loss sees the logits of classes that the device does not hold as 0."""
+    drops_unfinished: bool = False
+    """Whether a device that is told to stop soon drops the slice it is in, and delivers at once what it had before; one
+    without a finished slice finishes its first."""
     rule: str = "plain"
     """The device half of the algorithm, by its name in the registry of device rules."""
     arguments: Mapping[str, Plain] = field(default_factory=dict)
     """What that rule needs to know."""
+
+    @property
+    def prox(self) -> float:
+        """mu of the proximal terms together."""
+        return sum((term.mu for term in self.terms if isinstance(term, Proximal)), 0.0) if self.terms else 0.0
+
+    @property
+    def masks_absent_classes(self) -> bool:
+        return any(isinstance(term, AbsentClasses) for term in self.terms)
+
+    @property
+    def remembers(self) -> bool:
+        """Whether the numbers of the device's next training depend on this one beyond the model."""
+        return self.keep_optimiser_state or self.buffers == "local" or any(term.remembers for term in self.terms)
 
 
 class LocalWork(Struct, frozen=True, kw_only=True):
@@ -55,33 +82,68 @@ class LocalWork(Struct, frozen=True, kw_only=True):
     momentum: float = 0.0
     weight_decay: float = 0.0
     learning_rate_decay: float = 1.0
-    decay_every: int = 1
-    schedule: Literal["exponential", "inverse"] = "exponential"
+    decay_every: float = 1
+    schedule: Shape = "exponential"
+    schedule_over: Over = "versions"
+    milestones: tuple[float, ...] = ()
+    warmup: float = 0
+    optimiser: str = "sgd"
+    keep_optimiser_state: bool = False
+    clip_norm: float = 0.0
     prox: float | None = None
     """mu of the proximal term; None: whatever the algorithm has by itself."""
+    terms: tuple[Term, ...] = ()
+    buffers: Literal["average", "local", "ignore"] = "average"
 
-    def rate(self, version: int) -> float:
-        """The learning rate at this version.
+    @property
+    def rates(self) -> RateSchedule:
+        """How the learning rate changes."""
+        return RateSchedule(
+            shape=self.schedule,
+            over=self.schedule_over,
+            decay=self.learning_rate_decay,
+            every=self.decay_every,
+            milestones=self.milestones,
+            warmup=self.warmup,
+        )
 
-        "exponential": it shrinks by `learning_rate_decay` every `decay_every` versions; "inverse": it is divided by
-        1 + version / `decay_every`.
+    def rate(self, moment: float) -> float:
+        """The learning rate at this moment: a version, or whatever the schedule runs over.
 
         >>> LocalWork(learning_rate=0.75, schedule="inverse").rate(2)
         0.25
         """
-        if self.schedule == "inverse":
-            return self.learning_rate / (1.0 + version / self.decay_every)
-        return self.learning_rate * self.learning_rate_decay ** (version // self.decay_every)
+        return self.rates.rate(self.learning_rate, moment)
 
-    def order(self, version: int, **changes: Any) -> Order:
-        """An order at this version."""
+    def moment(self, *, version: int, updates: int, time: float) -> float:
+        """Where a run is on the axis that the schedule runs over; the steps of a training begin with each training."""
+        match self.schedule_over:
+            case "versions":
+                return version
+            case "updates":
+                return updates
+            case "time":
+                return time
+        return 0
+
+    def order(self, moment: float, terms: tuple[Term, ...] = (), **changes: Any) -> Order:
+        """An order at this moment. The algorithm's `terms` come to the experiment's, whose `prox` replaces its own."""
+        by_step = self.schedule_over == "steps"
+        if self.prox is not None:
+            kept = tuple(term for term in terms if not isinstance(term, Proximal))
+            terms = ((Proximal(mu=self.prox),) if self.prox else ()) + kept
         plain = Order(
             slices=self.epochs,
             batch_size=self.batch_size,
-            learning_rate=self.rate(version),
+            learning_rate=self.learning_rate if by_step else self.rate(moment),
             momentum=self.momentum,
             weight_decay=self.weight_decay,
-            prox=self.prox or 0.0,
+            optimiser=self.optimiser,
+            keep_optimiser_state=self.keep_optimiser_state,
+            clip_norm=self.clip_norm,
+            schedule=self.rates if by_step else None,
+            terms=self.terms + terms,
+            buffers=self.buffers,
         )
         return replace(plain, **changes) if changes else plain
 

@@ -93,6 +93,14 @@ class Layout:
         return 1 + max((entry.layer for entry in self.entries if entry.trained), default=-1)
 
     @cached_property
+    def head(self) -> tuple[TensorEntry, ...]:
+        """The trained tensors of the last layer; if layers are counted by tensor, of all its module."""
+        trained = [entry for entry in self.entries if entry.trained]
+        last = [entry for entry in trained if entry.layer == self.trained_layers - 1]
+        modules = {entry.name.rpartition(".")[0] for entry in last}
+        return tuple(entry for entry in trained if entry in last or entry.name.rpartition(".")[0] in modules)
+
+    @cached_property
     def bytes(self) -> int:
         return BYTES_PER_ELEMENT * self.size
 

@@ -4,7 +4,7 @@ A policy is frozen settings plus a state dataclass. `react` is a generator: each
 session before it goes on, so that after `yield Commit(...)` the view shows the new version.
 """
 
-from collections.abc import Callable, Iterable, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -19,7 +19,7 @@ from offbeat.core.settings import Settings
 
 
 class InFlight(Protocol):
-    """An order that a device is working on, as a policy sees it."""
+    """An order in flight, which is one that a device is working on, as a policy sees it."""
 
     @property
     def device(self) -> int: ...
@@ -31,7 +31,7 @@ class InFlight(Protocol):
     def order(self) -> Order: ...
     @property
     def notified(self) -> bool:
-        """Whether it was told to stop soon."""
+        """Whether the device was told to stop soon."""
         ...
 
 
@@ -42,7 +42,7 @@ class View(Protocol):
     def version(self) -> int: ...
     @property
     def parameters(self) -> Vector:
-        """The current version; read-only."""
+        """The parameters of the current version; read-only."""
         ...
 
     @property
@@ -79,7 +79,7 @@ class View(Protocol):
 
     @property
     def in_flight(self) -> Mapping[int, InFlight]:
-        """Orders at work, by ticket, oldest first."""
+        """The orders in flight by ticket, oldest first."""
         ...
 
     def samples(self, device: int) -> int: ...
@@ -97,13 +97,36 @@ class Policy(Settings):
     """The server half. A subclass has its settings as fields, a mutable `State` dataclass, `init` and `react`."""
 
     State: ClassVar[type[Any]]
-    """Made of plain values, arrays, lists, dicts and the messages of `core.orders`, so that it can be snapshot."""
+    """The dataclass of the state. It is made of plain values, arrays, lists, dicts and the messages of `core.orders`,
+    so that it can be snapshot."""
     Records: ClassVar[tuple[type[Any], ...]] = ()
-    """Dataclasses of its own that the state holds."""
+    """Dataclasses of the policy's own that its state holds."""
     notifies: ClassVar[bool] = False
     """Whether it ever yields StopSoon: devices of a deployment then check in while they train."""
+    plain_gradients: ClassVar[bool] = False
+    """Whether it takes an update for -eta times a gradient: devices must then train with plain SGD."""
     plans: ClassVar[bool] = False
     """Whether it reads `view.forecast`: a deployment then measures its devices when they join."""
+
+    in_training_setting: ClassVar[str | None] = None
+    """The setting that says how many devices are in training at a time, if one does."""
+    trains_everybody: ClassVar[bool] = False
+    """Whether every device is given work whenever it has none, so that no setting says how many are in training."""
+
+    @classmethod
+    def settings_for(
+        cls, in_training: int, *, devices: int, order_seconds: Callable[[], Sequence[float]], given: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Settings with which so many of the devices are in training on average, beside those that are given.
+
+        `order_seconds` tells how long an order takes on each of them, from its sending to its upload.
+        """
+        setting = cls.in_training_setting
+        return {} if setting is None or setting in given else {setting: in_training}
+
+    def local_differences(self, training: LocalWork) -> list[str]:
+        """In words, what its devices do otherwise than this plain local training, which the experiment describes."""
+        return []
 
     def init(self, view: View) -> Any:
         """The state before anything happened."""
@@ -139,7 +162,7 @@ Step = Train | Ask | Upload
 Memory = MutableMapping[str, Plain | Vector]
 """What a device remembers from one local run to the next. Stays on the device in a deployment."""
 ReadOnlyMemory = Mapping[str, Plain | Vector]
-"""The same, to be read only."""
+"""What a device remembers from one local run to the next, to be read only."""
 
 
 def copied(memory: ReadOnlyMemory) -> Memory:

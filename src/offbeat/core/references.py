@@ -72,6 +72,17 @@ def reference_to(thing: Any) -> str:
     return known
 
 
+def thing_name(reference: str) -> str:
+    """What to call a thing in a title: its reference, or its own name if it stands in no module of its own.
+
+    >>> thing_name("my_module:Net"), thing_name("python:Net-3"), thing_name("__main__:Net")
+    ('my_module:Net', 'Net', 'Net')
+    """
+    if reference.startswith(GIVEN):
+        return reference.removeprefix(GIVEN).rpartition("-")[0]
+    return reference.removeprefix("__main__:")
+
+
 def _is_found(module: str, name: str, thing: Any) -> bool:
     """Whether an import finds the thing. What a notebook or a console defines, another process cannot import."""
     home = sys.modules.get(module)

@@ -105,8 +105,8 @@ class Session:
         self._idle = IdleSet(devices, np.flatnonzero(here))
         self.random = stream(seed, "policy")
         self._tickets = 0
-        self._plain_order = (0, training.order(0))
-        """The order without changes at the version it was made for: most policies give that to every device."""
+        self._plain_order: tuple[float, Order] = (0, training.order(0))
+        """The order without changes at the moment it was made for: most policies give that to every device."""
         self.started = False
         self._ticket_of: dict[int, int] = {}
         self.state = policy.init(self)
@@ -134,10 +134,13 @@ class Session:
         return self._idle.sample(count, self.random) if count > 0 else []
 
     def order(self, **changes: Any) -> Order:
+        moment: float = self.version
+        if self.training.schedule_over != "versions":
+            moment = self.training.moment(version=self.version, updates=self.counters.used, time=self.now)
         if changes:
-            return self.training.order(self.version, **changes)
-        if self._plain_order[0] != self.version:
-            self._plain_order = (self.version, self.training.order(self.version))
+            return self.training.order(moment, **changes)
+        if self._plain_order[0] != moment:
+            self._plain_order = (moment, self.training.order(moment))
         return self._plain_order[1]
 
     # Devices ------------------------------------------------------------------------------------------------------

@@ -14,11 +14,13 @@ import numpy.typing as npt
 from msgspec import Struct, structs
 
 from offbeat.core.errors import InvalidInput
+from offbeat.core.learning_rates import RateSchedule
 from offbeat.core.orders import KnownOutcome, Order, Outcome, Progress, Update
 from offbeat.core.parameters import Mask
+from offbeat.core.terms import TERMS
 
 Arrays = dict[str, npt.NDArray[Any]]
-MESSAGES: tuple[type[Any], ...] = (Order, Progress, Outcome, Update, KnownOutcome, Mask)
+MESSAGES: tuple[type[Any], ...] = (Order, Progress, Outcome, Update, KnownOutcome, Mask, RateSchedule, *TERMS)
 
 
 def encode(value: Any) -> tuple[Any, Arrays]:

@@ -1,4 +1,4 @@
-"""Reads the CIFAR-10 batches "for Python", which are pickles, without trusting them.
+"""Reads the CIFAR batches "for Python", which are pickles, without trusting them.
 
 A pickle is a program: it may name any function of any installed module and have it called, so loading one from the
 internet with `pickle.load` hands over the machine. The official batches use that power for one thing only, to
@@ -76,14 +76,16 @@ class _BatchUnpickler(pickle.Unpickler):
         return ALLOWED[module, name]
 
 
-def parse_python_batch(path: Path, content: bytes) -> tuple[Bytes, Bytes]:
-    """The pixels [n, 3072] and the labels of one batch."""
+def parse_python_batch(
+    path: Path, content: bytes, *, what: str = "CIFAR-10", field: bytes = b"labels"
+) -> tuple[Bytes, Bytes]:
+    """The pixels [n, 3072] and the labels of one batch, which it holds in this field."""
     try:
         batch = _BatchUnpickler(io.BytesIO(content), encoding="bytes").load()
         pixels = batch[b"data"].pixels()
-        labels = np.frombuffer(bytes(list(batch[b"labels"])), dtype=np.uint8)  # bytes: integers from 0 to 255 only
+        labels = np.frombuffer(bytes(list(batch[field])), dtype=np.uint8)  # bytes: integers from 0 to 255 only
         if len(pixels) != len(labels):
             raise ValueError(f"it holds {len(pixels)} images and {len(labels)} labels")
     except Exception as error:  # a damaged or hostile program can end in any exception; all mean the same to the user
-        raise InvalidInput(f"{path} is not a CIFAR-10 batch for Python: {error or type(error).__name__}.") from error
+        raise InvalidInput(f"{path} is not a {what} batch for Python: {error or type(error).__name__}.") from error
     return pixels, labels

@@ -1,77 +1,181 @@
-"""What every data set is once it is loaded: four arrays in memory, checked at birth. Owns the words for them."""
+"""What every data set is once it is loaded: inputs and targets, checked at birth. Owns the words for them."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from offbeat.core.errors import InvalidInput
+from offbeat.core.samples import (
+    Array,
+    Indices,
+    LazyDevices,
+    Ragged,
+    Samples,
+    arrays_of,
+    count,
+    each_array,
+    shapes,
+    taken,
+)
+from offbeat.data.transforms import InputPipeline, Transform
 
-Samples = npt.NDArray[np.float32]
+Floats = npt.NDArray[np.float32]
 Labels = npt.NDArray[np.int64]
-Indices = npt.NDArray[np.int64]
+IGNORED = -100
+"""A target that does not count."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Dataset:
-    """Training and held-out samples with their labels; what cannot be trained on is refused at birth."""
+    """Training and held-out samples with their targets; what cannot be trained on is refused at birth.
+
+    Inputs are an array, rows of different lengths (`Ragged`), or a tuple or mapping of these: float32 numbers, int64
+    tokens, or pixels as uint8 if a pipeline normalises them. Targets are int64 (labels, tokens) or float32.
+    """
 
     train_x: Samples
-    """[samples, *input_shape], for instance 60000 x 1 x 28 x 28."""
-    train_y: Labels
+    """[samples, *input_shape], for instance 60000 x 1 x 28 x 28; or a `LazyDevices`."""
+    train_y: Samples = None
+    """None where each device's samples are loaded when they are needed."""
     test_x: Samples
-    test_y: Labels
-    classes: int
-    """Labels are 0 to classes - 1."""
+    test_y: Samples
+    classes: int = 0
+    """Labels and tokens are 0 to classes - 1; of other targets it is how many numbers each has (0: as they say)."""
     devices: tuple[Indices, ...] | None = None
     """The training samples of each device, where the data come already divided; None: a partition divides them."""
+    pipeline: InputPipeline | None = None
+    """What is done to inputs batch by batch."""
+    class_names: tuple[str, ...] = ()
+    """What the labels mean, where that is known."""
+    columns: Mapping[str, Array] = field(default_factory=dict)
+    """Further values of each training sample, by name: a partition may divide by them."""
 
     @property
-    def input_shape(self) -> tuple[int, ...]:
-        """The shape of one sample, for instance (1, 28, 28)."""
-        return self.train_x.shape[1:]
+    def input_shape(self) -> Any:
+        """The shape of one input, in the structure that the inputs have."""
+        return shapes(self.test_x)
+
+    def example(self) -> tuple[Samples, Samples]:
+        """Two training samples."""
+        x, y = self.train_x.load(0) if isinstance(self.train_x, LazyDevices) else (self.train_x, self.train_y)
+        places = np.array([0, min(1, count(y) - 1)])
+        return taken(x, places), taken(y, places)
+
+    def transformed(self, transforms: tuple[Transform, ...]) -> "Dataset":
+        """The same data with these transforms in training; InvalidInput if the inputs are no images."""
+        if not isinstance(self.test_x, np.ndarray) or self.test_x.ndim != 4:
+            raise InvalidInput(
+                f"data.transforms: the inputs have shape {self.input_shape}, and transforms need images "
+                "(channels, height, width)."
+            )
+        return replace(self, pipeline=replace(self.pipeline or InputPipeline(), transforms=transforms))
 
     def __post_init__(self) -> None:
-        _check_samples("train", self.train_x, self.train_y, self.classes)
-        _check_samples("test", self.test_x, self.test_y, self.classes)
-        if self.test_x.shape[1:] != self.input_shape:
+        lazy = isinstance(self.train_x, LazyDevices)
+        if self.classes == 0:
+            known = [self.test_y] if lazy else [self.train_y, self.test_y]
+            object.__setattr__(self, "classes", max(_classes(y) for y in known))
+        if not lazy:
+            _check_samples("train", self.train_x, self.train_y, self.classes, self.pipeline)
+        _check_samples("test", self.test_x, self.test_y, self.classes, self.pipeline)
+        if not lazy and not _same_shapes(shapes(self.test_x), shapes(self.train_x), self.train_x):
             raise InvalidInput(
-                f"test_x has samples of shape {self.test_x.shape[1:]} and train_x of shape {self.input_shape}: "
+                f"test_x has samples of shape {shapes(self.test_x)} and train_x of shape {shapes(self.train_x)}: "
                 "they must be the same."
             )
+        if isinstance(self.train_x, LazyDevices) and self.devices is None:
+            ranges = (np.arange(first, last) for first, last in pairwise(self.train_x.offsets))
+            object.__setattr__(self, "devices", tuple(ranges))
+        if self.class_names and len(self.class_names) != self.classes:
+            raise InvalidInput(f"there are {len(self.class_names)} names of classes for {self.classes} classes.")
         if self.devices is not None:
-            _check_devices(self.devices, len(self.train_y))
+            samples = int(self.train_x.sizes.sum()) if isinstance(self.train_x, LazyDevices) else count(self.train_y)
+            _check_devices(self.devices, samples)
 
 
-def _check_samples(part: str, x: Samples, y: Labels, classes: int) -> None:
-    _check_type(f"{part}_x", x, np.float32)
-    _check_type(f"{part}_y", y, np.int64)
-    if x.ndim < 2 or y.ndim != 1 or len(x) != len(y):
+def _classes(y: Samples) -> int:
+    """How many numbers a model gives for each target: one for every label, or as many as there are."""
+    values = y.values if isinstance(y, Ragged) else y
+    if not isinstance(values, np.ndarray) or not values.size:
+        return 1
+    if values.dtype.kind == "i" and (values.ndim == 1 or values.max() > 1):
+        return 1 + int(values.max())
+    return values.shape[1] if values.ndim > 1 else 1
+
+
+def _same_shapes(test: Any, train: Any, x: Samples) -> bool:
+    return test == train or any(isinstance(part, Ragged) for part in arrays_of(x))
+
+
+def _check_samples(part: str, x: Samples, y: Samples, classes: int, pipeline: InputPipeline | None) -> None:
+    pixels = pipeline is not None and pipeline.levels is not None
+    for name, array in _named(f"{part}_x", x):
+        _check_type(name, array, (np.uint8,) if pixels else (np.float32, np.int64))
+    for name, array in _named(f"{part}_y", y):
+        _check_type(name, array, (np.int64, np.float32))
+    lengths = {len(array) for array in [*arrays_of(x), *arrays_of(y)]}
+    flat = isinstance(x, np.ndarray) and x.ndim < 2
+    if flat or len(lengths) != 1:
         raise InvalidInput(
-            f"{part}_x has shape {x.shape} and {part}_y has shape {y.shape}: "
+            f"{part}_x has shape {_shape(x)} and {part}_y has shape {_shape(y)}: "
             "they must be [samples, *features] and [samples]."
         )
-    if x.size == 0:
-        raise InvalidInput(f"{part}_x has shape {x.shape}: it must hold at least one sample of at least one feature.")
+    for name, array in _named(f"{part}_x", x):
+        values = array.values if isinstance(array, Ragged) else array
+        if values.size == 0:
+            raise InvalidInput(
+                f"{name} has shape {values.shape}: it must hold at least one sample of at least one feature."
+            )
+        _check_finite(name, values)
+    for name, array in _named(f"{part}_y", y):
+        values = array.values if isinstance(array, Ragged) else array
+        if values.dtype == np.float32:
+            _check_finite(name, values)
+            continue
+        counted = values if values.ndim == 1 and not isinstance(array, Ragged) else values[values != IGNORED]
+        if counted.size and (counted.min() < 0 or counted.max() >= classes):
+            raise InvalidInput(
+                f"{name} holds labels from {counted.min()} to {counted.max()}: they must be 0 to {classes - 1}."
+            )
+
+
+def _named(name: str, samples: Samples) -> list[tuple[str, Any]]:
+    """Every array of a structure, with a name for messages."""
+    if isinstance(samples, tuple):
+        return [found for place, part in enumerate(samples) for found in _named(f"{name}[{place}]", part)]
+    if isinstance(samples, dict):
+        return [found for key, part in samples.items() for found in _named(f"{name}[{key!r}]", part)]
+    return [(name, samples)]
+
+
+def _shape(samples: Samples) -> Any:
+    return each_array(lambda part: (len(part), "any") if isinstance(part, Ragged) else part.shape, samples)
+
+
+def _check_finite(name: str, values: Array) -> None:
     # The extremes tell what a test of every element would, without an array of that size: NaN and infinity reach them.
-    if not (np.isfinite(x.min()) and np.isfinite(x.max())):
-        raise InvalidInput(f"{part}_x holds values that are not finite float32 numbers.")
-    if y.min() < 0 or y.max() >= classes:
-        raise InvalidInput(f"{part}_y holds labels from {y.min()} to {y.max()}: they must be 0 to {classes - 1}.")
+    if values.dtype == np.float32 and not (np.isfinite(values.min()) and np.isfinite(values.max())):
+        raise InvalidInput(f"{name} holds values that are not finite float32 numbers.")
 
 
-def _check_type(name: str, array: object, scalar: type[np.generic]) -> None:
+def _check_type(name: str, array: object, kinds: tuple[type[np.generic], ...]) -> None:
     """A user's loader may hand us anything."""
-    if not isinstance(array, np.ndarray) or array.dtype != scalar:
-        found = f"an array of {array.dtype}" if isinstance(array, np.ndarray) else f"a {type(array).__name__}"
-        raise InvalidInput(f"{name} is {found}: it must be a numpy array of {scalar.__name__}.")
+    values = array.values if isinstance(array, Ragged) else array
+    if not isinstance(values, np.ndarray) or values.dtype not in kinds:
+        found = f"an array of {values.dtype}" if isinstance(values, np.ndarray) else f"a {type(array).__name__}"
+        allowed = " or ".join(kind.__name__ for kind in kinds)
+        raise InvalidInput(f"{name} is {found}: it must be a numpy array of {allowed}.")
 
 
 def _check_devices(devices: tuple[Indices, ...], samples: int) -> None:
     if not devices:
         raise InvalidInput("devices is empty: there must be at least one device.")
     for device, own in enumerate(devices):
-        _check_type(f"devices[{device}]", own, np.int64)
+        _check_type(f"devices[{device}]", own, (np.int64,))
         if own.ndim != 1 or own.size == 0:
             raise InvalidInput(f"devices[{device}] has shape {own.shape}: it must be a row of at least one index.")
         if own.min() < 0 or own.max() >= samples:

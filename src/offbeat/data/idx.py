@@ -66,6 +66,7 @@ class Emnist(ImageFiles):
             mean=EMNIST_MEAN,
             std=EMNIST_STD,
             limit=self.limit,
+            as_bytes=self.as_bytes,
         )
 
     def _part(self, part: str) -> tuple[Bytes, Bytes]:
@@ -84,6 +85,7 @@ def _ten_classes(files: ImageFiles, mean: float, std: float) -> Dataset:
         mean=mean,
         std=std,
         limit=files.limit,
+        as_bytes=files.as_bytes,
     )
 
 

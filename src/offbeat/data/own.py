@@ -6,13 +6,15 @@ import numpy as np
 
 from offbeat.core.errors import InvalidInput
 from offbeat.core.references import describe, resolve
-from offbeat.data.dataset import Dataset, Labels, Samples
+from offbeat.core.samples import Array
+from offbeat.data.dataset import Dataset, Floats
 
 
 def load_own(reference: str, seed: int) -> Dataset:
     """The Dataset of this name, or what a function returns for the seed: one, or (train_x, train_y, test_x, test_y).
 
-    Of a tuple, the samples may be any numbers and the labels any integers from 0; the highest label gives the classes.
+    Of a tuple, the samples may be any numbers; the targets are labels if they are integers (from 0; the highest gives
+    the classes), and else numbers. Whatever has another structure, such as tokens, comes as a Dataset.
     """
     function = resolve(reference)
     if isinstance(function, Dataset):
@@ -45,18 +47,16 @@ def _called(function: Any, seed: int) -> Any:
 
 
 def from_arrays(train_x: Any, train_y: Any, test_x: Any, test_y: Any) -> Dataset:
-    """A data set of any numbers and integer labels from 0; the highest label gives the classes."""
-    train_labels, test_labels = _labels("train_y", train_y), _labels("test_y", test_y)
+    """A data set of any numbers, and of integer labels from 0 (the highest gives the classes) or numbers as targets."""
     return Dataset(
         train_x=_samples("train_x", train_x),
-        train_y=train_labels,
+        train_y=_targets("train_y", train_y),
         test_x=_samples("test_x", test_x),
-        test_y=test_labels,
-        classes=1 + int(max(train_labels.max(initial=0), test_labels.max(initial=0))),
+        test_y=_targets("test_y", test_y),
     )
 
 
-def _samples(name: str, values: Any) -> Samples:
+def _samples(name: str, values: Any) -> Floats:
     try:
         with np.errstate(over="ignore"):  # what is too large becomes infinite, and Dataset refuses it by name
             return np.asarray(values, dtype=np.float32)
@@ -64,11 +64,11 @@ def _samples(name: str, values: Any) -> Samples:
         raise InvalidInput(f"{name} cannot be made an array of float32: {error}.") from error
 
 
-def _labels(name: str, values: Any) -> Labels:
+def _targets(name: str, values: Any) -> Array:
+    """Integers as labels, anything else as numbers."""
     try:
-        labels = np.asarray(values)
+        targets = np.asarray(values)
+        kind = np.int64 if targets.dtype.kind in "iub" else np.float32
+        return targets.astype(kind)
     except (TypeError, ValueError) as error:
-        raise InvalidInput(f"{name} cannot be made an array: {error}.") from error
-    if not np.issubdtype(labels.dtype, np.integer):
-        raise InvalidInput(f"{name} is {labels.dtype}: labels must be integers.")
-    return labels.astype(np.int64)
+        raise InvalidInput(f"{name} cannot be made an array of numbers: {error}.") from error

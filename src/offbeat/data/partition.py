@@ -8,15 +8,16 @@ may leave samples over. Everything is arrays: a million devices are fine.
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field
 
 from offbeat.core.errors import InvalidInput
+from offbeat.core.samples import Array, Indices
 from offbeat.core.settings import Settings
 from offbeat.core.streams import stream
-from offbeat.data.dataset import Indices, Labels
+from offbeat.data.dataset import Dataset, Labels
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -61,6 +62,10 @@ class PartitionSettings(Settings):
     def split(self, labels: Labels, devices: int, seed: int) -> Partition:
         """Who holds which of the training samples, given their labels."""
 
+    def divide(self, dataset: Dataset, devices: int, seed: int) -> Partition:
+        """Who holds which of the training samples of a data set; most partitions look at the labels alone."""
+        return self.split(dataset.train_y, devices, seed)
+
 
 class Iid(PartitionSettings):
     """Shuffled and dealt in equal parts (sizes differ by one at most)."""
@@ -83,6 +88,7 @@ class Dirichlet(PartitionSettings):
 
     def split(self, labels: Labels, devices: int, seed: int) -> Partition:
         """Divide each class in proportions of its own; a device that got nothing is given one sample of the largest."""
+        _check_labels(labels, "dirichlet")
         _check_enough(len(labels), devices)
         generator = stream(seed, "partition")
         samples = generator.permutation(len(labels))
@@ -105,6 +111,7 @@ class Shards(PartitionSettings):
 
     def split(self, labels: Labels, devices: int, seed: int) -> Partition:
         """Cut the samples, sorted by label, into shards and deal them at random."""
+        _check_labels(labels, "shards")
         _check_enough(len(labels), devices)
         shards = devices * self.labels_per_device
         if shards > len(labels):
@@ -139,6 +146,7 @@ class Sizes(PartitionSettings):
         # Chosen before they are sorted: what is not used is then a random part of every class, not the last classes.
         samples = stream(seed, "partition").permutation(len(labels))[:total]
         if self.disjoint_labels:
+            _check_labels(labels, "sizes with disjoint_labels")
             samples = _by_label(samples, labels)
         return Partition(indices=samples, offsets=_offsets(np.array(self.sizes)))
 
@@ -154,6 +162,7 @@ class LabelSets(PartitionSettings):
 
     def split(self, labels: Labels, devices: int, seed: int) -> Partition:
         """Give each device, in turn, random samples of its labels that are still free."""
+        _check_labels(labels, "labels")
         if not len(self.sizes) == len(self.labels) == devices:
             raise InvalidInput(
                 f"sizes lists {len(self.sizes)} devices, labels {len(self.labels)} and devices = {devices}: "
@@ -192,6 +201,25 @@ class Same(PartitionSettings):
         return Partition(indices=np.tile(chosen, devices), offsets=np.arange(devices + 1) * size)
 
 
+class Column(PartitionSettings):
+    """By a column of the data that says whose sample it is: its first values in sorted order are the devices."""
+
+    name: Literal["column"] = "column"
+    column: Annotated[str, Field(min_length=1)]
+    """The name of the column."""
+
+    def split(self, labels: Labels, devices: int, seed: int) -> Partition:
+        """Refuse: labels do not say whose samples they are."""
+        raise InvalidInput(f"partition.column = {self.column!r}: there are only labels to divide by.")
+
+    def divide(self, dataset: Dataset, devices: int, seed: int) -> Partition:
+        """Give each device all samples with its value of the column."""
+        if self.column not in dataset.columns:
+            there = ", ".join(dataset.columns) or "none"
+            raise InvalidInput(f"partition.column = {self.column!r}: the data have these columns to divide by: {there}")
+        return by_owner(dataset.columns[self.column], devices, self.column)
+
+
 PARTITIONS: dict[str, type[PartitionSettings]] = {
     "iid": Iid,
     "dirichlet": Dirichlet,
@@ -199,7 +227,25 @@ PARTITIONS: dict[str, type[PartitionSettings]] = {
     "sizes": Sizes,
     "labels": LabelSets,
     "same": Same,
+    "column": Column,
 }
+
+
+def by_owner(owners: Array, devices: int, column: str) -> Partition:
+    """The samples of the first so many owners, in sorted order; those of others are not used."""
+    names, places = np.unique(owners, return_inverse=True)
+    if len(names) < devices:
+        raise InvalidInput(f"data.devices = {devices}: column {column!r} has {len(names)} values, each a device.")
+    samples = np.flatnonzero(places < devices)
+    return _grouped(samples, places[samples], devices)
+
+
+def _check_labels(labels: Any, name: str) -> None:
+    """Raise InvalidInput if these targets are not one label for each sample."""
+    if not isinstance(labels, np.ndarray) or labels.ndim != 1 or labels.dtype.kind != "i":
+        raise InvalidInput(
+            f"data.partition = {name!r} divides by label, and the targets are no labels: take iid or sizes."
+        )
 
 
 def _check_enough(samples: int, devices: int) -> None:

@@ -1,11 +1,34 @@
 """The data sets by the names that users write. A new one is a settings class with `load(seed)` and a line here."""
 
-from offbeat.data.cifar import Cifar10
+from offbeat.data.cifar import Cifar10, Cifar100
 from offbeat.data.embedded import Digits, Mnist5k
+from offbeat.data.folder import Folder
+from offbeat.data.huggingface import HuggingFace
 from offbeat.data.idx import Emnist, FashionMnist, Mnist
+from offbeat.data.imdb import Imdb
+from offbeat.data.leaf import Femnist, Shakespeare
+from offbeat.data.pictures import Cinic10, TinyImageNet
+from offbeat.data.svhn import Svhn
 from offbeat.data.synthetic import Synthetic
 
-DatasetSettings = Digits | Mnist5k | Mnist | FashionMnist | Emnist | Cifar10 | Synthetic
+DatasetSettings = (
+    Digits
+    | Mnist5k
+    | Mnist
+    | FashionMnist
+    | Emnist
+    | Cifar10
+    | Cifar100
+    | Cinic10
+    | Svhn
+    | TinyImageNet
+    | Femnist
+    | Imdb
+    | Shakespeare
+    | Synthetic
+    | Folder
+    | HuggingFace
+)
 
 DATASETS: dict[str, type[DatasetSettings]] = {
     "digits": Digits,
@@ -14,5 +37,14 @@ DATASETS: dict[str, type[DatasetSettings]] = {
     "fashion-mnist": FashionMnist,
     "emnist": Emnist,
     "cifar10": Cifar10,
+    "cifar100": Cifar100,
+    "cinic10": Cinic10,
+    "svhn": Svhn,
+    "tiny-imagenet": TinyImageNet,
+    "femnist": Femnist,
+    "imdb": Imdb,
+    "shakespeare": Shakespeare,
     "synthetic": Synthetic,
+    "folder": Folder,
+    "huggingface": HuggingFace,
 }

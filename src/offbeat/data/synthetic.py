@@ -17,7 +17,7 @@ from pydantic import Field
 
 from offbeat.core.settings import Settings
 from offbeat.core.streams import stream
-from offbeat.data.dataset import Dataset, Labels, Samples
+from offbeat.data.dataset import Dataset, Floats, Labels
 
 Heterogeneity = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
@@ -54,7 +54,7 @@ class Synthetic(Settings):
             devices=tuple(np.arange(self.devices * train).reshape(self.devices, train)),
         )
 
-    def _device(self, seed: int, device: int) -> tuple[Samples, Labels]:
+    def _device(self, seed: int, device: int) -> tuple[Floats, Labels]:
         """One device's samples; they do not depend on how many other devices there are."""
         generator = stream(seed, "synthetic", device)
         u = generator.normal(0, np.sqrt(self.alpha))

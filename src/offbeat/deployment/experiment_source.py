@@ -48,4 +48,5 @@ class AllSamples:
     count: int
 
     def samples(self, device: int) -> npt.NDArray[np.int64]:
+        """The places of all samples, whatever the device."""
         return np.arange(self.count, dtype=np.int64)

@@ -1,17 +1,23 @@
-"""Which samples a device sees, in which order: a function of (seed, device, ticket, slice) and nothing else.
+"""Which samples a device sees, in which order, and as which tensors: a function of (seed, device, ticket, slice) only.
 
 All trainers draw their batches here, so that they train on the same ones.
 """
 
-from typing import Protocol
+from collections.abc import Iterator
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from offbeat.core.samples import Array, Indices, LazyDevices, Ragged, Samples, count, each_array, numbers, taken
 from offbeat.core.streams import stream
+from offbeat.device.tasks import IGNORED, Batch
 
-Indices = npt.NDArray[np.int64]
+GATHERED = 4096
+"""Samples that are gathered at a time: a whole slice of most devices, and bounded memory for the largest."""
+LOADED = 4
+"""Devices whose data are kept in memory, where data are loaded device by device."""
 
 
 class SampleLookup(Protocol):
@@ -21,16 +27,53 @@ class SampleLookup(Protocol):
         """Indices into the training data."""
 
 
+class Pipeline(Protocol):
+    """What is done to inputs before a model sees them."""
+
+    def training(self, x: Array, random: np.random.Generator) -> npt.NDArray[np.float32]: ...
+    def evaluation(self, x: Array) -> npt.NDArray[np.float32]: ...
+
+
 class Batches:
-    """The training data of all devices. It stays one array; what a device needs is gathered when it is needed."""
+    """The training data of all devices. What a device needs is gathered when it is needed."""
 
     def __init__(
-        self, x: npt.ArrayLike | torch.Tensor, y: npt.ArrayLike | torch.Tensor, partition: SampleLookup, seed: int
+        self,
+        x: Samples | LazyDevices,
+        y: Samples | None,
+        partition: SampleLookup,
+        seed: int,
+        *,
+        pipeline: Pipeline | None = None,
+        place: torch.device | str = "cpu",
     ) -> None:
-        self.x = np.asarray(x, dtype=np.float32)
-        self.y = np.asarray(y, dtype=np.int64)
+        self.lazy = x if isinstance(x, LazyDevices) else None
+        self.pipeline = pipeline
+        self.x: Any = None
+        self.y: Any = None
+        if self.lazy is None:
+            self.x, self.y = self.converted(x, y)
         self.partition = partition
         self.seed = seed
+        self.place = torch.device(place)
+        self.channels_last = False
+        self._loaded: dict[int, tuple[Samples, Samples]] = {}
+        self._resident: tuple[torch.Tensor, torch.Tensor] | None = None
+        """Where training happens on another device than the processor, plain arrays lie there as a whole."""
+        if self.is_plain and self.place.type != "cpu":
+            self._resident = torch.from_numpy(self.x).to(self.place), torch.from_numpy(self.y).to(self.place)
+
+    def converted(self, x: Samples, y: Samples) -> tuple[Samples, Samples]:
+        """Inputs and targets as they are kept: the padding of targets is what no loss looks at."""
+        targets = numbers(y, integers="iub")
+        if isinstance(targets, Ragged):
+            targets = Ragged(targets.values, targets.offsets, IGNORED)
+        return numbers(x, pixels=self.pipeline is not None), targets
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether inputs and targets are one array each that the model takes as they are."""
+        return isinstance(self.x, np.ndarray) and isinstance(self.y, np.ndarray) and self.pipeline is None
 
     def order(self, device: int, ticket: int, k: int, batch_size: int | None) -> Indices:
         """The device's samples in the order of slice k, to be cut into batches. One full batch is not shuffled."""
@@ -49,3 +92,71 @@ class Batches:
         """Batches in a slice; the last one may be smaller."""
         samples = len(self.partition.samples(device))
         return min(samples, 1) if batch_size is None else -(-samples // batch_size)
+
+    def targets(self, device: int) -> Samples:
+        """The targets of a device's samples."""
+        x_y, first = self._held(device)
+        return taken(x_y[1], self.partition.samples(device) - first)
+
+    def transforming(self, device: int, ticket: int, k: int) -> np.random.Generator | None:
+        """The random numbers of the transforms in slice k, where there are any."""
+        return None if self.pipeline is None else stream(self.seed, "transforms", device, ticket, k)
+
+    def gather(
+        self, device: int, samples: Indices, batch_size: int | None, random: np.random.Generator | None = None
+    ) -> Iterator[Batch]:
+        """These samples of a device in this order, cut into batches."""
+        size = batch_size or max(1, len(samples))
+        (x, y), first = self._held(device)
+        block = max(1, GATHERED // size) * size if isinstance(x, np.ndarray) and isinstance(y, np.ndarray) else size
+        for start in range(0, len(samples), block):
+            chosen = samples[start : start + block]
+            if first:
+                chosen = chosen - first
+            whole = self._gathered(x, y, chosen, random)
+            if block == size:
+                yield whole
+            else:
+                parts = zip(torch.split(whole.x, size), torch.split(whole.y, size), strict=True)
+                yield from (Batch(part_x, part_y) for part_x, part_y in parts)
+
+    def for_evaluation(self, x: Samples, y: Samples, size: int) -> Iterator[Batch]:
+        """These samples in their order, as a model is evaluated on them."""
+        for start in range(0, count(y), size):
+            places = np.arange(start, min(start + size, count(y)))
+            yield self._gathered(x, y, places, None)
+
+    def _held(self, device: int) -> tuple[tuple[Samples, Samples], int]:
+        """The arrays in which a device's samples lie, and the index of the first sample in them."""
+        if self.lazy is None:
+            return (self.x, self.y), 0
+        if device not in self._loaded:
+            while len(self._loaded) >= LOADED:
+                del self._loaded[next(iter(self._loaded))]
+            self._loaded[device] = self.converted(*self.lazy.load(device))
+        return self._loaded[device], int(self.partition.samples(device)[0])
+
+    def _gathered(self, x: Samples, y: Samples, chosen: Indices, random: np.random.Generator | None) -> Batch:
+        if self._resident is not None and x is self.x:
+            places = torch.from_numpy(chosen).to(self.place)
+            return Batch(self._formatted(self._resident[0][places]), self._resident[1][places])
+        if isinstance(x, np.ndarray) and isinstance(y, np.ndarray) and y.ndim == 1 and self.place.type == "cpu":
+            targets = torch.from_numpy(y.take(chosen))
+        else:
+            targets = each_array(self._tensor, taken(y, chosen))
+        if not isinstance(x, np.ndarray):
+            return Batch(each_array(self._tensor, taken(x, chosen)), targets)
+        if self.pipeline is not None:
+            raw = x.take(chosen, axis=0)
+            done = self.pipeline.evaluation(raw) if random is None else self.pipeline.training(raw, random)
+            return Batch(self._formatted(torch.tensor(done, device=self.place)), targets)
+        inputs = torch.empty(len(chosen), *x.shape[1:], dtype=torch.int64 if x.dtype == np.int64 else torch.float32)
+        np.take(x, chosen, axis=0, out=inputs.numpy(), mode="clip")
+        return Batch(self._formatted(inputs.to(self.place)), targets)
+
+    def _tensor(self, part: Any) -> torch.Tensor:
+        """A tensor of its own memory, which torch aligns."""
+        return torch.tensor(part.padded() if isinstance(part, Ragged) else part, device=self.place)
+
+    def _formatted(self, x: torch.Tensor) -> torch.Tensor:
+        return x.to(memory_format=torch.channels_last) if self.channels_last else x

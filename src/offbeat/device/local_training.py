@@ -7,12 +7,14 @@ reads the numbers, a real device as it goes.
 from typing import Protocol
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from offbeat.algorithms import device_rule
 from offbeat.core.effects import Assignment
 from offbeat.core.orders import Outcome
 from offbeat.core.parameters import Vector
-from offbeat.core.policy import Fresh, ReadOnlyMemory, copied
+from offbeat.core.policy import DeviceRule, Fresh, ReadOnlyMemory, copied
+from offbeat.device.carry_over import remember
+from offbeat.device.memory import NOTHING
 from offbeat.device.training_state import TrainingJob, TrainingState
 
 
@@ -49,25 +51,27 @@ class LocalTraining(Struct, kw_only=True, eq=False, gc=False):
             last=last,
             work=self.work,
             anchor=given.parameters,
+            memory=self.remembered if given.order.remembers else NOTHING,
         )
 
-    def merge(self, fresh: Fresh, source: GradientSource) -> None:
-        """Take in a newer model as the device rule says."""
+    def merge(self, rule: DeviceRule, fresh: Fresh, source: GradientSource) -> None:
+        """Take in a newer model as the order's device rule says."""
         given, work, memory, number = self.assignment, self.work, copied(self.memory), self.performed
 
         def probe(parameters: Vector) -> tuple[float, Vector]:
             return source.loss_and_gradient(parameters, given.device, given.ticket, number, given.order.batch_size)
 
-        rule = device_rule(given.order.rule)
         merged = rule.merge(work.parameters, fresh, given.base, given.order, memory, probe)
         self.memory = memory
-        self.work = TrainingState(
-            parameters=merged, momentum=work.momentum, steps=work.steps, loss_sum=work.loss_sum, seen=work.seen
-        )
+        self.work = replace(work, parameters=merged, start=None)
         self.performed += 1
 
-    def report(self) -> Outcome:
+    def report(self, rule: DeviceRule) -> Outcome:
         """What the device delivers: the parameters, the training loss, and what its rule has to say beside them."""
-        order, work = self.assignment.order, self.work
-        extras = device_rule(order.rule).extras(order, self.remembered, self.memory)
+        given, work = self.assignment, self.work
+        extras = rule.extras(given.order, self.remembered, self.memory)
+        if given.order.remembers:
+            memory = copied(self.memory)
+            remember(given.order, given.parameters, work, memory)
+            self.memory = memory
         return Outcome(parameters=work.parameters, loss=work.loss, extras=extras)

@@ -21,7 +21,9 @@ from torch import nn
 from offbeat.core.errors import InvalidInput
 from offbeat.core.orders import Order
 from offbeat.core.parameters import TensorEntry, Vector, frozen
-from offbeat.device.batches import Indices
+from offbeat.core.samples import Indices
+from offbeat.core.terms import Proximal
+from offbeat.device.tasks import is_plain_classification
 from offbeat.device.trainer import TorchTrainer
 from offbeat.device.training_state import TrainingJob, TrainingState
 
@@ -64,19 +66,40 @@ def stackable(model: nn.Module) -> bool:
 
 
 def is_plain(order: Order) -> bool:
-    """Whether the order is for whole epochs of the whole model with the plain loss, as all of a stack must be."""
-    return order.unit == "epoch" and order.width == 1.0 and not order.masked_loss
+    """Whether the order is for whole epochs of the whole model with SGD and the plain loss: all of a stack must be."""
+    return (
+        order.unit == "epoch"
+        and order.width == 1.0
+        and order.optimiser == "sgd"
+        and not order.clip_norm
+        and order.schedule is None
+        and all(isinstance(term, Proximal) for term in order.terms)
+    )
+
+
+def can_stack(trainer: TorchTrainer) -> bool:
+    """Whether this trainer's model, task and data allow stacked training."""
+    batches = trainer.batches
+    return (
+        stackable(trainer.model)
+        and is_plain_classification(trainer.task)
+        and batches.is_plain
+        and batches.x.dtype == np.float32
+        and trainer.precision == "float32"
+    )
 
 
 class StackedTrainer:
     """Trains stacks of clients on the model, data and batches of a `TorchTrainer`."""
 
     def __init__(self, trainer: TorchTrainer) -> None:
-        if not stackable(trainer.model):
-            raise InvalidInput("only a chain of dense layers and activations, all trained, can be trained stacked.")
+        if not can_stack(trainer):
+            raise InvalidInput(
+                "only a chain of dense layers and activations, all trained, can be trained stacked, by classification."
+            )
         self._layout = trainer.layout
         self._batches = trainer.batches
-        self._x = trainer.batches.x.reshape(len(trainer.batches.x), -1)
+        self._x: Vector = trainer.batches.x.reshape(len(trainer.batches.x), -1)
         layers = list(trainer.model.named_modules(remove_duplicate=False))[1:]  # the first is the chain itself
         self._chain = [(name, layer) for name, layer in layers if not isinstance(layer, nn.Flatten | nn.Identity)]
         self._first_dense = next(i for i, (_, layer) in enumerate(self._chain) if isinstance(layer, nn.Linear))
@@ -112,7 +135,7 @@ class StackedTrainer:
     def _bytes(self, job: TrainingJob) -> int:
         model = 4 * 4 * self._layout.size  # vector, weights, velocity, anchor
         plan = (8 + 8 + 4 + 4) * self._steps(job)  # index, label, scale and loss of each sample
-        return model + self._width(job) * (plan + 4 * self._x.shape[1])
+        return model + self._width(job) * (plan + 4 * int(self._x.shape[1]))
 
     def _train(self, jobs: Sequence[TrainingJob]) -> list[TrainingState]:
         """One stack; the jobs share batch size and momentum and come with the most steps first."""

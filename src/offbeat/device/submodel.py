@@ -46,7 +46,17 @@ def job_inside(job: TrainingJob, chosen: Chosen, trained: int) -> TrainingJob:
         order=replace(job.order, width=1.0),
         work=_work_inside(job.work, chosen, trained),
         anchor=frozen(job.anchor[chosen]),
+        memory={name: _inside(value, chosen, trained) for name, value in job.memory.items()},
     )
+
+
+def _inside(value: Any, chosen: Chosen, trained: int) -> Any:
+    """The submodel's part of a vector over all elements or over the trained ones; anything else as it is."""
+    if not isinstance(value, np.ndarray):
+        return value
+    if len(value) == len(chosen):
+        return frozen(value[chosen])
+    return frozen(value[chosen[:trained]]) if len(value) == trained else value
 
 
 def _work_inside(work: TrainingState, chosen: Chosen, trained: int) -> TrainingState:
@@ -54,17 +64,30 @@ def _work_inside(work: TrainingState, chosen: Chosen, trained: int) -> TrainingS
         work,
         parameters=frozen(work.parameters[chosen]),
         momentum=None if work.momentum is None else frozen(work.momentum[chosen[:trained]]),
+        optimiser={name: _inside(vector, chosen, trained) for name, vector in work.optimiser.items()},
+        buffers=None if work.buffers is None else frozen(work.buffers[chosen[trained:]]),
         start=None if work.start is None else _work_inside(work.start, chosen, trained),
     )
 
 
 def work_outside(work: TrainingState, before: TrainingState, chosen: Chosen, trained: int) -> TrainingState:
     """What the submodel has learned, on the whole model's vectors; the rest is as before."""
-    still = np.zeros(trained, dtype=np.float32) if before.momentum is None else before.momentum
+    inside, still = chosen[:trained], np.zeros(trained, dtype=np.float32)
+
+    def outside(name: str, vector: Vector) -> Vector:
+        """A part of the optimiser's state; what counts the moves of whole parameters has the same length inside."""
+        if len(vector) != np.count_nonzero(inside):
+            return vector
+        return _filled(before.optimiser.get(name, still), inside, vector)
+
+    momentum = still if before.momentum is None else before.momentum
+    buffers = before.parameters[trained:] if before.buffers is None else before.buffers
     return replace(
         work,
         parameters=_filled(before.parameters, chosen, work.parameters),
-        momentum=None if work.momentum is None else _filled(still, chosen[:trained], work.momentum),
+        momentum=None if work.momentum is None else _filled(momentum, inside, work.momentum),
+        optimiser={name: outside(name, vector) for name, vector in work.optimiser.items()},
+        buffers=None if work.buffers is None else _filled(buffers, chosen[trained:], work.buffers),
         start=None if work.start is None else work_outside(work.start, before, chosen, trained),
     )
 

@@ -1,10 +1,6 @@
 """The torch trainer: does slices of local work on one device after another, the same bits every time.
 
-It owns a private copy of the model whose parameters and buffers are views into one flat vector, so that loading and
-saving a model is one copy. A trainer is used by one thread, in the process that made it.
-
-Some matrix products round differently when their operands lie differently in memory (seen with MKL on small shapes).
-Whatever enters one is therefore allocated by torch, which aligns to 64 bytes, and not by numpy, which promises less.
+It owns a private copy of the model (`flat_model`). A trainer is used by one thread, in the process that made it.
 
 What makes it faster than a plain loop with `torch.optim.SGD`: a slice's samples are gathered by one `numpy.take`,
 `autograd.grad` and one `_foreach_` update take the place of an optimizer object, and networks with max-pooling get
@@ -15,36 +11,43 @@ Gradients as views into one flat vector were slower: autograd then accumulates i
 import copy
 import ctypes
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from msgspec.structs import replace
 from torch import nn
-from torch.nn import functional
 
 from offbeat.core.coverage import last_layers, submodel
-from offbeat.core.errors import InvalidInput
 from offbeat.core.orders import Order
-from offbeat.core.parameters import Vector, frozen
+from offbeat.core.parameters import Layout, Vector, frozen
+from offbeat.core.samples import Indices, LazyDevices, Samples
 from offbeat.core.streams import stream
-from offbeat.device.batches import Batches, Indices, SampleLookup
-from offbeat.device.layered import Proceed, Tensors, backward
+from offbeat.core.terms import OwnTerm
+from offbeat.device.batches import Batches, Pipeline, SampleLookup
+from offbeat.device.flat_model import FlatModel, Tensors
+from offbeat.device.layered import Proceed, backward
+from offbeat.device.objective import Objective
+from offbeat.device.optimisers import Optimiser, optimiser_of
 from offbeat.device.submodel import job_inside, narrowed, work_outside
+from offbeat.device.tasks import CLASSIFICATION, Task, added
+from offbeat.device.terms import LossTerm, TermContext, absent_classes, term_of, with_rows_of
 from offbeat.device.training_state import Evaluation, TrainingJob, TrainingState
-from offbeat.models import is_pure, layout_of, tensors_of, vector_of
+from offbeat.models import called, is_pure
 
 EVALUATION_BATCH = 512
-GATHERED = 4096
-"""Samples that are gathered at a time: a whole slice of most devices, and bounded memory for the largest."""
-
 BLOCK = 128
 """A full batch is taken in blocks of so many samples: all its activations would not fit the cache, or the memory."""
 
+Precision = Literal["float32", "bfloat16"]
+
 
 class TorchTrainer:
-    """Trains and evaluates one model on the devices' data with SGD and cross-entropy.
+    """Trains and evaluates one model on the devices' data: any task, any optimiser, on the processor or elsewhere.
 
     Making one sets torch to a single thread for the whole process: the number of threads would change the last bits,
     and small models train faster that way.
@@ -53,45 +56,49 @@ class TorchTrainer:
     def __init__(
         self,
         model: nn.Module,
-        x: npt.ArrayLike | torch.Tensor,
-        y: npt.ArrayLike | torch.Tensor,
+        x: Samples | LazyDevices,
+        y: Samples | None,
         partition: SampleLookup,
         seed: int,
+        *,
+        task: Task = CLASSIFICATION,
+        pipeline: Pipeline | None = None,
+        place: torch.device | str = "cpu",
+        precision: Precision = "float32",
+        batch_statistics: bool = False,
     ) -> None:
         torch.set_num_threads(1)
         _keep_freed_memory()
-        self.batches = Batches(x, y, partition, seed)
-        self.model = copy.deepcopy(model).float().train()
-        self.layout = layout_of(self.model)
-        flat = torch.tensor(vector_of(self.model))
-        self._vector: Vector = flat.numpy()
-        tensors = tensors_of(self.model)
-        for entry in self.layout.entries:
-            tensors[entry.name].data = flat[entry.span].view(entry.shape)
-        trained = [entry for entry in self.layout.entries if entry.trained]
-        self._trained = [tensors[entry.name] for entry in trained]
-        self._weights = tuple(parameter.detach() for parameter in self._trained)
-        """The same memory as `_trained`, outside autograd, so that it may be updated in place."""
-        self._layers = [
-            [place for place, entry in enumerate(trained) if entry.layer == layer]
-            for layer in range(self.layout.trained_layers)
-        ]
-        """Of each layer, from the input on, the places of its parameters in `_trained`."""
-        self._head = [entry for entry in trained if entry.layer == self.layout.trained_layers - 1]
+        self.batches = Batches(x, y, partition, seed, pipeline=pipeline, place=place)
+        self.task = task
+        self._place = torch.device(place)
+        self.precision = precision
+        self._batch_statistics = batch_statistics
+        """Whether batch normalisation uses the statistics of each batch in an evaluation too."""
+        self._take(model)
+        self.batches.channels_last = _takes_channels_last(self.model, self.batches.x)
+
+    def _take(self, model: nn.Module) -> None:
+        """Make this the model that is trained."""
+        self._flat = FlatModel(model, self._place)
+        self._plain = Objective(self.task, self._flat, half=self.precision == "bfloat16")
         self._submodels: dict[float, tuple[TorchTrainer, npt.NDArray[np.bool_]]] = {}
-        self._counters = [(b, b.clone()) for b in self.model.buffers() if not b.is_floating_point()]
-        self._block = BLOCK if is_pure(self.model) else None
+        self._still: dict[str, FlatModel] = {}
+        self._block = BLOCK if is_pure(self.model) and self.task.averages_samples else None
         """Only where the gradient is surely a mean over samples."""
-        self._channels_last = _takes_channels_last(self.model, self.batches.x)
+
+    @property
+    def model(self) -> nn.Module:
+        return self._flat.module
+
+    @property
+    def layout(self) -> Layout:
+        return self._flat.layout
 
     def train(self, job: TrainingJob) -> TrainingState:
         """Slices `job.first` to `job.last - 1`. Cutting an order into several jobs changes no bit of the result.
 
-        PyTorch's SGD: v <- momentum v + g,  w <- w - learning_rate v, where g is the gradient of
-        cross-entropy + weight_decay/2 ||w||^2 + prox/2 ||w - anchor||^2. Integer buffers start afresh in every job.
-
-        With a `width` below 1 only that submodel is trained. With `masked_loss` the logits of classes that the device
-        does not hold count as 0, and their rows of the last layer stay as they were.
+        Integer buffers start afresh in every job. With a `width` below 1 only that submodel is trained.
         """
         return self.train_while(job, None)[0]
 
@@ -104,234 +111,235 @@ class TorchTrainer:
         if job.order.width < 1.0:
             return self._train_submodel(job, proceed)
         train = self._train_layers if job.order.unit == "layer" else self._train_epochs
-        work, done = train(job, proceed)
-        absent = self._absent(job.device) if job.order.masked_loss else None
-        return work if absent is None else self._with_rows_of(job.work.parameters, absent.numpy(), work), done
+        with self._rng(), self._objective(job) as objective:
+            work, done = train(job, objective, proceed)
+        if job.order.masks_absent_classes:
+            absent = absent_classes(self._flat, self.batches.targets(job.device))
+            work = self._with_rows_of(job.work.parameters, absent, work)
+        return work, done
 
-    def _train_epochs(self, job: TrainingJob, proceed: Proceed | None) -> tuple[TrainingState, int]:
-        order = job.order
-        self._load(job.work.parameters)
-        momentum = _start_of(job.work.momentum, self.layout.trained_size) if order.momentum else None
-        velocity = () if momentum is None else self._views(momentum)
-        anchor = self._views(job.anchor.copy()) if order.prox else ()
-        absent = self._absent(job.device) if order.masked_loss else None
+    @contextmanager
+    def _objective(self, job: TrainingJob) -> Iterator[Objective]:
+        """The loss of a job with the terms of its order."""
+        if not job.order.terms:
+            yield self._plain
+            return
+        terms: list[LossTerm] = [term_of(term) for term in job.order.terms]
+        context = TermContext(
+            model=self._flat,
+            received=job.anchor,
+            memory=job.memory,
+            targets=partial(self.batches.targets, job.device),
+            still=self._still_model,
+        )
+        try:
+            for term in terms:
+                term.context = context
+                term.begin()
+            yield Objective(self.task, self._flat, terms, half=self.precision == "bfloat16")
+        finally:
+            for term in terms:
+                term.end()
+
+    def _still_model(self, name: str, parameters: Vector) -> FlatModel:
+        """A second model that is not trained, in evaluation mode."""
+        if name not in self._still:
+            self._still[name] = FlatModel(self.model, self._place)
+            self._still[name].module.eval()
+        self._still[name].load(parameters)
+        return self._still[name]
+
+    def _train_epochs(
+        self, job: TrainingJob, objective: Objective, proceed: Proceed | None
+    ) -> tuple[TrainingState, int]:
+        order, batches = job.order, self.batches
+        self._load(job.work)
+        optimiser = self._optimiser(order, job.work, objective)
+        rate, schedule = order.learning_rate, order.schedule
+        block = None if any(isinstance(term, OwnTerm) for term in order.terms) else self._block
         steps, loss_sum, seen = job.work.steps, job.work.loss_sum, job.work.seen
 
         def work() -> TrainingState:
-            return TrainingState(
-                parameters=frozen(self._vector.copy()),
-                momentum=None if momentum is None else frozen(momentum.copy()),
-                steps=steps,
-                loss_sum=loss_sum,
-                seen=seen,
-            )
+            return self._state(job, self._flat.values(), optimiser, steps=steps, loss_sum=loss_sum, seen=seen)
 
-        with torch.random.fork_rng(devices=[]):
-            for k in range(job.first, job.last):
-                before = None if proceed is None else work()
-                self._seed_dropout("dropout", job.device, job.ticket, k)
-                samples = self.batches.order(job.device, job.ticket, k, order.batch_size)
-                for loss, gradients, size in self._steps(samples, order.batch_size, absent):
-                    if before is not None and proceed is not None and not proceed(k):
-                        return before, k
-                    _descend(self._weights, gradients, velocity, anchor, order)
-                    steps += 1
-                    loss_sum += loss * size
-                    seen += size
+        for k in range(job.first, job.last):
+            before = None if proceed is None else work()
+            self._seed_dropout("dropout", job.device, job.ticket, k)
+            samples = batches.order(job.device, job.ticket, k, order.batch_size)
+            random = batches.transforming(job.device, job.ticket, k)
+            for loss, size, gradients in self._steps(job.device, samples, order.batch_size, objective, block, random):
+                if before is not None and proceed is not None and not proceed(k):
+                    return before, k
+                if schedule is not None:
+                    rate = schedule.rate(order.learning_rate, steps)
+                optimiser.step(gradients, rate)
+                steps += 1
+                loss_sum += loss * size
+                seen += size
         return work(), job.last
 
-    def _train_layers(self, job: TrainingJob, proceed: Proceed | None) -> tuple[TrainingState, int]:
+    def _train_layers(
+        self, job: TrainingJob, objective: Objective, proceed: Proceed | None
+    ) -> tuple[TrainingState, int]:
         """A slice is a layer of the backward pass of a step; the layers of a step are taken from the last on."""
         layers = self.layout.trained_layers
         done, work = job.first, job.work
         if done % layers:  # the step under way is taken again from its beginning, and this time it comes deeper
             assert work.start is not None
             done, work = done - done % layers, work.start
-        with torch.random.fork_rng(devices=[]):
-            while done < job.last:
-                wanted = min(layers, job.last - done)
-                work, depth = self._layered_step(job, work, done, wanted, proceed)
-                done += depth
-                if depth < wanted:
-                    break
+        while done < job.last:
+            wanted = min(layers, job.last - done)
+            work, depth = self._layered_step(job, objective, work, done, wanted, proceed)
+            done += depth
+            if depth < wanted:
+                break
         return work, done
 
     def _layered_step(
-        self, job: TrainingJob, work: TrainingState, done: int, depth: int, proceed: Proceed | None
+        self,
+        job: TrainingJob,
+        objective: Objective,
+        work: TrainingState,
+        done: int,
+        depth: int,
+        proceed: Proceed | None,
     ) -> tuple[TrainingState, int]:
-        """One step of SGD on one batch that comes up to `depth` layers deep; the layers before stay as they were."""
-        order, layers = job.order, self.layout.trained_layers
+        """One step on one batch that comes up to `depth` layers deep; the layers before stay as they were."""
+        order, model, layers = job.order, self._flat, self.layout.trained_layers
         step = done // layers
-        self._load(work.parameters)
-        momentum = _start_of(work.momentum, self.layout.trained_size) if order.momentum else None
+        self._load(work)
+        optimiser = self._optimiser(order, work, objective)
         self._seed_dropout("dropout", job.device, job.ticket, step)
         samples = self.batches.order(job.device, job.ticket, step, order.batch_size)[: order.batch_size]
         if not len(samples):
             return replace(work, start=None if depth == layers else work), depth
-        ((x, y),) = self._gather(samples, None)
-        loss = self._loss(x, y, self._absent(job.device) if order.masked_loss else None)
-        by_layer = [[self._trained[place] for place in places] for places in self._layers]
-        reached = backward(loss, by_layer, lambda deep: deep < depth and (proceed is None or proceed(done + deep)))
+        random = self.batches.transforming(job.device, job.ticket, step)
+        (batch,) = self.batches.gather(job.device, samples, None, random)
+        loss, size, whole = objective.loss(batch)
+        by_layer = [[model.parameters[place] for place in places] for places in model.layers]
+        reached = backward(whole, by_layer, lambda deep: deep < depth and (proceed is None or proceed(done + deep)))
         if not reached:
             return work, 0
         depth = len(reached)
-        places = [place for layer in self._layers[layers - depth :] for place in layer]
+        places = [place for layer in model.layers[layers - depth :] for place in layer]
         gradients = tuple(gradient for layer in reversed(reached) for gradient in layer)
-
-        def part(tensors: Sequence[torch.Tensor]) -> Tensors:
-            return tuple(tensors[place] for place in places) if tensors else ()
-
-        velocity = () if momentum is None else self._views(momentum)
-        anchor = self._views(job.anchor.copy()) if order.prox else ()
-        _descend(part(self._weights), gradients, part(velocity), part(anchor), order)
+        rate = order.learning_rate
+        if order.schedule is not None:
+            rate = order.schedule.rate(order.learning_rate, work.steps)
+        optimiser.step(gradients, rate, places)
+        values = model.values()
         if depth < layers:  # running statistics of layers that were not reached have moved all the same
-            chosen = last_layers(self.layout, depth).chosen
-            parameters = np.where(chosen, self._vector, work.parameters)
-        else:
-            parameters = self._vector.copy()
-        reached_work = TrainingState(
-            parameters=frozen(parameters),
-            momentum=None if momentum is None else frozen(momentum),
+            values = np.where(last_layers(self.layout, depth).chosen, values, work.parameters)
+        state = self._state(
+            job,
+            values,
+            optimiser,
             steps=work.steps + (depth == layers),
-            loss_sum=work.loss_sum + loss.item() * len(y),
-            seen=work.seen + len(y),
-            start=None if depth == layers else work,
+            loss_sum=work.loss_sum + loss.item() * size,
+            seen=work.seen + size,
         )
-        return reached_work, depth
+        return replace(state, start=None if depth == layers else work), depth
+
+    def _optimiser(self, order: Order, work: TrainingState, objective: Objective) -> Optimiser:
+        return optimiser_of(order, self._flat, work, objective.pull if objective.pulls else None)
+
+    def _state(self, job: TrainingJob, values: Vector, optimiser: Optimiser, **counts: Any) -> TrainingState:
+        """The state with these values. Buffers that do not travel are, among the parameters, as they came."""
+        buffers, trained = None, self.layout.trained_size
+        if job.order.buffers != "average":
+            buffers = frozen(values[trained:].copy()) if job.order.buffers == "local" else None
+            values[trained:] = job.work.parameters[trained:]
+        return TrainingState(
+            parameters=frozen(values),
+            momentum=optimiser.momentum(),
+            optimiser=optimiser.state(),
+            buffers=buffers,
+            **counts,
+        )
 
     def _train_submodel(self, job: TrainingJob, proceed: Proceed | None) -> tuple[TrainingState, int]:
         width, trained = job.order.width, self.layout.trained_size
         if width not in self._submodels:
-            narrow = narrowed(self.model, self.layout, width)
-            data = self.batches
-            trainer = TorchTrainer(narrow, data.x, data.y, data.partition, data.seed)
+            trainer = copy.copy(self)
+            trainer._take(narrowed(self.model, self.layout, width))
             self._submodels[width] = trainer, submodel(self.layout, width).chosen
         trainer, chosen = self._submodels[width]
         work, done = trainer.train_while(job_inside(job, chosen, trained), proceed)
         return work_outside(work, job.work, chosen, trained), done
 
-    def _absent(self, device: int) -> torch.Tensor:
-        """Which classes the device has no sample of."""
-        absent = torch.ones(self._head[0].shape[0], dtype=torch.bool)
-        absent[np.unique(self.batches.y[self.batches.partition.samples(device)])] = False
-        return absent
-
     def _with_rows_of(self, before: Vector, absent: npt.NDArray[np.bool_], work: TrainingState) -> TrainingState:
-        parameters = work.parameters.copy()
-        for entry in self._head:
-            rows = parameters[entry.span].reshape(entry.shape)
-            rows[absent] = before[entry.span].reshape(entry.shape)[absent]
+        parameters = with_rows_of(before, absent, work.parameters, self.layout)
         start = None if work.start is None else self._with_rows_of(before, absent, work.start)
-        return replace(work, parameters=frozen(parameters), start=start)
+        return replace(work, parameters=parameters, start=start)
 
-    def evaluate(
-        self, parameters: Vector, x: npt.ArrayLike | torch.Tensor, y: npt.ArrayLike | torch.Tensor
-    ) -> Evaluation:
-        """Mean loss and accuracy over all of these samples, in evaluation mode."""
-        inputs, labels = np.asarray(x, dtype=np.float32), np.asarray(y, dtype=np.int64)
-        self._load(parameters)
+    def evaluate(self, parameters: Vector, x: Samples, y: Samples) -> Evaluation:
+        """The task's metrics over all of these samples, in evaluation mode."""
+        inputs, targets = self.batches.converted(x, y)
+        self._flat.load(parameters)
         self.model.eval()
-        loss, correct = 0.0, 0
+        if self._batch_statistics:
+            for module in self.model.modules():
+                module.training = isinstance(module, nn.modules.batchnorm._BatchNorm)
+        sums: dict[str, Any] = {}
         try:
-            with torch.inference_mode():
-                for start in range(0, len(labels), EVALUATION_BATCH):
-                    batch = slice(start, start + EVALUATION_BATCH)
-                    target = torch.tensor(labels[batch])
-                    output = self.model(self._formatted(torch.tensor(inputs[batch])))
-                    loss += functional.cross_entropy(output, target, reduction="sum").item()
-                    correct += int((output.argmax(1) == target).sum())
+            with torch.inference_mode(), self._plain.precision():
+                for batch in self.batches.for_evaluation(inputs, targets, EVALUATION_BATCH):
+                    sums = added(sums, self.task.totals(called(self.model, batch.x), batch.y))
         finally:
             self.model.train()
-        return Evaluation(accuracy=correct / len(labels), loss=loss / len(labels))
+        return Evaluation(metrics=dict(self.task.metrics(sums)))
 
     def loss_and_gradient(
         self, parameters: Vector, device: int, ticket: int, k: int, batch_size: int | None
     ) -> tuple[float, Vector]:
         """Of one random batch of the device's data; the gradient is zero where nothing is trained."""
-        self._load(parameters)
+        self._flat.load(parameters)
         chosen = self.batches.probe(device, ticket, k, batch_size)
-        with torch.random.fork_rng(devices=[]):
+        with self._rng():
             self._seed_dropout("probe-dropout", device, ticket, k)
-            ((loss, gradients, _),) = self._steps(chosen, None)
+            ((loss, _, gradients),) = self._steps(device, chosen, None, self._plain, self._block)
         flat = np.zeros(self.layout.size, dtype=np.float32)
-        for target, gradient in zip(self._views(flat), gradients, strict=True):
-            target.copy_(gradient)
+        whole = torch.cat([gradient.reshape(-1) for gradient in gradients])
+        flat[: self.layout.trained_size] = whole.numpy(force=True)
         return loss, frozen(flat)
 
-    def _load(self, parameters: Vector) -> None:
-        np.copyto(self._vector, parameters)
-        for counter, start in self._counters:
-            counter.copy_(start)
+    def _load(self, work: TrainingState) -> None:
+        if work.buffers is None:
+            self._flat.load(work.parameters)
+        else:
+            self._flat.load(np.concatenate([work.parameters[: self.layout.trained_size], work.buffers]))
 
-    def _views(self, vector: Vector) -> Tensors:
-        """The vector's trained elements, each part as a tensor of its parameter's shape in the same memory."""
-        flat = torch.from_numpy(vector)
-        return tuple(flat[entry.span].view(entry.shape) for entry in self.layout.entries if entry.trained)
+    def _rng(self) -> Any:
+        """Torch's own random numbers (dropout) are put back as they were."""
+        return torch.random.fork_rng(devices=[self._place] if self._place.type == "cuda" else [])
 
     def _seed_dropout(self, role: str, *keys: int) -> None:
-        torch.default_generator.manual_seed(int(stream(self.batches.seed, role, *keys).integers(2**63)))
+        seed = int(stream(self.batches.seed, role, *keys).integers(2**63))
+        torch.default_generator.manual_seed(seed)
+        if self._place.type == "cuda":
+            torch.cuda.manual_seed(seed)
 
     def _steps(
-        self, samples: Indices, batch_size: int | None, absent: torch.Tensor | None = None
-    ) -> Iterator[tuple[float, Tensors, int]]:
-        """Loss, gradient and size of each batch, at the model as it is when the batch is asked for."""
-        if batch_size is not None or self._block is None or len(samples) <= self._block:
-            for x, y in self._gather(samples, batch_size):
-                yield (*self._loss_and_gradients(x, y, absent), len(y))
+        self,
+        device: int,
+        samples: Indices,
+        batch_size: int | None,
+        objective: Objective,
+        block: int | None,
+        random: np.random.Generator | None = None,
+    ) -> Iterator[tuple[float, float, Tensors]]:
+        """Loss, size and gradient of each batch, at the model as it is when the batch is asked for."""
+        if batch_size is not None or block is None or len(samples) <= block:
+            for batch in self.batches.gather(device, samples, batch_size, random):
+                yield objective.gradients(batch)
             return
-        total, mean = 0.0, tuple(torch.zeros_like(weight) for weight in self._weights)
-        for x, y in self._gather(samples, self._block):
-            loss, gradients = self._loss_and_gradients(x, y, absent)
-            share = len(y) / len(samples)
+        total, mean = 0.0, tuple(torch.zeros_like(weight) for weight in self._flat.weights)
+        for batch in self.batches.gather(device, samples, block, random):
+            loss, size, gradients = objective.gradients(batch)
+            share = size / len(samples)
             total += share * loss
             torch._foreach_add_(mean, gradients, alpha=share)
-        yield total, mean, len(samples)
-
-    def _gather(self, samples: Indices, batch_size: int | None) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """These samples in this order, cut into batches."""
-        size = batch_size or max(1, len(samples))
-        block = max(1, GATHERED // size) * size
-        for start in range(0, len(samples), block):
-            chosen = samples[start : start + block]
-            x = torch.empty(len(chosen), *self.batches.x.shape[1:])
-            np.take(self.batches.x, chosen, axis=0, out=x.numpy(), mode="clip")
-            y = torch.from_numpy(self.batches.y.take(chosen))
-            yield from zip(torch.split(self._formatted(x), size), torch.split(y, size), strict=True)
-
-    def _formatted(self, x: torch.Tensor) -> torch.Tensor:
-        return x.to(memory_format=torch.channels_last) if self._channels_last else x
-
-    def _loss(self, x: torch.Tensor, y: torch.Tensor, absent: torch.Tensor | None = None) -> torch.Tensor:
-        try:
-            logits = self.model(x)
-        except ValueError as error:
-            if len(y) > 1:
-                raise
-            # Batch normalisation has no variance to divide by.
-            raise InvalidInput(
-                f"the model cannot train on a batch of one sample: change batch_size ({error})."
-            ) from error
-        return functional.cross_entropy(logits if absent is None else logits.masked_fill(absent, 0.0), y)
-
-    def _loss_and_gradients(
-        self, x: torch.Tensor, y: torch.Tensor, absent: torch.Tensor | None = None
-    ) -> tuple[float, Tensors]:
-        loss = self._loss(x, y, absent)
-        # A parameter that the loss does not reach has a gradient of zero, not None.
-        return loss.item(), torch.autograd.grad(loss, self._trained, allow_unused=True, materialize_grads=True)
-
-
-def _descend(weights: Tensors, gradients: Tensors, velocity: Tensors, anchor: Tensors, order: Order) -> None:
-    """One step of SGD on these tensors, in place."""
-    if order.weight_decay:
-        gradients = torch._foreach_add(gradients, weights, alpha=order.weight_decay)
-    if order.prox:
-        gradients = torch._foreach_add(gradients, torch._foreach_sub(weights, anchor), alpha=order.prox)
-    if order.momentum:
-        torch._foreach_mul_(velocity, order.momentum)
-        torch._foreach_add_(velocity, gradients)
-        gradients = velocity
-    torch._foreach_add_(weights, gradients, alpha=-order.learning_rate)
+        yield total, len(samples), mean
 
 
 def _keep_freed_memory() -> None:
@@ -346,16 +354,15 @@ def _keep_freed_memory() -> None:
         libc.mallopt(mmap_threshold, 32 * 2**20)
 
 
-def _start_of(momentum: Vector | None, size: int) -> Vector:
-    """A velocity of one's own to go on with: zero before the first step."""
-    return np.zeros(size, dtype=np.float32) if momentum is None else momentum.copy()
-
-
-def _takes_channels_last(model: nn.Module, x: npt.NDArray[np.float32]) -> bool:
+def _takes_channels_last(model: nn.Module, x: Samples) -> bool:
     """Whether channels-last input is faster, and works at all: `view` after a convolution refuses it."""
-    if x.ndim != 4 or not any(isinstance(module, nn.MaxPool2d) for module in model.modules()):
+    if (
+        not isinstance(x, np.ndarray)
+        or x.ndim != 4
+        or not any(isinstance(module, nn.MaxPool2d) for module in model.modules())
+    ):
         return False
-    trial = torch.zeros(2, *x.shape[1:]).to(memory_format=torch.channels_last)
+    trial = torch.zeros(2, *x.shape[1:], device=next(model.parameters()).device).to(memory_format=torch.channels_last)
     model.eval()
     try:
         with torch.no_grad():

@@ -1,9 +1,12 @@
 """What a trainer is given and gives back: the numbers of a local run between two slices."""
 
-from msgspec import Struct
+from collections.abc import Mapping
+
+from msgspec import Struct, field
 
 from offbeat.core.orders import Order
 from offbeat.core.parameters import Vector
+from offbeat.core.policy import ReadOnlyMemory
 
 
 class TrainingState(Struct, frozen=True, kw_only=True, eq=False, gc=False):
@@ -12,12 +15,16 @@ class TrainingState(Struct, frozen=True, kw_only=True, eq=False, gc=False):
     parameters: Vector
     momentum: Vector | None = None
     """The SGD velocity, over the trained elements only; None before the first step or without momentum."""
+    optimiser: Mapping[str, Vector] = field(default_factory=dict)
+    """What any other optimiser keeps from step to step, by the names that torch gives it."""
+    buffers: Vector | None = None
+    """The running statistics, where they stay on the device and are no part of the parameters that travel."""
     steps: int = 0
     loss_sum: float = 0.0
-    """Sum of the training loss over the samples seen."""
-    seen: int = 0
+    """Sum of the training loss over the samples (or tokens) seen."""
+    seen: float = 0
     start: "TrainingState | None" = None
-    """The work at the beginning of a step that has come through some of its layers only (unit "layer")."""
+    """The state at the beginning of a step that has come through some of its layers only (unit "layer")."""
 
     @property
     def loss(self) -> float:
@@ -34,13 +41,22 @@ class TrainingJob(Struct, frozen=True, kw_only=True, eq=False, gc=False):
     last: int
     work: TrainingState
     anchor: Vector
-    """The base model of the order, which the proximal term pulls towards."""
+    """The model that came with the order, to which terms of the loss refer."""
+    memory: ReadOnlyMemory = {}
+    """What the device remembers of earlier trainings, where the order has a use for it."""
 
 
 class Evaluation(Struct, frozen=True, kw_only=True):
-    """How good a model is, on the held-out data if nothing else is said."""
+    """How good a model is by the metrics of its task, on the held-out data if nothing else is said."""
 
-    accuracy: float
-    loss: float
+    metrics: Mapping[str, float]
     training_loss: float | None = None
     """The loss over the devices' own samples, where it was asked for."""
+
+    @property
+    def accuracy(self) -> float:
+        return self.metrics["accuracy"]
+
+    @property
+    def loss(self) -> float:
+        return self.metrics["loss"]

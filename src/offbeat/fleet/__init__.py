@@ -4,7 +4,13 @@ To add a fleet or a kind of availability, write its settings class with a `build
 `AVAILABILITIES`; or leave it where it is and name it as "module:Class".
 """
 
-from offbeat.fleet.availability import AlwaysAvailable, Availability, AvailabilitySettings, OnOffAvailable
+from offbeat.fleet.availability import (
+    AlwaysAvailable,
+    Availability,
+    AvailabilitySettings,
+    OnOffAvailable,
+    TraceAvailable,
+)
 from offbeat.fleet.failures import Failures, FailureSettings, Fate
 from offbeat.fleet.fleet import Fleet
 from offbeat.fleet.links import Links, NetworkSettings
@@ -25,6 +31,7 @@ FLEETS: dict[str, type[FleetSettings]] = {
 AVAILABILITIES: dict[str, type[AvailabilitySettings]] = {
     "always": AlwaysAvailable,
     "on-off": OnOffAvailable,
+    "trace": TraceAvailable,
 }
 
 __all__ = [
@@ -46,6 +53,7 @@ __all__ = [
     "ParetoFleet",
     "RatioFleet",
     "Speeds",
+    "TraceAvailable",
     "TraceFleet",
     "Workload",
     "ZipfFleet",

@@ -1,4 +1,4 @@
-"""When devices are there at all: always, or on and off in turn, each device with a phase of its own."""
+"""When devices are there at all: always, on and off in turn, each device with a phase of its own, or as measured."""
 
 import math
 from abc import abstractmethod
@@ -8,8 +8,10 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
+from offbeat.core.errors import InvalidInput
 from offbeat.core.settings import Settings
 from offbeat.core.streams import stream
+from offbeat.fleet.series import MeasuredSeries, traced_availability
 from offbeat.fleet.workload import Floats, Workload
 
 Times = TypeVar("Times", float, Floats)
@@ -126,3 +128,18 @@ class OnOffAvailable(AvailabilitySettings):
         period = self.on_seconds + self.off_seconds
         phases = stream(workload.seed, "availability").uniform(0.0, period, workload.devices)
         return OnOff(self.on_seconds, self.off_seconds, phases)
+
+
+class TraceAvailable(AvailabilitySettings, MeasuredSeries):
+    """Devices come and go as a CSV file says: a row for each change, with the columns device, time, available."""
+
+    name: Literal["trace"] = "trace"
+
+    def build(self, workload: Workload) -> Availability:
+        found = self.read("availability", ("device", "time", "available"))
+        if "available" not in found:
+            raise InvalidInput(
+                f"availability.path: {found.path} needs a column 'available'; say with availability.columns what it is "
+                "called."
+            )
+        return traced_availability(self, found, workload, "availability trace")

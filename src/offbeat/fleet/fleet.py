@@ -1,6 +1,6 @@
 """All that the simulator must know about its devices, in one place."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from offbeat.core.forecast import Forecast
 from offbeat.fleet.availability import AlwaysAvailable, Availability, AvailabilitySettings
@@ -41,9 +41,15 @@ class Fleet:
     ) -> "Fleet":
         """The fleet that these settings describe, for this workload; what is not given has its defaults."""
         speeds = fleet.build(workload)
+        workload = replace(workload, names=speeds.names)
+        there = availability or AlwaysAvailable()
+        if speeds.measured_availability is not None and isinstance(there, AlwaysAvailable):
+            present: Availability = speeds.measured_availability
+        else:
+            present = there.build(workload)
         return cls(
             speeds=speeds,
             links=(network or NetworkSettings()).build(workload, speeds.measured_links),
-            availability=(availability or AlwaysAvailable()).build(workload),
+            availability=present,
             failures=(failures or FailureSettings()).build(workload),
         )

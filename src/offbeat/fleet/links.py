@@ -1,16 +1,20 @@
 """How long messages take: bandwidth both ways and latency, for each device."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 import numpy as np
 from pydantic import Field
 
+from offbeat.core.errors import InvalidInput
 from offbeat.core.settings import Settings
 from offbeat.core.streams import stream
+from offbeat.fleet.series import MeasuredSeries, VaryingBandwidth, bandwidths
 from offbeat.fleet.workload import Floats, Workload
 
-NOTHING_MEASURED: Mapping[str, Floats] = MappingProxyType({})
+Bandwidths = Floats | Sequence[VaryingBandwidth]
+"""Of each device: a number, or how it changes over time."""
+NOTHING_MEASURED: Mapping[str, Bandwidths] = MappingProxyType({})
 
 
 class Links:
@@ -21,12 +25,12 @@ class Links:
         self._downlink = downlink_mbps * 1e6
         self._latency = latency
 
-    def up_seconds(self, device: int, bytes: int) -> float:
-        """Of a message from the device to the server."""
+    def up_seconds(self, device: int, bytes: int, at: float = 0.0) -> float:
+        """Of a message from the device to the server that is sent at this time."""
         return bytes * 8 / self._uplink.item(device) + self._latency.item(device)
 
-    def down_seconds(self, device: int, bytes: int) -> float:
-        """Of a message from the server to the device."""
+    def down_seconds(self, device: int, bytes: int, at: float = 0.0) -> float:
+        """Of a message from the server to the device that is sent at this time."""
         return bytes * 8 / self._downlink.item(device) + self._latency.item(device)
 
     def round_trips(self, bytes: int) -> Floats:
@@ -36,6 +40,32 @@ class Links:
     def latency(self, device: int) -> float:
         """Of a message that weighs nothing, either way."""
         return self._latency.item(device)
+
+
+class VaryingLinks(Links):
+    """Links whose bandwidth changes over time, one way or both ways."""
+
+    def __init__(self, uplink: Bandwidths, downlink: Bandwidths, latency: Floats) -> None:
+        super().__init__(_means(uplink), _means(downlink), latency)
+        self._up = None if isinstance(uplink, np.ndarray) else uplink
+        self._down = None if isinstance(downlink, np.ndarray) else downlink
+
+    def up_seconds(self, device: int, bytes: int, at: float = 0.0) -> float:
+        if self._up is None:
+            return super().up_seconds(device, bytes, at)
+        return self._up[device].seconds(bytes * 8, at) + self._latency.item(device)
+
+    def down_seconds(self, device: int, bytes: int, at: float = 0.0) -> float:
+        if self._down is None:
+            return super().down_seconds(device, bytes, at)
+        return self._down[device].seconds(bytes * 8, at) + self._latency.item(device)
+
+
+def _means(bandwidths: Bandwidths) -> Floats:
+    """Megabits per second of each device, over a round of its trace: what a server may know in advance."""
+    if isinstance(bandwidths, np.ndarray):
+        return bandwidths
+    return np.array([each.mean / 1e6 for each in bandwidths])
 
 
 class NetworkSettings(Settings):
@@ -52,15 +82,35 @@ class NetworkSettings(Settings):
     slow_factor: float = Field(50.0, ge=1, allow_inf_nan=False)
     """How many times less bandwidth the slow links have (FedASMU: 50 and 100)."""
 
-    def build(self, workload: Workload, measured: Mapping[str, Floats] = NOTHING_MEASURED) -> Links:
+    trace: MeasuredSeries | None = None
+    """`[network.trace]`: a file with bandwidths over time: columns time, device, uplink_mbps, downlink_mbps."""
+
+    def build(self, workload: Workload, measured: Mapping[str, Bandwidths] = NOTHING_MEASURED) -> Links:
         """The links; what a trace has measured for each device (by the name of the field) comes before these."""
+        if self.trace is not None:
+            measured = {**measured, **self._traced(self.trace, workload)}
         slowdown = np.ones(workload.devices)
         slow = round(self.slow_share * workload.devices)
         if slow:
             chosen = stream(workload.seed, "network").choice(workload.devices, slow, replace=False)
             slowdown[chosen] = self.slow_factor
-        return Links(
-            measured.get("uplink_mbps", self.uplink_mbps / slowdown),
-            measured.get("downlink_mbps", self.downlink_mbps / slowdown),
-            measured.get("latency", np.full(workload.devices, self.latency)),
-        )
+        uplink = measured.get("uplink_mbps", self.uplink_mbps / slowdown)
+        downlink = measured.get("downlink_mbps", self.downlink_mbps / slowdown)
+        latency = measured.get("latency", np.full(workload.devices, self.latency))
+        assert isinstance(latency, np.ndarray)
+        if isinstance(uplink, np.ndarray) and isinstance(downlink, np.ndarray):
+            return Links(uplink, downlink, latency)
+        return VaryingLinks(uplink, downlink, latency)
+
+    @staticmethod
+    def _traced(trace: MeasuredSeries, workload: Workload) -> dict[str, Bandwidths]:
+        found = trace.read("network.trace", ("device", "time", "uplink_mbps", "downlink_mbps"))
+        ways = [way for way in ("uplink_mbps", "downlink_mbps") if way in found]
+        if not ways:
+            raise InvalidInput(
+                f"network.trace.path: {found.path} needs a column 'uplink_mbps' or 'downlink_mbps'; say with "
+                "network.trace.columns what it is called."
+            )
+        chosen = trace.assigned(found, list(found.devices()), workload, "network trace").tolist()
+        made = {way: bandwidths(found, way, trace.repeat_seconds) for way in ways}
+        return {way: [each[number] for number in chosen] for way, each in made.items()}

@@ -15,15 +15,22 @@ from offbeat.core.errors import InvalidInput
 from offbeat.core.orders import Order
 from offbeat.core.settings import Settings
 from offbeat.core.streams import stream
-from offbeat.fleet.links import NOTHING_MEASURED
+from offbeat.fleet.links import NOTHING_MEASURED, Bandwidths
+from offbeat.fleet.series import TracedAvailability
 from offbeat.fleet.workload import Floats, Workload
 
 
 class Speeds(ABC):
     """How long each device takes."""
 
-    measured_links: Mapping[str, Floats] = NOTHING_MEASURED
+    measured_links: Mapping[str, Bandwidths] = NOTHING_MEASURED
     """What is known of the devices' links together with their speeds (from a trace), by the name of the setting."""
+
+    measured_availability: TracedAvailability | None = None
+    """When the devices are there, if that is known together with their speeds (from a trace)."""
+
+    names: Sequence[str] | None = None
+    """What the devices are called, if a trace says so."""
 
     random_layers: bool = False
     """Whether the time of a layer is drawn anew each time."""
@@ -71,7 +78,7 @@ class FixedSpeeds(Speeds):
     """Every device always takes the same time for an epoch."""
 
     def __init__(
-        self, epoch_seconds: Floats, workload: Workload, measured_links: Mapping[str, Floats] = NOTHING_MEASURED
+        self, epoch_seconds: Floats, workload: Workload, measured_links: Mapping[str, Bandwidths] = NOTHING_MEASURED
     ) -> None:
         self.epoch_seconds = epoch_seconds
         self.samples = workload.timed_samples

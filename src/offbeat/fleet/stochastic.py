@@ -12,7 +12,15 @@ from pydantic import Field, model_validator
 from offbeat.core.errors import InvalidInput
 from offbeat.core.orders import Order
 from offbeat.core.streams import stream
-from offbeat.fleet.speeds import CostSettings, FleetSettings, Speeds, batch_of, cost_of_width, share_of_epoch
+from offbeat.fleet.speeds import (
+    CostSettings,
+    FixedSpeeds,
+    FleetSettings,
+    Speeds,
+    batch_of,
+    cost_of_width,
+    share_of_epoch,
+)
 from offbeat.fleet.workload import Floats, Workload
 
 Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -53,18 +61,25 @@ class ZipfSpeeds(Speeds):
 
 
 class ZipfFleet(CostSettings):
-    """Equal devices that idle after each epoch for a Zipf distributed number of seconds (SEAFL sec. III)."""
+    """Devices of equal speed that idle after each epoch for a Zipf distributed number of seconds (SEAFL sec. III)."""
 
     name: Literal["zipf"] = "zipf"
     exponent: float = Field(1.7, ge=0, allow_inf_nan=False)
     """s in P(idle for k seconds) ~ k^-s."""
     max_seconds: int = Field(60, ge=1, le=1_000_000)
     """The longest idle time."""
+    draw: Literal["epoch", "device"] = "epoch"
+    """"epoch": the idle time is drawn anew after each epoch, so that nobody stays slow; "device": it is drawn once for
+    each device, which keeps it, as the framework that SEAFL was built on does."""
 
     def build(self, workload: Workload) -> Speeds:
         cumulative = np.cumsum(np.arange(1.0, self.max_seconds + 1) ** -self.exponent)
+        cumulative /= cumulative[-1]
         epoch_seconds = self.epoch_times(workload, np.ones(workload.devices))
-        return ZipfSpeeds(epoch_seconds, cumulative / cumulative[-1], workload)
+        if self.draw == "epoch":
+            return ZipfSpeeds(epoch_seconds, cumulative, workload)
+        uniform = stream(workload.seed, "idle").random(workload.devices)
+        return FixedSpeeds(epoch_seconds + 1 + np.searchsorted(cumulative, uniform, side="right"), workload)
 
 
 class ExponentialSpeeds(Speeds):

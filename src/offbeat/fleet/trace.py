@@ -1,111 +1,98 @@
-"""A fleet read from a file: the epoch time of each device, and its link if the file has columns for it."""
+"""A fleet read from a file: how fast each device is and, if the file says so, its link and when it is there."""
 
-import csv
-import gzip
-import zlib
-from pathlib import Path
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 from pydantic import Field
 
 from offbeat.core.errors import InvalidInput
-from offbeat.core.streams import stream
+from offbeat.fleet.links import Bandwidths
+from offbeat.fleet.measurements import NOT_NEGATIVE, POSITIVE, POSITIVE_OR_INFINITE, Measurements
+from offbeat.fleet.series import MeasuredSeries, bandwidths, traced_availability
 from offbeat.fleet.speeds import CostSettings, FixedSpeeds, Speeds
-from offbeat.fleet.workload import Floats, Workload
+from offbeat.fleet.workload import Floats, Integers, Workload
 
-TIMES = ("epoch_seconds", "slowness")
-LINKS = ("uplink_mbps", "downlink_mbps", "latency")
-
-
-def read_lines(path: Path) -> list[str]:
-    """The text of a plain or gzipped file, without blank lines."""
-    if not path.is_file():
-        raise InvalidInput(f"fleet.path: there is no file {path}; give a CSV file, plain or .gz.")
-    try:
-        raw = path.read_bytes()
-        text = (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode("utf-8-sig")
-    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
-        raise InvalidInput(f"fleet.path: {path} cannot be read as a CSV file, plain or .gz ({error}).") from error
-    return [line for line in text.splitlines() if line.strip()]
+TIMES = ("epoch_seconds", "slowness", "speed")
+WAYS = ("uplink_mbps", "downlink_mbps")
 
 
-def read_columns(path: Path) -> dict[str, Floats]:
-    """The columns of a trace that mean something to us, by name; all others are ignored."""
-    lines = read_lines(path)
-    header = [name.strip() for name in next(csv.reader(lines[:1]), [])]
-    wanted = [name for name in ("device", *TIMES, *LINKS) if name in header]
-    if len(set(wanted) & set(TIMES)) != 1:
-        found = ", ".join(header) or "none"
-        raise InvalidInput(
-            f"fleet.path: {path} needs a column 'epoch_seconds' or 'slowness', and not both; it has: {found}."
-        )
-    if len(lines) < 2:
-        raise InvalidInput(f"fleet.path: {path} has a header but no rows; give at least one device.")
-    places = [header.index(name) for name in wanted]
-    try:
-        table = np.loadtxt(lines[1:], delimiter=",", usecols=places, ndmin=2, comments=None, quotechar='"')
-    except ValueError as error:
-        raise InvalidInput(
-            f"fleet.path: {path} has a row without a number in {', '.join(wanted)} ({error})."
-        ) from error
-    columns = dict(zip(wanted, table.T, strict=True))
-    for name, column in columns.items():
-        _check(path, name, column)
-    return columns
-
-
-def _check(path: Path, name: str, column: Floats) -> None:
-    """Seconds and slowness are positive and finite; a bandwidth may be infinite, a latency zero."""
-    if name == "device":
-        if not np.array_equal(np.sort(column), np.arange(len(column))):
-            last = len(column) - 1
-            raise InvalidInput(f"fleet.path: column 'device' of {path} must hold each of 0 to {last} exactly once.")
-        return
-    enough = column >= 0 if name == "latency" else column > 0
-    good = enough if name.endswith("_mbps") else enough & np.isfinite(column)
-    if not good.all():
-        row = int(np.argmin(good))
-        allowed = "zero or more" if name == "latency" else "positive"
-        raise InvalidInput(
-            f"fleet.path: column {name!r} of {path} is {column.item(row)} in row {row + 1}, but must be {allowed}."
-        )
-
-
-class TraceFleet(CostSettings):
-    """Epoch times, and links if given, of measured devices from a CSV file."""
+class TraceFleet(CostSettings, MeasuredSeries):
+    """Epoch times of measured devices from a CSV file, with links and availability if the file has them."""
 
     name: Literal["trace"] = "trace"
     path: str = Field(min_length=1)
-    """CSV file (plain or .gz) with a header and a column epoch_seconds or slowness. Optional columns: device (0, 1 ...;
-    without it rows are drawn at random); uplink_mbps, downlink_mbps, latency, which come before those of [network]."""
+    """CSV file (plain or .gz) with a header and a column epoch_seconds, slowness or speed (of which the highest is
+    slowness 1). Optional columns: device (0, 1 ... or names; without it rows are drawn at random); uplink_mbps,
+    downlink_mbps, latency, which come before those of [network]; time, if bandwidth or `available` change over time."""
 
     def build(self, workload: Workload) -> Speeds:
-        path = Path(self.path)
-        columns = read_columns(path)
-        rows = self._rows(path, columns, workload)
-        if "slowness" in columns:
-            seconds = self.epoch_times(workload, columns["slowness"][rows])
-        elif self.cost == "flops":
-            raise InvalidInput(
-                f"fleet.cost is 'flops', which needs a column 'slowness', but {path} has 'epoch_seconds': "
-                "use 'seconds' or 'samples'."
-            )
-        else:
-            seconds = self.scaled(workload, columns["epoch_seconds"][rows])
-        return FixedSpeeds(seconds, workload, {name: columns[name][rows] for name in LINKS if name in columns})
+        found = self.read("fleet", ("device", "time", "latency", "available", *WAYS, *TIMES))
+        kind = self._kind(found)
+        column = found.numbers(kind, POSITIVE)
+        devices = self._devices(found, kind, column)
+        firsts = np.array([rows[0] for rows in devices.values()])
+        chosen = self.assigned(found, list(devices), workload, "trace")
+        speeds = FixedSpeeds(self._epochs(found, kind, column[firsts][chosen], workload), workload)
+        speeds.measured_links = self._links(found, firsts, chosen)
+        if "device" in found:
+            names = [found.texts["device"][row] for row in firsts[chosen].tolist()]
+            speeds.names = None if all(name.isdigit() for name in names) else names
+        if "available" in found:
+            speeds.measured_availability = traced_availability(self, found, workload, "trace")
+        return speeds
 
-    def _rows(self, path: Path, columns: dict[str, Floats], workload: Workload) -> npt.NDArray[np.intp]:
-        """Which row of the file describes each device."""
-        if "device" not in columns:
-            known = len(next(iter(columns.values())))
-            random = stream(workload.seed, "trace")
-            return random.choice(known, workload.devices, replace=workload.devices > known)
-        known = len(columns["device"])
-        if known < workload.devices:
+    def _kind(self, found: Measurements) -> str:
+        """Which of the three the file gives; one that `columns` names comes before one that happens to be there."""
+        kinds = [kind for kind in TIMES if kind in self.columns]
+        kinds = kinds or [kind for kind in TIMES[:2] if kind in found] or [kind for kind in TIMES[2:] if kind in found]
+        if len(kinds) != 1:
+            has = ", ".join(found.header) or "none"
             raise InvalidInput(
-                f"fleet.path: {path} describes {known} devices, but the experiment has {workload.devices}: "
-                "give at least as many rows, or leave out the column 'device' to draw rows at random."
+                f"fleet.path: {found.path} needs a column 'epoch_seconds', 'slowness' or 'speed', and only one of them "
+                f"(fleet.columns says what it is called); it has: {has}."
             )
-        return np.argsort(columns["device"])[: workload.devices]
+        return kinds[0]
+
+    def _devices(self, found: Measurements, kind: str, column: Floats) -> dict[str, list[int]]:
+        """The rows of each device: several only over time, and always with the same speed."""
+        if "time" not in found:
+            if "device" not in found or self.assign == "random":
+                return {str(row): [row] for row in range(len(found.lines))}
+        elif "device" not in found:
+            raise InvalidInput(
+                f"fleet.path: {found.path} has a column {found.names['time']!r} but none that says whose row it is: "
+                "name it with fleet.columns.device."
+            )
+        devices = found.devices()
+        for rows in devices.values():
+            for row in rows[1:]:
+                if "time" not in found:
+                    raise found.wrong(row, "device", f"another device than in line {found.lines[rows[0]]}")
+                if column[row] != column[rows[0]]:
+                    raise found.wrong(row, kind, f"as in line {found.lines[rows[0]]}: a device's speed does not change")
+        return devices
+
+    def _epochs(self, found: Measurements, kind: str, values: Floats, workload: Workload) -> Floats:
+        """Seconds of an epoch on each device."""
+        if kind == "slowness":
+            return self.epoch_times(workload, values)
+        if kind == "speed":
+            return self.epoch_times(workload, found.numbers(kind, POSITIVE).max() / values)
+        if self.cost == "flops":
+            raise InvalidInput(
+                f"fleet.cost is 'flops', which needs a column 'slowness' or 'speed', but {found.path} has "
+                "'epoch_seconds': use 'seconds' or 'samples'."
+            )
+        return self.scaled(workload, values)
+
+    def _links(self, found: Measurements, firsts: Integers, chosen: Integers) -> dict[str, Bandwidths]:
+        links: dict[str, Bandwidths] = {}
+        if "latency" in found:
+            links["latency"] = found.numbers("latency", NOT_NEGATIVE)[firsts][chosen]
+        for way in WAYS:
+            if way in found and "time" in found:
+                varying = bandwidths(found, way, self.repeat_seconds)
+                links[way] = [varying[number] for number in chosen.tolist()]
+            elif way in found:
+                links[way] = found.numbers(way, POSITIVE_OR_INFINITE)[firsts][chosen]
+        return links

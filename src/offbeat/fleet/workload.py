@@ -1,5 +1,6 @@
 """What a fleet must know about an experiment to say how long its orders take."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -22,6 +23,8 @@ class Workload:
     flops_per_sample: float
     """Forward and backward operations of one sample; 0 if unknown."""
     seed: int
+    names: Sequence[str] | None = None
+    """What the devices are called, if their fleet says so."""
 
     def __post_init__(self) -> None:
         if self.samples.shape != (self.devices,):

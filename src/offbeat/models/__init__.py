@@ -6,14 +6,24 @@ What needs torch is imported on first use: whoever only checks a name does not w
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from offbeat.models.catalogue import MODELS
+from offbeat.models.catalogue import MODELS, Layers
 
 if TYPE_CHECKING:
-    from offbeat.models.flat import flops_per_sample, layout_of, tensors_of, vector_of
+    from offbeat.models.flat import called, flops_per_sample, layout_of, tensors_of, vector_of
     from offbeat.models.purity import is_pure
     from offbeat.models.registry import build
 
-__all__ = ["MODELS", "build", "flops_per_sample", "is_pure", "layout_of", "tensors_of", "vector_of"]
+__all__ = [
+    "MODELS",
+    "Layers",
+    "build",
+    "called",
+    "flops_per_sample",
+    "is_pure",
+    "layout_of",
+    "tensors_of",
+    "vector_of",
+]
 
 _HOMES = {"build": "registry", "is_pure": "purity"}
 

@@ -1,5 +1,10 @@
 """The models by the names that users write. They are functions in `networks`, which is imported when one is built."""
 
+from typing import Literal
+
+Layers = Literal["modules", "tensors"]
+"""What counts as a layer of a model: a submodule with parameters of its own, or every tensor that is trained."""
+
 MODELS: dict[str, str] = {
     "logistic": "offbeat.models.networks:logistic",
     "mlp": "offbeat.models.networks:mlp",

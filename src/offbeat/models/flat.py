@@ -1,5 +1,8 @@
 """A module seen as one flat vector: its layout, its values, its cost."""
 
+from collections.abc import Callable, Mapping
+from typing import Any
+
 import numpy as np
 import torch
 from torch import nn
@@ -29,6 +32,21 @@ def layout_of(module: nn.Module) -> Layout:
     return Layout.of(shapes, groups)
 
 
+def layers_by_tensor(module: nn.Module) -> list[list[str]]:
+    """Layer groups with a layer for every trained tensor, in the order of the layers that the module has.
+
+    What is not trained goes with the last trained tensor of its submodule, or of the model if it has none.
+    """
+    entries = sorted(layout_of(module).entries, key=lambda entry: entry.layer)
+    groups = [[entry.name] for entry in entries if entry.trained]
+    for entry in entries:
+        if not entry.trained:
+            home = entry.name.rpartition(".")[0]
+            own = (group for group in reversed(groups) if group[0].rpartition(".")[0] == home)
+            next(own, groups[-1]).append(entry.name)
+    return groups
+
+
 def vector_of(module: nn.Module) -> Vector:
     """A copy of the module's values, in the order of its layout."""
     tensors = tensors_of(module)
@@ -36,11 +54,21 @@ def vector_of(module: nn.Module) -> Vector:
     return frozen(np.concatenate([tensors[entry.name].detach().numpy().ravel() for entry in entries]))
 
 
-def flops_per_sample(module: nn.Module, input_shape: tuple[int, ...]) -> float:
-    """Floating-point operations to train on one sample: forward, and twice as many backward."""
+def called(module: Callable[..., Any], inputs: Any) -> Any:
+    """What a module makes of inputs: a tuple is handed over as arguments, a mapping as arguments by name."""
+    if isinstance(inputs, tuple):
+        return module(*inputs)
+    return module(**inputs) if isinstance(inputs, Mapping) else module(inputs)
+
+
+def flops_per_sample(module: nn.Module, inputs: Any) -> float:
+    """Floating-point operations to train on one of these input samples: forward, and twice as many backward."""
     mode = module.training
     module.eval()
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
-        module(torch.zeros(1, *input_shape))
+        called(module, inputs)
     module.train(mode)
-    return 3.0 * float(counter.get_total_flops())
+    first = inputs
+    while not isinstance(first, torch.Tensor):
+        first = next(iter(first.values() if isinstance(first, Mapping) else first))
+    return 3.0 * float(counter.get_total_flops()) / len(first)

@@ -32,17 +32,16 @@ def mlp(input_shape: tuple[int, ...], classes: int) -> nn.Module:
 
 def lenet5(input_shape: tuple[int, ...], classes: int) -> nn.Module:
     """LeNet-5: two 5x5 convolutions with max-pooling, three dense layers; images of 12x12 and more."""
-    channels, *sides = _image(input_shape)
+    channels, *sides = image_shape(input_shape)
     # The original reads 32x32; smaller images (28x28) are padded so that the same 16 maps of 5x5 come out.
     padding = 2 if min(sides) < 32 else 0
-    return _with_head(_two_convolutions(channels, 6, 16, padding), input_shape, [120, 84, classes])
+    return with_head(_two_convolutions(channels, 6, 16, padding), input_shape, [120, 84, classes])
 
 
 def cnn(input_shape: tuple[int, ...], classes: int) -> nn.Module:
     """The CNN of FedASMU (Table 2): two 2x2 convolutions of 64 and 32 channels, one dense layer."""
-    return _with_head(
-        [nn.Conv2d(_image(input_shape)[0], 64, 2), nn.ReLU(), nn.Conv2d(64, 32, 2), nn.ReLU()], input_shape, [classes]
-    )
+    first = nn.Conv2d(image_shape(input_shape)[0], 64, 2)
+    return with_head([first, nn.ReLU(), nn.Conv2d(64, 32, 2), nn.ReLU()], input_shape, [classes])
 
 
 def cnn_small(input_shape: tuple[int, ...], classes: int) -> nn.Module:
@@ -51,7 +50,7 @@ def cnn_small(input_shape: tuple[int, ...], classes: int) -> nn.Module:
     The standard CNN beside `cnn_over` in the same paper, which gives the number of parameters only; it is that of the
     network in PyTorch's MNIST example.
     """
-    return _with_head(_two_convolutions(_image(input_shape)[0], 10, 20, padding=0), input_shape, [50, classes])
+    return with_head(_two_convolutions(image_shape(input_shape)[0], 10, 20, padding=0), input_shape, [50, classes])
 
 
 def cnn_over(input_shape: tuple[int, ...], classes: int) -> nn.Module:
@@ -62,10 +61,11 @@ def cnn_over(input_shape: tuple[int, ...], classes: int) -> nn.Module:
     padded as in LeNet-5, with round channel counts and widths, a search found only this one to come to that number:
     70 x (25 + 1)  +  30 x (70 x 25 + 1)  +  800 x (30 x 5 x 5 + 1)  +  10 x (800 + 1).
     """
-    return _with_head(_two_convolutions(_image(input_shape)[0], 70, 30, padding=2), input_shape, [800, classes])
+    return with_head(_two_convolutions(image_shape(input_shape)[0], 70, 30, padding=2), input_shape, [800, classes])
 
 
-def _image(shape: tuple[int, ...]) -> tuple[int, ...]:
+def image_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape, if it is that of an image: channels, height, width."""
     if len(shape) != 3:
         raise ValueError("it needs images: channels, height, width")
     return shape
@@ -82,7 +82,7 @@ def _two_convolutions(channels: int, first: int, second: int, padding: int) -> l
     ]
 
 
-def _with_head(features: list[nn.Module], input_shape: tuple[int, ...], widths: list[int]) -> nn.Sequential:
+def with_head(features: list[nn.Module], input_shape: tuple[int, ...], widths: list[int]) -> nn.Sequential:
     """The feature layers, then dense layers of these widths with ReLU between them."""
     body = nn.Sequential(*features, nn.Flatten())
     with torch.no_grad():

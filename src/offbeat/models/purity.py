@@ -6,6 +6,8 @@ module of a kind that is not listed (dropout, batch normalisation, the user's ow
 
 from torch import nn
 
+from offbeat.models.normalisation import GroupNorm
+
 PURE = (
     nn.Sequential,
     nn.Identity,
@@ -18,6 +20,7 @@ PURE = (
     nn.AdaptiveAvgPool2d,
     nn.LayerNorm,
     nn.GroupNorm,
+    GroupNorm,
     nn.ReLU,
     nn.LeakyReLU,
     nn.ELU,

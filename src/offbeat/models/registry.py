@@ -9,13 +9,19 @@ from torch import nn
 from offbeat.core.errors import InvalidInput, unknown
 from offbeat.core.references import describe, resolve
 from offbeat.core.streams import stream
-from offbeat.models.catalogue import MODELS
+from offbeat.models.catalogue import MODELS, Layers
+from offbeat.models.flat import called, layers_by_tensor
 
 
-def build(name: str, input_shape: tuple[int, ...], classes: int, seed: int) -> nn.Module:
+def build(
+    name: str, input_shape: Any, classes: int, seed: int, example: Any = None, layers: Layers = "modules"
+) -> nn.Module:
     """The named model, or the user's own `"module:thing"`: a class or function of (input_shape, classes) or ().
 
     The initial parameters depend on the seed and on nothing else; torch's global generator is left as it was.
+    `example` are two inputs to try the model out with, where they are no plain numbers (tokens, tuples) or outputs are
+    no row of one number for each class: whoever gives one checks the outputs. `layers` says what counts as a layer (see
+    `models.flat`).
 
     >>> sum(p.numel() for p in build("lenet5", (1, 28, 28), 10, seed=0).parameters())
     61706
@@ -29,17 +35,19 @@ def build(name: str, input_shape: tuple[int, ...], classes: int, seed: int) -> n
         torch.default_generator.manual_seed(int(stream(seed, "model").integers(2**63)))
         try:
             module: nn.Module = function(input_shape, classes) if _wants_shape(function) else function()
-            output = _try_out(module, input_shape)
+            output = _try_out(module, torch.zeros(2, *input_shape) if example is None else example)
         except InvalidInput:
             raise
         except Exception as error:  # whatever a user's function raises
             reason = describe(error).rstrip(".")
             raise InvalidInput(f"model {name!r} does not fit inputs of shape {input_shape}: {reason}.") from error
-    if not isinstance(output, torch.Tensor) or output.shape != (2, classes):
+    if example is None and (not isinstance(output, torch.Tensor) or output.shape != (2, classes)):
         shape = tuple(output.shape) if isinstance(output, torch.Tensor) else type(output).__name__
         raise InvalidInput(
             f"model {name!r} on two inputs of shape {input_shape} gives {shape}, where {(2, classes)} is needed."
         )
+    if layers == "tensors":
+        module.layer_groups = layers_by_tensor(module)  # type: ignore[assignment]  # nn.Module declares tensors only
     return module
 
 
@@ -54,12 +62,12 @@ def _wants_shape(function: Any) -> bool:
     return needed or "classes" in parameters or any(each.kind == each.VAR_POSITIONAL for each in parameters.values())
 
 
-def _try_out(module: Any, input_shape: tuple[int, ...]) -> Any:
+def _try_out(module: Any, inputs: Any) -> Any:
     """What the module makes of two inputs. In evaluation mode, so that running statistics stay as they are."""
     if not isinstance(module, nn.Module) or not any(True for _ in module.parameters()):
         raise ValueError(f"it is no nn.Module with parameters but {type(module).__name__}")
     module.float().eval()
     with torch.no_grad():
-        output = module(torch.zeros(2, *input_shape))
+        output = called(module, inputs)
     module.train()
     return output

@@ -2,36 +2,29 @@
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from html import escape
 from statistics import fmean, median, stdev
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from rich import box
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from offbeat.core.errors import InvalidInput
-from offbeat.results.rows import Row
-from offbeat.results.summary import time_to
+from offbeat.results.metric import TargetMetric
+from offbeat.results.result import Result, frame_of
+from offbeat.results.summary import ACCURACY, time_to
+
+if TYPE_CHECKING:  # imported when they are asked for
+    import pandas
+    from matplotlib.figure import Figure
 
 BASELINE = "fedavg"
 """Speed-ups are over this algorithm."""
-
-
-@dataclass(frozen=True)
-class ComparedRun:
-    """One finished run."""
-
-    algorithm: str
-    seed: int
-    rows: list[Row]
-    summary: dict[str, Any]
-
-    @property
-    def diverged(self) -> bool:
-        return str(self.summary["stopped_by"]).startswith("diverged")
 
 
 @dataclass(frozen=True)
@@ -39,7 +32,7 @@ class AlgorithmResults:
     """How one algorithm did over its seeds, in reaching the target (None: there is no target) and otherwise."""
 
     algorithm: str
-    entries: list[ComparedRun]
+    entries: list[Result]
     target: float | None
 
     @property
@@ -49,7 +42,14 @@ class AlgorithmResults:
     @cached_property
     def times(self) -> list[float | None]:
         """When each seed reached the target."""
-        return [None if self.target is None else time_to(entry.rows, self.target) for entry in self.entries]
+        if self.target is None:
+            return [None] * len(self.entries)
+        return [time_to(entry.rows, self.target, self.metric) for entry in self.entries]
+
+    @property
+    def metric(self) -> TargetMetric:
+        """The metric that the runs are about."""
+        return TargetMetric.of(self.entries[0].summary)
 
     @property
     def reached(self) -> list[float]:
@@ -74,13 +74,14 @@ class AlgorithmResults:
         return max(self.reached, default=None)
 
     @property
-    def final_accuracy(self) -> float:
-        return self.mean("final_accuracy")
+    def final_value(self) -> float:
+        """The metric at the end, as a mean over seeds."""
+        return self.mean(f"final_{self.metric.name}")
 
     @property
     def final_spread(self) -> float | None:
-        """The standard deviation of the final accuracy over seeds, if there are several."""
-        values = [entry.summary["final_accuracy"] for entry in self.entries]
+        """The standard deviation of the metric at the end over seeds, if there are several."""
+        values = [entry.summary[f"final_{self.metric.name}"] for entry in self.entries]
         return stdev(values) if len(values) > 1 else None
 
     @property
@@ -95,6 +96,11 @@ class AlgorithmResults:
         return _share(self.mean("wasted_seconds"), self.mean("busy_seconds"))
 
     @property
+    def in_training(self) -> float:
+        """The mean number of devices in training."""
+        return fmean(entry.in_training for entry in self.entries)
+
+    @property
     def diverged(self) -> bool:
         return any(entry.diverged for entry in self.entries)
 
@@ -104,28 +110,46 @@ class AlgorithmResults:
 
 
 class Comparison:
-    """Runs of several algorithms and the accuracy they race to.
+    """Runs of several algorithms, and the accuracy, or value of another metric, whose time they are compared by.
 
-    Without a given target it is the highest of the runs' target accuracies that all algorithms reach in all seeds; if
-    there is none, the highest that one of them does; None if nobody reaches any.
+    Without a given target it is the best of the runs' targets that all algorithms reach in all seeds, or if there is
+    none (and the metric is a share) the highest whole percent that they do; if one of them never learns anything, the
+    best that another one reaches in all of its seeds. `notes` are sentences on what was not the same for all;
+    `failures` are sentences on runs that are missing here.
     """
 
-    def __init__(self, entries: Sequence[ComparedRun], target: float | None = None) -> None:
+    def __init__(
+        self,
+        entries: Sequence[Result],
+        target: float | None = None,
+        *,
+        notes: Sequence[str] = (),
+        failures: Sequence[str] = (),
+    ) -> None:
         _check(entries, target)
         self.entries = list(entries)
+        self.metric = TargetMetric.of(self.entries[0].summary)
+        self.notes = list(notes)
+        self.failures = list(failures)
         self.target = self._automatic_target() if target is None else target
         self.standings = self._standings(self.target)
 
     def _automatic_target(self) -> float | None:
-        known = {float(target) for entry in self.entries for target in entry.summary["time_to_accuracy"]}
+        metric = self.metric
+        known = {float(target) for entry in self.entries for target in entry.summary[f"time_to_{metric.name}"]}
+        percents: list[float] = []
+        if metric.is_share:
+            learned = max(entry.rows[0][metric.name] for entry in self.entries)  # above what a model knows untrained
+            percents = [percent / 100 for percent in range(1, 101) if percent / 100 > learned]
         for enough in (all, any):
-            for target in sorted(known, reverse=True):
-                if enough(standing.reached_by_all for standing in self._standings(target)):
-                    return target
+            for targets in (known, percents):
+                for target in sorted(targets, reverse=metric.direction == "max"):
+                    if enough(standing.reached_by_all for standing in self._standings(target)):
+                        return target
         return None
 
     def _standings(self, target: float | None) -> list[AlgorithmResults]:
-        groups: dict[str, list[ComparedRun]] = {}
+        groups: dict[str, list[Result]] = {}
         for entry in self.entries:
             groups.setdefault(entry.algorithm, []).append(entry)
         return [AlgorithmResults(algorithm, entries, target) for algorithm, entries in groups.items()]
@@ -154,6 +178,50 @@ class Comparison:
         mine, theirs = median(standing.reached), median(baseline.reached)
         return theirs / mine if mine else None
 
+    @property
+    def race(self) -> str:
+        """The heading of the times to the target."""
+        assert self.target is not None
+        return f"time to {self.metric.text(self.target)}" if self.metric.is_share else f"time to {self.goal}"
+
+    @property
+    def goal(self) -> str:
+        """The target in words."""
+        assert self.target is not None
+        return self.metric.goal(self.target)
+
+    # In a notebook -------------------------------------------------------------------------------------------------
+
+    def __iter__(self) -> Iterator[Result]:
+        return iter(self.entries)
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def __getitem__(self, number: int) -> Result:
+        return self.entries[number]
+
+    def frame(self) -> "pandas.DataFrame":
+        """The rows of metrics of all runs as one table of pandas, with columns for the algorithm and the seed."""
+        return frame_of([{"algorithm": run.algorithm, "seed": run.seed} | row for run in self for row in run.rows])
+
+    def plot(self) -> "Figure":
+        """Accuracy over time, and the time to the target if there is one."""
+        from offbeat.results.plots import accuracy_figure
+
+        return accuracy_figure(self)
+
+    def __repr__(self) -> str:
+        text = io.StringIO()
+        Console(file=text, width=100, highlight=False).print(self.rich_table())
+        return text.getvalue().rstrip()
+
+    def _repr_html_(self) -> str:
+        lines = [self.cells(standing) for standing in self.standings]
+        head = "".join(f"<th>{escape(heading)}</th>" for heading in lines[0])
+        body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in line.values())}</tr>" for line in lines)
+        return f"<table><caption>{escape(self.caption)}</caption><tr>{head}</tr>{body}</table>"
+
     # As text -------------------------------------------------------------------------------------------------------
 
     def cells(self, standing: AlgorithmResults) -> dict[str, str]:
@@ -161,11 +229,12 @@ class Comparison:
         cells = {"algorithm": standing.algorithm + (" †" if standing.diverged else "")}
         if self.target is not None:
             speed_up = self.speed_up(standing)
-            cells[f"time to {percent(self.target)}"] = time_text(standing) + (" *" if standing in self.fastest else "")
+            cells[self.race] = time_text(standing) + (" *" if standing in self.fastest else "")
             if self.baseline is not None:
                 cells["speed-up"] = "-" if speed_up is None else f"{speed_up:.2f}"
         return cells | {
-            "final accuracy": accuracy_text(standing),
+            f"final {self.metric.title}": final_text(standing),
+            "in training": amount(standing.in_training),
             "updates used": f"{standing.mean('updates_used'):,.0f}",
             "unused updates": percent(standing.unused_share, 1),
             "wasted time": percent(standing.wasted_share, 1),
@@ -180,28 +249,41 @@ class Comparison:
         several = any(len(standing.entries) > 1 for standing in self.standings)
         seeds = seeds_text(self.standings)
         if self.target is None:
-            parts = [f"No target accuracy was reached in all seeds of an algorithm ({seeds})."]
+            parts = [f"No algorithm learned anything in all of its seeds ({seeds})."]
         else:
             median_of = f"median (min-max) of {seeds}" if several else seeds
-            parts = [f"Virtual time until {percent(self.target)} accuracy on held-out data: {median_of}."]
+            parts = [
+                f"{self._clock} until {self.goal} on held-out data, on straight lines between evaluations: {median_of}."
+            ]
             if self.baseline is not None:
                 parts.append(f"Speed-up: over {BASELINE}.")
+        parts.append("In training: mean over time.")
         if several:
             parts.append("±: standard deviation over seeds; other numbers: means.")
         if self.fastest:
             parts.append("*: fastest.")
         if any(standing.diverged for standing in self.standings):
             parts.append("†: a run diverged.")
-        return " ".join(parts)
+        return " ".join([*parts, *self.notes])
+
+    @property
+    def _clock(self) -> str:
+        real = {entry.real for entry in self.entries}
+        return "Virtual time" if real == {False} else "Time" if real == {True} else "Time (virtual in simulations)"
 
     def rich_table(self) -> Table:
-        """For a terminal of 80 columns, so without the staleness and the wasted time, and with all traffic in one."""
+        """For a terminal of 80 columns, so without some of the columns, and with all traffic in one."""
         table = Table(
-            box=box.SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False, caption=self.caption, caption_justify="left"
+            box=box.SIMPLE_HEAD,
+            padding=(0, 0, 0, 1),
+            pad_edge=False,
+            show_edge=False,
+            caption=self.caption,
+            caption_justify="left",
         )
         for standing in self.standings:
             cells = self.cells(standing)
-            for heading in ("mean staleness", "wasted time", "MB up", "MB down"):
+            for heading in ("mean staleness", "wasted time", "unused updates", "MB up", "MB down"):
                 del cells[heading]
             cells["MB sent"] = megabytes(standing.mean("bytes_up") + standing.mean("bytes_down"))
             if not table.columns:
@@ -224,7 +306,8 @@ class Comparison:
         return text.getvalue()
 
     def _csv_record(self, standing: AlgorithmResults) -> dict[str, Any]:
-        means = ("best_accuracy", "updates_used", "mean_staleness", "versions", "bytes_up", "bytes_down")
+        name = self.metric.name
+        means = (f"best_{name}", "updates_used", "mean_staleness", "versions", "bytes_up", "bytes_down")
         return {
             "algorithm": standing.algorithm,
             "seeds": " ".join(str(seed) for seed in standing.seeds),
@@ -234,8 +317,9 @@ class Comparison:
             "time_to_target_min": standing.first_time,
             "time_to_target_max": standing.last_time,
             f"speed_up_over_{BASELINE}": self.speed_up(standing),
-            "final_accuracy": standing.final_accuracy,
-            "final_accuracy_std": standing.final_spread,
+            f"final_{name}": standing.final_value,
+            f"final_{name}_std": standing.final_spread,
+            "in_training_mean": standing.in_training,
             **{key: standing.mean(key) for key in means},
             "unused_share": standing.unused_share,
             "wasted_share": standing.wasted_share,
@@ -243,10 +327,13 @@ class Comparison:
         }
 
 
-def _check(entries: Sequence[ComparedRun], target: float | None) -> None:
+def _check(entries: Sequence[Result], target: float | None) -> None:
     if not entries:
         raise InvalidInput("there is no finished run to compare")
-    check_target(target)
+    metric = TargetMetric.of(entries[0].summary)
+    check_target(target, metric)
+    if any(TargetMetric.of(entry.summary) != metric for entry in entries):
+        raise InvalidInput("the runs are judged by different metrics: compare those of one evaluation.target_metric")
     seen = set()
     for entry in entries:
         if (entry.algorithm, entry.seed) in seen:
@@ -256,8 +343,9 @@ def _check(entries: Sequence[ComparedRun], target: float | None) -> None:
         seen.add((entry.algorithm, entry.seed))
 
 
-def check_target(target: float | None) -> None:
-    if target is not None and not 0 < target <= 1:
+def check_target(target: float | None, metric: TargetMetric = ACCURACY) -> None:
+    """Raise InvalidInput if a metric from 0 to 1 cannot have this value."""
+    if target is not None and metric.is_share and not 0 < target <= 1:
         raise InvalidInput(f"target = {target}: must be above 0 and at most 1")
 
 
@@ -299,9 +387,13 @@ def time_text(standing: AlgorithmResults) -> str:
     return f"{amount(middle)} s" + (f" ({first}-{last})" if first != last else "")
 
 
-def accuracy_text(standing: AlgorithmResults) -> str:
-    spread = standing.final_spread
-    middle = f"{100 * standing.final_accuracy:.1f}"
+def final_text(standing: AlgorithmResults) -> str:
+    """The metric at the end and its spread over seeds."""
+    spread, metric = standing.final_spread, standing.metric
+    if not metric.is_share:
+        middle = metric.text(standing.final_value)
+        return middle if spread is None else f"{middle} ± {spread:.2g}"
+    middle = f"{100 * standing.final_value:.1f}"
     return f"{middle} %" if spread is None else f"{middle} ± {100 * spread:.1f} %"
 
 

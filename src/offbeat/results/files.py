@@ -1,6 +1,5 @@
 """Files that are never half-written: whole files replaced at once, logs that can be cut back to where they were."""
 
-import fcntl
 import json
 import os
 from pathlib import Path
@@ -30,15 +29,10 @@ def write_json(path: Path, value: Any) -> None:
 
 
 class Log:
-    """An append-only file of lines, for one process at a time. A run that resumes cuts it back to its checkpoint."""
+    """An append-only file of lines. A run that resumes cuts it back to its checkpoint."""
 
     def __init__(self, path: Path, position: int = 0) -> None:
         self._file = path.open("ab")
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self._file.close()
-            raise InvalidInput(f"another process is writing to {path}: wait for it, or choose another --out") from None
         self.cut(position)
 
     def cut(self, position: int) -> None:

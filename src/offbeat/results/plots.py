@@ -13,8 +13,10 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter, StrMethodFormatter
 from numpy.typing import NDArray
 
 from offbeat.core.errors import InvalidInput
-from offbeat.results.comparison import AlgorithmResults, ComparedRun, Comparison, amount, percent, seeds_text
+from offbeat.results.comparison import AlgorithmResults, Comparison, amount, seeds_text
 from offbeat.results.files import replace_file
+from offbeat.results.metric import TargetMetric, metrics_in
+from offbeat.results.result import Result
 from offbeat.results.rows import Row
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C8C8C")
@@ -24,7 +26,8 @@ MARKERS = ("", "o", "s", "^", "D", "v", "P", "X")
 """The first seven lines have no marker; lines of one colour differ in style or marker, and up to the 28th in both."""
 SUFFIXES = (".png", ".svg", ".pdf")
 INK, FAINT = "#333333", "#D9D9D9"
-ACCURACY = "accuracy on held-out data"
+MOST_BARS = 60
+"""So many devices have a bar of their own in `devices_figure`."""
 TIME, REAL_TIME = "virtual time (s)", "wall-clock time (s)"
 
 Numbers = NDArray[np.float64]
@@ -58,10 +61,10 @@ def accuracy_figure(comparison: Comparison) -> Figure:
     height = max(4.6, 1.4 + 0.3 * lines)  # so that the names beside the bars have room
     figure = Figure(figsize=(11.0 if raced else 7.5, height), layout="constrained")
     if comparison.target is None:
-        _curves(figure.add_subplot(), comparison)
+        draw_curves(figure.add_subplot(), comparison)
     else:
         curves, bars = figure.subplots(1, 2, width_ratios=(3, 2))
-        _curves(curves, comparison)
+        draw_curves(curves, comparison)
         _bars(bars, comparison, comparison.target)
     legend_below(figure, *figure.axes[0].get_legend_handles_labels())
     return figure
@@ -79,27 +82,29 @@ def legend_above(axes: Axes) -> None:
 
 
 def run_figure(rows: Sequence[Row], title: str, clock: str = TIME) -> Figure:
-    """One run: accuracy and loss over time, and below how stale the updates were."""
+    """One run: its first metric and the loss over time, and below how stale the updates were."""
     figure = Figure(figsize=(8.0, 5.6), layout="constrained")
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1.4))
     time = _column(rows, "time")
-    accuracy = _column(rows, "accuracy")
+    metrics = metrics_in(rows[0])
+    metric = TargetMetric(metrics[0])
+    values = _column(rows, metric.name)
     dress(upper, title)
-    upper.plot(time, accuracy, color=COLOURS[0], linewidth=2.0)
-    upper.plot(time[-1:], accuracy[-1:], "o", color=COLOURS[0], clip_on=False, zorder=5)
-    final = percent(float(accuracy[-1]), 1)
-    upper.annotate(final, (time[-1], accuracy[-1]), (-8, -14), textcoords="offset points", ha="right", color=COLOURS[0])
-    upper.set_ylabel(ACCURACY, color=COLOURS[0])
-    upper.yaxis.set_major_formatter(PercentFormatter(1.0, symbol=" %"))
-    upper.set_ylim(bottom=0.0)
-    loss = upper.twinx()
-    loss.plot(time, _column(rows, "loss"), color=COLOURS[1], linewidth=1.6, linestyle="--")
-    loss.plot(time[-1:], _column(rows, "loss")[-1:], "s", color=COLOURS[1], markersize=5, clip_on=False, zorder=5)
-    loss.set_ylabel("loss on held-out data", color=COLOURS[1])
-    loss.set_ylim(bottom=0.0)
-    loss.spines[["top", "left", "bottom"]].set_visible(False)
-    loss.spines["right"].set_color(FAINT)
-    loss.tick_params(color=FAINT, labelcolor=INK)
+    upper.plot(time, values, color=COLOURS[0], linewidth=2.0)
+    upper.plot(time[-1:], values[-1:], "o", color=COLOURS[0], clip_on=False, zorder=5)
+    final = metric.text(float(values[-1]), 1)
+    upper.annotate(final, (time[-1], values[-1]), (-8, -14), textcoords="offset points", ha="right", color=COLOURS[0])
+    upper.set_ylabel(held_out(metric), color=COLOURS[0])
+    _scale(upper, metric)
+    if "loss" in metrics and metric.name != "loss":
+        loss = upper.twinx()
+        loss.plot(time, _column(rows, "loss"), color=COLOURS[1], linewidth=1.6, linestyle="--")
+        loss.plot(time[-1:], _column(rows, "loss")[-1:], "s", color=COLOURS[1], markersize=5, clip_on=False, zorder=5)
+        loss.set_ylabel("loss on held-out data", color=COLOURS[1])
+        loss.set_ylim(bottom=0.0)
+        loss.spines[["top", "left", "bottom"]].set_visible(False)
+        loss.spines["right"].set_color(FAINT)
+        loss.tick_params(color=FAINT, labelcolor=INK)
     dress(lower, "")
     lower.fill_between(time, _column(rows, "max_staleness"), color=FAINT, step="post", label="highest so far")
     lower.plot(time, _column(rows, "mean_staleness"), color=COLOURS[2], linewidth=2.0, label="mean so far")
@@ -113,7 +118,12 @@ def run_figure(rows: Sequence[Row], title: str, clock: str = TIME) -> Figure:
 
 
 def devices_figure(devices: Sequence[Row], title: str) -> Figure:
-    """What each device of a real run did with its time, how stale its updates were, and what it sent and got."""
+    """What each device did with its time, how stale its updates were, and what it sent and got.
+
+    Of a fleet larger than `MOST_BARS` each bar is the mean over so many neighbouring devices.
+    """
+    group = -(-len(devices) // MOST_BARS)
+    devices = _means(devices, group)
     figure = Figure(figsize=(10.0, max(2.8, 1.6 + 0.28 * len(devices))), layout="constrained")
     time, staleness, traffic = figure.subplots(1, 3, sharey=True, width_ratios=(3, 1, 1.6))
     places = _column(devices, "device")
@@ -121,7 +131,7 @@ def devices_figure(devices: Sequence[Row], title: str) -> Figure:
     uses = {"training_seconds": "training", "way_seconds": "on the way", "idle_seconds": "idle"}
     _stack(time, places, devices, uses, COLOURS)
     time.set_xlabel("seconds")
-    time.set_ylabel("device")
+    time.set_ylabel("device" if group == 1 else f"device (each bar is the mean of {group} neighbours)")
     time.yaxis.set_major_locator(MaxNLocator(integer=True))
     time.invert_yaxis()
     dress(staleness, "")
@@ -137,6 +147,12 @@ def devices_figure(devices: Sequence[Row], title: str) -> Figure:
     return figure
 
 
+def _means(devices: Sequence[Row], group: int) -> list[Row]:
+    """The mean of every column over each group of neighbours."""
+    groups = [devices[k : k + group] for k in range(0, len(devices), group)]
+    return [{name: sum(each[name] for each in some) / len(some) for name in some[0]} for some in groups]
+
+
 def _stack(
     axes: Axes,
     places: Numbers,
@@ -146,10 +162,10 @@ def _stack(
     unit: float = 1.0,
 ) -> None:
     """Bars, one part behind the other."""
-    left = np.zeros(len(devices))
+    left, step = np.zeros(len(devices)), float(places[1] - places[0]) if len(places) > 1 else 1.0
     for (name, label), colour in zip(parts.items(), colours, strict=False):
         width = _column(devices, name) / unit
-        axes.barh(places, width, left=left, color=colour, label=label, height=0.7)
+        axes.barh(places, width, left=left, color=colour, label=label, height=0.7 * step)
         left += width
 
 
@@ -161,7 +177,7 @@ def sweep_figure(comparison: Comparison, over: Mapping[str, Sequence[Any]]) -> F
     axes = figure.subplots(1, len(panels[1] or [""]), sharey=True, squeeze=False)[0]
     standings = iter(comparison.standings)  # in the order of the combinations
     for number, panel in enumerate(panels[1] or [""]):
-        target = "" if comparison.target is None else f"time to {percent(comparison.target)} accuracy"
+        target = "" if comparison.target is None else f"time to {comparison.goal}"
         dress(axes[number], f"{paths[-3]} = {panel}" if len(over) > 2 else target)
         for place, line in enumerate(lines[1] or [""]):
             row = [next(standings) for _ in ticks[1]]
@@ -219,13 +235,14 @@ def save(figure: Figure, path: Path) -> None:
     replace_file(path, data.getvalue())
 
 
-def mean_and_range(entries: Sequence[ComparedRun]) -> tuple[Numbers, Numbers, Numbers, Numbers]:
+def mean_and_range(entries: Sequence[Result]) -> tuple[Numbers, Numbers, Numbers, Numbers]:
     """The times at which some run was evaluated, and the runs' mean, lowest and highest accuracy then.
 
     Between its evaluations a run has the accuracy of the last one. A run that ended earlier keeps its final model: else
     the mean would jump when the best run is the first to stop.
     """
-    runs = [(_column(entry.rows, "time"), _column(entry.rows, "accuracy")) for entry in entries]
+    name = TargetMetric.of(entries[0].summary).name
+    runs = [(_column(entry.rows, "time"), _column(entry.rows, name)) for entry in entries]
     start = max(time[0] for time, _ in runs)
     grid = np.unique(np.concatenate([time for time, _ in runs]))
     grid = grid[grid >= start]
@@ -233,14 +250,28 @@ def mean_and_range(entries: Sequence[ComparedRun]) -> tuple[Numbers, Numbers, Nu
     return grid, values.mean(axis=0), values.min(axis=0), values.max(axis=0)
 
 
+def held_out(metric: TargetMetric) -> str:
+    """What an axis with this metric says."""
+    return f"{metric.title} on held-out data"
+
+
+def _scale(axes: Axes, metric: TargetMetric) -> None:
+    """Shares from 0 on as percentages; of other metrics 0 may be far away, or not the least."""
+    if metric.is_share:
+        axes.yaxis.set_major_formatter(PercentFormatter(1.0, symbol=" %"))
+        axes.set_ylim(bottom=0.0)
+
+
 def _column(rows: Sequence[Row], key: str) -> Numbers:
     return np.array([row[key] for row in rows], dtype=np.float64)
 
 
-def _curves(axes: Axes, comparison: Comparison) -> None:
+def draw_curves(axes: Axes, comparison: Comparison) -> None:
+    """Draw the accuracy of every algorithm over time: the mean over its seeds, and their range."""
     several = any(len(standing.entries) > 1 for standing in comparison.standings)
     note = f"mean and range of {seeds_text(comparison.standings)}" if several else "one seed"
-    dress(axes, f"Accuracy over time ({note})")
+    metric = comparison.metric
+    dress(axes, f"{metric.title.capitalize()} over time ({note})")
     for number, standing in enumerate(comparison.standings):
         time, mean, low, high = mean_and_range(standing.entries)
         colour, style, marker = look_of(number)
@@ -258,15 +289,16 @@ def _curves(axes: Axes, comparison: Comparison) -> None:
             label=_label(standing),
         )
         for end in (entry.rows[-1] for entry in standing.entries if entry.diverged):
-            axes.plot(end["time"], end["accuracy"], "x", color=colour, markersize=9, markeredgewidth=2.2, clip_on=False)
+            axes.plot(
+                end["time"], end[metric.name], "x", color=colour, markersize=9, markeredgewidth=2.2, clip_on=False
+            )
     if comparison.target is not None:
-        label = f"target {percent(comparison.target)}"
+        label = f"target {metric.text(comparison.target)}"
         axes.axhline(comparison.target, color=INK, linestyle=":", linewidth=1.2, zorder=1.5, label=label)
     axes.set_xlabel(TIME)
-    axes.set_ylabel(ACCURACY)
-    axes.yaxis.set_major_formatter(PercentFormatter(1.0, symbol=" %"))
+    axes.set_ylabel(held_out(metric))
     axes.set_xlim(0.0, 1.01 * max(entry.rows[-1]["time"] for entry in comparison.entries) or 1.0)
-    axes.set_ylim(bottom=0.0)
+    _scale(axes, metric)
 
 
 def _label(standing: AlgorithmResults) -> str:
@@ -274,7 +306,7 @@ def _label(standing: AlgorithmResults) -> str:
 
 
 def _bars(axes: Axes, comparison: Comparison, target: float) -> None:
-    dress(axes, f"Time to {percent(target)} accuracy")
+    dress(axes, f"Time to {comparison.metric.goal(target)}")
     axes.grid(visible=False, axis="y")
     longest = max((standing.last_time or 0.0 for standing in comparison.standings), default=0.0) or 1.0
     for number, standing in enumerate(comparison.standings):

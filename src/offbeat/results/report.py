@@ -11,16 +11,16 @@ from matplotlib.figure import Figure
 from offbeat.results.comparison import (
     BASELINE,
     AlgorithmResults,
-    ComparedRun,
     Comparison,
-    accuracy_text,
     amount,
+    final_text,
     megabytes,
-    percent,
     seeds_text,
     time_text,
 )
+from offbeat.results.metric import TargetMetric
 from offbeat.results.plots import accuracy_figure, run_figure
+from offbeat.results.result import Result
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #222; --faint: #6b6b6b; --line: #ddd; --page: #fff; --mark: #e8f5ee; }
@@ -83,18 +83,18 @@ def report_html(comparison: Comparison, experiments: Sequence[str], title: str) 
 
 def findings(comparison: Comparison) -> str:
     """Who reached the target first and by how much, who did not, and how far the numbers can be trusted."""
-    return " ".join([*_race(comparison), *_price(comparison), *_accuracy(comparison), *_doubts(comparison)])
+    return " ".join([*_times(comparison), *_price(comparison), *_accuracy(comparison), *_doubts(comparison)])
 
 
-def _race(comparison: Comparison) -> Iterable[str]:
+def _times(comparison: Comparison) -> Iterable[str]:
     if comparison.target is None:
-        yield "No algorithm reached any of the target accuracies in all of its seeds."
+        yield "No algorithm learned anything in all of its seeds."
         return
-    goal, finishers, fastest = percent(comparison.target), comparison.finishers, comparison.fastest
+    goal, finishers, fastest = comparison.goal, comparison.finishers, comparison.fastest
     if not finishers:
-        yield f"No algorithm reached {goal} accuracy in all of its seeds."
+        yield f"No algorithm reached {goal} in all of its seeds."
     else:
-        yield _winner(comparison, goal)
+        yield _first(comparison, goal)
         for standing in finishers[len(fastest) :]:
             yield f"{standing.algorithm} took {_seconds(standing)}{_against_baseline(comparison, standing)}."
     for standing in comparison.standings:
@@ -105,18 +105,18 @@ def _race(comparison: Comparison) -> Iterable[str]:
             yield f"{standing.algorithm} reached it in only {len(standing.reached)} of {len(standing.entries)} seeds."
 
 
-def _winner(comparison: Comparison, goal: str) -> str:
+def _first(comparison: Comparison, goal: str) -> str:
     first, *tied = comparison.fastest
     count = len(first.entries)
     after = f"after {_seconds(first)} of virtual time ({f'median of {count} seeds' if count > 1 else 'one seed'})"
     if len(comparison.standings) == 1:
-        return f"{first.algorithm} reached {goal} accuracy {after}."
+        return f"{first.algorithm} reached {goal} {after}."
     if tied:
         against = "" if comparison.baseline in comparison.fastest else _against_baseline(comparison, first)
-        return f"{_list(comparison.fastest)} were equally fast: they reached {goal} accuracy {after}{against}."
+        return f"{_list(comparison.fastest)} were equally fast: they reached {goal} {after}{against}."
     if first.algorithm == BASELINE:
-        return f"{first.algorithm} reached {goal} accuracy first, {after}: no other algorithm beat it here."
-    return f"{first.algorithm} reached {goal} accuracy first, {after}{_against_baseline(comparison, first)}."
+        return f"{first.algorithm} reached {goal} first, {after}: no other algorithm beat it here."
+    return f"{first.algorithm} reached {goal} first, {after}{_against_baseline(comparison, first)}."
 
 
 def _against_baseline(comparison: Comparison, standing: AlgorithmResults) -> str:
@@ -131,7 +131,7 @@ def _against_baseline(comparison: Comparison, standing: AlgorithmResults) -> str
 
 
 def _price(comparison: Comparison) -> Iterable[str]:
-    """Speed is often bought with traffic: say so where the winner sent more, or less, than the baseline."""
+    """Speed is often bought with traffic: say so where the fastest sent more, or less, than the baseline."""
     baseline = comparison.baseline
     for standing in comparison.fastest:
         if baseline is None or standing is baseline or not baseline.mean("bytes_up"):
@@ -142,11 +142,17 @@ def _price(comparison: Comparison) -> Iterable[str]:
 
 
 def _accuracy(comparison: Comparison) -> Iterable[str]:
-    best = max(comparison.standings, key=lambda standing: standing.final_accuracy)
+    metric = comparison.metric
+    best = next(
+        standing
+        for standing in comparison.standings
+        if standing.final_value == metric.best(other.final_value for other in comparison.standings)
+    )
     if len(comparison.standings) == 1:
-        yield f"Its final accuracy was {accuracy_text(best)}."
+        yield f"Its final {metric.title} was {final_text(best)}."
     else:
-        yield f"The highest final accuracy was that of {best.algorithm}: {accuracy_text(best)}."
+        which = "highest" if metric.direction == "max" else "lowest"
+        yield f"The {which} final {metric.title} was that of {best.algorithm}: {final_text(best)}."
 
 
 def _doubts(comparison: Comparison) -> Iterable[str]:
@@ -187,20 +193,31 @@ def _algorithms(comparison: Comparison) -> str:
 
 def _runs(comparison: Comparison) -> str:
     target = comparison.target
-    race = [] if target is None else [f"time to {percent(target)}"]
-    headings = ["algorithm", "seed", *race, "final accuracy", "updates used", "MB up", "MB down", "stopped by"]
+    times = [] if target is None else [comparison.race]
+    headings = [
+        "algorithm",
+        "seed",
+        *times,
+        f"final {comparison.metric.title}",
+        "in training",
+        "updates used",
+        "MB up",
+        "MB down",
+        "stopped by",
+    ]
     lines = [_run(entry, target) for entry in comparison.entries]
     return _table(headings, lines, [False] * len(lines), texts={0, len(headings) - 1})
 
 
-def _run(entry: ComparedRun, target: float | None) -> list[str]:
-    race = [] if target is None else [time_text(AlgorithmResults(entry.algorithm, [entry], target))]
-    summary = entry.summary
+def _run(entry: Result, target: float | None) -> list[str]:
+    times = [] if target is None else [time_text(AlgorithmResults(entry.algorithm, [entry], target))]
+    summary, metric = entry.summary, TargetMetric.of(entry.summary)
     return [
         entry.algorithm,
         str(entry.seed),
-        *race,
-        percent(summary["final_accuracy"], 1),
+        *times,
+        metric.text(summary[f"final_{metric.name}"], 1),
+        amount(entry.in_training),
         f"{summary['updates_used']:,}",
         megabytes(summary["bytes_up"]),
         megabytes(summary["bytes_down"]),

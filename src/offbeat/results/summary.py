@@ -3,12 +3,27 @@
 from collections.abc import Sequence
 from typing import Any
 
+from offbeat.results.metric import TargetMetric, metrics_in
 from offbeat.results.rows import Row
 
+ACCURACY = TargetMetric()
 
-def time_to(rows: Sequence[Row], accuracy: float) -> float | None:
-    """When the model was first seen to be this accurate."""
-    return next((row["time"] for row in rows if row["accuracy"] >= accuracy), None)
+
+def time_to(rows: Sequence[Row], target: float, metric: TargetMetric = ACCURACY) -> float | None:
+    """When the model was first this good, on a straight line between two evaluations.
+
+    >>> time_to([{"time": 0.0, "accuracy": 0.2}, {"time": 10.0, "accuracy": 0.7}], 0.6)
+    8.0
+    """
+    for number, row in enumerate(rows):
+        value = row[metric.name]
+        if metric.reached(value, target):
+            if number == 0:
+                return row["time"]
+            before = rows[number - 1]
+            share = (target - before[metric.name]) / (value - before[metric.name])
+            return before["time"] + share * (row["time"] - before["time"])
+    return None
 
 
 def summarise(
@@ -20,8 +35,16 @@ def summarise(
     targets: Sequence[float],
     reason: str,
     wall_seconds: float,
+    in_training: float | None = None,
+    metric: TargetMetric = ACCURACY,
 ) -> dict[str, Any]:
+    """`in_training` is the mean over time of the number of orders in flight; without it, over the rows.
+
+    A metric other than accuracy says its name and direction.
+    """
     last = rows[-1]
+    measured = metrics_in(last)
+    other = {} if metric == ACCURACY else {"target_metric": metric.name, "target_direction": metric.direction}
     return {
         "algorithm": algorithm,
         "label": label or algorithm,
@@ -29,12 +52,11 @@ def summarise(
         "stopped_by": reason,
         "time": last["time"],
         "versions": last["version"],
-        "final_accuracy": last["accuracy"],
-        "final_loss": last["loss"],
-        "best_accuracy": max(row["accuracy"] for row in rows),
-        "time_to_accuracy": {f"{target:g}": time_to(rows, target) for target in targets},
-        **{
-            key: value for key, value in last.items() if key not in ("time", "version", "accuracy", "loss", "in_flight")
-        },
+        **{f"final_{name}": last[name] for name in measured},
+        **other,
+        f"best_{metric.name}": metric.best(row[metric.name] for row in rows),
+        f"time_to_{metric.name}": {f"{target:g}": time_to(rows, target, metric) for target in targets},
+        **{key: value for key, value in last.items() if key not in ("time", "version", "in_flight", *measured)},
+        "in_training": sum(row["in_flight"] for row in rows) / len(rows) if in_training is None else in_training,
         "wall_seconds": round(wall_seconds, 3),
     }

@@ -8,6 +8,7 @@ record.jsonl          of a real run: what happened when
 devices.csv           what each device did, of a fleet that is not too large
 model.safetensors     the final parameters by name, if they are to be saved
 summary.json          written last: a directory that has it is finished
+error.txt             of a comparison's run that crashed: where
 """
 
 import csv
@@ -15,26 +16,26 @@ import hashlib
 import json
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from shutil import rmtree
 from typing import Any
 
 import numpy as np
 import tomli_w
-from safetensors import SafetensorError
-from safetensors.numpy import load_file, save
+from safetensors.numpy import save
 
 from offbeat.core.errors import InvalidInput
 from offbeat.core.parameters import Layout, Vector
 from offbeat.results.checkpoint import load_checkpoint, save_checkpoint
-from offbeat.results.comparison import ComparedRun
 from offbeat.results.files import Log, replace_file, write_json
+from offbeat.results.result import ORDER, Result, read_run, read_tensors, tensors_of
 from offbeat.results.rows import Row, Span
 from offbeat.results.timeline import Timeline
 from offbeat.running.driver import Driver
+from offbeat.running.lock import LOCK_FILE, DirectoryLock, check_unlocked
 
 LOGS = {"metrics": "metrics.jsonl", "timeline": "timeline.json"}
+ERROR_FILE = "error.txt"
 FILES = (
     "config.toml",
     "metrics.jsonl",
@@ -43,47 +44,25 @@ FILES = (
     "devices.csv",
     "model.safetensors",
     "summary.json",
+    ERROR_FILE,
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class FinishedRun:
-    """What a finished run left in its directory."""
-
-    rows: list[Row]
-    summary: dict[str, Any]
-    config: str
-
-    @property
-    def entry(self) -> ComparedRun:
-        return ComparedRun(
-            algorithm=self.summary["label"], seed=self.summary["seed"], rows=self.rows, summary=self.summary
-        )
-
-
-def read_finished(path: Path) -> FinishedRun:
+def read_finished(path: Path) -> Result:
     """The results in a directory whose run has ended."""
     if not (path / "summary.json").is_file():
         raise InvalidInput(f"{path} does not hold a finished run: it has no summary.json")
-    try:
-        with (path / "metrics.jsonl").open(encoding="utf-8") as lines:
-            rows = [json.loads(line) for line in lines]
-        summary = json.loads((path / "summary.json").read_text(encoding="utf-8"))
-        if not rows or not {"algorithm", "label", "seed", "time_to_accuracy"} <= summary.keys():
-            raise ValueError("its summary.json or metrics.jsonl is not complete")
-        return FinishedRun(rows=rows, summary=summary, config=(path / "config.toml").read_text(encoding="utf-8"))
-    except (OSError, ValueError, AttributeError) as error:
-        raise InvalidInput(f"{path} does not hold a readable run: {error}") from None
+    return read_run(path)
 
 
 def read_model(path: Path, layout: Layout) -> Vector | None:
     """Parameters that a run left; None if it left none."""
-    if not path.is_file():
+    tensors = read_tensors(path)
+    if tensors is None:
         return None
     try:
-        tensors = load_file(path)
         return np.concatenate([tensors[entry.name].reshape(entry.size) for entry in layout.entries])
-    except (OSError, SafetensorError, KeyError, ValueError) as error:
+    except (KeyError, ValueError) as error:
         raise InvalidInput(f"{path} does not hold the parameters of this model: {error}") from None
 
 
@@ -97,12 +76,27 @@ def read_devices(path: Path) -> list[Row]:
 
 def check_may_write(path: Path, overwrite: bool) -> None:
     """Refuse a directory that holds anything, unless that is a run which may be overwritten."""
-    if not path.exists() or (path.is_dir() and not any(path.iterdir())):
+    if not path.exists() or (path.is_dir() and not any(each.name != LOCK_FILE for each in path.iterdir())):
         return
     if not (path / "config.toml").is_file():
         raise InvalidInput(f"{path} exists and is not a run directory: choose another --out")
     if not overwrite:
         raise InvalidInput(f"{path} holds a run: use --resume to go on with it or --overwrite to replace it")
+
+
+def check_same_experiment(path: Path, table: Mapping[str, Any]) -> None:
+    """Refuse a directory with a run of another experiment than this one; who computes may differ."""
+    try:
+        theirs = tomllib.loads((path / "config.toml").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InvalidInput(f"{path / 'config.toml'} cannot be read: {error}") from None
+    sections = (section for section in theirs.keys() | table.keys() if section != "execution")
+    different = [section for section in sorted(sections) if theirs.get(section) != table.get(section)]
+    if different:
+        raise InvalidInput(
+            f"{path} holds a run of another experiment (in {', '.join(different)}): "
+            "choose another --out, or --overwrite without --resume to replace it"
+        )
 
 
 def check_length(path: Path, position: int) -> None:
@@ -117,27 +111,25 @@ class RunDirectory:
     def __init__(self, path: Path, table: Mapping[str, Any], *, overwrite: bool = False, resume: bool = False) -> None:
         self.path = path
         self.table = table
-        self._resuming = resume and (path / "config.toml").is_file()
-        if self._resuming:
-            self._check_same_experiment()
-        else:
-            check_may_write(path, overwrite)
+        self._overwrite = overwrite
+        self._resume = resume
+        self._lock = DirectoryLock(path)
+        check_unlocked(path)
+        self._check()
         self._metrics: Log | None = None
         self._timeline: Timeline | None = None
         self._driver: Driver | None = None
 
-    def _check_same_experiment(self) -> None:
-        try:
-            table = tomllib.loads((self.path / "config.toml").read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise InvalidInput(f"{self.path / 'config.toml'} cannot be read: {error}") from None
-        mine = self.table
-        sections = (section for section in mine.keys() | table.keys() if section != "execution")
-        different = [section for section in sorted(sections) if mine.get(section) != table.get(section)]
-        if different:
-            raise InvalidInput(
-                f"{self.path} holds a run of another experiment (in {', '.join(different)}): choose another --out"
-            )
+    @property
+    def _resuming(self) -> bool:
+        return self._resume and (self.path / "config.toml").is_file()
+
+    def _check(self) -> None:
+        """Refuse what must not be written to, with advice that can be followed."""
+        if (self.path / "config.toml").is_file() and (self._resume or not self._overwrite):
+            check_same_experiment(self.path, self.table)
+        if not self._resuming:
+            check_may_write(self.path, self._overwrite)
 
     @property
     def fingerprint(self) -> str:
@@ -149,15 +141,21 @@ class RunDirectory:
     def _checkpoint(self) -> Path:
         return self.path / "checkpoint" / "latest.safetensors"
 
-    def finished(self) -> FinishedRun | None:
+    def finished(self) -> Result | None:
         """The results, if this directory is resumed and its run had already ended."""
         if not self._resuming or not (self.path / "summary.json").is_file():
             return None
         return read_finished(self.path)
 
-    def open(self, driver: Driver) -> tuple[list[Row], float]:
-        """Begin, or bring the driver to its last checkpoint; returns the rows so far and the real seconds spent."""
-        self.path.mkdir(parents=True, exist_ok=True)
+    def open(self, driver: Driver) -> tuple[list[Row], float, float]:
+        """Begin, or bring the driver to its last checkpoint.
+
+        Returns the rows so far, the real seconds spent, and the seconds that all orders together were in flight.
+        """
+        self._lock.take()
+        self._check()  # again: now nobody else can change what is there
+        if self.finished() is not None:
+            raise InvalidInput(f"another process has just finished the run in {self.path}: there is nothing left to do")
         self._driver = driver
         if self._resuming and self._checkpoint.is_file():
             saved = load_checkpoint(self._checkpoint, self.fingerprint, driver.snapshot_types)
@@ -166,14 +164,15 @@ class RunDirectory:
             driver.restore(saved["driver"])
             self._metrics = Log(self.path / "metrics.jsonl", saved["metrics"])
             self._timeline = Timeline(self.path / "timeline.json", saved["timeline"], saved["timeline_state"])
-            return self._rows(), saved["wall_seconds"]
+            (self.path / ERROR_FILE).unlink(missing_ok=True)
+            return self._rows(), saved["wall_seconds"], saved["in_flight_seconds"]
         for name in FILES:
             (self.path / name).unlink(missing_ok=True)
         rmtree(self.path / "checkpoint", ignore_errors=True)
         replace_file(self.path / "config.toml", tomli_w.dumps(self.table).encode())
         self._metrics = Log(self.path / "metrics.jsonl")
         self._timeline = Timeline(self.path / "timeline.json")
-        return [], 0.0
+        return [], 0.0, 0.0
 
     def _rows(self) -> list[Row]:
         with (self.path / "metrics.jsonl").open(encoding="utf-8") as lines:
@@ -194,7 +193,7 @@ class RunDirectory:
         if driver.accounts.per_device:
             replace_file(self.path / "devices.csv", driver.accounts.csv(driver.open_spans()).encode())
 
-    def checkpoint(self, driver: Driver, wall_seconds: float) -> None:
+    def checkpoint(self, driver: Driver, wall_seconds: float, in_flight_seconds: float) -> None:
         assert self._metrics is not None and self._timeline is not None
         state = {
             "driver": driver.snapshot(),
@@ -202,22 +201,24 @@ class RunDirectory:
             "timeline": self._timeline.position,
             "timeline_state": self._timeline.state,
             "wall_seconds": wall_seconds,
+            "in_flight_seconds": in_flight_seconds,
         }
         save_checkpoint(self._checkpoint, state, self.fingerprint)
 
     def close(self) -> None:
-        """Let go of the logs, whatever the run has come to."""
+        """Let go of the logs and of the directory, whatever the run has come to."""
         for log in (self._metrics, self._timeline):
             if log is not None:
                 log.close()
+        self._lock.release()
 
     def finish(self, parameters: Vector | None, layout: Layout, summary: dict[str, Any]) -> None:
         assert self._metrics is not None and self._timeline is not None
         assert self._driver is not None
         self._timeline.finish(self._driver.open_spans(), self._driver.now)
-        self.close()
         if parameters is not None:
-            tensors = {entry.name: parameters[entry.span].reshape(entry.shape) for entry in layout.entries}
-            replace_file(self.path / "model.safetensors", save(tensors))
+            tensors = tensors_of(parameters, layout)
+            replace_file(self.path / "model.safetensors", save(tensors, {ORDER: json.dumps(list(tensors))}))
         write_json(self.path / "summary.json", summary)
         rmtree(self.path / "checkpoint", ignore_errors=True)
+        self.close()

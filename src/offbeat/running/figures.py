@@ -10,10 +10,10 @@ from offbeat.settings.schema import Experiment
 
 
 def draw_figures(experiment: Experiment, rows: Sequence[Row], directory: Path) -> bool:
-    """Write `metrics.png` and, of a run on real devices, `devices.png`; returns whether it was one."""
-    devices = read_devices(directory)
+    """Write `metrics.png` and, if there is a `devices.csv`, `devices.png`; returns whether it ran on real devices."""
+    devices, real = read_devices(directory), (directory / "record.jsonl").is_file()
     title = f"{experiment.algorithm.title} on {experiment.data.name}, seed {experiment.seed}"
-    save(run_figure(rows, title, REAL_TIME if devices else TIME), directory / "metrics.png")
+    save(run_figure(rows, title, REAL_TIME if real else TIME), directory / "metrics.png")
     if devices:
         save(devices_figure(devices, title), directory / "devices.png")
-    return bool(devices)
+    return real

@@ -1,17 +1,27 @@
-"""What an experiment is made of, whoever runs it: the data, who holds what, the network, the fleet and the session."""
+"""What an experiment is made of, whoever runs it: data, who holds what, network, task, fleet and session."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch import nn
 
+from offbeat.core.errors import InvalidInput
 from offbeat.core.forecast import Forecast
 from offbeat.core.parameters import Layout, Vector
+from offbeat.core.samples import Ragged, count, each_array, taken
 from offbeat.core.session import Session
+from offbeat.core.terms import AbsentClasses, Contrastive, Distillation, OwnTerm
 from offbeat.data import Dataset, Partition
+from offbeat.device.batches import Batches
+from offbeat.device.optimisers import check_optimiser
+from offbeat.device.tasks import Batch, Classification, Task, TokenSequence, check_fit
+from offbeat.device.terms import check_own_term
+from offbeat.device.trainer import TorchTrainer
 from offbeat.fleet import Fleet, Workload
-from offbeat.models import build, flops_per_sample, layout_of, vector_of
+from offbeat.models import build, called, flops_per_sample, layout_of, vector_of
 from offbeat.settings.schema import Experiment
 
 
@@ -23,12 +33,24 @@ class ExperimentParts:
     dataset: Dataset
     partition: Partition
     network: nn.Module
+    task: Task
+    example: Batch
+    """Two training samples."""
 
     @classmethod
     def of(cls, experiment: Experiment) -> "ExperimentParts":
+        """Load and build everything; InvalidInput if the parts do not fit each other."""
         dataset, partition = experiment.load_data()
-        network = build(experiment.model.name, dataset.input_shape, dataset.classes, experiment.seed)
-        return cls(experiment=experiment, dataset=dataset, partition=partition, network=network)
+        task = experiment.task.task
+        example = example_batch(dataset)
+        trial = inputs_to_try(task, example)
+        model = experiment.model
+        network = build(model.name, dataset.input_shape, dataset.classes, experiment.seed, trial, model.layers)
+        check_task(task, network, example, dataset.classes)
+        check_local_work(experiment, task)
+        return cls(
+            experiment=experiment, dataset=dataset, partition=partition, network=network, task=task, example=example
+        )
 
     @property
     def layout(self) -> Layout:
@@ -39,13 +61,27 @@ class ExperimentParts:
         """The first model."""
         return vector_of(self.network)
 
+    def trainer(self) -> TorchTrainer:
+        """A trainer of all devices, in this process."""
+        data = self.dataset
+        return TorchTrainer(
+            self.network,
+            data.train_x,
+            data.train_y,
+            self.partition,
+            self.experiment.seed,
+            task=self.task,
+            pipeline=data.pipeline,
+            batch_statistics=self.experiment.model.buffers != "average",
+        )
+
     def fleet(self) -> Fleet:
         experiment = self.experiment
         workload = Workload(
             devices=self.partition.devices,
             samples=self.partition.sizes,
             layers=self.layout.trained_layers,
-            flops_per_sample=flops_per_sample(self.network, self.dataset.input_shape),
+            flops_per_sample=flops_per_sample(self.network, self.example.x),
             seed=experiment.seed,
         )
         return Fleet.build(
@@ -71,9 +107,67 @@ def session_of(
         parameters=vector_of(network),
         layout=layout_of(network),
         samples=samples,
-        training=experiment.local.build(),
+        training=experiment.local_work,
         seed=experiment.seed,
         present=present,
         forecast=forecast,
-        horizon=experiment.stop.build().time,
+        horizon=experiment.when_to_stop.time,
     )
+
+
+def example_batch(dataset: Dataset) -> Batch:
+    """Two training samples as a model sees them."""
+    x, y = dataset.example()
+    batches = Batches(x, y, _Nobody(), 0, pipeline=dataset.pipeline)
+    return next(batches.for_evaluation(batches.x, batches.y, 2))
+
+
+class _Nobody:
+    """A partition without devices."""
+
+    def samples(self, device: int) -> Any:
+        return np.zeros(0, dtype=np.int64)
+
+
+def inputs_to_try(task: Task, example: Batch) -> Any:
+    """The inputs on which a model is tried out; None for plain numbers that are to be classified: zeros do for these,
+    and what a model gives for them is then checked at once."""
+    floats = isinstance(example.x, torch.Tensor) and example.x.is_floating_point()
+    labels = example.y.ndim == 1 and not example.y.is_floating_point()
+    return None if isinstance(task, Classification) and floats and labels else example.x
+
+
+def check_task(task: Task, network: nn.Module, example: Batch, classes: int) -> None:
+    """Raise InvalidInput if the task fits neither the data nor the model."""
+    network.eval()
+    try:
+        check_fit(task, network, example, classes)
+    finally:
+        network.train()
+
+
+def check_own(task: Task, network: nn.Module, x: Any, y: Any) -> None:
+    """Raise InvalidInput if a task does not fit a model and data that come from nowhere but a user's own functions."""
+    places = np.array([0, min(1, count(y) - 1)])
+    x, y = (each_array(lambda part: part if isinstance(part, Ragged) else np.asarray(part), each) for each in (x, y))
+    batches = Batches(taken(x, places), taken(y, places), _Nobody(), 0)
+    example = next(batches.for_evaluation(batches.x, batches.y, 2))
+    network.eval()
+    with torch.no_grad():
+        outputs = called(network, example.x)
+    classes = outputs.shape[-1] if isinstance(outputs, torch.Tensor) and outputs.ndim else 1
+    check_task(task, network, example, classes)
+
+
+def check_local_work(experiment: Experiment, task: Task) -> None:
+    """Raise InvalidInput if a device could not do what the experiment asks of it."""
+    check_optimiser(experiment.local.optimiser)
+    for term in experiment.local_work.terms:
+        if isinstance(term, OwnTerm):
+            check_own_term(term.name, term.settings)
+        if isinstance(term, AbsentClasses) and not isinstance(task, Classification):
+            raise InvalidInput("local.terms: absent-classes needs the task classification.")
+        if isinstance(term, Distillation) and not isinstance(task, Classification | TokenSequence):
+            raise InvalidInput("local.terms: distillation needs the task classification or sequence.")
+        if isinstance(term, Contrastive) and isinstance(task, TokenSequence):
+            raise InvalidInput("local.terms: contrastive needs one representation for each sample, not for each token.")

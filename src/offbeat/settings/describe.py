@@ -12,6 +12,7 @@ from rich.markdown import Markdown
 from rich.table import Table
 from rich.text import Text
 
+from offbeat.algorithms import ORIGINS, POLICIES
 from offbeat.core.settings import Settings
 
 SIGNS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
@@ -22,6 +23,9 @@ def description(name: str, thing: Any) -> RenderableType:
     if isinstance(thing, Path):
         return Text(thing.read_text(encoding="utf-8"))
     parts: list[RenderableType] = [Text(f"{name}: {inspect.getdoc(thing) or ''}\n")]
+    if name in ORIGINS and thing is POLICIES[name]:
+        origin = ORIGINS[name]
+        parts.append(Text(f"family: {origin.family}; paper: {origin.paper}; certainty: {origin.certainty}\n"))
     if isinstance(thing, type) and issubclass(thing, Settings):
         settings = {key: field for key, field in thing.model_fields.items() if key != "name"}
         if settings:

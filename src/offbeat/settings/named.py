@@ -7,19 +7,21 @@ nearest known; or it is "module:thing" for the user's own, whose class has the s
 import inspect
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import ConfigDict, Field, PrivateAttr, model_validator
 
 from offbeat.algorithms import policy_class
 from offbeat.core.errors import InvalidInput, unknown
 from offbeat.core.policy import Policy
-from offbeat.core.references import GIVEN, resolve
+from offbeat.core.references import GIVEN, resolve, thing_name
 from offbeat.core.settings import Settings
 from offbeat.data import DATASETS, PARTITIONS, Dataset, DatasetSettings, PartitionSettings, load_own
 from offbeat.data.partition import Iid
+from offbeat.data.partitioners import PartitionerSettings, is_partitioner
+from offbeat.data.transforms import transforms_of
 from offbeat.fleet import AVAILABILITIES, FLEETS, AvailabilitySettings, FleetSettings
-from offbeat.models import MODELS
+from offbeat.models import MODELS, Layers
 from offbeat.settings.tables import Table, checked
 
 S = TypeVar("S", bound=Settings)
@@ -75,10 +77,14 @@ class DataTable(NamedTable):
     """A data set (`offbeat list datasets`) or your own as "module:function"."""
     devices: Annotated[int, Field(ge=1)] = 100
     """Devices that hold the data; `[partition]` says which holds what."""
+    transforms: list[Table] = Field([])
+    """What is done to images batch by batch in training, a table each: crop, flip, cutout, or your own as name =
+    "module:function"."""
 
     def check(self) -> None:
+        transforms_of(self.transforms)
         if self.dataset is None and self.others:
-            raise InvalidInput(f"unknown key 'data.{next(iter(self.others))}': allowed: name, devices")
+            raise InvalidInput(f"unknown key 'data.{next(iter(self.others))}': allowed: name, devices, transforms")
 
     @cached_property
     def dataset(self) -> DatasetSettings | None:
@@ -89,26 +95,32 @@ class DataTable(NamedTable):
             raise unknown("data set", self.name, DATASETS)
         kind = DATASETS[self.name]
         devices = {"devices": self.devices} if "devices" in kind.model_fields else {}
-        return checked(kind, "data", {"name": self.name} | self.others | devices, {"devices"})
+        return checked(kind, "data", {"name": self.name} | self.others | devices, {"devices", "transforms"})
 
     @property
     def divided(self) -> bool | None:
         """Whether the data come divided over the devices; None if that is seen only when they are loaded."""
-        return None if self.dataset is None else "devices" in type(self.dataset).model_fields
+        if self.dataset is None:
+            return None
+        divided: bool | None = getattr(self.dataset, "divided", "devices" in type(self.dataset).model_fields)
+        return divided
 
     def load(self, seed: int) -> Dataset:
-        return load_own(self.name, seed) if self.dataset is None else self.dataset.load(seed)
+        dataset = load_own(self.name, seed) if self.dataset is None else self.dataset.load(seed)
+        return dataset.transformed(transforms_of(self.transforms)) if self.transforms else dataset
 
     def resolved(self) -> Table:
         """All settings with their values."""
-        return {"name": self.name, "devices": self.devices} | (written(self.name, self.dataset) if self.dataset else {})
+        transforms = {"transforms": self.transforms} if self.transforms else {}
+        own = written(self.name, self.dataset) if self.dataset else {}
+        return {"name": self.name, "devices": self.devices} | transforms | own
 
 
 class PartitionTable(NamedTable):
     """Which device holds which samples (`offbeat list partitions`). Data that come divided need none."""
 
     name: str = ""
-    """A partition (default: iid) or your own as "module:Class"."""
+    """A partition (default: iid), or your own or one of Flower Datasets as "module:Class"."""
 
     def check(self) -> None:
         _ = self.settings
@@ -117,6 +129,10 @@ class PartitionTable(NamedTable):
     def settings(self) -> PartitionSettings:
         if not self.name and self.others:
             raise InvalidInput(f"partition.name is missing: whose setting is {next(iter(self.others))!r}?")
+        if ":" in self.name and is_partitioner(resolve(self.name)):
+            other = PartitionerSettings(name=self.name, **self.others)
+            other.check()
+            return other
         kind = chosen("partition", "partition", self.name, PARTITIONS, PartitionSettings) if self.name else Iid
         return checked(kind, "partition", self.others)
 
@@ -130,6 +146,12 @@ class ModelTable(Settings):
 
     name: str = "lenet5"
     """A model (`offbeat list models`) or your own as "module:function" or "module:Class"."""
+    layers: Layers = "modules"
+    """What counts as a layer where training goes layer by layer: a submodule with its parameters, or every tensor."""
+    buffers: Literal["average", "local", "ignore"] = "average"
+    """Running statistics (batch normalisation): average: they travel and are averaged with the model; local: each
+    device keeps its own; ignore: they stay as they were. Without averaging the model is evaluated with the statistics
+    of each batch."""
     _thing: Any = PrivateAttr(None)
 
     @model_validator(mode="after")
@@ -191,7 +213,7 @@ class AlgorithmTable(NamedTable):
 
     @property
     def title(self) -> str:
-        return self.label or self.name
+        return self.label or thing_name(self.name)
 
     @cached_property
     def policy(self) -> Policy:

@@ -17,9 +17,11 @@ from offbeat.core.policy import Policy
 from offbeat.core.references import reference_to
 from offbeat.core.settings import Settings
 from offbeat.data import DATASETS, PARTITIONS, Dataset, PartitionSettings, from_arrays
+from offbeat.data.partitioners import is_partitioner
 from offbeat.fleet import AVAILABILITIES, FLEETS, AvailabilitySettings, FleetSettings
 from offbeat.models import MODELS
 from offbeat.settings.tables import Table
+from offbeat.settings.task import TASKS
 
 REGISTRIES: dict[str, Mapping[str, Any]] = {
     "data": DATASETS,
@@ -28,6 +30,7 @@ REGISTRIES: dict[str, Mapping[str, Any]] = {
     "fleet": FLEETS,
     "availability": AVAILABILITIES,
     "algorithm": POLICIES,
+    "task": TASKS,
 }
 OWN_KINDS = (PartitionSettings, FleetSettings, AvailabilitySettings, Policy)
 
@@ -47,6 +50,8 @@ def as_table(section: str, given: Any) -> Any:
     if section not in REGISTRIES:
         return plain(given)
     known = REGISTRIES[section]
+    if section == "task" and isinstance(given, Settings):
+        return {"name": name_of(section, type(given))} | given.model_dump(exclude_none=True)
     kinds = tuple(kind for kind in known.values() if isinstance(kind, type))
     match given:
         case str():
@@ -56,6 +61,8 @@ def as_table(section: str, given: Any) -> Any:
             return (named if isinstance(named, dict) else {"name": named}) | _plain_table(given, but="name")
         case Settings() if isinstance(given, (*kinds, *OWN_KINDS)):
             return {"name": name_of(section, type(given))} | given.model_dump(exclude={"name"}, exclude_none=True)
+        case _ if section == "partition" and is_partitioner(given) and not isinstance(given, type):
+            return {"name": reference_to(given)}
         case Dataset():
             devices = {} if given.devices is None else {"devices": len(given.devices)}
             return {"name": reference_to(given)} | devices

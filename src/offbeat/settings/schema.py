@@ -16,11 +16,14 @@ from pydantic import Field, PrivateAttr, ValidationError, model_validator
 from offbeat.core.errors import InvalidInput
 from offbeat.core.orders import LocalWork
 from offbeat.core.policy import Policy
-from offbeat.core.references import GIVEN
+from offbeat.core.references import GIVEN, thing_name
 from offbeat.core.settings import Settings
 from offbeat.data import Dataset, DatasetSettings, Partition, PartitionSettings
+from offbeat.data.partitioners import Partitioner
 from offbeat.fleet import AvailabilitySettings, FailureSettings, FleetSettings, NetworkSettings
+from offbeat.settings.execution import ExecutionTable
 from offbeat.settings.former import todays
+from offbeat.settings.local import LocalTable
 from offbeat.settings.named import (
     AlgorithmTable,
     AvailabilityTable,
@@ -32,11 +35,14 @@ from offbeat.settings.named import (
 from offbeat.settings.objects import arrays_read, as_table
 from offbeat.settings.schedule import Schedule, Stop
 from offbeat.settings.tables import Table, checked, explain, merge, nested, parse_changes, read_toml
+from offbeat.settings.task import TaskTable
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(gt=0, le=1)]
 MOST_EVALUATIONS = 1_000_000
+IN_TRAINING = "in_training"
+"""The one key of `[compare]` that is not the name of an algorithm."""
 
 
 class StopTable(Settings):
@@ -50,38 +56,17 @@ class StopTable(Settings):
     """Updates that went into the model."""
     accuracy: Share | None = None
     """Accuracy on the held-out data, when evaluated."""
+    target: Annotated[float, Field(allow_inf_nan=False)] | None = None
+    """A value of `evaluation.target_metric` on the held-out data, when evaluated."""
 
     @model_validator(mode="after")
     def _one_at_least(self) -> "StopTable":
-        if all(value is None for value in (self.time, self.versions, self.updates, self.accuracy)):
-            raise ValueError("give at least one of stop.time, stop.versions, stop.updates and stop.accuracy")
+        if all(value is None for value in (self.time, self.versions, self.updates, self.accuracy, self.target)):
+            raise ValueError("give at least one of stop.time, stop.versions, stop.updates, stop.accuracy, stop.target")
         return self
 
-    def build(self) -> Stop:
-        return Stop(**self.model_dump(exclude_none=True))
-
-
-class LocalTable(Settings):
-    """What a device does with an order."""
-
-    epochs: Annotated[int, Field(ge=1, le=100_000)] = 5
-    """Passes over the device's data."""
-    batch_size: Annotated[int, Field(ge=0)] = 32
-    """Samples in a step; 0: all of the device's."""
-    learning_rate: Annotated[float, Field(gt=0, le=1e6)] = 0.03
-    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    weight_decay: Annotated[float, Field(ge=0, le=1e6)] = 0.0
-    learning_rate_decay: Share = 1.0
-    """The learning rate shrinks by this factor every `decay_every` versions."""
-    decay_every: Count = 1
-    schedule: Literal["exponential", "inverse"] = "exponential"
-    """"inverse": the learning rate is divided by 1 + version / `decay_every` instead."""
-    prox: Annotated[float, Field(ge=0, le=1e6)] | None = None
-    """mu of a proximal term mu/2 ||w - w_start||^2 in the loss, under every algorithm (default: what the algorithm has
-    by itself, which is none but for FedAsync)."""
-
-    def build(self) -> LocalWork:
-        return LocalWork(**(self.model_dump() | {"batch_size": self.batch_size or None}))
+    def build(self, metric: str = "accuracy", direction: Literal["max", "min"] = "max") -> Stop:
+        return Stop(**self.model_dump(exclude_none=True), metric=metric, direction=direction)
 
 
 class EvaluationTable(Settings):
@@ -91,8 +76,10 @@ class EvaluationTable(Settings):
     """Virtual seconds between evaluations (default: a thirtieth of stop.time, if that is given)."""
     every_versions: Count | None = None
     """Versions between evaluations (default: 10, if stop.time is not given)."""
-    targets: list[Share] = Field([0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.925, 0.95, 0.96, 0.97, 0.98, 0.99])
-    """Accuracies for which the time to reach them is reported."""
+    target_metric: str | None = None
+    """The metric that runs are compared by (default: the task's first)."""
+    targets: list[float] = Field([0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.925, 0.95, 0.96, 0.97, 0.98, 0.99])
+    """Values of the target metric for which the time to reach them is reported."""
     training_loss: bool = False
     """Evaluate also the loss over the training samples that the devices hold."""
 
@@ -104,20 +91,6 @@ class EvaluationTable(Settings):
                 f"evaluation.every_seconds = {self.every_seconds}: that is more than {MOST_EVALUATIONS:,} evaluations"
             )
         return Schedule(every_seconds=self.every_seconds or inf, every_versions=self.every_versions)
-
-
-class ExecutionTable(Settings):
-    """Who computes. It changes how long a run takes, never (beyond float tolerance) what comes out."""
-
-    executor: Literal["auto", "sequential", "stacked", "processes"] = "auto"
-    """sequential: clients one by one, bit-reproducible; stacked: dense models many at once; auto: the faster of the two
-    for the model; processes: auto in worker processes."""
-    workers: Count = 1
-    """Worker processes; 1 trains in this one (unless the executor is "processes")."""
-    checkpoint_seconds: Positive = 30.0
-    """Real seconds between checkpoints."""
-    save_model: bool = True
-    """Leave the final parameters in the run directory."""
 
 
 class DeploymentTable(Settings):
@@ -163,6 +136,7 @@ class Experiment(Settings):
     data: DataTable = DataTable()
     partition: PartitionTable = PartitionTable()
     model: ModelTable = ModelTable()
+    task: TaskTable = TaskTable()
     local: LocalTable = LocalTable()
     fleet: FleetTable = FleetTable()
     network: NetworkSettings = NetworkSettings()
@@ -172,9 +146,10 @@ class Experiment(Settings):
     evaluation: EvaluationTable = EvaluationTable()
     execution: ExecutionTable = ExecutionTable()
     deployment: DeploymentTable = DeploymentTable()
-    compare: dict[str, Table] = Field({})
+    compare: dict[str, Any] = Field({})
     """Changes to the experiment for single algorithms, as `[compare.NAME.TABLE]`. With `algorithm.name` among them NAME
-    is only a label, so that variants of one algorithm can be compared."""
+    is only a label, so that variants of one algorithm can be compared. `[compare] in_training = N` gives all of them
+    that many devices in training, false leaves each its own."""
     sweep: dict[str, list[Any]] = Field({})
     """Settings and the values that `offbeat sweep` gives them, as `"TABLE.KEY" = [...]`."""
 
@@ -185,7 +160,7 @@ class Experiment(Settings):
         *,
         seed: int | None = None,
         data: Given | DatasetSettings | Dataset | Arrays | Callable[[int], Dataset | Arrays] | None = None,
-        partition: Given | PartitionSettings | type[PartitionSettings] | None = None,
+        partition: Given | PartitionSettings | type[PartitionSettings] | Partitioner | type[Partitioner] | None = None,
         model: Given | Callable[..., Any] | None = None,
         fleet: Given | FleetSettings | type[FleetSettings] | None = None,
         availability: Given | AvailabilitySettings | type[AvailabilitySettings] | None = None,
@@ -209,19 +184,44 @@ class Experiment(Settings):
             if isinstance(value, dict) and field is not None and isinstance(field.annotation, type):
                 _check_section(section, field.annotation, value)
         if isinstance(plain.get("compare"), dict):
-            plain["compare"] = {label: _todays_changes(each, plain, notes) for label, each in plain["compare"].items()}
+            plain["compare"] = {
+                label: each if label == IN_TRAINING else _todays_changes(each, plain, notes)
+                for label, each in plain["compare"].items()
+            }
         try:
             super().__init__(**plain)
         except ValidationError as error:
             raise InvalidInput(explain(error, "", list(type(self).model_fields))) from None
         self._notes = tuple(dict.fromkeys(notes))
-        for label in self.compare:
+        for label in self.compared:
             self.for_algorithm(label, self.seed)
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What a reader of the file should know, a line each: settings that are written otherwise today."""
         return self._notes
+
+    @model_validator(mode="after")
+    def _compare_has_tables(self) -> "Experiment":
+        for key, value in self.compare.items():
+            if key != IN_TRAINING and not isinstance(value, Mapping):
+                raise InvalidInput(f"compare.{key} = {value!r}: must be a table, or `in_training` a number")
+        number = self.in_training
+        if number is not None and number is not False and (type(number) is not int or number < 1):
+            raise InvalidInput(
+                f"compare.{IN_TRAINING} = {number!r}: must be a number of devices, or false to leave each its own"
+            )
+        return self
+
+    @property
+    def compared(self) -> dict[str, Table]:
+        """What `[compare]` says of each algorithm that it names."""
+        return {name: changes for name, changes in self.compare.items() if name != IN_TRAINING}
+
+    @property
+    def in_training(self) -> int | bool | None:
+        """How many devices all algorithms of a comparison keep in training; False: each its own; None: not said."""
+        return self.compare.get(IN_TRAINING)
 
     @model_validator(mode="after")
     def _tables_agree(self) -> "Experiment":
@@ -237,6 +237,43 @@ class Experiment(Settings):
             self._check_divided()
         return self
 
+    @model_validator(mode="after")
+    def _task_and_algorithm_fit(self) -> "Experiment":
+        """The metrics that the experiment names exist, and the algorithm can use what devices do."""
+        _ = self.target_direction
+        if self.stop.accuracy is not None:
+            self.task.direction("accuracy")
+        if self.evaluation.training_loss:
+            self.task.direction("loss")
+        for place, target in enumerate(self.evaluation.targets):
+            if self.target_metric == "accuracy" and not 0 < target <= 1:
+                raise InvalidInput(f"evaluation.targets.{place} = {target}: an accuracy is above 0 and at most 1")
+        local = self.local
+        if self.algorithm.policy.plain_gradients and (local.optimiser != "sgd" or local.clip_norm):
+            setting = f"clip_norm = {local.clip_norm}" if local.clip_norm else f"optimiser = {local.optimiser!r}"
+            raise InvalidInput(
+                f"local.{setting}: algorithm {self.algorithm.name!r} takes updates for gradients and needs plain SGD"
+            )
+        return self
+
+    @property
+    def target_metric(self) -> str:
+        """The metric that runs are compared by."""
+        return self.evaluation.target_metric or self.task.target
+
+    @property
+    def target_direction(self) -> Literal["max", "min"]:
+        """Whether a higher or a lower value of it is better."""
+        return self.task.direction(self.target_metric)
+
+    @property
+    def when_to_stop(self) -> Stop:
+        return self.stop.build(self.target_metric, self.target_direction)
+
+    @property
+    def local_work(self) -> LocalWork:
+        return self.local.build(self.model.buffers)
+
     def _check_divided(self) -> None:
         """Raise InvalidInput if there is a partition for data that need none."""
         if self.partition.name:
@@ -249,7 +286,7 @@ class Experiment(Settings):
         """The data and who holds what."""
         dataset, devices = self.data.load(self.seed), self.data.devices
         if dataset.devices is None:
-            return dataset, self.partition.settings.split(dataset.train_y, devices, self.seed)
+            return dataset, self.partition.settings.divide(dataset, devices, self.seed)
         self._check_divided()
         if len(dataset.devices) != devices:
             raise InvalidInput(
@@ -266,6 +303,7 @@ class Experiment(Settings):
             "data.name": self.data.name,
             "partition.name": self.partition.name,
             "model.name": self.model.name,
+            "task.name": self.task.name,
             "fleet.name": self.fleet.name,
             "availability.name": self.availability.name,
             "algorithm.name": self.algorithm.name,
@@ -276,10 +314,9 @@ class Experiment(Settings):
         """Raise InvalidInput if a thing was given as a Python object that other processes cannot import."""
         for setting, name in self.own.items():
             if name.startswith(GIVEN):
-                thing = name.removeprefix(GIVEN).rpartition("-")[0]
                 raise InvalidInput(
-                    f"{setting}: {thing!r} exists in this process only, and other processes need it: put it into a "
-                    'module and give it as "module:thing"'
+                    f"{setting}: {thing_name(name)!r} exists in this process only, and other processes need it: put "
+                    'it into a module and give it as "module:thing"'
                 )
 
     # As tables and files ----------------------------------------------------------------------------------------------
@@ -312,8 +349,15 @@ class Experiment(Settings):
         plain["fleet"] = self.fleet.resolved()
         plain["availability"] = self.availability.resolved()
         plain["algorithm"] = self.algorithm.resolved()
+        plain["task"] = self.task.resolved()
         plain["deployment"] = self.deployment.model_dump(exclude_defaults=True)
         return {key: value for key, value in plain.items() if value != {}}
+
+    def given_table(self) -> Table:
+        """The same, but of the algorithm only the settings that somebody gave: a comparison shares out the others."""
+        algorithm = self.algorithm
+        named = {"name": algorithm.name} | ({"label": algorithm.label} if algorithm.label else {})
+        return self.table() | {"algorithm": named | algorithm.others}
 
     def toml(self) -> str:
         return tomli_w.dumps(self.table())
@@ -327,7 +371,7 @@ class Experiment(Settings):
     def for_algorithm(self, algorithm: str | Policy | type[Policy], seed: int) -> "Experiment":
         """The same experiment under another algorithm and seed, with what `[compare.NAME]` says about it."""
         table: Table = as_table("algorithm", algorithm)
-        changes = self.compare.get(table["name"], {})
+        changes = self.compared.get(table["name"], {})
         if "name" in changes.get("algorithm", {}):
             changes = merge(changes, {"algorithm": {"label": table["name"]}})
         else:

@@ -32,7 +32,7 @@ TIMERS_LAST = 1
 
 
 class Simulation:
-    """See the module's docstring. Owns the clock, the queue and the runs; the session owns everything else."""
+    """A simulation of one session. It owns the clock, the queue and the runs; the session owns everything else."""
 
     def __init__(
         self, session: Session, fleet: Fleet, executor: Executor, *, stop: Stop, schedule: Schedule | None = None
@@ -167,7 +167,7 @@ class Simulation:
     def _begin(self, assignment: Assignment) -> None:
         device, ticket, order, fleet = assignment.device, assignment.ticket, assignment.order, self.fleet
         size = bytes_down(order, self.session.layout)
-        arrived = self.now + fleet.links.down_seconds(device, size)
+        arrived = self.now + fleet.links.down_seconds(device, size, self.now)
         samples, batch = self.session.samples(device), order.batch_size
         run = TimedRun(
             order=order,
@@ -215,8 +215,8 @@ class Simulation:
         else:
             run.mask = mask = coverage(run.order, run.progress.slices, self.session.layout)
             run.bytes_up = size = self._model_bytes if mask is None else mask.bytes
-            kind, at = "upload", round(at + self.fleet.links.up_seconds(run.device, size), NANOSECOND)
-        run.over = min(at, run.vanishes)
+            kind, at = "upload", round(at + self.fleet.links.up_seconds(run.device, size, at), NANOSECOND)
+        run.over = at if at < run.vanishes else run.vanishes
         if at >= run.vanishes:  # before the server has seen it
             kind, at = "vanished", run.vanishes + self.fleet.failures.detect_seconds
             self.training.hold(ticket)
@@ -233,14 +233,14 @@ class Simulation:
         if answer.parameters is None:
             run.start = self.now + links.latency(answer.device)
         else:
-            run.start = self.now + links.down_seconds(answer.device, self._model_bytes)
+            run.start = self.now + links.down_seconds(answer.device, self._model_bytes, self.now)
             run.bytes_down += self._model_bytes
             self.training.merge(answer.ticket, Fresh(version=answer.version, parameters=answer.parameters))
         run.pauses += ((asked, run.start),)
         self._proceed(run, run.start)
 
     def _stop_soon(self, ticket: int) -> None:
-        """The notice has reached the device: it ends with the slice it is in, if it is still training."""
+        """The notice has reached the device: it ends with the slice it is in or the one before, if it still trains."""
         run = self.runs.get(ticket)
         if run is None or run.vanishes <= self.now:
             return
@@ -248,8 +248,12 @@ class Simulation:
         ends = run.ends
         if not ends or self.now >= ends[-1]:
             return
-        done = slices_by(ends, self.now) + 1 if self.now >= run.start or not run.first else 0
-        at = ends[done - 1] if done else run.start
+        done = slices_by(ends, self.now)
+        if run.order.drops_unfinished and run.first + done:
+            at = max(self.now, run.start)
+        else:
+            done += self.now >= run.start or not run.first
+            at = ends[done - 1] if done else run.start
         run.take_back(len(ends) - done, at)
         self.training.shorten(run.ticket, run.first + done, at)
         run.token += 1
@@ -305,8 +309,9 @@ class Simulation:
 
     def _evaluate(self, at: float) -> Row:
         row = self._milestones.row(at, busy=self.accounts.busy_seconds, wasted=self.accounts.wasted_seconds)
-        if row["accuracy"] >= self.stop.accuracy:
-            self.now, self.reason = at, "accuracy"
+        reached = self.stop.reached(row)
+        if reached is not None:
+            self.now, self.reason = at, reached
         return row
 
     # Snapshots -----------------------------------------------------------------------------------------------------

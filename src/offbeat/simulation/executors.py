@@ -9,13 +9,17 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import structs
 
+from offbeat.core.errors import InvalidInput
 from offbeat.core.parameters import Vector
+from offbeat.core.samples import LazyDevices, Samples, taken
 from offbeat.data import Dataset, Partition
-from offbeat.device.trainer import TorchTrainer
+from offbeat.device.tasks import BUILT_IN, CLASSIFICATION, Task
+from offbeat.device.trainer import Precision, TorchTrainer
 from offbeat.device.training_state import Evaluation, TrainingJob, TrainingState
-from offbeat.models import build, is_pure
+from offbeat.models import Layers, is_pure
 from offbeat.simulation.in_process import Arithmetic, InProcessTrainer
 from offbeat.simulation.memo import SHARED, JobTrainer, MemoTrainer
+from offbeat.simulation.setup import TrainerSetup
 from offbeat.simulation.workers import WorkerPool
 
 
@@ -41,8 +45,8 @@ class TorchExecutor:
     def __init__(
         self,
         trainer: TorchTrainer,
-        test_x: npt.NDArray[np.float32],
-        test_y: npt.NDArray[np.int64],
+        test_x: Samples,
+        test_y: Samples,
         training: JobTrainer,
         held: npt.NDArray[np.int64] | None = None,
     ) -> None:
@@ -64,7 +68,7 @@ class TorchExecutor:
         if self._held is None:
             return evaluation
         batches = self._trainer.batches
-        own = self._trainer.evaluate(parameters, batches.x[self._held], batches.y[self._held])
+        own = self._trainer.evaluate(parameters, taken(batches.x, self._held), taken(batches.y, self._held))
         return structs.replace(evaluation, training_loss=own.loss)
 
     def loss_and_gradient(
@@ -85,11 +89,28 @@ def torch_executor(
     arithmetic: Arithmetic,
     workers: int,
     training_loss: bool = False,
+    task: Task = CLASSIFICATION,
+    place: str = "cpu",
+    precision: Precision = "float32",
+    batch_statistics: bool = False,
+    layers: Layers = "modules",
 ) -> TorchExecutor:
-    """An executor for this model and data; with no workers it trains in this process."""
+    """An executor for this model, data and task; with no workers it trains in this process."""
+    lazy = isinstance(dataset.train_x, LazyDevices)
+    if training_loss and lazy:
+        raise InvalidInput("evaluation.training_loss: the data are loaded device by device, all at once is too much")
     held = np.unique(partition.indices) if training_loss else None
-    network = build(model, dataset.input_shape, dataset.classes, seed)
-    trainer = TorchTrainer(network, dataset.train_x, dataset.train_y, partition, seed)
+    setup = TrainerSetup.of(
+        dataset,
+        model=model,
+        layers=layers,
+        seed=seed,
+        task=task,
+        place=place,
+        precision=precision,
+        batch_statistics=batch_statistics,
+    )
+    trainer = setup.trainer(dataset.train_x, dataset.train_y, partition)
     local = InProcessTrainer(trainer, arithmetic)
     training: JobTrainer = local
     if workers:
@@ -98,12 +119,12 @@ def torch_executor(
             dataset.train_x,
             dataset.train_y,
             partition,
-            model=model,
-            classes=dataset.classes,
-            seed=seed,
+            setup=setup,
             arithmetic=arithmetic,
             stacks=local.stacks,
         )
-    if is_pure(network) and not local.stacks:
-        training = MemoTrainer(training, dataset, partition, model=model, memo=SHARED)
+    memorable = is_pure(trainer.model) and type(task) in BUILT_IN and trainer.batches.is_plain
+    if memorable and not local.stacks:
+        words = f"{model} {layers} {task!r} {place} {precision}"
+        training = MemoTrainer(training, dataset, partition, model=words, memo=SHARED)
     return TorchExecutor(trainer, dataset.test_x, dataset.test_y, training, held)

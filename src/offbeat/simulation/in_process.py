@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Literal
 
-from offbeat.device.stacked import StackedTrainer, is_plain, stackable
+from offbeat.device.stacked import StackedTrainer, can_stack, is_plain
 from offbeat.device.trainer import TorchTrainer
 from offbeat.device.training_state import TrainingJob, TrainingState
 
@@ -21,7 +21,7 @@ class InProcessTrainer:
 
     def __init__(self, trainer: TorchTrainer, arithmetic: Arithmetic) -> None:
         self._trainer = trainer
-        self._stacked = StackedTrainer(trainer) if arithmetic != "sequential" and stackable(trainer.model) else None
+        self._stacked = StackedTrainer(trainer) if arithmetic != "sequential" and can_stack(trainer) else None
         self._stack_from = 1 if arithmetic == "stacked" else STACK_FROM
 
     @property

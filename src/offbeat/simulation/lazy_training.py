@@ -19,6 +19,7 @@ from offbeat.core.effects import Assignment
 from offbeat.core.orders import Outcome
 from offbeat.core.parameters import Vector
 from offbeat.core.policy import DeviceRule, Fresh, ReadOnlyMemory
+from offbeat.device.carry_over import first_state
 from offbeat.device.local_training import LocalTraining
 from offbeat.device.memory import NOTHING, DeviceMemory
 from offbeat.device.training_state import TrainingJob, TrainingState
@@ -83,12 +84,16 @@ class LazyTraining:
         remembered = NOTHING
         if memory is not None:
             remembered = memory.settle(memory.latest_ticket if settled is None else settled)
-        if self._start is None or self._start.parameters is not assignment.parameters:
-            self._start = TrainingState(parameters=assignment.parameters)
+        if assignment.order.remembers:
+            work = first_state(assignment.order, assignment.parameters, remembered)
+        else:
+            if self._start is None or self._start.parameters is not assignment.parameters:
+                self._start = TrainingState(parameters=assignment.parameters)
+            work = self._start
         self.plans[assignment.ticket] = TrainingPlan(
             assignment=assignment,
             rule=device_rule(assignment.order.rule),
-            work=self._start,
+            work=work,
             remembered=remembered,
             memory=remembered,
         )
@@ -120,10 +125,8 @@ class LazyTraining:
             items, cut = items[:-1], True
         if plan.performed > len(items):
             plan.performed = plan.trained = 0
-            plan.work, plan.memory = (
-                TrainingState(parameters=plan.assignment.parameters),
-                plan.remembered,
-            )
+            given = plan.assignment
+            plan.work, plan.memory = first_state(given.order, given.parameters, plan.remembered), plan.remembered
         if cut and until > max((item for item in items if isinstance(item, int)), default=0):
             items += (until,)
         plan.items = items
@@ -150,7 +153,7 @@ class LazyTraining:
     def deliver(self, ticket: int) -> LazyOutcome:
         """The run is over; whoever reads the outcome makes it."""
         plan = self.plans.pop(ticket)
-        if plan.rule.remembers:
+        if plan.rule.remembers or plan.assignment.order.remembers:
             self._remembering[ticket] = plan
         return LazyOutcome(self, plan)
 
@@ -165,9 +168,9 @@ class LazyTraining:
         """Carry out this plan, and others with it."""
         while plan.performed < len(plan.items):
             self._perform(self._batch(plan))
-        plan.outcome = outcome = plan.report()
+        plan.outcome = outcome = plan.report(plan.rule)
         given = plan.assignment
-        if plan.rule.remembers and self._remembering.pop(given.ticket, None) is not None:
+        if self._remembering and self._remembering.pop(given.ticket, None) is not None:
             self._memories.setdefault(given.device, DeviceMemory()).learned(given.ticket, plan.memory)
         return outcome
 
@@ -188,7 +191,7 @@ class LazyTraining:
             self._unperformed.pop(ticket, None)
             for item in plan.items[plan.performed :]:
                 if isinstance(item, Fresh):
-                    plan.merge(item, self.executor)
+                    plan.merge(plan.rule, item, self.executor)
                     continue
                 jobs.append(plan.job(plan.trained, item))
                 break

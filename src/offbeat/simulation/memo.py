@@ -111,7 +111,8 @@ class MemoTrainer:
 
 def _begins_full_batch(job: TrainingJob) -> bool:
     fresh = job.first == 0 and job.work.steps == 0 and job.work.momentum is None
-    return job.order.batch_size is None and job.order.unit == "epoch" and fresh and job.anchor is job.work.parameters
+    whole = job.order.batch_size is None and job.order.unit == "epoch"
+    return whole and fresh and not job.order.remembers and job.anchor is job.work.parameters
 
 
 def _digest(*parts: bytes | npt.NDArray[Any]) -> bytes:
@@ -122,4 +123,5 @@ def _digest(*parts: bytes | npt.NDArray[Any]) -> bytes:
 
 
 def _size(work: TrainingState) -> int:
-    return work.parameters.nbytes + (0 if work.momentum is None else work.momentum.nbytes)
+    kept = sum(vector.nbytes for vector in work.optimiser.values())
+    return work.parameters.nbytes + kept + (0 if work.momentum is None else work.momentum.nbytes)

@@ -6,19 +6,21 @@ And replaying one that was run for real, which ends with the same model or says 
 import os
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from offbeat.core.errors import InvalidInput
+from offbeat.device.places import place_of
+from offbeat.results.result import Result, read_run, tensors_of
 from offbeat.running.directory import RunDirectory, read_model
 from offbeat.running.driver import OnProgress
-from offbeat.running.loop import Flag, run_to_end
+from offbeat.running.interruption import Flag
+from offbeat.running.loop import run_to_end
 from offbeat.running.record import read_record
-from offbeat.running.result import Result
 from offbeat.settings.assembly import ExperimentParts, session_of
 from offbeat.settings.schema import Experiment
+from offbeat.settings.shipped import ExperimentSource, experiment_from
 from offbeat.simulation.engine import Simulation
 from offbeat.simulation.executors import torch_executor
 from offbeat.simulation.replay import Difference, Replay
@@ -27,8 +29,9 @@ from offbeat.simulation.replay import Difference, Replay
 @contextmanager
 def simulation_of(experiment: Experiment) -> Iterator[Simulation]:
     """The simulation that an experiment describes; its worker processes end with the context."""
+    workers, place = experiment.execution.processes(), place_of(experiment.execution.device)
     parts = ExperimentParts.of(experiment)
-    fleet, stop = parts.fleet(), experiment.stop.build()
+    fleet, stop = parts.fleet(), experiment.when_to_stop
     session = session_of(
         experiment,
         parts.network,
@@ -37,15 +40,21 @@ def simulation_of(experiment: Experiment) -> Iterator[Simulation]:
         forecast=fleet.forecast(parts.layout.bytes),
     )
     execution = experiment.execution
-    in_processes = execution.executor == "processes" or execution.workers > 1
+    if workers:
+        experiment.check_importable()
     executor = torch_executor(
         parts.dataset,
         parts.partition,
         model=experiment.model.name,
+        layers=experiment.model.layers,
         seed=experiment.seed,
         arithmetic="auto" if execution.executor == "processes" else execution.executor,
-        workers=execution.workers if in_processes else 0,
+        workers=workers,
         training_loss=experiment.evaluation.training_loss,
+        task=parts.task,
+        place=place,
+        precision=execution.precision,
+        batch_statistics=experiment.model.buffers != "average",
     )
     try:
         yield Simulation(session, fleet, executor, stop=stop, schedule=experiment.evaluation.build(stop))
@@ -54,7 +63,7 @@ def simulation_of(experiment: Experiment) -> Iterator[Simulation]:
 
 
 def run(
-    experiment: Experiment,
+    experiment: ExperimentSource,
     out: str | os.PathLike[str] | None = None,
     *,
     overwrite: bool = False,
@@ -62,36 +71,26 @@ def run(
     watch: OnProgress | None = None,
     interrupted: Flag | None = None,
 ) -> Result:
-    """Run an experiment, into a directory if one is given.
+    """Run an experiment (tables, a file or the name of a shipped one will do), into a directory if one is given.
 
     With `resume` a run that was stopped goes on from its checkpoint, and one that had ended is only read. The run
     stops, leaving a checkpoint, on Ctrl-C or, if `interrupted` is given, when that is set.
     """
-    directory = None
+    directory, experiment = None, experiment_from(experiment)
     if out is not None:
         directory = RunDirectory(Path(out), experiment.table(), overwrite=overwrite, resume=resume)
     ended = directory.finished() if directory is not None else None
-    if directory is not None and ended is not None:
-        return Result(
-            experiment=experiment, rows=ended.rows, summary=ended.summary, parameters=None, directory=directory.path
-        )
+    if ended is not None:
+        return ended
     with simulation_of(experiment) as simulation:
         return run_to_end(simulation, experiment, directory, watch=watch, interrupted=interrupted)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Replayed:
-    """What was compared, and found equal."""
-
-    versions: int
-    orders: int
-    final_model: bool
-    """Whether the run had left its final parameters to compare with."""
-
-
-def replay(path: str | os.PathLike[str], watch: Callable[[float], None] | None = None) -> Replayed:
+def replay(path: str | os.PathLike[str], watch: Callable[[float], None] | None = None) -> Result:
     """Replay the real run in a directory; raises Difference if anything comes out otherwise than it did there.
 
+    The result is the real run with the replay's model; its summary says what was compared, and found equal, in
+    `replayed_versions`, `replayed_orders` and `replayed_model` (False: the run had left no model to compare with).
     `watch` is told how much is done (0 to 1).
     """
     directory = Path(path)
@@ -110,9 +109,12 @@ def replay(path: str | os.PathLike[str], watch: Callable[[float], None] | None =
         parts.dataset,
         parts.partition,
         model=experiment.model.name,
+        layers=experiment.model.layers,
         seed=experiment.seed,
         arithmetic="sequential",
         workers=0,
+        task=parts.task,
+        batch_statistics=experiment.model.buffers != "average",
     )
     session = session_of(
         experiment,
@@ -131,4 +133,16 @@ def replay(path: str | os.PathLike[str], watch: Callable[[float], None] | None =
         replaying.check_complete()
     if final is not None and final.tobytes() != session.parameters.tobytes():
         raise Difference("all versions are as in the record, but model.safetensors is another model")
-    return Replayed(versions=session.version, orders=replaying.orders, final_model=final is not None)
+    found = read_run(directory)
+    compared = {
+        "replayed_versions": session.version,
+        "replayed_orders": replaying.orders,
+        "replayed_model": final is not None,
+    }
+    return Result(
+        rows=found.rows,
+        summary=found.summary | compared,
+        experiment=experiment,
+        directory=directory,
+        tensors=tensors_of(session.parameters, session.layout),
+    )

@@ -66,8 +66,10 @@ class TimedRun(LocalRun, kw_only=True, eq=False, gc=False):
 
     def span(self, landed: float, outcome: str) -> Span:
         """What became of the order, or what has become of it so far."""
-        progress = self.progress
-        ended, until = min(self.over, landed), min(max(self.until, self.start), self.over)
+        progress, over = self.progress, self.over
+        ended = over if over < landed else landed
+        until = self.until if self.until > self.start else self.start
+        until = until if until < over else over  # min and max would be calls, and this is made for every order
         slices = progress.slices
         if until > landed:  # what is planned for later is not done
             slices = self.first + slices_by(self.ends, landed)

@@ -5,6 +5,7 @@ grow with their number. Which worker computes a job makes no difference to its n
 """
 
 import multiprocessing
+import pickle  # for processes of our own on this machine; nothing is ever read back from a file
 import signal
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -12,45 +13,91 @@ from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from offbeat.core.errors import OffbeatError
+from offbeat.core.errors import InvalidInput, OffbeatError
+from offbeat.core.samples import LazyDevices, Ragged, Samples, each_array
 from offbeat.data import Partition
-from offbeat.device.trainer import TorchTrainer
 from offbeat.device.training_state import TrainingJob, TrainingState
-from offbeat.models import build
 from offbeat.simulation.in_process import STACK, Arithmetic, InProcessTrainer
+from offbeat.simulation.setup import TrainerSetup
 
 JOBS_PER_WORKER = 6
 """Enough that the workers end a batch at nearly the same time."""
 
 
+@dataclass(frozen=True)
+class StoredArray:
+    """An array in a file that all workers map, in place of the array."""
+
+    path: str
+
+    def read(self) -> npt.NDArray[Any]:
+        array: npt.NDArray[Any] = np.load(self.path, mmap_mode="r")
+        return array
+
+
+@dataclass(frozen=True)
+class StoredRows:
+    """Rows of different lengths in such files."""
+
+    values: StoredArray
+    offsets: StoredArray
+    padding: float
+
+    def read(self) -> Ragged:
+        return Ragged(self.values.read(), self.offsets.read(), self.padding)
+
+
+def store(array: npt.NDArray[Any], folder: Path) -> StoredArray:
+    """Write an array into the folder, unless it is a mapped file already."""
+    if isinstance(array, np.memmap) and str(array.filename).endswith(".npy") and array.base is not None:
+        return StoredArray(str(array.filename))
+    path = folder / f"{len(list(folder.iterdir()))}.npy"
+    np.save(path, array)
+    return StoredArray(str(path))
+
+
+def stored(samples: Samples, folder: Path) -> Any:
+    """The samples with files in place of arrays; data that are loaded device by device are loaded by each worker."""
+
+    def one(part: Any) -> Any:
+        if isinstance(part, Ragged):
+            return StoredRows(store(part.values, folder), store(part.offsets, folder), part.padding)
+        return store(part, folder) if isinstance(part, np.ndarray) else part
+
+    return each_array(one, samples)
+
+
+def read_back(samples: Any) -> Samples:
+    """What `stored` has stored."""
+    return each_array(lambda part: part.read() if isinstance(part, StoredArray | StoredRows) else part, samples)
+
+
 @dataclass(frozen=True, kw_only=True)
 class WorkerSetup:
-    """What a worker needs to make its trainer: names and paths, no objects."""
+    """What a worker needs to make its trainer."""
 
-    model: str
-    input_shape: tuple[int, ...]
-    classes: int
-    seed: int
+    trainer: TrainerSetup
     arithmetic: Arithmetic
-    folder: str
+    x: Any
+    y: Any
+    indices: StoredArray
+    offsets: StoredArray
 
-    FILES: ClassVar = ("x", "y", "indices", "offsets")
-
-    def trainer(self) -> TorchTrainer:
-        x, y, indices, offsets = (np.load(Path(self.folder) / f"{name}.npy", mmap_mode="r") for name in self.FILES)
-        partition = Partition(indices=indices, offsets=offsets)
-        return TorchTrainer(build(self.model, self.input_shape, self.classes, self.seed), x, y, partition, self.seed)
+    def make(self) -> InProcessTrainer:
+        partition = Partition(indices=self.indices.read(), offsets=self.offsets.read())
+        return InProcessTrainer(self.trainer.trainer(read_back(self.x), read_back(self.y), partition), self.arithmetic)
 
 
 def work(bench: WorkerSetup, pipe: Connection) -> None:
     """The life of a worker: train what comes, answer with the numbers or with what went wrong, end with the pipe."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when to stop
-    training = InProcessTrainer(bench.trainer(), bench.arithmetic)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # the parent decides when to stop, and the pipe ends with it
+    training = bench.make()
     with suppress(EOFError, BrokenPipeError):
         while True:
             jobs: list[TrainingJob] = pipe.recv()
@@ -66,30 +113,34 @@ class WorkerPool:
     def __init__(
         self,
         workers: int,
-        x: npt.NDArray[np.float32],
-        y: npt.NDArray[np.int64],
+        x: Samples | LazyDevices,
+        y: Samples | None,
         partition: Partition,
         *,
-        model: str,
-        classes: int,
-        seed: int,
+        setup: TrainerSetup,
         arithmetic: Arithmetic,
         stacks: bool,
     ) -> None:
         self._sizes = partition.sizes
         self._stacks = stacks
         self._folder = tempfile.TemporaryDirectory(prefix="offbeat-")
-        arrays: tuple[npt.NDArray[Any], ...] = (x, y, partition.indices, partition.offsets)
-        for name, array in zip(WorkerSetup.FILES, arrays, strict=True):
-            np.save(Path(self._folder.name) / f"{name}.npy", array)
+        folder = Path(self._folder.name)
         bench = WorkerSetup(
-            model=model,
-            input_shape=x.shape[1:],
-            classes=classes,
-            seed=seed,
+            trainer=setup,
             arithmetic=arithmetic,
-            folder=self._folder.name,
+            x=stored(x, folder),
+            y=stored(y, folder),
+            indices=store(partition.indices, folder),
+            offsets=store(partition.offsets, folder),
         )
+        try:
+            pickle.dumps(bench)
+        except (pickle.PicklingError, AttributeError, TypeError) as error:
+            self._folder.cleanup()
+            raise InvalidInput(
+                f"execution.workers = {workers}: worker processes cannot be sent the task or the data ({error}): "
+                "define them in a module, or train with one worker."
+            ) from None
         context = multiprocessing.get_context("spawn")
         self._pipes: list[Connection] = []
         self._processes = []

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 
 from offbeat.algorithms.fedasmu.server import TimelyPolicy
-from offbeat.core.errors import InvalidInput
+from offbeat.core.errors import Interrupted, InvalidInput
 from offbeat.running.driver import OnProgress, progress_of
-from offbeat.running.loop import Interrupted, interruption
+from offbeat.running.interruption import interruption
 from offbeat.settings.schema import Experiment
 from offbeat.simulation.run import simulation_of
 

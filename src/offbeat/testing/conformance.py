@@ -203,16 +203,16 @@ class _Chaos:
             raise AssertionError(f"an illegal {type(event).__name__} was accepted")
 
     def _legal(self, kind: int, subject: int) -> Event | None:
-        session, flights = self.session, list(self.session.in_flight.values())
-        if kind <= 3 and flights:
-            flight = flights[subject % len(flights)]
-            if session.state_of(flight.device) == TRAINING and kind <= 2:
-                return self._upload(flight.device, flight.ticket, flight.base, float(subject % 7))
-            return Lost(device=flight.device, ticket=flight.ticket)
-        if kind == 4 and flights:
-            flight = flights[subject % len(flights)]
-            if session.state_of(flight.device) == TRAINING:
-                return FreshRequested(device=flight.device, ticket=flight.ticket, progress=Progress(slices=1))
+        session, orders = self.session, list(self.session.in_flight.values())
+        if kind <= 3 and orders:
+            order = orders[subject % len(orders)]
+            if session.state_of(order.device) == TRAINING and kind <= 2:
+                return self._upload(order.device, order.ticket, order.base, float(subject % 7))
+            return Lost(device=order.device, ticket=order.ticket)
+        if kind == 4 and orders:
+            order = orders[subject % len(orders)]
+            if session.state_of(order.device) == TRAINING:
+                return FreshRequested(device=order.device, ticket=order.ticket, progress=Progress(slices=1))
         if kind == 5 and session.timers:
             name = sorted(session.timers)[subject % len(session.timers)]
             return TimerFired(name=name)
@@ -222,26 +222,26 @@ class _Chaos:
         return Left(device=device) if session.state_of(device) == IDLE and kind == 6 else None
 
     def _illegal(self, kind: int, subject: int) -> Event | None:
-        flights = list(self.session.in_flight.values())
+        orders = list(self.session.in_flight.values())
         if kind == 7 and self.ended:  # a ticket that is over
             device, ticket = self.ended[subject % len(self.ended)]
             return self._upload(device, ticket, 0, 1.0)
-        if kind == 8 and flights:  # numbers that must not touch the model
-            flight = flights[subject % len(flights)]
-            return self._upload(flight.device, flight.ticket, flight.base, (inf, -inf, float("nan"))[subject % 3])
+        if kind == 8 and orders:  # numbers that must not touch the model
+            order = orders[subject % len(orders)]
+            return self._upload(order.device, order.ticket, order.base, (inf, -inf, float("nan"))[subject % 3])
         device = subject % self.session.devices
         return Ready(device=device) if self.session.state_of(device) != AWAY else Left(device=device)
 
     def _upload(self, device: int, ticket: int, base: int, value: float) -> Uploaded:
         outcome = Outcome(parameters=frozen(np.full(SIZE, value, dtype=np.float32)))
-        flight = self.session.in_flight.get(ticket)
+        order = self.session.in_flight.get(ticket)
         update = Update(
             device=device,
             ticket=ticket,
             base=base,
             base_parameters=self.session.models.get(base, self.session.parameters),
             samples=device + 1,
-            progress=Progress(slices=3 if flight is None else flight.order.slices),
+            progress=Progress(slices=3 if order is None else order.order.slices),
             outcome=KnownOutcome(outcome),
         )
         return Uploaded(device=device, ticket=ticket, update=update)

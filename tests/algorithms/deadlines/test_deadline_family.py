@@ -154,6 +154,58 @@ def test_adel_uses_its_plan_and_the_published_probabilities() -> None:
     assert session.parameters == pytest.approx(expected, rel=1e-5)
 
 
+def test_adel_as_its_code_has_it() -> None:
+    # As SALF's: a <- 1/2 (3 + 1) = 2,  b <- 1/2 (12 + 14) = 13, whatever the probabilities.
+    session = session_of(Adel(rounds=3, variant="code"))
+    end_round(session, [([9.0, 12.0], 1), ([3.0, 14.0], 2)])
+    assert session.parameters == pytest.approx([2.0, 13.0])
+    # b alone from one of two: a as it was, b <- 1/2 (12 + 10)
+    session = session_of(Adel(rounds=3, variant="code"))
+    end_round(session, [([9.0, 12.0], 1), ([9.0, 14.0], 0)])
+    assert session.parameters == pytest.approx([1.0, 11.0])
+
+
+def test_a_warm_up_in_the_code_variant_counts_every_order_of_its_rounds() -> None:
+    # Two rounds of two devices are U = 4. a: 3 once and 5 once, b: 12, 14 and 14:
+    #   a <- 1/4 (3 + 5 + 2 1) = 2.5,  b <- 1/4 (12 + 14 + 14 + 10) = 12.5
+    session = session_of(Adel(rounds=5, warmup_rounds=2, variant="code"))
+    end_round(session, [([9.0, 12.0], 1), ([3.0, 14.0], 2)])
+    end_round(session, [([9.0, 9.0], 0), ([5.0, 14.0], 2)])
+    assert session.parameters == pytest.approx([2.5, 12.5])
+
+
+def test_batches_by_speed_make_all_devices_come_equally_deep() -> None:
+    # T = 10 / 2 = 5, B = 1, m = 1.5: floor(1.5 8 4/5) = floor(9.6) = 9 and floor(1.5 82 4/5) = 98 samples.
+    for policy in (Salf(rounds=2, batch="speed", batch_scale=1.5), DropStragglers(rounds=2, batch="speed")):
+        scale = policy.batch_scale
+        session = ScriptedSession(
+            policy,
+            start=START,
+            layout=LAYOUT,
+            samples=[1000, 1000, 50],
+            speeds=[8.0, 82.0, 82.0],
+            communication=[1.0] * 3,
+            horizon=10.0,
+            batch_size=16,
+        )
+        sizes = [given.order.batch_size for given in session.first.orders]
+        # m = 1: floor(6.4) = 6 and floor(65.6) = 65; the third device holds 50 samples only.
+        assert sizes == ([9, 98, 50] if scale == 1.5 else [6, 65, 50])
+        # Depths: P (T - B) / S = 8 4/9 and 82 4/98, both near T/m = 10/3; with 16 for all they would be 2 and 20.5.
+        rates = policy.rates(5.0 * (1 - 1e-9), session.state, session)
+        assert rates[:2] == pytest.approx([32 / 9, 328 / 98] if scale == 1.5 else [32 / 6, 328 / 65])
+
+
+def test_batches_by_speed_share_the_time_of_several_local_steps_and_correct_with_their_own_probabilities() -> None:
+    # E = 2, m = 2: floor(2 8/2 1.5/2.5) = floor(4.8) = 4 samples, so 8 1.5/4 = 3 layers in the time of a round.
+    session = session_of(Salf(rounds=4, batch="speed", batch_scale=2.0, local_steps=2))
+    assert {given.order.batch_size for given in session.first.orders} == {4}
+    # p of a = (e^-3 (1 + 3))^2 = 16 e^-6 = 0.03966004, of b e^-6 = 0.00247875.
+    end_round(session, [([9.0, 12.0], 1), ([3.0, 14.0], 2)])
+    a, b = 16 * exp(-6), exp(-6)
+    assert session.parameters == pytest.approx([(3 - a) / (1 - a), (13 - 10 * b) / (1 - b)], rel=1e-5)
+
+
 def test_several_local_steps_share_the_time() -> None:
     # E = 2: P becomes 4 in (B3) and in Problem 2, and a device is asked for 2 x 2 layers.
     twice = session_of(Adel(rounds=3, local_steps=2), speed=16.0)

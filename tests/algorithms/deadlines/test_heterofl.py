@@ -122,7 +122,7 @@ def test_widths_follow_from_speed_and_the_mean_is_over_holders_by_hand() -> None
     session = session_of(HeteroFL(rounds=2, confidence=0.9))
     orders = session.first.orders
     assert [assignment.order.width for assignment in orders] == [1.0, 0.5, 0.5]
-    assert all(assignment.order.masked_loss and not assignment.order.partial for assignment in orders)
+    assert all(assignment.order.masks_absent_classes and not assignment.order.partial for assignment in orders)
     assert session.counters.bytes_down == 48 + 28 + 28
     # Device 0 adds 1 everywhere, device 1 adds 4 to its elements, but has no sample of class 1: row 1 of b (8, 9, 11)
     # comes back as it was. Device 2 does not finish.

@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from offbeat.algorithms.fedasmu.server import Aggregation, Control, FedASMU, FedSSMU, TimelyPolicy, TimelyState
+from offbeat.algorithms.fedasmu.slots import MetaModel
 from offbeat.core.effects import Assignment, Settled
 from offbeat.core.errors import InvalidInput
-from offbeat.core.events import Lost, Uploaded
+from offbeat.core.events import Uploaded
 from offbeat.core.orders import KnownOutcome, Outcome, Plain, Progress, Update
 from offbeat.core.parameters import Vector
 from offbeat.results.rows import Row
@@ -162,6 +163,21 @@ def test_equation_3_as_corrected() -> None:
     assert session.parameters == pytest.approx([1.6131415, 2.6131415], rel=1e-6)
 
 
+def test_equation_3_uses_the_values_of_the_aggregation_that_made_the_base_whoever_made_it() -> None:
+    session, _ = at_version_2(lambda_0=2.0, sigma_0=1.0, first=3.0, **CORRECTED)
+    # Version 2 = [1, 2] was made with lambda' = 2, sigma' = 1, xi' = 1, s' = 2, t' = 1, u = [-2, 4]. The device that
+    # trains from it has come to lambda = 3, sigma = 2, iota = 1/2 of its own.
+    device = session.in_flight[session.newest].device
+    session.state.controls[device] = (3.0, 2.0, 0.5)
+    found = after_a_step(session, session.newest, 1.0, 1.0)
+    # As above <g, u> = -1, d alpha' / d xi' = 1/4, d xi' / d lambda = 1/2, d xi' / d sigma = -ln 2, d xi' / d iota = 1:
+    # lambda: 3 + 0.8 * 1/4 * 1/2 = 3.1;  sigma: 2 - 0.4 * 1/4 ln 2;  iota: 1/2 + 0.4 * 1/4 = 0.6
+    # (With its own lambda and sigma: 3 + 0.8 * 1/4 * 1/4 = 3.05, and sigma 2 - 0.4 * 1/4 * 3/4 ln 2.)
+    assert found == pytest.approx((3.1, 2 - 0.1 * log(2), 0.6), rel=1e-6)
+    # The new parameters are those of the aggregation that made version 3.
+    assert session.state.made[3].control == found
+
+
 def test_equation_3_takes_a_step_for_each_parameter_on_its_own() -> None:
     session, ticket = at_version_2(lambda_0=2.0, sigma_0=1.0, first=3.0, eta_lambda=0.0, eta_sigma=0.4, eta_iota=0.0)
     assert after_a_step(session, ticket, 1.0, 1.0) == pytest.approx((2.0, 1 - 0.1 * log(2), 0.0), rel=1e-6)
@@ -200,8 +216,8 @@ def test_the_printed_form_climbs_where_the_corrected_one_descends() -> None:
         assert sign * (lambda_ - 2.0) > 0
 
 
-def a_making(u: Vector, xi: float, clock: int, staleness: int) -> Aggregation:
-    return Aggregation(movement=u, xi=xi, turn=clock, staleness=staleness, learning_rate=RATE)
+def a_making(u: Vector, control: Control, xi: float, clock: int, staleness: int) -> Aggregation:
+    return Aggregation(movement=u, control=control, xi=xi, turn=clock, staleness=staleness, learning_rate=RATE)
 
 
 NUMBERS = st.floats(-2.0, 2.0, width=32)
@@ -252,8 +268,8 @@ def test_the_corrected_gradients_are_those_of_autograd_on_a_quadratic(
         progress=Progress(slices=1, steps=1),
         outcome=KnownOutcome(Outcome(parameters=start - RATE * gradient.numpy())),
     )
-    making = a_making(vector(*u), xi.item(), version - 1, staleness)
-    slopes = FedASMU(mu_alpha=mu).slopes(update, making, control)
+    making = a_making(vector(*u), control, xi.item(), version - 1, staleness)
+    slopes = FedASMU(mu_alpha=mu).slopes(update, making)
     assert slopes == pytest.approx(expected.numpy(), rel=1e-6, abs=1e-9)
 
 
@@ -352,8 +368,8 @@ def test_a_bound_of_one_takes_fresh_updates_only() -> None:
     assert (session.counters.used, session.counters.discarded) == (1, 1)
 
 
-def test_what_is_too_stale_is_never_computed() -> None:
-    session = a_session(unadapted(staleness_bound=1))
+def test_without_fresh_models_what_is_too_stale_is_never_computed() -> None:
+    session = a_session(unadapted(staleness_bound=1, fresh_models=False))
     session.upload(ticket=1)
     flight = session.in_flight[2]
 
@@ -387,23 +403,25 @@ def test_every_period_the_cohort_is_ordered_from_the_current_version() -> None:
     assert session.timers == {"period": 20.0}
 
 
-def test_there_are_never_more_than_the_most_in_training() -> None:
+def test_below_the_threshold_the_whole_cohort_is_ordered_and_at_it_nobody() -> None:
     session = a_session(FedASMU(cohort=3, max_in_flight=4))
-    assert len(session.in_flight) == 3
-    assert len(session.fire("period").ordered) == 1
-    assert session.fire("period").ordered == []
+    assert len(session.first.ordered) == 3
+    assert len(session.fire("period").ordered) == 3, "3 < 4: all three, although that makes 6"
+    assert session.fire("period").ordered == [], "6 >= 4"
     assert "period" in session.timers, "it goes on although nobody was ordered"
     session.upload(ticket=1)
-    session.handle(Lost(device=session.in_flight[2].device, ticket=2), session.now)
-    assert len(session.fire("period").ordered) == 2
+    session.lose(ticket=2)
+    assert session.fire("period").ordered == [], "4 >= 4"
+    session.upload(ticket=3)
+    assert len(session.fire("period").ordered) == 3, "3 < 4 again"
 
 
-@pytest.mark.parametrize(("devices", "most"), [(8, 4), (9, 4), (1, 1)])
-def test_by_default_half_of_the_devices_train_at_most(devices: int, most: int) -> None:
+@pytest.mark.parametrize(("devices", "threshold"), [(8, 4), (9, 4), (1, 1)])
+def test_by_default_the_threshold_is_half_of_the_devices(devices: int, threshold: int) -> None:
     session = a_session(FedASMU(cohort=1), devices)
     for _ in range(12):
         session.fire("period")
-    assert len(session.in_flight) == most
+    assert len(session.in_flight) == threshold
 
 
 def test_fewer_idle_devices_than_the_cohort_are_all_ordered() -> None:
@@ -531,6 +549,19 @@ def test_only_the_first_merge_of_a_device_teaches_the_meta_model() -> None:
     after = session.state.meta.theta.copy()
     session.upload(ticket=3, extras=merge_told(first=True, reward=float("nan"), gamma=1.0, upsilon=1.0, beta=0.5))
     assert (session.state.meta.theta == after).all(), "a reward that is not a number teaches nothing"
+
+
+def test_the_reward_of_an_update_that_is_too_stale_still_counts() -> None:
+    session = a_session(unadapted(staleness_bound=1, meta_rate=0.1, meta_memory=0.25))
+    session.upload(4.0, 0.0, ticket=1)
+    before = session.state.meta.theta.copy()
+    told = merge_told(first=True, reward=4.0, gamma=1.5, upsilon=0.5, beta=0.25)
+    assert session.upload(9.0, 9.0, ticket=2, extras=told).discarded == [2]  # s = 2 > 1
+    assert session.parameters.tolist() == [2.0, 0.0], "its parameters do not count ..."
+    assert session.state.meta.baseline == pytest.approx(1.0)  # ... but 3/4 * 0 + 1/4 * 4 does
+    score = MetaModel(EPOCHS).score(before, 2)
+    assert session.state.meta.theta == pytest.approx(before + 0.1 * score * (4.0 - 1.0))  # Eq. (7)
+    assert (session.metrics["mean_reward"], session.metrics["mean_beta"]) == (4.0, 0.25)
 
 
 # Whole runs ----------------------------------------------------------------------------------------------------------

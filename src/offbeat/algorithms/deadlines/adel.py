@@ -18,6 +18,11 @@ S_t^u = floor(m P_u (T_t - B_u)/T_t) samples and delivers the layers that it has
 
     w^l <- ( mean over those that delivered it of w_u^l - p_t^l w^l ) / (1 - p_t^l),    or w^l if nobody did.    (5)
 
+The authors' public code differs from the paper, and it is the code that gives the paper's gaps (docs/algorithms/
+deadlines.md). In it ADEL-FL, SALF and Drop-Stragglers all count an undelivered layer as a copy of the old one:
+
+    variant = "code"    w^l <- 1/U [ sum over those that delivered it of w_u^l + (U - their number) w^l ]
+
 **Constants.** The paper gives none. Deadlines and m depend on sigma^2 / G^2 and rho_c only. The defaults are round
 figures from batches of 32 of MNIST at the first models of our `mlp` (sigma^2 = 25, G^2 = 1.5) and `cnn-small` (14 and
 0.76); rho_c is 0.1, as if the loss had that much l2 regularisation, and at least `local.weight_decay`. With
@@ -44,14 +49,19 @@ from offbeat.algorithms.deadlines.planner import (
     Problem,
     ProblemConstants,
     Solution,
-    batch_sizes,
     estimate,
     miss_probabilities,
     solve,
     solve_rounds,
 )
 from offbeat.algorithms.deadlines.planner.depth import Floats, Integers
-from offbeat.algorithms.deadlines.rounds import DeadlineRounds, DeadlineState, bias_corrected, samples_of
+from offbeat.algorithms.deadlines.rounds import (
+    DeadlineRounds,
+    DeadlineState,
+    bias_corrected,
+    speed_batches,
+    with_absent_as_old,
+)
 from offbeat.core.actions import Action
 from offbeat.core.errors import InvalidInput
 from offbeat.core.orders import Update
@@ -64,6 +74,8 @@ NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 @dataclass
 class RoundPlan(DeadlineState):
+    """The plan of ADEL-FL's rounds, and how far the run has come in it."""
+
     scale: float = 1.0
     """m."""
     warm: list[Update] = field(default_factory=list)
@@ -71,10 +83,23 @@ class RoundPlan(DeadlineState):
 
 
 class Adel(DeadlineRounds):
-    """Deadlines and batch sizes from one optimisation, partial backward passes without bias (Goren et al. 2026)."""
+    """Deadlines and batch sizes from one optimisation, partial backward passes without bias (Goren et al. 2026).
+
+    >>> from offbeat.testing import ScriptedSession
+    >>> from offbeat.core.parameters import Layout
+    >>> layers = Layout.of([("a.weight", (1,), True), ("b.weight", (1,), True)])
+    >>> session = ScriptedSession(Adel(rounds=3), layout=layers, devices=2, speeds=[8.0, 8.0], horizon=9.0)
+    >>> [round(seconds, 2) for seconds in session.state.deadlines]  # a constant learning rate: equal rounds
+    [3.0, 3.0, 3.0]
+    >>> {order.order.batch_size for order in session.first.orders} == {int(session.state.scale * 8.0)}  # (B3), B_u = 0
+    True
+    """
 
     State = RoundPlan
 
+    variant: Literal["paper", "code"] = "paper"
+    """The published rule (5), or that of the authors' code, where devices that did not deliver a layer count as its old
+    value."""
     rounds: Annotated[int, Field(ge=1)] | Literal["auto"] = 100
     """R, or "auto" for the number that minimises the bound."""
     strong_convexity: NotNegative = 0.1
@@ -130,6 +155,12 @@ class Adel(DeadlineRounds):
             initial_distance=self.initial_distance,
         )
 
+        if view.training.schedule_over != "versions":
+            raise InvalidInput(
+                f"local.schedule_over = {view.training.schedule_over!r}: this algorithm plans its rounds ahead, "
+                'and can do so only with learning rates over "versions".'
+            )
+
         def problem_of(remaining: int) -> Problem:
             return Problem(
                 speeds=forecast.speeds / self.local_steps,
@@ -145,9 +176,7 @@ class Adel(DeadlineRounds):
         return solve_rounds(problem_of) if self.rounds == "auto" else solve(problem_of(self.rounds))
 
     def batches(self, deadline: float, state: RoundPlan, view: View) -> Integers:
-        forecast = self.forecast(view)
-        planned = batch_sizes(state.scale, deadline, forecast.speeds / self.local_steps, forecast.communication)
-        return np.minimum(planned, samples_of(view))
+        return speed_batches(state.scale, deadline, self.local_steps, self.forecast(view), view)
 
     def missed(self, state: RoundPlan, view: View) -> Floats:
         """p_t^l of the running round."""
@@ -159,10 +188,10 @@ class Adel(DeadlineRounds):
         return miss_probabilities(rates, view.layout.trained_layers)
 
     def aggregate(self, updates: Sequence[Update], state: RoundPlan, view: View) -> Vector:
-        missed = self.missed(state, view)
-        if state.number < self.warmup_rounds:  # the last of the warm-up rounds speaks for all of them
-            missed = missed**self.warmup_rounds
-        return bias_corrected(updates, missed, view)
+        rounds = self.warmup_rounds if state.number < self.warmup_rounds else 1  # the last of them speaks for all
+        if self.variant == "code":
+            return with_absent_as_old(updates, rounds * len(state.ordered), view)
+        return bias_corrected(updates, self.missed(state, view) ** rounds, view)
 
     # Warm-up ------------------------------------------------------------------------------------------------------
 

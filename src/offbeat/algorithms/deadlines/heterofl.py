@@ -8,7 +8,7 @@ ICLR 2021, and its authors' code; here with rounds of T_max / R, as ADEL-FL (Gor
 | computation complexity levels, r = 1, 1/2, ... | `widths` |
 | first ceil(r C) channels of each layer | `core.coverage` |
 | scaler: activations / r in training | `device.submodel` |
-| masked cross-entropy | `masked_loss`: logits of classes that a device does not hold are 0 in its loss |
+| masked cross-entropy | `masked_loss` (`core.terms.AbsentClasses`): logits of classes that a device lacks count as 0 |
 
     element e of the model  <-  mean over the devices whose submodel has e,  or its old value if there is none
 
@@ -35,12 +35,26 @@ from offbeat.algorithms.deadlines.rounds import DeadlineState, EqualDeadlines
 from offbeat.core.orders import Update
 from offbeat.core.parameters import Layout, Vector
 from offbeat.core.policy import View
+from offbeat.core.terms import AbsentClasses
 
 Width = Annotated[float, Field(gt=0, le=1)]
 
 
 class HeteroFL(EqualDeadlines):
-    """Submodels whose width follows from a device's speed, averaged element by element (Diao et al. 2021)."""
+    """Submodels whose width follows from a device's speed, averaged element by element (Diao et al. 2021).
+
+    >>> from offbeat.testing import ScriptedSession
+    >>> from offbeat.core.parameters import Layout
+    >>> layers = Layout.of([("a.weight", (2, 1), True), ("b.weight", (1, 2), True)])
+    >>> policy = HeteroFL(rounds=5, confidence=0.5, masked_loss=False, time_budget=10.0)
+    >>> session = ScriptedSession(policy, start=[0.0] * 4, layout=layers, devices=2, speeds=[100.0, 8.0])
+    >>> [given.order.width for given in session.first.orders]
+    [1.0, 0.5]
+    >>> _ = session.upload(2.0, 2.0, 2.0, 2.0, device=0), session.upload(4.0, 4.0, 4.0, 4.0, device=1)
+    >>> _ = session.fire("deadline")
+    >>> session.parameters.tolist()  # both hold the first unit of each layer, device 0 alone the second
+    [3.0, 2.0, 3.0, 2.0]
+    """
 
     widths: list[Width] = Field([1.0, 0.5, 0.25, 0.125, 0.0625], min_length=1)
     """Shares of each layer's channels that a device may be given."""
@@ -64,7 +78,7 @@ class HeteroFL(EqualDeadlines):
 
     @property
     def special(self) -> dict[str, Any]:
-        return {"masked_loss": self.masked_loss, "partial": False}
+        return {"terms": (AbsentClasses(),) if self.masked_loss else (), "partial": False}
 
     def counts(self, update: Update) -> bool:
         return update.mask is None or update.mask.count > 0
@@ -85,7 +99,7 @@ def untouched_rows(update: Update, layout: Layout) -> np.ndarray[Any, np.dtype[n
     """Elements of the last layer whose whole row came back as it went out: the device does not hold their class."""
     untouched = np.zeros(layout.size, dtype=bool)
     moved = update.delta != 0
-    head = [entry for entry in layout.entries if entry.trained and entry.layer == layout.trained_layers - 1]
+    head = layout.head
     rows = np.zeros(head[0].shape[0] if head[0].shape else 1, dtype=bool)
     for entry in head:
         rows |= moved[entry.span].reshape(len(rows), -1).any(axis=1)

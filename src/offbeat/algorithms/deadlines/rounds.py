@@ -20,19 +20,19 @@ from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from math import inf
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from msgspec.structs import replace
 from pydantic import Field
 
-from offbeat.algorithms.deadlines.planner import layer_rates
+from offbeat.algorithms.deadlines.planner import batch_sizes, layer_rates
 from offbeat.algorithms.deadlines.planner.depth import Floats, Integers
 from offbeat.core.actions import Action, Commit, Discard, Dispatch, Finish, SetTimer
 from offbeat.core.errors import InvalidInput
 from offbeat.core.events import Event, Started, TimerFired, Uploaded
 from offbeat.core.forecast import Forecast
-from offbeat.core.orders import Order, Update
+from offbeat.core.orders import LocalWork, Order, Update
 from offbeat.core.parameters import Layout, Vector
 from offbeat.core.policy import Policy, View
 
@@ -43,10 +43,15 @@ SLACK = 1e-9
 class TimeBudgeted(Policy):
     """Policies that have so much time and no more."""
 
+    trains_everybody = True
+
     time_budget: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     """T_max in seconds (default: the experiment's stop.time)."""
     local_steps: Annotated[int, Field(ge=1)] = 1
     """E, steps of SGD that a device takes in a round, each on one batch; `local.epochs` means nothing here."""
+
+    def local_differences(self, training: LocalWork) -> list[str]:
+        return [f"local_steps = {self.local_steps} of one batch in place of local.epochs"]
 
     def seconds(self, view: View) -> float:
         """T_max."""
@@ -115,6 +120,7 @@ class DeadlineRounds(TimeBudgeted):
                     yield from self.begin(state, view)
 
     def begin(self, state: Any, view: View) -> Iterator[Action]:
+        """Begin a round: set its timer and order every idle device that can communicate within it."""
         deadline = state.deadlines[state.number]
         yield SetTimer(name="deadline", after=deadline)
         batches, away = self.batches(deadline, state, view), self.forecast(view).communication
@@ -130,6 +136,7 @@ class DeadlineRounds(TimeBudgeted):
                 yield Dispatch(device=device, order=order)
 
     def end(self, state: Any, view: View) -> Iterator[Action]:
+        """End a round: aggregate what was delivered in time and give up the rest."""
         used = [update for update in state.arrived if self.counts(update)]
         state.orders += len(state.arrived)
         state.depth += sum(update.progress.slices for update in state.arrived)
@@ -144,6 +151,7 @@ class DeadlineRounds(TimeBudgeted):
     # What a plan needs to know --------------------------------------------------------------------------------------
 
     def forecast(self, view: View) -> Forecast:
+        """What is known of the devices in advance; refused if the fleet tells nothing."""
         if view.forecast is None:
             raise InvalidInput(
                 "fleet.name: this one does not tell how fast its devices are, which the algorithm must know."
@@ -181,6 +189,31 @@ class EqualDeadlines(DeadlineRounds):
         return self.State(deadlines=[each] * self.rounds)
 
 
+class BatchesBySpeed(EqualDeadlines):
+    """Equal rounds whose batches are as published, one size for all, or in proportion to a device's speed.
+
+    With S_u = floor(m P_u (T - B_u) / T) (B3) every device comes through Poisson(T/m) layers, the fast ones no more
+    than the slow ones. So it is in the authors' code of ADEL-FL for all its rivals, with m = 1 for SALF. As in ADEL-FL,
+    E local steps share the time: P_u becomes P_u / E.
+    """
+
+    batch: Literal["fixed", "speed"] = "fixed"
+    """The experiment's `local.batch_size` for all (published), or as many samples as a device's speed allows."""
+    batch_scale: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
+    """m of `batch = "speed"`: seconds that a layer takes a device on average."""
+
+    def batches(self, deadline: float, state: Any, view: View) -> Integers:
+        if self.batch == "fixed":
+            return super().batches(deadline, state, view)
+        return speed_batches(self.batch_scale, deadline, self.local_steps, self.forecast(view), view)
+
+
+def speed_batches(scale: float, deadline: float, steps: int, forecast: Forecast, view: View) -> Integers:
+    """(B3) for every device, with P_u / E; who holds fewer samples takes all that it has."""
+    planned = batch_sizes(scale, deadline, forecast.speeds / steps, forecast.communication)
+    return np.minimum(planned, samples_of(view))
+
+
 def samples_of(view: View) -> Integers:
     """Samples that each device holds, and at least 1."""
     return np.maximum([view.samples(device) for device in range(view.devices)], 1).astype(np.int64)
@@ -198,6 +231,14 @@ def mean_of_holders(updates: Sequence[Update], size: int) -> tuple[Floats, Integ
             total[chosen] += update.parameters[chosen]
             holders += chosen
     return total / np.maximum(holders, 1), holders
+
+
+def with_absent_as_old(updates: Sequence[Update], users: int, view: View) -> Vector:
+    """1/U [ sum over those that delivered it of w_u^l + (U - their number) w^l ], layer by layer: the rule of the
+    authors' code, where whoever did not deliver a layer counts as a copy of the old one."""
+    mean, holders = mean_of_holders(updates, view.layout.size)
+    share = np.minimum(holders / users, 1.0)
+    return (share * mean + (1.0 - share) * view.parameters).astype(np.float32)
 
 
 def per_element(by_layer: Floats, layout: Layout) -> Floats:

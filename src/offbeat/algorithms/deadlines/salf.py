@@ -6,7 +6,7 @@ IEEE Trans. Communications 2025, as restated in ADEL-FL's section II-B, and its 
 | paper | here |
 |---|---|
 | R, T_max | `rounds`, `time_budget` |
-| S | the experiment's `local.batch_size` |
+| S | the experiment's `local.batch_size`, or with `batch = "speed"` one for each device (`BatchesBySpeed`) |
 | p_t^l | `planning.miss_probabilities` |
 
 Rounds of T_max / R. Each device delivers the layers that its backward pass has come through, and for every layer
@@ -14,8 +14,7 @@ Rounds of T_max / R. Each device delivers the layers that its backward pass has 
     variant = "paper"   w^l <- ( mean over those that delivered it of w_u^l - p^l w^l ) / (1 - p^l)           (5)
     variant = "code"    w^l <- 1/U [ sum over those that delivered it of w_u^l + (U - their number) w^l ]
 
-or w^l if nobody delivered it. With one batch size for all, p^l is the product over the devices of round t of
-Q(L + 1 - l, P_u (T - B_u) / S).
+or w^l if nobody delivered it. p^l is the product over the devices of round t of Q(L + 1 - l, P_u (T - B_u) / S_u).
 
 The correction divides by 1 - p^l, which a layer that is hardly ever reached makes arbitrarily large. We keep p^l at
 0.9 or less: ten times the step is as far as one delivery may move a layer.
@@ -27,7 +26,7 @@ from typing import Literal
 import numpy as np
 
 from offbeat.algorithms.deadlines.planner import miss_probabilities
-from offbeat.algorithms.deadlines.rounds import DeadlineState, EqualDeadlines, bias_corrected, mean_of_holders
+from offbeat.algorithms.deadlines.rounds import BatchesBySpeed, DeadlineState, bias_corrected, with_absent_as_old
 from offbeat.core.orders import Update
 from offbeat.core.parameters import Vector
 from offbeat.core.policy import View
@@ -35,8 +34,19 @@ from offbeat.core.policy import View
 MOST_MISSED = 0.9
 
 
-class Salf(EqualDeadlines):
-    """Fixed deadlines, layer-wise aggregation of partial backward passes (Lang et al. 2025)."""
+class Salf(BatchesBySpeed):
+    """Fixed deadlines, layer-wise aggregation of partial backward passes (Lang et al. 2025).
+
+    >>> from offbeat.testing import ScriptedSession
+    >>> from offbeat.core.parameters import Layout
+    >>> layers = Layout.of([("a.weight", (1,), True), ("b.weight", (1,), True)])
+    >>> policy = Salf(rounds=5, variant="code")
+    >>> session = ScriptedSession(policy, layout=layers, devices=2, speeds=[8.0, 8.0], horizon=10.0)
+    >>> _ = session.upload(4.0, 4.0, device=0, slices=1), session.upload(4.0, 2.0, device=1)  # device 0: layer b only
+    >>> _ = session.fire("deadline")
+    >>> session.parameters.tolist()  # a: (0 + 4) / 2, b: (4 + 2) / 2
+    [2.0, 3.0]
+    """
 
     variant: Literal["paper", "code"] = "paper"
     """The published rule, or that of the authors' code, where devices that did not deliver a layer count as its old
@@ -44,9 +54,7 @@ class Salf(EqualDeadlines):
 
     def aggregate(self, updates: Sequence[Update], state: DeadlineState, view: View) -> Vector:
         if self.variant == "code":
-            mean, holders = mean_of_holders(updates, view.layout.size)
-            share = holders / len(state.ordered)
-            return (share * mean + (1.0 - share) * view.parameters).astype(np.float32)
+            return with_absent_as_old(updates, len(state.ordered), view)
         rates = self.rates(state.deadlines[state.number], state, view)[state.ordered]
         missed = np.minimum(miss_probabilities(rates, view.layout.trained_layers), MOST_MISSED)
         return bias_corrected(updates, missed, view)

@@ -7,7 +7,8 @@ time, count:
     variant = "mean"    w <- mean over U_t of w_u
     variant = "keep"    w <- 1/U [ sum over U_t of w_u + (U - |U_t|) w ]        (as in SALF's code)
 
-and w if nobody finished. A device that does not finish uploads nothing.
+and w if nobody finished. A device that does not finish uploads nothing. `batch = "speed"` gives each device a batch in
+proportion to its speed (`BatchesBySpeed`), as the authors of ADEL-FL do.
 
 *Wait-Stragglers*: FedAvg (McMahan et al. 2017) with everybody in every round, w <- mean of all w_u, rule (3): a round
 lasts as long as its slowest device, and there are as many rounds as fit into T_max. One that is under way when the time
@@ -20,9 +21,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-import numpy as np
-
-from offbeat.algorithms.deadlines.rounds import DeadlineState, EqualDeadlines, TimeBudgeted
+from offbeat.algorithms.deadlines.rounds import BatchesBySpeed, DeadlineState, TimeBudgeted, with_absent_as_old
 from offbeat.core.actions import Action, Commit, Dispatch, Finish, SetTimer
 from offbeat.core.events import Event, Started, TimerFired, Uploaded
 from offbeat.core.orders import Update
@@ -30,8 +29,17 @@ from offbeat.core.parameters import Vector, weighted_mean
 from offbeat.core.policy import View
 
 
-class DropStragglers(EqualDeadlines):
-    """Fixed deadlines; whoever has not finished by then is left out (Chen et al. 2016)."""
+class DropStragglers(BatchesBySpeed):
+    """Fixed deadlines; whoever has not finished by then is left out (Chen et al. 2016).
+
+    >>> from offbeat.testing import ScriptedSession
+    >>> from offbeat.core.parameters import Layout
+    >>> layers = Layout.of([("a.weight", (1,), True), ("b.weight", (1,), True)])
+    >>> session = ScriptedSession(DropStragglers(rounds=5), layout=layers, devices=2, speeds=[8.0, 8.0], horizon=10.0)
+    >>> _ = session.upload(4.0, 4.0, device=0, slices=1), session.upload(4.0, 2.0, device=1)  # device 0 is late
+    >>> session.fire("deadline").used, session.parameters.tolist()
+    ([2], [4.0, 2.0])
+    """
 
     variant: Literal["mean", "keep"] = "mean"
     """Mean over the devices that finished, or over all with the others as copies of the old model."""
@@ -44,21 +52,28 @@ class DropStragglers(EqualDeadlines):
         return update.mask is None
 
     def aggregate(self, updates: Sequence[Update], state: DeadlineState, view: View) -> Vector:
-        models = [update.parameters for update in updates]
-        mean = weighted_mean(models, [1.0] * len(models))
-        if self.variant == "mean":
-            return mean
-        share = np.float32(len(models) / len(state.ordered))
-        return share * mean + (1 - share) * view.parameters
+        if self.variant == "keep":
+            return with_absent_as_old(updates, len(state.ordered), view)
+        return weighted_mean([update.parameters for update in updates], [1.0] * len(updates))
 
 
 @dataclass
 class WaitStragglersState:
+    """The updates of the running round, which lasts while anything is in flight."""
+
     arrived: list[Update] = field(default_factory=list)
 
 
 class WaitStragglers(TimeBudgeted):
-    """FedAvg with everybody in every round, as many rounds as fit into the time."""
+    """FedAvg with everybody in every round, as many rounds as fit into the time.
+
+    >>> from offbeat.testing import ScriptedSession
+    >>> session = ScriptedSession(WaitStragglers(time_budget=10.0), devices=2)
+    >>> session.upload(4.0, 4.0, device=0).used, session.upload(0.0, 2.0, device=1).used
+    ([], [1, 2])
+    >>> session.parameters.tolist()
+    [2.0, 3.0]
+    """
 
     State = WaitStragglersState
 

@@ -32,32 +32,34 @@ MOST = 1e4
 """No control parameter is larger: alpha and beta stay below 1 in float32, and nothing overflows."""
 
 
-class Refresh(Struct, frozen=True, kw_only=True):
+class MergeSettings(Struct, frozen=True, kw_only=True):
     """What an order tells the device about asking and merging: its `arguments`."""
 
     slot: int
-    """l* until the device has merged once, and always if it is fixed."""
+    """The slot l* until the device has merged once, and always if it is fixed."""
     fixed: bool
+    """Whether the slot is a setting, which nobody learns."""
     draw: float
-    """The device's luck in [0, 1)."""
+    """A random number in [0, 1) that decides what the device tries, so that the device itself draws nothing."""
     epsilon: float
     q_rate: float
     q_discount: float
     mu: float
     gamma: float
     upsilon: float
-    """gamma and upsilon to begin with."""
+    """The values of gamma and upsilon that a device begins with."""
     gamma_rate: float
     upsilon_rate: float
     round: int
-    """r of FedSSMU; 0 in FedASMU."""
+    """The round r in FedSSMU; 0 in FedASMU."""
 
     @classmethod
-    def of(cls, order: Order) -> "Refresh":
+    def of(cls, order: Order) -> "MergeSettings":
+        """Read them from an order's arguments."""
         return cls(**order.arguments)  # type: ignore[arg-type]  # made by `asdict` of one of these
 
 
-class Notes(Struct, frozen=True, kw_only=True, eq=False):
+class MergeMemory(Struct, frozen=True, kw_only=True, eq=False):
     """What a device remembers of its last merge: its memory."""
 
     gamma: float
@@ -69,11 +71,12 @@ class Notes(Struct, frozen=True, kw_only=True, eq=False):
     reward: float
 
     @classmethod
-    def of(cls, memory: ReadOnlyMemory) -> "Notes | None":
+    def of(cls, memory: ReadOnlyMemory) -> "MergeMemory | None":
+        """Read it from a device's memory; None if the device has never merged."""
         return cls(**memory) if memory else None  # type: ignore[arg-type]  # made by `asdict` of one of these
 
 
-class Told(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class MergeReport(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the server learns of a merge: an upload's `extras`."""
 
     slot: Annotated[int, Meta(ge=1)]
@@ -84,7 +87,7 @@ class Told(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     upsilon: Annotated[float, Meta(ge=0, le=MOST)]
 
 
-class Merge(NamedTuple):
+class MergeWeight(NamedTuple):
     """Eq. (10): the merge weight and its derivatives."""
 
     beta: float
@@ -92,18 +95,18 @@ class Merge(NamedTuple):
     by_upsilon: float
 
 
-def merge_weight(mu: float, gamma: float, upsilon: float, turn: int, staleness: int) -> Merge:
+def merge_weight(mu: float, gamma: float, upsilon: float, turn: int, staleness: int) -> MergeWeight:
     """beta for a fresh model; `turn` is g (or r), `staleness` is g - o + 1.
 
     >>> merge_weight(mu=1.0, gamma=2.0, upsilon=1.0, turn=4, staleness=4)
-    Merge(beta=0.3333333333333333, by_gamma=0.1111111111111111, by_upsilon=-0.2222222222222222)
+    MergeWeight(beta=0.3333333333333333, by_gamma=0.1111111111111111, by_upsilon=-0.2222222222222222)
     """
     freshness = 1.0 - upsilon / sqrt(staleness)
     phi = gamma / sqrt(turn) * freshness
     if phi < 0.0:
-        return Merge(0.0, 0.0, 0.0)
+        return MergeWeight(0.0, 0.0, 0.0)
     by_phi = mu / (1.0 + mu * phi) ** 2
-    return Merge(
+    return MergeWeight(
         beta=mu * phi / (1.0 + mu * phi),
         by_gamma=by_phi * freshness / sqrt(turn),
         by_upsilon=by_phi * -gamma / (sqrt(turn) * sqrt(staleness)),
@@ -126,16 +129,16 @@ class FreshModelRule(DeviceRule):
 
     def slot(self, order: Order, memory: ReadOnlyMemory) -> tuple[int, int]:
         """The move that the device makes from the slot of its last merge, and the slot l* that it comes to."""
-        told, last = Refresh.of(order), Notes.of(memory)
-        if told.fixed or last is None:
-            return 0, min(told.slot, order.slices)
-        move = next_move(last.table, last.slot, told.epsilon, told.draw)
+        given, last = MergeSettings.of(order), MergeMemory.of(memory)
+        if given.fixed or last is None:
+            return 0, min(given.slot, order.slices)
+        move = next_move(last.table, last.slot, given.epsilon, given.draw)
         return move, moved(last.slot, move, order.slices)
 
     def merge(self, local: Vector, fresh: Fresh, base: int, order: Order, memory: Memory, probe: Probe) -> Vector:
-        told, last = Refresh.of(order), Notes.of(memory)
-        gamma, upsilon = (last.gamma, last.upsilon) if last else (told.gamma, told.upsilon)
-        weight = merge_weight(told.mu, gamma, upsilon, told.round or fresh.version, fresh.version - base + 1)
+        given, last = MergeSettings.of(order), MergeMemory.of(memory)
+        gamma, upsilon = (last.gamma, last.upsilon) if last else (given.gamma, given.upsilon)
+        weight = merge_weight(given.mu, gamma, upsilon, given.round or fresh.version, fresh.version - base + 1)
         beta = np.float32(weight.beta)
         merged = (1 - beta) * local + beta * fresh.parameters
         loss_before, _ = probe(local)
@@ -145,29 +148,29 @@ class FreshModelRule(DeviceRule):
         move, slot = self.slot(order, memory)
         if last is None:
             table = no_table(order.slices)
-        elif told.fixed or not isfinite(reward):
+        elif given.fixed or not isfinite(reward):
             table = last.table
         else:
-            table = learned(last.table, last.slot, move, reward, rate=told.q_rate, discount=told.q_discount)
-        notes = Notes(
-            gamma=stepped(gamma, told.gamma_rate * slope * weight.by_gamma),
-            upsilon=stepped(upsilon, told.upsilon_rate * slope * weight.by_upsilon),
+            table = learned(last.table, last.slot, move, reward, rate=given.q_rate, discount=given.q_discount)
+        after = MergeMemory(
+            gamma=stepped(gamma, given.gamma_rate * slope * weight.by_gamma),
+            upsilon=stepped(upsilon, given.upsilon_rate * slope * weight.by_upsilon),
             slot=slot,
             table=table,
             merges=last.merges + 1 if last else 1,
             beta=weight.beta,
             reward=reward,
         )
-        memory.update(asdict(notes))
+        memory.update(asdict(after))
         return merged
 
     def extras(self, order: Order, before: ReadOnlyMemory, memory: ReadOnlyMemory) -> Mapping[str, Plain]:
         """What the server learns of a merge, if there was one."""
-        last, now = Notes.of(before), Notes.of(memory)
+        last, now = MergeMemory.of(before), MergeMemory.of(memory)
         if now is None or (last and last.merges == now.merges):
             return {}
         return asdict(
-            Told(
+            MergeReport(
                 slot=now.slot,
                 first=last is None,
                 reward=now.reward,
@@ -179,7 +182,7 @@ class FreshModelRule(DeviceRule):
 
     def admits(self, extras: Mapping[str, Plain], order: Order) -> bool:
         try:
-            return not extras or convert(extras, Told).slot <= order.slices
+            return not extras or convert(extras, MergeReport).slot <= order.slices
         except ValidationError:
             return False
 

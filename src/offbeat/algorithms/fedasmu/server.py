@@ -2,7 +2,7 @@
 
 Jia, Liu, Huo, Shen, Zhou, Dai, Dou: *Efficient Federated Learning with Timely Update Dissemination* (sec. 4 and 5), and
 Liu et al.: *FedASMU: Efficient Asynchronous Federated Learning with Dynamic Staleness-aware Model Update*, AAAI 2024.
-This is the server half; the device half is in `fedasmu_device.py`, when a device asks in `slots.py`.
+This is the server half; the device half is in `device.py`, when a device asks in `slots.py`.
 
 | paper | here |
 |---|---|
@@ -14,20 +14,22 @@ This is the server half; the device half is in `fedasmu_device.py`, when a devic
 | H1, H2, H3 | `slot` = "first", "middle", "penultimate": after 1 epoch, after half of them, before epoch E - 1 |
 | FedASMU-DA, -FA, -0 | `dynamic_weights = false`, `fresh_models = false`, both |
 
-**FedASMU** orders m' idle devices every period, up to `max_in_flight` in training. An upload from device i with base o
-at version t has staleness s = t - o + 1. If s > tau it is discarded; otherwise
+**FedASMU** orders m' idle devices every period in which fewer than `max_in_flight` are in training: all m', even if
+that leads beyond the threshold (Algorithm 1, lines 3 and 4). An upload from device i with base o
+at version t has staleness s = t - o + 1. If s > tau it is discarded, but its reward still counts; otherwise
 
     xi    = lambda / (sqrt(t) s^sigma) + iota
     alpha = mu xi / (1 + mu xi)                                                   (2)
     w     <- (1 - alpha) w + alpha w_i                                            (1)
 
 with control parameters of the device's own, which first take one gradient step on what the aggregation that *made* w_o
-did to the device's loss (primed: the values of that aggregation, w_o = w_{o-1} + alpha' u):
+did to the device's loss. Primed are the values of that aggregation, w_o = w_{o-1} + alpha' u, with its lambda and
+sigma too, if another device's upload made it:
 
     g     = (w_o - w_i) / (eta steps)
     theta <- theta - eta_theta <g, u> mu / (1 + mu xi')^2 d xi' / d theta         (3)
-    d xi' / d lambda = 1 / (sqrt(t') s'^sigma)                                    (4)
-    d xi' / d sigma  = -lambda ln(s') / (sqrt(t') s'^sigma),  d xi' / d iota = 1  (5)
+    d xi' / d lambda = 1 / (sqrt(t') s'^sigma')                                   (4)
+    d xi' / d sigma  = -lambda' ln(s') / (sqrt(t') s'^sigma'), d xi' / d iota = 1 (5)
 
 **FedSSMU** has rounds r: m' devices are ordered from the same model and every upload is merged at once. The staleness
 is k + 1 after k merges in the round, and sqrt(r) takes the place of sqrt(t). The round ends when nobody is in training.
@@ -38,21 +40,21 @@ and iota stay at or above 0, sigma within 0..10, and a step that is not finite i
 made by no aggregation: no step. Without dynamic weights the control parameters stay as they begin.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite, log, nan, sqrt
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from msgspec.structs import asdict
 from pydantic import Field
 
-from offbeat.algorithms.fedasmu.device import MOST, Refresh
+from offbeat.algorithms.fedasmu.device import MOST, MergeSettings
 from offbeat.algorithms.fedasmu.slots import MetaLearner, MetaModel, middle
 from offbeat.core.actions import Action, Commit, Discard, Dispatch, SendFresh, SetTimer
 from offbeat.core.errors import InvalidInput
 from offbeat.core.events import Event, FreshRequested, Started, TimerFired, Uploaded
-from offbeat.core.orders import Order, Update
+from offbeat.core.orders import LocalWork, Order, Update
 from offbeat.core.parameters import Vector, dot
 from offbeat.core.policy import Policy, View
 
@@ -71,21 +73,23 @@ class Aggregation:
 
     movement: Vector
     """u, from the version before to the local model."""
+    control: Control
+    """lambda, sigma and iota with which it was made, those of the device that had uploaded."""
     xi: float
     turn: int
-    """t, or in FedSSMU r."""
+    """The version t at which it was made; in FedSSMU the round r."""
     staleness: int
     learning_rate: float
-    """Of the orders that are given at this version."""
+    """The learning rate of the orders that are given at this version."""
 
 
 @dataclass
 class TimelyState:
-    """What the server remembers."""
+    """What the server remembers of devices, versions and merges."""
 
     controls: dict[int, Control] = field(default_factory=dict)
     made: dict[int, Aggregation] = field(default_factory=dict)
-    """Of the current version and of those that devices in training started from."""
+    """How the current version came about, and those that devices in training started from."""
     meta: MetaLearner | None = None
     refreshed: dict[int, tuple[float, float]] = field(default_factory=dict)
     """gamma and upsilon of each device that has merged, as it last told."""
@@ -159,6 +163,9 @@ class TimelyPolicy(Policy):
     pretraining: Annotated[int, Field(ge=0)] = 500
     """Steps of pre-training, if there is a history."""
 
+    def local_differences(self, training: LocalWork) -> list[str]:
+        return ["fresh models merged in mid-training"] if self.fresh_models else []
+
     def check(self, devices: int) -> None:
         if self.cohort > devices:
             raise InvalidInput(f"algorithm.cohort = {self.cohort}: there are only {devices} devices")
@@ -182,7 +189,7 @@ class TimelyPolicy(Policy):
         """Training from the current version; with fresh models it says how to ask and to merge."""
         if not self.fresh_models:
             return view.order()
-        refresh = Refresh(
+        refresh = MergeSettings(
             slot=self.slot_for(device, state, view),
             fixed=self.slot != "learned",
             draw=view.random.random(),
@@ -199,6 +206,7 @@ class TimelyPolicy(Policy):
         return view.order(rule="fedasmu", arguments=asdict(refresh))
 
     def slot_for(self, device: int, state: TimelyState, view: View) -> int:
+        """The slot l* that an order proposes to a device."""
         epochs = view.order().slices
         if self.slot == "first":
             return min(2, epochs)
@@ -219,12 +227,13 @@ class TimelyPolicy(Policy):
 
     def aggregate(self, update: Update, turn: int, state: TimelyState, view: View) -> Iterator[Action]:
         """Lines 9 to 16 of Algorithm 1. `turn` is t, or r."""
+        if self.fresh_models:  # else there is nothing to learn, and an update that is discarded is never computed
+            self.learn(update, state, view)
         staleness = view.version - update.base + 1
         if staleness > self.staleness_bound:
             state.too_stale += 1
             yield Discard(ticket=update.ticket, reason="too stale")
             return
-        self.learn(update, state, view)
         control = self.adapted(update, state)
         state.controls[update.device] = control
         xi, alpha = self.weight(control, turn, staleness)
@@ -235,7 +244,7 @@ class TimelyPolicy(Policy):
         if self.dynamic_weights:
             rate = view.order().learning_rate
             state.made[view.version] = Aggregation(
-                movement=movement, xi=xi, turn=turn, staleness=staleness, learning_rate=rate
+                movement=movement, control=control, xi=xi, turn=turn, staleness=staleness, learning_rate=rate
             )
             in_use = {flight.base for flight in view.in_flight.values()} | {view.version}
             state.made = {version: making for version, making in state.made.items() if version in in_use}
@@ -252,16 +261,24 @@ class TimelyPolicy(Policy):
         made = state.made.get(update.base)
         if made is None:
             return control
-        steps = zip((self.eta_lambda, self.eta_sigma, self.eta_iota), self.slopes(update, made, control), strict=True)
+        steps = zip((self.eta_lambda, self.eta_sigma, self.eta_iota), self.slopes(update, made), strict=True)
         lambda_, sigma, iota = (value - rate * slope for value, (rate, slope) in zip(control, steps, strict=True))
         if not (isfinite(lambda_) and isfinite(sigma) and isfinite(iota)):
             state.skipped += 1
             return control
         return min(max(lambda_, 0.0), MOST), min(max(sigma, 0.0), SIGMA_MOST), min(max(iota, 0.0), MOST)
 
-    def slopes(self, update: Update, made: Aggregation, control: Control) -> Control:
-        """The derivatives of the device's loss at its base by lambda, sigma and iota: Eq. (4) and (5)."""
-        lambda_, sigma, _ = control
+    def slopes(self, update: Update, made: Aggregation) -> Control:
+        """The derivatives of the device's loss at its base by lambda, sigma and iota: Eq. (4) and (5).
+
+        They are those of the aggregation that made the base, at the lambda and sigma that it used, whoever uploaded
+        then: a mix of its xi' with the present device's lambda and sigma would be the gradient of nothing.
+
+        g is the device's movement over eta times its steps. That is the mean gradient for plain SGD. Momentum b carries
+        every gradient on: g is then up to 1 / (1 - b) times as long, and the step of Eq. (3) with it. Weight decay, the
+        proximal term and a merged fresh model are parts of the movement, and so of g.
+        """
+        lambda_, sigma, _ = made.control
         decay = 1 / (sqrt(max(made.turn, 1)) * made.staleness**sigma)
         along = dot(update.delta, made.movement) / made.learning_rate
         if self.control_gradient == "corrected":
@@ -310,19 +327,67 @@ class TimelyPolicy(Policy):
         }
 
 
+def orders_per_second(in_training: int, seconds: Sequence[float]) -> float:
+    """How many orders, each given to a random idle device, keep so many devices in training.
+
+    A device that is picked r times per idle second is in training for the share r T / (1 + r T) of the time and is
+    ordered r / (1 + r T) times a second. r follows from the sum of the shares; of all devices at once there is none.
+
+    >>> round(orders_per_second(2, [10.0] * 4), 6)  # half of the time in training: an order every 20 s for each
+    0.2
+    """
+    times = np.asarray(seconds, dtype=np.float64)
+    wanted = min(float(in_training), 0.95 * len(times))
+    low, high = 0.0, 1e9
+    for _ in range(200):
+        rate = (low + high) / 2
+        if (rate * times / (1 + rate * times)).sum() < wanted:
+            low = rate
+        else:
+            high = rate
+    return float((high / (1 + high * times)).sum())
+
+
 class FedASMU(TimelyPolicy):
-    """Asynchronous: adapted weights, and fresh models for devices in mid-training (Liu et al. 2024)."""
+    """Asynchronous: adapted weights, and fresh models for devices in mid-training (Liu et al. 2024).
+
+    >>> from offbeat.testing import ScriptedSession
+    >>> session = ScriptedSession(FedASMU(cohort=2, lambda_0=1.0, sigma_0=1.0, iota_0=0.0))
+    >>> _ = session.upload(4.0, 0.0, ticket=1)  # s = 1: xi = 1, alpha = 1/2
+    >>> session.ask(ticket=2).parameters.tolist()  # a device in training gets the newest model
+    [2.0, 0.0]
+    >>> _ = session.upload(2.0, 6.0, ticket=2)  # s = 2: xi = 1/2, alpha = 1/3
+    >>> [round(float(number), 6) for number in session.parameters]  # 2/3 [2, 0] + 1/3 [2, 6]
+    [2.0, 2.0]
+    """
 
     period: Positive = 10.0
     """Seconds between two orders of `cohort` devices."""
     max_in_flight: Annotated[int, Field(ge=1)] | None = None
-    """Devices in training at most; by default half of them."""
+    """The threshold: a period in which so many devices are in training or more orders nobody. Default: half of them."""
+
+    @classmethod
+    def settings_for(
+        cls, in_training: int, *, devices: int, order_seconds: Callable[[], Sequence[float]], given: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """`cohort` orders every `period` seconds keep so many in training."""
+        settings: dict[str, Any] = {}
+        if "period" in given and "cohort" not in given:
+            cohort = round(given["period"] * orders_per_second(in_training, order_seconds()))
+            settings["cohort"] = min(devices, max(1, cohort))
+        elif "period" not in given:
+            cohort = given.get("cohort", min(cls.model_fields["cohort"].default, in_training))
+            period = cohort / orders_per_second(in_training, order_seconds())
+            settings |= {"cohort": cohort, "period": round(period, 6)}
+        if "max_in_flight" not in given and 2 * in_training > devices // 2:
+            settings["max_in_flight"] = min(devices, 2 * in_training)
+        return settings
 
     def react(self, event: Event, state: TimelyState, view: View) -> Iterator[Action]:
         match event:
             case Started() | TimerFired():
-                most = self.max_in_flight or max(1, view.devices // 2)
-                for device in view.pick(min(self.cohort, most - len(view.in_flight))):
+                threshold = self.max_in_flight or max(1, view.devices // 2)
+                for device in view.pick(self.cohort if len(view.in_flight) < threshold else 0):
                     yield Dispatch(device=device, order=self.order(device, state, view))
                 yield SetTimer(name="period", after=self.period)
             case FreshRequested():
@@ -332,7 +397,17 @@ class FedASMU(TimelyPolicy):
 
 
 class FedSSMU(TimelyPolicy):
-    """Synchronous rounds that merge every upload at once, with fresh models in mid-training (Jia et al.)."""
+    """Synchronous rounds that merge every upload at once, with fresh models in mid-training (Jia et al.).
+
+    >>> from offbeat.testing import ScriptedSession
+    >>> session = ScriptedSession(FedSSMU(cohort=2, lambda_0=1.0, sigma_0=1.0, iota_0=0.0))
+    >>> session.upload(4.0, 0.0, ticket=1).used, session.version  # merged at once, with alpha 1/2
+    ([1], 1)
+    >>> len(session.upload(2.0, 6.0, ticket=2).ordered)  # the second of the round, with alpha 1/3: the next round
+    2
+    """
+
+    in_training_setting = "cohort"
 
     def react(self, event: Event, state: TimelyState, view: View) -> Iterator[Action]:
         match event:

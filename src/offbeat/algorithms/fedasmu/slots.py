@@ -79,6 +79,7 @@ class MetaModel:
 
     @classmethod
     def initial(cls, random: np.random.Generator) -> Floats:
+        """The first parameters, drawn uniformly and about as torch draws those of an LSTM."""
         size = int(sum(np.prod(shape) for shape in cls.SHAPES.values()))
         bound = HIDDEN**-0.5
         return random.uniform(-bound, bound, size)
@@ -148,6 +149,7 @@ class MetaModel:
 
 
 def sigmoid(x: Floats) -> Floats:
+    """The logistic function 1 / (1 + exp(-x)), which cannot overflow in this form."""
     return (1.0 + np.tanh(x / 2.0)) / 2.0
 
 

@@ -4,28 +4,33 @@ ships, for which an experiment file says everything."""
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from torch import nn
 
 from offbeat.core.errors import DeviceFault, InvalidInput, OffbeatError
+from offbeat.core.samples import count
 from offbeat.deployment.device.legs import RECORDS, DeviceProgram, DeviceStore, Pace, Reply
 from offbeat.deployment.device.mailbox import current_mailbox
 from offbeat.deployment.device.warm import WarmDevice, refusal
 from offbeat.deployment.experiment_source import AllSamples, SampleArrays, experiment_of
 from offbeat.deployment.protocol.codec import keep, kept, pack, unpack, vector
 from offbeat.deployment.protocol.messages import MESSAGE_TYPE, Answer, Begin, Continue, Hello, ToDevice
+from offbeat.device.tasks import CLASSIFICATION, Task
 from offbeat.device.trainer import TorchTrainer
-from offbeat.settings.assembly import ExperimentParts
+from offbeat.settings.assembly import ExperimentParts, check_own
 
 
-def client_app(*, model: Callable[[], nn.Module], data: Callable[[Context], SampleArrays]) -> ClientApp:
+def client_app(
+    *, model: Callable[[], nn.Module], data: Callable[[Context], SampleArrays], task: Task = CLASSIFICATION
+) -> ClientApp:
     """A ClientApp that trains your model on your data; `data` finds in `context.node_config` which node it is on."""
 
     def prepare(context: Context) -> tuple[TorchTrainer, Pace | None]:
         x, y = data(context)
-        return TorchTrainer(model(), x, y, AllSamples(len(np.asarray(y))), seed=0), None
+        network = model()
+        check_own(task, network, x, y)
+        return TorchTrainer(network, x, y, AllSamples(count(y)), seed=0, task=task), None
 
     return _client(prepare)
 
@@ -39,10 +44,8 @@ def experiment_client_app(**clock: Any) -> ClientApp:
         if number is not None and not 0 <= int(number) < experiment.data.devices:
             raise InvalidInput(f"partition-id={number}: there are {experiment.data.devices} devices, from 0")
         parts = ExperimentParts.of(experiment)
-        data, pace = parts.dataset, None
-        if experiment.deployment.paced:
-            pace = parts.fleet().speeds.slice_seconds
-        return TorchTrainer(parts.network, data.train_x, data.train_y, parts.partition, experiment.seed), pace
+        pace = parts.fleet().speeds.slice_seconds if experiment.deployment.paced else None
+        return parts.trainer(), pace
 
     return _client(prepare, **clock)
 

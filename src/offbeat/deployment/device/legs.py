@@ -31,6 +31,7 @@ from offbeat.deployment.protocol.messages import (
     Hello,
     Question,
 )
+from offbeat.device.carry_over import first_state
 from offbeat.device.layered import Proceed
 from offbeat.device.local_run import LocalRun, ends_of, slices_by
 from offbeat.device.local_training import LocalTraining
@@ -123,7 +124,7 @@ class DeviceProgram:
             assignment=Assignment(
                 device=order.device, ticket=order.ticket, order=order.order, base=order.base, parameters=base
             ),
-            work=TrainingState(parameters=base),
+            work=first_state(order.order, base, remembered),
             remembered=remembered,
             memory=remembered,
             run=LocalRun(order=order.order),
@@ -147,7 +148,8 @@ class DeviceProgram:
         if message.stop:
             paused.run.stop_soon()
         if model is not None:
-            paused.merge(Fresh(version=message.version, parameters=frozen(model)), self.trainer)
+            fresh = Fresh(version=message.version, parameters=frozen(model))
+            paused.merge(device_rule(paused.run.order.rule), fresh, self.trainer)
         return self._leg(paused)
 
     def _resumed_order(self, message: Continue | Answer) -> PausedOrder:
@@ -245,7 +247,8 @@ class DeviceProgram:
         """The end of a leg: a question, or the delivery with the parameters that count."""
         if isinstance(step, Ask):
             return Question(**self._progress(paused)), None
-        given, outcome = paused.assignment, paused.report()
+        given, rule = paused.assignment, device_rule(paused.run.order.rule)
+        outcome = paused.report(rule)
         mask = coverage(given.order, paused.run.progress.slices, self.trainer.layout)
         delivery = Delivery(
             **self._progress(paused),
@@ -254,7 +257,7 @@ class DeviceProgram:
             extras=dict(outcome.extras),
         )
         self.store.paused = None
-        if device_rule(given.order.rule).remembers:
+        if rule.remembers or given.order.remembers:
             self.store.memory.learned(given.ticket, paused.memory)
         return delivery, outcome.parameters if mask is None else outcome.parameters[mask.chosen]
 

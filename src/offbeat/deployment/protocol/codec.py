@@ -1,4 +1,4 @@
-"""The codec: talk as JSON in a ConfigRecord, a flat float32 vector beside it in an ArrayRecord.
+"""The codec: a message as JSON in a ConfigRecord, a flat float32 vector beside it in an ArrayRecord.
 
 Whatever comes in is read strictly and within bounds, and nothing in it is ever executed: a message that is not exactly
 what it should be is a `DeviceFault`.
@@ -18,9 +18,9 @@ from offbeat.core.errors import DeviceFault
 from offbeat.core.parameters import BYTES_PER_ELEMENT, Vector
 from offbeat.core.snapshot import decode, encode
 
-TALK, MODEL = "offbeat", "offbeat-model"
+BODY, MODEL = "offbeat", "offbeat-model"
 MOST_TEXT = 2**16
-"""Characters of talk that are read; real messages have a few hundred."""
+"""Characters of a message that are read; real ones have a few hundred."""
 MOST_NOTE = 500
 """Characters of a fault that are written down."""
 HEADER = 256
@@ -31,16 +31,16 @@ T = TypeVar("T")
 
 def pack(body: msgspec.Struct, vector: Vector | None = None) -> RecordDict:
     """What goes over the wire."""
-    content = RecordDict({TALK: ConfigRecord({"json": msgspec.json.encode(body).decode()})})
+    content = RecordDict({BODY: ConfigRecord({"json": msgspec.json.encode(body).decode()})})
     if vector is not None:
         content[MODEL] = ArrayRecord({"vector": Array(np.ascontiguousarray(vector, dtype=np.float32))})
     return content
 
 
 def unpack(content: RecordDict, kind: Any) -> Any:
-    """The talk of a message, one of `kind`; `vector` reads what came along."""
+    """The body of a message, one of `kind`; `vector` reads what came along."""
     records = content.config_records
-    text = records[TALK].get("json") if TALK in records else None
+    text = records[BODY].get("json") if BODY in records else None
     if not isinstance(text, str) or len(text) > MOST_TEXT:
         raise DeviceFault("the message is not one of offbeat, or too long")
     try:
@@ -81,7 +81,7 @@ def _elements(data: bytes, size: int) -> Vector:
 
 def one_line(text: str) -> str:
     """What a stranger may have had a hand in, fit for a log: short, and without line breaks or control characters."""
-    line = "".join(outgoing if outgoing.isprintable() else " " for outgoing in text[: MOST_NOTE + 1])
+    line = "".join(each if each.isprintable() else " " for each in text[: MOST_NOTE + 1])
     return line if len(line) <= MOST_NOTE else line[:MOST_NOTE] + "..."
 
 
@@ -91,14 +91,14 @@ def one_line(text: str) -> str:
 def keep(state: RecordDict, value: Any) -> None:
     """Put a value into a device's state, in the place of what was there."""
     tree, arrays = encode(value)
-    state[TALK] = ConfigRecord({"json": json.dumps(tree)})  # which, unlike msgspec's, knows numbers that are not finite
+    state[BODY] = ConfigRecord({"json": json.dumps(tree)})  # which, unlike msgspec's, knows numbers that are not finite
     state[MODEL] = ArrayRecord({name: Array(np.ascontiguousarray(array)) for name, array in arrays.items()})
 
 
 def kept(state: RecordDict, types: tuple[type[Any], ...], default: T) -> T:
     """What was put there."""
-    if TALK not in state.config_records:
+    if BODY not in state.config_records:
         return default
     arrays: Mapping[str, Any] = {name: array.numpy() for name, array in state.array_records[MODEL].items()}
-    found: T = decode(json.loads(str(state.config_records[TALK]["json"])), arrays, types)
+    found: T = decode(json.loads(str(state.config_records[BODY]["json"])), arrays, types)
     return found

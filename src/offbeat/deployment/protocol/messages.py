@@ -85,7 +85,7 @@ class Greeting(Struct, frozen=True, kw_only=True, tag="greeting"):
     device: Annotated[int, Meta(ge=0, le=2**31)] | None
     samples: Annotated[int, Meta(ge=1, le=2**40)]
     elements: Count
-    """Of its model."""
+    """How many elements its model has."""
     speed: Annotated[float, Meta(ge=1e-6, le=1e15)] | None = None
     """Samples per second through one layer, forward and backward."""
     busy: Seconds = 0.0

@@ -15,17 +15,20 @@ from flwr.serverapp import Grid, ServerApp
 from torch import nn
 
 from offbeat.core.errors import OffbeatError
+from offbeat.core.samples import count
 from offbeat.deployment.experiment_source import AllSamples, ExperimentSource, SampleArrays, experiment_of, log_line
 from offbeat.deployment.server.driver import Deployment
 from offbeat.deployment.server.membership import Membership, wait_for_devices
 from offbeat.deployment.server.transport import Transport
+from offbeat.device.tasks import Task
 from offbeat.device.trainer import TorchTrainer
 from offbeat.models import layout_of, vector_of
 from offbeat.results.rows import Row
 from offbeat.running.directory import RunDirectory
 from offbeat.running.loop import run_to_end
 from offbeat.running.record import RunRecord
-from offbeat.settings.assembly import ExperimentParts, session_of
+from offbeat.settings.assembly import ExperimentParts, check_own, session_of
+from offbeat.settings.objects import as_table
 from offbeat.settings.schema import Experiment
 
 
@@ -36,7 +39,7 @@ class ServerParts:
     network: nn.Module
     test: SampleArrays
     samples: npt.NDArray[np.int64] | None = None
-    """Of each device, where the server knows."""
+    """The number of samples that each device holds, where the server knows."""
     parts: ExperimentParts | None = None
 
 
@@ -45,10 +48,20 @@ def server_app(
     *,
     model: Callable[[], nn.Module],
     test_data: Callable[[], SampleArrays],
+    task: Task | None = None,
     out: str | Path = "results",
 ) -> ServerApp:
-    """A ServerApp that trains your model with an algorithm of offbeat. `data.devices` is how many may take part."""
-    return _server(experiment, lambda _: ServerParts(network=model(), test=test_data()), out)
+    """A ServerApp that trains your model with an algorithm of offbeat. `data.devices` is how many may take part.
+
+    The task, that of your ClientApp, may also be named in the experiment.
+    """
+
+    def prepare(experiment: Experiment) -> ServerParts:
+        network, test = model(), test_data()
+        check_own(experiment.task.task, network, *test)
+        return ServerParts(network=network, test=test)
+
+    return _server(experiment, prepare, out, task)
 
 
 def experiment_server_app() -> ServerApp:
@@ -63,7 +76,10 @@ def experiment_server_app() -> ServerApp:
 
 
 def _server(
-    source: ExperimentSource | None, prepare: Callable[[Experiment], ServerParts], out: str | Path
+    source: ExperimentSource | None,
+    prepare: Callable[[Experiment], ServerParts],
+    out: str | Path,
+    task: Task | None = None,
 ) -> ServerApp:
     app = ServerApp()
 
@@ -71,6 +87,8 @@ def _server(
     def main(grid: Grid, context: Context) -> None:
         try:
             experiment = experiment_of(source, context.run_config)
+            if task is not None:
+                experiment = experiment.changed({"task": as_table("task", task)})
             serve(
                 grid,
                 experiment,
@@ -101,7 +119,7 @@ def serve(
     if directory.finished() is not None:
         log_line(f"the run in {out} has ended already")
         return
-    settings, training, stop = experiment.deployment, experiment.local.build(), experiment.stop.build()
+    settings, training, stop = experiment.deployment, experiment.local_work, experiment.when_to_stop
     policy, layout, parameters = experiment.algorithm.policy, layout_of(given.network), vector_of(given.network)
     policy.check(experiment.data.devices)
     if settings.paced and given.parts is None:
@@ -127,7 +145,15 @@ def serve(
         present=membership.present,
         forecast=membership.estimate_absent(),
     )
-    trainer = TorchTrainer(given.network, *given.test, AllSamples(len(np.asarray(given.test[1]))), experiment.seed)
+    trainer = TorchTrainer(
+        given.network,
+        *given.test,
+        AllSamples(count(given.test[1])),
+        experiment.seed,
+        task=experiment.task.task,
+        pipeline=given.parts.dataset.pipeline if given.parts else None,
+        batch_statistics=experiment.model.buffers != "average",
+    )
     out.mkdir(parents=True, exist_ok=True)
     record = RunRecord(out / "record.jsonl")
     deployment = Deployment(
@@ -150,6 +176,5 @@ def serve(
 
     with closing(record):
         result = run_to_end(deployment, experiment, directory, watch=watch)
-    log_line(
-        f"ended by {result.summary['stopped_by']}, accuracy {result.summary['final_accuracy']:.4f}; results in {out}"
-    )
+    metric, summary = experiment.target_metric, result.summary
+    log_line(f"ended by {summary['stopped_by']}, {metric} {summary[f'final_{metric}']:.4f}; results in {out}")

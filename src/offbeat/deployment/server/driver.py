@@ -44,6 +44,7 @@ from offbeat.deployment.server.membership import LOOK_SECONDS, Membership, poll_
 from offbeat.deployment.server.pending_order import PendingOrder
 from offbeat.deployment.server.transport import ReceivedAnswer, SentMessage, Transport
 from offbeat.device.training_state import Evaluation
+from offbeat.results.metric import metrics_in
 from offbeat.results.rows import Row, Span
 from offbeat.running.accounts import Accounts
 from offbeat.running.driver import Milestones
@@ -67,7 +68,7 @@ OutgoingMessage = tuple[PendingOrder, Begin | Answer, Vector | None]
 
 
 class Deployment:
-    """See the module's docstring. Owns the clock and the messages; the session owns everything else."""
+    """A real run of one session. It owns the clock and the messages; the session owns everything else."""
 
     def __init__(
         self,
@@ -459,10 +460,12 @@ class Deployment:
         """How things stand now."""
         session, accounts = self.session, self.accounts
         row = self._milestones.row(self.now, busy=accounts.busy_seconds, wasted=accounts.wasted_seconds)
-        if row["accuracy"] >= self.stop.accuracy:
-            self.reason = "accuracy"
+        reached = self.stop.reached(row)
+        if reached is not None:
+            self.reason = reached
+        name = metrics_in(row)[0]
         self._log(
-            f"{self.now:.1f} s: version {session.version}, accuracy {row['accuracy']:.4f}, "
+            f"{self.now:.1f} s: version {session.version}, {name} {row[name]:.4f}, "
             f"{session.counters.used} updates used, {len(session.in_flight)} in flight"
         )
         return row | {"updates_refused": session.counters.refused, "devices": len(self._membership.node_of)}

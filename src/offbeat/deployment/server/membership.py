@@ -21,6 +21,8 @@ PATIENCE = 0.02
 """The longer nothing has come, the less often it is looked for: every so much of the time that has passed."""
 LOOK_SECONDS = 1.0
 """How often the list of nodes is asked for."""
+STRANGERS = ("No train function registered with name", "Invalid message type")
+"""What Flower answers for a ClientApp that knows nothing of our messages."""
 RETRY_SECONDS = 10.0
 """A node that was not admitted is greeted again after so long."""
 
@@ -41,7 +43,7 @@ class Membership:
     ) -> None:
         self.devices = devices
         self.samples = np.ones(devices, dtype=np.int64) if samples is None else samples.astype(np.int64)
-        """Of each device; what is not known yet is guessed from the others when the run begins."""
+        """The samples of each device; what is not known yet is guessed from the others when the run begins."""
         self.node_of: dict[int, int] = {}
         self.device_of: dict[int, int] = {}
         self.interruptible: set[int] = set()
@@ -70,6 +72,8 @@ class Membership:
         node = arrived.sent.node
         self._again[node] = now + RETRY_SECONDS
         if arrived.content is None:
+            if any(sign in arrived.error for sign in STRANGERS):
+                raise DeviceFault(f"node {node} runs an app without offbeat's client: see docs/deployment.md")
             raise DeviceFault(f"node {node} did not greet: {arrived.error}")
         greeting = unpack(arrived.content, FromDevice)
         if isinstance(greeting, Refusal):
@@ -158,6 +162,7 @@ def wait_for_devices(
 ) -> None:
     """Wait until so many devices have joined, or for so long if at least one has."""
     began = looked = stirred = clock()
+    fault = ""
     membership.greet(transport, transport.nodes(), began)
     while len(membership.node_of) < wanted:
         now = clock()
@@ -166,11 +171,13 @@ def wait_for_devices(
             try:
                 device = membership.admit(arrived, now)
                 log(f"device {device} joined ({len(membership.node_of)} of {membership.devices})")
-            except DeviceFault as fault:
-                log(one_line(str(fault)))
+            except DeviceFault as error:
+                fault = one_line(str(error))
+                log(fault)
         if now - began > seconds:
             if not membership.node_of:
-                raise OffbeatError(f"no device joined within {seconds:g} s: are the SuperNodes connected?")
+                why = fault or "are the SuperNodes connected?"
+                raise OffbeatError(f"no device joined within {seconds:g} s: {why}")
             log(f"beginning with {len(membership.node_of)} devices: {wanted} did not join within {seconds:g} s")
             return
         if now - looked > LOOK_SECONDS:

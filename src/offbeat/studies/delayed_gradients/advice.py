@@ -1,8 +1,9 @@
 """Advice on delayed gradients for an experiment: AUDG or PSURDG?
 
 Delays and constants are estimated from the experiment (`offbeat.studies.delayed_gradients.constants`), and from them
-the theory's Theta has a sign. A short simulation over seeds says what really happens; where the two
-disagree, the advice says so.
+the theory's Theta has a sign. The paper's bound on PSURDG takes another delay than that of the gradients that PSURDG
+applies (see `bounds`): the advice goes by their real age, and says so where the printed bound prefers the other. A
+short simulation over seeds says what really happens; where it disagrees with the theory, the advice says so too.
 """
 
 from collections.abc import Sequence
@@ -92,11 +93,21 @@ class Advice:
     rate: float
     iterations: int
     delays: Delays
+    ages: Delays
+    """The same of the gradients that PSURDG applies."""
     estimate: BoundEstimate
+    beyond: tuple[str, ...] = ()
+    """Settings of the experiment that the theory does not cover."""
     simulated: Simulated | None = None
 
     @property
     def theta(self) -> float:
+        """With the real ages of the gradients that PSURDG applies."""
+        return theta(self.estimate.constants, self.delays, self.rate, self.ages)
+
+    @property
+    def printed_theta(self) -> float:
+        """With the delays of (1) for both, as in the paper."""
         return theta(self.estimate.constants, self.delays, self.rate)
 
     @property
@@ -105,6 +116,11 @@ class Advice:
         if self.delays.absent < 1e-9 or not self.is_bounded:
             return None
         return "psurdg" if self.theta < 0 else "audg"
+
+    @property
+    def is_turned(self) -> bool:
+        """Whether the printed bound prefers the other one."""
+        return (self.theta < 0) != (self.printed_theta < 0)
 
     @property
     def is_bounded(self) -> bool:
@@ -122,11 +138,12 @@ class Advice:
 
     @property
     def bounds(self) -> dict[str, float]:
-        """(20), (21), (48)."""
+        """(20), (21), and (48) with the real ages and as printed."""
         return {
             "sfl": sfl_bound(self.estimate.constants, self.rate, self.iterations),
             "audg": audg_bound(self.estimate.constants, self.delays, self.rate, self.iterations),
-            "psurdg": psurdg_bound(self.estimate.constants, self.delays, self.rate, self.iterations),
+            "psurdg": psurdg_bound(self.estimate.constants, self.ages, self.rate, self.iterations),
+            "psurdg as printed": psurdg_bound(self.estimate.constants, self.delays, self.rate, self.iterations),
         }
 
     @property
@@ -136,7 +153,7 @@ class Advice:
             return "Nobody is late: AUDG, PSURDG and SFL are the same."
         if self.prefers is None:
             return self._without_theory
-        theory = f"The theory prefers {self.prefers.upper()}"
+        theory = f"The theory prefers {self.prefers.upper()}{self._printed}"
         if self.simulated is None:
             doubt = "Its bounds are loose" if self.is_stable else "It does not cover so high a learning rate"
             return f"{theory}. {doubt}: check with --simulate."
@@ -148,9 +165,15 @@ class Advice:
         if found.prefers == self.prefers:
             return f"{theory}, and so does the simulation{why}."
         return (
-            f"Theory and simulation DISAGREE: the theory prefers {self.prefers.upper()}, the simulation "
+            f"Theory and simulation DISAGREE: the theory prefers {self.prefers.upper()}{self._printed}, the simulation "
             f"{found.prefers.upper()}{why}. Trust the simulation: the theory compares upper bounds."
         )
+
+    @property
+    def _printed(self) -> str:
+        """The other verdict, where there is one."""
+        other = "PSURDG" if self.prefers == "audg" else "AUDG"
+        return f" (as printed, with delays that are not those of the gradients, {other})" if self.is_turned else ""
 
     @property
     def _without_theory(self) -> str:
@@ -177,6 +200,7 @@ def advise(
     part = 1 / (1 + 2 * len(seeds)) if simulate else 1.0
     with simulation_of(prepared["audg"]) as simulation:
         delays = delays_of(prepared["audg"], simulation)
+        ages = delays_of(prepared["audg"], simulation, reused=True)
     estimated = estimate(prepared["audg"], delays.weights, lambda done: tell(part * done))
     simulated = None
     if simulate:
@@ -196,9 +220,26 @@ def advise(
         rate=experiment.local.learning_rate,
         iterations=iterations,
         delays=delays,
+        ages=ages,
         estimate=estimated,
+        beyond=beyond_the_theory(experiment),
         simulated=simulated,
     )
+
+
+def beyond_the_theory(experiment: Experiment) -> tuple[str, ...]:
+    """The settings that leave the theory, which is about one full-batch step at a constant rate, and (13)'s weights."""
+    local, policy = experiment.local, experiment.algorithm.policy
+    leaving = {
+        f"local.epochs = {local.epochs}": local.epochs != 1,
+        f"local.batch_size = {local.batch_size}": local.batch_size != 0,
+        f"local.optimiser = {local.optimiser!r}": local.optimiser != "sgd",
+        f"local.momentum = {local.momentum:g}": local.momentum != 0,
+        f"local.schedule = {local.schedule!r}": local.schedule not in ("exponential", "constant"),
+        f"local.learning_rate_decay = {local.learning_rate_decay:g}": local.learning_rate_decay != 1,
+        "algorithm.weights = 'renormalised'": isinstance(policy, Audg) and policy.weights == "renormalised",
+    }
+    return tuple(setting for setting, leaves in leaving.items() if leaves)
 
 
 def _iteration_of(experiment: Experiment) -> float | None:
@@ -234,6 +275,7 @@ def rendered(advice: Advice) -> RenderableType:
     more = ", ..." if delays.clients > SHOWN_CLIENTS else ""
     facts.add_row("mean delay of each client, over iterations", f"{shown}{more}")
     facts.add_row("their weighted mean", f"{delays.mean:.3g} iterations")
+    facts.add_row("mean age of the gradients that PSURDG applies", f"{advice.ages.mean:.3g} iterations")
     facts.add_row("deliveries in an iteration", f"{delays.participants:.3g} of {delays.clients} clients")
     facts.add_row("L, smoothness", f"{constants.smoothness:.4g}")
     limits = "" if advice.is_stable else ": too much, the theory needs at most 1"
@@ -245,8 +287,9 @@ def rendered(advice: Advice) -> RenderableType:
     facts.add_row("phi, from it to the clients' optima", f"{least}{constants.heterogeneity:.4g}")
     alone = f"{advice.estimate.remaining_alone:.2g} (of single clients)"
     facts.add_row("|gradient|, end / start of descent", f"{advice.estimate.remaining:.2g}, {alone}")
-    facts.add_row("Theta, PSURDG's bound - AUDG's", f"{advice.theta:+.4g}")
-    facts.add_row("Theta changes its sign at", f"a weighted mean delay of {advice.turning_delay:.3g} iterations")
+    facts.add_row("Theta, PSURDG's bound - AUDG's, with these ages", f"{advice.theta:+.4g}")
+    facts.add_row("Theta as printed, with the delays for both", f"{advice.printed_theta:+.4g}")
+    facts.add_row("it changes its sign at", f"a weighted mean delay of {advice.turning_delay:.3g} iterations")
     found = advice.simulated
     compared = Table(
         "",
@@ -278,6 +321,11 @@ def _notes(advice: Advice) -> str:
         "Delays are means over all iterations, the paper's (1), not at deliveries as in the metrics' mean_delay; "
         "availability and failures are left out.",
     ]
+    if advice.beyond:
+        notes.append(
+            f"The theory is about one full-batch step at a constant rate: {', '.join(advice.beyond)} "
+            f"{'leaves' if len(advice.beyond) == 1 else 'leave'} what it covers."
+        )
     if not advice.estimate.converged:
         notes.insert(1, "The descent has NOT CONVERGED: R and phi are lower bounds, and Theta is a guess.")
     return "\n".join(notes)

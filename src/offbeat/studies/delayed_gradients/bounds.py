@@ -11,6 +11,11 @@ They bound E f(mean of w^2 .. w^(T+1)) - f(w*) after T iterations, for losses th
 Two misprints are corrected here. (48) minus (21) has the factor `L - mu` where the paper's Theta prints `L`: the terms
 eta^2 G^2 (L - mu)/2 sum lambda_i E tau_i, N times in (48) and E|I| times in (21), are all that is left of delays. And
 the sentence after Theta has `L - mu` for the `2L - mu` of Theta itself.
+
+(48) uses the delay of (1), which counts a gradient that has not been delivered yet. The gradient that PSURDG really
+applies is the latest *delivered* one: it was `tau` iterations old when it came, and has been reused since. With the
+Bernoulli model its age is negative-binomial(2), with mean 2 (1/phi - 1). `Delays` with `reused = True` have the moments
+of that age, `theta` takes them as `ages`; the terms of third order then no longer cancel, and its sign can be another.
 """
 
 from dataclasses import dataclass
@@ -81,26 +86,43 @@ class Delays:
         return float(self.weights @ (self.third / 3 + 1.5 * self.second + 13 / 6 * self.first))
 
     @classmethod
-    def bernoulli(cls, success: npt.ArrayLike, weights: npt.ArrayLike) -> "Delays":
-        """Each client delivers in each iteration with its own probability."""
+    def bernoulli(cls, success: npt.ArrayLike, weights: npt.ArrayLike, *, reused: bool = False) -> "Delays":
+        """Each client delivers in each iteration with its own probability; `reused`: the ages of delivered gradients.
+
+        >>> Delays.bernoulli([0.5], [1.0]).first.tolist(), Delays.bernoulli([0.5], [1.0], reused=True).first.tolist()
+        ([1.0], [2.0])
+        """
         phi = np.asarray(success, dtype=np.float64)
         first, second, third = bernoulli_moments(phi)
+        if reused:  # the delay at delivery and the iterations since then are independent, and distributed alike
+            first, second, third = 2 * first, 2 * second + 2 * first**2, 2 * third + 6 * first * second
         shares = np.asarray(weights, dtype=np.float64)
         return cls(weights=shares, first=first, second=second, third=third, participants=float(phi.sum()))
 
     @classmethod
-    def of_orders(cls, iterations: npt.ArrayLike, weights: npt.ArrayLike) -> "Delays":
+    def of_orders(cls, iterations: npt.ArrayLike, weights: npt.ArrayLike, *, reused: bool = False) -> "Delays":
         """From how many iterations the orders of each client take, [clients, orders].
 
         An order that takes k iterations has the ages 0 to k - 1 while it is out; a moment is the mean over iterations,
         so long orders count in proportion to their length. A client delivers 1 / (mean of k) times an iteration.
+        `reused`: a gradient is k - 1 old when it is delivered, and is applied until the client's next delivery, which
+        takes the next order's iterations; after the last order comes the first again.
 
         >>> Delays.of_orders([[1, 3]], [1.0]).first.tolist()  # ages 0; 0, 1, 2
         [0.75]
+        >>> Delays.of_orders([[1, 3]], [1.0], reused=True).first.tolist()  # from 0 for three iterations; from 2 for one
+        [1.25]
         """
         taken = np.asarray(iterations, dtype=np.float64)
-        last, total = taken - 1, taken.sum(axis=1)
-        sums = (last * taken / 2, last * taken * (2 * last + 1) / 6, (last * taken / 2) ** 2)
+        total = taken.sum(axis=1)
+        start, length = (taken - 1, np.roll(taken, -1, axis=1)) if reused else (np.zeros_like(taken), taken)
+        last = length - 1
+        ones, twos, threes = last * length / 2, last * length * (2 * last + 1) / 6, (last * length / 2) ** 2
+        sums = (  # of (start + j), its square and its cube, for j from 0 to last
+            length * start + ones,
+            length * start**2 + 2 * start * ones + twos,
+            length * start**3 + 3 * start**2 * ones + 3 * start * twos + threes,
+        )
         first, second, third = (each.sum(axis=1) / total for each in sums)
         shares = np.asarray(weights, dtype=np.float64)
         participants = float((taken.shape[1] / total).sum())
@@ -156,18 +178,26 @@ def degradation(constants: BoundConstants, delays: Delays, rate: float) -> float
 def psurdg_bound(constants: BoundConstants, delays: Delays, rate: float, iterations: int) -> float:
     """(48): (20) + N eta^2 G^2 / 2 sum lambda_i E[(L - mu) tau + L (tau^3/3 + 3 tau^2/2 + 13 tau/6)] +
     L R^2 / 2 sum lambda_i E tau_i."""
+    return sfl_bound(constants, rate, iterations) + _reuse(constants, delays, rate)
+
+
+def _reuse(constants: BoundConstants, delays: Delays, rate: float) -> float:
+    """(48) - (20): what PSURDG loses."""
     L, mu, R2, _ = _squares(constants)
     step2 = (rate * constants.gradient) ** 2
     drift = delays.clients * step2 / 2 * ((L - mu) * delays.mean + L * delays.cubic)
-    return sfl_bound(constants, rate, iterations) + drift + L * R2 / 2 * delays.mean
+    return drift + L * R2 / 2 * delays.mean
 
 
-def theta(constants: BoundConstants, delays: Delays, rate: float) -> float:
-    """(48) - (21), corrected: PSURDG has the lower bound if it is negative.
+def theta(constants: BoundConstants, delays: Delays, rate: float, ages: Delays | None = None) -> float:
+    """(48) - (21), corrected: PSURDG has the lower bound if it is negative. With `ages`, (48) has these for delays.
 
     (N - E|I|) [eta^2 G^2 (L - mu) / 2 sum lambda_i E tau_i - (3/2 L R^2 + (2 L - mu) / 2 phi^2)]
     """
     L, mu, R2, phi2 = _squares(constants)
+    if ages is not None:
+        heterogeneity = delays.absent * (2 * L - mu) / 2 * phi2
+        return _reuse(constants, ages, rate) - degradation(constants, delays, rate) - heterogeneity
     reused = (rate * constants.gradient) ** 2 * (L - mu) / 2 * delays.mean
     return delays.absent * (reused - (1.5 * L * R2 + (2 * L - mu) / 2 * phi2))
 

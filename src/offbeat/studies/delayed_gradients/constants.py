@@ -81,16 +81,16 @@ def order_seconds(simulation: Simulation, orders: int) -> npt.NDArray[np.float64
     )
 
 
-def delays_of(experiment: Experiment, simulation: Simulation) -> Delays:
-    """In closed form for the Bernoulli fleet, from timed orders for others."""
+def delays_of(experiment: Experiment, simulation: Simulation, *, reused: bool = False) -> Delays:
+    """In closed form for the Bernoulli fleet, from timed orders for others; `reused`: of what PSURDG applies."""
     policy, session = experiment.algorithm.policy, simulation.session
     assert isinstance(policy, Audg)
     weights = np.array([policy.weight(device, session.state, session) for device in range(session.devices)])
     settings = experiment.fleet.settings
     if isinstance(settings, BernoulliFleet):
-        return Delays.bernoulli(settings.probabilities(session.devices), weights)
+        return Delays.bernoulli(settings.probabilities(session.devices), weights, reused=reused)
     taken = np.ceil(order_seconds(simulation, ORDERS) / policy.iteration_seconds - 1e-9)
-    return Delays.of_orders(np.maximum(taken, 1.0), weights)
+    return Delays.of_orders(np.maximum(taken, 1.0), weights, reused=reused)
 
 
 def estimate(experiment: Experiment, weights: npt.NDArray[np.float64], tell: OnFraction) -> BoundEstimate:

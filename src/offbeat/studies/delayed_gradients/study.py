@@ -13,9 +13,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from offbeat.comparison.compare import run_planned
-from offbeat.results.comparison import ComparedRun
+from offbeat.comparison.planned import OnRunProgress
+from offbeat.core.errors import OffbeatError
 from offbeat.results.files import replace_file
 from offbeat.results.plots import save
+from offbeat.results.result import Result
 from offbeat.settings.schema import Experiment
 from offbeat.settings.shipped import load_experiment
 from offbeat.studies.delayed_gradients import published as paper
@@ -50,7 +52,7 @@ GROUPS = (
     Group("Large Non-IID", "delays-large", "cnn-over", None, "IX", ("X", "Large Non-IID")),
 )
 
-Ended = dict[tuple[str, str, float], list[ComparedRun]]
+Ended = dict[tuple[str, str, float], list[Result]]
 """Finished runs by group, algorithm and mean delay of client 1, in the order of repetitions."""
 
 
@@ -69,9 +71,12 @@ def study(
     mnist: Path | None = None,
     runs: int | None = None,
     begun: Callable[[int], None] | None = None,
-    **how: Any,
+    jobs: int = 1,
+    overwrite: bool = False,
+    resume: bool = False,
+    watch: OnRunProgress | None = None,
 ) -> Findings:
-    """Run what is not there yet, and write `tables.md`, `tables.csv` and `delays.png`; `how` is as for `race`.
+    """Run what is not there yet, `jobs` runs at a time, and write `tables.md`, `tables.csv` and `delays.png`.
 
     Without `mnist`, a directory with its files, it is the quick form. `begun` is told how many runs there are.
     """
@@ -79,7 +84,11 @@ def study(
     if begun is not None:
         begun(len(planned))
     experiments = [experiment for _, experiment in planned]
-    entries = run_planned(experiments[0], experiments, out, **how)
+    entries, failed = run_planned(
+        experiments[0], experiments, out, jobs=jobs, overwrite=overwrite, resume=resume, watch=watch
+    )
+    if failed:
+        raise OffbeatError("; ".join(str(each) for each in failed))
     found = findings(planned, entries)
     replace_file(out / "tables.md", markdown(found.tables, found.verdict, found.notes).encode())
     replace_file(out / "tables.csv", csv_text(found.tables).encode())
@@ -119,7 +128,7 @@ def full(group: Group, mnist: Path) -> dict[str, Any]:
     return {"data": data, "partition": {"samples": FULL_SAMPLES}}
 
 
-def findings(planned: Sequence[tuple[Group, Experiment]], entries: Sequence[ComparedRun]) -> Findings:
+def findings(planned: Sequence[tuple[Group, Experiment]], entries: Sequence[Result]) -> Findings:
     """The paper's tables from finished runs."""
     ended: Ended = {}
     for (group, experiment), entry in zip(planned, entries, strict=True):
@@ -148,11 +157,11 @@ def delay_of(experiment: Experiment) -> float:
     return float(delays[0] if isinstance(delays, list) else delays)
 
 
-def accuracy_of(entry: ComparedRun) -> float:
+def accuracy_of(entry: Result) -> float:
     return float(entry.summary["final_accuracy"])
 
 
-def loss_of(entry: ComparedRun) -> float:
+def loss_of(entry: Result) -> float:
     return float(entry.summary["training_loss"])
 
 
@@ -185,7 +194,7 @@ def _loss_table(ended: Ended, group: Group, number: str) -> PaperTable:
     )
 
 
-def _differences(ended: Ended, group: Group, what: Callable[[ComparedRun], float]) -> list[Any]:
+def _differences(ended: Ended, group: Group, what: Callable[[Result], float]) -> list[Any]:
     """PSURDG minus AUDG, run by run: both had the same delays."""
     differences = []
     for delay in paper.DELAYS:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import gammaincc
 
-from offbeat.algorithms.deadlines.planner import Problem, ProblemConstants, batch_sizes, solve, solve_rounds
+from offbeat.algorithms.deadlines.planner import Problem, ProblemConstants, batch_sizes, solve, solve_rounds, solver
 from offbeat.algorithms.deadlines.planner.trust_region import solve_by_trust_region
 from offbeat.core.errors import InvalidInput
 
@@ -185,6 +185,28 @@ def test_the_fast_solver_is_never_worse_than_the_trust_region(seed: int) -> None
     fixed = problem.contraction * problem.constants.initial_distance
     assert fast.bound - fixed <= (slow.bound - fixed) * 1.001
     assert fast.bound - fixed >= (slow.bound - fixed) * 0.9  # and they solve the same problem
+
+
+@pytest.mark.parametrize(("variance", "room"), [(1e-9, 1.001), (1e-12, 1.001), (1e15, 500.0)])
+def test_the_best_m_is_found_even_at_the_edge_of_what_is_feasible(
+    variance: float, room: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem = problem_of(1, rounds=6, devices=6, layers=4, room=room)
+    problem = replace(problem, constants=replace(problem.constants, gradient_variance=variance, gradient_bound=1.0))
+    low, high = np.log(problem.scales)
+    solution = solve(problem)
+    place = (math.log(solution.scale) - low) / (high - low)
+    assert min(place, 1 - place) < 1e-4, "nearer to the edge than the scan looks"
+    # No other m has a lower bound with the deadlines that are best for it: here those of a finer and finer grid.
+    weights, counts = np.unique(problem.weights, return_counts=True)
+    pooled = solver._PooledProblem(problem, weights[::-1], counts[::-1].astype(np.float64))
+    shares = np.geomspace(1e-9, 0.5, 60)
+    others = [pooled.cost(low + share * (high - low))[0] for share in [*shares, *(1 - shares)]]
+    assert problem.cost(solution.deadlines, solution.scale) <= min(others) * (1 + 1e-9)
+    # If nothing is found the solver says so: it never answers with a point of its grid.
+    monkeypatch.setattr(solver, "EDGES", solver.EDGES[:1])
+    with pytest.raises(InvalidInput, match=r"no best batch scale m was found between [\d.e-]+ and [\d.e-]+"):
+        solve(problem)
 
 
 def test_a_constant_learning_rate_makes_equal_rounds() -> None:

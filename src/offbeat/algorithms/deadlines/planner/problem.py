@@ -67,10 +67,12 @@ class Problem:
 
     @property
     def devices(self) -> int:
+        """U, the number of devices."""
         return len(self.speeds)
 
     @property
     def rounds(self) -> int:
+        """R, the number of rounds."""
         return len(self.rates)
 
     @cached_property

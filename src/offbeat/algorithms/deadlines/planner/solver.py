@@ -23,6 +23,8 @@ TABLE = 300
 """Points of the table of h'."""
 SCAN = 14
 """Values of m that are tried before the search narrows down."""
+EDGES = (1e-4, 1e-6, 1e-8, 1e-10)
+"""How near to the edges of the feasible interval of log m the search goes, as shares of its width."""
 NEWTON_STEPS = 30
 WORTH = 1e-9
 """Where time is worth nothing (no communication, and T far beyond need), this share of the cost x mean/T stands in, so
@@ -46,19 +48,30 @@ def solve(problem: Problem) -> Solution:
     low, high = np.log(problem.scales)
     weights = scipy.optimize.isotonic_regression(problem.weights, increasing=False).x
     values, counts = np.unique(weights, return_counts=True)
-    pooled = _Pooled(problem, values[::-1], counts[::-1].astype(np.float64))
-    scan = np.linspace(low, high, SCAN + 2)[1:-1]
-    costs = [pooled.cost(log_scale, polished=False)[0] for log_scale in scan]
-    best = int(np.argmin(costs))
-    margin = (high - low) * 1e-4
-    left = scan[best - 1] if best else low + margin
-    right = scan[best + 1] if best + 1 < len(scan) else high - margin
-    log_scale = scan[best]
-    if pooled.cost(left)[1] < 0.0 < pooled.cost(right)[1]:
-        log_scale = scipy.optimize.brentq(lambda each: pooled.cost(each)[1], left, right, xtol=1e-10)
-    scale = float(np.exp(log_scale))
+    pooled = _PooledProblem(problem, values[::-1], counts[::-1].astype(np.float64))
+    scale = float(np.exp(_best_log_scale(pooled, low, high)))
     deadlines = np.repeat(pooled.deadlines(scale), counts[::-1])
     return Solution(deadlines=deadlines, scale=scale, bound=problem.bound(deadlines, scale))
+
+
+def _best_log_scale(pooled: "_PooledProblem", low: float, high: float) -> float:
+    """Where the derivative of the least cost by m changes its sign.
+
+    A coarse scan says between which two values that is. If it is not there, because it lies nearer to the edge of what
+    is feasible than the scan looks, ever more of the interval is looked at; a value of the scan itself is never taken.
+    """
+    scan = np.linspace(low, high, SCAN + 2)[1:-1]
+    best = int(np.argmin([pooled.cost(log_scale, polished=False)[0] for log_scale in scan]))
+    width = high - low
+    before = scan[best - 1] if best else low + EDGES[0] * width
+    behind = scan[best + 1] if best + 1 < len(scan) else high - EDGES[0] * width
+    for left, right in [(before, behind), *((low + edge * width, high - edge * width) for edge in EDGES)]:
+        if pooled.cost(left)[1] < 0.0 < pooled.cost(right)[1]:
+            return float(scipy.optimize.brentq(lambda each: pooled.cost(each)[1], left, right, xtol=1e-10))
+    raise InvalidInput(
+        f"no best batch scale m was found between {np.exp(low):.6g} and {np.exp(high):.6g}: the bound hardly depends "
+        "on it, or algorithm.gradient_variance and algorithm.gradient_bound differ too much in size."
+    )
 
 
 def solve_rounds(problem_of: Callable[[int], Problem]) -> Solution:
@@ -106,7 +119,7 @@ def check_feasible(problem: Problem) -> None:
         )
 
 
-class _Pooled:
+class _PooledProblem:
     """A problem whose rounds are pools of equal weight, the greatest weight first."""
 
     def __init__(self, problem: Problem, weights: Floats, counts: Floats) -> None:

@@ -1,0 +1,124 @@
+"""ASO-Fed: asynchronous online learning with copies of all devices' models. Restated, not read in the original.
+
+Chen, Ning, Slawski, Rangwala: *Asynchronous Online Federated Learning for Edge Devices with Non-IID Data*, IEEE Big
+Data 2020. The paper was not at hand: the rules are those of third-party code and of summaries of the paper.
+
+| paper | here |
+|---|---|
+| lambda | `mu`, of the proximal term |
+| beta | `beta` |
+| r_k = max(1, log(mean delay of k)) | `dynamic_rate`; the delay is the training time in seconds that k has reported |
+| feature learning on the first layer | `attention` |
+
+    device   direction  grad (L_k + mu / 2 ||w - w_o||^2) - v_k + h_k,   step size  r_k eta
+             h_k <- beta h_k + (1 - beta) v_k,   v_k <- the mean gradient of this training
+    server   w <- w - n_k / n (w_k_old - w_k_new),   w_k_old the copy of k's model, w_k_new becomes the copy
+             attention:  W <- W * softmax(|W|) row by row, W the first layer
+
+The copies take as much memory as there are devices that ever reported, times the model. v_k changes once a training and
+not with every step, so that it can be kept between two trainings of a device.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from math import log
+from typing import Annotated
+
+import numpy as np
+from msgspec.structs import replace
+from pydantic import Field
+
+from offbeat.core.actions import Action, Commit, Dispatch
+from offbeat.core.errors import InvalidInput
+from offbeat.core.events import Event, Uploaded
+from offbeat.core.orders import Order, Update
+from offbeat.core.parameters import Layout, Vector
+from offbeat.core.policy import Policy, View
+from offbeat.core.terms import PastGradients, Proximal
+
+
+@dataclass
+class AsoFedState:
+    """The first model, the last model of every device that has reported, and how long they took."""
+
+    first: Vector | None = None
+    copies: dict[int, Vector] = field(default_factory=dict)
+    seconds: dict[int, float] = field(default_factory=dict)
+    """The training seconds of each device, summed up."""
+    reports: dict[int, int] = field(default_factory=dict)
+
+
+class AsoFed(Policy):
+    """Asynchronous with copies of all devices' models and past gradients (after Chen et al. 2020; restated).
+
+    >>> from offbeat.testing import ScriptedSession
+    >>> session = ScriptedSession(AsoFed(concurrency=1), samples=[10, 30])
+    >>> device = session.first.ordered[0]
+    >>> _ = session.upload(4.0, 8.0)  # w = 0 + n_k / n ([4, 8] - w_0)
+    >>> (session.parameters * 40 / session.samples(device)).tolist()
+    [4.0, 8.0]
+    """
+
+    State = AsoFedState
+
+    concurrency: Annotated[int, Field(ge=1)] = 10
+    """Devices kept in training."""
+    mu: Annotated[float, Field(ge=0)] = 0.1
+    """lambda, the pull of local training towards the model it started from. `local.prox` replaces it."""
+    beta: Annotated[float, Field(ge=0, le=1)] = 0.001
+    """How slowly the average of earlier gradients forgets."""
+    dynamic_rate: bool = True
+    """Whether slow devices take larger steps."""
+    attention: bool = False
+    """Whether the first layer is weighted by its own softmax after every upload, as the paper does."""
+
+    def check(self, devices: int) -> None:
+        if self.concurrency > devices:
+            raise InvalidInput(f"algorithm.concurrency = {self.concurrency}: there are only {devices} devices")
+
+    def react(self, event: Event, state: AsoFedState, view: View) -> Iterator[Action]:
+        if state.first is None:
+            state.first = view.parameters
+        if isinstance(event, Uploaded):
+            yield Commit(parameters=self.moved(event.update, state, view), used=(event.ticket,))
+            self.note(event.update, state)
+        for device in view.pick(self.concurrency - len(view.in_flight)):
+            yield Dispatch(device=device, order=self.order(device, state, view))
+
+    def moved(self, update: Update, state: AsoFedState, view: View) -> Vector:
+        """The model after an upload."""
+        assert state.first is not None
+        total = sum(view.samples(device) for device in range(view.devices))
+        share = np.float32(update.samples / total)
+        model = view.parameters - share * (state.copies.get(update.device, state.first) - update.parameters)
+        return attended(model, view.layout) if self.attention else model
+
+    def note(self, update: Update, state: AsoFedState) -> None:
+        """Keep the device's model, and how long it took."""
+        device = update.device
+        state.copies[device] = update.parameters
+        state.seconds[device] = state.seconds.get(device, 0.0) + update.progress.seconds
+        state.reports[device] = state.reports.get(device, 0) + 1
+
+    def order(self, device: int, state: AsoFedState, view: View) -> Order:
+        """The experiment's local work with the two terms and the device's own step size."""
+        order = view.order(terms=(Proximal(mu=self.mu), PastGradients(beta=self.beta)))
+        return replace(order, learning_rate=order.learning_rate * self.rate(device, state))
+
+    def rate(self, device: int, state: AsoFedState) -> float:
+        """r_k."""
+        if not self.dynamic_rate or device not in state.reports:
+            return 1.0
+        mean = state.seconds[device] / state.reports[device]
+        return max(1.0, log(mean)) if mean > 0 else 1.0
+
+
+def attended(model: Vector, layout: Layout) -> Vector:
+    """The model with the matrices of its first layer weighted by the softmax of their magnitudes, row by row."""
+    model = model.copy()
+    for entry in layout.entries:
+        if entry.layer == 0 and entry.trained and len(entry.shape) > 1:
+            rows = model[entry.span].reshape(entry.shape[0], -1)
+            magnitude = np.exp(np.abs(rows) - np.abs(rows).max(axis=1, keepdims=True))
+            rows *= magnitude / magnitude.sum(axis=1, keepdims=True)
+    return model

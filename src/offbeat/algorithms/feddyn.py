@@ -1,0 +1,76 @@
+"""FedDyn: dynamic regularisation, so that the devices' own minima agree with the common one.
+
+Acar, Zhao, Matas Navarro, Mattina, Whatmough, Saligrama: *Federated Learning Based on Dynamic Regularization*, ICLR
+2021, Algorithm 1; scaling and server rule as in the authors' code.
+
+| paper, code | here |
+|---|---|
+| alpha | `alpha` |
+| alpha_k = alpha / (n_k / mean n) | `scaling = "samples"` |
+| m devices, P_t of them in a round | all devices, `cohort` |
+| gradient of device k's regulariser | the device's memory (`core.terms.LinearQuadratic`) |
+| (1/m) sum_k h_k | `FedDynState.correction` |
+
+    device   w_k minimises L_k(w) - <grad_k, w> + alpha_k / 2 ||w - w_o||^2,   grad_k <- grad_k - alpha_k (w_k - w_o)
+    server   h <- h + (1/m) sum_{k in P} (w_k - w_o),   w <- mean_{k in P} w_k + h
+
+The mean is unweighted, as published. A device whose upload is lost has moved its regulariser all the same: the server
+learns of that only through the device's next uploads.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import numpy as np
+from pydantic import Field
+
+from offbeat.algorithms.fedavg import FedAvg, FedAvgState
+from offbeat.core.orders import Order, Update
+from offbeat.core.parameters import Vector
+from offbeat.core.policy import View
+from offbeat.core.terms import LinearQuadratic
+
+
+@dataclass
+class FedDynState(FedAvgState):
+    """What FedAvg remembers, and h: how far all devices have drifted, on average."""
+
+    correction: Vector | None = None
+
+
+class FedDyn(FedAvg):
+    """FedAvg with a dynamic regulariser on the devices and its correction on the server (Acar et al. 2021).
+
+    >>> from offbeat.testing import ScriptedSession
+    >>> session = ScriptedSession(FedDyn(cohort=1), devices=2)
+    >>> _ = session.upload(2.0, 4.0)  # h = 1/2 [2, 4], w = [2, 4] + h
+    >>> session.parameters.tolist()
+    [3.0, 6.0]
+    """
+
+    State = FedDynState
+
+    alpha: Annotated[float, Field(gt=0)] = 0.01
+    """Strength of the regulariser."""
+    scaling: Literal["none", "samples"] = "none"
+    """"none" (paper): the same alpha for all; "samples" (code): alpha over the device's samples by the mean of all."""
+    weighting: Literal["samples", "uniform"] = "uniform"
+    """Weight of a device in the mean: the same for all (published), or its number of samples."""
+
+    def order(self, device: int, view: View) -> Order:
+        """The experiment's local work with the regulariser."""
+        alpha = self.alpha
+        if self.scaling == "samples":
+            mean = sum(view.samples(each) for each in range(view.devices)) / view.devices
+            alpha *= mean / view.samples(device)
+        return view.order(terms=(LinearQuadratic(alpha=alpha),))
+
+    def aggregate(self, updates: Sequence[Update], state: FedAvgState, view: View) -> Vector:
+        """The mean of the uploads, plus the mean drift of all devices."""
+        assert isinstance(state, FedDynState)
+        correction = np.zeros_like(view.parameters) if state.correction is None else state.correction
+        for update in updates:
+            correction = correction + update.delta / np.float32(view.devices)
+        state.correction = correction
+        return super().aggregate(updates, state, view) + correction

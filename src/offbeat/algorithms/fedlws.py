@@ -1,0 +1,62 @@
+"""FedLWS: FedAvg with a shrinking factor for every layer.
+
+Shi, Zhao, Zhang, Zhou, Guo, Chang: *FedLWS: Federated Learning with Adaptive Layer-wise Weight Shrinking*, ICLR 2025.
+The rule is that of the authors' code.
+
+| code | here |
+|---|---|
+| beta | `shrinking` |
+| 0.01, 0.2 | `least`, `most` |
+
+For each layer, with w the model of the round, w_k the uploads and p_k their shares of the samples:
+
+    w^    = sum_k p_k w_k
+    g_k   = w_k - w,   g = mean_k g_k
+    tau   = clip(beta * mean_k ||g_k - g||, least, most)
+    gamma = ||w|| / (||w|| + tau ||w^ - w||)
+    w     <- gamma w^
+
+A layer whose parameters are all zero has no norm to compare with and is not shrunk. Buffers, which are not trained, are
+averaged as they are.
+"""
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field
+
+from offbeat.algorithms.fedavg import FedAvg, FedAvgState
+from offbeat.core.orders import Update
+from offbeat.core.parameters import Vector
+from offbeat.core.policy import View
+
+
+class FedLWS(FedAvg):
+    """FedAvg whose every layer is shrunk, the more the devices disagree (Shi et al. 2025)."""
+
+    shrinking: Annotated[float, Field(gt=0)] = 0.03
+    """beta, the strength of the shrinking."""
+    least: Annotated[float, Field(ge=0)] = 0.01
+    """The least tau."""
+    most: Annotated[float, Field(gt=0)] = 0.2
+    """The greatest tau."""
+
+    def aggregate(self, updates: Sequence[Update], state: FedAvgState, view: View) -> Vector:
+        """The mean of the uploads, every layer of it times its own gamma."""
+        mean = super().aggregate(updates, state, view).copy()
+        for layer in range(view.layout.trained_layers):
+            chosen = view.layout.mask([layer]).chosen.copy()
+            chosen[view.layout.trained_size :] = False
+            mean[chosen] *= np.float32(self.gamma(view.parameters[chosen], mean[chosen], updates, chosen))
+        return mean
+
+    def gamma(self, before: Vector, mean: Vector, updates: Sequence[Update], chosen: npt.NDArray[np.bool_]) -> float:
+        """The shrinking factor of one layer."""
+        moved = [update.parameters[chosen].astype(np.float64) - before for update in updates]
+        centre = sum(moved) / len(moved)
+        spread = float(np.mean([np.linalg.norm(each - centre) for each in moved]))
+        tau = min(max(self.shrinking * spread, self.least), self.most)
+        norm, step = np.linalg.norm(before.astype(np.float64)), np.linalg.norm(mean.astype(np.float64) - before)
+        return float(norm / (norm + tau * step)) if norm else 1.0

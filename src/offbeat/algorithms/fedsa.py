@@ -1,0 +1,76 @@
+"""FedSA: asynchronous, with fewer local epochs for the staler device and in the second phase of the run. Our reading.
+
+Chen, Mao, Ma: *FedSA: A Staleness-Aware Asynchronous Federated Learning Algorithm with Non-IID Data*, Future Generation
+Computer Systems 120, 2021. The paper was not at hand: this is what is said about it elsewhere, put into rules of our
+own, and its name in a table stands for this reading.
+
+| idea | here |
+|---|---|
+| many local epochs first | E = `local.epochs` |
+| fewer in the convergence phase | E = `local.epochs` x `convergence_share`, from `convergence_version` on |
+| a device's epochs fall with its staleness | b = `epochs_exponent`, s_i the staleness of its last update |
+| the mixing weight falls with staleness | a = `exponent` |
+
+    E_i     = max(1, round(E * (s_i + 1)^-b))         E the epochs of the phase
+    alpha_t = alpha (s + 1)^-a
+    w       <- (1 - alpha_t) w + alpha_t w_i
+
+Both exponents at 0 and `convergence_share` at 1 make it FedAsync with a constant weight and no proximal term.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Annotated
+
+import numpy as np
+from pydantic import Field
+
+from offbeat.core.actions import Action, Commit, Dispatch
+from offbeat.core.errors import InvalidInput
+from offbeat.core.events import Event, Uploaded
+from offbeat.core.policy import Policy, View
+
+
+@dataclass
+class FedSAState:
+    """The staleness of each device's last update."""
+
+    staleness: dict[int, int] = field(default_factory=dict)
+
+
+class FedSA(Policy):
+    """Asynchronous with fewer local epochs for staler devices (after Chen et al. 2021; our reading)."""
+
+    State = FedSAState
+
+    concurrency: Annotated[int, Field(ge=1)] = 10
+    """Devices kept in training."""
+    alpha: Annotated[float, Field(gt=0, le=1)] = 0.6
+    """Mixing weight of a fresh update."""
+    exponent: Annotated[float, Field(ge=0)] = 0.5
+    """a: how fast the mixing weight falls with staleness."""
+    epochs_exponent: Annotated[float, Field(ge=0)] = 0.25
+    """b: how fast a device's epochs fall with the staleness of its last update."""
+    convergence_version: Annotated[int, Field(ge=0)] = 300
+    """The version with which the convergence phase begins."""
+    convergence_share: Annotated[float, Field(gt=0, le=1)] = 0.5
+    """The share of `local.epochs` that is trained in the convergence phase."""
+
+    def check(self, devices: int) -> None:
+        if self.concurrency > devices:
+            raise InvalidInput(f"algorithm.concurrency = {self.concurrency}: there are only {devices} devices")
+
+    def react(self, event: Event, state: FedSAState, view: View) -> Iterator[Action]:
+        if isinstance(event, Uploaded):
+            update = event.update
+            staleness = state.staleness[update.device] = view.version - update.base
+            alpha = np.float32(self.alpha * (staleness + 1) ** -self.exponent)
+            yield Commit(parameters=(1 - alpha) * view.parameters + alpha * update.parameters, used=(update.ticket,))
+        for device in view.pick(self.concurrency - len(view.in_flight)):
+            yield Dispatch(device=device, order=view.order(slices=self.epochs(device, state, view)))
+
+    def epochs(self, device: int, state: FedSAState, view: View) -> int:
+        """E_i."""
+        share = self.convergence_share if view.version >= self.convergence_version else 1.0
+        staleness = state.staleness.get(device, 0)
+        return max(1, round(view.training.epochs * share * float((staleness + 1) ** -self.epochs_exponent)))

@@ -1,0 +1,42 @@
+"""MOON: FedAvg whose devices are drawn to the received model's representation and away from their own of last time.
+
+Li, He, Song: *Model-Contrastive Federated Learning*, CVPR 2021, Algorithm 1 and Eq. (3).
+
+| paper | here |
+|---|---|
+| mu | `mu` |
+| tau, the temperature | `temperature` |
+| z, z_glob, z_prev | what the last layer is given in the local, the received and the device's last model |
+
+    loss = cross-entropy - mu log( exp(cos(z, z_glob) / tau) / (exp(cos(z, z_glob) / tau) + exp(cos(z, z_prev) / tau)) )
+
+The paper adds a projection head of 256 units; here the representation is that of whatever model is trained, so that
+models and their sizes stay comparable between algorithms. A device's first training has no last model and no such term.
+"""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from offbeat.algorithms.fedavg import FedAvg
+from offbeat.core.orders import Order
+from offbeat.core.policy import View
+from offbeat.core.terms import Contrastive
+
+
+class Moon(FedAvg):
+    """FedAvg with a model-contrastive term in the local loss (Li et al. 2021).
+
+    >>> from offbeat.testing import ScriptedSession
+    >>> ScriptedSession(Moon(cohort=1, mu=5.0)).first.orders[0].order.terms
+    (Contrastive(mu=5.0, temperature=0.5),)
+    """
+
+    mu: Annotated[float, Field(ge=0)] = 1.0
+    """Weight of the contrastive term; the paper tunes it in 0.1 to 10."""
+    temperature: Annotated[float, Field(gt=0)] = 0.5
+    """tau."""
+
+    def order(self, device: int, view: View) -> Order:
+        """The experiment's local work with the contrastive term."""
+        return view.order(terms=(Contrastive(mu=self.mu, temperature=self.temperature),))

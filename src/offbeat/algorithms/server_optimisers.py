@@ -1,0 +1,79 @@
+"""Optimisers on the server: what the devices moved is taken for a gradient, and the server steps along it.
+
+Reddi, Charles, Zaheer, Garrett, Rush, Konečný, Kumar, McMahan: *Adaptive Federated Optimization*, ICLR 2021,
+Algorithm 2; for momentum Hsu, Qi, Brown: *Measuring the Effects of Non-Identical Data Distribution for Federated Visual
+Classification*, 2019 (arXiv 1909.06335).
+
+| paper | here |
+|---|---|
+| Delta_t, the mean movement of the devices | `delta` |
+| eta | `server_learning_rate` |
+| beta_1, beta_2 | `server_momentum`, `server_decay` |
+| tau | `server_epsilon` |
+
+    momentum   m <- beta_1 m + Delta                       w <- w + eta m
+    adagrad    m <- beta_1 m + (1 - beta_1) Delta          v <- v + Delta^2
+    adam       m as above                                  v <- beta_2 v + (1 - beta_2) Delta^2
+    yogi       m as above                                  v <- v - (1 - beta_2) Delta^2 sign(v - Delta^2)
+               w <- w + eta m / (sqrt(v) + tau)            for the last three
+
+As published there is no correction of the bias of m and v; v begins at tau^2.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field
+
+from offbeat.core.parameters import Vector
+from offbeat.core.policy import Policy
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass
+class ServerMoments:
+    """The moving averages of a server optimiser; None before its first step."""
+
+    first: Floats | None = None
+    second: Floats | None = None
+
+
+class ServerOptimised(Policy):
+    """The base of policies that let a server optimiser take the step which their aggregation proposes."""
+
+    server_optimiser: Literal["none", "momentum", "adagrad", "adam", "yogi"] = "none"
+    """What steps along the devices' mean movement; "none" (published) takes the movement as it is."""
+    server_learning_rate: Annotated[float, Field(gt=0)] = 1.0
+    """eta of the server."""
+    server_momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    """beta_1 of a server optimiser."""
+    server_decay: Annotated[float, Field(ge=0, lt=1)] = 0.99
+    """beta_2 of "adam" and "yogi"."""
+    server_epsilon: Annotated[float, Field(gt=0)] = 1e-3
+    """tau of "adagrad", "adam" and "yogi": the less, the more the step adapts."""
+
+    def server_step(self, parameters: Vector, delta: Floats, moments: ServerMoments) -> Vector:
+        """The model after a step along the devices' mean movement; changes the moments."""
+        if self.server_optimiser == "none":
+            return parameters + (self.server_learning_rate * delta).astype(np.float32)
+        first = np.zeros_like(delta) if moments.first is None else moments.first
+        if self.server_optimiser == "momentum":
+            moments.first = self.server_momentum * first + delta
+            return (parameters + self.server_learning_rate * moments.first).astype(np.float32)
+        second = np.full_like(delta, self.server_epsilon**2) if moments.second is None else moments.second
+        moments.first = self.server_momentum * first + (1 - self.server_momentum) * delta
+        moments.second = self._second_moment(second, delta * delta)
+        step = moments.first / (np.sqrt(moments.second) + self.server_epsilon)
+        return (parameters + self.server_learning_rate * step).astype(np.float32)
+
+    def _second_moment(self, before: Floats, square: Floats) -> Floats:
+        match self.server_optimiser:
+            case "adagrad":
+                return before + square
+            case "adam":
+                return self.server_decay * before + (1 - self.server_decay) * square
+            case _:
+                return before - (1 - self.server_decay) * square * np.sign(before - square)

@@ -1,0 +1,157 @@
+"""What makes a comparison fair: the same number of devices in training for all, and a note on what is not the same."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from offbeat.algorithms import policy_class
+from offbeat.core.errors import InvalidInput
+from offbeat.core.policy import Policy
+from offbeat.settings.assembly import ExperimentParts
+from offbeat.settings.objects import as_table
+from offbeat.settings.schema import IN_TRAINING, Experiment
+from offbeat.settings.tables import Table
+
+Algorithm = str | Policy | type[Policy]
+"""What a comparison takes for an algorithm: a name, a policy with its settings, or a class."""
+SHARE = 0.1
+LEAST = 2
+"""Unless somebody says otherwise, this share of the devices is in training, and no fewer than so many."""
+NOT_COMPARED = ("seed", "algorithm", "execution", "evaluation", "deployment", "compare", "sweep")
+"""Tables in which experiments of one comparison may differ without a note."""
+
+
+def algorithm_settings(base: Experiment, algorithm: Algorithm) -> tuple[str, Table]:
+    """The name of the algorithm that a name in a comparison stands for, and the settings of it that somebody gave."""
+    table: Table = as_table("algorithm", algorithm)
+    changes = base.compared.get(table["name"], {}).get("algorithm", {})
+    name = str(changes.get("name", table["name"]))
+    own = base.algorithm.others if base.algorithm.name == name else {}
+    return name, {key: value for key, value in (own | table | changes).items() if key not in ("name", "label")}
+
+
+def shared_in_training(base: Experiment, algorithms: Sequence[Algorithm]) -> int | None:
+    """How many devices all algorithms keep in training; None if each has its own number.
+
+    That is `compare.in_training`; else what the settings of `[algorithm]`, or of the first compared algorithm that has
+    them, say; else a tenth of the devices.
+    """
+    number, devices = base.in_training, base.data.devices
+    if number is False:
+        return None
+    if number is not None:
+        if number > devices:
+            raise InvalidInput(f"compare.{IN_TRAINING} = {number}: there are only {devices} devices")
+        return int(number)
+    given = [(base.algorithm.name, base.algorithm.others), *(algorithm_settings(base, each) for each in algorithms)]
+    for algorithm, settings in given:
+        setting = policy_class(algorithm).in_training_setting
+        if setting in settings:
+            return min(int(settings[setting]), devices)
+    return min(devices, max(LEAST, round(SHARE * devices)))
+
+
+def fair_experiments(base: Experiment, algorithms: Sequence[Algorithm], seeds: Sequence[int]) -> list[Experiment]:
+    """The experiment under each algorithm and seed, with the shared number of devices in training."""
+    shared, experiments = shared_in_training(base, algorithms), []
+    for algorithm in algorithms:
+        same = [base.for_algorithm(algorithm, seed) for seed in seeds]
+        settings = {} if shared is None or not same else _translated(base, algorithm, same[0], shared)
+        experiments += [each.changed({"algorithm": {"name": each.algorithm.name} | settings}) for each in same]
+    return experiments
+
+
+def _translated(base: Experiment, algorithm: Algorithm, experiment: Experiment, in_training: int) -> Table:
+    name, given = algorithm_settings(base, algorithm)
+    return policy_class(name).settings_for(
+        in_training, devices=base.data.devices, order_seconds=lambda: order_seconds(experiment), given=given
+    )
+
+
+def order_seconds(experiment: Experiment) -> list[float]:
+    """How long a plain order takes on each device, from its sending to its upload."""
+    parts = ExperimentParts.of(experiment)
+    fleet, order, size = parts.fleet(), experiment.local.build().order(0), parts.layout.bytes
+    links = fleet.links
+    return [
+        links.down_seconds(device, size)
+        + sum(fleet.speeds.slice_seconds(device, 0, order))
+        + links.up_seconds(device, size)
+        for device in range(parts.partition.devices)
+    ]
+
+
+def spread_settings(base: Experiment, names: Sequence[str], settings: Mapping[str, Any]) -> Experiment:
+    """The experiment with settings for all compared algorithms that know them; the others go without."""
+    compared: dict[str, Table] = dict(base.compare)
+    for name in names:
+        known = policy_class(algorithm_settings(base, name)[0]).model_fields
+        theirs = {key: value for key, value in settings.items() if key in known}
+        if theirs:
+            changes = compared.get(name, {})
+            compared[name] = changes | {"algorithm": changes.get("algorithm", {}) | theirs}
+    return Experiment.parse(base.given_table() | {"compare": compared}) if settings else base
+
+
+def takers(settings: Mapping[str, Any], algorithms: Mapping[str, str]) -> list[str]:
+    """For each setting a sentence on which of the algorithms (by label) know it; that none does is an error."""
+    sentences = []
+    for key, value in settings.items():
+        known = [label for label, name in algorithms.items() if key in policy_class(name).model_fields]
+        others = [label for label in algorithms if label not in known]
+        if not known:
+            raise InvalidInput(f"--set algorithm.{key}={value}: none of {', '.join(others)} has such a setting")
+        without = f"; {', '.join(others)} {'has' if len(others) == 1 else 'have'} no such setting" if others else ""
+        sentences.append(f"algorithm.{key} = {value}: for {', '.join(known)}{without}.")
+    return sentences
+
+
+# What is not the same --------------------------------------------------------------------------------------------
+
+
+def notes_on(experiments: Mapping[str, Experiment]) -> list[str]:
+    """Sentences about what differs between the experiments under these labels, beside the algorithm itself."""
+    flat = {label: flattened(experiment.table(), NOT_COMPARED) for label, experiment in experiments.items()}
+    keys = dict.fromkeys(key for table in flat.values() for key in table)
+    notes = [f"Not the same for all: {_values(key, flat)}." for key in keys if _differs(key, flat)]
+    chosen = {
+        label: {"in training": getattr(policy, policy.in_training_setting)}
+        for label, policy in ((label, each.algorithm.policy) for label, each in experiments.items())
+        if policy.in_training_setting is not None
+    }
+    if _differs("in training", chosen):
+        notes.append(f"Not the same for all: devices {_values('in training', chosen)}.")
+    everybody = [label for label, each in experiments.items() if each.algorithm.policy.trains_everybody]
+    if everybody and len(everybody) < len(experiments):
+        notes.append(f"All devices are in training all the time in {', '.join(everybody)}.")
+    work: dict[str, list[str]] = {}
+    for label, each in experiments.items():
+        for difference in each.algorithm.policy.local_differences(each.local.build()):
+            work.setdefault(difference, []).append(label)
+    notes += [
+        f"Only {', '.join(labels)}: {difference}."
+        for difference, labels in work.items()
+        if len(labels) < len(experiments)
+    ]
+    return notes
+
+
+def flattened(table: Mapping[str, Any], but: Sequence[str]) -> Table:
+    """Settings by "table.key", but for those of some tables."""
+    return {
+        f"{section}.{key}": value
+        for section, values in table.items()
+        if section not in but and isinstance(values, Mapping)
+        for key, value in values.items()
+    }
+
+
+def _differs(key: str, tables: Mapping[str, Table]) -> bool:
+    return len({repr(table.get(key)) for table in tables.values()}) > 1
+
+
+def _values(key: str, tables: Mapping[str, Table]) -> str:
+    """The values of a setting, each with the labels that have it."""
+    labels: dict[str, list[str]] = {}
+    for label, table in tables.items():
+        labels.setdefault("none" if table.get(key) is None else str(table[key]), []).append(label)
+    return f"{key} = " + ", ".join(f"{value} ({', '.join(each)})" for value, each in labels.items())

@@ -1,0 +1,75 @@
+"""Runs from anywhere side by side: a comparison's directory stands for its runs, and runs alike are told apart."""
+
+import tomllib
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from offbeat.comparison.fairness import flattened, notes_on
+from offbeat.core.errors import InvalidInput
+from offbeat.results.comparison import Comparison
+from offbeat.results.result import Result, read_run
+
+UNTOLD = ("execution", "deployment", "compare", "sweep")
+"""Tables that say nothing about a run's numbers."""
+
+
+def comparison_of(runs: Sequence[Result], target: float | None) -> Comparison:
+    """These runs side by side, with notes on what differs if all of their settings can be read here."""
+    experiments = {run.algorithm: run.experiment for run in reversed(runs) if run.experiment is not None}
+    known = dict(reversed(experiments.items())) if all(run.experiment is not None for run in runs) else {}
+    return Comparison(runs, target, notes=notes_on(known))
+
+
+def gather(directories: Sequence[Path]) -> list[Result]:
+    """The runs in these directories, each once, under labels that tell them apart."""
+    paths: dict[Path, Path] = {}
+    for directory in directories:
+        for path in _runs_in(directory):
+            paths.setdefault(path.resolve(), path)
+    return _told_apart([read_run(path) for path in paths.values()])
+
+
+def _runs_in(directory: Path) -> list[Path]:
+    """The directory itself, or the runs of the comparison that it holds."""
+    if (directory / "metrics.jsonl").is_file():
+        return [directory]
+    runs = sorted(path.parent for path in directory.glob("*/metrics.jsonl"))
+    if not runs:
+        raise InvalidInput(f"{directory} does not hold a run: it has no metrics.jsonl, nor has a directory in it")
+    return runs
+
+
+def _told_apart(runs: Sequence[Result]) -> list[Result]:
+    """With labels under which every seed occurs once: what is real, then what was set otherwise, then the directory."""
+    for more in (_real, _differing, _place):
+        seen = Counter((run.algorithm, run.seed) for run in runs)
+        twice = {label for (label, _), count in seen.items() if count > 1}
+        groups = {label: [run for run in runs if run.algorithm == label] for label in twice}
+        runs = [_labelled(run, more(run, groups[run.algorithm])) if run.algorithm in twice else run for run in runs]
+    return list(runs)
+
+
+def _labelled(run: Result, more: str) -> Result:
+    summary = run.summary | {"label": f"{run.algorithm}{more}"}
+    return Result(rows=run.rows, summary=summary, experiment=run.experiment, directory=run.directory)
+
+
+def _real(run: Result, group: Sequence[Result]) -> str:
+    return " (real)" if run.real and not all(each.real for each in group) else ""
+
+
+def _differing(run: Result, group: Sequence[Result]) -> str:
+    """The settings in which the runs of a group differ, with this one's values."""
+    tables, mine = [_settings(each) for each in group], _settings(run)
+    keys = [key for key in mine if len({repr(table.get(key)) for table in tables}) > 1]
+    return "".join(f" {key.rpartition('.')[2]}={mine[key]}" for key in keys)
+
+
+def _settings(run: Result) -> dict[str, Any]:
+    return flattened(tomllib.loads(run.config), UNTOLD)
+
+
+def _place(run: Result, group: Sequence[Result]) -> str:
+    return f" ({run.directory})"

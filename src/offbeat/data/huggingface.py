@@ -1,0 +1,218 @@
+"""Any data set of Hugging Face's hub by name, or a local copy of one: parquet or arrow files, or what `save_to_disk`
+left. Needs the extra `offbeat[datasets]`.
+
+Images become pixels from 0 to 1 (or standardised), texts tokens of words as in `imdb`, and numbers stay numbers; labels
+are integers or texts, and other numbers are targets of a regression. Tables stay in files that are mapped into memory;
+what a run needs of them is read when it is loaded, or with `lazy` when a device trains.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from pydantic import Field
+
+from offbeat.core.errors import InvalidInput
+from offbeat.core.references import describe
+from offbeat.core.samples import Array, Indices, LazyDevices, Ragged, Samples
+from offbeat.core.settings import Settings
+from offbeat.core.streams import stream
+from offbeat.data.columns import Pixels, Reader, cells, inputs_of, targets_of
+from offbeat.data.dataset import Dataset
+from offbeat.data.embedded import held_out
+from offbeat.data.images import standardised
+from offbeat.data.partition import by_owner
+from offbeat.data.transforms import InputPipeline
+
+FORMATS = ("parquet", "arrow")
+
+
+class HuggingFace(Settings):
+    """Any data set of Hugging Face's hub or a local parquet or arrow copy, by its columns; needs offbeat[datasets]."""
+
+    name: Literal["huggingface"] = "huggingface"
+    source: Annotated[str, Field(min_length=1)]
+    """The name on the hub ("ylecun/mnist"), or a local file or directory of parquet or arrow files whose names begin
+    with the split, or a directory that `save_to_disk` wrote."""
+    config: str | None = None
+    """Which configuration of a data set on the hub, if it has several."""
+    revision: str | None = None
+    """Which version of a data set on the hub: a commit or a tag, so that a run can be repeated."""
+    train: Annotated[str, Field(min_length=1)] = "train"
+    """The split to train on; on the hub also a part of one, such as "train[:80%]"."""
+    test: str = "test"
+    """The split to test on; empty: every fifth training sample of each class is held out."""
+    x: Annotated[str, Field(min_length=1)] | Annotated[list[str], Field(min_length=1)]
+    """The column of the inputs, or a list of columns with a number each."""
+    y: Annotated[str, Field(min_length=1)]
+    """The column of the targets."""
+    device: str | None = None
+    """The column that says whose sample it is: its first `devices` values in sorted order are the devices."""
+    devices: Annotated[int, Field(gt=0)] = 100
+    """Devices that hold the data."""
+    mean: list[float] = Field([0.0])
+    """What is subtracted from pixels between 0 and 1: a number for all channels, or one for each."""
+    std: list[Annotated[float, Field(gt=0)]] = Field([1.0])
+    """What pixels are then divided by."""
+    as_bytes: bool = False
+    """Keep pixels as bytes and normalise them batch by batch: a quarter of the memory, the same numbers to the bit."""
+    vocabulary: Annotated[int, Field(ge=3)] = 20_000
+    """Of texts: how many tokens there are, padding (0) and unknown words (1) among them."""
+    length: Annotated[int, Field(ge=1)] = 256
+    """Of texts: how many words of each are used, from its beginning."""
+    limit: Annotated[int, Field(gt=0)] | None = None
+    """Use at most this many training samples: always the same ones, whatever the seed."""
+    lazy: bool = False
+    """Read a device's samples when it trains, so that all of them need not fit into memory; needs `device`."""
+    cache: str | None = None
+    """The directory in which the library keeps its copies (default: its own)."""
+
+    @property
+    def divided(self) -> bool:
+        """Whether the data say themselves which device holds what."""
+        return self.device is not None
+
+    def load(self, seed: int) -> Dataset:
+        """Read the columns; `seed` plays no part."""
+        if self.lazy and self.device is None:
+            raise InvalidInput("data.lazy = true: samples are read device by device, so data.device must name a column")
+        train, test = self._tables()
+        columns = [self.x] if isinstance(self.x, str) else self.x
+        for split, table in ((self.train, train), (self.test or self.train, test)):
+            self._check_columns(split, table, columns)
+        norm = None if self.as_bytes else (self.mean, self.std)
+        inputs = inputs_of(train, columns, vocabulary=self.vocabulary, length=self.length, norm=norm)
+        targets, names = targets_of(train, self.y)
+        kept = None if self.device is None else by_owner(np.array(cells(train, self.device)), self.devices, self.device)
+        y = targets.read(train)
+        lazy = None
+        if self.lazy and kept is not None:
+            owned = [kept.samples(device) for device in range(kept.devices)]
+            lazy = LazyDevices(kept.sizes, TableOfDevices(train, owned, inputs, targets))
+        return Dataset(
+            train_x=inputs.read(train) if lazy is None else lazy,
+            train_y=y if lazy is None else None,
+            test_x=inputs.read(test),
+            test_y=targets.read(test),
+            classes=len(names) or _classes(y),
+            class_names=names,
+            devices=None if kept is None or lazy else tuple(kept.samples(device) for device in range(kept.devices)),
+            pipeline=self._pipeline(inputs),
+            columns={} if lazy else Columns(train, but=columns),
+        )
+
+    def _tables(self) -> tuple[Any, Any]:
+        """The training and the test table."""
+        train = self._table(self.train)
+        if self.test:
+            test = self._table(self.test)
+        else:
+            values = cells(train, self.y) if self.y in train.column_names else []
+            classes = len(values) > 0 and isinstance(values[0], str | int)
+            strata = np.unique(np.array(values), return_inverse=True)[1] if classes else np.zeros(len(train), np.int64)
+            kept, out = held_out(strata)
+            train, test = train.select(kept), train.select(out)
+        if self.limit is not None and self.limit < len(train):
+            train = train.select(np.sort(stream(0, "limit").permutation(len(train))[: self.limit]))
+        for split, table in ((self.train, train), (self.test or self.train, test)):
+            if not len(table):
+                raise InvalidInput(f"source = {self.source!r}: there are no samples in split {split!r}.")
+        return train, test
+
+    def _table(self, split: str) -> Any:
+        try:
+            import datasets
+        except ImportError as error:
+            raise InvalidInput(f"data.name = 'huggingface' needs the extra offbeat[datasets]: {error}.") from error
+        datasets.disable_progress_bars()
+        path = Path(self.source).expanduser()
+        try:
+            if not path.exists():
+                return datasets.load_dataset(
+                    self.source, self.config, split=split, revision=self.revision, cache_dir=self.cache
+                )
+            if any((path / name).is_file() for name in ("dataset_dict.json", "state.json")):
+                return _split(datasets.load_from_disk(str(path)), split)
+            files, kind = local_files(path, split)
+            return datasets.load_dataset(kind, data_files=files, split="train", cache_dir=self.cache)
+        except InvalidInput as error:
+            raise InvalidInput(f"source = {self.source!r}: {error}") from error
+        except Exception as error:  # damaged files, no network, no such data set: the library raises all kinds
+            reason = describe(error.__cause__ or error)
+            raise InvalidInput(f"source = {self.source!r}: split {split!r} cannot be loaded: {reason}.") from error
+
+    def _check_columns(self, split: str, table: Any, inputs: list[str]) -> None:
+        wanted = {"x": inputs, "y": [self.y], "device": [self.device] if self.device and split == self.train else []}
+        for key, columns in wanted.items():
+            for column in columns:
+                if column not in table.column_names:
+                    there = ", ".join(table.column_names)
+                    raise InvalidInput(f"data.{key} = {column!r}: split {split!r} has the columns {there}")
+
+    def _pipeline(self, inputs: Reader) -> InputPipeline | None:
+        if not isinstance(inputs, Pixels) or not self.as_bytes:
+            return None
+        levels = np.tile(np.arange(256, dtype=np.uint8), (inputs.shape[0], 1, 1))
+        return InputPipeline(levels=standardised(levels, tuple(self.mean), tuple(self.std)).reshape(-1, 256))
+
+
+@dataclass(frozen=True, slots=True)
+class TableOfDevices:
+    """Reads one device's rows of a table."""
+
+    table: Any
+    owned: list[Indices]
+    inputs: Reader
+    targets: Reader
+
+    def __call__(self, device: int) -> tuple[Samples, Samples]:
+        rows = self.table.select(self.owned[device])
+        return self.inputs.read(rows), self.targets.read(rows)
+
+
+class Columns(Mapping[str, Array]):
+    """The columns of a table that hold one value in each row, read when they are asked for."""
+
+    def __init__(self, table: Any, but: list[str]) -> None:
+        plain = (name for name, feature in table.features.items() if type(feature).__name__ in ("Value", "ClassLabel"))
+        self._names = [name for name in plain if name not in but]
+        self._table = table
+
+    def __getitem__(self, name: str) -> Array:
+        if name not in self._names:
+            raise KeyError(name)
+        return np.array(cells(self._table, name))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+def local_files(path: Path, split: str) -> tuple[list[str], str]:
+    """The files of a split, and their format."""
+    for kind in FORMATS:
+        if path.is_file():
+            found = [path] if path.suffix == f".{kind}" else []
+        else:
+            found = sorted([*path.rglob(f"{split}*.{kind}"), *(path / split).rglob(f"*.{kind}")])
+        if found:
+            return [str(each) for each in dict.fromkeys(found)], kind
+    raise InvalidInput(f"there is no parquet or arrow file whose name begins with {split!r}.")
+
+
+def _split(loaded: Any, split: str) -> Any:
+    """The split of what was saved; a table alone is the training split."""
+    if not isinstance(loaded, dict):
+        return loaded
+    if split not in loaded:
+        raise InvalidInput(f"it has the splits {', '.join(loaded)}, not {split!r}.")
+    return loaded[split]
+
+
+def _classes(y: Samples) -> int:
+    """Labels without names count from 0 to the highest; what is no label counts itself."""
+    return 1 + int(y.max()) if not isinstance(y, Ragged) and y.ndim == 1 and y.dtype.kind == "i" else 0

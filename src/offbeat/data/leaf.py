@@ -1,0 +1,171 @@
+"""FEMNIST by writer and Shakespeare by role, from the JSON files that LEAF's own scripts write.
+
+S. Caldas et al.: LEAF: A Benchmark for Federated Settings, 2018. Its folders `train` and `test` hold JSON files with
+`users`, `num_samples` and `user_data`; every user is a device. Files are read one after the other, and no more of them
+than the devices need.
+"""
+
+import json
+from abc import abstractmethod
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from pydantic import Field
+
+from offbeat.core.errors import InvalidInput
+from offbeat.core.samples import Array
+from offbeat.core.settings import Settings
+from offbeat.data.dataset import Dataset
+from offbeat.data.images import read
+from offbeat.data.transforms import InputPipeline
+
+DIGITS, CAPITALS, SMALL = "0123456789", "ABCDEFGHIJKLMNOPQRSTUVWXYZ", "abcdefghijklmnopqrstuvwxyz"
+CHARACTERS = f"\n !\"&'(),-.{DIGITS}:;>?{CAPITALS}[]{SMALL}}}"
+"""The 80 characters of LEAF's Shakespeare, in the order of their tokens."""
+LENGTH = 80
+"""Characters of a Shakespeare sample."""
+
+
+class LeafFiles(Settings):
+    """A data set that LEAF's scripts have prepared: every user is a device."""
+
+    dir: Annotated[str, Field(min_length=1)]
+    """The directory that holds LEAF's folders `train` and `test` (its `data` folder), files plain, .gz or .xz."""
+    devices: Annotated[int, Field(gt=0)] = 100
+    """Use so many users: the first of the training files. The test set is theirs, or that of all test users if the
+    files were split by user."""
+
+    def _read(self) -> tuple[list[tuple[Array, Array]], list[tuple[Array, Array]]]:
+        """Training samples of each device, and test samples."""
+        train: dict[str, tuple[Array, Array]] = {}
+        for where, user, x, y in read_users(self.dir, "train"):
+            if user in train:
+                raise InvalidInput(f"{where}: user {user!r} is there twice.")
+            train[user] = self._samples(f"{where}, user {user!r}", x, y)
+            if len(train) == self.devices:
+                break
+        if len(train) < self.devices:
+            raise InvalidInput(f"data.devices = {self.devices}: {self.dir} holds {len(train)} users, each a device.")
+        known: list[tuple[Array, Array]] = []
+        others: list[tuple[Array, Array]] = []
+        for where, user, x, y in read_users(self.dir, "test"):
+            if user in train or not known:
+                (known if user in train else others).append(self._samples(f"{where}, user {user!r}", x, y))
+        if not known and not others:
+            raise InvalidInput(f"{self.dir} holds no test samples.")
+        return list(train.values()), known or others
+
+    @abstractmethod
+    def _samples(self, where: str, x: list[Any], y: list[Any]) -> tuple[Array, Array]:
+        """The samples of one user."""
+
+    def _dataset(self, **others: Any) -> Dataset:
+        train, test = self._read()
+        ends = np.cumsum([0, *(len(y) for _, y in train)])
+        return Dataset(
+            train_x=np.concatenate([x for x, _ in train]),
+            train_y=np.concatenate([y for _, y in train]),
+            test_x=np.concatenate([x for x, _ in test]),
+            test_y=np.concatenate([y for _, y in test]),
+            devices=tuple(np.arange(first, last) for first, last in pairwise(ends)),
+            **others,
+        )
+
+
+class Femnist(LeafFiles):
+    """FEMNIST by writer, 28x28, 62 characters, as LEAF's scripts write it; pixels from 0 to 1 (white)."""
+
+    name: Literal["femnist"] = "femnist"
+    as_bytes: bool = False
+    """Keep pixels as bytes and scale them batch by batch: a quarter of the memory, the same numbers to the bit."""
+
+    def load(self, seed: int) -> Dataset:
+        """Read the writers' characters, divided into training and test samples as in the files; `seed` plays no part.
+
+        Classes are the digits, then the capital and the small letters.
+        """
+        levels = (np.arange(256) / 255).astype(np.float32)[np.newaxis]
+        return self._dataset(
+            classes=62,
+            class_names=tuple(DIGITS + CAPITALS + SMALL),
+            pipeline=InputPipeline(levels=levels) if self.as_bytes else None,
+        )
+
+    def _samples(self, where: str, x: list[Any], y: list[Any]) -> tuple[Array, Array]:
+        try:
+            pixels = np.asarray(x, dtype=np.float64).reshape(-1, 1, 28, 28)
+            labels = np.asarray(y)
+        except (TypeError, ValueError) as error:
+            raise InvalidInput(f"{where}: x must be images of 784 numbers and y labels: {error}.") from error
+        if len(pixels) != len(y) or not (pixels.min() >= 0 and pixels.max() <= 1):
+            raise InvalidInput(f"{where}: x must be images of 784 numbers from 0 to 1.")
+        if labels.ndim != 1 or labels.dtype.kind != "i" or labels.min() < 0 or labels.max() > 61:
+            raise InvalidInput(f"{where}: y must be labels from 0 to 61.")
+        if not self.as_bytes:
+            return pixels.astype(np.float32), labels
+        values = np.rint(255 * pixels)
+        if np.abs(values - 255 * pixels).max() > 1e-3:
+            raise InvalidInput(f"{where}: the pixels are no 255ths: use as_bytes = false.")
+        return values.astype(np.uint8), labels
+
+
+class Shakespeare(LeafFiles):
+    """Shakespeare's plays by role, 80 characters and the next one, as LEAF's scripts write it; 80 characters exist."""
+
+    name: Literal["shakespeare"] = "shakespeare"
+    predict: Literal["next", "every"] = "next"
+    """The character after the 80, as LEAF does (task classification); or after each of the 80 (task sequence)."""
+
+    def load(self, seed: int) -> Dataset:
+        """Read the roles' lines, divided into training and test samples as in the files; `seed` plays no part."""
+        return self._dataset(classes=len(CHARACTERS), class_names=tuple(CHARACTERS))
+
+    def _samples(self, where: str, x: list[Any], y: list[Any]) -> tuple[Array, Array]:
+        tokens = np.empty((len(x), LENGTH + 1), dtype=np.int64)
+        for place, (before, after) in enumerate(zip(x, y, strict=True)):
+            if not isinstance(before, str) or not isinstance(after, str) or (len(before), len(after)) != (LENGTH, 1):
+                raise InvalidInput(
+                    f"{where}, sample {place}: x must be {LENGTH} characters and y the next one, "
+                    f"not {str(before)[:20]!r} and {str(after)[:20]!r}."
+                )
+            tokens[place] = [CHARACTERS.find(character) for character in before + after]
+            if tokens[place].min() < 0:
+                strange = next(character for character in before + after if character not in CHARACTERS)
+                raise InvalidInput(f"{where}, sample {place}: {strange!r} is not one of LEAF's 80 characters.")
+        return tokens[:, :-1], tokens[:, -1] if self.predict == "next" else tokens[:, 1:]
+
+
+def read_users(directory: str, part: str) -> Iterator[tuple[Path, str, list[Any], list[Any]]]:
+    """The file, name, inputs and targets of every user who has samples, in the order of the files."""
+    folder = Path(directory).expanduser() / part
+    names = sorted({path.name.partition(".json")[0] for path in folder.glob("*.json*")})
+    if not names:
+        raise InvalidInput(f"dir = {directory!r}: {folder} holds no JSON files of LEAF.")
+    for name in names:
+        path, content = read(str(folder), f"{name}.json")
+        try:
+            table = json.loads(content)
+            users, sizes, samples = table["users"], table["num_samples"], table["user_data"]
+            held = [(user, size, samples[user]["x"], samples[user]["y"]) for user, size in _pairs(users, sizes)]
+        except (ValueError, TypeError, KeyError) as error:
+            reason = f"{error} is missing" if isinstance(error, KeyError) else error
+            raise InvalidInput(f"{path} is not one of LEAF's files: {reason}.") from error
+        for user, size, x, y in held:
+            if not isinstance(x, list) or not isinstance(y, list) or not size == len(x) == len(y):
+                counts = f"{_length(x)} inputs and {_length(y)} targets"
+                raise InvalidInput(f"{path}: user {user!r} announces {size} samples and holds {counts}.")
+            if x:
+                yield path, str(user), x, y
+
+
+def _pairs(users: list[str], sizes: list[int]) -> Iterator[tuple[str, int]]:
+    if len(users) != len(sizes):
+        raise ValueError(f"it lists {len(users)} users and {len(sizes)} sizes")
+    return zip(users, sizes, strict=True)
+
+
+def _length(values: Any) -> int:
+    return len(values) if isinstance(values, list) else 0

@@ -1,0 +1,111 @@
+"""What is done to inputs batch by batch: pixels kept as bytes are normalised, images are cropped, flipped, cut out.
+
+A transform gets samples and a random generator, which is a stream of its own for each (device, ticket, epoch); it draws
+for every sample, so that the result does not depend on anything else. An evaluation normalises and does nothing else.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field
+
+from offbeat.core.errors import InvalidInput, unknown
+from offbeat.core.references import resolve
+from offbeat.core.samples import Array
+from offbeat.core.settings import Settings
+
+Floats = npt.NDArray[np.float32]
+Transform = Callable[[Array, np.random.Generator], Array]
+"""From samples [n, ...] to samples of the same shape."""
+
+
+class Crop(Settings):
+    """Pad with zeros on all sides and take a window of the old size at a random place."""
+
+    padding: Annotated[int, Field(ge=1)] = 4
+
+    def __call__(self, x: Array, random: np.random.Generator) -> Array:
+        n, _, height, width = x.shape
+        top, left = random.integers(0, 2 * self.padding + 1, size=(2, n))
+        sides = ((0, 0), (0, 0), (self.padding, self.padding), (self.padding, self.padding))
+        windows = np.lib.stride_tricks.sliding_window_view(np.pad(x, sides), (height, width), axis=(2, 3))
+        return np.ascontiguousarray(windows[np.arange(n), :, top, left])
+
+
+class Flip(Settings):
+    """Mirror left and right, with probability `share`."""
+
+    share: Annotated[float, Field(gt=0, le=1)] = 0.5
+
+    def __call__(self, x: Array, random: np.random.Generator) -> Array:
+        chosen = random.random(len(x)) < self.share
+        flipped = x.copy()
+        flipped[chosen] = x[chosen, ..., ::-1]
+        return flipped
+
+
+class Cutout(Settings):
+    """Zero a square of `size` pixels whose centre is anywhere in the image."""
+
+    size: Annotated[int, Field(ge=1)] = 8
+
+    def __call__(self, x: Array, random: np.random.Generator) -> Array:
+        n, _, height, width = x.shape
+        top = random.integers(0, height, size=(n, 1)) - self.size // 2
+        left = random.integers(0, width, size=(n, 1)) - self.size // 2
+        rows, columns = np.arange(height) - top, np.arange(width) - left
+        inside = ((rows >= 0) & (rows < self.size))[:, :, None] & ((columns >= 0) & (columns < self.size))[:, None, :]
+        return np.where(inside[:, None], np.zeros((), dtype=x.dtype), x)
+
+
+TRANSFORMS: dict[str, type[Crop] | type[Flip] | type[Cutout]] = {"crop": Crop, "flip": Flip, "cutout": Cutout}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class InputPipeline:
+    """Transforms for training, then the normalisation of pixels that are kept as bytes."""
+
+    transforms: tuple[Transform, ...] = ()
+    levels: Floats | None = None
+    """For each channel the number that each of the 256 values of a pixel becomes; None: inputs are numbers already."""
+
+    def training(self, x: Array, random: np.random.Generator) -> Floats:
+        for transform in self.transforms:
+            x = transform(x, random)
+        return self.evaluation(x)
+
+    def evaluation(self, x: Array) -> Floats:
+        if self.levels is None:
+            return np.asarray(x, dtype=np.float32)
+        if len(self.levels) == 1:
+            return np.take(self.levels[0], x)
+        return np.stack([level.take(x[:, channel]) for channel, level in enumerate(self.levels)], axis=1)
+
+
+def transforms_of(tables: Sequence[Mapping[str, Any]]) -> tuple[Transform, ...]:
+    """The transforms that the settings name, in their order."""
+    return tuple(_transform(place, table) for place, table in enumerate(tables))
+
+
+def _transform(place: int, table: Mapping[str, Any]) -> Transform:
+    where, name = f"data.transforms[{place}]", table.get("name")
+    settings = {key: value for key, value in table.items() if key != "name"}
+    if not isinstance(name, str):
+        raise InvalidInput(f'{where}.name is missing: one of {", ".join(TRANSFORMS)}, or your own as "module:function"')
+    if ":" not in name and name not in TRANSFORMS:
+        raise unknown("transform", name, TRANSFORMS)
+    thing: Any = resolve(name) if ":" in name else TRANSFORMS[name]
+    if not isinstance(thing, type):
+        if settings or not callable(thing):
+            raise InvalidInput(f"{where}: {name!r} must be a function of (samples, random generator), without settings")
+        made: Transform = thing
+        return made
+    try:
+        made = thing(**settings)
+    except Exception as error:
+        reason = str(error).splitlines()
+        raise InvalidInput(f"{where}: {name!r} cannot be made: {' '.join(reason[1:3]) or reason[0]}") from None
+    return made

@@ -1,0 +1,108 @@
+"""What an author of an algorithm needs, in one place.
+
+A policy is the server half of an algorithm: settings, a state, and `react`, which answers an event with actions. This
+one mixes every upload into the model with the same weight and keeps two devices in training:
+
+    >>> from collections.abc import Iterator
+    >>> from dataclasses import dataclass
+    >>> from offbeat.policy import Action, Commit, Dispatch, Event, Policy, Uploaded, View, weighted_mean
+    >>>
+    >>> @dataclass
+    ... class Nothing:
+    ...     "It remembers nothing but the model."
+    >>>
+    >>> class Mix(Policy):
+    ...     "Moves the model a part of the way to each upload."
+    ...     State = Nothing
+    ...     weight: float = 0.5
+    ...
+    ...     def react(self, event: Event, state: Nothing, view: View) -> Iterator[Action]:
+    ...         if isinstance(event, Uploaded):
+    ...             models = [view.parameters, event.update.parameters]
+    ...             mixed = weighted_mean(models, [1 - self.weight, self.weight])
+    ...             yield Commit(parameters=mixed, used=(event.update.ticket,))
+    ...         for device in view.pick(2 - len(view.in_flight)):
+    ...             yield Dispatch(device=device, order=view.order())
+
+It runs as an object, or from a file as `name = "my_module:Mix"`:
+
+    >>> import offbeat
+    >>> experiment = offbeat.Experiment(
+    ...     stop={"versions": 6}, data={"name": "digits", "devices": 4}, model="logistic", algorithm=Mix(weight=0.3)
+    ... )
+    >>> offbeat.run(experiment).summary["updates_used"]
+    6
+
+`offbeat.testing.check_policy` tries a policy on devices that fail in every way that can be simulated.
+"""
+
+from offbeat.core.actions import (
+    Action,
+    Commit,
+    Discard,
+    Dispatch,
+    Finish,
+    SendFresh,
+    SetTimer,
+    StopSoon,
+)
+from offbeat.core.errors import InvalidInput
+from offbeat.core.events import Event, FreshRequested, Left, Lost, Ready, Started, TimerFired, Uploaded
+from offbeat.core.forecast import Forecast
+from offbeat.core.orders import LocalWork, Order, Progress, Update
+from offbeat.core.parameters import Layout, Mask, Vector, weighted_mean
+from offbeat.core.policy import (
+    Ask,
+    DeviceRule,
+    Fresh,
+    InFlight,
+    Memory,
+    Policy,
+    Probe,
+    ReadOnlyMemory,
+    Step,
+    Train,
+    Upload,
+    View,
+)
+
+__all__ = [
+    "Action",
+    "Ask",
+    "Commit",
+    "DeviceRule",
+    "Discard",
+    "Dispatch",
+    "Event",
+    "Finish",
+    "Forecast",
+    "Fresh",
+    "FreshRequested",
+    "InFlight",
+    "InvalidInput",
+    "Layout",
+    "Left",
+    "LocalWork",
+    "Lost",
+    "Mask",
+    "Memory",
+    "Order",
+    "Policy",
+    "Probe",
+    "Progress",
+    "ReadOnlyMemory",
+    "Ready",
+    "SendFresh",
+    "SetTimer",
+    "Started",
+    "Step",
+    "StopSoon",
+    "TimerFired",
+    "Train",
+    "Update",
+    "Upload",
+    "Uploaded",
+    "Vector",
+    "View",
+    "weighted_mean",
+]

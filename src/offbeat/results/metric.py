@@ -1,0 +1,64 @@
+"""The metric that runs are compared by: its name, in which direction it is better, and how it is written."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import Any, Literal
+
+from offbeat.results.rows import Row
+
+SHARES = ("accuracy", "f1", "micro_f1", "macro_f1", "token_accuracy")
+"""Metrics from 0 to 1, which are written as percentages."""
+
+WORK = ("updates_used", "mean_staleness", "max_staleness", "bytes_up", "bytes_down", "busy_seconds")
+"""What a row says of the work."""
+
+
+@dataclass(frozen=True)
+class TargetMetric:
+    """Accuracy, if nothing else is said."""
+
+    name: str = "accuracy"
+    direction: Literal["max", "min"] = "max"
+
+    @classmethod
+    def of(cls, summary: Mapping[str, Any]) -> "TargetMetric":
+        """The metric that a run was about, by its summary."""
+        return cls(summary.get("target_metric", "accuracy"), summary.get("target_direction", "max"))
+
+    @property
+    def is_share(self) -> bool:
+        return self.name in SHARES
+
+    @property
+    def title(self) -> str:
+        """Its name for people."""
+        return self.name.replace("_", " ")
+
+    def reached(self, value: float, target: float) -> bool:
+        return value >= target if self.direction == "max" else value <= target
+
+    def best(self, values: Iterable[float]) -> float:
+        return max(values) if self.direction == "max" else min(values)
+
+    def text(self, value: float, decimals: int | None = None) -> str:
+        """
+        >>> TargetMetric().text(0.925), TargetMetric("perplexity", "min").text(41.337)
+        ('92.5 %', '41.34')
+        """
+        if not self.is_share:
+            return f"{value:.4g}"
+        return f"{100 * value:g} %" if decimals is None else f"{100 * value:.{decimals}f} %"
+
+    def goal(self, target: float) -> str:
+        """
+        >>> TargetMetric().goal(0.9), TargetMetric("perplexity", "min").goal(40)
+        ('90 % accuracy', 'perplexity 40')
+        """
+        return f"{self.text(target)} {self.title}" if self.is_share else f"{self.title} {self.text(target)}"
+
+
+def metrics_in(row: Row) -> list[str]:
+    """The task's metrics in a row: they stand between time and version and what became of the work."""
+    first = takewhile(lambda name: name not in WORK, row)
+    return [name for name in first if name not in ("time", "version")]

@@ -1,0 +1,106 @@
+"""What the devices did meanwhile: a panel with a line for each device that can be in training at a time.
+
+A line is a place in training, which one device after the other takes: so it shows who trains, who is on the way, and
+where nobody was given anything to do, although a fleet may have far more devices than places.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+
+from offbeat.core.errors import InvalidInput
+from offbeat.results.comparison import Comparison
+from offbeat.results.plots import COLOURS, INK, TIME, draw_curves, dress
+
+LOOKS = {"training": COLOURS[5], "on the way": COLOURS[4], "no order": "#EDEDED"}
+ON_THE_WAY = ("download", "upload", "fresh model", "on the way")
+
+
+def read_timeline(path: Path) -> list[dict[str, Any]]:
+    """The events of a finished run's timeline.json."""
+    try:
+        events: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InvalidInput(f"{path} does not hold the timeline of a finished run: {error}") from None
+    return events
+
+
+def places_of(orders: Sequence[tuple[float, float, int]]) -> list[int]:
+    """The place that each order (from, to, device) takes: the lowest that is free; of orders that begin together the
+    shortest comes first.
+
+    >>> places_of([(0.0, 5.0, 7), (0.0, 2.0, 8), (2.0, 4.0, 9), (4.0, 9.0, 8)])
+    [1, 0, 0, 0]
+    """
+    taken: list[float] = []
+    places = [0] * len(orders)
+    for number in sorted(range(len(orders)), key=lambda each: orders[each]):
+        begin, end, _ = orders[number]
+        free = next((place for place, until in enumerate(taken) if until <= begin), len(taken))
+        taken[free : free + 1] = [end]
+        places[number] = free
+    return places
+
+
+def draw_occupation(axes: Axes, events: Sequence[dict[str, Any]], title: str, until: float) -> None:
+    """Draw the places in training of one run, what is done in each of them, and a mark for every new version."""
+    dress(axes, title)
+    axes.grid(visible=False)
+    shown = [event for event in events if event["ph"] != "M" and event["ts"] < until * 1e6]
+    orders = [event for event in shown if event["name"].startswith("order (")]
+    spans = [(event["ts"], event["ts"] + event["dur"], event["tid"]) for event in orders]
+    places = dict(zip(((device, begin) for begin, _, device in spans), places_of(spans), strict=True))
+    rows = max(places.values(), default=0) + 1
+    bars: dict[str, list[tuple[int, float, float]]] = {name: [] for name in LOOKS}
+    bars["no order"] = [(place, 0.0, until) for place in range(rows)]
+    place = 0
+    for event in shown:  # an order stands before its parts
+        if event["name"].startswith("order ("):
+            place = places[event["tid"], event["ts"]]
+        elif event["name"] == "training" or event["name"] in ON_THE_WAY:
+            use = "training" if event["name"] == "training" else "on the way"
+            bars[use].append((place, event["ts"] / 1e6, event["dur"] / 1e6))
+    for use in ("no order", "training", "on the way"):
+        heights, begins, lengths = zip(*bars[use], strict=True) if bars[use] else ((), (), ())
+        axes.barh(heights, lengths, left=begins, height=0.84, color=LOOKS[use], linewidth=0)
+    axes.barh(
+        [places[device, begin] for begin, _, device in spans],
+        [(end - begin) / 1e6 for begin, end, _ in spans],
+        left=[begin / 1e6 for begin, _, _ in spans],
+        height=0.84,
+        color="none",
+        edgecolor="white",
+        linewidth=0.8,
+    )
+    marks = [event["ts"] / 1e6 for event in shown if event["ph"] == "i"]
+    if marks:  # an empty line that is not clipped has no extent, and the layout would fail
+        axes.plot(marks, [-0.9] * len(marks), "v", color=INK, markersize=3.5, clip_on=False)
+    axes.set_xlim(0.0, until)
+    axes.set_ylim(rows - 0.5, -1.4)
+    axes.set_yticks([])
+    axes.set_ylabel(f"{rows} devices at a time")
+
+
+def overview_figure(comparison: Comparison, timelines: Mapping[str, Sequence[dict[str, Any]]], until: float) -> Figure:
+    """Accuracy over virtual time, and beside it what the devices did until some time, for each of these timelines."""
+    figure = Figure(figsize=(12.0, max(4.6, 2.3 * len(timelines))), layout="constrained")
+    left, right = figure.subfigures(1, 2, width_ratios=(1, 1.15), squeeze=False)[0]
+    curves = left.subplots()
+    draw_curves(curves, comparison)
+    below: dict[str, Any] = {"loc": "outside lower center", "ncols": 4, "frameon": False, "handlelength": 2.6}
+    left.legend(*curves.get_legend_handles_labels(), **below)
+    panels = right.subplots(len(timelines), 1, sharex=True, squeeze=False)[:, 0]
+    for axes, (name, events) in zip(panels, timelines.items(), strict=True):
+        versions = sum(event["ph"] == "i" and event["ts"] < until * 1e6 for event in events)
+        draw_occupation(axes, events, f"{name}: {versions} new models in {until:g} s", until)
+    panels[-1].set_xlabel(TIME)
+    handles: list[Any] = [Patch(color=colour, label=use) for use, colour in LOOKS.items()]
+    handles.append(Line2D([], [], color=INK, marker="v", markersize=4, linestyle="none", label="new model"))
+    right.legend(handles=handles, **below)
+    return figure

@@ -1,0 +1,83 @@
+"""The picture of who holds what: label counts per device as a heat map, and the sizes of the devices below."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.colors import PowerNorm
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+from numpy.typing import NDArray
+
+from offbeat.results.plots import COLOURS, INK, dress
+
+NUMBERED = 300
+"""Cells up to which each carries its count."""
+TICKED = 25
+"""Devices up to which each has its number."""
+ORDERED = 50
+"""Devices up to which they stand in their own order."""
+SHOWN = 2000
+"""Devices that have room side by side."""
+NAMED = 40
+"""Classes up to which each is named."""
+
+Counts = NDArray[np.int64]
+
+
+def partition_figure(counts: Counts, sizes: Counts, names: Sequence[str], title: str, what: str = "label") -> Figure:
+    """A column for each device and a row for each label; many devices are sorted by their most frequent label."""
+    classes = counts.shape[1]
+    shown, axis = columns_shown(counts)
+    cells = counts[shown].T
+    height = min(9.0, max(4.2, 2.4 + 0.22 * min(classes, NAMED)))
+    figure = Figure(figsize=(10.0, height), layout="constrained")
+    upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
+    dress(upper, title)
+    upper.grid(visible=False)
+    # The root keeps small devices visible beside large ones.
+    image = upper.imshow(
+        cells, aspect="auto", interpolation="nearest", cmap="Blues", norm=PowerNorm(0.5, 0, max(1, cells.max()))
+    )
+    if cells.size <= NUMBERED:
+        for label, place in np.argwhere(cells > 0):
+            dark = cells[label, place] > cells.max() / 3
+            colour = "white" if dark else INK
+            upper.text(place, label, f"{cells[label, place]}", ha="center", va="center", color=colour, fontsize=8)
+    figure.colorbar(image, ax=upper, label="tokens" if what == "token" else "samples", pad=0.01)
+    if classes <= NAMED:
+        upper.set_yticks(range(classes), [_shortened(name) for name in names])
+        upper.tick_params(axis="y", labelsize=8 if classes > 12 else 10)
+    else:
+        upper.yaxis.set_major_locator(MaxNLocator(8, integer=True))
+    upper.set_ylabel(what)
+    dress(lower, "")
+    lower.bar(np.arange(len(shown)), sizes[shown], width=0.8 if len(shown) <= ORDERED else 1.0, color=COLOURS[0])
+    lower.set_ylabel("samples")
+    lower.set_xlabel(axis)
+    lower.set_xlim(-0.5, len(shown) - 0.5)
+    if len(shown) <= TICKED:
+        lower.set_xticks(range(len(shown)))
+    else:
+        lower.xaxis.set_major_locator(MaxNLocator(10, integer=True))
+    return figure
+
+
+def columns_shown(counts: Counts) -> tuple[Counts, str]:
+    """The devices in the order of the columns, and what the axis is called."""
+    devices = len(counts)
+    if devices <= ORDERED:
+        return np.arange(devices), "device"
+    largest = counts.argmax(axis=1)
+    order = np.lexsort((-counts.max(axis=1), largest))
+    if devices <= SHOWN:
+        return order, f"{devices:,} devices, sorted by their most frequent label"
+    chosen = np.linspace(0, devices - 1, SHOWN).round().astype(np.int64)
+    return order[chosen], f"{SHOWN:,} of {devices:,} devices, sorted by their most frequent label"
+
+
+def _shortened(name: str) -> str:
+    """A name that has room beside a row; a character that cannot be seen is quoted."""
+    if not name.strip() or not name.isprintable():
+        return repr(name)
+    name = name.replace("$", r"\$")  # no formula
+    return name if len(name) <= 18 else f"{name[:17]}…"

@@ -1,0 +1,224 @@
+"""What a run gives, whoever ran it: its rows of metrics, their summary, the final parameters, and where they lie."""
+
+import json
+import os
+import tomllib
+from collections.abc import Mapping
+from functools import cached_property
+from html import escape
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+from safetensors import SafetensorError, safe_open
+
+from offbeat.core.errors import InvalidInput
+from offbeat.core.parameters import Layout, Vector
+from offbeat.core.references import thing_name
+from offbeat.results.metric import metrics_in
+from offbeat.results.rows import Row
+from offbeat.results.summary import summarise
+from offbeat.settings.schema import Experiment
+
+if TYPE_CHECKING:  # imported when they are asked for
+    import pandas
+    import torch
+    from matplotlib.figure import Figure
+
+Tensors = Mapping[str, npt.NDArray[Any]]
+UNFINISHED = "not finished"
+"""What the summary of a run says that has not ended."""
+ORDER = "order"
+"""The key in a model file's metadata under which the names stand in the order of the flat vector."""
+
+
+class Result:
+    """One run: `rows` of metrics, `summary`, `parameters`, `directory` and `experiment`."""
+
+    def __init__(
+        self,
+        *,
+        rows: list[Row],
+        summary: dict[str, Any],
+        experiment: Experiment | None = None,
+        directory: Path | None = None,
+        tensors: Tensors | None = None,
+    ) -> None:
+        self.rows = rows
+        """A row of metrics per evaluation."""
+        self.summary = summary
+        """What the rows come to, as in summary.json."""
+        self.experiment = experiment
+        """None if its file names modules that are not here."""
+        self.directory = directory
+        """Where the run lies; None if nothing was written."""
+        self._tensors = tensors
+
+    @property
+    def algorithm(self) -> str:
+        """What tables and plots call it."""
+        return str(self.summary["label"])
+
+    @property
+    def seed(self) -> int:
+        return int(self.summary["seed"])
+
+    @property
+    def diverged(self) -> bool:
+        return str(self.summary["stopped_by"]).startswith("diverged")
+
+    @property
+    def real(self) -> bool:
+        """Whether it was run on real devices, whose time is that of the wall clock."""
+        return "updates_refused" in self.summary
+
+    @property
+    def in_training(self) -> float:
+        """The mean number of orders in flight: over time, or in results that do not say it, over the evaluations."""
+        known = self.summary.get("in_training")
+        return fmean(row["in_flight"] for row in self.rows) if known is None else float(known)
+
+    @property
+    def finished(self) -> bool:
+        return bool(self.summary["stopped_by"] != UNFINISHED)
+
+    @property
+    def config(self) -> str:
+        """The experiment as a file."""
+        if self.experiment is not None:
+            return self.experiment.toml()
+        return "" if self.directory is None else (self.directory / "config.toml").read_text(encoding="utf-8")
+
+    # The model --------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def tensors(self) -> Tensors | None:
+        """The final parameters by name, in the order of the flat vector; None if the run left none."""
+        if self._tensors is not None or self.directory is None:
+            return self._tensors
+        return read_tensors(self.directory / "model.safetensors")
+
+    @cached_property
+    def parameters(self) -> Vector | None:
+        """The final parameters as one flat vector; None if the run left none."""
+        if self.tensors is None:
+            return None
+        return np.concatenate([tensor.ravel() for tensor in self.tensors.values()])
+
+    def state_dict(self) -> "dict[str, torch.Tensor]":
+        """The final parameters as torch takes them.
+
+        Counters of batches are not among them: `model.load_state_dict(result.state_dict(), strict=False)` where a model
+        has batch normalisation.
+        """
+        import torch
+
+        if self.tensors is None:
+            raise InvalidInput(f"{self!r} has no final parameters: it is not finished, or did not save them")
+        return {name: torch.from_numpy(tensor.copy()) for name, tensor in self.tensors.items()}
+
+    # In a notebook ----------------------------------------------------------------------------------------------------
+
+    def frame(self) -> "pandas.DataFrame":
+        """The rows of metrics as a table of pandas."""
+        return frame_of(self.rows)
+
+    def plot(self) -> "Figure":
+        """Accuracy, loss and staleness over time."""
+        from offbeat.results.plots import run_figure
+
+        return run_figure(self.rows, self._title)
+
+    @property
+    def _title(self) -> str:
+        return (
+            self.algorithm
+            if self.experiment is None
+            else f"{self.algorithm} on {thing_name(self.experiment.data.name)}"
+        )
+
+    def __repr__(self) -> str:
+        last, place = self.rows[-1], "" if self.directory is None else f", in {self.directory}"
+        state, name = "" if self.finished else f", {UNFINISHED}", metrics_in(last)[0]
+        return (
+            f"<Result of {self._title}, seed {self.seed}: {name} {last[name]:.4f} after {last['time']:g} s, "
+            f"{last['version']:g} versions{state}{place}>"
+        )
+
+    def _repr_html_(self) -> str:
+        """The summary as a table."""
+        shown = {key: value for key, value in self.summary.items() if not isinstance(value, dict)}
+        cells = (f"<tr><th>{escape(key)}</th><td>{escape(_short(value))}</td></tr>" for key, value in shown.items())
+        return f"<table><caption>{escape(self._title)}, seed {self.seed}</caption>{''.join(cells)}</table>"
+
+
+def read_run(directory: str | os.PathLike[str]) -> Result:
+    """The run in a directory, finished or not."""
+    path = Path(directory)
+    if not (path / "config.toml").is_file() or not (path / "metrics.jsonl").is_file():
+        raise InvalidInput(f"{path} does not hold a run: it has no config.toml or no metrics.jsonl")
+    try:
+        table = tomllib.loads((path / "config.toml").read_text(encoding="utf-8"))
+        # A run that is being written, or was killed, may have left half a line.
+        text = (path / "metrics.jsonl").read_text(encoding="utf-8")
+        rows = [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+        if not rows:
+            raise ValueError("it has no line of metrics yet")
+        summary = _summary(path, table, rows)
+    except (OSError, ValueError, AttributeError, KeyError) as error:
+        raise InvalidInput(f"{path} does not hold a readable run: {error}") from None
+    try:
+        experiment = Experiment.parse(table)
+    except InvalidInput:  # it names the user's own modules, and they are not here: the rest can be read all the same
+        experiment = None
+    return Result(rows=rows, summary=summary, experiment=experiment, directory=path)
+
+
+def _summary(path: Path, table: Mapping[str, Any], rows: list[Row]) -> dict[str, Any]:
+    if (path / "summary.json").is_file():
+        summary: dict[str, Any] = json.loads((path / "summary.json").read_text(encoding="utf-8"))
+        if not {"algorithm", "label", "seed", "stopped_by", "wall_seconds"} <= summary.keys():
+            raise ValueError("its summary.json is not complete")
+        return summary
+    algorithm = table["algorithm"]
+    return summarise(
+        rows,
+        algorithm=algorithm["name"],
+        label=algorithm.get("label", ""),
+        seed=table["seed"],
+        targets=table["evaluation"]["targets"],
+        reason=UNFINISHED,
+        wall_seconds=0.0,
+    )
+
+
+def tensors_of(parameters: Vector, layout: Layout) -> dict[str, npt.NDArray[Any]]:
+    """A flat vector by name."""
+    return {entry.name: parameters[entry.span].reshape(entry.shape) for entry in layout.entries}
+
+
+def read_tensors(path: Path) -> Tensors | None:
+    """The parameters in a file, in the order in which they were written if it says so; None if there is no file."""
+    if not path.is_file():
+        return None
+    try:
+        with safe_open(path, framework="np") as file:
+            names = json.loads((file.metadata() or {}).get(ORDER, "null")) or list(file.keys())
+            return {name: file.get_tensor(name) for name in names}
+    except (OSError, ValueError, SafetensorError) as error:
+        raise InvalidInput(f"{path} does not hold the parameters of a model: {error}") from None
+
+
+def frame_of(rows: list[Row] | list[dict[str, Any]]) -> "pandas.DataFrame":
+    """Rows as a table of pandas."""
+    try:
+        import pandas
+    except ImportError:
+        raise InvalidInput("a frame needs pandas, which is not installed: pip install pandas") from None
+    return pandas.DataFrame(rows)
+
+
+def _short(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

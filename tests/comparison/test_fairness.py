@@ -1,0 +1,140 @@
+"""A fair comparison: one number of devices in training, which each algorithm translates, and notes on the rest."""
+
+from typing import Any
+
+import pytest
+
+from offbeat import run
+from offbeat.algorithms import POLICIES
+from offbeat.comparison.fairness import fair_experiments, notes_on, shared_in_training, spread_settings, takers
+from offbeat.core.errors import InvalidInput
+from offbeat.settings.schema import Experiment
+from offbeat.settings.shipped import load_experiment, shipped
+
+
+def experiment(**changes: Any) -> Experiment:
+    table: dict[str, Any] = {
+        "stop": {"time": 600.0},
+        "data": {"name": "digits", "devices": 40},
+        "model": {"name": "logistic"},
+        "local": {"epochs": 2},
+        "fleet": {"name": "ratio", "ratio": 5.0},
+    }
+    return Experiment.parse(table | changes)
+
+
+def settings_of(base: Experiment, name: str) -> dict[str, Any]:
+    (only,) = fair_experiments(base, [name], [0])
+    return only.algorithm.policy.model_dump()
+
+
+def tables(base: Experiment, names: list[str]) -> list[dict[str, Any]]:
+    return [each.table() for each in fair_experiments(base, names, [0])]
+
+
+def test_unless_somebody_says_otherwise_a_tenth_of_the_devices_is_in_training() -> None:
+    assert shared_in_training(experiment(), ["fedavg"]) == 4
+    assert shared_in_training(experiment(data={"name": "digits", "devices": 10}), ["fedavg"]) == 2
+    assert shared_in_training(experiment(data={"name": "digits", "devices": 1}), ["fedavg"]) == 1
+
+
+def test_the_number_of_the_algorithm_in_the_file_is_everybodys() -> None:
+    """The README's own example: FedBuff with 20 devices in training, the others with their default of 10."""
+    base = experiment(algorithm={"name": "fedbuff", "buffer": 10, "concurrency": 20})
+    assert settings_of(base, "fedavg")["cohort"] == 20
+    assert settings_of(base, "fedasync")["concurrency"] == 20
+    assert settings_of(base, "fedbuff")["concurrency"] == 20
+    first = experiment(compare={"fedavg": {"algorithm": {"cohort": 7}}})
+    assert shared_in_training(first, ["fedasync", "fedavg"]) == 7
+
+
+def test_each_algorithm_translates_the_number_in_its_own_way() -> None:
+    base = experiment(compare={"in_training": 6})
+    for name in ("fedavg", "fedssmu"):
+        assert settings_of(base, name)["cohort"] == 6
+    for name in ("fedasync", "fedbuff", "seafl", "seafl2", "port"):
+        assert settings_of(base, name)["concurrency"] == 6
+    assert settings_of(base, "fedbuff")["buffer"] == 10
+    assert settings_of(base, "seafl")["buffer"] == 6  # a larger one could never fill
+    assert settings_of(base, "safa")["share"] == 6 / 40
+    for name in ("sfl", "audg", "psurdg", "adel", "salf", "drop-stragglers", "wait-stragglers", "heterofl"):
+        assert POLICIES[name].trains_everybody
+        assert settings_of(base, name) == POLICIES[name]().model_dump()
+
+
+@pytest.mark.parametrize("ratio", [1.0, 20.0])
+def test_fedasmu_keeps_the_number_in_training_on_average(ratio: float) -> None:
+    """40 devices, 8 of them wanted in training; orders go out in eights, and the first come all at once."""
+    base = experiment(fleet={"name": "ratio", "ratio": ratio}, compare={"in_training": 8})
+    (fair,) = fair_experiments(base, ["fedasmu"], [0])
+    assert run(fair).summary["in_training"] == pytest.approx(8, rel=0.1)
+    assert settings_of(base, "fedasmu")["cohort"] == 8
+    given = base.changed({"compare": {"fedasmu": {"algorithm": {"period": 3.0}}}})
+    assert run(fair_experiments(given, ["fedasmu"], [0])[0]).summary["in_training"] == pytest.approx(8, rel=0.25)
+
+
+def test_settings_that_somebody_gave_stay_and_it_can_be_switched_off() -> None:
+    base = experiment(compare={"in_training": 6, "fedavg": {"algorithm": {"cohort": 3}}})
+    assert settings_of(base, "fedavg")["cohort"] == 3
+    off = experiment(compare={"in_training": False})
+    assert shared_in_training(off, ["fedavg"]) is None
+    assert settings_of(off, "fedbuff") == POLICIES["fedbuff"]().model_dump()
+
+
+@pytest.mark.parametrize(
+    ("value", "complaint"),
+    [
+        (0, "compare.in_training = 0: must be a number of devices"),
+        (2.5, "compare.in_training = 2.5: must be a number of devices"),
+        (True, "compare.in_training = True: must be a number of devices"),
+        (41, "compare.in_training = 41: there are only 40 devices"),
+    ],
+)
+def test_a_number_that_makes_no_sense_is_refused(value: Any, complaint: str) -> None:
+    with pytest.raises(InvalidInput, match=complaint):
+        fair_experiments(experiment(compare={"in_training": value}), ["fedavg"], [0])
+
+
+def test_the_shipped_comparisons_run_as_their_files_say() -> None:
+    compared = [each for each in map(load_experiment, shipped()) if each.compared]
+    assert len(compared) >= 4
+    for base in compared:
+        names = list(base.compared)
+        assert tables(base, names) == [base.for_algorithm(name, 0).table() for name in names]
+
+
+def test_what_is_written_down_of_a_comparison_gives_it_again() -> None:
+    base = experiment(algorithm={"name": "fedbuff", "buffer": 3})
+    again = Experiment.parse(base.given_table())
+    assert tables(again, ["fedavg", "fedbuff"]) == tables(base, ["fedavg", "fedbuff"])
+    assert tables(base, ["fedavg"])[0]["algorithm"]["cohort"] == 4
+
+
+def test_a_setting_reaches_every_algorithm_that_knows_it_and_says_which() -> None:
+    base = experiment(compare={"mine": {"algorithm": {"name": "fedbuff", "concurrency": 9}}})
+    names = {"fedavg": "fedavg", "mine": "fedbuff", "seafl": "seafl"}
+    spread = spread_settings(base, list(names), {"buffer": 5})
+    assert [settings_of(spread, name).get("buffer") for name in names] == [None, 5, 5]
+    assert settings_of(spread, "mine")["concurrency"] == 9
+    assert takers({"buffer": 5}, names) == ["algorithm.buffer = 5: for mine, seafl; fedavg has no such setting."]
+    with pytest.raises(InvalidInput, match=r"--set algorithm\.buffer=5: none of fedavg, fedasync has such a setting"):
+        takers({"buffer": 5}, {"fedavg": "fedavg", "fedasync": "fedasync"})
+
+
+def test_notes_say_what_is_not_the_same_for_all() -> None:
+    base = experiment(
+        compare={
+            "fedavg": {"local": {"learning_rate": 0.5}, "algorithm": {"cohort": 3}},
+            "fedbuff": {"algorithm": {"concurrency": 4}},
+        }
+    )
+    names = ["fedavg", "fedasync", "fedbuff", "safa"]
+    notes = notes_on(dict(zip(names, fair_experiments(base, names, [0]), strict=True)))
+    assert "Not the same for all: local.learning_rate = 0.5 (fedavg), 0.03 (fedasync, fedbuff, safa)." in notes
+    assert "Not the same for all: devices in training = 3 (fedavg, fedasync), 4 (fedbuff)." in notes
+    assert "All devices are in training all the time in safa." in notes
+    assert "Only fedasync: a proximal term in the local loss (prox = 0.005)." in notes
+    alike = experiment(local={"prox": 0.01})
+    assert notes_on({name: fair_experiments(alike, [name], [0])[0] for name in ("fedasync", "fedbuff")}) == []
+    alike = experiment(algorithm={"name": "fedbuff", "concurrency": 4})
+    assert notes_on({name: fair_experiments(alike, [name], [0])[0] for name in ("fedavg", "fedbuff")}) == []

@@ -1,0 +1,127 @@
+"""Tasks, optimisers and loss terms on real nodes: the same numbers as in the simulator, bit for bit."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Context, RecordDict
+from loopback import LoopbackGrid, deploy, run_config
+from torch import nn
+
+import offbeat
+from offbeat.core.samples import Ragged
+from offbeat.core.streams import stream
+from offbeat.deployment import client_app, server_app
+from offbeat.device.tasks import MultiLabel, Regression, Task, TokenSequence
+
+TABLES: dict[str, Any] = {
+    "stop": {"updates": 8},
+    "data": {"name": "digits", "devices": 3},
+    "model": {"name": "mlp"},
+    "local": {"epochs": 2, "batch_size": 32, "learning_rate": 0.01},
+    "algorithm": {"name": "fedbuff", "buffer": 2, "concurrency": 3},
+    "evaluation": {"every_versions": 3},
+}
+DELAYS = {100: 0.1, 101: 0.2, 102: 0.7}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"local": {"optimiser": "adam", "keep_optimiser_state": True}},
+        {"local": {"optimiser": "adamw", "weight_decay": 0.01, "clip_norm": 1.0}},
+        {"local": {"optimiser": "rmsprop", "schedule": "cosine", "decay_every": 30, "schedule_over": "steps"}},
+        {"local": {"momentum": 0.9, "keep_optimiser_state": True}},
+        {"local": {"prox": 0.1}},
+        {"local": {"terms": [{"name": "linear-quadratic", "alpha": 0.1}, {"name": "distillation"}]}},
+        {"local": {"terms": [{"name": "contrastive"}, {"name": "absent-classes"}]}},
+        {"task": {"name": "classification", "label_smoothing": 0.1, "measures": ["f1", "loss"]}},
+        {
+            "algorithm": {"name": "seafl2", "buffer": 2, "concurrency": 3, "staleness_limit": 1},
+            "local": {"optimiser": "adam"},
+        },
+    ],
+    ids=lambda changes: "-".join(str(value) for table in changes.values() for value in table)[:40],
+)
+def test_a_deployment_replays_bit_for_bit(changes: dict[str, Any], tmp_path: Path) -> None:
+    from offbeat.settings.tables import merge
+
+    experiment = offbeat.Experiment.parse(merge(TABLES, changes))
+    deploy(experiment, LoopbackGrid(DELAYS, run_config(experiment)), tmp_path / "run")
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["updates_used"] >= 8 and summary["updates_refused"] == 0
+    offbeat.replay(tmp_path / "run")
+
+
+class Tagger(nn.Module):
+    """A number for each of five tokens at each place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(5, 6)
+        self.head = nn.Linear(6, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.head(self.embedding(x))
+        return out
+
+
+def numbers(name: str, count: int) -> Any:
+    x = stream(1, name).normal(size=(count, 4)).astype(np.float32)
+    return x, x[:, :2]
+
+
+def labels(name: str, count: int) -> Any:
+    x, y = numbers(name, count)
+    return x, (y > 0).astype(np.int64)
+
+
+def tokens(name: str, count: int) -> Any:
+    """The next token is the one after this."""
+    random = stream(1, name)
+    rows = [(random.integers(5) + np.arange(random.integers(3, 7))) % 5 for _ in range(count)]
+    return Ragged.of([row[:-1] for row in rows]), Ragged.of([row[1:] for row in rows])
+
+
+def seeded(make: Any) -> Any:
+    def model() -> nn.Module:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            made: nn.Module = make()
+            return made
+
+    return model
+
+
+@pytest.mark.parametrize(
+    ("task", "data", "model", "metric"),
+    [
+        (Regression(), numbers, lambda: nn.Linear(4, 2), "r2"),
+        (MultiLabel(), labels, lambda: nn.Linear(4, 2), "micro_f1"),
+        (TokenSequence(), tokens, Tagger, "token_accuracy"),
+    ],
+)
+def test_a_task_a_model_and_data_of_ones_own(task: Task, data: Any, model: Any, metric: str, tmp_path: Path) -> None:
+    def own(context: Context) -> Any:
+        return data(f"device {context.node_config['partition-id']}", 30)
+
+    tables = {
+        "stop": {"versions": 10},
+        "data": {"devices": 3},
+        "local": {"optimiser": "adam", "learning_rate": 0.05},
+        "algorithm": {"name": "fedavg", "cohort": 3},
+        "evaluation": {"every_versions": 5},
+    }
+    out = tmp_path / "results"
+    app = server_app(tables, model=seeded(model), test_data=lambda: data("test", 50), task=task, out=out)
+    grid = LoopbackGrid(dict.fromkeys(DELAYS, 0.0), {}, app=client_app(model=seeded(model), data=own, task=task))
+    context = Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config={})
+    app(grid, context)  # type: ignore[arg-type]
+    summary = json.loads((out / "summary.json").read_text())
+    assert summary["target_metric"] == metric
+    assert summary[f"final_{metric}"] > 0.8
+    rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    assert rows[-1][metric] > rows[0][metric]

@@ -1,0 +1,84 @@
+"""What a run gives back: the same from memory and from its directory, finished or not."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+from torch import nn
+
+import offbeat
+from offbeat.core.errors import InvalidInput
+
+TABLES = {
+    "stop": {"versions": 3},
+    "data": {"name": "digits", "devices": 4},
+    "model": {"name": "mlp"},
+    "algorithm": {"name": "fedavg", "cohort": 2},
+    "evaluation": {"every_versions": 1},
+}
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> offbeat.Result:
+    return offbeat.run(TABLES, tmp_path_factory.mktemp("result") / "run")
+
+
+def test_a_run_reads_as_it_was(ran: offbeat.Result) -> None:
+    assert ran.directory is not None and ran.parameters is not None
+    again = offbeat.read_run(str(ran.directory))
+    assert again.parameters is not None and again.experiment is not None and ran.experiment is not None
+    assert (again.rows, again.summary) == (ran.rows, ran.summary)
+    assert again.parameters.tobytes() == ran.parameters.tobytes()
+    assert again.experiment.table() == ran.experiment.table()
+    assert repr(again) == repr(ran)
+
+
+def test_the_state_dict_fits_the_model_that_was_trained(ran: offbeat.Result) -> None:
+    network = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 16), nn.ReLU(), nn.Linear(16, 10))
+    network.load_state_dict(ran.state_dict())
+    assert ran.parameters is not None
+    assert np.array_equal(network.state_dict()["1.weight"].numpy().ravel(), ran.parameters[: 64 * 32])
+
+
+def test_rows_become_a_frame_and_a_figure(ran: offbeat.Result) -> None:
+    frame = ran.frame()
+    assert frame["version"].tolist() == [0, 1, 2, 3] and frame["accuracy"].iloc[-1] == ran.rows[-1]["accuracy"]
+    assert isinstance(ran.plot(), Figure)
+    assert "<th>final_accuracy</th>" in ran._repr_html_()
+    assert repr(ran).startswith("<Result of fedavg on digits, seed 0: accuracy 0.") and "3 versions" in repr(ran)
+
+
+def test_a_frame_without_pandas_says_what_to_install(ran: offbeat.Result, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(InvalidInput, match="pip install pandas"):
+        ran.frame()
+
+
+def test_a_run_that_is_not_finished_is_read_up_to_its_last_whole_line(ran: offbeat.Result, tmp_path: Path) -> None:
+    assert ran.directory is not None
+    (tmp_path / "config.toml").write_bytes((ran.directory / "config.toml").read_bytes())
+    lines = (ran.directory / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "metrics.jsonl").write_text("".join(lines[:2]) + lines[2][:9])
+    unfinished = offbeat.read_run(tmp_path)
+    assert not unfinished.finished and ran.finished
+    assert unfinished.rows == ran.rows[:2] and unfinished.summary["versions"] == 1
+    assert unfinished.parameters is None and "not finished" in repr(unfinished)
+    with pytest.raises(InvalidInput, match="has no final parameters"):
+        unfinished.state_dict()
+
+
+def test_a_run_whose_own_modules_are_gone_is_read_without_its_experiment(ran: offbeat.Result, tmp_path: Path) -> None:
+    assert ran.directory is not None
+    for name in ("metrics.jsonl", "summary.json"):
+        (tmp_path / name).write_bytes((ran.directory / name).read_bytes())
+    config = (ran.directory / "config.toml").read_text().replace('name = "ratio"', 'name = "gone_module:Fleet"')
+    (tmp_path / "config.toml").write_text(config)
+    read = offbeat.read_run(tmp_path)
+    assert read.experiment is None and read.rows == ran.rows and read.config == config
+
+
+def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="does not hold a run"):
+        offbeat.read_run(tmp_path)

@@ -8,14 +8,13 @@ from typing import Any
 
 from flwr.app import Context, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
-from loopback import LoopbackGrid, run_config
+from loopback import LoopbackGrid, run_config, server_parts
 
 from offbeat.deployment.device.app import experiment_client_app
 from offbeat.deployment.device.mailbox import Mailbox, open_mailbox
 from offbeat.deployment.protocol.codec import unpack
 from offbeat.deployment.protocol.messages import ToDevice
-from offbeat.deployment.server.app import ServerParts, serve
-from offbeat.settings.assembly import ExperimentParts
+from offbeat.deployment.server.app import serve
 from offbeat.settings.schema import Experiment
 
 
@@ -94,14 +93,7 @@ class WarmGrid:
 
 def deploy_warm(experiment: Experiment, grid: WarmGrid, out: Path, *, resume: bool = False) -> None:
     """A whole run on these nodes."""
-    parts = ExperimentParts.of(experiment)
-    stage = ServerParts(
-        network=parts.network,
-        test=(parts.dataset.test_x, parts.dataset.test_y),
-        samples=parts.partition.sizes,
-        parts=parts,
-    )
-    serve(grid, experiment, stage, out, resume=resume)  # type: ignore[arg-type]
+    serve(grid, experiment, server_parts(experiment), out, resume=resume)  # type: ignore[arg-type]
 
 
 def warm_grid(experiment: Experiment, warm: int, stock: int = 0) -> WarmGrid:

@@ -11,15 +11,15 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Event, Thread, Timer
 from typing import Any
 
 import pytest
-import tomli_w
 from faulty import outcome
+from user_project import follow, user_project
 
 from offbeat.deployment.bundle import write_bundle
 from offbeat.deployment.certificates import make_credentials
@@ -30,9 +30,6 @@ from offbeat.settings.tables import merge
 from offbeat.simulation.run import replay
 
 pytestmark = pytest.mark.processes
-
-PATIENCE = 600.0
-"""Seconds after which a run hangs."""
 
 
 def experiment(algorithm: dict[str, Any], **changes: Any) -> Experiment:
@@ -53,19 +50,6 @@ def start(cluster: Cluster, setting: Experiment, out: Path, *, resume: bool = Fa
     bundle.mkdir()
     write_bundle(bundle, setting, out=str(out), resume=resume)
     return submit(bundle, cluster.address)
-
-
-def follow(run: Launched, look: Callable[[str], bool | None] = lambda _: None) -> str:
-    """The log of a run up to its end, or until `look`, which is called again and again, says that it is enough."""
-    log, deadline = "", time.monotonic() + PATIENCE
-    for line in run.follow():
-        assert time.monotonic() < deadline, "the run hangs"
-        if line:
-            log += f"{line}\n"
-            print(line)  # pytest shows it if the test fails
-        if look(log):
-            break
-    return log
 
 
 def test_with_tls_and_keys_a_warm_node_that_is_not_registered_gets_nothing(tmp_path: Path) -> None:
@@ -102,29 +86,6 @@ def test_warm_nodes_and_flower_s_own_take_part_in_one_run(tmp_path: Path) -> Non
 
 # Faults ---------------------------------------------------------------------------------------------------------------
 
-TASK = """
-import numpy as np
-from torch import nn
-
-
-def network():
-    return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
-
-
-def samples(seed, count):
-    random = np.random.default_rng(seed)
-    x = random.normal(size=(count, 8)).astype(np.float32)
-    return x, (x[:, :4] + x[:, 4:]).argmax(axis=1)
-
-
-def own_data(context):
-    device = int(context.node_config["partition-id"])
-    return samples(device, 100 + device)
-
-
-def test_data():
-    return samples(99, 200)
-"""
 SERVER = """
 from mine.task import network, test_data
 from offbeat.deployment import server_app
@@ -172,34 +133,6 @@ def answer(message, context):
         time.sleep(2)  # so that it is frozen in the midst of an order
     return reply
 """
-
-
-def project(folder: Path) -> Path:
-    """A user's Flower project, some of whose devices do what they should not."""
-    app = {
-        "publisher": "somebody",
-        "fab-format-version": 1,
-        "flwr-version-target": "1.41.0",
-        "components": {"serverapp": "mine.server_app:app", "clientapp": "mine.client_app:app"},
-        "config": {"out": str(folder / "out"), "folder": str(folder)},
-    }
-    table: dict[str, Any] = {
-        "project": {
-            "name": "mine",
-            "version": "1.0.0",
-            "description": "A project of a user",
-            "license": {"file": "LICENSE"},
-            "dependencies": ["flwr>=1.41.0,<2"],
-        },
-        "tool": {"flwr": {"app": app}},
-    }
-    package = folder / "project" / "mine"
-    package.mkdir(parents=True)
-    for name, text in {"__init__": "", "task": TASK, "server_app": SERVER, "client_app": CLIENT}.items():
-        (package / f"{name}.py").write_text(text)
-    (package.parent / "LICENSE").write_text("None.\n")
-    (package.parent / "pyproject.toml").write_text(tomli_w.dumps(table))
-    return package.parent
 
 
 class Wire:
@@ -281,7 +214,7 @@ def test_whatever_goes_wrong_nothing_hangs_and_all_is_seen(tmp_path: Path) -> No
         killed, frozen = cluster.add_node(4, wait=False), cluster.add_node(5, wait=False)
         cluster.add_node(6, address=wire.address, wait=False)
         broken = None if full is None else cluster.add_node(7, home=full, wait=False)
-        run = submit(project(tmp_path), cluster.address)
+        run = submit(user_project(tmp_path, SERVER, CLIENT), cluster.address)
         thaw = float("inf")
 
         def look(log: str) -> bool:

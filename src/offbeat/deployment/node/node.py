@@ -190,7 +190,7 @@ class WarmNode:
         except AppRefused as error:
             self._log(f"run {run_id}: {error}")
             self._answer_error(message, ErrorCode.INVALID_FAB, str(error))
-        except SuperLinkAway:
+        except (SuperLinkAway, TurnedAway):
             raise
         except OffbeatError as error:
             self._log(f"run {run_id}: {error}")

@@ -24,7 +24,7 @@ from user_project import follow, user_project
 from offbeat.deployment.bundle import write_bundle
 from offbeat.deployment.certificates import make_credentials
 from offbeat.deployment.launch import Launched, RunFailed, submit
-from offbeat.deployment.local_cluster.cluster import HOST, Cluster, FlowerProcess
+from offbeat.deployment.local_cluster.cluster import HOST, Cluster
 from offbeat.settings.schema import Experiment
 from offbeat.settings.tables import merge
 from offbeat.simulation.run import replay
@@ -185,11 +185,6 @@ def full_disk(folder: Path) -> Iterator[Path | None]:
     yield folder if made else None
     if made:
         subprocess.run(["umount", str(folder)], check=True)
-
-
-def node_pid(node: FlowerProcess) -> int:
-    """The node itself, without its keeper and its children."""
-    return min(pid for pid in node.pids("offbeat.cli") if pid)
 
 
 def test_whatever_goes_wrong_nothing_hangs_and_all_is_seen(tmp_path: Path) -> None:

@@ -1,28 +1,46 @@
-"""A message's way to a node and back, and updates a minute: offbeat beside Flower's own FedAvg on the same nodes.
+"""Warm nodes beside Flower's own, and offbeat beside Flower's own FedAvg: message trips, updates a minute, accuracy.
 
 python benchmarks/deployment.py [--nodes 4] [--rounds 2] [--repeats 3]
 
-Starts a SuperLink and the nodes on loopback. In each repeat one ServerApp does everything one after the other: a small
-message with Flower's `send_and_receive` and with offbeat's mail, then the same local training under Flower's FedAvg,
-offbeat's FedAvg and offbeat's FedAsync. All nodes share this machine, so the updates a minute say how much the driver
-costs, not how much asynchrony gains.
+Starts a SuperLink with as many warm nodes (`offbeat node`) as stock ones on loopback. In each repeat one ServerApp does
+everything one after the other: a small message to a node and back, 100 MB to a warm node and back, then the same local
+training of LeNet-5 under Flower's FedAvg on stock nodes and under offbeat's FedAvg and FedAsync on both kinds. Then,
+on warm nodes alone that take as long as an uneven fleet would (`paced`), FedAvg and FedAsync up to an accuracy.
 """
 
 import argparse
 import json
 import shutil
+import time
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
+from typing import Any
 
+import psutil
+
+from offbeat.deployment.bundle import write_bundle
 from offbeat.deployment.launch import submit
 from offbeat.deployment.local_cluster.cluster import Cluster
+from offbeat.settings.schema import Experiment
 
 APP = Path(__file__).parent / "flower_app"
+TARGET = 0.85
+UNEVEN: dict[str, Any] = {
+    "stop": {"accuracy": TARGET, "time": 600.0},
+    "data": {"name": "mnist5k"},
+    "model": {"name": "lenet5"},
+    "local": {"epochs": 1, "batch_size": 32, "learning_rate": 0.05},
+    "fleet": {"name": "ratio", "ratio": 10.0, "epoch_seconds": 2.0},
+    "evaluation": {"every_versions": 1},
+    "deployment": {"paced": True},
+}
+"""One device is ten times as slow as the fastest."""
 
 
-def measure(nodes: int, rounds: int, repeats: int) -> list[dict[str, float]]:
-    with TemporaryDirectory() as folder, Cluster(nodes) as cluster:
+def measure(nodes: int, rounds: int, repeats: int) -> tuple[list[dict[str, float]], dict[str, float]]:
+    """What the ServerApp found in each repeat, and figures of the whole run."""
+    with TemporaryDirectory() as folder:
         app, out = Path(folder) / "app", Path(folder) / "out"
         out.mkdir()
         shutil.copytree(APP, app)
@@ -31,10 +49,56 @@ def measure(nodes: int, rounds: int, repeats: int) -> list[dict[str, float]]:
         config = {"nodes": nodes, "rounds": rounds, "repeats": repeats, "out": str(out)}
         lines = [f"{key} = {json.dumps(value)}" for key, value in config.items()]
         settings.write_text(text + "[tool.flwr.app.config]\n" + "\n".join(lines) + "\n")
-        for line in submit(app, cluster.address).follow():
-            if line:
-                print(f"  {line}")
-        return list(json.loads((out / "results.json").read_text()))
+        with Cluster(nodes, warm=True) as cluster:
+            for device in range(nodes):
+                cluster.add_node(device, warm=False, wait=False)
+            show(app, cluster)
+            figures = {"large trip, peak of the child, MB": int((out / "peak_kb").read_text()) / 1024}
+            figures["large trip, peak of the node, MB"] = peak_of(cluster.nodes[0].pids("offbeat.cli")[-1])
+        return list(json.loads((out / "results.json").read_text())), figures
+
+
+def uneven(nodes: int, repeats: int) -> list[dict[str, float]]:
+    """Seconds to the accuracy on uneven warm nodes, under both algorithms, and how long the cluster took to start."""
+    results = []
+    with TemporaryDirectory() as folder:
+        for repeat in range(repeats):
+            found: dict[str, float] = {}
+            for name, setting in (("fedavg", {"cohort": nodes}), ("fedasync", {"concurrency": nodes})):
+                table = UNEVEN | {"seed": repeat, "algorithm": {"name": name, **setting}}
+                table["data"] = UNEVEN["data"] | {"devices": nodes}
+                bundle, out = Path(folder) / f"app-{name}-{repeat}", Path(folder) / f"out-{name}-{repeat}"
+                bundle.mkdir()
+                write_bundle(bundle, Experiment.parse(table), out=str(out))
+                began = time.monotonic()
+                with Cluster(nodes, warm=True) as cluster:
+                    found["start"] = time.monotonic() - began
+                    show(bundle, cluster)
+                found[name] = float(json.loads((out / "summary.json").read_text())["time"])
+            results.append(found)
+    return results
+
+
+def show(app: Path, cluster: Cluster) -> None:
+    """Run an app, and show its log."""
+    for line in submit(app, cluster.address).follow():
+        if line:
+            print(f"  {line}")
+
+
+def peak_of(pid: int) -> float:
+    """The most memory that a process has had, in MB."""
+    status = Path(f"/proc/{psutil.Process(pid).pid}/status").read_text()
+    return next(int(line.split()[1]) / 1024 for line in status.splitlines() if line.startswith("VmHWM"))
+
+
+RATIOS = (
+    ("small message there and back, stock over warm (at least 8)", "trip, stock", "trip, warm"),
+    ("updates a minute, stock: offbeat's FedAvg over Flower's (at least 1)", "fedavg, stock", "Flower's FedAvg, stock"),
+    ("updates a minute, stock: FedAsync over Flower's FedAvg", "fedasync, stock", "Flower's FedAvg, stock"),
+    ("updates a minute, FedAvg on warm over Flower's on stock (at least 3)", "fedavg, warm", "Flower's FedAvg, stock"),
+    ("updates a minute, FedAsync on warm over Flower's FedAvg on stock", "fedasync, warm", "Flower's FedAvg, stock"),
+)
 
 
 def main() -> None:
@@ -43,22 +107,20 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=3)
     options = parser.parse_args()
-    results = measure(options.nodes, options.rounds, options.repeats)
-
-    def shown(name: str) -> str:
+    results, figures = measure(options.nodes, options.rounds, options.repeats)
+    times = uneven(options.nodes, options.repeats)
+    print(f"{options.nodes} nodes of each kind, {options.rounds} rounds, medians (and ranges) of {options.repeats}")
+    for name in results[0]:
         values = sorted(each[name] for each in results)
-        return f"{median(values):.1f} ({values[0]:.1f} to {values[-1]:.1f})"
-
-    print(f"{options.nodes} nodes, {options.rounds} rounds, medians (and ranges) of {options.repeats}")
-    print(f"message to a node and back, seconds: Flower {shown('trip_flower')}, offbeat {shown('trip_offbeat')}")
-    for name in ("flower fedavg", "offbeat fedavg", "offbeat fedasync"):
-        print(f"{name}: {shown(name)} updates a minute")
-    for name, over, under in (
-        ("message trip, Flower over offbeat", "trip_flower", "trip_offbeat"),
-        ("updates a minute, offbeat FedAvg over Flower's", "offbeat fedavg", "flower fedavg"),
-        ("updates a minute, offbeat FedAsync over Flower's FedAvg", "offbeat fedasync", "flower fedavg"),
-    ):
-        print(f"{name:<58} {median(each[over] / each[under] for each in results):.2f}")
+        print(f"{name:<40} {median(values):8.2f} ({values[0]:.2f} to {values[-1]:.2f})")
+    for name, figure in figures.items():
+        print(f"{name:<40} {figure:8.0f}")
+    for name, over, under in RATIOS:
+        print(f"{name:<72} {median(each[over] / each[under] for each in results):.2f}")
+    for name in times[0]:
+        print(f"uneven warm nodes, {name}: {median(each[name] for each in times):.1f} s")
+    ratio = median(each["fedavg"] / each["fedasync"] for each in times)
+    print(f"{f'time to accuracy {TARGET} on uneven nodes, FedAvg over FedAsync':<72} {ratio:.2f}")
 
 
 if __name__ == "__main__":

@@ -38,8 +38,6 @@ class FaultyGrid(LoopbackGrid):
     """How many of the next orders to a node cannot be handed to the SuperLink."""
     broken: dict[int, Exception] = field(default_factory=dict)
     """Nodes whose uploads cannot be taken apart, and what Flower raises then."""
-    forgetful: bool = True
-    """Whether answers are gone once they were asked for, as Flower has it."""
 
     def _context(self, node: int) -> Context:
         context = super()._context(node)
@@ -67,9 +65,8 @@ class FaultyGrid(LoopbackGrid):
         for answer in answers:
             node = answer.metadata.src_node_id
             if node in self.broken and answer.has_content() and answer.content.array_records:
-                for other in answers:
-                    again = _unavailable(other) if self.forgetful else other
-                    self._answers[other.metadata.reply_to_message_id] = (self.now, node, again)
+                for other in answers:  # answers are gone once they were asked for, as Flower has it
+                    self._answers[other.metadata.reply_to_message_id] = (self.now, node, _unavailable(other))
                 raise self.broken[node]
         return answers
 

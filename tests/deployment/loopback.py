@@ -96,16 +96,20 @@ class LoopbackGrid:
         return [self._answers.pop(identity)[2] for identity in due]
 
 
-def deploy(experiment: Experiment, grid: LoopbackGrid, out: Path, *, resume: bool = False) -> None:
-    """A whole run on the loopback grid."""
+def server_parts(experiment: Experiment) -> ServerParts:
+    """What the server of an experiment has beside it."""
     parts = ExperimentParts.of(experiment)
-    stage = ServerParts(
+    return ServerParts(
         network=parts.network,
         test=(parts.dataset.test_x, parts.dataset.test_y),
         samples=parts.partition.sizes,
         parts=parts,
     )
-    serve(grid, experiment, stage, out, resume=resume, clock=grid.clock, sleep=grid.sleep)  # type: ignore[arg-type]
+
+
+def deploy(experiment: Experiment, grid: LoopbackGrid, out: Path, *, resume: bool = False) -> None:
+    """A whole run on the loopback grid."""
+    serve(grid, experiment, server_parts(experiment), out, resume=resume, clock=grid.clock, sleep=grid.sleep)  # type: ignore[arg-type]
 
 
 def run_config(experiment: Experiment) -> dict[str, Any]:

@@ -25,6 +25,14 @@ def handshake(client: ssl.SSLContext, server: ssl.SSLContext, name: str) -> None
                 continue
 
 
+def test_the_certificate_may_be_for_further_hosts(tmp_path: Path) -> None:
+    files = make_credentials(tmp_path / "certificates", 0, hosts=["superlink"])
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(files.certificate, files.key)
+    for name in ("superlink", "localhost", "127.0.0.1"):
+        handshake(ssl.create_default_context(cafile=str(files.authority)), server, name)
+
+
 def test_tls_trusts_the_certificate_for_loopback_and_for_nothing_else(tmp_path: Path) -> None:
     files = make_credentials(tmp_path / "certificates", 0)
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

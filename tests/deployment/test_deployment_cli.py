@@ -37,6 +37,25 @@ cohort = 2
         (["deploy", "e.toml", "--superlink", "here"], "it must be HOST:PORT"),
         (["deploy", "e.toml", "--superlink", "127.0.0.1:1", "--insecure", "--out", "taken"], "is not a run directory"),
         (["make-certificates", "taken"], "taken exists and is not empty"),
+        (["register-nodes", "no.pub", "--superlink", "127.0.0.1:1"], "no.pub: there is no such file"),
+        (["node", "--superlink", "here"], "it must be HOST:PORT"),
+        (["node", "--superlink", "127.0.0.1:1", "--insecure", "--node-config", "x"], "--node-config 'x'"),
+        (["node", "--superlink", "127.0.0.1:1", "--root-certificates", "no.pem"], "there is no such file"),
+        (
+            ["node", "--superlink", "127.0.0.1:1", "--insecure", "--auth-supernode-private-key", "taken/something"],
+            "needs TLS",
+        ),
+        (
+            ["node", "--superlink", "127.0.0.1:1", "--auth-supernode-private-key", "taken/something"],
+            "not a private key of SSH",
+        ),
+        (
+            ["node", "--superlink", "127.0.0.1:1", *2 * ["--auth-supernode-private-key", "taken/something"]],
+            "2 keys for 1 nodes",
+        ),
+        (["node", "--superlink", "127.0.0.1:1", "--insecure", "--child-user", "nobody-at-all"], "no such user"),
+        (["node", "--superlink", "127.0.0.1:1", "--insecure", "--health", "9"], "--health 9: it must be HOST:PORT"),
+        (["node", "--superlink", "127.0.0.1:1", "--insecure", "--trusted-entities", "no.yaml"], "cannot be read"),
     ],
 )
 def test_bad_arguments_are_one_sentence(

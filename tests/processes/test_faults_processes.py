@@ -8,14 +8,12 @@ import csv
 import json
 import os
 import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-import tomli_w
 from faulty import outcome
+from user_project import follow, user_project
 
 from offbeat.deployment.bundle import write_bundle
 from offbeat.deployment.launch import Launched, RunFailed, submit
@@ -24,34 +22,9 @@ from offbeat.settings.schema import Experiment
 
 pytestmark = pytest.mark.processes
 
-PATIENCE = 1200.0
-"""Seconds after which a run hangs; on two idle cores each of these takes about two minutes."""
 
 # A project with a model and data of its own, some of whose devices are mischievous -----------------------------------
 
-TASK = """
-import numpy as np
-from torch import nn
-
-
-def network():
-    return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
-
-
-def samples(seed, count):
-    random = np.random.default_rng(seed)
-    x = random.normal(size=(count, 8)).astype(np.float32)
-    return x, (x[:, :4] + x[:, 4:]).argmax(axis=1)
-
-
-def own_data(context):
-    device = int(context.node_config["partition-id"])
-    return samples(device, 100 + device)
-
-
-def test_data():
-    return samples(99, 200)
-"""
 SERVER = """
 from mine.task import network, test_data
 from offbeat.deployment import server_app
@@ -138,47 +111,6 @@ REFUSALS = {
 }
 
 
-def project(folder: Path) -> Path:
-    """The user's Flower project."""
-    app = {
-        "publisher": "somebody",
-        "fab-format-version": 1,
-        "flwr-version-target": "1.41.0",
-        "components": {"serverapp": "mine.server_app:app", "clientapp": "mine.client_app:app"},
-        "config": {"out": str(folder / "out"), "folder": str(folder)},
-    }
-    table: dict[str, Any] = {
-        "project": {
-            "name": "mine",
-            "version": "1.0.0",
-            "description": "A project of a user",
-            "license": {"file": "LICENSE"},
-            "dependencies": ["flwr>=1.41.0,<2"],
-        },
-        "tool": {"flwr": {"app": app}},
-    }
-    package = folder / "project" / "mine"
-    package.mkdir(parents=True)
-    for name, text in {"__init__": "", "task": TASK, "server_app": SERVER, "client_app": CLIENT}.items():
-        (package / f"{name}.py").write_text(text)
-    (package.parent / "LICENSE").write_text("None.\n")
-    (package.parent / "pyproject.toml").write_text(tomli_w.dumps(table))
-    return package.parent
-
-
-def follow(run: Launched, look: Callable[[str], bool | None]) -> str:
-    """The log of a run up to its end, or until `look`, which is called again and again, says that it is enough."""
-    log, deadline = "", time.monotonic() + PATIENCE
-    for line in run.follow():
-        assert time.monotonic() < deadline, "the run hangs"
-        if line:
-            log += f"{line}\n"
-            print(line)  # pytest shows it if the test fails
-        if look(log):
-            break
-    return log
-
-
 def delivered(out: Path, device: int) -> int:
     if not (out / "devices.csv").is_file():
         return 0
@@ -190,7 +122,7 @@ def test_nodes_that_are_killed_or_answer_garbage_or_come_late(tmp_path: Path) ->
     """Devices 0 and 1 are good, 2 and 3 send garbage first, 4 is killed in training, 5 joins late."""
     out = tmp_path / "out"
     with Cluster(5, logs=tmp_path / "logs") as cluster:
-        run = submit(project(tmp_path), cluster.address)
+        run = submit(user_project(tmp_path, SERVER, CLIENT), cluster.address)
 
         def look(log: str) -> None:
             if cluster.nodes[4].alive and (tmp_path / "training").exists():

@@ -55,7 +55,7 @@ def file(tmp_path: Path) -> Path:
 def test_the_documented_file_is_read(file: Path) -> None:
     experiment = Experiment.load(file)
     written = {"name": "fedbuff", "buffer": 10, "concurrency": 20}
-    defaults = {"server_learning_rate": 1.0, "normaliser": "K", "variant": "published"}
+    defaults = {"server_learning_rate": 1.0, "normaliser": "K", "variant": "paper"}
     algorithm = experiment.table()["algorithm"]
     assert {key: algorithm[key] for key in written | defaults} == written | defaults
     assert experiment.table()["data"] == {"name": "mnist5k", "devices": 100}

@@ -1,5 +1,7 @@
 """The devices: offbeat's app, which also answers Flower's strategies with the same training."""
 
+from pathlib import Path
+
 import numpy as np
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 
@@ -26,3 +28,14 @@ def train(message: Message, context: Context) -> Message:
     trained = Array(trainer.train(job).parameters)
     metrics = MetricRecord({"num-examples": len(y)})
     return Message(RecordDict({"arrays": ArrayRecord({"vector": trained}), "metrics": metrics}), reply_to=message)
+
+
+@app.train("echo")
+def echo(message: Message, context: Context) -> Message:
+    """The model again, having been numbers in between."""
+    vector = message.content.array_records["large"]["vector"].numpy()
+    reply = Message(RecordDict({"large": ArrayRecord({"vector": Array(vector)})}), reply_to=message)
+    status = Path("/proc/self/status").read_text()
+    peak = next(line.split()[1] for line in status.splitlines() if line.startswith("VmHWM"))
+    (Path(str(message.content.config_records["where"]["out"])) / "peak_kb").write_text(peak)
+    return reply

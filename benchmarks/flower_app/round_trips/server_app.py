@@ -2,15 +2,18 @@
 
 import json
 import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from statistics import median
 from typing import Any
 
-from flwr.app import Array, ArrayRecord, Context, Message
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 
-from offbeat.deployment.protocol.codec import pack
-from offbeat.deployment.protocol.messages import MESSAGE_TYPE, Hello
+from offbeat.deployment.protocol.codec import pack, unpack
+from offbeat.deployment.protocol.messages import MESSAGE_TYPE, FromDevice, Hello
 from offbeat.deployment.server.app import ServerParts, serve
 from offbeat.deployment.server.membership import POLL_SECONDS
 from offbeat.deployment.server.transport import SentMessage, Transport
@@ -20,43 +23,84 @@ from round_trips.task import BATCH, EPOCHS, RATE, model, test_data
 
 app = ServerApp()
 HELLO = Hello(batch_size=BATCH)
+WARM_TRIPS = 9
+LARGE = 25_000_000
+"""Elements of a model of 100 MB."""
+
+
+class SomeNodes:
+    """A grid of which only some nodes are seen."""
+
+    def __init__(self, grid: Grid, nodes: Iterable[int]) -> None:
+        self._grid = grid
+        self._nodes = set(nodes)
+
+    def get_node_ids(self) -> list[int]:
+        return [node for node in self._grid.get_node_ids() if node in self._nodes]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._grid, name)
 
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     config = context.run_config
     nodes, rounds, out = int(config["nodes"]), int(config["rounds"]), Path(str(config["out"]))
-    while len(list(grid.get_node_ids())) < nodes:
+    while len(list(grid.get_node_ids())) < 2 * nodes:
         time.sleep(POLL_SECONDS)
+    warm, stock = (SomeNodes(grid, numbers) for numbers in by_kind(grid))
     results: list[dict[str, float]] = []
     for repeat in range(int(config["repeats"])):
-        fedavg, fedasync = out / f"fedavg-{repeat}", out / f"fedasync-{repeat}"
-        results.append(
-            {
-                "trip_flower": trip_flower(grid),
-                "trip_offbeat": trip_offbeat(grid),
-                "flower fedavg": flower_rate(grid, nodes, rounds),
-                "offbeat fedavg": rate(grid, nodes, rounds, fedavg, name="fedavg", cohort=nodes),
-                "offbeat fedasync": rate(grid, nodes, rounds, fedasync, name="fedasync", concurrency=nodes),
-            }
-        )
-        print(results[-1], flush=True)
+        found = {
+            "trip, stock, Flower": trip_flower(stock),
+            "trip, stock": trip(stock),
+            "trip, warm": median(trip(warm) for _ in range(WARM_TRIPS)),
+            "large trip, warm": large_trip(warm, out),
+        }
+        found["Flower's FedAvg, stock"], found["processor, Flower"] = measured(flower_rate, stock, nodes, rounds)
+        for kind, some in (("stock", stock), ("warm", warm)):
+            for name, setting in (("fedavg", {"cohort": nodes}), ("fedasync", {"concurrency": nodes})):
+                folder = out / f"{name}-{kind}-{repeat}"
+                some_rounds = rounds if kind == "stock" else 5 * rounds
+                rate_of, used = measured(rate, some, nodes, some_rounds, folder, name=name, **setting)
+                found[f"{name}, {kind}"] = rate_of
+                if (name, kind) == ("fedavg", "stock"):
+                    found["processor, offbeat"] = used
+        results.append(found)
+        print(found, flush=True)
         (out / "results.json").write_text(json.dumps(results))
 
 
-def settle(grid: Grid) -> None:
+def by_kind(grid: Grid) -> tuple[list[int], list[int]]:
+    """The warm nodes, which say so when they are greeted, and the others."""
+    kinds: tuple[list[int], list[int]] = [], []
+    greetings = grid.send_and_receive([Message(pack(HELLO), node, MESSAGE_TYPE) for node in grid.get_node_ids()])
+    for reply in greetings:
+        greeting = unpack(reply.content, FromDevice)
+        kinds[0 if greeting.interruptible else 1].append(reply.metadata.src_node_id)
+    return kinds
+
+
+def measured(work: Callable[..., float], *arguments: Any, **more: Any) -> tuple[float, float]:
+    """What it comes to, and the share of a core that this process used meanwhile."""
+    began, used = time.monotonic(), time.process_time()
+    found = work(*arguments, **more)
+    return found, (time.process_time() - used) / (time.monotonic() - began)
+
+
+def settle(grid: Any) -> None:
     """Wait until no node has anything left to do: a run ends with orders in flight."""
     list(grid.send_and_receive([Message(pack(HELLO), node, MESSAGE_TYPE) for node in grid.get_node_ids()]))
 
 
-def trip_flower(grid: Grid) -> float:
+def trip_flower(grid: Any) -> float:
     """Seconds of a small message to a node and back, as Flower's strategies send it."""
     node, began = min(grid.get_node_ids()), time.monotonic()
     list(grid.send_and_receive([Message(pack(HELLO), node, MESSAGE_TYPE)]))
     return time.monotonic() - began
 
 
-def trip_offbeat(grid: Grid) -> float:
+def trip(grid: Any) -> float:
     """The same, as offbeat sends it."""
     transport, began = Transport(grid, print), time.monotonic()
     transport.send(SentMessage(node=min(transport.nodes()), at=0.0, deadline=600.0), HELLO)
@@ -65,7 +109,21 @@ def trip_offbeat(grid: Grid) -> float:
     return time.monotonic() - began
 
 
-def flower_rate(grid: Grid, nodes: int, rounds: int) -> float:
+def large_trip(grid: Any, out: Path) -> float:
+    """Seconds of a model of 100 MB to a warm node and back; the node's process writes down how much memory it took."""
+    transport, began = Transport(grid, print), time.monotonic()
+    content = RecordDict({"large": ArrayRecord({"vector": Array(np.zeros(LARGE, dtype=np.float32))})})
+    content["where"] = ConfigRecord({"out": str(out)})
+    (identity,) = grid.push_messages([Message(content, min(transport.nodes()), "train.echo")])
+    transport.waiting[identity] = SentMessage(node=0, at=0.0, deadline=600.0)
+    while not (received := transport.poll()):
+        time.sleep(POLL_SECONDS)
+    seconds = time.monotonic() - began
+    assert received[0].content is not None, received[0].error
+    return seconds
+
+
+def flower_rate(grid: Any, nodes: int, rounds: int) -> float:
     """Updates a minute of Flower's FedAvg."""
     strategy = FedAvg(fraction_evaluate=0.0, min_train_nodes=nodes, min_available_nodes=nodes)
     arrays, began = ArrayRecord({"vector": Array(vector_of(model()))}), time.monotonic()
@@ -73,7 +131,7 @@ def flower_rate(grid: Grid, nodes: int, rounds: int) -> float:
     return 60.0 * nodes * rounds / (time.monotonic() - began)
 
 
-def rate(grid: Grid, nodes: int, rounds: int, out: Path, **algorithm: Any) -> float:
+def rate(grid: Any, nodes: int, rounds: int, out: Path, **algorithm: Any) -> float:
     """Updates a minute of offbeat, from the first order on."""
     experiment = Experiment.parse(
         {

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from offbeat.cli import catalogue, deployment, partition, replay, runs, studies
+from offbeat.cli import catalogue, deployment, node, partition, replay, runs, studies
 from offbeat.cli.base import console
 from offbeat.cli.progress import messages
 from offbeat.core.errors import Interrupted, InvalidInput, OffbeatError
@@ -36,7 +36,9 @@ for command in (
     catalogue.describe,
     deployment.local_cluster,
     deployment.deploy,
+    node.node,
     deployment.make_certificates,
+    deployment.register_nodes,
 ):
     app.command(name=command.__name__.rstrip("_").replace("_", "-"))(command)
 

@@ -1,4 +1,4 @@
-"""Commands that run experiments on real processes: local-cluster, deploy, make-certificates."""
+"""Commands that run experiments on real processes: local-cluster, deploy, make-certificates, register-nodes."""
 
 import json
 import os
@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 
 def local_cluster(
     file: ExperimentFile,
-    nodes: Annotated[int, typer.Option(min=1, help="SuperNodes to start; each is one device.")] = 4,
+    nodes: Annotated[int, typer.Option(min=1, help="Nodes to start; each is one device.")] = 4,
+    stock_nodes: Annotated[
+        bool, typer.Option("--stock-nodes", help="Flower's own SuperNodes, which start a process for each message.")
+    ] = False,
     changes: Changes = None,
     out: Out = None,
     overwrite: Overwrite = False,
@@ -28,15 +31,16 @@ def local_cluster(
         Path | None, typer.Option(help="Keep the logs of all processes here (default: only if the run fails).")
     ] = None,
 ) -> None:
-    """Run an experiment for real on this machine: a Flower SuperLink and some SuperNodes on loopback.
+    """Run an experiment for real on this machine: a Flower SuperLink and some nodes on loopback.
 
     Starts the processes on free ports, runs the experiment on the wall clock and ends all of them again, also on
     Ctrl-C; `--resume` then goes on from the last checkpoint. There are as many devices as nodes, unless
     `--set data.devices=...` says otherwise; with `--set deployment.paced=true` they take as long as `[fleet]` says.
 
-    A message to a node and back takes some seconds, because Flower starts a process for each.
+    The nodes are those of `offbeat node`, where a message and its answer take a fraction of a second; with
+    `--stock-nodes` they are Flower's, where they take some seconds, because it starts a process for each.
     """
-    _check_flower()
+    check_flower()
     given = any(change.partition("=")[0].strip() == "data.devices" for change in changes or ())
     experiment = load(file, [*(changes or ()), *([] if given else [f"data.devices={nodes}"])])
     _check_nodes(experiment, nodes)
@@ -51,7 +55,7 @@ def local_cluster(
         try:
             with stopping_signals_raise(), TemporaryDirectory(prefix="offbeat-app-") as folder:
                 _bundle(Path(folder), experiment, root, resume=resume, overwrite=overwrite)
-                _run_on_cluster(Path(folder), experiment, nodes, root, logs)
+                _run_on_cluster(Path(folder), experiment, nodes, root, logs, warm=not stock_nodes)
         except KeyboardInterrupt as stop:
             kept = f"everything up to the last checkpoint is in {root}: go on with --resume"
             sentence = f"interrupted; {kept if root.exists() else 'the run had not begun'}"
@@ -83,7 +87,7 @@ def deploy(
     All machines need the same version of offbeat, with Flower: `pip install 'offbeat[flower]'`. Results go to a
     directory on the SuperLink's machine; a relative one starts where the SuperLink was started.
     """
-    _check_flower()
+    check_flower()
     experiment = load(file, changes)
     _check_algorithm(experiment)
     from offbeat.deployment.launch import SuperLink, submit
@@ -117,7 +121,10 @@ def deploy(
 
 def make_certificates(
     directory: Annotated[Path, typer.Argument(help="A new directory for them.")],
-    nodes: Annotated[int, typer.Option(min=0, help="SuperNodes that get a key.")] = 4,
+    nodes: Annotated[int, typer.Option(min=0, help="Nodes that get a key.")] = 4,
+    hosts: Annotated[
+        list[str] | None, typer.Option("--host", help="A further name of the SuperLink's machine; may be repeated.")
+    ] = None,
 ) -> None:
     """Make throw-away certificates and keys for a SuperLink and SuperNodes on loopback, to try out a secured set-up.
 
@@ -125,11 +132,30 @@ def make_certificates(
     `superlink.key`), and for each node a private key (`node-0`) and the public key to register it with (`node-0.pub`).
     They are valid for 30 days and not for production.
     """
-    _check_flower()
+    check_flower()
     from offbeat.deployment.certificates import make_credentials
 
-    make_credentials(directory, nodes)
+    make_credentials(directory, nodes, hosts or ())
     console.print(f"Certificates in {directory}: ca.pem, superlink.pem, superlink.key and keys for {nodes} nodes")
+
+
+def register_nodes(
+    public_keys: Annotated[list[Path], typer.Argument(help="The nodes' public keys.")],
+    superlink: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where the SuperLink listens.")],
+    root_certificates: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Who vouches for the SuperLink (default: the system's).")
+    ] = None,
+) -> None:
+    """Tell a SuperLink that admits only nodes it knows which nodes these are, as `flwr supernode register` does."""
+    check_flower()
+    from offbeat.deployment.launch import SuperLink, register
+
+    link = SuperLink(address=superlink, root_certificates=root_certificates)
+    for key in public_keys:
+        if not key.is_file():
+            raise InvalidInput(f"{key}: there is no such file")
+    for key in public_keys:
+        console.print(f"{key}: node {register(link, key)}", highlight=False)
 
 
 class Tail:
@@ -152,14 +178,19 @@ class Tail:
         return [json.loads(line) for line in whole.splitlines()]
 
 
-def _run_on_cluster(app: Path, experiment: "Experiment", nodes: int, root: Path, logs: Path | None) -> None:
+def _run_on_cluster(
+    app: Path, experiment: "Experiment", nodes: int, root: Path, logs: Path | None, *, warm: bool
+) -> None:
     from offbeat.deployment.launch import RunFailed, submit
     from offbeat.deployment.local_cluster.cluster import Cluster
 
     rows, stop = Tail(root / "metrics.jsonl"), experiment.when_to_stop
     with bars() as shown:
         bar = shown.add_task(experiment.algorithm.name, total=None, note=f"starting {nodes} nodes")
-        with Cluster(nodes, logs=logs) as cluster, (cluster.logs / "run.log").open("w", encoding="utf-8") as log:
+        with (
+            Cluster(nodes, warm=warm, logs=logs) as cluster,
+            (cluster.logs / "run.log").open("w", encoding="utf-8") as log,
+        ):
             run = submit(app, cluster.address)
             shown.update(bar, note="waiting for the devices")
             try:
@@ -174,7 +205,8 @@ def _run_on_cluster(app: Path, experiment: "Experiment", nodes: int, root: Path,
                 raise RunFailed(f"{error} (logs: {cluster.logs})") from None
 
 
-def _check_flower() -> None:
+def check_flower() -> None:
+    """Raise InvalidInput if Flower is not installed."""
     if find_spec("flwr") is None:
         raise InvalidInput("Flower is not installed: pip install 'offbeat[flower]'")
 

@@ -5,6 +5,7 @@ or a node, and the authority's own key is not kept, so that nothing else can be 
 """
 
 import ipaddress
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -49,15 +50,18 @@ class Credentials:
         return self.directory / f"node-{number}.pub"
 
 
-def make_credentials(directory: Path, nodes: int) -> Credentials:
-    """Write an authority, a certificate for localhost and 127.0.0.1 and its key, and a key pair for each node."""
+def make_credentials(directory: Path, nodes: int, hosts: Sequence[str] = ()) -> Credentials:
+    """Write an authority, a certificate and its key, and a key pair for each node.
+
+    The certificate is for localhost and 127.0.0.1, and for further hosts by name.
+    """
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise InvalidInput(f"{directory} exists and is not empty: choose another directory")
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     files = Credentials(directory)
     authority_key, server_key = ec.generate_private_key(ec.SECP384R1()), ec.generate_private_key(ec.SECP384R1())
     authority = _certificate("offbeat throw-away authority", authority_key, authority_key, issuer=None)
-    server = _certificate("localhost", server_key, authority_key, issuer=authority.subject)
+    server = _certificate("localhost", server_key, authority_key, issuer=authority.subject, hosts=hosts)
     files.authority.write_bytes(authority.public_bytes(serialization.Encoding.PEM))
     files.certificate.write_bytes(server.public_bytes(serialization.Encoding.PEM))
     _write_private(files.key, server_key, serialization.PrivateFormat.PKCS8)
@@ -70,7 +74,12 @@ def make_credentials(directory: Path, nodes: int) -> Credentials:
 
 
 def _certificate(
-    name: str, key: ec.EllipticCurvePrivateKey, signer: ec.EllipticCurvePrivateKey, *, issuer: x509.Name | None
+    name: str,
+    key: ec.EllipticCurvePrivateKey,
+    signer: ec.EllipticCurvePrivateKey,
+    *,
+    issuer: x509.Name | None,
+    hosts: Sequence[str] = (),
 ) -> x509.Certificate:
     """A certificate for a key; without an issuer, that of an authority."""
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
@@ -86,7 +95,8 @@ def _certificate(
         encipher_only=False,
         decipher_only=False,
     )
-    names = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+    names: list[x509.GeneralName] = [x509.DNSName(host) for host in ("localhost", *hosts)]
+    names.append(x509.IPAddress(ipaddress.ip_address("127.0.0.1")))
     builder = (
         x509.CertificateBuilder()
         .subject_name(subject)

@@ -50,9 +50,7 @@ class SuperLink:
     insecure: bool = False
 
     def __post_init__(self) -> None:
-        host, colon, port = self.address.rpartition(":")
-        if not (host and colon and port.isdigit() and 0 < int(port) < 65536):
-            raise InvalidInput(f"--superlink {self.address}: it must be HOST:PORT, for instance 127.0.0.1:8000")
+        host_and_port("--superlink", self.address)
         if self.insecure and self.root_certificates is not None:
             raise InvalidInput("give either --insecure or --root-certificates, not both")
         if self.root_certificates is not None and not self.root_certificates.is_file():
@@ -62,6 +60,14 @@ class SuperLink:
     def local(self) -> bool:
         """On this machine, so that its files are ours."""
         return self.address.rpartition(":")[0] in ("127.0.0.1", "localhost", "[::1]")
+
+
+def host_and_port(option: str, address: str) -> tuple[str, int]:
+    """The two halves of an address that was given with an option."""
+    host, colon, port = address.rpartition(":")
+    if not (host and colon and port.isdigit() and 0 < int(port) < 65536):
+        raise InvalidInput(f"{option} {address}: it must be HOST:PORT, for instance 127.0.0.1:8000")
+    return host, int(port)
 
 
 class Launched:

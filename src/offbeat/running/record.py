@@ -97,6 +97,22 @@ class FaultLine(RecordedLine, frozen=True, kw_only=True, tag="fault"):
     why: str
 
 
+class HeardLine(RecordedLine, frozen=True, kw_only=True, tag="heard"):
+    """A device on a warm node has heard that it is to stop soon, in the midst of its training."""
+
+    device: int
+    ticket: int
+    slices: int
+    """Slices that were done."""
+    step: int | None
+    """Steps of the next slice that were done; None: it was between two slices."""
+
+    @property
+    def uploads_after(self) -> int:
+        """The slice after which the device uploads: that which it was in, or the first one."""
+        return max(1, self.slices if self.step is None else self.slices + 1)
+
+
 # Events ---------------------------------------------------------------------------------------------------------------
 
 
@@ -190,7 +206,7 @@ class NoticeLine(RecordedLine, frozen=True, kw_only=True, tag="notice"):
     ticket: int
 
 
-Remark = RunLine | ResumedLine | JoinedLine | FaultLine
+Remark = RunLine | ResumedLine | JoinedLine | FaultLine | HeardLine
 EventLine = StartedLine | ReadyLine | LeftLine | UploadedLine | FreshRequestedLine | LostLine | TimerFiredLine
 ConsequenceLine = VersionLine | OrderLine | AnswerLine | NoticeLine
 RecordLine = Remark | EventLine | ConsequenceLine

@@ -20,6 +20,7 @@ from offbeat.running.record import (
     ConsequenceLine,
     EventLine,
     FreshRequestedLine,
+    HeardLine,
     LeftLine,
     LostLine,
     ReadyLine,
@@ -55,6 +56,8 @@ class Replay:
             line.ticket: line.remembered for line in lines if isinstance(line, UploadedLine | FreshRequestedLine)
         }
         """Of every ticket that something came back for, which ticket's memory it was begun with."""
+        self._heard: dict[int, HeardLine] = {}
+        """Of tickets that were told to stop in the midst of training, where they were."""
 
     def __iter__(self) -> Iterator[RecordLine]:
         for number, line in enumerate(self._lines, 1):
@@ -63,6 +66,8 @@ class Replay:
                 self._handle(line)
             elif isinstance(line, ConsequenceLine):
                 self._compare(line)
+            elif isinstance(line, HeardLine):
+                self._heard[line.ticket] = line
             yield line
 
     def check_complete(self) -> None:
@@ -158,6 +163,11 @@ class Replay:
         """Train up to where the device had come, in the stretches that it did: they number a merge's batches."""
         self._check_in_flight(line)
         run, ticket, plan = self._runs[line.ticket], line.ticket, self.training.plans[line.ticket]
+        heard = self._heard.get(ticket)
+        if heard is not None and line.slices > heard.uploads_after:
+            raise self._differs(
+                f"{line} is about {line.slices} slices, where it was to stop after {heard.uploads_after}"
+            )
         while (done := run.progress.slices) < line.slices:
             step = run.next(plan.rule, plan.remembered)
             if not isinstance(step, Train):  # where it would ask or upload, a device trains only if told to stop

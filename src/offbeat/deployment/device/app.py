@@ -11,9 +11,11 @@ from torch import nn
 from offbeat.core.errors import DeviceFault, InvalidInput, OffbeatError
 from offbeat.core.samples import count
 from offbeat.deployment.device.legs import RECORDS, DeviceProgram, DeviceStore, Pace, Reply
+from offbeat.deployment.device.mailbox import current_mailbox
+from offbeat.deployment.device.warm import WarmDevice, refusal
 from offbeat.deployment.experiment_source import AllSamples, SampleArrays, experiment_of
 from offbeat.deployment.protocol.codec import keep, kept, pack, unpack, vector
-from offbeat.deployment.protocol.messages import MESSAGE_TYPE, Answer, Begin, Continue, Hello, Refusal, ToDevice
+from offbeat.deployment.protocol.messages import MESSAGE_TYPE, Answer, Begin, Continue, Hello, ToDevice
 from offbeat.device.tasks import CLASSIFICATION, Task
 from offbeat.device.trainer import TorchTrainer
 from offbeat.settings.assembly import ExperimentParts, check_own
@@ -50,20 +52,29 @@ def experiment_client_app(**clock: Any) -> ClientApp:
 
 def _client(prepare: Callable[[Context], tuple[TorchTrainer, Pace | None]], **clock: Any) -> ClientApp:
     app = ClientApp()
+    warm: WarmDevice | None = None
+
+    def program(context: Context, store: DeviceStore) -> DeviceProgram:
+        trainer, pace = prepare(context)
+        number = context.node_config.get("partition-id")
+        return DeviceProgram(trainer, store, number=None if number is None else int(number), pace=pace, **clock)
 
     @app.train(MESSAGE_TYPE.partition(".")[2])
     def answer(message: Message, context: Context) -> Message:
+        nonlocal warm
+        mailbox = current_mailbox()
         try:
+            if mailbox is not None:
+                if warm is None or warm.mailbox is not mailbox:
+                    warm = WarmDevice(program(context, DeviceStore()), mailbox)
+                return warm.answer(message)
             body = unpack(message.content, ToDevice)
-            trainer, pace = prepare(context)
-            number = context.node_config.get("partition-id")
-            store = kept(context.state, RECORDS, DeviceStore())
-            device = DeviceProgram(trainer, store, number=None if number is None else int(number), pace=pace, **clock)
-            reply, parameters = _answer(device, body, message)
-            keep(context.state, store)
+            device = program(context, kept(context.state, RECORDS, DeviceStore()))
+            reply = _answer(device, body, message)
+            keep(context.state, device.store)
         except OffbeatError as error:
-            reply, parameters = Refusal(reason=str(error)[:2000]), None
-        return Message(pack(reply, parameters), reply_to=message)
+            reply = refusal(error)
+        return Message(pack(*reply), reply_to=message)
 
     return app
 
@@ -79,4 +90,4 @@ def _answer(device: DeviceProgram, body: ToDevice, message: Message) -> Reply:
             return device.go_on(body)
         case Answer(newer=newer):
             return device.answered(body, vector(content, size) if newer else None)
-    raise DeviceFault(f"{type(body).__name__} is not a message for a device")
+    raise DeviceFault(f"{type(body).__name__} is not a message for this device")

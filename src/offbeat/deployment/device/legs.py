@@ -32,15 +32,20 @@ from offbeat.deployment.protocol.messages import (
     Question,
 )
 from offbeat.device.carry_over import first_state
+from offbeat.device.layered import Proceed
 from offbeat.device.local_run import LocalRun, ends_of, slices_by
 from offbeat.device.local_training import LocalTraining
 from offbeat.device.memory import DeviceMemory
 from offbeat.device.trainer import TorchTrainer
 from offbeat.device.training_state import TrainingJob, TrainingState
 
+LISTEN_SECONDS = 0.02
+"""How often a device that only waits, because it is paced, looks whether anything has come."""
 Pace = Callable[[int, int, Order], Sequence[float]]
 """Seconds that each slice of an order shall take on a device: for trying out an uneven fleet on one machine."""
 Reply = tuple[FromDevice, Vector | None]
+Listen = Callable[["PausedOrder", int | None], None]
+"""Called between two steps of training with the steps of the slice that are done: takes in what has come meanwhile."""
 
 
 class PausedOrder(LocalTraining, kw_only=True, eq=False):
@@ -77,6 +82,7 @@ class DeviceProgram:
         *,
         number: int | None = None,
         pace: Pace | None = None,
+        listen: Listen | None = None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -84,6 +90,7 @@ class DeviceProgram:
         self.store = store
         self.number = number
         self.pace = pace
+        self.listen = listen
         self._clock = clock
         self._sleep = sleep
 
@@ -93,7 +100,12 @@ class DeviceProgram:
         """Say who this device is and, if there is a model to try, how fast it trains."""
         device, layers = self.number or 0, self.trainer.layout.trained_layers
         samples = len(self.trainer.batches.partition.samples(device))
-        greeting = Greeting(device=self.number, samples=samples, elements=self.trainer.layout.size)
+        greeting = Greeting(
+            device=self.number,
+            samples=samples,
+            elements=self.trainer.layout.size,
+            interruptible=self.listen is not None,
+        )
         if model is None:
             return greeting, None
         started = self._clock()
@@ -102,16 +114,7 @@ class DeviceProgram:
             _, gradient = self.trainer.loss_and_gradient(model, device, 0, attempt, hello.batch_size)
         step, busy = max(self._clock() - begun, 1e-9), self._clock() - started
         batch = samples if hello.batch_size is None else min(samples, hello.batch_size)
-        return (
-            Greeting(
-                device=self.number,
-                samples=samples,
-                elements=self.trainer.layout.size,
-                speed=batch * layers / step,
-                busy=busy,
-            ),
-            gradient,
-        )
+        return replace(greeting, speed=batch * layers / step, busy=busy), gradient
 
     def begin(self, order: Begin, model: Vector) -> Reply:
         """Take up an order. One that was in flight before is given up: the server knows nothing of it."""
@@ -199,10 +202,9 @@ class DeviceProgram:
         job = paused.job(first, run.goal if order.unit == "layer" else first + 1)
         deadline = inf if order.budget is None else paused.arrived + order.budget
         if self.pace is None:
-            proceed = None if order.budget is None else lambda _: self._clock() < deadline
-            work, done = self.trainer.train_while(job, proceed)
+            work, done = self.trainer.train_while(job, self._watch(paused, deadline))
         else:
-            work, done = self._train_paced(job, began, deadline)
+            work, done = self._train_paced(paused, job, began, deadline)
         run.trained(done - first, work.steps - paused.work.steps, self._clock() - began)
         paused.work = work
         if done == run.goal:
@@ -210,7 +212,24 @@ class DeviceProgram:
         if done < job.last:
             run.out_of_time()
 
-    def _train_paced(self, job: TrainingJob, began: float, deadline: float) -> tuple[TrainingState, int]:
+    def _watch(self, paused: PausedOrder, deadline: float) -> Proceed | None:
+        """What is asked between two steps of training, or between two layers: whether there is time, and any news."""
+        if self.listen is None and deadline == inf:
+            return None
+        step = 0
+
+        def proceed(done: int) -> bool:
+            nonlocal step
+            if self.listen is not None:
+                self.listen(paused, step)
+            step += 1
+            return self._clock() < deadline
+
+        return proceed
+
+    def _train_paced(
+        self, paused: PausedOrder, job: TrainingJob, began: float, deadline: float
+    ) -> tuple[TrainingState, int]:
         """Take the time that the fleet gives each slice; what it cannot do by the deadline is left undone."""
         assert self.pace is not None
         seconds = self.pace(job.device, job.ticket, job.order)[job.first : job.last]
@@ -219,7 +238,11 @@ class DeviceProgram:
         work = job.work
         if done > job.first:
             work = self.trainer.train(replace(job, last=done))
-        self._sleep(max(0.0, min(ends[-1], deadline) - self._clock()))
+        end, step = min(ends[-1], deadline), work.steps - job.work.steps
+        while self.listen is not None and end - self._clock() > LISTEN_SECONDS:
+            self._sleep(LISTEN_SECONDS)
+            self.listen(paused, step)
+        self._sleep(max(0.0, end - self._clock()))
         return work, done
 
     def _report(self, paused: PausedOrder, step: Step) -> Reply:

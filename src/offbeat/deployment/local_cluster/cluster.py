@@ -29,6 +29,9 @@ START_SECONDS = 90.0
 """How long a Flower process may take to answer on its port."""
 CHECKPOINT_SECONDS = 20.0
 """How long a ServerApp that was interrupted may take to leave a checkpoint."""
+POLL_SECONDS = 0.05
+POLLED_AT_ONCE = 8
+"""Warm nodes that ask the SuperLink so often; more of them ask less often, since they share a machine with it."""
 ENVIRONMENT = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
@@ -42,12 +45,14 @@ ENVIRONMENT = {
 class FlowerProcess:
     """One Flower process with all that it starts, below a supervisor."""
 
-    def __init__(self, command: Sequence[str], *, name: str, folder: Path, logs: Path, port: int) -> None:
+    def __init__(
+        self, command: Sequence[str], *, name: str, folder: Path, logs: Path, port: int, home: Path | None = None
+    ) -> None:
         self.name = name
         self.port = port
         self.log = logs / f"{name}.log"
         self._command = [sys.executable, "-I", supervisor.__file__, *command]
-        self._environment = os.environ | ENVIRONMENT | {"FLWR_HOME": str(folder / name), "PATH": _path()}
+        self._environment = os.environ | ENVIRONMENT | {"FLWR_HOME": str(home or folder / name), "PATH": _path()}
         self._supervisor: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -105,23 +110,27 @@ class Cluster:
     """Runs while its context is open.
 
     With credentials it uses TLS and admits only nodes whose keys are registered. A durable SuperLink keeps its state in
-    a file and so remembers its nodes when it is restarted.
+    a file and so remembers its nodes when it is restarted. Warm nodes (`offbeat node`) share one process, and their
+    children what they import; nodes that are added later have a process each.
     """
 
     def __init__(
         self,
         nodes: int,
         *,
+        warm: bool = False,
         credentials: Credentials | None = None,
         durable: bool = False,
         logs: Path | None = None,
     ) -> None:
         self._folder = Path(mkdtemp(prefix="offbeat-cluster-"))
         self._count = nodes
+        self._warm = warm
         self._credentials = credentials
         self.logs = logs or self._folder / "logs"
         self.logs.mkdir(parents=True, exist_ok=True)
         self.nodes: list[FlowerProcess] = []
+        self._keys_given = 0
         port = free_port()
         authority = None if credentials is None else credentials.authority
         self.address = SuperLink(address=f"{HOST}:{port}", root_certificates=authority, insecure=credentials is None)
@@ -130,9 +139,15 @@ class Cluster:
     def __enter__(self) -> "Cluster":
         try:
             self.superlink.start()
+            together = self._warm and self._count > 0
+            if together and self._credentials is None:  # they wait for the SuperLink by themselves
+                self._start_nodes(list(range(self._count)), warm=True)
             self.superlink.wait_until_it_answers()
-            for device in range(self._count):
-                self.add_node(device, wait=False)
+            if together and self._credentials is not None:
+                self._start_nodes(list(range(self._count)), warm=True)
+            elif not together:
+                for device in range(self._count):
+                    self.add_node(device, wait=False)
             for node in self.nodes:
                 node.wait_until_it_answers()
         except BaseException:
@@ -149,25 +164,67 @@ class Cluster:
         finally:
             self._end(keep_logs=kind is not None and kind is not KeyboardInterrupt)
 
-    def add_node(self, device: int | None = None, *, registered: bool = True, wait: bool = True) -> FlowerProcess:
-        """Start one more SuperNode, as this device or as whichever the server makes of it."""
-        port, number = free_port(), len(self.nodes)
-        options = ["--superlink", self.address.address]
+    def add_node(
+        self,
+        device: int | None = None,
+        *,
+        warm: bool | None = None,
+        registered: bool = True,
+        wait: bool = True,
+        options: Sequence[str] = (),
+        address: str | None = None,
+        home: Path | None = None,
+    ) -> FlowerProcess:
+        """Start one more node, as this device or as whichever the server makes of it.
+
+        It may be given further options, another way to the SuperLink, and another home.
+        """
+        node = self._start_nodes(
+            [device],
+            warm=self._warm if warm is None else warm,
+            registered=registered,
+            options=options,
+            address=address,
+            home=home,
+        )
+        if wait:
+            node.wait_until_it_answers()
+        return node
+
+    def _start_nodes(
+        self,
+        devices: Sequence[int | None],
+        *,
+        warm: bool,
+        registered: bool = True,
+        options: Sequence[str] = (),
+        address: str | None = None,
+        home: Path | None = None,
+    ) -> FlowerProcess:
+        """A process with a node for each of these devices; a SuperNode is one by itself."""
+        options = ["--superlink", address or self.address.address, *options]
         if self._credentials is None:
             options.append("--insecure")
         else:
-            key = self._credentials.node_key(number)
-            if registered:
-                register(self.address, self._credentials.node_public_key(number))
             options += ["--root-certificates", str(self._credentials.authority)]
-            options += ["--auth-supernode-private-key", str(key)]
-        if device is not None:
-            options += ["--node-config", f"partition-id={device}"]
-        node = self._process("flower-supernode", f"node-{number}", port, options)
+            for number in range(self._keys_given, self._keys_given + len(devices)):
+                if registered:
+                    register(self.address, self._credentials.node_public_key(number))
+                options += ["--auth-supernode-private-key", str(self._credentials.node_key(number))]
+            self._keys_given += len(devices)
+        for device in devices:
+            if device is not None:
+                options += ["--node-config", f"partition-id={device}"]
+        port, name = free_port(), f"node-{len(self.nodes)}" if len(devices) == 1 else "nodes"
+        if warm:
+            busy = max(POLL_SECONDS, len(devices) * POLL_SECONDS / POLLED_AT_ONCE)
+            options += ["--health", f"{HOST}:{port}", "--poll-seconds", f"{busy:g}"]
+            command = [sys.executable, "-c", "from offbeat.cli import main; main()", "node", *options]
+            node = FlowerProcess(command, name=name, folder=self._folder, logs=self.logs, port=port, home=home)
+        else:
+            node = self._process("flower-supernode", name, port, options)
         self.nodes.append(node)
         node.start()
-        if wait:
-            node.wait_until_it_answers()
         return node
 
     def restart_superlink(self) -> None:

@@ -3,10 +3,14 @@
 A device only ever answers. An order is therefore worked on in *legs*: `Begin` starts it, and every leg ends with an
 answer that the server replies to with the next message, until the answer is a `Delivery`.
 
-    server   Hello      Begin(order, model)                Continue       Answer(model)
-    device   Greeting            CheckIn | Question | Delivery(model)
+    server   Hello      Begin(order, model)                Continue       Answer(model)      Notice
+    device   Greeting            CheckIn | Question | Delivery(model)                        Heard
 
 Messages carry the ticket and the number of the leg, so that what was lost, repeated or invented is seen for what it is.
+
+On a node that only answers, the order rests between two legs. On a warm node it does not: the message that the device
+has not answered yet is the one that stands for it, to be answered with a question or with the delivery when there is
+one, and a `Notice` reaches it in the midst of its training, between two steps. So it never has to check in.
 """
 
 from typing import Annotated
@@ -41,7 +45,9 @@ class Begin(Struct, frozen=True, kw_only=True, tag="begin"):
     settled: int
     """The last ticket of this device that the server has received: what the device has remembered since is void."""
     leg_seconds: float | None = None
-    """Check in between two slices after so long; None: no notice will come, so train on."""
+    """Check in between two slices after so long; None: no notice will come, or it will come by itself, so train on."""
+    experiment: str = ""
+    """The identity of the run's experiment, under which a warm node keeps what the device remembers."""
 
 
 class Continue(Struct, frozen=True, kw_only=True, tag="go on"):
@@ -62,7 +68,14 @@ class Answer(Struct, frozen=True, kw_only=True, tag="answer"):
     stop: bool
 
 
-ToDevice = Hello | Begin | Continue | Answer
+class Notice(Struct, frozen=True, kw_only=True, tag="notice"):
+    """To a device in training: stop soon, or, if nobody waits for it any more, at once."""
+
+    ticket: int
+    give_up: bool = False
+
+
+ToDevice = Hello | Begin | Continue | Answer | Notice
 
 
 class Greeting(Struct, frozen=True, kw_only=True, tag="greeting"):
@@ -77,6 +90,8 @@ class Greeting(Struct, frozen=True, kw_only=True, tag="greeting"):
     """Samples per second through one layer, forward and backward."""
     busy: Seconds = 0.0
     """What measuring took."""
+    interruptible: bool = False
+    """Whether it hears of a notice while it trains."""
 
 
 class Leg(Struct, frozen=True, kw_only=True):
@@ -114,4 +129,16 @@ class Refusal(Struct, frozen=True, kw_only=True, tag="refusal"):
     reason: Annotated[str, Meta(max_length=2000)]
 
 
-FromDevice = Greeting | CheckIn | Question | Delivery | Refusal
+class Heard(Struct, frozen=True, kw_only=True, tag="heard"):
+    """The answer to `Notice`: where in its order the device was when it heard."""
+
+    ticket: Count
+    slices: Count
+    """Slices that were done."""
+    step: Count | None
+    """Steps of the next slice that were done; None between two slices, and if it was not working on the order."""
+    working: bool
+    """Whether it was working on the order."""
+
+
+FromDevice = Greeting | CheckIn | Question | Delivery | Refusal | Heard

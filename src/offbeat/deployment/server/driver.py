@@ -11,24 +11,36 @@ Everything that happens is written into a record, from which the simulator can r
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from math import inf
+from secrets import token_hex
 from typing import Any
 
 from flwr.app import RecordDict
 
 from offbeat.core.coverage import bytes_down, submodel
-from offbeat.core.effects import Assignment, FreshModel, Settled
+from offbeat.core.effects import Assignment, FreshModel, Settled, StopNotice
 from offbeat.core.errors import DeviceFault, Disconnected
 from offbeat.core.events import Event, FreshRequested, Left, Lost, Ready, Started, TimerFired, Uploaded
 from offbeat.core.forecast import Forecast
 from offbeat.core.orders import Progress
 from offbeat.core.parameters import Vector
 from offbeat.core.session import NANOSECOND, Session
-from offbeat.deployment.protocol.codec import one_line
-from offbeat.deployment.protocol.messages import Answer, Begin, Continue, Delivery, Question, Refusal
+from offbeat.deployment.protocol.codec import one_line, unpack
+from offbeat.deployment.protocol.messages import (
+    Answer,
+    Begin,
+    Continue,
+    Delivery,
+    FromDevice,
+    Heard,
+    Notice,
+    Question,
+    Refusal,
+)
 from offbeat.deployment.server.answer_checks import Expected, in_time, read_answer, read_update
 from offbeat.deployment.server.backoff import Backoff
-from offbeat.deployment.server.membership import LOOK_SECONDS, POLL_SECONDS, Membership
+from offbeat.deployment.server.membership import LOOK_SECONDS, Membership, poll_pause
 from offbeat.deployment.server.pending_order import PendingOrder
 from offbeat.deployment.server.transport import ReceivedAnswer, SentMessage, Transport
 from offbeat.device.training_state import Evaluation
@@ -38,6 +50,7 @@ from offbeat.running.accounts import Accounts
 from offbeat.running.driver import Milestones
 from offbeat.running.record import (
     FaultLine,
+    HeardLine,
     JoinedLine,
     ResumedLine,
     RunLine,
@@ -49,6 +62,8 @@ from offbeat.running.record import (
 from offbeat.settings.schedule import Schedule, Stop
 from offbeat.settings.schema import DeploymentTable
 
+MOMENT = 0.001
+"""Seconds that are waited at least, so that a timer that is just due does not keep a core busy."""
 OutgoingMessage = tuple[PendingOrder, Begin | Answer, Vector | None]
 
 
@@ -94,9 +109,13 @@ class Deployment:
         self._settled: dict[int, int] = {}
         """The last ticket that was received of each device."""
         self._looked = -inf
+        self._stirred = 0.0
+        """When something happened last."""
         self._attended = 0.0
         """When there was a device last."""
         self._last_fault = ""
+        self.identity = token_hex(16)
+        """What nodes know this run by, also when it is resumed: a run of Flower's has another number then."""
         self._next_tick = 0.0
         self._milestones = Milestones(session, stop, schedule, evaluator)
 
@@ -118,23 +137,30 @@ class Deployment:
                     self._next_tick += self.schedule.every_seconds
                 yield self.evaluate()
             elif not self._turn():
-                self._sleep(POLL_SECONDS)
+                self._sleep(self._pause())
                 yield None
             elif self.session.version == checked and self.session.finished is None:
+                self._stirred = self.now
                 yield None
             else:
+                self._stirred = self.now
                 checked = self.session.version
                 self.reason = self._milestones.reached() or self.reason
                 yield self.evaluate() if self._milestones.version_is_due() else None
         if not self._milestones.seen(self.now):
             yield self.evaluate()
 
+    def _pause(self) -> float:
+        """How long to wait before looking again. A look costs two processes some milliseconds of a core each."""
+        due = min(self._next_timer()[1], self._next_tick, self.stop.time) - self.now
+        return max(MOMENT, min(poll_pause(self.now - self._stirred), due))
+
     def _time(self) -> float:
         assert self._origin is not None
         return round(max(self.now, self._clock() - self._origin), NANOSECOND)
 
     def _open(self) -> None:
-        self._attended = self.now
+        self._attended = self._stirred = self.now
         self._origin = self._clock() - self.now
         self._transport.count_from(self._origin)  # devices were greeted before there was a run
         self._membership.count_from(self._origin)
@@ -183,11 +209,11 @@ class Deployment:
         if self._inbox:
             self._receive(self._inbox.popleft())
             return True
-        for sent in self._transport.waiting.values():
-            if sent.deadline < self.now and not sent.given_up:
-                sent.given_up = True
-                self._fail(sent, f"no answer within {self.now - sent.at:.0f} s")
-                return True
+        for sent in self._transport.overdue(self.now):
+            sent.given_up = True
+            self._fail(sent, f"no answer within {self.now - sent.at:.0f} s")
+            self._notify(sent.device, sent.ticket, give_up=True)
+            return True
         for device in self._backoff.over(self.now):
             if self.session.is_away(device) and not self._transport.busy(self._membership.node_of[device]):
                 self._backoff.ended(device)
@@ -224,10 +250,13 @@ class Deployment:
                     self.accounts.settled(ticket, used, session.version)
                 case FreshModel():
                     outgoing.append(self._answer(effect))
-        # Sent when all is written down: if the connection breaks here, a checkpoint is complete. A device hears of a
-        # StopNotice when it checks in.
+        # Sent when all is written down: if the connection breaks here, a checkpoint is complete. A device that cannot
+        # be interrupted hears of a StopNotice when it checks in.
         for message in outgoing:
             self._send(*message)
+        for effect in effects:
+            if isinstance(effect, StopNotice):
+                self._notify(effect.device, effect.ticket)
 
     def _account_for(self, event: Event, at: float) -> None:
         """Write down an event that was accepted, and end the account of its order."""
@@ -266,10 +295,34 @@ class Deployment:
             base=assignment.base,
             seed=self._seed,
             settled=settled,
-            leg_seconds=self._settings.leg_seconds if self.session.policy.notifies else None,
+            leg_seconds=self._settings.leg_seconds if self._checks_in(device) else None,
+            experiment=self.identity,
         )
         model = assignment.parameters
         return pending, body, model if order.width == 1.0 else model[submodel(layout, order.width).chosen]
+
+    def _checks_in(self, device: int) -> bool:
+        """Whether a device in training must look for notices from time to time, because they do not reach it."""
+        return self.session.policy.notifies and device not in self._membership.interruptible
+
+    def _notify(self, device: int, ticket: int, *, give_up: bool = False) -> None:
+        """Tell a device to stop while it trains, if it can be told."""
+        node = self._membership.node_of.get(device)
+        if node is None or device not in self._membership.interruptible:
+            return
+        deadline = self.now + self._settings.answer_seconds
+        sent = SentMessage(node=node, device=device, ticket=ticket, at=self.now, deadline=deadline, notice=True)
+        self._transport.send(sent, Notice(ticket=ticket, give_up=give_up))
+
+    def _heard(self, sent: SentMessage, content: RecordDict | None) -> None:
+        """A device has heard of a notice, or will not: then its order ends as if it had not been told."""
+        if content is None:
+            return
+        heard = unpack(content, FromDevice)
+        if isinstance(heard, Heard) and heard.ticket == sent.ticket and heard.working and heard.ticket in self._pending:
+            self._record.write(
+                HeardLine(at=self.now, device=sent.device, ticket=sent.ticket, slices=heard.slices, step=heard.step)
+            )
 
     def _answer(self, fresh: FreshModel) -> OutgoingMessage:
         pending, newer = self._pending[fresh.ticket], fresh.parameters is not None
@@ -297,6 +350,9 @@ class Deployment:
         sent = arrived.sent
         if sent.device < 0:
             self._admit(arrived)
+        elif sent.notice:
+            with suppress(DeviceFault):
+                self._heard(sent, arrived.content)
         elif arrived.content is None:
             self._fail(sent, arrived.error)
         else:
@@ -414,7 +470,7 @@ class Deployment:
         )
         return row | {"updates_refused": session.counters.refused, "devices": len(self._membership.node_of)}
 
-    _SAVED = ("now", "reason", "_pending", "_settled", "_next_tick")
+    _SAVED = ("now", "reason", "identity", "_pending", "_settled", "_next_tick")
 
     def snapshot(self) -> dict[str, Any]:
         """Everything that the future depends on, but for what devices are doing: a server that resumes cannot know."""

@@ -14,6 +14,11 @@ from offbeat.deployment.protocol.messages import FromDevice, Greeting, Hello, Re
 from offbeat.deployment.server.transport import ReceivedAnswer, SentMessage, Transport
 
 POLL_SECONDS = 0.05
+"""How often answers are looked for while they come."""
+LONGEST_POLL = 1.0
+"""How often they are looked for at least."""
+PATIENCE = 0.02
+"""The longer nothing has come, the less often it is looked for: every so much of the time that has passed."""
 LOOK_SECONDS = 1.0
 """How often the list of nodes is asked for."""
 STRANGERS = ("No train function registered with name", "Invalid message type")
@@ -41,6 +46,8 @@ class Membership:
         """The samples of each device; what is not known yet is guessed from the others when the run begins."""
         self.node_of: dict[int, int] = {}
         self.device_of: dict[int, int] = {}
+        self.interruptible: set[int] = set()
+        """Devices that hear of notices while they train."""
         self.known = samples is not None
         """Whether an experiment says which samples each device holds; else they are the devices' own."""
         self._model = model
@@ -90,6 +97,8 @@ class Membership:
         if not self.known:
             self.samples[device] = greeting.samples
         self.node_of[device], self.device_of[node] = node, device
+        if greeting.interruptible:
+            self.interruptible.add(device)
         del self._again[node]
         return device
 
@@ -113,6 +122,7 @@ class Membership:
         """A node is gone; the number of its device is free again."""
         device = self.device_of.pop(node)
         del self.node_of[device]
+        self.interruptible.discard(device)
         return device
 
     @property
@@ -136,6 +146,11 @@ class Membership:
         return Forecast(speeds=speeds, communication=communication, random_layers=False)
 
 
+def poll_pause(quiet: float) -> float:
+    """Seconds to wait before looking for answers again, if nothing has happened for so long."""
+    return min(max(POLL_SECONDS, PATIENCE * quiet), LONGEST_POLL)
+
+
 def wait_for_devices(
     membership: Membership,
     transport: Transport,
@@ -147,12 +162,13 @@ def wait_for_devices(
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
     """Wait until so many devices have joined, or for so long if at least one has."""
-    began = looked = clock()
+    began = looked = stirred = clock()
     fault = ""
     membership.greet(transport, transport.nodes(), began)
     while len(membership.node_of) < wanted:
         now = clock()
         for arrived in transport.poll():
+            stirred = now
             try:
                 device = membership.admit(arrived, now)
                 log(f"device {device} joined ({len(membership.node_of)} of {membership.devices})")
@@ -168,4 +184,4 @@ def wait_for_devices(
         if now - looked > LOOK_SECONDS:
             looked = now
             membership.greet(transport, transport.nodes(), now)
-        sleep(POLL_SECONDS)
+        sleep(poll_pause(now - stirred))

@@ -12,6 +12,7 @@ from offbeat.core.errors import Disconnected
 from offbeat.core.parameters import Vector
 from offbeat.deployment.protocol.codec import pack
 from offbeat.deployment.protocol.messages import MESSAGE_TYPE
+from offbeat.deployment.server.incoming import Incoming
 
 LIFETIME_FACTOR = 2.0
 """A message lives so many times as long as we wait for its answer: ours is the deadline that counts."""
@@ -45,6 +46,8 @@ class SentMessage(Struct, kw_only=True, eq=False):
     """The number that the answer must have; of a greeting 0."""
     given_up: bool = False
     """Its order was given up; it is watched only to know when the node is free again."""
+    notice: bool = False
+    """It is news for a device in training, which does not depend on its answer."""
 
 
 class ReceivedAnswer(Struct, frozen=True, kw_only=True, eq=False):
@@ -56,11 +59,15 @@ class ReceivedAnswer(Struct, frozen=True, kw_only=True, eq=False):
 
 
 class Transport:
-    """Sends one message at a time to a node, and collects answers without waiting for them."""
+    """Sends messages to nodes, and collects answers without waiting for them.
+
+    A node has one message of an order at a time, and perhaps notices beside it.
+    """
 
     def __init__(self, grid: Grid, log: Callable[[str], None]) -> None:
         self.grid = grid
         self.waiting: dict[str, SentMessage] = {}
+        self._incoming = Incoming(grid)
         self._log = log
 
     def nodes(self) -> set[int]:
@@ -83,11 +90,13 @@ class Transport:
         """What has come in since."""
         found: list[ReceivedAnswer] = []
         with _connection():
-            messages = self._pull(list(self.waiting), found)
-        for message in messages:
-            sent = self.waiting.pop(message.metadata.reply_to_message_id, None)
+            arrived = self._incoming.fetch(list(self.waiting))
+        for answered, message in arrived:
+            sent = self.waiting.pop(answered, None)
             if sent is None:
-                self._log(f"an answer to a message that was not sent, or was answered before, from {_source(message)}")
+                self._log(f"an answer to a message that was not sent, or was answered before{_source(message)}")
+            elif isinstance(message, str):
+                found.append(ReceivedAnswer(sent=sent, content=None, error=message))
             elif message.has_error():
                 error = message.error
                 found.append(
@@ -96,25 +105,6 @@ class Transport:
             else:
                 found.append(ReceivedAnswer(sent=sent, content=message.content))
         return found
-
-    def _pull(self, identities: list[str], broken: list[ReceivedAnswer]) -> list[Message]:
-        """All that is there.
-
-        If one message cannot even be taken apart, it is looked for one by one. Flower hands a message out once: answers
-        that it had taken together with the broken one are gone, and their orders are given up at their deadlines.
-        """
-        if not identities:
-            return []
-        try:
-            return list(self.grid.pull_messages(identities))
-        except httpx.HTTPError:  # the SuperLink's trouble, not a device's
-            raise
-        except Exception as error:  # what Flower makes of a stranger's bytes may be any error there is
-            if len(identities) > 1:
-                return [message for each in identities for message in self._pull([each], broken)]
-            why = f"its answer cannot be taken apart: {type(error).__name__}: {error}"
-            broken.append(ReceivedAnswer(sent=self.waiting.pop(identities[0]), content=None, error=why))
-            return []
 
     def count_from(self, origin: float) -> None:
         """From now on times are counted from here."""
@@ -126,15 +116,23 @@ class Transport:
         lost = {identity: sent for identity, sent in self.waiting.items() if sent.node == node}
         for identity in lost:
             del self.waiting[identity]
-        return list(lost.values())
+        return [sent for sent in lost.values() if not sent.notice]
+
+    def overdue(self, now: float) -> list[SentMessage]:
+        """Messages whose answers should have come by now. Notices are dropped: nobody waits for an answer to them."""
+        late = {each: sent for each, sent in self.waiting.items() if sent.deadline < now and not sent.given_up}
+        for identity, sent in late.items():
+            if sent.notice:
+                del self.waiting[identity]
+        return [sent for sent in late.values() if not sent.notice]
 
     def busy(self, node: int) -> bool:
-        """Whether the node has a message that it has not answered yet."""
-        return any(sent.node == node for sent in self.waiting.values())
+        """Whether the node has a message to answer; notices want no answer."""
+        return any(sent.node == node and not sent.notice for sent in self.waiting.values())
 
     def silent(self, node: int) -> bool:
         """Whether it has not answered in time, and still has not."""
-        return any(sent.node == node and sent.given_up for sent in self.waiting.values())
+        return any(sent.node == node and sent.given_up and not sent.notice for sent in self.waiting.values())
 
 
 @contextmanager
@@ -146,5 +144,5 @@ def _connection() -> Iterator[None]:
         raise Disconnected(f"the SuperLink does not answer, or has stopped the run ({error}): resume it") from None
 
 
-def _source(message: Message) -> str:
-    return f"node {message.metadata.src_node_id}"
+def _source(message: Message | str) -> str:
+    return "" if isinstance(message, str) else f", from node {message.metadata.src_node_id}"

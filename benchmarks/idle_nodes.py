@@ -1,0 +1,87 @@
+"""What idle nodes cost a SuperLink: its processor time while so many nodes ask for messages, send heartbeats and wait.
+
+python benchmarks/idle_nodes.py [--nodes 1000] [--idle-seconds 3] [--seconds 30]
+
+Starts a SuperLink on loopback. The nodes are connections of `offbeat node`, without children, in this process.
+"""
+
+import argparse
+import random
+import time
+from concurrent.futures import ThreadPoolExecutor
+from statistics import median
+from threading import Event, Thread
+
+import psutil
+
+from offbeat.core.errors import OffbeatError
+from offbeat.deployment.local_cluster.cluster import Cluster
+from offbeat.deployment.node.connection import FleetConnection
+
+WORKERS = 16
+"""Requests that are under way at a time."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--nodes", type=int, default=1000)
+    parser.add_argument("--idle-seconds", type=float, default=3.0)
+    parser.add_argument("--seconds", type=float, default=30.0)
+    options = parser.parse_args()
+    with Cluster(0) as cluster, ThreadPoolExecutor(WORKERS) as pool:
+        (server,) = [psutil.Process(pid) for pid in cluster.superlink.pids("flower-superlink")][-1:]
+        nodes = [FleetConnection(cluster.address) for _ in range(options.nodes)]
+        began = time.monotonic()
+        list(pool.map(FleetConnection.open, nodes))
+        print(f"{len(nodes)} nodes were there after {time.monotonic() - began:.0f} s")
+        used, waits, failures = measure(server, nodes, pool, options.idle_seconds, options.seconds)
+        rate = len(waits) / options.seconds
+        print(
+            f"{rate:.0f} requests a second, of {len(nodes) / options.idle_seconds:.0f} that were due; {failures} failed"
+        )
+        print(f"SuperLink: {used / options.seconds:.2f} of a core, {1000 * used / max(1, len(waits)):.2f} ms a request")
+        print(f"an answer took {1000 * median(waits):.0f} ms (median), {1000 * max(waits):.0f} ms (longest)")
+        print(f"memory of the SuperLink: {server.memory_info().rss / 2**20:.0f} MB")
+        list(pool.map(FleetConnection.close, nodes))
+
+
+def measure(
+    server: psutil.Process, nodes: list[FleetConnection], pool: ThreadPoolExecutor, idle: float, seconds: float
+) -> tuple[float, list[float], int]:
+    """Processor seconds of the SuperLink, how long each request took, and how many failed."""
+    waits: list[float] = []
+    failed: list[str] = []
+    stop = Event()
+
+    def ask(node: FleetConnection) -> None:
+        began = time.monotonic()
+        try:
+            node.receive()
+        except OffbeatError as error:
+            failed.append(str(error))
+        waits.append(time.monotonic() - began)
+
+    def schedule(share: list[FleetConnection]) -> None:
+        due = sorted((random.uniform(0.0, idle), number) for number in range(len(share)))
+        began, turn = time.monotonic(), 0
+        while not stop.is_set():
+            at, number = due[turn % len(due)]
+            pause = began + at + idle * (turn // len(due)) - time.monotonic()
+            if pause > 0:
+                stop.wait(pause)
+            ask(share[number])
+            turn += 1
+
+    before = sum(server.cpu_times()[:2])
+    threads = [Thread(target=schedule, args=(nodes[first::WORKERS],)) for first in range(WORKERS)]
+    for thread in threads:
+        thread.start()
+    time.sleep(seconds)
+    stop.set()
+    for thread in threads:
+        thread.join()
+    return sum(server.cpu_times()[:2]) - before, waits, len(failed)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,74 @@
+"""The files in `deploy/`: what they start exists and takes these options, and systemd and YAML understand them."""
+
+import re
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+import yaml  # type: ignore[import-untyped]
+from flwr.superlink.cli.flower_superlink import _parse_args_run_superlink
+
+from offbeat.cli import app
+
+DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
+UNITS = sorted((DEPLOY / "systemd").iterdir())
+COMPOSE: dict[str, Any] = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
+
+
+def commands() -> list[list[str]]:
+    """Every command line in the files."""
+    found = [list(service["command"]) for service in COMPOSE["services"].values()]
+    for unit in UNITS:
+        (line,) = re.findall("^ExecStart=(.*)", unit.read_text().replace("\\\n", ""), re.MULTILINE)
+        found.append(shlex.split(line.replace("/opt/offbeat/bin/", "")))
+    return found
+
+
+@pytest.mark.parametrize("words", commands(), ids=lambda words: " ".join(words)[:40])
+def test_commands_are_understood(words: list[str]) -> None:
+    program, *rest = words
+    if program == "flower-superlink":
+        _, unknown = _parse_args_run_superlink().parse_known_args(rest)
+        assert not unknown
+        return
+    assert program == "offbeat"
+    command = typer.main.get_command(app).commands[rest[0]]  # type: ignore[attr-defined]
+    command.make_context(rest[0], rest[1:])  # raises what the user would see
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not here")
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
+def test_systemd_understands_the_units(unit: Path, tmp_path: Path) -> None:
+    copy = tmp_path / unit.name.replace("@.", "@3.")
+    copy.write_text(unit.read_text().replace("/opt/offbeat/bin/", "/bin/true "))  # the program is not installed here
+    said = subprocess.run(["systemd-analyze", "verify", str(copy)], capture_output=True, text=True)
+    ours = [line for line in said.stderr.splitlines() if unit.name.partition("@")[0] in line]
+    assert said.returncode == 0 and not ours, said.stderr
+
+
+def test_every_file_and_volume_of_the_compose_file_is_declared() -> None:
+    volumes, secrets = set(COMPOSE["volumes"]), set(COMPOSE["secrets"])
+    for service in COMPOSE["services"].values():
+        for volume in service.get("volumes", []):
+            name = volume.partition(":")[0]
+            assert name.startswith("../certs/") or name in volumes
+        for secret in service.get("secrets", []):
+            assert secret["source"] in secrets
+    assert all(service["image"] == "offbeat" for service in COMPOSE["services"].values())
+
+
+def test_a_node_s_key_is_only_in_its_own_container_and_no_other_secret() -> None:
+    for name, service in COMPOSE["services"].items():
+        secrets = [secret["source"] for secret in service.get("secrets", [])]
+        assert secrets == ([name] if name.startswith("node-") else [])
+
+
+def test_what_the_dockerfile_copies_is_there() -> None:
+    for line in (DEPLOY / "Dockerfile").read_text().splitlines():
+        if line.startswith("COPY"):
+            for name in line.split()[1:-1]:
+                assert (DEPLOY.parent / name).exists(), name

@@ -1,0 +1,295 @@
+"""Warm nodes on a real SuperLink: who may take part, mixed with Flower's own nodes, and whatever can go wrong.
+
+Few runs that see several faults each, because starting processes is what takes the time.
+"""
+
+import csv
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from threading import Event, Thread, Timer
+from typing import Any
+
+import pytest
+from faulty import outcome
+from user_project import follow, user_project
+
+from offbeat.deployment.bundle import write_bundle
+from offbeat.deployment.certificates import make_credentials
+from offbeat.deployment.launch import Launched, RunFailed, submit
+from offbeat.deployment.local_cluster.cluster import HOST, Cluster
+from offbeat.settings.schema import Experiment
+from offbeat.settings.tables import merge
+from offbeat.simulation.run import replay
+
+pytestmark = pytest.mark.processes
+
+
+def experiment(algorithm: dict[str, Any], **changes: Any) -> Experiment:
+    table: dict[str, Any] = {
+        "stop": {"versions": 6},
+        "data": {"name": "digits", "devices": 2},
+        "model": {"name": "mlp"},
+        "local": {"epochs": 4},
+        "algorithm": algorithm,
+        "evaluation": {"every_versions": 1},
+        "deployment": {"answer_seconds": 120.0, "rest_seconds": 0.1},
+    }
+    return Experiment.parse(merge(table, changes))
+
+
+def start(cluster: Cluster, setting: Experiment, out: Path, *, resume: bool = False) -> Launched:
+    bundle = out.parent / f"bundle-{len(list(out.parent.glob('bundle-*')))}"
+    bundle.mkdir()
+    write_bundle(bundle, setting, out=str(out), resume=resume)
+    return submit(bundle, cluster.address)
+
+
+def test_with_tls_and_keys_a_warm_node_that_is_not_registered_gets_nothing(tmp_path: Path) -> None:
+    credentials = make_credentials(tmp_path / "certificates", 2)
+    with Cluster(1, warm=True, credentials=credentials, logs=tmp_path / "logs") as cluster:
+        intruder = cluster.add_node(1, registered=False, wait=False)
+        setting = experiment({"name": "fedasync", "concurrency": 2}, deployment={"start_with": 1})
+        log = follow(start(cluster, setting, tmp_path / "run"))
+        intruder.wait(60)
+    assert "device 0 joined (1 of 2)" in log and "device 1" not in log
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["devices"] == 1
+    said = intruder.log.read_text()
+    assert "Failed to activate SuperNode" in said and "Traceback" not in said
+    assert "connected" not in said and "run " not in said
+    replay(tmp_path / "run")
+
+
+def test_warm_nodes_and_flower_s_own_take_part_in_one_run(tmp_path: Path) -> None:
+    """Under SEAFL2, with a slow warm node that is told to stop, and a stock one that checks in."""
+    setting = experiment(
+        {"name": "seafl2", "buffer": 1, "concurrency": 2, "staleness_limit": 1},
+        local={"epochs": 3},
+        fleet={"name": "ratio", "ratio": 1.5, "epoch_seconds": 1.0},
+        deployment={"paced": True, "leg_seconds": 2.0},
+        stop={"versions": 2},
+    )
+    with Cluster(1, warm=True, logs=tmp_path / "logs") as cluster:
+        cluster.add_node(1, warm=False, wait=False)
+        follow(start(cluster, setting, tmp_path / "run"))
+    found = outcome(tmp_path / "run")
+    assert not found.faults and len(found.devices) == 2 and found.devices[0]["delivered"]
+    replay(tmp_path / "run")
+
+
+# Faults ---------------------------------------------------------------------------------------------------------------
+
+SERVER = """
+from mine.task import network, test_data
+from offbeat.deployment import server_app
+
+EXPERIMENT = {
+    "stop": {"updates": 1000000},
+    "data": {"devices": 7},
+    "algorithm": {"name": "fedasync", "concurrency": 7},
+    "evaluation": {"every_versions": 20},
+    "deployment": {"answer_seconds": 20.0, "rest_seconds": 0.5},
+}
+app = server_app(EXPERIMENT, model=network, test_data=test_data)
+"""
+CLIENT = """
+import os
+import time
+from pathlib import Path
+
+from flwr.clientapp import ClientApp
+from mine.task import network, own_data
+from offbeat.deployment import client_app
+
+honest = client_app(model=network, data=own_data)
+app = ClientApp()
+
+
+@app.train("offbeat")
+def answer(message, context):
+    folder, device = Path(context.run_config["folder"]), int(context.node_config["partition-id"])
+    order = bool(message.content.array_records)
+    reply = honest(message, context)
+    first = order and not (folder / f"order-{device}").exists()
+    if order:
+        (folder / f"order-{device}").write_text(str(os.getpid()))
+        time.sleep(0.5)
+    if first and device == 1:
+        time.sleep(3600)  # until the test kills this process
+    if first and device == 2:
+        time.sleep(3600)  # until the node ends this process
+    if first and device == 3:
+        eaten = []
+        while True:
+            eaten.append(bytearray(2**24))
+    if device == 5 and order and not (folder / "frozen").exists():
+        time.sleep(2)  # so that it is frozen in the midst of an order
+    return reply
+"""
+
+
+class Wire:
+    """A way to the SuperLink that can be cut: then nothing comes through, and nobody is told."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._whole = Event()
+        self._whole.set()
+        self._door = socket.create_server((HOST, 0))
+        self.address = f"{HOST}:{self._door.getsockname()[1]}"
+        Thread(target=self._accept, daemon=True).start()
+
+    def cut(self, seconds: float) -> None:
+        """For so long, in the background."""
+        self._whole.clear()
+        Timer(seconds, self._whole.set).start()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                near, _ = self._door.accept()
+                far = socket.create_connection((HOST, self._port))
+                for source, target in ((near, far), (far, near)):
+                    Thread(target=self._pass_on, args=(source, target), daemon=True).start()
+
+    def _pass_on(self, source: socket.socket, target: socket.socket) -> None:
+        with suppress(OSError):
+            while content := source.recv(2**16):
+                if not self._whole.is_set():
+                    break  # lost, and with it the connection when the wire is whole again
+                target.sendall(content)
+        self._whole.wait()
+        for end in (source, target):
+            with suppress(OSError):
+                end.close()
+
+    def close(self) -> None:
+        self._door.close()
+
+
+@contextmanager
+def full_disk(folder: Path) -> Iterator[Path | None]:
+    """A file system without room, if we may make one."""
+    folder.mkdir()
+    made = os.geteuid() == 0 and sys.platform == "linux"
+    if made:
+        command = ["mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", str(folder)]
+        made = subprocess.run(command, capture_output=True).returncode == 0
+    yield folder if made else None
+    if made:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_whatever_goes_wrong_nothing_hangs_and_all_is_seen(tmp_path: Path) -> None:
+    """Device 0 is good. The child of 1 is killed, the app of 2 never returns, that of 3 allocates without end; the node
+    of 4 is killed, that of 5 frozen beyond its deadline and woken, that of 6 cut off for 30 s; one more has no disk."""
+    out, done = tmp_path / "out", set[str]()
+
+    def once(name: str) -> bool:
+        new = name not in done
+        done.add(name)
+        return new
+
+    def order_of(device: int) -> int | None:
+        path = tmp_path / f"order-{device}"
+        return int(path.read_text() or 0) if path.is_file() else None
+
+    with full_disk(tmp_path / "full") as full, Cluster(0, warm=True, logs=tmp_path / "logs") as cluster:
+        wire = Wire(cluster.superlink.port)
+        limits = ["--answer-seconds", "10", "--memory-mb", "2000"]
+        together = [text for device in (1, 2, 3) for text in ("--node-config", f"partition-id={device}")]
+        cluster.add_node(0, options=[*limits, *together], wait=False)
+        killed, frozen = cluster.add_node(4, wait=False), cluster.add_node(5, wait=False)
+        cluster.add_node(6, address=wire.address, wait=False)
+        broken = None if full is None else cluster.add_node(7, home=full, wait=False)
+        run = submit(user_project(tmp_path, SERVER, CLIENT), cluster.address)
+        thaw = float("inf")
+
+        def look(log: str) -> bool:
+            nonlocal thaw
+            if order_of(1) and once("child killed"):
+                os.kill(order_of(1) or 0, signal.SIGKILL)
+            if order_of(4) and once("node killed"):
+                killed.kill()
+            if order_of(5) and once("node frozen"):
+                for pid in frozen.pids():
+                    os.kill(pid, signal.SIGSTOP)
+                (tmp_path / "frozen").touch()
+            if "device 5: no answer within" in log and once("node woken"):
+                for pid in frozen.pids():
+                    os.kill(pid, signal.SIGCONT)
+            if order_of(6) and once("wire cut"):
+                wire.cut(30.0)
+                thaw = time.monotonic() + 30.0
+            seen = all(
+                text in log
+                for text in (
+                    "device 1: Flower error 8: the app's process is gone: it was ended by SIGKILL",
+                    "device 2: Flower error 8: the app's process is gone: it was ended by SIGKILL",
+                    "device 3: Flower error ",
+                    "device 4: its node is gone",
+                    "device 5: refused: ticket",
+                )
+            )
+            return seen and time.monotonic() > thaw and all(used(out, device) for device in (0, 1, 2, 3, 5, 6))
+
+        log = follow(run, look)
+        run.stop()
+        with suppress(RunFailed):
+            follow(run)
+        wire.close()
+    if broken is not None:
+        assert "Flower error 7: the app cannot be written to" in log
+        assert "No space left on device" in broken.log.read_text()
+    record = [json.loads(line) for line in (out / "record.jsonl").read_text().splitlines()]
+    uploaded = [line["ticket"] for line in record if line["what"] == "Uploaded"]
+    lost = {line["ticket"] for line in record if line["what"] == "Lost"}
+    assert len(uploaded) == len(set(uploaded)) and not lost & set(uploaded), "nothing is applied twice"
+    assert {line["device"] for line in record if line["what"] == "fault"} >= {1, 2, 3, 4, 5}
+    assert all(line["reason"] for line in record if line["what"] == "Lost")
+
+
+def used(out: Path, device: int) -> int:
+    """Updates of a device that went into the model, by the last table that was written."""
+    if not (out / "devices.csv").is_file():
+        return 0
+    with (out / "devices.csv").open(newline="") as lines:
+        rows = list(csv.DictReader(lines))
+    return int(rows[device]["used"]) if len(rows) > device else 0
+
+
+def test_a_superlink_that_has_forgotten_everything_is_found_again_and_devices_remember(tmp_path: Path) -> None:
+    """It keeps nothing in a file. The nodes register anew by themselves, and FedASMU's tables are still there."""
+    setting = experiment(
+        {"name": "fedasmu", "cohort": 2, "period": 0.5, "max_in_flight": 2},
+        stop={"versions": 16},
+        execution={"checkpoint_seconds": 0.01},
+    )
+    out = tmp_path / "run"
+
+    def learned(_: str) -> bool:
+        record = out / "record.jsonl"
+        return record.is_file() and record.read_text().count('"Uploaded"') >= 6
+
+    with Cluster(2, warm=True, logs=tmp_path / "logs") as cluster:
+        follow(start(cluster, setting, out), learned)
+        cluster.restart_superlink()
+        follow(start(cluster, setting, out, resume=True))
+        nodes = cluster.nodes[0].log.read_text()
+    assert nodes.count("connected to") == 4, "each of the two nodes twice"
+    lines = [json.loads(line) for line in (out / "record.jsonl").read_text().splitlines()]
+    again = next(number for number, line in enumerate(lines) if line["what"] == "resumed")
+    assert {line["reason"] for line in lines if line["what"] == "Lost"} <= {"the server was restarted"}
+    first: dict[int, int] = {}
+    for line in lines[again:]:
+        if line["what"] == "Uploaded":
+            first.setdefault(line["device"], line["remembered"])
+    assert first and all(first.values()), "their first orders after the restart began with what they knew before"
+    replay(out)

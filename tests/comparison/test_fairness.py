@@ -6,7 +6,7 @@ import pytest
 
 from offbeat import run
 from offbeat.algorithms import POLICIES
-from offbeat.comparison.fairness import fair_experiments, notes_on, shared_in_training, spread_settings, takers
+from offbeat.comparison.fairness import fair_experiments, known_by, notes_on, shared_in_training, spread_settings
 from offbeat.core.errors import InvalidInput
 from offbeat.settings.schema import Experiment
 from offbeat.settings.shipped import load_experiment, shipped
@@ -116,9 +116,9 @@ def test_a_setting_reaches_every_algorithm_that_knows_it_and_says_which() -> Non
     spread = spread_settings(base, list(names), {"buffer": 5})
     assert [settings_of(spread, name).get("buffer") for name in names] == [None, 5, 5]
     assert settings_of(spread, "mine")["concurrency"] == 9
-    assert takers({"buffer": 5}, names) == ["algorithm.buffer = 5: for mine, seafl; fedavg has no such setting."]
+    assert known_by({"buffer": 5}, names) == ["algorithm.buffer = 5: for mine, seafl; fedavg has no such setting."]
     with pytest.raises(InvalidInput, match=r"--set algorithm\.buffer=5: none of fedavg, fedasync has such a setting"):
-        takers({"buffer": 5}, {"fedavg": "fedavg", "fedasync": "fedasync"})
+        known_by({"buffer": 5}, {"fedavg": "fedavg", "fedasync": "fedasync"})
 
 
 def test_notes_say_what_is_not_the_same_for_all() -> None:

@@ -43,7 +43,7 @@ def entry(
     return Result(rows=rows, summary={"label": algorithm, "seed": seed} | summary)
 
 
-def race() -> list[Result]:
+def three_algorithms() -> list[Result]:
     """fedavg reaches 80 % at 100, 120 and 200 s, fedbuff at 50, 60 and 80 s, fedasync in one seed of two."""
     return [
         entry("fedavg", 0, [(0, 0.1), (100, 0.8), (200, 0.80)]),
@@ -69,7 +69,7 @@ def printed(comparison: Comparison, width: int = 80) -> list[str]:
 
 
 def test_algorithms_keep_the_order_of_their_first_appearance_with_their_seeds() -> None:
-    algorithms = Comparison(race(), 0.8).by_algorithm
+    algorithms = Comparison(three_algorithms(), 0.8).by_algorithm
     assert [(results.algorithm, results.seeds) for results in algorithms] == [
         ("fedavg", [0, 1, 2]),
         ("fedbuff", [0, 1, 2]),
@@ -79,19 +79,19 @@ def test_algorithms_keep_the_order_of_their_first_appearance_with_their_seeds() 
 
 def test_the_automatic_target_is_the_highest_that_all_algorithms_reach_in_all_seeds() -> None:
     # 90 % is reached by one seed of fedbuff only, 80 % by all but one seed of fedasync.
-    assert Comparison(race()).target == 0.5
-    assert Comparison(race()[:6]).target == 0.8
+    assert Comparison(three_algorithms()).target == 0.5
+    assert Comparison(three_algorithms()[:6]).target == 0.8
 
 
 def test_where_no_listed_target_is_reached_by_all_it_is_the_highest_whole_percent_that_is() -> None:
     late = entry("fedasync", 0, [(0, 0.1), (100, 0.327)])
-    assert Comparison([*race()[:6], late]).target == 0.32
+    assert Comparison([*three_algorithms()[:6], late]).target == 0.32
     assert Comparison([late]).target == 0.32
 
 
 def test_an_algorithm_that_never_learns_does_not_take_the_target_from_the_others() -> None:
     stuck = entry("fedasync", 0, [(0, 0.1), (100, 0.1)])
-    comparison = Comparison([*race()[:6], stuck])
+    comparison = Comparison([*three_algorithms()[:6], stuck])
     assert comparison.target == 0.8
     assert comparison.cells(comparison.by_algorithm[2])["time to 80 %"] == "not reached"
 
@@ -105,26 +105,28 @@ def test_there_is_no_automatic_target_if_nobody_learns() -> None:
 
 
 def test_the_devices_in_training_are_in_the_table_and_in_the_csv() -> None:
-    comparison = Comparison(race(), 0.8)
+    comparison = Comparison(three_algorithms(), 0.8)
     assert comparison.cells(comparison.by_algorithm[0])["in training"] == "10.0"
     assert "in_training_mean" in comparison.csv_text()
-    known = [Result(rows=each.rows, summary=each.summary | {"in_training": 7.25}) for each in race()]
+    known = [Result(rows=each.rows, summary=each.summary | {"in_training": 7.25}) for each in three_algorithms()]
     assert Comparison(known).by_algorithm[0].in_training == 7.25
 
 
 def test_notes_stand_under_the_table() -> None:
-    text = " ".join(" ".join(printed(Comparison(race(), 0.8, notes=["Only fedasync: a proximal term."]))).split())
+    text = " ".join(
+        " ".join(printed(Comparison(three_algorithms(), 0.8, notes=["Only fedasync: a proximal term."]))).split()
+    )
     assert text.endswith("Only fedasync: a proximal term.")
 
 
 def test_a_given_target_need_not_be_one_of_the_runs_targets() -> None:
     # Seed 1: from 0.8 at 120 s to 0.82 at 200 s, half of 80 s. Seed 2: 0.7 to 0.84 in 100 s, 0.11 / 0.14 of them.
-    times = by_name(Comparison(race(), 0.81))["fedavg"].times
+    times = by_name(Comparison(three_algorithms(), 0.81))["fedavg"].times
     assert times == [None, pytest.approx(160.0), pytest.approx(100 + 100 * 11 / 14)]
 
 
 def test_times_to_the_target_and_speed_up_over_fedavg() -> None:
-    comparison = Comparison(race(), 0.8)
+    comparison = Comparison(three_algorithms(), 0.8)
     fedavg, fedbuff, fedasync = comparison.by_algorithm
     # Seed 2 of fedavg: 0.7 at 100 s, 0.84 at 200 s, so 0.8 after 0.1 / 0.14 of the 100 s between.
     third = pytest.approx(100 + 100 * 10 / 14)
@@ -143,10 +145,10 @@ def test_times_to_the_target_and_speed_up_over_fedavg() -> None:
 
 
 def test_there_is_no_speed_up_unless_fedavg_reached_the_target_in_all_seeds() -> None:
-    missed = Comparison(race(), 0.82)
+    missed = Comparison(three_algorithms(), 0.82)
     assert by_name(missed)["fedbuff"].reached_by_all
     assert missed.speed_up(by_name(missed)["fedbuff"]) is None
-    absent = Comparison([each for each in race() if each.algorithm != "fedavg"])
+    absent = Comparison([each for each in three_algorithms() if each.algorithm != "fedavg"])
     assert absent.speed_up(absent.by_algorithm[0]) is None
 
 
@@ -156,7 +158,7 @@ def test_a_tie_has_several_fastest() -> None:
 
 
 def test_accuracies_costs_and_shares_are_over_seeds() -> None:
-    fedavg = Comparison(race(), 0.8).by_algorithm[0]
+    fedavg = Comparison(three_algorithms(), 0.8).by_algorithm[0]
     assert fedavg.final_value == pytest.approx(0.82)
     assert fedavg.final_spread == pytest.approx(0.02)
     assert fedavg.final_spread == stdev([0.80, 0.82, 0.84])
@@ -180,7 +182,7 @@ def test_shares_of_nothing_are_zero_and_one_seed_has_no_spread() -> None:
 
 
 def test_a_divergence_in_any_seed_marks_the_algorithm() -> None:
-    comparison = Comparison(race(), 0.8)
+    comparison = Comparison(three_algorithms(), 0.8)
     assert [results.diverged for results in comparison.by_algorithm] == [False, False, True]
     assert comparison.cells(comparison.by_algorithm[2])["algorithm"] == "fedasync †"
     assert "†: a run diverged" in comparison.caption
@@ -188,7 +190,7 @@ def test_a_divergence_in_any_seed_marks_the_algorithm() -> None:
 
 def test_the_table_says_times_misses_and_the_fastest_in_80_columns() -> None:
     late = [entry("fedasmu", seed, [(0, 0.1), (200, 0.3)]) for seed in range(3)]
-    lines = printed(Comparison(race() + late, 0.8))
+    lines = printed(Comparison(three_algorithms() + late, 0.8))
     text = " ".join(" ".join(lines).split())
     assert max(len(line.rstrip()) for line in lines) <= 80
     # Two lines of headings, a rule, one line for each of the four algorithms.
@@ -207,7 +209,7 @@ def test_names_are_not_read_as_markup() -> None:
 
 
 def test_the_csv_has_plain_numbers_and_leaves_empty_what_does_not_exist() -> None:
-    lines = list(csv.DictReader(io.StringIO(Comparison(race(), 0.8).csv_text())))
+    lines = list(csv.DictReader(io.StringIO(Comparison(three_algorithms(), 0.8).csv_text())))
     fedavg, fedbuff, fedasync = lines
     assert [line["algorithm"] for line in lines] == ["fedavg", "fedbuff", "fedasync"]
     assert float(fedbuff["time_to_target_median"]) == 60
@@ -221,6 +223,6 @@ def test_what_cannot_be_compared_is_refused_in_a_sentence() -> None:
     with pytest.raises(InvalidInput, match="no finished run"):
         Comparison([])
     with pytest.raises(InvalidInput, match=r"target = 80: must be above 0 and at most 1"):
-        Comparison(race(), 80)
+        Comparison(three_algorithms(), 80)
     with pytest.raises(InvalidInput, match="two of the runs are of fedavg with seed 0"):
-        Comparison([*race(), race()[0]])
+        Comparison([*three_algorithms(), three_algorithms()[0]])

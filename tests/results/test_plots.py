@@ -33,7 +33,7 @@ def entry(algorithm: str, seed: int, curve: Sequence[tuple[float, float]], reaso
     )
 
 
-def race() -> list[Result]:
+def three_algorithms() -> list[Result]:
     return [
         entry("fedavg", 0, [(0, 0.1), (10, 0.3), (20, 0.6)]),
         entry("fedavg", 1, [(0, 0.2), (15, 0.5)]),
@@ -48,7 +48,7 @@ def texts(axes: Axes) -> list[str]:
 
 
 def test_mean_and_range_hold_the_last_evaluation_and_the_final_model() -> None:
-    time, mean, low, high = mean_and_range(race()[:2])
+    time, mean, low, high = mean_and_range(three_algorithms()[:2])
     # Seed 0 has 0.1, 0.3, 0.3, 0.6 at these times and seed 1, which ends at 15 s, has 0.2, 0.2, 0.5, 0.5.
     np.testing.assert_allclose(time, [0, 10, 15, 20])
     np.testing.assert_allclose(mean, [0.15, 0.25, 0.4, 0.55])
@@ -63,7 +63,7 @@ def test_of_two_evaluations_at_the_same_time_the_later_counts() -> None:
 
 
 def test_each_algorithm_has_its_own_colour_and_line_style_and_the_target_a_dotted_line() -> None:
-    curves = accuracy_figure(Comparison(race(), 0.5)).axes[0]
+    curves = accuracy_figure(Comparison(three_algorithms(), 0.5)).axes[0]
     lines = {str(line.get_label()): line for line in curves.lines}
     assert lines["fedavg"].get_color() != lines["fedasync"].get_color()
     assert lines["fedavg"].get_linestyle() != lines["fedasync"].get_linestyle()
@@ -89,7 +89,7 @@ def test_twenty_methods_have_twenty_lines_that_can_be_told_apart_and_bars_in_the
 
 def test_legends_cover_no_data() -> None:
     runs = [entry(f"a method with a long name, number {number}", 0, [(0, 0.1), (9, 0.6)]) for number in range(20)]
-    for figure in (accuracy_figure(Comparison(runs, 0.5)), run_figure(race()[0].rows, "a run")):
+    for figure in (accuracy_figure(Comparison(runs, 0.5)), run_figure(three_algorithms()[0].rows, "a run")):
         figure.draw_without_rendering()
         (legend,) = figure.legends
         box = legend.get_window_extent()
@@ -98,7 +98,7 @@ def test_legends_cover_no_data() -> None:
 
 
 def test_the_last_evaluation_of_a_run_is_marked_and_inside_the_axes() -> None:
-    upper, _, loss = run_figure(race()[0].rows, "a run").axes
+    upper, _, loss = run_figure(three_algorithms()[0].rows, "a run").axes
     assert [texts(upper)] == [["60.0 %"]]
     for axes, value in ((upper, 0.6), (loss, 2.0)):
         marked = axes.lines[-1]
@@ -107,7 +107,7 @@ def test_the_last_evaluation_of_a_run_is_marked_and_inside_the_axes() -> None:
 
 
 def test_axes_say_what_they_show() -> None:
-    curves, bars = accuracy_figure(Comparison(race(), 0.5)).axes
+    curves, bars = accuracy_figure(Comparison(three_algorithms(), 0.5)).axes
     assert (curves.get_xlabel(), curves.get_ylabel()) == ("virtual time (s)", "accuracy on held-out data")
     assert curves.get_xlim() == (0, 1.01 * 20)
     assert bars.get_title(loc="left") == "Time to 50 % accuracy"
@@ -115,7 +115,7 @@ def test_axes_say_what_they_show() -> None:
 
 
 def test_bars_are_medians_and_say_who_did_not_reach_the_target() -> None:
-    _, bars = accuracy_figure(Comparison(race(), 0.5)).axes
+    _, bars = accuracy_figure(Comparison(three_algorithms(), 0.5)).axes
     widths = [bar.patches[0].get_width() for bar in bars.containers if isinstance(bar, BarContainer)]
     # fedavg reached it at 10 + 10 x 2/3 and 15 s, fedbuff in one seed of two after 4/6 of 5 s.
     assert widths == pytest.approx([(10 + 20 / 3 + 15) / 2, 5 * 4 / 6])
@@ -129,7 +129,7 @@ def test_without_a_target_there_are_only_curves() -> None:
 
 def test_a_run_shows_accuracy_loss_and_staleness_even_after_one_evaluation_or_a_divergence() -> None:
     diverged: Row = {"time": 5.0, "accuracy": 0.1, "loss": float("nan"), "mean_staleness": 0, "max_staleness": 0}
-    for rows in (race()[0].rows, race()[0].rows[:1], [*race()[3].rows, diverged]):
+    for rows in (three_algorithms()[0].rows, three_algorithms()[0].rows[:1], [*three_algorithms()[3].rows, diverged]):
         figure = run_figure(rows, "a run")
         assert {axes.get_ylabel() for axes in figure.axes} == {
             "accuracy on held-out data",
@@ -141,7 +141,7 @@ def test_a_run_shows_accuracy_loss_and_staleness_even_after_one_evaluation_or_a_
 
 def test_a_figure_is_saved_whole_and_with_the_same_bytes_every_time(tmp_path: Path) -> None:
     def drawn(name: str) -> bytes:
-        figure: Figure = accuracy_figure(Comparison(race(), 0.5))
+        figure: Figure = accuracy_figure(Comparison(three_algorithms(), 0.5))
         save(figure, tmp_path / name)
         return (tmp_path / name).read_bytes()
 
@@ -159,7 +159,7 @@ def test_a_figure_is_saved_whole_and_with_the_same_bytes_every_time(tmp_path: Pa
 @pytest.mark.parametrize(("name", "kind"), [("plan.jpg", "ends in '.jpg'"), ("plan", "without a suffix")])
 def test_another_kind_of_file_is_refused_in_one_sentence(tmp_path: Path, name: str, kind: str) -> None:
     with pytest.raises(InvalidInput, match=f"{kind}: choose .png, .svg or .pdf"):
-        save(run_figure(race()[0].rows, "a run"), tmp_path / name)
+        save(run_figure(three_algorithms()[0].rows, "a run"), tmp_path / name)
     assert not list(tmp_path.iterdir())
 
 

@@ -139,10 +139,10 @@ class Safa(Policy):
         state.undrafted = {update.device: update.ticket for update in rest}
         state.picked = {update.device for update in picked}
         state.arrived, state.overdue = [], False
-        for flight in list(view.in_flight.values()):
-            if self.is_deprecated(flight.base, view) and not flight.notified:
-                state.models[flight.device] = view.parameters
-                yield StopSoon(device=flight.device)
+        for held in list(view.in_flight.values()):
+            if self.is_deprecated(held.base, view) and not held.notified:
+                state.models[held.device] = view.parameters
+                yield StopSoon(device=held.device)
 
     def is_deprecated(self, base: int, view: View) -> bool:
         """Whether work from this base lags more than the tolerance."""

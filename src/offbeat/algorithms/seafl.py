@@ -162,7 +162,7 @@ class Seafl(Policy):
         if not view.in_flight:
             return bool(buffer)
         full = len(buffer) >= self.buffer
-        return full and not any(self.is_at_limit(flight.base, view) for flight in view.in_flight.values())
+        return full and not any(self.is_at_limit(held.base, view) for held in view.in_flight.values())
 
     def is_at_limit(self, base: int, view: View) -> bool:
         """Whether another version would make an update from this base too stale."""
@@ -252,9 +252,9 @@ class Seafl2(Seafl):
         return [] if isinf(self.staleness_limit) else ["training that ends early at the staleness limit"]
 
     def after_commit(self, view: View) -> Iterator[Action]:
-        for flight in list(view.in_flight.values()):
-            if self.is_at_limit(flight.base, view) and not flight.notified:
-                yield StopSoon(device=flight.device)
+        for held in list(view.in_flight.values()):
+            if self.is_at_limit(held.base, view) and not held.notified:
+                yield StopSoon(device=held.device)
 
 
 class Port(Seafl2):

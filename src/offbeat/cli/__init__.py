@@ -69,19 +69,19 @@ def main() -> None:
     try:
         app()
     except Interrupted as error:
-        _complain(error)
+        _print_error(error)
         if (command := resuming(sys.argv[1:], error)) is not None:
             messages.print(f"To go on: {command}", soft_wrap=True, highlight=False, markup=False)
         sys.exit(128 + error.number)
     except OffbeatError as error:
-        _complain(error)
+        _print_error(error)
         sys.exit(2 if isinstance(error, InvalidInput) else 1)
     except OSError as error:  # a directory that cannot be written, a full disk
-        _complain(error)
+        _print_error(error)
         sys.exit(2)
 
 
-def _complain(error: Exception) -> None:
+def _print_error(error: Exception) -> None:
     text = str(error).replace("[", r"\[")
     messages.print(f"[bold red]offbeat:[/] {text}", soft_wrap=True, highlight=False)
 

@@ -102,10 +102,10 @@ def compare(
     """
     general, settings = _algorithm_changes(changes)
     experiment = load(file, general)  # first: a wrong setting is said before anything heavy is imported
-    from offbeat.comparison.fairness import algorithm_settings, spread_settings, takers
+    from offbeat.comparison.fairness import algorithm_settings, known_by, spread_settings
 
     names = list(experiment.compared) if algorithms is None else [each.strip() for each in algorithms.split(",")]
-    for sentence in takers(settings, {name: algorithm_settings(experiment, name)[0] for name in names}):
+    for sentence in known_by(settings, {name: algorithm_settings(experiment, name)[0] for name in names}):
         console.print(sentence, highlight=False)
     experiment = spread_settings(experiment, names, settings)
     chosen = list(range(experiment.seed, experiment.seed + seeds))
@@ -142,9 +142,9 @@ def sweep(
     experiment = load(file, general)
     swept = given or experiment.sweep
     from offbeat.comparison.compare import sweep as sweep_settings
-    from offbeat.comparison.fairness import takers
+    from offbeat.comparison.fairness import known_by
 
-    for sentence in takers(settings, {str(name): str(name) for name in swept.get("algorithm.name", [])}):
+    for sentence in known_by(settings, {str(name): str(name) for name in swept.get("algorithm.name", [])}):
         console.print(sentence, highlight=False)
     chosen = list(range(experiment.seed, experiment.seed + seeds))
     parts = joined([path.rpartition(".")[2] for path in given]) + suffix(changes)

@@ -92,7 +92,7 @@ def spread_settings(base: Experiment, names: Sequence[str], settings: Mapping[st
     return Experiment.parse(base.given_table() | {"compare": compared}) if settings else base
 
 
-def takers(settings: Mapping[str, Any], algorithms: Mapping[str, str]) -> list[str]:
+def known_by(settings: Mapping[str, Any], algorithms: Mapping[str, str]) -> list[str]:
     """For each setting a sentence on which of the algorithms (by label) know it; that none does is an error."""
     sentences = []
     for key, value in settings.items():

@@ -153,12 +153,12 @@ def _run_one(number: int, planned: PlannedRun, overwrite: bool, resume: bool) ->
     """Why it failed, if it did; its results are in its directory."""
     if _shared["stop"].is_set():
         raise Interrupted(f"interrupted before {planned.label} began")
-    told = -1.0
+    reported = -1.0
 
     def watch(fraction: float, row: Row | None) -> None:
-        nonlocal told
-        if row is not None or fraction - told > 0.01:
-            told = fraction
+        nonlocal reported
+        if row is not None or fraction - reported > 0.01:
+            reported = fraction
             _shared["progress"].put((number, fraction, row))
 
     with _shared["busy"]:

@@ -149,19 +149,19 @@ class ScriptedSession(Session):
         extras: Mapping[str, Plain] | None = None,
     ) -> Update:
         """What a device would upload. Layers that it has not reached, and those beyond its width, are as they were."""
-        flight = self.in_flight[self.ticket_of(device, ticket)]
-        slices = flight.order.slices if slices is None else slices
+        held = self.in_flight[self.ticket_of(device, ticket)]
+        slices = held.order.slices if slices is None else slices
         steps = slices * self.steps_per_slice if steps is None else steps
-        mask = coverage(flight.order, slices, self.layout)
-        parameters = np.array(numbers, dtype=np.float32) if numbers else flight.parameters
+        mask = coverage(held.order, slices, self.layout)
+        parameters = np.array(numbers, dtype=np.float32) if numbers else held.parameters
         if mask is not None:
-            parameters = np.where(mask.chosen, parameters, flight.parameters)
+            parameters = np.where(mask.chosen, parameters, held.parameters)
         return Update(
-            device=flight.device,
-            ticket=flight.ticket,
-            base=flight.base,
-            base_parameters=flight.parameters,
-            samples=self.samples(flight.device),
+            device=held.device,
+            ticket=held.ticket,
+            base=held.base,
+            base_parameters=held.parameters,
+            samples=self.samples(held.device),
             progress=Progress(slices=slices, steps=steps),
             outcome=KnownOutcome(Outcome(parameters=frozen(parameters), extras=extras or {})),
             mask=mask,
@@ -182,13 +182,13 @@ class ScriptedSession(Session):
 
     def lose(self, device: int | None = None, ticket: int | None = None) -> Reaction:
         """An order is lost, and its device is away."""
-        flight = self.in_flight[self.ticket_of(device, ticket)]
-        return self.handle(Lost(device=flight.device, ticket=flight.ticket))
+        held = self.in_flight[self.ticket_of(device, ticket)]
+        return self.handle(Lost(device=held.device, ticket=held.ticket))
 
     def ask(self, device: int | None = None, ticket: int | None = None, slices: int = 1) -> FreshModel:
         """A device asks for the fresh model after so many slices; returns the answer."""
-        flight = self.in_flight[self.ticket_of(device, ticket)]
-        request = FreshRequested(device=flight.device, ticket=flight.ticket, progress=Progress(slices=slices))
+        held = self.in_flight[self.ticket_of(device, ticket)]
+        request = FreshRequested(device=held.device, ticket=held.ticket, progress=Progress(slices=slices))
         return self.handle(request).answers[0]
 
     def leave(self, device: int) -> Reaction:
@@ -209,7 +209,7 @@ class ScriptedSession(Session):
     @property
     def bases(self) -> dict[int, int]:
         """The version that each device in training started from, by device, the oldest order first."""
-        return {flight.device: flight.base for flight in self.in_flight.values()}
+        return {held.device: held.base for held in self.in_flight.values()}
 
     @property
     def newest(self) -> int:
@@ -223,7 +223,7 @@ class ScriptedSession(Session):
 
     def ticket_of(self, device: int | None = None, ticket: int | None = None) -> int:
         """The ticket of the order that a device works on, or of the oldest one."""
-        tickets = [each for each, flight in self.in_flight.items() if device in (None, flight.device)]
+        tickets = [each for each, held in self.in_flight.items() if device in (None, held.device)]
         if ticket is None and not tickets:
             raise LookupError("no order is in flight" if device is None else f"device {device} holds no order")
         return tickets[0] if ticket is None else ticket

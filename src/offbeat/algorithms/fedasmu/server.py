@@ -246,7 +246,7 @@ class TimelyPolicy(Policy):
             state.made[view.version] = Aggregation(
                 movement=movement, control=control, xi=xi, turn=turn, staleness=staleness, learning_rate=rate
             )
-            in_use = {flight.base for flight in view.in_flight.values()} | {view.version}
+            in_use = {held.base for held in view.in_flight.values()} | {view.version}
             state.made = {version: making for version, making in state.made.items() if version in in_use}
 
     def weight(self, control: Control, turn: int, staleness: int) -> tuple[float, float]:

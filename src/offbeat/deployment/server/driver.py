@@ -457,7 +457,7 @@ class Deployment:
     # Evaluation and snapshots -------------------------------------------------------------------------------------
 
     def evaluate(self) -> Row:
-        """How things stand now."""
+        """The row of metrics of the current version."""
         session, accounts = self.session, self.accounts
         row = self._milestones.row(self.now, busy=accounts.busy_seconds, wasted=accounts.wasted_seconds)
         reached = self.stop.reached(row)

@@ -158,11 +158,12 @@ class Cluster:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        interrupted = kind is not None and issubclass(kind, KeyboardInterrupt)  # any stopping signal
         try:
-            if kind is KeyboardInterrupt:
+            if interrupted:
                 self._interrupt_server_app()
         finally:
-            self._end(keep_logs=kind is not None and kind is not KeyboardInterrupt)
+            self._end(keep_logs=kind is not None and not interrupted)
 
     def add_node(
         self,

@@ -33,6 +33,7 @@ from offbeat.algorithms import FedBuff
 from offbeat.algorithms.server_optimisers import Floats
 from offbeat.core.orders import LocalWork, Update
 from offbeat.core.parameters import Layout, Vector
+from offbeat.core.policy import View
 from offbeat.core.session import Session
 from offbeat.device.training_state import Evaluation, TrainingJob, TrainingState
 from offbeat.fleet import Fleet, RatioFleet, Workload
@@ -49,7 +50,7 @@ NO_MOVEMENT = np.zeros(4)
 class NoArithmetic(FedBuff):
     """FedBuff that never reads what it was sent: every version is the one before."""
 
-    def movement(self, updates: list[Update], version: int) -> Floats:
+    def movement(self, updates: list[Update], view: View) -> Floats:
         return NO_MOVEMENT
 
 

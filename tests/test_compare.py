@@ -34,7 +34,7 @@ def test_variants_of_one_algorithm_are_compared_under_their_labels(tmp_path: Pat
         "fedavg": {"algorithm": {"cohort": 4}},
     }
     comparison = compare(small(compare=variants), list(variants), [0, 1], tmp_path / "out", jobs=2)
-    assert [standing.algorithm for standing in comparison.standings] == ["tight", "loose", "fedavg"]
+    assert [results.algorithm for results in comparison.by_algorithm] == ["tight", "loose", "fedavg"]
     assert {entry.summary["algorithm"] for entry in comparison.entries} == {"seafl2", "fedavg"}
     pictures = [path / "metrics.png" for path in (tmp_path / "out").glob("*-seed*")]
     assert pictures and all(picture.read_bytes().startswith(b"\x89PNG") for picture in pictures)
@@ -55,7 +55,7 @@ def test_a_sweep_runs_every_combination_and_draws_it(tmp_path: Path) -> None:
         "fleet.ratio": [2.0, 5.0],
     }
     comparison = sweep(small(), over, [0], tmp_path / "out", jobs=2)
-    labels = [standing.algorithm for standing in comparison.standings]
+    labels = [results.algorithm for results in comparison.by_algorithm]
     assert len(labels) == 8
     assert labels[0] == "1.0 / 1 / 2.0"
     assert labels[-1] == "0.0 / 2 / 5.0"
@@ -136,7 +136,7 @@ def test_a_policy_that_crashes_ends_its_own_runs_only(tmp_path: Path, monkeypatc
     }
     names = ["raises", "seafl", "dies", "fedavg"]
     comparison = compare(small(compare=variants), names, [0], tmp_path / "out", jobs=2)
-    assert [standing.algorithm for standing in comparison.standings] == ["seafl", "fedavg"]
+    assert [results.algorithm for results in comparison.by_algorithm] == ["seafl", "fedavg"]
     raised, died = comparison.failures
     file = tmp_path / "out" / "raises-seed0" / "error.txt"
     assert raised == f"raises, seed 0 failed: ZeroDivisionError: division by zero (where: {file})"

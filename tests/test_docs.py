@@ -15,6 +15,7 @@ from offbeat import cli
 from offbeat.algorithms import POLICIES
 from offbeat.core.orders import Order
 from offbeat.core.policy import Policy
+from offbeat.data import DATASETS
 from offbeat.settings.schema import Experiment
 from offbeat.simulation.run import simulation_of
 from offbeat.testing import check_policy
@@ -42,6 +43,27 @@ def test_the_python_of_the_readme_runs(capsys: pytest.CaptureFixture[str]) -> No
 def test_the_tables_of_the_how_to_are_valid(number: int) -> None:
     block = blocks("docs/how-to.md", "toml")[number]
     Experiment.parse({"stop": {"time": 1.0}} | tomllib.loads(block)).for_algorithm("fedbuff", 0)
+
+
+def test_the_tables_and_commands_of_the_data_page_are_valid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    theirs = "flwr_datasets.partitioner:DirichletPartitioner"
+    for block in blocks("docs/data.md", "toml"):
+        table = tomllib.loads(block)
+        if find_spec("flwr_datasets") is None and table.get("partition", {}).get("name") == theirs:
+            del table["partition"]  # not installed: its requirements do not fit beside ours
+        Experiment.parse({"stop": {"time": 1.0}} | table)
+    (text,) = blocks("README.md", "toml")
+    (tmp_path / "experiment.toml").write_text(text)
+    for command in commands("docs/data.md"):
+        monkeypatch.setattr(sys, "argv", ["offbeat", *command])
+        cli.app(standalone_mode=False)
+    assert (tmp_path / "partition.png").is_file()
+    assert (tmp_path / "uneven.svg").is_file()
+
+
+def test_every_data_set_is_on_the_data_page() -> None:
+    assert set(re.findall(r"^\| `([\w-]+)` \|", (ROOT / "docs" / "data.md").read_text(), re.MULTILINE)) == set(DATASETS)
 
 
 def test_the_measured_devices_of_the_how_to_can_be_simulated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ def test_the_picture_shows_all_algorithms_and_the_devices_of_some(
     seen: list[tuple[list[str], list[str]]] = []
 
     def watched(comparison: Comparison, timelines: dict[str, list[dict[str, object]]], until: float) -> object:
-        seen.append(([standing.algorithm for standing in comparison.standings], list(timelines)))
+        seen.append(([results.algorithm for results in comparison.by_algorithm], list(timelines)))
         return overview_figure(comparison, timelines, until)
 
     monkeypatch.setattr(picture, "overview_figure", watched)

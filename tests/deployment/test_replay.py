@@ -70,7 +70,13 @@ PACED: dict[str, Any] = {
 
 ALGORITHMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "fedavg": ({"cohort": 3}, {}),
+    "fedprox": ({"cohort": 3, "mu": 0.1}, {}),
+    "moon": ({"cohort": 3}, {}),
+    "feddyn": ({"cohort": 3, "scaling": "samples"}, {}),
+    "fedlws": ({"cohort": 3}, {}),
     "fedasync": ({"concurrency": 3}, {}),
+    "aso-fed": ({"concurrency": 3}, {}),
+    "fedsa": ({"concurrency": 3}, {}),
     "fedbuff": ({"buffer": 2, "concurrency": 4}, {}),
     "fedasmu": ({"cohort": 4, "period": 1.0, "max_in_flight": 4}, {"stop": {"versions": 20}}),
     "fedssmu": ({"cohort": 4}, {"stop": {"versions": 20}}),

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 import pytest
+import torch
 from msgspec.structs import replace
 from torch import nn
 
@@ -216,3 +217,13 @@ def test_other_models_cannot_be_stacked(model: nn.Module) -> None:
 def test_a_model_that_cannot_be_stacked_is_refused() -> None:
     with pytest.raises(InvalidInput, match="chain of dense layers"):
         StackedTrainer(trainer_of(nn.Sequential(nn.Flatten(), nn.Linear(16, 3), nn.Dropout(0.5))))
+
+
+def test_samples_that_lie_with_the_model_give_the_same_bits_as_copied_batches() -> None:
+    """The way of a graphics processor, taken on this one."""
+    model = mlp()
+    jobs = jobs_of(model, Order(batch_size=4, learning_rate=0.2, momentum=0.5))
+    copied, resident = StackedTrainer(trainer_of(model)), StackedTrainer(trainer_of(model))
+    resident._resident = torch.from_numpy(resident._x.copy())
+    for one, other in zip(copied.train_many(jobs), resident.train_many(jobs), strict=True):
+        assert one.parameters.tobytes() == other.parameters.tobytes()

@@ -6,45 +6,47 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from offbeat.fleet import Failures, FailureSettings, Fate, Workload
+from offbeat.fleet import Failures, FailureSettings, OrderFailure, Workload
 
 WORKLOAD = Workload(devices=4, samples=np.ones(4, dtype=np.int64), layers=1, flops_per_sample=0.0, seed=3)
 
 
-def fates(failures: Failures, count: int) -> list[Fate]:
-    drawn = [failures.fate(ticket % 4, ticket) for ticket in range(count)]
-    return [fate for fate in drawn if fate is not None]
+def drawn_failures(failures: Failures, count: int) -> list[OrderFailure]:
+    drawn = [failures.failure(ticket % 4, ticket) for ticket in range(count)]
+    return [failure for failure in drawn if failure is not None]
 
 
-def test_a_fleet_that_never_fails_has_no_fates() -> None:
+def test_a_fleet_that_never_fails_has_no_failures() -> None:
     failures = FailureSettings().build(WORKLOAD)
-    assert failures.fate(0, 0) is None
+    assert failures.failure(0, 0) is None
     assert (failures.rejoin_seconds, failures.detect_seconds) == (60.0, 30.0)
 
 
 def test_failures_have_their_probabilities_and_strike_at_any_moment() -> None:
-    drawn = fates(FailureSettings(vanish=0.3, lost_upload=0.1).build(WORKLOAD), 5000)
-    moments = [fate.vanish_after for fate in drawn if fate.vanish_after is not None]
+    drawn = drawn_failures(FailureSettings(vanish=0.3, lost_upload=0.1).build(WORKLOAD), 5000)
+    moments = [failure.vanish_after for failure in drawn if failure.vanish_after is not None]
     assert len(drawn) == 5000
     assert len(moments) / 5000 == pytest.approx(0.3, abs=0.02)
-    assert np.mean([fate.upload_lost for fate in drawn]) == pytest.approx(0.1, abs=0.015)
+    assert np.mean([failure.upload_lost for failure in drawn]) == pytest.approx(0.1, abs=0.015)
     assert 0 <= min(moments) < max(moments) < 1
     assert np.mean(moments) == pytest.approx(0.5, abs=0.03)
 
 
 def test_certainty_is_certain() -> None:
-    assert all(fate.vanish_after is not None for fate in fates(FailureSettings(vanish=1).build(WORKLOAD), 50))
-    assert all(fate.upload_lost for fate in fates(FailureSettings(lost_upload=1).build(WORKLOAD), 50))
-    assert not any(fate.upload_lost for fate in fates(FailureSettings(vanish=1).build(WORKLOAD), 50))
+    assert all(
+        failure.vanish_after is not None for failure in drawn_failures(FailureSettings(vanish=1).build(WORKLOAD), 50)
+    )
+    assert all(failure.upload_lost for failure in drawn_failures(FailureSettings(lost_upload=1).build(WORKLOAD), 50))
+    assert not any(failure.upload_lost for failure in drawn_failures(FailureSettings(vanish=1).build(WORKLOAD), 50))
 
 
-def test_a_fate_depends_on_nothing_but_seed_device_and_ticket() -> None:
+def test_a_failure_depends_on_nothing_but_seed_device_and_ticket() -> None:
     settings = FailureSettings(vanish=0.5, lost_upload=0.5)
     first, again = settings.build(WORKLOAD), settings.build(WORKLOAD)
-    forward = [first.fate(1, ticket) for ticket in range(30)]
-    backward = [again.fate(1, ticket) for ticket in reversed(range(30))]
+    forward = [first.failure(1, ticket) for ticket in range(30)]
+    backward = [again.failure(1, ticket) for ticket in reversed(range(30))]
     assert forward == backward[::-1]
-    assert forward != [first.fate(2, ticket) for ticket in range(30)]
+    assert forward != [first.failure(2, ticket) for ticket in range(30)]
 
 
 @pytest.mark.parametrize("never", [None, math.inf])

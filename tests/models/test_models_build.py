@@ -10,7 +10,8 @@ from torch import nn
 
 from offbeat.core.errors import InvalidInput
 from offbeat.core.references import resolve
-from offbeat.models import MODELS, build, vector_of
+from offbeat.models import MODELS, ModelChoice, build, vector_of
+from offbeat.settings.schema import Experiment
 
 MNIST = (1, 28, 28)
 
@@ -30,9 +31,42 @@ def test_sizes_on_mnist_are_the_published_ones(name: str, parameters: int) -> No
     assert vector_of(build(name, MNIST, 10, seed=0)).size == parameters
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_every_model_takes_colour_images_and_any_number_of_classes(name: str) -> None:
+TEXT = ("textcnn", "transformer", "transformer-lm")
+
+
+@pytest.mark.parametrize("name", [name for name in MODELS if name not in TEXT])
+def test_every_model_of_images_takes_colour_and_any_number_of_classes(name: str) -> None:
     assert build(name, (3, 32, 32), 7, seed=0)(torch.zeros(2, 3, 32, 32)).shape == (2, 7)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"), [("textcnn", (2, 7)), ("transformer", (2, 7)), ("transformer-lm", (2, 9, 50))]
+)
+def test_models_of_texts_take_tokens_and_the_size_of_the_vocabulary(name: str, shape: tuple[int, ...]) -> None:
+    tokens = torch.zeros(2, 9, dtype=torch.int64)
+    network = build(ModelChoice(name=name, settings={"vocabulary": 50}), (9,), 7, seed=0, example=tokens)
+    assert network(tokens).shape == shape
+
+
+def test_models_have_settings_of_their_own() -> None:
+    grouped = ModelChoice(name="resnet20", settings={"norm": "group"})
+    kinds = {type(module).__name__ for module in build(grouped, (3, 32, 32), 10, seed=0).modules()}
+    assert "GroupNorm" in kinds
+    assert "BatchNorm2d" not in kinds
+
+
+def test_a_setting_that_the_model_does_not_have_is_one_sentence() -> None:
+    for name, key in (("lenet5", "norm"), ("resnet20", "vocabulary")):
+        with pytest.raises(InvalidInput, match=rf"unknown key 'model.{key}'"):
+            Experiment.parse({"stop": {"versions": 1}, "model": {"name": name, key: "group"}})
+    with pytest.raises(InvalidInput, match=r"model.norm"):
+        Experiment.parse({"stop": {"versions": 1}, "model": {"name": "vgg11", "norm": "layer"}})
+
+
+def test_the_settings_of_a_model_are_written_and_read_again() -> None:
+    experiment = Experiment.parse({"stop": {"versions": 1}, "model": {"name": "vgg11", "norm": "group"}})
+    again = Experiment.parse(experiment.table())
+    assert again.model.choice == ModelChoice(name="vgg11", settings={"norm": "group"})
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from offbeat.models import build, flops_per_sample, layout_of, vector_of
+from offbeat.models import ModelChoice, build, flops_per_sample, layout_of, vector_of
 from offbeat.models.flat import layers_by_tensor
 
 
@@ -24,12 +24,16 @@ def test_layers_are_numbered_from_input_to_output() -> None:
     assert [entry.layer for entry in layout.entries] == [0, 0, 1, 1, 2, 2]
 
 
+def by_tensor(name: str) -> ModelChoice:
+    return ModelChoice(name=name, layers="tensors")
+
+
 def test_layers_can_be_counted_by_tensor() -> None:
     for name, modules, tensors in (("mlp", 3, 6), ("cnn-small", 4, 8), ("logistic", 1, 2)):
-        plain, split = (build(name, (1, 28, 28), 10, 0, layers=layers) for layers in ("modules", "tensors"))
+        plain, split = build(name, (1, 28, 28), 10, 0), build(by_tensor(name), (1, 28, 28), 10, 0)
         assert (layout_of(plain).trained_layers, layout_of(split).trained_layers) == (modules, tensors)
         assert (vector_of(plain) == vector_of(split)).all(), "the vector is the same"
-    layout = layout_of(build("mlp", (4,), 2, 0, layers="tensors"))
+    layout = layout_of(build(by_tensor("mlp"), (4,), 2, 0))
     names = [entry.name for entry in sorted(layout.entries, key=lambda entry: entry.layer)]
     assert names == ["1.weight", "1.bias", "3.weight", "3.bias", "5.weight", "5.bias"]
     assert [entry.name for entry in layout.head] == ["5.weight", "5.bias"]

@@ -1,4 +1,4 @@
-"""The keeper: nothing that a command started outlives it, however well it hides."""
+"""The supervisor: nothing that a command started outlives it, however well it hides."""
 
 import subprocess
 import sys
@@ -27,7 +27,7 @@ time.sleep(float(sys.argv[2]))
 
 
 def start(tmp_path: Path, seconds: float) -> tuple[subprocess.Popen[bytes], list[psutil.Process]]:
-    """A keeper over a command with a child, a grandchild and an orphan, all in sessions of their own."""
+    """A supervisor over a command with a child, a grandchild and an orphan, all in sessions of their own."""
     ready = tmp_path / "ready"
     command = [sys.executable, "-I", supervisor.__file__, sys.executable, "-c", FAMILY, str(ready), str(seconds)]
     process = subprocess.Popen(command, stdin=subprocess.PIPE)

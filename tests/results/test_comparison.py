@@ -58,7 +58,7 @@ def race() -> list[Result]:
 
 
 def by_name(comparison: Comparison) -> dict[str, AlgorithmResults]:
-    return {standing.algorithm: standing for standing in comparison.standings}
+    return {results.algorithm: results for results in comparison.by_algorithm}
 
 
 def printed(comparison: Comparison, width: int = 80) -> list[str]:
@@ -69,8 +69,8 @@ def printed(comparison: Comparison, width: int = 80) -> list[str]:
 
 
 def test_algorithms_keep_the_order_of_their_first_appearance_with_their_seeds() -> None:
-    standings = Comparison(race(), 0.8).standings
-    assert [(standing.algorithm, standing.seeds) for standing in standings] == [
+    algorithms = Comparison(race(), 0.8).by_algorithm
+    assert [(results.algorithm, results.seeds) for results in algorithms] == [
         ("fedavg", [0, 1, 2]),
         ("fedbuff", [0, 1, 2]),
         ("fedasync", [0, 1]),
@@ -93,7 +93,7 @@ def test_an_algorithm_that_never_learns_does_not_take_the_target_from_the_others
     stuck = entry("fedasync", 0, [(0, 0.1), (100, 0.1)])
     comparison = Comparison([*race()[:6], stuck])
     assert comparison.target == 0.8
-    assert comparison.cells(comparison.standings[2])["time to 80 %"] == "not reached"
+    assert comparison.cells(comparison.by_algorithm[2])["time to 80 %"] == "not reached"
 
 
 def test_there_is_no_automatic_target_if_nobody_learns() -> None:
@@ -106,10 +106,10 @@ def test_there_is_no_automatic_target_if_nobody_learns() -> None:
 
 def test_the_devices_in_training_are_in_the_table_and_in_the_csv() -> None:
     comparison = Comparison(race(), 0.8)
-    assert comparison.cells(comparison.standings[0])["in training"] == "10.0"
+    assert comparison.cells(comparison.by_algorithm[0])["in training"] == "10.0"
     assert "in_training_mean" in comparison.csv_text()
     known = [Result(rows=each.rows, summary=each.summary | {"in_training": 7.25}) for each in race()]
-    assert Comparison(known).standings[0].in_training == 7.25
+    assert Comparison(known).by_algorithm[0].in_training == 7.25
 
 
 def test_notes_stand_under_the_table() -> None:
@@ -125,7 +125,7 @@ def test_a_given_target_need_not_be_one_of_the_runs_targets() -> None:
 
 def test_times_to_the_target_and_speed_up_over_fedavg() -> None:
     comparison = Comparison(race(), 0.8)
-    fedavg, fedbuff, fedasync = comparison.standings
+    fedavg, fedbuff, fedasync = comparison.by_algorithm
     # Seed 2 of fedavg: 0.7 at 100 s, 0.84 at 200 s, so 0.8 after 0.1 / 0.14 of the 100 s between.
     third = pytest.approx(100 + 100 * 10 / 14)
     assert fedavg.times == [100, 120, third]
@@ -147,16 +147,16 @@ def test_there_is_no_speed_up_unless_fedavg_reached_the_target_in_all_seeds() ->
     assert by_name(missed)["fedbuff"].reached_by_all
     assert missed.speed_up(by_name(missed)["fedbuff"]) is None
     absent = Comparison([each for each in race() if each.algorithm != "fedavg"])
-    assert absent.speed_up(absent.standings[0]) is None
+    assert absent.speed_up(absent.by_algorithm[0]) is None
 
 
 def test_a_tie_has_several_fastest() -> None:
     comparison = Comparison([entry(name, 0, [(0, 0.1), (50, 0.8)]) for name in ("fedavg", "fedbuff")])
-    assert comparison.fastest == comparison.standings
+    assert comparison.fastest == comparison.by_algorithm
 
 
 def test_accuracies_costs_and_shares_are_over_seeds() -> None:
-    fedavg = Comparison(race(), 0.8).standings[0]
+    fedavg = Comparison(race(), 0.8).by_algorithm[0]
     assert fedavg.final_value == pytest.approx(0.82)
     assert fedavg.final_spread == pytest.approx(0.02)
     assert fedavg.final_spread == stdev([0.80, 0.82, 0.84])
@@ -175,14 +175,14 @@ def test_shares_of_nothing_are_zero_and_one_seed_has_no_spread() -> None:
         "busy_seconds": 0.0,
         "wasted_seconds": 0.0,
     }
-    standing = Comparison([entry("fedavg", 0, [(0, 0.1)], **nothing)]).standings[0]
-    assert (standing.unused_share, standing.wasted_share, standing.final_spread) == (0.0, 0.0, None)
+    results = Comparison([entry("fedavg", 0, [(0, 0.1)], **nothing)]).by_algorithm[0]
+    assert (results.unused_share, results.wasted_share, results.final_spread) == (0.0, 0.0, None)
 
 
 def test_a_divergence_in_any_seed_marks_the_algorithm() -> None:
     comparison = Comparison(race(), 0.8)
-    assert [standing.diverged for standing in comparison.standings] == [False, False, True]
-    assert comparison.cells(comparison.standings[2])["algorithm"] == "fedasync †"
+    assert [results.diverged for results in comparison.by_algorithm] == [False, False, True]
+    assert comparison.cells(comparison.by_algorithm[2])["algorithm"] == "fedasync †"
     assert "†: a run diverged" in comparison.caption
 
 

@@ -22,7 +22,7 @@ from offbeat.core.parameters import Layout, Vector
 from offbeat.core.policy import Ask, DeviceRule, Fresh, Memory, Policy, Probe, ReadOnlyMemory, Step, Train, View
 from offbeat.core.session import Session
 from offbeat.device.training_state import Evaluation, TrainingJob, TrainingState
-from offbeat.fleet import Failures, FailureSettings, Fate, Fleet, NetworkSettings, Workload
+from offbeat.fleet import Failures, FailureSettings, Fleet, NetworkSettings, OrderFailure, Workload
 from offbeat.fleet.availability import Always, Availability, OnOff
 from offbeat.fleet.speeds import FixedSpeeds
 from offbeat.results.rows import Row, Span
@@ -130,25 +130,25 @@ class Foreman(Policy):
 
 @dataclass(frozen=True, kw_only=True)
 class ScriptedFailures(Failures):
-    """Fates by ticket."""
+    """Failures by ticket."""
 
-    fates: dict[int, Fate]
+    drawn_failures: dict[int, OrderFailure]
 
-    def fate(self, device: int, ticket: int) -> Fate | None:
-        return self.fates.get(ticket)
+    def failure(self, device: int, ticket: int) -> OrderFailure | None:
+        return self.drawn_failures.get(ticket)
 
 
-def failures(fates: dict[int, Fate], rejoin: float | None = 5.0, detect: float = 1.0) -> Failures:
+def failures(drawn_failures: dict[int, OrderFailure], rejoin: float | None = 5.0, detect: float = 1.0) -> Failures:
     return ScriptedFailures(
-        seed=0, vanish=0.0, lost_upload=0.0, rejoin_seconds=rejoin, detect_seconds=detect, fates=fates
+        seed=0, vanish=0.0, lost_upload=0.0, rejoin_seconds=rejoin, detect_seconds=detect, drawn_failures=drawn_failures
     )
 
 
-def vanishes(after: float) -> Fate:
-    return Fate(vanish_after=after, upload_lost=False)
+def vanishes(after: float) -> OrderFailure:
+    return OrderFailure(vanish_after=after, upload_lost=False)
 
 
-UPLOAD_LOST = Fate(vanish_after=None, upload_lost=True)
+UPLOAD_LOST = OrderFailure(vanish_after=None, upload_lost=True)
 
 
 def simulation(

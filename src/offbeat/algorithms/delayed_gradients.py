@@ -257,5 +257,5 @@ class Psurdg(Audg):
         state.made[device] = state.ordered[device]
 
     def metrics(self, state: PsurdgState) -> dict[str, float]:
-        """Also the mean age of the gradients that were applied: reusing makes it larger than the mean delay."""
+        """The metrics of AUDG and the mean age of applied gradients, which reusing makes larger than the mean delay."""
         return super().metrics(state) | {"mean_gradient_age": state.ages / state.applied if state.applied else 0.0}

@@ -45,4 +45,4 @@ ORIGINS: dict[str, Origin] = {
     "wait-stragglers": Origin("time budget", "McMahan et al., AISTATS 2017", "published"),
     "heterofl": Origin("time budget", "Diao et al., ICLR 2021", "authors' code"),
 }
-"""By the names of the registry."""
+"""Where every algorithm comes from, by its name in the registry."""

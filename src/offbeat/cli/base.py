@@ -42,6 +42,7 @@ Jobs = Annotated[int | None, typer.Option(min=1, help="Runs at a time (default: 
 
 
 def load(file: Path, changes: Iterable[str] | None) -> "Experiment":
+    """The experiment of a file with its changes. Python files beside it can be imported; notes go to standard error."""
     from offbeat.settings.shipped import experiment_from
 
     sys.path.insert(1, str(file.resolve().parent))

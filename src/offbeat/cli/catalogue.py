@@ -14,7 +14,8 @@ from offbeat.core.errors import unknown
 
 def list_(
     what: Annotated[
-        str, typer.Argument(help="algorithms, fleets, availability, datasets, partitions, models or experiments.")
+        str,
+        typer.Argument(help="algorithms, fleets, availability, datasets, partitions, tasks, models or experiments."),
     ],
 ) -> None:
     """List what there is, with a line of help each."""
@@ -30,6 +31,7 @@ def describe(
     """Show the settings of a thing, with ranges and defaults, and where it comes from."""
     from offbeat.core.references import resolve
     from offbeat.core.settings import Settings
+    from offbeat.models import MODEL_SETTINGS
     from offbeat.settings.describe import description
     from offbeat.settings.schema import Experiment
 
@@ -41,6 +43,8 @@ def describe(
         raise unknown("name", name, known)
     thing = known[name]
     console.print(description(name, resolve(thing) if isinstance(thing, str) else thing))
+    if name in MODEL_SETTINGS:
+        console.print(description(name, MODEL_SETTINGS[name]))
 
 
 def _with_help(title: str, things: dict[str, Any]) -> Table:
@@ -66,6 +70,7 @@ def _registries() -> dict[str, dict[str, Any]]:
     from offbeat.fleet import AVAILABILITIES, FLEETS
     from offbeat.models import MODELS
     from offbeat.settings.shipped import shipped
+    from offbeat.settings.task import TASKS
 
     return {
         "algorithms": dict(POLICIES),
@@ -73,6 +78,7 @@ def _registries() -> dict[str, dict[str, Any]]:
         "availability": dict(AVAILABILITIES),
         "datasets": dict(DATASETS),
         "partitions": dict(PARTITIONS),
+        "tasks": dict(TASKS),
         "models": dict(MODELS),
         "experiments": shipped(),
     }
@@ -81,16 +87,16 @@ def _registries() -> dict[str, dict[str, Any]]:
 def _first_line(thing: Any) -> str:
     if isinstance(thing, Path):  # an experiment file opens with a comment that says what it is
         return thing.read_text(encoding="utf-8").partition("\n")[0].lstrip("# ")
-    if isinstance(thing, str):  # a model, which is read and not imported: torch takes seconds
+    if isinstance(thing, str):  # a model or a task, which is read and not imported: torch takes seconds
         return _docstring(thing).partition("\n")[0]
     return (thing.__doc__ or "").strip().partition("\n")[0]
 
 
 def _docstring(reference: str) -> str:
-    """The docstring of a function of ours that is named as "module:function"."""
+    """The docstring of a function or class of ours that is named as "module:thing"."""
     module, _, name = reference.partition(":")
     spec = find_spec(module)
     assert spec is not None and spec.origin is not None
     body = ast.parse(Path(spec.origin).read_text(encoding="utf-8")).body
-    (function,) = (node for node in body if isinstance(node, ast.FunctionDef) and node.name == name)
-    return ast.get_docstring(function) or ""
+    (found,) = (node for node in body if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == name)
+    return ast.get_docstring(found) or ""

@@ -13,7 +13,7 @@ if TYPE_CHECKING:  # so that --help is quick
 
 messages = Console(stderr=True)
 LINE_SECONDS = 30.0
-"""Without a terminal, a line about what goes on is written so often."""
+"""How often a line about what goes on is written where there is no terminal."""
 
 
 @contextmanager
@@ -44,10 +44,12 @@ class ProgressLines:
         self._tasks: list[dict[str, Any]] = []
 
     def add_task(self, description: str, *, total: float | None, note: str = "") -> int:
+        """Add a task that lines are printed about, and return its number."""
         self._tasks.append({"description": description, "total": total, "note": note, "completed": 0.0})
         return len(self._tasks) - 1
 
     def update(self, task: int, **what: Any) -> None:
+        """Note what is new about a task, and print a line about each unfinished task when one is due."""
         self._tasks[task] |= what
         now = self._clock()
         if now >= self._due:

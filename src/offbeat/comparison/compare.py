@@ -112,7 +112,7 @@ def sweep(
 
 
 def _with(experiment: Experiment, settings: Mapping[str, Any]) -> Experiment:
-    """With those of the settings that its algorithm knows."""
+    """The experiment with those of the settings that its algorithm knows."""
     algorithm = experiment.algorithm
     known = {key: value for key, value in settings.items() if key in type(algorithm.policy).model_fields}
     return experiment.changed({"algorithm": {"name": algorithm.name} | known}) if known else experiment

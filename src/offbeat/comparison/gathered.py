@@ -16,7 +16,7 @@ UNTOLD = ("execution", "deployment", "compare", "sweep")
 
 
 def comparison_of(runs: Sequence[Result], target: float | None) -> Comparison:
-    """These runs side by side, with notes on what differs if all of their settings can be read here."""
+    """A comparison of the runs, with notes on what differs if all of their settings can be read here."""
     experiments = {run.algorithm: run.experiment for run in reversed(runs) if run.experiment is not None}
     known = dict(reversed(experiments.items())) if all(run.experiment is not None for run in runs) else {}
     return Comparison(runs, target, notes=notes_on(known))
@@ -42,7 +42,7 @@ def _runs_in(directory: Path) -> list[Path]:
 
 
 def _told_apart(runs: Sequence[Result]) -> list[Result]:
-    """With labels under which every seed occurs once: what is real, then what was set otherwise, then the directory."""
+    """The runs with labels that tell them apart: what is real, then what was set otherwise, then the directory."""
     for more in (_real, _differing, _place):
         seen = Counter((run.algorithm, run.seed) for run in runs)
         twice = {label for (label, _), count in seen.items() if count > 1}

@@ -22,14 +22,16 @@ class PlannedRun:
 
     @property
     def label(self) -> str:
+        """The algorithm and the seed, in words."""
         return f"{self.experiment.algorithm.title}, seed {self.experiment.seed}"
 
 
 OnRunProgress = Callable[[PlannedRun, float, Row | None], None]
-"""Told which run has come how far, and its newest row of metrics."""
+"""A function that is given a run, how much of it is done (0 to 1) and its newest row of metrics."""
 
 
 def plan_runs(experiments: Sequence[Experiment], root: Path) -> list[PlannedRun]:
+    """Give every experiment a directory of its own below the root."""
     return [PlannedRun(experiment=each, path=root / _folder(each)) for each in experiments]
 
 

@@ -181,7 +181,7 @@ def _run_one(number: int, planned: PlannedRun, overwrite: bool, resume: bool) ->
 
 
 def _failure(planned: PlannedRun, error: Exception) -> str:
-    """In a sentence; where it happened goes into a file."""
+    """The failure in one sentence; the traceback goes into a file."""
     reason = " ".join(str(error).split())
     if isinstance(error, InvalidInput):
         return f"{planned.label} failed: {reason}"

@@ -40,7 +40,7 @@ class TimerSet(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Settled(Struct, frozen=True, kw_only=True, gc=False):
-    """The fate of a delivered update is known: it went into a version, or it was given up."""
+    """The outcome of a delivered update is known: it went into a version, or it was given up."""
 
     ticket: int
     used: bool

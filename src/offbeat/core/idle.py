@@ -30,6 +30,7 @@ class IdleSet:
         return iter(self._items)
 
     def add(self, device: int) -> None:
+        """Add a device, which must not be in the set yet."""
         self._places[device] = len(self._items)
         self._items.append(device)
 

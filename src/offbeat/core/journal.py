@@ -5,9 +5,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 LINES_IN_ERRORS = 6
-"""So many lines of the journal are in an error's message."""
+"""How many lines of the journal an error's message has at most."""
 JOURNAL_LINES = 256
-"""So many lines are kept."""
+"""How many lines the journal keeps at most."""
 JournalLine = tuple[float, str, int | None, int | None, int]
 """A line of the journal: the time, what happened, the device and the ticket that it concerns, and the version."""
 

@@ -1,4 +1,4 @@
-"""What crosses between server and device: orders go out, updates come back. Plain data, complete when born.
+"""What crosses between server and device: orders go out, updates come back. Plain data, complete when made.
 
 Records that are made for every single thing that happens, here and in `events`, `actions` and `effects`, are msgspec
 structs: frozen, slotted and keyword-only like dataclasses, and ten times cheaper to make. Plain data cannot be part of
@@ -60,11 +60,12 @@ class Order(Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def prox(self) -> float:
-        """mu of the proximal terms together."""
+        """The sum of mu over the proximal terms."""
         return sum((term.mu for term in self.terms if isinstance(term, Proximal)), 0.0) if self.terms else 0.0
 
     @property
     def masks_absent_classes(self) -> bool:
+        """Whether logits of classes that the device does not hold count as 0."""
         return any(isinstance(term, AbsentClasses) for term in self.terms)
 
     @property
@@ -190,10 +191,12 @@ class Update(Struct, frozen=True, kw_only=True, eq=False, gc=False):
 
     @property
     def loss(self) -> float:
+        """The mean training loss over the samples that the device trained on."""
         return self.outcome().loss
 
     @property
     def extras(self) -> Mapping[str, Plain]:
+        """Figures of the algorithm's own that the device sends along."""
         return self.outcome().extras
 
     def bytes(self, layout: Layout) -> int:

@@ -29,10 +29,12 @@ class TensorEntry:
 
     @property
     def size(self) -> int:
+        """How many elements the tensor has."""
         return int(np.prod(self.shape, dtype=np.int64))
 
     @property
     def span(self) -> slice:
+        """Where the tensor lies in the flat vector."""
         return slice(self.offset, self.offset + self.size)
 
 
@@ -44,7 +46,7 @@ class Layout:
 
     @classmethod
     def of(cls, shapes: Iterable[tuple[str, tuple[int, ...], bool]], groups: Sequence[Sequence[str]] = ()) -> "Layout":
-        """From (name, shape, trained) in forward order; a layer is what shares the name up to the last dot.
+        """Made of (name, shape, trained) in forward order; a layer is what shares the name up to the last dot.
 
         `groups`, if given, are the layers from input to output, each a list of names or beginnings of dotted names.
 
@@ -77,14 +79,17 @@ class Layout:
 
     @cached_property
     def size(self) -> int:
+        """How many elements the flat vector has."""
         return sum(entry.size for entry in self.entries)
 
     @cached_property
     def trained_size(self) -> int:
+        """How many elements are trained; the others are buffers."""
         return sum(entry.size for entry in self.entries if entry.trained)
 
     @cached_property
     def layers(self) -> int:
+        """How many layers the tensors are numbered by."""
         return 1 + max((entry.layer for entry in self.entries), default=-1)
 
     @cached_property
@@ -102,6 +107,7 @@ class Layout:
 
     @cached_property
     def bytes(self) -> int:
+        """How many bytes a whole model takes on a link."""
         return BYTES_PER_ELEMENT * self.size
 
     def mask(self, layers: Iterable[int]) -> "Mask":
@@ -122,10 +128,12 @@ class Mask:
 
     @property
     def count(self) -> int:
+        """How many elements are chosen."""
         return int(np.count_nonzero(self.chosen))
 
     @property
     def bytes(self) -> int:
+        """How many bytes the chosen elements take on a link."""
         return BYTES_PER_ELEMENT * self.count
 
 

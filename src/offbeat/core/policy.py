@@ -22,13 +22,25 @@ class InFlight(Protocol):
     """An order in flight, which is one that a device is working on, as a policy sees it."""
 
     @property
-    def device(self) -> int: ...
+    def device(self) -> int:
+        """The device that holds the order."""
+        ...
+
     @property
-    def ticket(self) -> int: ...
+    def ticket(self) -> int:
+        """The number of the order, which no other order of the run has."""
+        ...
+
     @property
-    def base(self) -> int: ...
+    def base(self) -> int:
+        """The version that the device began from."""
+        ...
+
     @property
-    def order(self) -> Order: ...
+    def order(self) -> Order:
+        """The order as it was dispatched."""
+        ...
+
     @property
     def notified(self) -> bool:
         """Whether the device was told to stop soon."""
@@ -39,14 +51,20 @@ class View(Protocol):
     """What a policy can see of its session."""
 
     @property
-    def version(self) -> int: ...
+    def version(self) -> int:
+        """The number of the current version, which is how many commits there were."""
+        ...
+
     @property
     def parameters(self) -> Vector:
         """The parameters of the current version; read-only."""
         ...
 
     @property
-    def layout(self) -> Layout: ...
+    def layout(self) -> Layout:
+        """How the flat vector of parameters is made up of tensors and layers."""
+        ...
+
     @property
     def training(self) -> LocalWork:
         """The experiment's local work."""
@@ -82,8 +100,14 @@ class View(Protocol):
         """The orders in flight by ticket, oldest first."""
         ...
 
-    def samples(self, device: int) -> int: ...
-    def is_idle(self, device: int) -> bool: ...
+    def samples(self, device: int) -> int:
+        """How many samples the device holds."""
+        ...
+
+    def is_idle(self, device: int) -> bool:
+        """Whether the device is here and has no order."""
+        ...
+
     def pick(self, count: int) -> list[int]:
         """Up to `count` distinct idle devices, drawn uniformly."""
         ...
@@ -207,6 +231,6 @@ class DeviceRule:
         return {}
 
     def admits(self, extras: Mapping[str, Plain], order: Order) -> bool:
-        """Whether an upload may say this. In a deployment it comes from a stranger, and the policy will rely on it: a
-        rule with extras of its own should check them."""
+        """Whether an upload may say this. In a deployment it comes from a machine that is not trusted, and the policy
+        will rely on it: a rule with extras of its own should check them."""
         return not extras or type(self).extras is not DeviceRule.extras

@@ -31,6 +31,7 @@ class Ragged:
 
     @classmethod
     def of(cls, rows: Sequence[npt.ArrayLike], padding: float = 0) -> "Ragged":
+        """Rows of any lengths, put end to end."""
         arrays = [np.asarray(row) for row in rows]
         offsets = np.concatenate([[0], np.cumsum([len(array) for array in arrays], dtype=np.int64)])
         return cls(np.concatenate(arrays) if arrays else np.zeros(0, dtype=np.int64), offsets, padding)
@@ -40,9 +41,11 @@ class Ragged:
 
     @property
     def longest(self) -> int:
+        """The length of the longest row."""
         return int(np.diff(self.offsets).max(initial=0))
 
     def take(self, indices: Indices) -> "Ragged":
+        """The rows at these indices, in this order."""
         return Ragged.of([self.values[self.offsets[i] : self.offsets[i + 1]] for i in indices], self.padding)
 
     def padded(self) -> Array:
@@ -68,6 +71,7 @@ class LazyDevices:
 
     @property
     def offsets(self) -> Indices:
+        """Where each device's samples begin if all of them are counted in a row, and where the last ones end."""
         return np.concatenate([[0], np.cumsum(self.sizes, dtype=np.int64)])
 
 
@@ -88,11 +92,12 @@ def arrays_of(samples: Samples) -> list[Any]:
 
 
 def count(samples: Samples) -> int:
+    """How many samples there are."""
     return len(arrays_of(samples)[0])
 
 
 def taken(samples: Samples, indices: Indices) -> Samples:
-    """These samples, in this order."""
+    """The samples at these indices, in this order."""
     return each_array(lambda part: part.take(indices) if isinstance(part, Ragged) else part[indices], samples)
 
 

@@ -115,12 +115,15 @@ class Session:
 
     @property
     def idle(self) -> int:
+        """How many devices are here and have no order."""
         return len(self._idle)
 
     def is_idle(self, device: int) -> bool:
+        """Whether the device is here and has no order."""
         return device in self._idle
 
     def is_away(self, device: int) -> bool:
+        """Whether the device is not here."""
         return self._states[device] == AWAY
 
     def state_of(self, device: int) -> DeviceState:
@@ -128,12 +131,15 @@ class Session:
         return DeviceState(self._states[device])
 
     def samples(self, device: int) -> int:
+        """How many samples the device holds."""
         return self._samples.item(device)
 
     def pick(self, count: int) -> list[int]:
+        """Idle devices drawn at random without replacement: so many, or all if there are fewer."""
         return self._idle.sample(count, self.random) if count > 0 else []
 
     def order(self, **changes: Any) -> Order:
+        """The order that the experiment's local work gives at this moment, with changes of the policy's own."""
         moment: float = self.version
         if self.training.schedule_over != "versions":
             moment = self.training.moment(version=self.version, updates=self.counters.used, time=self.now)

@@ -8,6 +8,8 @@ from offbeat.core.events import FreshRequested, Left, Lost, Ready, Uploaded
 
 
 class DeviceState(IntEnum):
+    """What a device does, as far as the session knows."""
+
     AWAY = 0
     IDLE = 1
     TRAINING = 2

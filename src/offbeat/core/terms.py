@@ -9,21 +9,21 @@ Setting = bool | int | float | str
 
 
 class Proximal(Struct, frozen=True, kw_only=True, gc=False, tag="proximal"):
-    """mu/2 ||w - w_received||^2 (FedProx)."""
+    """The proximal term of FedProx: mu/2 ||w - w_received||^2."""
 
     remembers: ClassVar[bool] = False
     mu: float
 
 
 class LinearQuadratic(Struct, frozen=True, kw_only=True, gc=False, tag="linear-quadratic"):
-    """-<h, w> + alpha/2 ||w - w_received||^2, and h <- h - alpha (w - w_received) after the training (FedDyn)."""
+    """The terms of FedDyn: -<h, w> + alpha/2 ||w - w_received||^2, and h <- h - alpha (w - w_received) afterwards."""
 
     remembers: ClassVar[bool] = True
     alpha: float
 
 
 class PastGradients(Struct, frozen=True, kw_only=True, gc=False, tag="past-gradients"):
-    """<h - v, w>, with v the device's mean gradient of last time and h a moving average of those before (ASO-Fed)."""
+    """The term of ASO-Fed: <h - v, w>, with v the mean gradient of last time and h a moving average of earlier ones."""
 
     remembers: ClassVar[bool] = True
     beta: float
@@ -38,7 +38,7 @@ class Contrastive(Struct, frozen=True, kw_only=True, gc=False, tag="contrastive"
 
 
 class Distillation(Struct, frozen=True, kw_only=True, gc=False, tag="distillation"):
-    """weight T^2 KL(softmax(received / T) || softmax(local / T)), of the two models' outputs."""
+    """Distillation of the received model's outputs: weight T^2 KL(softmax(received / T) || softmax(local / T))."""
 
     remembers: ClassVar[bool] = False
     weight: float = 1.0

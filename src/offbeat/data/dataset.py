@@ -1,4 +1,4 @@
-"""What every data set is once it is loaded: inputs and targets, checked at birth. Owns the words for them."""
+"""What every data set is once it is loaded: inputs and targets, checked when it is made. Owns the words for them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -31,7 +31,7 @@ IGNORED = -100
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Dataset:
-    """Training and held-out samples with their targets; what cannot be trained on is refused at birth.
+    """Training and held-out samples with their targets; what cannot be trained on is refused at once.
 
     Inputs are an array, rows of different lengths (`Ragged`), or a tuple or mapping of these: float32 numbers, int64
     tokens, or pixels as uint8 if a pipeline normalises them. Targets are int64 (labels, tokens) or float32.

@@ -30,7 +30,7 @@ FORMATS = ("parquet", "arrow")
 
 
 class HuggingFace(Settings):
-    """Any data set of Hugging Face's hub or a local parquet or arrow copy, by its columns; needs offbeat[datasets]."""
+    """Any data set of Hugging Face's hub or a local parquet or arrow copy, by columns; needs the extra 'datasets'."""
 
     name: Literal["huggingface"] = "huggingface"
     source: Annotated[str, Field(min_length=1)]

@@ -19,6 +19,10 @@ MNIST_MEAN, MNIST_STD = 0.1307, 0.3081
 FASHION_MEAN, FASHION_STD = 0.2860, 0.3530
 EMNIST_MEAN, EMNIST_STD = 0.1751, 0.3332
 
+FASHION_CLASSES = (
+    "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
+)  # fmt: skip
+
 EmnistSplit = Literal["balanced", "byclass", "bymerge", "digits", "letters", "mnist"]
 EMNIST_CLASSES: dict[EmnistSplit, int] = {
     "balanced": 47,
@@ -47,7 +51,7 @@ class FashionMnist(ImageFiles):
 
     def load(self, seed: int) -> Dataset:
         """Read the files and divide them into training and test samples as published; `seed` plays no part."""
-        return _ten_classes(self, FASHION_MEAN, FASHION_STD)
+        return _ten_classes(self, FASHION_MEAN, FASHION_STD, FASHION_CLASSES)
 
 
 class Emnist(ImageFiles):
@@ -76,7 +80,7 @@ class Emnist(ImageFiles):
         return images.swapaxes(-1, -2), labels - np.uint8(first)  # published with rows and columns exchanged
 
 
-def _ten_classes(files: ImageFiles, mean: float, std: float) -> Dataset:
+def _ten_classes(files: ImageFiles, mean: float, std: float, class_names: tuple[str, ...] = ()) -> Dataset:
     """MNIST, or a set published under the same file names."""
     return image_dataset(
         train=_labelled(files.dir, "train", classes=10),
@@ -86,6 +90,7 @@ def _ten_classes(files: ImageFiles, mean: float, std: float) -> Dataset:
         std=std,
         limit=files.limit,
         as_bytes=files.as_bytes,
+        class_names=class_names,
     )
 
 

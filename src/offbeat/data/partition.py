@@ -35,7 +35,7 @@ class Partition:
 
     @classmethod
     def of(cls, samples: Sequence[Indices]) -> "Partition":
-        """From the samples of each device, as in `Dataset.devices`."""
+        """The partition with the given samples of each device, as in `Dataset.devices`."""
         return cls(indices=np.concatenate(samples), offsets=_offsets(np.array([len(own) for own in samples])))
 
     @property

@@ -73,11 +73,13 @@ class InputPipeline:
     """For each channel the number that each of the 256 values of a pixel becomes; None: inputs are numbers already."""
 
     def training(self, x: Array, random: np.random.Generator) -> Floats:
+        """The batch after the random transforms, as the model takes it."""
         for transform in self.transforms:
             x = transform(x, random)
         return self.evaluation(x)
 
     def evaluation(self, x: Array) -> Floats:
+        """The batch without random transforms, as the model takes it."""
         if self.levels is None:
             return np.asarray(x, dtype=np.float32)
         if len(self.levels) == 1:

@@ -28,20 +28,25 @@ class Credentials:
 
     @property
     def authority(self) -> Path:
+        """The certificate of the authority that signs the SuperLink's."""
         return self.directory / "ca.pem"
 
     @property
     def certificate(self) -> Path:
+        """The SuperLink's certificate."""
         return self.directory / "superlink.pem"
 
     @property
     def key(self) -> Path:
+        """The SuperLink's private key."""
         return self.directory / "superlink.key"
 
     def node_key(self, number: int) -> Path:
+        """The private key of a node."""
         return self.directory / f"node-{number}"
 
     def node_public_key(self, number: int) -> Path:
+        """The public key of a node."""
         return self.directory / f"node-{number}.pub"
 
 

@@ -113,6 +113,7 @@ class Launched:
         lines.put(None)
 
     def stop(self) -> None:
+        """Have the SuperLink stop the run."""
         with _control(self.superlink) as control:
             control.StopRun(StopRunRequest(run_id=self.run_id))
 

@@ -21,7 +21,7 @@ LOADED = 4
 
 
 class SampleLookup(Protocol):
-    """Who has which samples."""
+    """Which samples each device has."""
 
     def samples(self, device: int) -> Indices:
         """Indices into the training data."""
@@ -30,8 +30,13 @@ class SampleLookup(Protocol):
 class Pipeline(Protocol):
     """What is done to inputs before a model sees them."""
 
-    def training(self, x: Array, random: np.random.Generator) -> npt.NDArray[np.float32]: ...
-    def evaluation(self, x: Array) -> npt.NDArray[np.float32]: ...
+    def training(self, x: Array, random: np.random.Generator) -> npt.NDArray[np.float32]:
+        """The batch as the model takes it in training, random transforms included."""
+        ...
+
+    def evaluation(self, x: Array) -> npt.NDArray[np.float32]:
+        """The batch as the model takes it in an evaluation."""
+        ...
 
 
 class Batches:
@@ -105,7 +110,7 @@ class Batches:
     def gather(
         self, device: int, samples: Indices, batch_size: int | None, random: np.random.Generator | None = None
     ) -> Iterator[Batch]:
-        """These samples of a device in this order, cut into batches."""
+        """The samples of a device at these indices, in this order, cut into batches."""
         size = batch_size or max(1, len(samples))
         (x, y), first = self._held(device)
         block = max(1, GATHERED // size) * size if isinstance(x, np.ndarray) and isinstance(y, np.ndarray) else size
@@ -121,7 +126,7 @@ class Batches:
                 yield from (Batch(part_x, part_y) for part_x, part_y in parts)
 
     def for_evaluation(self, x: Samples, y: Samples, size: int) -> Iterator[Batch]:
-        """These samples in their order, as a model is evaluated on them."""
+        """The samples in their order, as a model is evaluated on them, cut into batches."""
         for start in range(0, count(y), size):
             places = np.arange(start, min(start + size, count(y)))
             yield self._gathered(x, y, places, None)

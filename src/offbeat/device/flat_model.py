@@ -26,7 +26,7 @@ class FlatModel:
         self._flat = torch.tensor(vector_of(self.module)).to(self.place)
         self.module.to(self.place)
         self._vector: Vector | None = self._flat.numpy() if self.place.type == "cpu" else None
-        """The same memory for numpy, where numpy can reach it."""
+        """The memory of the flat tensor for numpy, where numpy can reach it."""
         tensors = tensors_of(self.module)
         for entry in self.layout.entries:
             tensors[entry.name].data = self._flat[entry.span].view(entry.shape)

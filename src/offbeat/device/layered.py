@@ -12,7 +12,7 @@ import torch
 
 Tensors = tuple[torch.Tensor, ...]
 Proceed = Callable[[int], bool]
-"""Told how many layers are complete, says whether to go on: by a plan in a simulation, by a clock on a real device."""
+"""Whether to go on after so many complete layers: by a plan in a simulation, by a clock on a real device."""
 
 
 class _Enough(Exception):

@@ -47,7 +47,7 @@ class LocalRun(Struct, kw_only=True, eq=False, gc=False):
         return step
 
     def trained(self, slices: int, steps: int, seconds: float) -> None:
-        """So many slices are done (negative: were planned and will not be done)."""
+        """Note that so many slices are done (negative: were planned and will not be done)."""
         done = self.progress
         self.progress = Progress(slices=done.slices + slices, steps=done.steps + steps, seconds=done.seconds + seconds)
 

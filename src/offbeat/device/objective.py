@@ -46,6 +46,7 @@ class Objective:
         return bool(self._pulling)
 
     def pull(self, gradients: Tensors, weights: Tensors, places: Sequence[int] | None) -> Tensors:
+        """The gradients with those of the terms that are known in closed form added."""
         for term in self._pulling:
             gradients = term.pull(gradients, weights, places)
         return gradients

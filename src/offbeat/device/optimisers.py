@@ -26,7 +26,7 @@ OPTIMISERS: dict[str, type[torch.optim.Optimizer] | None] = {
     "rmsprop": torch.optim.RMSprop,
 }
 FUSED = (torch.optim.Adam, torch.optim.AdamW)
-"""Of these torch does a step in one pass over memory."""
+"""Optimisers of which torch does a step in one pass over memory."""
 COUNT = "step"
 """How often a parameter was moved: the one thing that torch's optimisers keep of a parameter as a whole."""
 
@@ -37,8 +37,13 @@ class Optimiser(Protocol):
     def step(self, gradients: Tensors, rate: float, places: Sequence[int] | None = None) -> None:
         """One step; `places` are the parameters that the gradients are of (None: all)."""
 
-    def momentum(self) -> Vector | None: ...
-    def state(self) -> Mapping[str, Vector]: ...
+    def momentum(self) -> Vector | None:
+        """The momentum as one flat vector; None if there is none, or if it is part of the state."""
+        ...
+
+    def state(self) -> Mapping[str, Vector]:
+        """What the optimiser keeps from step to step beside the momentum, as flat vectors by name."""
+        ...
 
 
 def optimiser_of(order: Order, model: FlatModel, start: TrainingState, pull: Pull | None) -> Optimiser:
@@ -84,6 +89,7 @@ class Sgd:
             self._velocity = tuple(flat[entry.span].view(entry.shape) for entry in model.entries)
 
     def step(self, gradients: Tensors, rate: float, places: Sequence[int] | None = None) -> None:
+        """Move the weights by one step along the gradients; only those at the given places, if places are given."""
         order, weights, velocity = self._order, self._weights, self._velocity
         if places is not None:
             weights = tuple(weights[place] for place in places)
@@ -103,9 +109,11 @@ class Sgd:
         torch._foreach_add_(weights, gradients, alpha=-rate)
 
     def momentum(self) -> Vector | None:
+        """The momentum as one flat vector; None without momentum."""
         return None if self._flat is None else flat_vector(self._flat)
 
     def state(self) -> Mapping[str, Vector]:
+        """Nothing: SGD keeps no state beside its momentum."""
         return {}
 
 
@@ -131,6 +139,7 @@ class TorchOptimiser:
             self._restore(start.optimiser)
 
     def step(self, gradients: Tensors, rate: float, places: Sequence[int] | None = None) -> None:
+        """Move the weights by one step along the gradients; only those at the given places, if places are given."""
         parameters, weights = self._model.parameters, self._model.weights
         if places is not None:
             parameters, weights = [parameters[place] for place in places], tuple(weights[place] for place in places)
@@ -147,6 +156,7 @@ class TorchOptimiser:
             parameter.grad = None
 
     def momentum(self) -> Vector | None:
+        """None: torch's optimisers keep their momentum in their state."""
         return None
 
     def state(self) -> Mapping[str, Vector]:

@@ -100,6 +100,9 @@ class StackedTrainer:
         self._layout = trainer.layout
         self._batches = trainer.batches
         self._x: Vector = trainer.batches.x.reshape(len(trainer.batches.x), -1)
+        self._place = trainer.batches.place
+        self._resident = None if self._place.type == "cpu" else torch.from_numpy(self._x).to(self._place)
+        """All samples where the training is, if that is not the processor; there each batch is copied when needed."""
         layers = list(trainer.model.named_modules(remove_duplicate=False))[1:]  # the first is the chain itself
         self._chain = [(name, layer) for name, layer in layers if not isinstance(layer, nn.Flatten | nn.Identity)]
         self._first_dense = next(i for i, (_, layer) in enumerate(self._chain) if isinstance(layer, nn.Linear))
@@ -141,27 +144,27 @@ class StackedTrainer:
         """One stack; the jobs share batch size and momentum and come with the most steps first."""
         index, share = self._schedule(jobs)
         steps, clients, width = index.shape
-        labels = torch.from_numpy(self._batches.y.take(index)).unsqueeze(3)
-        everyone = {entry.name: _Parameter.of(jobs, entry) for entry in self._layout.entries}
+        place = self._place
+        labels = torch.from_numpy(self._batches.y.take(index)).unsqueeze(3).to(place)
+        everyone = {entry.name: _Parameter.of(jobs, entry, place) for entry in self._layout.entries}
         rates = np.array([job.order.learning_rate for job in jobs], dtype=np.float32).reshape(-1, 1)
         # With momentum the velocity takes up the gradient itself, without it the weights take up -rate x gradient.
-        scale = torch.from_numpy(share if jobs[0].order.momentum else share * -rates).unsqueeze(3)
-        likelihood = torch.zeros(steps, clients, width, 1)
-        x = torch.empty(clients, width, self._x.shape[1])
+        scale = torch.from_numpy(share if jobs[0].order.momentum else share * -rates).unsqueeze(3).to(place)
+        likelihood = torch.zeros(steps, clients, width, 1, device=place)
+        gather = self._gatherer(index, clients, width)
         remaining = [self._steps(job) for job in jobs]
         active, parameters = clients, everyone
         for t in range(steps):
             if remaining[active - 1] <= t:
                 active = sum(count > t for count in remaining)
                 parameters = {name: parameter.first(active) for name, parameter in everyone.items()}
-            np.take(self._x, index[t, :active], axis=0, out=x.numpy()[:active], mode="clip")
-            outputs = self._forward(parameters, x[:active])
+            outputs = self._forward(parameters, gather(t, active))
             logarithms = torch.log_softmax(outputs[-1], 2)
             torch.gather(logarithms, 2, labels[t, :active], out=likelihood[t, :active])
             gradient = logarithms.exp_()  # softmax, less one at the label: the derivative of cross-entropy
-            gradient.scatter_add_(2, labels[t, :active], torch.full((active, width, 1), -1.0))
+            gradient.scatter_add_(2, labels[t, :active], torch.full((active, width, 1), -1.0, device=place))
             self._backward(parameters, outputs, gradient.mul_(scale[t, :active]))
-        losses = -(likelihood.squeeze(3).numpy() * (share > 0)).sum(axis=(0, 2), dtype=np.float64)
+        losses = -(likelihood.squeeze(3).cpu().numpy() * (share > 0)).sum(axis=(0, 2), dtype=np.float64)
         return [
             TrainingState(
                 parameters=self._row(everyone, "value", c),
@@ -172,6 +175,19 @@ class StackedTrainer:
             )
             for c, job in enumerate(jobs)
         ]
+
+    def _gatherer(self, index: Indices, clients: int, width: int) -> Callable[[int, int], torch.Tensor]:
+        """A function from (step, active clients) to their samples, which are good until it is called again."""
+        if self._resident is not None:
+            resident, places = self._resident, torch.from_numpy(index).to(self._place)
+            return lambda t, active: resident[places[t, :active]]
+        x = torch.empty(clients, width, self._x.shape[1])
+
+        def gather(t: int, active: int) -> torch.Tensor:
+            np.take(self._x, index[t, :active], axis=0, out=x.numpy()[:active], mode="clip")
+            return x[:active]
+
+        return gather
 
     def _schedule(self, jobs: Sequence[TrainingJob]) -> tuple[Indices, Vector]:
         """For each (step, client, place in the batch): which sample, and its share in the batch's mean (0: padding)."""
@@ -216,13 +232,13 @@ class StackedTrainer:
                     gradient = torch.bmm(behind, weight.value)
                 weight.descend(behind.transpose(1, 2), outputs[i])
                 if f"{name}.bias" in parameters:
-                    parameters[f"{name}.bias"].descend(torch.ones(behind.shape[0], 1, behind.shape[1]), behind)
+                    parameters[f"{name}.bias"].descend(behind.new_ones(behind.shape[0], 1, behind.shape[1]), behind)
             else:
                 gradient = ACTIVATIONS[type(layer)][1](gradient, outputs[i + 1])
 
     def _row(self, parameters: "_Parameters", part: str, client: int) -> Vector:
         """One client's flat vector."""
-        rows = [getattr(parameters[entry.name], part)[client].numpy().ravel() for entry in self._layout.entries]
+        rows = [getattr(parameters[entry.name], part)[client].cpu().numpy().ravel() for entry in self._layout.entries]
         return frozen(np.concatenate(rows))
 
 
@@ -242,14 +258,16 @@ class _Parameter:
     momentum: float
 
     @classmethod
-    def of(cls, jobs: Sequence[TrainingJob], entry: TensorEntry) -> "_Parameter":
+    def of(cls, jobs: Sequence[TrainingJob], entry: TensorEntry, place: torch.device) -> "_Parameter":
+        """This tensor of all jobs' models."""
+
         def stacked(vectors: Iterable[Vector]) -> torch.Tensor:
             rows = torch.empty(len(jobs), entry.size)  # aligned, as `trainer` explains
             np.stack([vector[entry.span] for vector in vectors], out=rows.numpy())
-            return rows.view(len(jobs), -1, entry.shape[-1])
+            return rows.view(len(jobs), -1, entry.shape[-1]).to(place)
 
         def per_client(numbers: Iterable[float]) -> torch.Tensor:
-            return torch.tensor(list(numbers)).view(-1, 1, 1)
+            return torch.tensor(list(numbers), device=place).view(-1, 1, 1)
 
         orders = [job.order for job in jobs]
         momentum = orders[0].momentum
@@ -269,7 +287,7 @@ class _Parameter:
         )
 
     def first(self, clients: int) -> "_Parameter":
-        """The same memory, for the first clients only."""
+        """The parameter of the first clients only, in the same memory."""
 
         def cut(tensor: torch.Tensor | None) -> torch.Tensor | None:
             return None if tensor is None else tensor[:clients]

@@ -40,7 +40,7 @@ def _scaler(width: float) -> Callable[[nn.Module, Any, torch.Tensor], torch.Tens
 
 
 def job_inside(job: TrainingJob, chosen: Chosen, trained: int) -> TrainingJob:
-    """The same job on the submodel's own vectors."""
+    """The job on the submodel's own vectors."""
     return replace(
         job,
         order=replace(job.order, width=1.0),

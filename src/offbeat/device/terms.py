@@ -90,7 +90,7 @@ def _part(tensors: Tensors, places: Sequence[int] | None) -> Tensors:
 
 
 class ProximalTerm(LossTerm):
-    """mu (w - w_received) comes to the gradient."""
+    """Adds mu (w - w_received) to the gradient."""
 
     def __init__(self, term: Proximal) -> None:
         self._mu = term.mu
@@ -104,7 +104,7 @@ class ProximalTerm(LossTerm):
 
 
 class LinearQuadraticTerm(LossTerm):
-    """-h + alpha (w - w_received) comes to the gradient; h begins as 0 and loses alpha (w - w_received) each training.
+    """Adds -h + alpha (w - w_received) to the gradient; h begins as 0 and loses alpha (w - w_received) each training.
 
     Acar et al.: *Federated Learning Based on Dynamic Regularization*, ICLR 2021, algorithm 1.
     """
@@ -130,6 +130,7 @@ class LinearQuadraticTerm(LossTerm):
     def remember(
         cls, term: LinearQuadratic, memory: ReadOnlyMemory, received: Vector, trained: Vector, rates: float
     ) -> Mapping[str, Vector]:
+        """The vector h after this training."""
         before, moved = memory.get(cls.key), np.float32(term.alpha) * (trained - received)
         return {cls.key: frozen(before - moved if isinstance(before, np.ndarray) else -moved)}
 
@@ -165,6 +166,7 @@ class PastGradientsTerm(LossTerm):
     def remember(
         cls, term: PastGradients, memory: ReadOnlyMemory, received: Vector, trained: Vector, rates: float
     ) -> Mapping[str, Vector]:
+        """The mean gradient of this training, and the moving average of those before it."""
         correction = cls._correction(memory)
         mean = (received - trained) / np.float32(rates)
         if correction is None:
@@ -176,7 +178,7 @@ class PastGradientsTerm(LossTerm):
 
 
 class ContrastiveTerm(LossTerm):
-    """-mu log(exp(s_r / t) / (exp(s_r / t) + exp(s_p / t))), the mean over the batch.
+    """Adds -mu log(exp(s_r / t) / (exp(s_r / t) + exp(s_p / t))) to the loss, the mean over the batch.
 
     s_r and s_p are the cosines between the representation of the model in training and those of the received model and
     of the device's model of last time. The representation is what the last layer is given. In a device's first
@@ -221,6 +223,7 @@ class ContrastiveTerm(LossTerm):
     def remember(
         cls, term: Contrastive, memory: ReadOnlyMemory, received: Vector, trained: Vector, rates: float
     ) -> Mapping[str, Vector]:
+        """The trained model, which the next training is contrasted with."""
         return {cls.key: trained}
 
 
@@ -237,7 +240,10 @@ def _representation(model: FlatModel, batch: Batch) -> torch.Tensor:
 
 
 class DistillationTerm(LossTerm):
-    """weight T^2 KL(softmax(received / T) || softmax(local / T)), the mean over the batch (Hinton et al. 2015)."""
+    """Adds weight T^2 KL(softmax(received / T) || softmax(local / T)) to the loss, the mean over the batch.
+
+    Hinton, Vinyals, Dean: *Distilling the Knowledge in a Neural Network*, 2015.
+    """
 
     def __init__(self, term: Distillation) -> None:
         self._term = term

@@ -89,10 +89,12 @@ class TorchTrainer:
 
     @property
     def model(self) -> nn.Module:
+        """The torch module whose weights are trained."""
         return self._flat.module
 
     @property
     def layout(self) -> Layout:
+        """How the flat vector of the model's parameters is made up of tensors and layers."""
         return self._flat.layout
 
     def train(self, job: TrainingJob) -> TrainingState:

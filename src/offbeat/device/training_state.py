@@ -28,6 +28,7 @@ class TrainingState(Struct, frozen=True, kw_only=True, eq=False, gc=False):
 
     @property
     def loss(self) -> float:
+        """The mean loss over the samples seen so far; nan before the first."""
         return self.loss_sum / self.seen if self.seen else float("nan")
 
 
@@ -55,8 +56,10 @@ class Evaluation(Struct, frozen=True, kw_only=True):
 
     @property
     def accuracy(self) -> float:
+        """The share of test samples that the model gets right."""
         return self.metrics["accuracy"]
 
     @property
     def loss(self) -> float:
+        """The mean loss over the test samples."""
         return self.metrics["loss"]

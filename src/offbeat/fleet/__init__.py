@@ -11,7 +11,7 @@ from offbeat.fleet.availability import (
     OnOffAvailable,
     TraceAvailable,
 )
-from offbeat.fleet.failures import Failures, FailureSettings, Fate
+from offbeat.fleet.failures import Failures, FailureSettings, OrderFailure
 from offbeat.fleet.fleet import Fleet
 from offbeat.fleet.links import Links, NetworkSettings
 from offbeat.fleet.speeds import FleetSettings, ParetoFleet, RatioFleet, Speeds
@@ -44,12 +44,12 @@ __all__ = [
     "ExponentialFleet",
     "FailureSettings",
     "Failures",
-    "Fate",
     "Fleet",
     "FleetSettings",
     "Links",
     "NetworkSettings",
     "OnOffAvailable",
+    "OrderFailure",
     "ParetoFleet",
     "RatioFleet",
     "Speeds",

@@ -102,7 +102,7 @@ class AvailabilitySettings(Settings):
 
     @abstractmethod
     def build(self, workload: Workload) -> Availability:
-        """When these devices are there."""
+        """The availability of the workload's devices."""
 
 
 class AlwaysAvailable(AvailabilitySettings):

@@ -11,8 +11,8 @@ from offbeat.fleet.workload import Workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fate:
-    """What happens to one order."""
+class OrderFailure:
+    """What goes wrong with one order, if anything."""
 
     vanish_after: float | None
     """The part of the training time, in [0, 1), after which the device vanishes; None if it stays."""
@@ -21,7 +21,7 @@ class Fate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failures:
-    """Decides the fate of every order."""
+    """Decides for every order what goes wrong with it."""
 
     seed: int
     vanish: float
@@ -31,12 +31,12 @@ class Failures:
     detect_seconds: float
     """How long after a failure the server learns of it."""
 
-    def fate(self, device: int, ticket: int) -> Fate | None:
-        """Depends on nothing but the seed and the arguments; None if this fleet never fails."""
+    def failure(self, device: int, ticket: int) -> OrderFailure | None:
+        """What goes wrong with an order, from the seed and the arguments alone; None if this fleet never fails."""
         if not (self.vanish or self.lost_upload):
             return None
         vanishes, when, lost = stream(self.seed, "fate", device, ticket).random(3).tolist()
-        return Fate(vanish_after=when if vanishes < self.vanish else None, upload_lost=lost < self.lost_upload)
+        return OrderFailure(vanish_after=when if vanishes < self.vanish else None, upload_lost=lost < self.lost_upload)
 
 
 class FailureSettings(Settings):

@@ -133,7 +133,7 @@ def bandwidths(found: Measurements, quantity: str, repeat: float | None) -> list
 def traced_availability(
     settings: MeasuredSeries, found: Measurements, workload: Workload, role: str
 ) -> TracedAvailability:
-    """Who is there when."""
+    """The availability of the experiment's devices, as measured."""
     states = found.switches("available")
     rounds = rounds_of(found, settings.repeat_seconds)
     chosen = settings.assigned(found, list(found.devices()), workload, role).tolist()

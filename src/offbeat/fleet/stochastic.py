@@ -118,7 +118,7 @@ class ExponentialFleet(FleetSettings):
     slowest: Rate = 50.0
     """Samples per second through one layer, of the slowest device."""
     fastest: Rate = 500.0
-    """The same of the fastest; speeds are uniform between the two."""
+    """Samples per second through one layer, of the fastest device; speeds are uniform between the two."""
     speeds: list[Rate] | None = None
     """The speed of each device, in place of drawing them between slowest and fastest."""
 
@@ -171,7 +171,7 @@ class BernoulliFleet(FleetSettings):
     """Probability of delivering in an iteration: one for all devices, or a list with one for each. Whatever the cause
     of a delay, it is in there: `[network]` plays no part."""
     mean_delay: Delay | list[Delay] | None = None
-    """In place of success: the mean number of failed iterations, 1 / success - 1."""
+    """The mean number of failed iterations, 1 / success - 1; given in place of success."""
     repetition: int = Field(0, ge=0)
     """Number of a Monte-Carlo run: another one draws other delays, and leaves data and model as they are."""
 

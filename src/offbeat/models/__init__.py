@@ -6,7 +6,7 @@ What needs torch is imported on first use: whoever only checks a name does not w
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from offbeat.models.catalogue import MODELS, Layers
+from offbeat.models.catalogue import MODEL_SETTINGS, MODELS, ModelChoice
 
 if TYPE_CHECKING:
     from offbeat.models.flat import called, flops_per_sample, layout_of, tensors_of, vector_of
@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "MODELS",
-    "Layers",
+    "MODEL_SETTINGS",
+    "ModelChoice",
     "build",
     "called",
     "flops_per_sample",

@@ -1,9 +1,16 @@
-"""The models by the names that users write. They are functions in `networks`, which is imported when one is built."""
+"""The models by the names that users write, and their settings. What builds them is imported when one is built."""
 
-from typing import Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from offbeat.core.settings import Settings
 
 Layers = Literal["modules", "tensors"]
 """What counts as a layer of a model: a submodule with parameters of its own, or every tensor that is trained."""
+Count = Annotated[int, Field(ge=1)]
 
 MODELS: dict[str, str] = {
     "logistic": "offbeat.models.networks:logistic",
@@ -12,4 +19,75 @@ MODELS: dict[str, str] = {
     "cnn": "offbeat.models.networks:cnn",
     "cnn-small": "offbeat.models.networks:cnn_small",
     "cnn-over": "offbeat.models.networks:cnn_over",
+    "alexnet": "offbeat.models.deep_networks:alexnet",
+    "vgg11": "offbeat.models.deep_networks:vgg11",
+    "vgg13": "offbeat.models.deep_networks:vgg13",
+    "vgg16": "offbeat.models.deep_networks:vgg16",
+    "resnet20": "offbeat.models.deep_networks:resnet20",
+    "resnet18": "offbeat.models.deep_networks:resnet18",
+    "textcnn": "offbeat.models.text_networks:textcnn",
+    "transformer": "offbeat.models.text_networks:transformer",
+    "transformer-lm": "offbeat.models.text_networks:transformer_lm",
 }
+
+
+class PlainModel(Settings):
+    """The settings of a model that has none."""
+
+
+class DeepModel(Settings):
+    """The settings of a deep network for images."""
+
+    norm: Literal["batch", "group", "none"] = "batch"
+    """What stands behind every convolution: batch normalisation, group normalisation, or nothing."""
+
+
+class AlexNetModel(DeepModel):
+    """The settings of AlexNet, which was published without normalisation."""
+
+    norm: Literal["batch", "group", "none"] = "none"
+    """What stands behind every convolution: batch normalisation, group normalisation, or nothing."""
+
+
+class TextCnnModel(Settings):
+    """The settings of TextCNN."""
+
+    vocabulary: Count = 20_000
+    """Tokens that there are; the data's must be smaller than this."""
+    embedding: Count = 128
+    """Numbers for each token."""
+    filters: Count = 100
+    """Filters of each of the three widths."""
+
+
+class TransformerModel(Settings):
+    """The settings of the small transformer."""
+
+    vocabulary: Count = 20_000
+    """Tokens that there are; the data's must be smaller than this."""
+    embedding: Count = 64
+    """Numbers for each token; a multiple of the heads."""
+    heads: Count = 4
+    """Heads of attention."""
+    blocks: Count = 2
+    """Layers of attention."""
+
+
+MODEL_SETTINGS: dict[str, type[Settings]] = {
+    "alexnet": AlexNetModel,
+    **dict.fromkeys(("vgg11", "vgg13", "vgg16", "resnet20", "resnet18"), DeepModel),
+    "textcnn": TextCnnModel,
+    **dict.fromkeys(("transformer", "transformer-lm"), TransformerModel),
+}
+"""The settings of models that have any."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelChoice:
+    """A model as an experiment asks for it: plain values, which can be sent to another process."""
+
+    name: str
+    """A name in `MODELS`, or "module:thing"."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Keyword arguments of the function or class that builds it."""
+    layers: Layers = "modules"

@@ -22,7 +22,7 @@ VGG_LAYERS: dict[int, tuple[int | None, ...]] = {
 
 
 def alexnet(input_shape: tuple[int, ...], classes: int, norm: Norm = "none") -> nn.Module:
-    """AlexNet for 32x32: five 3x3 convolutions, three of them followed by max-pooling, and three dense layers.
+    """AlexNet for 32x32: five 3x3 convolutions, max-pooling behind three of them, and three dense layers.
 
     Krizhevsky, Sutskever, Hinton, NeurIPS 2012: channels 64, 192, 384, 256, 256 as in its one-tower form, dense layers
     of 4,096 units. The first convolution has stride 2 in place of 11x11 with stride 4. It has no dropout, so that a
@@ -48,6 +48,21 @@ def vgg(input_shape: tuple[int, ...], classes: int, depth: int, norm: Norm = "ba
         layers += [nn.Conv2d(channels, width, 3, padding=1), normalisation(norm, width), nn.ReLU()]
         channels = width
     return with_head(_without_identities(layers), input_shape, [classes])
+
+
+def vgg11(input_shape: tuple[int, ...], classes: int, norm: Norm = "batch") -> nn.Module:
+    """VGG-11: eight 3x3 convolutions and one dense layer; images of 32x32."""
+    return vgg(input_shape, classes, 11, norm)
+
+
+def vgg13(input_shape: tuple[int, ...], classes: int, norm: Norm = "batch") -> nn.Module:
+    """VGG-13: ten 3x3 convolutions and one dense layer; images of 32x32."""
+    return vgg(input_shape, classes, 13, norm)
+
+
+def vgg16(input_shape: tuple[int, ...], classes: int, norm: Norm = "batch") -> nn.Module:
+    """VGG-16: thirteen 3x3 convolutions and one dense layer; images of 32x32."""
+    return vgg(input_shape, classes, 16, norm)
 
 
 def resnet20(input_shape: tuple[int, ...], classes: int, norm: Norm = "batch") -> nn.Module:

@@ -54,7 +54,7 @@ def cnn_small(input_shape: tuple[int, ...], classes: int) -> nn.Module:
 
 
 def cnn_over(input_shape: tuple[int, ...], classes: int) -> nn.Module:
-    """The same, over-parameterised: 663,160 parameters on MNIST.
+    """The over-parameterised convolutional network: 663,160 parameters on MNIST.
 
     Hao et al., "The Impact Analysis of Delays in Asynchronous Federated Learning with Data Heterogeneity for Edge
     Intelligence" (AUDG, PSURDG), give the number of parameters and of layers, nothing else. Among 5x5 convolutions

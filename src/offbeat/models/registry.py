@@ -1,6 +1,7 @@
 """The models by name, and how one is built: initialised from the seed alone, and checked against the data."""
 
 import inspect
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -9,23 +10,22 @@ from torch import nn
 from offbeat.core.errors import InvalidInput, unknown
 from offbeat.core.references import describe, resolve
 from offbeat.core.streams import stream
-from offbeat.models.catalogue import MODELS, Layers
+from offbeat.models.catalogue import MODELS, ModelChoice
 from offbeat.models.flat import called, layers_by_tensor
 
 
-def build(
-    name: str, input_shape: Any, classes: int, seed: int, example: Any = None, layers: Layers = "modules"
-) -> nn.Module:
+def build(model: str | ModelChoice, input_shape: Any, classes: int, seed: int, example: Any = None) -> nn.Module:
     """The named model, or the user's own `"module:thing"`: a class or function of (input_shape, classes) or ().
 
     The initial parameters depend on the seed and on nothing else; torch's global generator is left as it was.
     `example` are two inputs to try the model out with, where they are no plain numbers (tokens, tuples) or outputs are
-    no row of one number for each class: whoever gives one checks the outputs. `layers` says what counts as a layer (see
-    `models.flat`).
+    no row of one number for each class: whoever gives one checks the outputs.
 
     >>> sum(p.numel() for p in build("lenet5", (1, 28, 28), 10, seed=0).parameters())
     61706
     """
+    choice = ModelChoice(name=model) if isinstance(model, str) else model
+    name, settings = choice.name, choice.settings
     if ":" not in name and name not in MODELS:
         raise unknown("model", name, MODELS)
     function = resolve(MODELS.get(name, name))
@@ -34,7 +34,8 @@ def build(
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(int(stream(seed, "model").integers(2**63)))
         try:
-            module: nn.Module = function(input_shape, classes) if _wants_shape(function) else function()
+            arguments = (input_shape, classes) if _wants_shape(function, settings) else ()
+            module: nn.Module = function(*arguments, **settings)
             output = _try_out(module, torch.zeros(2, *input_shape) if example is None else example)
         except InvalidInput:
             raise
@@ -46,19 +47,22 @@ def build(
         raise InvalidInput(
             f"model {name!r} on two inputs of shape {input_shape} gives {shape}, where {(2, classes)} is needed."
         )
-    if layers == "tensors":
+    if choice.layers == "tensors":
         module.layer_groups = layers_by_tensor(module)  # type: ignore[assignment]  # nn.Module declares tensors only
     return module
 
 
-def _wants_shape(function: Any) -> bool:
+def _wants_shape(function: Any, settings: Mapping[str, Any]) -> bool:
     """Whether to call it with input shape and classes: unless it can do without them, and has no `classes`."""
     try:
         parameters = inspect.signature(function).parameters
     except (TypeError, ValueError):  # some compiled functions do not tell
         return True
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    needed = any(each.kind in positional and each.default is each.empty for each in parameters.values())
+    needed = any(
+        each.kind in positional and each.default is each.empty and each.name not in settings
+        for each in parameters.values()
+    )
     return needed or "classes" in parameters or any(each.kind == each.VAR_POSITIONAL for each in parameters.values())
 
 

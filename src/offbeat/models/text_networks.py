@@ -85,3 +85,38 @@ class TextTransformer(nn.Module):
             states = (states * present).sum(dim=1) / present.sum(dim=1).clamp(min=1.0)
         scores: torch.Tensor = self.head(states)
         return scores
+
+
+def textcnn(
+    input_shape: tuple[int, ...], classes: int, vocabulary: int = 20_000, embedding: int = 128, filters: int = 100
+) -> nn.Module:
+    """TextCNN: convolutions over 3, 4 and 5 tokens, the largest value of each filter, one dense layer (Kim 2014)."""
+    return TextCNN(vocabulary, classes, embedding=embedding, filters=filters)
+
+
+def transformer(
+    input_shape: tuple[int, ...],
+    classes: int,
+    vocabulary: int = 20_000,
+    embedding: int = 64,
+    heads: int = 4,
+    blocks: int = 2,
+) -> nn.Module:
+    """A small transformer encoder for texts: the mean over its tokens, one dense layer (Vaswani et al. 2017)."""
+    length = max(1, *input_shape)
+    return TextTransformer(vocabulary, classes, length=length, embedding=embedding, heads=heads, layers=blocks)
+
+
+def transformer_lm(
+    input_shape: tuple[int, ...],
+    classes: int,
+    vocabulary: int = 20_000,
+    embedding: int = 64,
+    heads: int = 4,
+    blocks: int = 2,
+) -> nn.Module:
+    """A small causal transformer: scores for the next token at every position (Vaswani et al. 2017)."""
+    length = max(1, *input_shape)
+    return TextTransformer(
+        vocabulary, vocabulary, length=length, embedding=embedding, heads=heads, layers=blocks, causal=True
+    )

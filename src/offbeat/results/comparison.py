@@ -37,6 +37,7 @@ class AlgorithmResults:
 
     @property
     def seeds(self) -> list[int]:
+        """The seeds of the runs, in their order."""
         return [entry.seed for entry in self.entries]
 
     @cached_property
@@ -58,6 +59,7 @@ class AlgorithmResults:
 
     @property
     def reached_by_all(self) -> bool:
+        """Whether the run of every seed reached the target."""
         return len(self.reached) == len(self.entries)
 
     @property
@@ -67,10 +69,12 @@ class AlgorithmResults:
 
     @property
     def first_time(self) -> float | None:
+        """The time of the seed that reached the target first; None if none did."""
         return min(self.reached, default=None)
 
     @property
     def last_time(self) -> float | None:
+        """The time of the seed that reached the target last; None if none did."""
         return max(self.reached, default=None)
 
     @property
@@ -102,6 +106,7 @@ class AlgorithmResults:
 
     @property
     def diverged(self) -> bool:
+        """Whether the run of any seed diverged."""
         return any(entry.diverged for entry in self.entries)
 
     def mean(self, key: str) -> float:
@@ -132,7 +137,7 @@ class Comparison:
         self.notes = list(notes)
         self.failures = list(failures)
         self.target = self._automatic_target() if target is None else target
-        self.standings = self._standings(self.target)
+        self.by_algorithm = self._by_algorithm(self.target)
 
     def _automatic_target(self) -> float | None:
         metric = self.metric
@@ -144,11 +149,11 @@ class Comparison:
         for enough in (all, any):
             for targets in (known, percents):
                 for target in sorted(targets, reverse=metric.direction == "max"):
-                    if enough(standing.reached_by_all for standing in self._standings(target)):
+                    if enough(results.reached_by_all for results in self._by_algorithm(target)):
                         return target
         return None
 
-    def _standings(self, target: float | None) -> list[AlgorithmResults]:
+    def _by_algorithm(self, target: float | None) -> list[AlgorithmResults]:
         groups: dict[str, list[Result]] = {}
         for entry in self.entries:
             groups.setdefault(entry.algorithm, []).append(entry)
@@ -156,30 +161,31 @@ class Comparison:
 
     @property
     def baseline(self) -> AlgorithmResults | None:
-        return next((standing for standing in self.standings if standing.algorithm == BASELINE), None)
+        """The results of the algorithm that others are compared with; None if it is not among them."""
+        return next((results for results in self.by_algorithm if results.algorithm == BASELINE), None)
 
     @property
     def finishers(self) -> list[AlgorithmResults]:
-        """Who reached the target in all seeds, the fastest first."""
-        finishers = [standing for standing in self.standings if standing.reached_by_all]
-        return sorted(finishers, key=lambda standing: median(standing.reached))
+        """The algorithms that reached the target in all seeds, the fastest first."""
+        finishers = [results for results in self.by_algorithm if results.reached_by_all]
+        return sorted(finishers, key=lambda results: median(results.reached))
 
     @property
     def fastest(self) -> list[AlgorithmResults]:
         """The finisher with the lowest median; several if they tie, which evaluations by the clock make likely."""
         finishers = self.finishers
-        return [standing for standing in finishers if standing.median_time == finishers[0].median_time]
+        return [results for results in finishers if results.median_time == finishers[0].median_time]
 
-    def speed_up(self, standing: AlgorithmResults) -> float | None:
+    def speed_up(self, results: AlgorithmResults) -> float | None:
         """How many times as fast as the baseline, if both reached the target in all seeds."""
         baseline = self.baseline
-        if baseline is None or not (baseline.reached_by_all and standing.reached_by_all):
+        if baseline is None or not (baseline.reached_by_all and results.reached_by_all):
             return None
-        mine, theirs = median(standing.reached), median(baseline.reached)
+        mine, theirs = median(results.reached), median(baseline.reached)
         return theirs / mine if mine else None
 
     @property
-    def race(self) -> str:
+    def time_heading(self) -> str:
         """The heading of the times to the target."""
         assert self.target is not None
         return f"time to {self.metric.text(self.target)}" if self.metric.is_share else f"time to {self.goal}"
@@ -217,37 +223,37 @@ class Comparison:
         return text.getvalue().rstrip()
 
     def _repr_html_(self) -> str:
-        lines = [self.cells(standing) for standing in self.standings]
+        lines = [self.cells(results) for results in self.by_algorithm]
         head = "".join(f"<th>{escape(heading)}</th>" for heading in lines[0])
         body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in line.values())}</tr>" for line in lines)
         return f"<table><caption>{escape(self.caption)}</caption><tr>{head}</tr>{body}</table>"
 
     # As text -------------------------------------------------------------------------------------------------------
 
-    def cells(self, standing: AlgorithmResults) -> dict[str, str]:
+    def cells(self, results: AlgorithmResults) -> dict[str, str]:
         """What a table says of one algorithm, by heading."""
-        cells = {"algorithm": standing.algorithm + (" †" if standing.diverged else "")}
+        cells = {"algorithm": results.algorithm + (" †" if results.diverged else "")}
         if self.target is not None:
-            speed_up = self.speed_up(standing)
-            cells[self.race] = time_text(standing) + (" *" if standing in self.fastest else "")
+            speed_up = self.speed_up(results)
+            cells[self.time_heading] = time_text(results) + (" *" if results in self.fastest else "")
             if self.baseline is not None:
                 cells["speed-up"] = "-" if speed_up is None else f"{speed_up:.2f}"
         return cells | {
-            f"final {self.metric.title}": final_text(standing),
-            "in training": amount(standing.in_training),
-            "updates used": f"{standing.mean('updates_used'):,.0f}",
-            "unused updates": percent(standing.unused_share, 1),
-            "wasted time": percent(standing.wasted_share, 1),
-            "mean staleness": f"{standing.mean('mean_staleness'):.1f}",
-            "MB up": megabytes(standing.mean("bytes_up")),
-            "MB down": megabytes(standing.mean("bytes_down")),
+            f"final {self.metric.title}": final_text(results),
+            "in training": amount(results.in_training),
+            "updates used": f"{results.mean('updates_used'):,.0f}",
+            "unused updates": percent(results.unused_share, 1),
+            "wasted time": percent(results.wasted_share, 1),
+            "mean staleness": f"{results.mean('mean_staleness'):.1f}",
+            "MB up": megabytes(results.mean("bytes_up")),
+            "MB down": megabytes(results.mean("bytes_down")),
         }
 
     @property
     def caption(self) -> str:
         """What the target, the spreads and the marks in the table mean."""
-        several = any(len(standing.entries) > 1 for standing in self.standings)
-        seeds = seeds_text(self.standings)
+        several = any(len(results.entries) > 1 for results in self.by_algorithm)
+        seeds = seeds_text(self.by_algorithm)
         if self.target is None:
             parts = [f"No algorithm learned anything in all of its seeds ({seeds})."]
         else:
@@ -262,7 +268,7 @@ class Comparison:
             parts.append("±: standard deviation over seeds; other numbers: means.")
         if self.fastest:
             parts.append("*: fastest.")
-        if any(standing.diverged for standing in self.standings):
+        if any(results.diverged for results in self.by_algorithm):
             parts.append("†: a run diverged.")
         return " ".join([*parts, *self.notes])
 
@@ -272,7 +278,7 @@ class Comparison:
         return "Virtual time" if real == {False} else "Time" if real == {True} else "Time (virtual in simulations)"
 
     def rich_table(self) -> Table:
-        """For a terminal of 80 columns, so without some of the columns, and with all traffic in one."""
+        """The table for a terminal of 80 characters: without some of the columns, and with all traffic in one."""
         table = Table(
             box=box.SIMPLE_HEAD,
             padding=(0, 0, 0, 1),
@@ -281,49 +287,49 @@ class Comparison:
             caption=self.caption,
             caption_justify="left",
         )
-        for standing in self.standings:
-            cells = self.cells(standing)
+        for results in self.by_algorithm:
+            cells = self.cells(results)
             for heading in ("mean staleness", "wasted time", "unused updates", "MB up", "MB down"):
                 del cells[heading]
-            cells["MB sent"] = megabytes(standing.mean("bytes_up") + standing.mean("bytes_down"))
+            cells["MB sent"] = megabytes(results.mean("bytes_up") + results.mean("bytes_down"))
             if not table.columns:
                 for number, heading in enumerate(cells):
                     times = heading.startswith("time to")  # the longest cells: they may take two lines
                     lines = heading if times else heading.replace(" ", "\n").replace("-", "-\n")
                     side: Literal["left", "right"] = "right" if number else "left"
                     table.add_column(lines, justify=side, no_wrap=not times, vertical="bottom")
-            style = "bold green" if standing in self.fastest else ""
+            style = "bold green" if results in self.fastest else ""
             table.add_row(*(Text(cell) for cell in cells.values()), style=style)
         return table
 
     def csv_text(self) -> str:
         """Plain numbers, one line per algorithm; what does not exist is empty."""
         text = io.StringIO()
-        lines = [self._csv_record(standing) for standing in self.standings]
+        lines = [self._csv_record(results) for results in self.by_algorithm]
         writer = csv.DictWriter(text, lines[0].keys(), lineterminator="\n")
         writer.writeheader()
         writer.writerows(lines)
         return text.getvalue()
 
-    def _csv_record(self, standing: AlgorithmResults) -> dict[str, Any]:
+    def _csv_record(self, results: AlgorithmResults) -> dict[str, Any]:
         name = self.metric.name
         means = (f"best_{name}", "updates_used", "mean_staleness", "versions", "bytes_up", "bytes_down")
         return {
-            "algorithm": standing.algorithm,
-            "seeds": " ".join(str(seed) for seed in standing.seeds),
+            "algorithm": results.algorithm,
+            "seeds": " ".join(str(seed) for seed in results.seeds),
             "target": self.target,
-            "seeds_reached": len(standing.reached),
-            "time_to_target_median": standing.median_time,
-            "time_to_target_min": standing.first_time,
-            "time_to_target_max": standing.last_time,
-            f"speed_up_over_{BASELINE}": self.speed_up(standing),
-            f"final_{name}": standing.final_value,
-            f"final_{name}_std": standing.final_spread,
-            "in_training_mean": standing.in_training,
-            **{key: standing.mean(key) for key in means},
-            "unused_share": standing.unused_share,
-            "wasted_share": standing.wasted_share,
-            "diverged": str(standing.diverged).lower(),
+            "seeds_reached": len(results.reached),
+            "time_to_target_median": results.median_time,
+            "time_to_target_min": results.first_time,
+            "time_to_target_max": results.last_time,
+            f"speed_up_over_{BASELINE}": self.speed_up(results),
+            f"final_{name}": results.final_value,
+            f"final_{name}_std": results.final_spread,
+            "in_training_mean": results.in_training,
+            **{key: results.mean(key) for key in means},
+            "unused_share": results.unused_share,
+            "wasted_share": results.wasted_share,
+            "diverged": str(results.diverged).lower(),
         }
 
 
@@ -354,7 +360,8 @@ def _share(part: float, whole: float) -> float:
 
 
 def percent(share: float, decimals: int | None = None) -> str:
-    """
+    """A share in percent, as short as it can be or with so many decimals.
+
     >>> percent(0.925), percent(0.5, 1)
     ('92.5 %', '50.0 %')
     """
@@ -371,34 +378,36 @@ def amount(value: float) -> str:
 
 
 def megabytes(size: float) -> str:
+    """A number of bytes, in megabytes."""
     return amount(size / 1e6)
 
 
-def time_text(standing: AlgorithmResults) -> str:
+def time_text(results: AlgorithmResults) -> str:
     """The median time to the target and its range, or how many seeds reached it.
 
     A range without a width, or of a single seed, is not shown.
     """
-    if not standing.reached:
+    if not results.reached:
         return "not reached"
-    if not standing.reached_by_all:
-        return f"{len(standing.reached)} of {len(standing.entries)} seeds"
-    first, middle, last = amount(min(standing.reached)), median(standing.reached), amount(max(standing.reached))
+    if not results.reached_by_all:
+        return f"{len(results.reached)} of {len(results.entries)} seeds"
+    first, middle, last = amount(min(results.reached)), median(results.reached), amount(max(results.reached))
     return f"{amount(middle)} s" + (f" ({first}-{last})" if first != last else "")
 
 
-def final_text(standing: AlgorithmResults) -> str:
+def final_text(results: AlgorithmResults) -> str:
     """The metric at the end and its spread over seeds."""
-    spread, metric = standing.final_spread, standing.metric
+    spread, metric = results.final_spread, results.metric
     if not metric.is_share:
-        middle = metric.text(standing.final_value)
+        middle = metric.text(results.final_value)
         return middle if spread is None else f"{middle} ± {spread:.2g}"
-    middle = f"{100 * standing.final_value:.1f}"
+    middle = f"{100 * results.final_value:.1f}"
     return f"{middle} %" if spread is None else f"{middle} ± {100 * spread:.1f} %"
 
 
-def seeds_text(standings: Sequence[AlgorithmResults]) -> str:
-    counts = [len(standing.entries) for standing in standings]
+def seeds_text(algorithms: Sequence[AlgorithmResults]) -> str:
+    """How many seeds each algorithm ran with, in words."""
+    counts = [len(results.entries) for results in algorithms]
     if min(counts) != max(counts):
         return f"{min(counts)} to {max(counts)} seeds"
     return "one seed" if counts[0] == 1 else f"{counts[0]} seeds"

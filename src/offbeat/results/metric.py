@@ -28,21 +28,25 @@ class TargetMetric:
 
     @property
     def is_share(self) -> bool:
+        """Whether the metric lies between 0 and 1 and is shown in percent."""
         return self.name in SHARES
 
     @property
     def title(self) -> str:
-        """Its name for people."""
+        """The name of the metric for people."""
         return self.name.replace("_", " ")
 
     def reached(self, value: float, target: float) -> bool:
+        """Whether the value is at the target or beyond it."""
         return value >= target if self.direction == "max" else value <= target
 
     def best(self, values: Iterable[float]) -> float:
+        """The best of the values."""
         return max(values) if self.direction == "max" else min(values)
 
     def text(self, value: float, decimals: int | None = None) -> str:
-        """
+        """The value as people read it.
+
         >>> TargetMetric().text(0.925), TargetMetric("perplexity", "min").text(41.337)
         ('92.5 %', '41.34')
         """
@@ -51,7 +55,8 @@ class TargetMetric:
         return f"{100 * value:g} %" if decimals is None else f"{100 * value:.{decimals}f} %"
 
     def goal(self, target: float) -> str:
-        """
+        """The target in words.
+
         >>> TargetMetric().goal(0.9), TargetMetric("perplexity", "min").goal(40)
         ('90 % accuracy', 'perplexity 40')
         """

@@ -16,7 +16,7 @@ from matplotlib.patches import Patch
 
 from offbeat.core.errors import InvalidInput
 from offbeat.results.comparison import Comparison
-from offbeat.results.plots import COLOURS, INK, TIME, draw_curves, dress
+from offbeat.results.plots import COLOURS, INK, TIME, draw_curves, style_axes
 
 LOOKS = {"training": COLOURS[5], "on the way": COLOURS[4], "no order": "#EDEDED"}
 ON_THE_WAY = ("download", "upload", "fresh model", "on the way")
@@ -50,7 +50,7 @@ def places_of(orders: Sequence[tuple[float, float, int]]) -> list[int]:
 
 def draw_occupation(axes: Axes, events: Sequence[dict[str, Any]], title: str, until: float) -> None:
     """Draw the places in training of one run, what is done in each of them, and a mark for every new version."""
-    dress(axes, title)
+    style_axes(axes, title)
     axes.grid(visible=False)
     shown = [event for event in events if event["ph"] != "M" and event["ts"] < until * 1e6]
     orders = [event for event in shown if event["name"].startswith("order (")]

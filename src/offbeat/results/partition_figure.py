@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from offbeat.results.plots import COLOURS, INK, dress
+from offbeat.results.plots import COLOURS, INK, style_axes
 
 NUMBERED = 300
 """Cells up to which each carries its count."""
@@ -32,7 +32,7 @@ def partition_figure(counts: Counts, sizes: Counts, names: Sequence[str], title:
     height = min(9.0, max(4.2, 2.4 + 0.22 * min(classes, NAMED)))
     figure = Figure(figsize=(10.0, height), layout="constrained")
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
-    dress(upper, title)
+    style_axes(upper, title)
     upper.grid(visible=False)
     # The root keeps small devices visible beside large ones.
     image = upper.imshow(
@@ -50,7 +50,7 @@ def partition_figure(counts: Counts, sizes: Counts, names: Sequence[str], title:
     else:
         upper.yaxis.set_major_locator(MaxNLocator(8, integer=True))
     upper.set_ylabel(what)
-    dress(lower, "")
+    style_axes(lower, "")
     lower.bar(np.arange(len(shown)), sizes[shown], width=0.8 if len(shown) <= ORDERED else 1.0, color=COLOURS[0])
     lower.set_ylabel("samples")
     lower.set_xlabel(axis)

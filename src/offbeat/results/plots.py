@@ -27,13 +27,13 @@ MARKERS = ("", "o", "s", "^", "D", "v", "P", "X")
 SUFFIXES = (".png", ".svg", ".pdf")
 INK, FAINT = "#333333", "#D9D9D9"
 MOST_BARS = 60
-"""So many devices have a bar of their own in `devices_figure`."""
+"""How many devices have a bar of their own in `devices_figure` at most."""
 TIME, REAL_TIME = "virtual time (s)", "wall-clock time (s)"
 
 Numbers = NDArray[np.float64]
 
 
-class Look(NamedTuple):
+class LineStyle(NamedTuple):
     """How the line of one algorithm is drawn."""
 
     colour: str
@@ -41,13 +41,13 @@ class Look(NamedTuple):
     marker: str
 
 
-def look_of(number: int) -> Look:
-    """The look of the algorithm that comes so many places after the first in its plot; the first 56 are all different.
+def line_style(number: int) -> LineStyle:
+    """The style of the algorithm that comes so many places after the first in its plot; the first 56 are all different.
 
-    >>> look_of(1) == look_of(8), look_of(1).colour == look_of(8).colour
+    >>> line_style(1) == line_style(8), line_style(1).colour == line_style(8).colour
     (False, True)
     """
-    return Look(
+    return LineStyle(
         COLOURS[number % len(COLOURS)],
         STYLES[number % len(STYLES)],
         MARKERS[number // len(COLOURS) % len(MARKERS)],
@@ -56,10 +56,10 @@ def look_of(number: int) -> Look:
 
 def accuracy_figure(comparison: Comparison) -> Figure:
     """Accuracy over virtual time and, if there is a target, the time to it."""
-    raced = comparison.target is not None
-    lines = len(comparison.standings) + raced
+    has_target = comparison.target is not None
+    lines = len(comparison.by_algorithm) + has_target
     height = max(4.6, 1.4 + 0.3 * lines)  # so that the names beside the bars have room
-    figure = Figure(figsize=(11.0 if raced else 7.5, height), layout="constrained")
+    figure = Figure(figsize=(11.0 if has_target else 7.5, height), layout="constrained")
     if comparison.target is None:
         draw_curves(figure.add_subplot(), comparison)
     else:
@@ -89,7 +89,7 @@ def run_figure(rows: Sequence[Row], title: str, clock: str = TIME) -> Figure:
     metrics = metrics_in(rows[0])
     metric = TargetMetric(metrics[0])
     values = _column(rows, metric.name)
-    dress(upper, title)
+    style_axes(upper, title)
     upper.plot(time, values, color=COLOURS[0], linewidth=2.0)
     upper.plot(time[-1:], values[-1:], "o", color=COLOURS[0], clip_on=False, zorder=5)
     final = metric.text(float(values[-1]), 1)
@@ -105,7 +105,7 @@ def run_figure(rows: Sequence[Row], title: str, clock: str = TIME) -> Figure:
         loss.spines[["top", "left", "bottom"]].set_visible(False)
         loss.spines["right"].set_color(FAINT)
         loss.tick_params(color=FAINT, labelcolor=INK)
-    dress(lower, "")
+    style_axes(lower, "")
     lower.fill_between(time, _column(rows, "max_staleness"), color=FAINT, step="post", label="highest so far")
     lower.plot(time, _column(rows, "mean_staleness"), color=COLOURS[2], linewidth=2.0, label="mean so far")
     lower.set_ylabel("staleness (versions)")
@@ -127,18 +127,18 @@ def devices_figure(devices: Sequence[Row], title: str) -> Figure:
     figure = Figure(figsize=(10.0, max(2.8, 1.6 + 0.28 * len(devices))), layout="constrained")
     time, staleness, traffic = figure.subplots(1, 3, sharey=True, width_ratios=(3, 1, 1.6))
     places = _column(devices, "device")
-    dress(time, "")
+    style_axes(time, "")
     uses = {"training_seconds": "training", "way_seconds": "on the way", "idle_seconds": "idle"}
     _stack(time, places, devices, uses, COLOURS)
     time.set_xlabel("seconds")
     time.set_ylabel("device" if group == 1 else f"device (each bar is the mean of {group} neighbours)")
     time.yaxis.set_major_locator(MaxNLocator(integer=True))
     time.invert_yaxis()
-    dress(staleness, "")
+    style_axes(staleness, "")
     staleness.plot(_column(devices, "mean_staleness"), places, "o", color=COLOURS[3])
     staleness.set_xlim(left=0.0)
     staleness.set_xlabel("mean staleness")
-    dress(traffic, "")
+    style_axes(traffic, "")
     _stack(traffic, places, devices, {"bytes_down": "down", "bytes_up": "up"}, COLOURS[4:], unit=1e6)
     traffic.set_xlabel("megabytes")
     for axes in (time, traffic):
@@ -175,12 +175,12 @@ def sweep_figure(comparison: Comparison, over: Mapping[str, Sequence[Any]]) -> F
     panels, lines, ticks = ([("", "")] * (3 - len(over)) + list(over.items()))[-3:]
     figure = Figure(figsize=(max(5.5, 4.6 * len(panels[1] or [""])), 4.4), layout="constrained")
     axes = figure.subplots(1, len(panels[1] or [""]), sharey=True, squeeze=False)[0]
-    standings = iter(comparison.standings)  # in the order of the combinations
+    algorithms = iter(comparison.by_algorithm)  # in the order of the combinations
     for number, panel in enumerate(panels[1] or [""]):
         target = "" if comparison.target is None else f"time to {comparison.goal}"
-        dress(axes[number], f"{paths[-3]} = {panel}" if len(over) > 2 else target)
+        style_axes(axes[number], f"{paths[-3]} = {panel}" if len(over) > 2 else target)
         for place, line in enumerate(lines[1] or [""]):
-            row = [next(standings) for _ in ticks[1]]
+            row = [next(algorithms) for _ in ticks[1]]
             label = f"{paths[-2]} = {line}" if len(over) > 1 else None
             _times(axes[number], row, place, label)
         axes[number].set_xticks(range(len(ticks[1])), [str(value) for value in ticks[1]])
@@ -193,21 +193,21 @@ def sweep_figure(comparison: Comparison, over: Mapping[str, Sequence[Any]]) -> F
     return figure
 
 
-def _times(axes: Axes, standings: Sequence[AlgorithmResults], place: int, label: str | None) -> None:
+def _times(axes: Axes, algorithms: Sequence[AlgorithmResults], place: int, label: str | None) -> None:
     """One line of a sweep: medians with the range over seeds; what not all seeds reached is missing."""
-    places = [x + 0.06 * place for x in range(len(standings))]
-    known = [(x, standing) for x, standing in zip(places, standings, strict=True) if standing.reached_by_all]
-    middle = np.array([standing.median_time for _, standing in known], dtype=np.float64)
-    low = middle - np.array([standing.first_time for _, standing in known], dtype=np.float64)
-    high = np.array([standing.last_time for _, standing in known], dtype=np.float64) - middle
-    look = look_of(place)
+    places = [x + 0.06 * place for x in range(len(algorithms))]
+    known = [(x, results) for x, results in zip(places, algorithms, strict=True) if results.reached_by_all]
+    middle = np.array([results.median_time for _, results in known], dtype=np.float64)
+    low = middle - np.array([results.first_time for _, results in known], dtype=np.float64)
+    high = np.array([results.last_time for _, results in known], dtype=np.float64) - middle
+    style = line_style(place)
     axes.errorbar(
         [x for x, _ in known],
         middle,
         yerr=[low, high],
-        color=look.colour,
-        linestyle=look.style,
-        marker=look.marker or ".",
+        color=style.colour,
+        linestyle=style.style,
+        marker=style.marker or ".",
         capsize=3,
         label=label,
     )
@@ -268,15 +268,15 @@ def _column(rows: Sequence[Row], key: str) -> Numbers:
 
 def draw_curves(axes: Axes, comparison: Comparison) -> None:
     """Draw the accuracy of every algorithm over time: the mean over its seeds, and their range."""
-    several = any(len(standing.entries) > 1 for standing in comparison.standings)
-    note = f"mean and range of {seeds_text(comparison.standings)}" if several else "one seed"
+    several = any(len(results.entries) > 1 for results in comparison.by_algorithm)
+    note = f"mean and range of {seeds_text(comparison.by_algorithm)}" if several else "one seed"
     metric = comparison.metric
-    dress(axes, f"{metric.title.capitalize()} over time ({note})")
-    for number, standing in enumerate(comparison.standings):
-        time, mean, low, high = mean_and_range(standing.entries)
-        colour, style, marker = look_of(number)
+    style_axes(axes, f"{metric.title.capitalize()} over time ({note})")
+    for number, results in enumerate(comparison.by_algorithm):
+        time, mean, low, high = mean_and_range(results.entries)
+        colour, style, marker = line_style(number)
         every = max(1, len(time) // 8)  # where markers stand differs from line to line, so that they do not coincide
-        axes.fill_between(time, low, high, color=colour, alpha=0.15 if len(comparison.standings) < 8 else 0.05, lw=0)
+        axes.fill_between(time, low, high, color=colour, alpha=0.15 if len(comparison.by_algorithm) < 8 else 0.05, lw=0)
         axes.plot(
             time,
             mean,
@@ -286,9 +286,9 @@ def draw_curves(axes: Axes, comparison: Comparison) -> None:
             markevery=(number % every, every),
             markersize=5.5,
             linewidth=1.8,
-            label=_label(standing),
+            label=_label(results),
         )
-        for end in (entry.rows[-1] for entry in standing.entries if entry.diverged):
+        for end in (entry.rows[-1] for entry in results.entries if entry.diverged):
             axes.plot(
                 end["time"], end[metric.name], "x", color=colour, markersize=9, markeredgewidth=2.2, clip_on=False
             )
@@ -301,45 +301,45 @@ def draw_curves(axes: Axes, comparison: Comparison) -> None:
     _scale(axes, metric)
 
 
-def _label(standing: AlgorithmResults) -> str:
-    return f"{standing.algorithm} (x: diverged)" if standing.diverged else standing.algorithm
+def _label(results: AlgorithmResults) -> str:
+    return f"{results.algorithm} (x: diverged)" if results.diverged else results.algorithm
 
 
 def _bars(axes: Axes, comparison: Comparison, target: float) -> None:
-    dress(axes, f"Time to {comparison.metric.goal(target)}")
+    style_axes(axes, f"Time to {comparison.metric.goal(target)}")
     axes.grid(visible=False, axis="y")
-    longest = max((standing.last_time or 0.0 for standing in comparison.standings), default=0.0) or 1.0
-    for number, standing in enumerate(comparison.standings):
-        _bar(axes, number, standing, longest)
-    axes.set_yticks(range(len(comparison.standings)), [standing.algorithm for standing in comparison.standings])
-    axes.set_ylim(max(3, len(comparison.standings)) - 0.4, -0.6)
+    longest = max((results.last_time or 0.0 for results in comparison.by_algorithm), default=0.0) or 1.0
+    for number, results in enumerate(comparison.by_algorithm):
+        _bar(axes, number, results, longest)
+    axes.set_yticks(range(len(comparison.by_algorithm)), [results.algorithm for results in comparison.by_algorithm])
+    axes.set_ylim(max(3, len(comparison.by_algorithm)) - 0.4, -0.6)
     axes.set_xlim(0.0, 1.38 * longest)
     axes.tick_params(axis="y", length=0, labelsize="medium")
     axes.xaxis.set_major_locator(MaxNLocator(6))
-    several = any(len(standing.entries) > 1 for standing in comparison.standings)
+    several = any(len(results.entries) > 1 for results in comparison.by_algorithm)
     axes.set_xlabel(f"{TIME}: median, min to max of seeds" if several else TIME)
 
 
-def _bar(axes: Axes, number: int, standing: AlgorithmResults, longest: float) -> None:
+def _bar(axes: Axes, number: int, results: AlgorithmResults, longest: float) -> None:
     """The median with its range. What not all seeds reached is pale: its median leaves out the slowest seeds."""
-    middle, first, last = standing.median_time, standing.first_time, standing.last_time
+    middle, first, last = results.median_time, results.first_time, results.last_time
     gap = 0.025 * longest
     if middle is None or first is None or last is None:
         axes.text(gap, number, "not reached", va="center", color=INK, style="italic")
         return
-    whole = standing.reached_by_all
-    axes.barh(number, middle, height=0.5, color=look_of(number).colour, alpha=1.0 if whole else 0.35)
+    whole = results.reached_by_all
+    axes.barh(number, middle, height=0.5, color=line_style(number).colour, alpha=1.0 if whole else 0.35)
     if first != last:
         spread = ([middle - first], [last - middle])
         axes.errorbar(middle, number, xerr=spread, color=INK, capsize=4, linewidth=1.2, linestyle="none")
     label = f"{amount(middle)} s"
     if not whole:
-        label += f"\n{len(standing.reached)} of {len(standing.entries)} seeds"
+        label += f"\n{len(results.reached)} of {len(results.entries)} seeds"
     axes.text(last + gap, number, label, va="center", color=INK)
 
 
-def dress(axes: Axes, title: str) -> None:
-    """The look that all panels share."""
+def style_axes(axes: Axes, title: str) -> None:
+    """The style that all panels share."""
     axes.set_title(title, loc="left", fontsize="large", color=INK, pad=10)
     axes.grid(visible=True, color=FAINT, linewidth=0.6)
     axes.set_axisbelow(True)

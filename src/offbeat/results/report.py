@@ -83,7 +83,7 @@ def report_html(comparison: Comparison, experiments: Sequence[str], title: str) 
 
 def findings(comparison: Comparison) -> str:
     """Who reached the target first and by how much, who did not, and how far the numbers can be trusted."""
-    return " ".join([*_times(comparison), *_price(comparison), *_accuracy(comparison), *_doubts(comparison)])
+    return " ".join([*_times(comparison), *_price(comparison), *_accuracy(comparison), *_caveats(comparison)])
 
 
 def _times(comparison: Comparison) -> Iterable[str]:
@@ -95,21 +95,21 @@ def _times(comparison: Comparison) -> Iterable[str]:
         yield f"No algorithm reached {goal} in all of its seeds."
     else:
         yield _first(comparison, goal)
-        for standing in finishers[len(fastest) :]:
-            yield f"{standing.algorithm} took {_seconds(standing)}{_against_baseline(comparison, standing)}."
-    for standing in comparison.standings:
-        if not standing.reached:
-            longest = max(entry.rows[-1]["time"] for entry in standing.entries)
-            yield f"{standing.algorithm} did not reach it within {amount(longest)} s."
-        elif not standing.reached_by_all:
-            yield f"{standing.algorithm} reached it in only {len(standing.reached)} of {len(standing.entries)} seeds."
+        for results in finishers[len(fastest) :]:
+            yield f"{results.algorithm} took {_seconds(results)}{_against_baseline(comparison, results)}."
+    for results in comparison.by_algorithm:
+        if not results.reached:
+            longest = max(entry.rows[-1]["time"] for entry in results.entries)
+            yield f"{results.algorithm} did not reach it within {amount(longest)} s."
+        elif not results.reached_by_all:
+            yield f"{results.algorithm} reached it in only {len(results.reached)} of {len(results.entries)} seeds."
 
 
 def _first(comparison: Comparison, goal: str) -> str:
     first, *tied = comparison.fastest
     count = len(first.entries)
     after = f"after {_seconds(first)} of virtual time ({f'median of {count} seeds' if count > 1 else 'one seed'})"
-    if len(comparison.standings) == 1:
+    if len(comparison.by_algorithm) == 1:
         return f"{first.algorithm} reached {goal} {after}."
     if tied:
         against = "" if comparison.baseline in comparison.fastest else _against_baseline(comparison, first)
@@ -119,9 +119,9 @@ def _first(comparison: Comparison, goal: str) -> str:
     return f"{first.algorithm} reached {goal} first, {after}{_against_baseline(comparison, first)}."
 
 
-def _against_baseline(comparison: Comparison, standing: AlgorithmResults) -> str:
-    speed_up = comparison.speed_up(standing)
-    if speed_up is None or standing.algorithm == BASELINE:
+def _against_baseline(comparison: Comparison, results: AlgorithmResults) -> str:
+    speed_up = comparison.speed_up(results)
+    if speed_up is None or results.algorithm == BASELINE:
         return ""
     if round(speed_up, 2) == 1:
         return f", as fast as {BASELINE}"
@@ -133,67 +133,67 @@ def _against_baseline(comparison: Comparison, standing: AlgorithmResults) -> str
 def _price(comparison: Comparison) -> Iterable[str]:
     """Speed is often bought with traffic: say so where the fastest sent more, or less, than the baseline."""
     baseline = comparison.baseline
-    for standing in comparison.fastest:
-        if baseline is None or standing is baseline or not baseline.mean("bytes_up"):
+    for results in comparison.fastest:
+        if baseline is None or results is baseline or not baseline.mean("bytes_up"):
             continue
-        ratio = standing.mean("bytes_up") / baseline.mean("bytes_up")
+        ratio = results.mean("bytes_up") / baseline.mean("bytes_up")
         if not 0.95 < ratio < 1.05:
-            yield f"Over its runs {standing.algorithm} uploaded {ratio:.2g} times the bytes of {BASELINE}."
+            yield f"Over its runs {results.algorithm} uploaded {ratio:.2g} times the bytes of {BASELINE}."
 
 
 def _accuracy(comparison: Comparison) -> Iterable[str]:
     metric = comparison.metric
     best = next(
-        standing
-        for standing in comparison.standings
-        if standing.final_value == metric.best(other.final_value for other in comparison.standings)
+        results
+        for results in comparison.by_algorithm
+        if results.final_value == metric.best(other.final_value for other in comparison.by_algorithm)
     )
-    if len(comparison.standings) == 1:
+    if len(comparison.by_algorithm) == 1:
         yield f"Its final {metric.title} was {final_text(best)}."
     else:
         which = "highest" if metric.direction == "max" else "lowest"
         yield f"The {which} final {metric.title} was that of {best.algorithm}: {final_text(best)}."
 
 
-def _doubts(comparison: Comparison) -> Iterable[str]:
+def _caveats(comparison: Comparison) -> Iterable[str]:
     fastest, others = comparison.fastest, comparison.finishers[len(comparison.fastest) :]
-    if len(comparison.standings) > 1 and all(len(standing.entries) == 1 for standing in comparison.standings):
+    if len(comparison.by_algorithm) > 1 and all(len(results.entries) == 1 for results in comparison.by_algorithm):
         yield "With one seed each, differences may be chance."
     elif close := [each for each in others if _overlap(fastest[0], each)]:
         yield (
             f"The times of {fastest[0].algorithm} overlap with those of {_list(close)}: "
-            f"with {seeds_text(comparison.standings)} the order may be chance."
+            f"with {seeds_text(comparison.by_algorithm)} the order may be chance."
         )
-    for standing in comparison.standings:
-        if count := sum(entry.diverged for entry in standing.entries):
-            yield f"{standing.algorithm} diverged in {count} of {len(standing.entries)} seeds."
+    for results in comparison.by_algorithm:
+        if count := sum(entry.diverged for entry in results.entries):
+            yield f"{results.algorithm} diverged in {count} of {len(results.entries)} seeds."
 
 
 def _overlap(one: AlgorithmResults, other: AlgorithmResults) -> bool:
     return min(one.reached) <= max(other.reached) and min(other.reached) <= max(one.reached)
 
 
-def _list(standings: Sequence[AlgorithmResults]) -> str:
-    *names, last = [standing.algorithm for standing in standings]
+def _list(algorithms: Sequence[AlgorithmResults]) -> str:
+    *names, last = [results.algorithm for results in algorithms]
     return f"{', '.join(names)} and {last}" if names else last
 
 
-def _seconds(standing: AlgorithmResults) -> str:
-    return f"{amount(median(standing.reached))} s"
+def _seconds(results: AlgorithmResults) -> str:
+    return f"{amount(median(results.reached))} s"
 
 
 # Tables, figures, settings -----------------------------------------------------------------------------------------
 
 
 def _algorithms(comparison: Comparison) -> str:
-    lines = [comparison.cells(standing) for standing in comparison.standings]
-    marks = [standing in comparison.fastest for standing in comparison.standings]
+    lines = [comparison.cells(results) for results in comparison.by_algorithm]
+    marks = [results in comparison.fastest for results in comparison.by_algorithm]
     return _table(list(lines[0]), [list(line.values()) for line in lines], marks, texts={0})
 
 
 def _runs(comparison: Comparison) -> str:
     target = comparison.target
-    times = [] if target is None else [comparison.race]
+    times = [] if target is None else [comparison.time_heading]
     headings = [
         "algorithm",
         "seed",

@@ -63,10 +63,12 @@ class Result:
 
     @property
     def seed(self) -> int:
+        """The seed of the run."""
         return int(self.summary["seed"])
 
     @property
     def diverged(self) -> bool:
+        """Whether the run ended because its numbers diverged."""
         return str(self.summary["stopped_by"]).startswith("diverged")
 
     @property
@@ -82,6 +84,7 @@ class Result:
 
     @property
     def finished(self) -> bool:
+        """Whether the run has come to its end."""
         return bool(self.summary["stopped_by"] != UNFINISHED)
 
     @property

@@ -15,6 +15,7 @@ class Span(Struct, frozen=True, kw_only=True, gc=False):
     sent: float
     arrived: float
     landed: float
+    """When the server received the upload or noticed the loss; for an order in flight, when this was written."""
     slices: int
     outcome: str
     """"uploaded" or "lost"; "in flight" for an order that has not ended."""

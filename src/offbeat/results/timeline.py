@@ -91,6 +91,7 @@ class Timeline:
 
     @property
     def position(self) -> int:
+        """How many bytes of the file are written, to which a resumed run cuts it back."""
         return self._log.position
 
     def finish(self, in_flight: Iterable[Span], at: float) -> None:
@@ -113,6 +114,7 @@ class Timeline:
         self._log.write(",\n".join(names) + "]")
 
     def close(self) -> None:
+        """Close the file."""
         self._log.close()
 
 

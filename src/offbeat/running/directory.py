@@ -179,6 +179,7 @@ class RunDirectory:
             return [json.loads(line) for line in lines]
 
     def write(self, row: Row | None, spans: list[Span]) -> None:
+        """Write a row of metrics, if there is one, and the orders that have ended."""
         assert self._metrics is not None and self._timeline is not None
         if row is not None:
             self._metrics.write(json.dumps(row))
@@ -194,6 +195,7 @@ class RunDirectory:
             replace_file(self.path / "devices.csv", driver.accounts.csv(driver.open_spans()).encode())
 
     def checkpoint(self, driver: Driver, wall_seconds: float, in_flight_seconds: float) -> None:
+        """Save everything that a resumed run needs, in place of the checkpoint before."""
         assert self._metrics is not None and self._timeline is not None
         state = {
             "driver": driver.snapshot(),
@@ -213,6 +215,7 @@ class RunDirectory:
         self._lock.release()
 
     def finish(self, parameters: Vector | None, layout: Layout, summary: dict[str, Any]) -> None:
+        """Write the model and the summary, and remove the checkpoint."""
         assert self._metrics is not None and self._timeline is not None
         assert self._driver is not None
         self._timeline.finish(self._driver.open_spans(), self._driver.now)

@@ -12,7 +12,7 @@ from offbeat.running.accounts import Accounts
 from offbeat.settings.schedule import Schedule, Stop
 
 OnProgress = Callable[[float, Row | None], None]
-"""Told how much of a run is done (0 to 1) and, when there is one, the newest row of metrics."""
+"""A function that is given how much of a run is done (0 to 1) and, when there is one, the newest row of metrics."""
 
 
 def row_of(session: Session, evaluation: Evaluation, *, at: float, busy: float, wasted: float) -> Row:
@@ -45,7 +45,7 @@ def row_of(session: Session, evaluation: Evaluation, *, at: float, busy: float, 
 
 
 class Milestones:
-    """When a run is over, when its versions are looked at, and what was seen last: the same in both drivers."""
+    """When a run is over, when its versions are evaluated, and the last evaluation: the same in both drivers."""
 
     def __init__(
         self, session: Session, stop: Stop, schedule: Schedule, evaluate: Callable[[Vector], Evaluation]
@@ -87,9 +87,11 @@ class Milestones:
         return "updates" if self._session.counters.used >= self._stop.updates else None
 
     def snapshot(self) -> tuple[Any, ...]:
+        """Plain data that `restore` takes."""
         return self._evaluation, self._next_version, self._last_row
 
     def restore(self, saved: tuple[Any, ...]) -> None:
+        """Go on from a snapshot."""
         self._evaluation, self._next_version, self._last_row = saved
 
 
@@ -110,11 +112,22 @@ class Driver(Protocol):
         ...
 
     def __iter__(self) -> Iterator[Row | None]: ...
-    def evaluate(self) -> Row: ...
-    def snapshot(self) -> dict[str, Any]: ...
-    def restore(self, saved: Mapping[str, Any]) -> None: ...
+    def evaluate(self) -> Row:
+        """Evaluate the current version, and return the row of metrics."""
+        ...
+
+    def snapshot(self) -> dict[str, Any]:
+        """Everything that `restore` needs, as plain data and arrays."""
+        ...
+
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        """Go on from a snapshot."""
+        ...
+
     @property
-    def snapshot_types(self) -> tuple[type[Any], ...]: ...
+    def snapshot_types(self) -> tuple[type[Any], ...]:
+        """The dataclasses that a snapshot may hold."""
+        ...
 
 
 def progress_of(driver: Driver) -> float:

@@ -13,7 +13,9 @@ STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 class Flag(Protocol):
     """An event of threads or of processes."""
 
-    def is_set(self) -> bool: ...
+    def is_set(self) -> bool:
+        """Whether the run is to stop."""
+        ...
 
 
 class StopRequest(threading.Event):

@@ -48,6 +48,7 @@ class DirectoryLock:
             return False
 
     def release(self) -> None:
+        """Let other processes write to the directory."""
         if self._file is not None:
             (self._path / LOCK_FILE).unlink(missing_ok=True)
             os.close(self._file)
@@ -86,4 +87,5 @@ def _locked(file: int) -> bool:
 
 
 def taken(path: Path) -> InvalidInput:
+    """The mistake of writing to a directory that another process is writing to."""
     return InvalidInput(f"another process is writing to {path}: wait until it has ended, or choose another --out")

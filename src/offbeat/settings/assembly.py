@@ -44,8 +44,7 @@ class ExperimentParts:
         task = experiment.task.task
         example = example_batch(dataset)
         trial = inputs_to_try(task, example)
-        model = experiment.model
-        network = build(model.name, dataset.input_shape, dataset.classes, experiment.seed, trial, model.layers)
+        network = build(experiment.model.choice, dataset.input_shape, dataset.classes, experiment.seed, trial)
         check_task(task, network, example, dataset.classes)
         check_local_work(experiment, task)
         return cls(
@@ -54,6 +53,7 @@ class ExperimentParts:
 
     @property
     def layout(self) -> Layout:
+        """How the flat vector of the network's parameters is made up of tensors and layers."""
         return layout_of(self.network)
 
     @property
@@ -76,6 +76,7 @@ class ExperimentParts:
         )
 
     def fleet(self) -> Fleet:
+        """The devices' speeds, links, availability and failures."""
         experiment = self.experiment
         workload = Workload(
             devices=self.partition.devices,

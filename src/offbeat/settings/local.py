@@ -69,9 +69,11 @@ class LocalTable(Settings):
 
     @property
     def loss_terms(self) -> tuple[Term, ...]:
+        """The terms that are added to the loss."""
         return tuple(term_of_table(place, table) for place, table in enumerate(self.terms))
 
     def build(self, buffers: Literal["average", "local", "ignore"] = "average") -> LocalWork:
+        """The local work that these settings describe."""
         changes: dict[str, Any] = {
             "batch_size": self.batch_size or None,
             "terms": self.loss_terms,

@@ -21,7 +21,7 @@ from offbeat.data.partition import Iid
 from offbeat.data.partitioners import PartitionerSettings, is_partitioner
 from offbeat.data.transforms import transforms_of
 from offbeat.fleet import AVAILABILITIES, FLEETS, AvailabilitySettings, FleetSettings
-from offbeat.models import MODELS, Layers
+from offbeat.models.catalogue import MODEL_SETTINGS, MODELS, Layers, ModelChoice, PlainModel
 from offbeat.settings.tables import Table, checked
 
 S = TypeVar("S", bound=Settings)
@@ -57,6 +57,7 @@ class NamedTable(Settings):
 
     @property
     def others(self) -> Table:
+        """The settings beside the name, which belong to the thing that the name stands for."""
         return dict(self.model_extra or {})
 
     @model_validator(mode="after")
@@ -106,6 +107,7 @@ class DataTable(NamedTable):
         return divided
 
     def load(self, seed: int) -> Dataset:
+        """The data set, with the transforms of this table."""
         dataset = load_own(self.name, seed) if self.dataset is None else self.dataset.load(seed)
         return dataset.transformed(transforms_of(self.transforms)) if self.transforms else dataset
 
@@ -127,6 +129,7 @@ class PartitionTable(NamedTable):
 
     @cached_property
     def settings(self) -> PartitionSettings:
+        """The settings of the partition, checked by its own class."""
         if not self.name and self.others:
             raise InvalidInput(f"partition.name is missing: whose setting is {next(iter(self.others))!r}?")
         if ":" in self.name and is_partitioner(resolve(self.name)):
@@ -141,26 +144,32 @@ class PartitionTable(NamedTable):
         return written(self.name or "iid", self.settings)
 
 
-class ModelTable(Settings):
-    """Which network."""
+class ModelTable(NamedTable):
+    """Which network (`offbeat list models`). The settings of the network join in."""
 
     name: str = "lenet5"
-    """A model (`offbeat list models`) or your own as "module:function" or "module:Class"."""
+    """A model or your own as "module:function" or "module:Class"; other keys of the table are its keyword arguments."""
     layers: Layers = "modules"
     """What counts as a layer where training goes layer by layer: a submodule with its parameters, or every tensor."""
     buffers: Literal["average", "local", "ignore"] = "average"
     """Running statistics (batch normalisation): average: they travel and are averaged with the model; local: each
     device keeps its own; ignore: they stay as they were. Without averaging the model is evaluated with the statistics
     of each batch."""
-    _thing: Any = PrivateAttr(None)
 
-    @model_validator(mode="after")
-    def _known(self) -> "ModelTable":
+    def check(self) -> None:
+        """Raise InvalidInput if the name is unknown or the model has no such setting."""
         if ":" not in self.name and self.name not in MODELS:
             raise unknown("model", self.name, MODELS)
-        if self.name.startswith(GIVEN):
-            self._thing = resolve(self.name)
-        return self
+        _ = self.choice
+
+    @cached_property
+    def choice(self) -> ModelChoice:
+        """The model in plain values."""
+        settings = self.others
+        if ":" not in self.name:
+            known = ("name", "layers", "buffers")
+            settings = checked(MODEL_SETTINGS.get(self.name, PlainModel), "model", settings, known).model_dump()
+        return ModelChoice(name=self.name, settings=settings, layers=self.layers)
 
 
 class FleetTable(NamedTable):
@@ -174,6 +183,7 @@ class FleetTable(NamedTable):
 
     @cached_property
     def settings(self) -> FleetSettings:
+        """The settings of the fleet, checked by its own class."""
         return checked(chosen("fleet", "fleet", self.name, FLEETS, FleetSettings), "fleet", self.others)
 
     def resolved(self) -> Table:
@@ -192,6 +202,7 @@ class AvailabilityTable(NamedTable):
 
     @cached_property
     def settings(self) -> AvailabilitySettings:
+        """The settings of the availability, checked by its own class."""
         kind = chosen("availability", "availability", self.name, AVAILABILITIES, AvailabilitySettings)
         return checked(kind, "availability", self.others)
 
@@ -213,10 +224,12 @@ class AlgorithmTable(NamedTable):
 
     @property
     def title(self) -> str:
+        """What the algorithm is called in tables and plots: its label, or else its name."""
         return self.label or thing_name(self.name)
 
     @cached_property
     def policy(self) -> Policy:
+        """The policy with its settings, checked by its own class."""
         return checked(policy_class(self.name), "algorithm", self.others)
 
     def resolved(self) -> Table:

@@ -36,7 +36,7 @@ OWN_KINDS = (PartitionSettings, FleetSettings, AvailabilitySettings, Policy)
 
 
 def arrays_read(section: str, given: Any) -> Any:
-    """The same, with (train_x, train_y, test_x, test_y) made a Dataset. Hold it until the experiment is made."""
+    """What was given, with (train_x, train_y, test_x, test_y) made a Dataset. Hold it until the experiment is made."""
     match given:
         case (train_x, train_y, test_x, test_y) if section == "data":
             return from_arrays(train_x, train_y, test_x, test_y)
@@ -82,7 +82,7 @@ def name_of(section: str, thing: Any) -> str:
 
 
 def plain(value: Any) -> Any:
-    """The same without numpy's scalars, tuples and paths, which a file does not have.
+    """The value without numpy's scalars, tuples and paths, which a file does not have.
 
     >>> plain({"seed": np.int64(3), "sizes": (1, 2)})
     {'seed': 3, 'sizes': [1, 2]}

@@ -66,6 +66,7 @@ class StopTable(Settings):
         return self
 
     def build(self, metric: str = "accuracy", direction: Literal["max", "min"] = "max") -> Stop:
+        """The conditions that end a run, with the metric that the target is about."""
         return Stop(**self.model_dump(exclude_none=True), metric=metric, direction=direction)
 
 
@@ -84,6 +85,7 @@ class EvaluationTable(Settings):
     """Evaluate also the loss over the training samples that the devices hold."""
 
     def build(self, stop: Stop) -> Schedule:
+        """When the model is evaluated, by default about thirty times in a run that ends by time."""
         if self.every_seconds is None and self.every_versions is None:
             return Schedule(every_seconds=stop.time / 30) if stop.time < inf else Schedule(every_versions=10)
         if self.every_seconds is not None and stop.time / self.every_seconds > MOST_EVALUATIONS and stop.time < inf:
@@ -268,10 +270,12 @@ class Experiment(Settings):
 
     @property
     def when_to_stop(self) -> Stop:
+        """The conditions that end a run."""
         return self.stop.build(self.target_metric, self.target_direction)
 
     @property
     def local_work(self) -> LocalWork:
+        """What a device does with an order, unless the algorithm changes it."""
         return self.local.build(self.model.buffers)
 
     def _check_divided(self) -> None:
@@ -323,12 +327,12 @@ class Experiment(Settings):
 
     @classmethod
     def parse(cls, table: Mapping[str, Any]) -> "Experiment":
-        """From nested tables, as an experiment file has them."""
+        """The experiment of nested tables, as a file has them."""
         return cls(**{str(section): value for section, value in table.items()})
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], changes: Iterable[str] = ()) -> "Experiment":
-        """From a file, with changes like "fleet.ratio=110"."""
+        """The experiment of a file, with changes like "fleet.ratio=110"."""
         if not isinstance(path, str | os.PathLike):
             raise InvalidInput(f"an experiment is loaded from the path of a file, not from a {type(path).__name__}")
         table, notes = todays(read_toml(path))
@@ -354,12 +358,13 @@ class Experiment(Settings):
         return {key: value for key, value in plain.items() if value != {}}
 
     def given_table(self) -> Table:
-        """The same, but of the algorithm only the settings that somebody gave: a comparison shares out the others."""
+        """The tables with only those settings of the algorithm that were given: a comparison shares out the others."""
         algorithm = self.algorithm
         named = {"name": algorithm.name} | ({"label": algorithm.label} if algorithm.label else {})
         return self.table() | {"algorithm": named | algorithm.others}
 
     def toml(self) -> str:
+        """The experiment as the text of a file."""
         return tomli_w.dumps(self.table())
 
     # Variants ---------------------------------------------------------------------------------------------------------
@@ -390,7 +395,7 @@ class Experiment(Settings):
         return experiments
 
     def _single(self, changes: Mapping[str, Any]) -> "Experiment":
-        """With these changes, and nothing about comparisons."""
+        """The experiment with these changes, and nothing about comparisons."""
         table = {key: value for key, value in self._table().items() if key not in ("compare", "sweep")}
         return self._merged(table, changes)
 

@@ -1,4 +1,4 @@
-"""Nested tables, as an experiment file has them: read, changed, checked, and every mistake told in one sentence."""
+"""Nested tables, as an experiment file has them: read, changed, checked; every mistake is one sentence."""
 
 import difflib
 import os
@@ -67,6 +67,7 @@ def _compatible(section: str, old: Mapping[str, Any], new: Mapping[str, Any]) ->
 
 
 def read_toml(path: str | os.PathLike[str]) -> Table:
+    """The tables of a TOML file."""
     path = Path(path)
     try:
         return tomllib.loads(path.read_text(encoding="utf-8-sig"))
@@ -113,7 +114,8 @@ def parse_values(text: str) -> tuple[str, list[Any]]:
 
 
 def nested(path: str, value: Any) -> Table:
-    """
+    """A value below a dotted path, as nested tables.
+
     >>> nested("fleet.ratio", 5)
     {'fleet': {'ratio': 5}}
     """

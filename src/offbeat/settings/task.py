@@ -27,6 +27,7 @@ class TaskTable(NamedTable):
 
     @property
     def is_default(self) -> bool:
+        """Whether the task is the plain classification."""
         return self.name == "classification" and not self.others
 
     def check(self) -> None:
@@ -35,6 +36,7 @@ class TaskTable(NamedTable):
 
     @cached_property
     def task(self) -> "Task":
+        """The task with its settings."""
         if ":" not in self.name and self.name not in TASKS:
             raise unknown("task", self.name, TASKS)
         from offbeat.device.tasks import Task

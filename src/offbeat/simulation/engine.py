@@ -48,7 +48,7 @@ class Simulation:
         self.gone: set[int] = set()
         """Devices that vanished and have not rejoined."""
         self.paused: set[int] = set()
-        """Those of them whose on and off times go unseen until they do."""
+        """Devices that vanished and whose on and off times are not followed until they rejoin."""
         self.now = 0.0
         self.reason: str | None = None
         self.accounts = Accounts(session.devices)
@@ -184,11 +184,11 @@ class Simulation:
             seconds=fleet.speeds.slice_seconds(device, ticket, order),
             vanishes=fleet.availability.next_change(device, self.now),
         )
-        fate = fleet.failures.fate(device, ticket)
-        if fate is not None:
-            run.upload_lost = fate.upload_lost
-            if fate.vanish_after is not None:
-                run.vanishes = min(run.vanishes, arrived + fate.vanish_after * sum(run.seconds))
+        failure = fleet.failures.failure(device, ticket)
+        if failure is not None:
+            run.upload_lost = failure.upload_lost
+            if failure.vanish_after is not None:
+                run.vanishes = min(run.vanishes, arrived + failure.vanish_after * sum(run.seconds))
         self.runs[ticket] = run
         self.training.begin(assignment)
         self._proceed(run, arrived)
@@ -343,4 +343,5 @@ class Simulation:
 
     @property
     def snapshot_types(self) -> tuple[type[Any], ...]:
+        """The dataclasses that a snapshot may hold."""
         return (*self.session.snapshot_types, *Accounts.snapshot_types, TimedRun, DeviceMemory, Progress, Evaluation)

@@ -16,7 +16,7 @@ from offbeat.data import Dataset, Partition
 from offbeat.device.tasks import BUILT_IN, CLASSIFICATION, Task
 from offbeat.device.trainer import Precision, TorchTrainer
 from offbeat.device.training_state import Evaluation, TrainingJob, TrainingState
-from offbeat.models import Layers, is_pure
+from offbeat.models import ModelChoice, is_pure
 from offbeat.simulation.in_process import Arithmetic, InProcessTrainer
 from offbeat.simulation.memo import SHARED, JobTrainer, MemoTrainer
 from offbeat.simulation.setup import TrainerSetup
@@ -31,12 +31,23 @@ class Executor(Protocol):
         """How many jobs at a time keep it busy. More than that would only be computed earlier than needed."""
         ...
 
-    def train(self, jobs: Sequence[TrainingJob]) -> list[TrainingState]: ...
-    def evaluate(self, parameters: Vector) -> Evaluation: ...
+    def train(self, jobs: Sequence[TrainingJob]) -> list[TrainingState]:
+        """Carry out the jobs, and return their states in the same order."""
+        ...
+
+    def evaluate(self, parameters: Vector) -> Evaluation:
+        """Loss and metrics of the parameters on the test data."""
+        ...
+
     def loss_and_gradient(
         self, parameters: Vector, device: int, ticket: int, number: int, batch_size: int | None
-    ) -> tuple[float, Vector]: ...
-    def close(self) -> None: ...
+    ) -> tuple[float, Vector]:
+        """Loss and gradient of the parameters on one batch of a device's data."""
+        ...
+
+    def close(self) -> None:
+        """End worker processes, if there are any."""
+        ...
 
 
 class TorchExecutor:
@@ -58,12 +69,15 @@ class TorchExecutor:
 
     @property
     def batch_capacity(self) -> int:
+        """How many jobs at a time keep it busy."""
         return self._training.batch_capacity
 
     def train(self, jobs: Sequence[TrainingJob]) -> list[TrainingState]:
+        """Carry out the jobs, and return their states in the same order."""
         return self._training.train(jobs)
 
     def evaluate(self, parameters: Vector) -> Evaluation:
+        """Loss and metrics on the test data and, if asked for, the loss on the data that devices hold."""
         evaluation = self._trainer.evaluate(parameters, *self._test)
         if self._held is None:
             return evaluation
@@ -74,9 +88,11 @@ class TorchExecutor:
     def loss_and_gradient(
         self, parameters: Vector, device: int, ticket: int, number: int, batch_size: int | None
     ) -> tuple[float, Vector]:
+        """Loss and gradient of the parameters on one batch of a device's data."""
         return self._trainer.loss_and_gradient(parameters, device, ticket, number, batch_size)
 
     def close(self) -> None:
+        """End worker processes, if there are any."""
         self._training.close()
 
 
@@ -84,7 +100,7 @@ def torch_executor(
     dataset: Dataset,
     partition: Partition,
     *,
-    model: str,
+    model: str | ModelChoice,
     seed: int,
     arithmetic: Arithmetic,
     workers: int,
@@ -93,17 +109,16 @@ def torch_executor(
     place: str = "cpu",
     precision: Precision = "float32",
     batch_statistics: bool = False,
-    layers: Layers = "modules",
 ) -> TorchExecutor:
     """An executor for this model, data and task; with no workers it trains in this process."""
+    choice = ModelChoice(name=model) if isinstance(model, str) else model
     lazy = isinstance(dataset.train_x, LazyDevices)
     if training_loss and lazy:
         raise InvalidInput("evaluation.training_loss: the data are loaded device by device, all at once is too much")
     held = np.unique(partition.indices) if training_loss else None
     setup = TrainerSetup.of(
         dataset,
-        model=model,
-        layers=layers,
+        model=choice,
         seed=seed,
         task=task,
         place=place,
@@ -125,6 +140,6 @@ def torch_executor(
         )
     memorable = is_pure(trainer.model) and type(task) in BUILT_IN and trainer.batches.is_plain
     if memorable and not local.stacks:
-        words = f"{model} {layers} {task!r} {place} {precision}"
+        words = f"{choice!r} {task!r} {place} {precision}"
         training = MemoTrainer(training, dataset, partition, model=words, memo=SHARED)
     return TorchExecutor(trainer, dataset.test_x, dataset.test_y, training, held)

@@ -26,13 +26,16 @@ class InProcessTrainer:
 
     @property
     def stacks(self) -> bool:
+        """Whether it trains many devices in one batched matrix product."""
         return self._stacked is not None
 
     @property
     def batch_capacity(self) -> int:
+        """How many jobs at a time keep it busy."""
         return STACK if self.stacks else 1
 
     def train(self, jobs: Sequence[TrainingJob]) -> list[TrainingState]:
+        """Carry out the jobs, plain ones stacked where that pays, and return their states in the same order."""
         plain = [place for place, job in enumerate(jobs) if is_plain(job.order)]
         if self._stacked is None or len(plain) < self._stack_from:
             return [self._trainer.train(job) for job in jobs]
@@ -40,4 +43,4 @@ class InProcessTrainer:
         return [works[place] if place in works else self._trainer.train(job) for place, job in enumerate(jobs)]
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Do nothing, since nothing is held open."""

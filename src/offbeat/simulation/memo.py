@@ -27,9 +27,17 @@ class JobTrainer(Protocol):
     """Whoever trains a batch of jobs."""
 
     @property
-    def batch_capacity(self) -> int: ...
-    def train(self, jobs: Sequence[TrainingJob]) -> list[TrainingState]: ...
-    def close(self) -> None: ...
+    def batch_capacity(self) -> int:
+        """How many jobs at a time keep it busy."""
+        ...
+
+    def train(self, jobs: Sequence[TrainingJob]) -> list[TrainingState]:
+        """Carry out the jobs, and return their states in the same order."""
+        ...
+
+    def close(self) -> None:
+        """End worker processes, if there are any."""
+        ...
 
 
 class Memo:
@@ -43,6 +51,7 @@ class Memo:
         self.misses = 0
 
     def get(self, key: bytes) -> TrainingState | None:
+        """The state under this key; None if it is not kept."""
         work = self._works.get(key)
         if work is None:
             self.misses += 1
@@ -52,6 +61,7 @@ class Memo:
         return work
 
     def put(self, key: bytes, work: TrainingState) -> None:
+        """Keep a state under its key, and drop those that were not used for longest beyond the limit."""
         self._works[key] = work
         self._bytes += _size(work)
         while self._bytes > self._limit and self._works:
@@ -75,9 +85,11 @@ class MemoTrainer:
 
     @property
     def batch_capacity(self) -> int:
+        """How many jobs at a time keep it busy."""
         return self._training.batch_capacity
 
     def train(self, jobs: Sequence[TrainingJob]) -> list[TrainingState]:
+        """Carry out the jobs whose results are not known yet, and return all states in the same order."""
         keys = [self._key(job) if _begins_full_batch(job) else None for job in jobs]
         works = [self._memo.get(key) if key is not None else None for key in keys]
         missing: dict[bytes | int, TrainingJob] = {}
@@ -94,6 +106,7 @@ class MemoTrainer:
         ]
 
     def close(self) -> None:
+        """End worker processes, if there are any."""
         self._training.close()
 
     @cached_property

@@ -11,6 +11,8 @@ QueueEntry = tuple[float, int, int, str, int, Any]
 
 
 class EventQueue:
+    """Events to come, ordered by time, then by priority, then as they were pushed."""
+
     __slots__ = ("entries", "sequence")
 
     def __init__(self) -> None:
@@ -21,10 +23,12 @@ class EventQueue:
         return len(self.entries)
 
     def push(self, time: float, kind: str, subject: int, detail: Any = None, priority: int = 0) -> None:
+        """Add an event."""
         self.sequence += 1
         heappush(self.entries, (time, priority, self.sequence, kind, subject, detail))
 
     def pop(self) -> QueueEntry:
+        """Take out the next event."""
         return heappop(self.entries)
 
     @property

@@ -148,7 +148,7 @@ class Replay:
     # What a device did with an order --------------------------------------------------------------------------------
 
     def _begin(self, assignment: Assignment) -> None:
-        """With the memory that the device really had: it may have lost it, and a lost order leaves none."""
+        """Begin an order with the memory that the device really had: that may be lost, and a lost order leaves none."""
         device, ticket = assignment.device, assignment.ticket
         wanted = self._remembered.get(ticket)
         if self.training.begin(assignment, settled=wanted) != wanted and wanted:

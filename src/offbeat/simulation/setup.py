@@ -8,7 +8,7 @@ from offbeat.data import Dataset
 from offbeat.device.batches import Pipeline, SampleLookup
 from offbeat.device.tasks import Task
 from offbeat.device.trainer import Precision, TorchTrainer
-from offbeat.models import Layers, build
+from offbeat.models import ModelChoice, build
 from offbeat.settings.assembly import example_batch, inputs_to_try
 
 
@@ -16,8 +16,7 @@ from offbeat.settings.assembly import example_batch, inputs_to_try
 class TrainerSetup:
     """Everything but the training data."""
 
-    model: str
-    layers: Layers
+    model: ModelChoice
     input_shape: Any
     classes: int
     example: Any
@@ -31,6 +30,7 @@ class TrainerSetup:
 
     @classmethod
     def of(cls, dataset: Dataset, *, task: Task, **others: Any) -> "TrainerSetup":
+        """The setup for a data set, of which only the shapes, an example and the pipeline are kept."""
         return cls(
             input_shape=dataset.input_shape,
             classes=dataset.classes,
@@ -41,8 +41,9 @@ class TrainerSetup:
         )
 
     def trainer(self, x: Samples | LazyDevices, y: Samples | None, partition: SampleLookup) -> TorchTrainer:
+        """A trainer with a network of its own on these samples."""
         return TorchTrainer(
-            build(self.model, self.input_shape, self.classes, self.seed, self.example, self.layers),
+            build(self.model, self.input_shape, self.classes, self.seed, self.example),
             x,
             y,
             partition,

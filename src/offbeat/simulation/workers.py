@@ -36,6 +36,7 @@ class StoredArray:
     path: str
 
     def read(self) -> npt.NDArray[Any]:
+        """The array, mapped from its file."""
         array: npt.NDArray[Any] = np.load(self.path, mmap_mode="r")
         return array
 
@@ -49,6 +50,7 @@ class StoredRows:
     padding: float
 
     def read(self) -> Ragged:
+        """The rows, mapped from their files."""
         return Ragged(self.values.read(), self.offsets.read(), self.padding)
 
 
@@ -89,6 +91,7 @@ class WorkerSetup:
     offsets: StoredArray
 
     def make(self) -> InProcessTrainer:
+        """The trainer of a worker process."""
         partition = Partition(indices=self.indices.read(), offsets=self.offsets.read())
         return InProcessTrainer(self.trainer.trainer(read_back(self.x), read_back(self.y), partition), self.arithmetic)
 
@@ -154,6 +157,7 @@ class WorkerPool:
 
     @property
     def batch_capacity(self) -> int:
+        """How many jobs at a time keep it busy."""
         return len(self._pipes) * (STACK if self._stacks else JOBS_PER_WORKER)
 
     def train(self, jobs: Sequence[TrainingJob]) -> list[TrainingState]:
@@ -202,6 +206,7 @@ class WorkerPool:
         return list(answer)
 
     def close(self) -> None:
+        """End the worker processes and remove their files."""
         for pipe in self._pipes:
             pipe.close()
         for process in self._processes:

@@ -14,7 +14,7 @@ from offbeat.algorithms.deadlines.planner import GradientEstimate, estimate, exp
 from offbeat.algorithms.deadlines.planner.depth import Floats, Integers
 from offbeat.algorithms.deadlines.rounds import DeadlineRounds
 from offbeat.core.errors import InvalidInput
-from offbeat.results.plots import COLOURS, FAINT, dress, legend_above
+from offbeat.results.plots import COLOURS, FAINT, legend_above, style_axes
 from offbeat.settings.schema import Experiment
 from offbeat.simulation.run import simulation_of
 
@@ -62,21 +62,21 @@ class DeadlinePlan:
         figure = Figure(figsize=(8.0, 7.2), layout="constrained")
         upper, middle, lower = figure.subplots(3, 1, sharex=True)
         rounds = np.arange(1, len(self.deadlines) + 1)
-        dress(upper, self.title)
+        style_axes(upper, self.title)
         upper.step(rounds, self.deadlines, where="mid", color=COLOURS[0], linewidth=2.0, label="planned")
         mean = float(self.deadlines.mean())
         upper.axhline(mean, color=COLOURS[1], linestyle="--", linewidth=1.4, label="equal rounds")
         upper.set_ylabel("deadline (s)")
         upper.set_ylim(bottom=0.0)
         legend_above(upper)
-        dress(middle, "")
+        style_axes(middle, "")
         low, high = self.batches.min(axis=1), self.batches.max(axis=1)
         middle.fill_between(rounds, low, high, color=FAINT, label="all devices")
         middle.plot(rounds, np.median(self.batches, axis=1), color=COLOURS[2], linewidth=2.0, label="median device")
         middle.set_ylabel("batch size")
         middle.set_ylim(bottom=0.0)
         legend_above(middle)
-        dress(lower, "")
+        style_axes(lower, "")
         share = self.depth / self.layers
         lower.fill_between(rounds, share.min(axis=1), share.max(axis=1), color=FAINT)
         lower.plot(rounds, share.mean(axis=1), color=COLOURS[3], linewidth=2.0)

@@ -62,7 +62,7 @@ class ToyExecutor:
         return float(np.sum((parameters - target) ** 2) / 2), parameters - target
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Do nothing, since nothing is held open."""
 
 
 def toy_simulation(

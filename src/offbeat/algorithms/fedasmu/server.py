@@ -127,7 +127,7 @@ class TimelyPolicy(Policy):
     lambda_0: NotNegative = 4.0
     """Weight of the part that falls with time and staleness, to begin with."""
     sigma_0: Annotated[float, Field(ge=0, le=SIGMA_MOST)] = 0.5
-    """Its exponent of staleness, to begin with."""
+    """Exponent of staleness in the part that falls with it, to begin with."""
     iota_0: NotNegative = 0.1
     """The part that does not fall, to begin with."""
     eta_lambda: NotNegative = 1e-4
@@ -292,18 +292,18 @@ class TimelyPolicy(Policy):
 
     def learn(self, update: Update, state: TimelyState, view: View) -> None:
         """Take in what the device tells of its merge; the first one of a device teaches the meta model, Eq. (7)."""
-        told = update.extras
-        if not told:
+        report = update.extras
+        if not report:
             return
-        slot, reward = int(told["slot"]), float(told["reward"])
+        slot, reward = int(report["slot"]), float(report["reward"])
         state.merges += 1
-        state.beta_sum += float(told["beta"])
-        state.refreshed[update.device] = float(told["gamma"]), float(told["upsilon"])
+        state.beta_sum += float(report["beta"])
+        state.refreshed[update.device] = float(report["gamma"]), float(report["upsilon"])
         if not isfinite(reward):
             return
         count, total = state.rewards.get(slot, (0, 0.0))
         state.rewards[slot] = count + 1, total + reward
-        if told["first"] and state.meta is not None:
+        if report["first"] and state.meta is not None:
             model = MetaModel(view.order().slices)
             state.meta.learn(model, slot, reward, rate=self.meta_rate, memory=self.meta_memory)
 

@@ -43,10 +43,10 @@ def middle(epochs: int) -> int:
     return epochs // 2 + 1
 
 
-def habit(epochs: int) -> Floats:
+def initial_log_odds(epochs: int) -> Floats:
     """The log odds of asking before epoch 1..E-1 that make the slots' weights rise to the middle and fall from there.
 
-    >>> [round(float(odds), 3) for odds in habit(4)]  # weights 1 2 3 2: odds 1 / 7, 2 / 5, 3 / 2
+    >>> [round(float(odds), 3) for odds in initial_log_odds(4)]  # weights 1 2 3 2: odds 1 / 7, 2 / 5, 3 / 2
     [-1.946, -0.916, 0.405]
     """
     weights = epochs - abs(np.arange(1.0, epochs + 1) - middle(epochs))
@@ -134,7 +134,7 @@ class MetaModel:
 
     def _asks(self, theta: Floats) -> tuple[Floats, list[tuple[float, Floats, Floats, list[Floats], Floats]]]:
         """p_l for l = 1..E-1, and what each step was made of. Before epoch E there is nothing left to decide."""
-        part, steps, usual = self.parts(theta), [], habit(self.epochs)
+        part, steps, log_odds = self.parts(theta), [], initial_log_odds(self.epochs)
         hidden, cell, asks = np.zeros(HIDDEN), np.zeros(HIDDEN), np.zeros(self.epochs - 1)
         for epoch in range(1, self.epochs):
             before, cell_before, fed = hidden, cell, float(epoch == 1)
@@ -144,7 +144,7 @@ class MetaModel:
             cell = forget * cell + enter * new
             hidden = leave * np.tanh(cell)
             steps.append((fed, before, cell_before, [enter, forget, new, leave], cell))
-            asks[epoch - 1] = sigmoid(part["out"] @ hidden + part["out_bias"] + usual[epoch - 1])[0]
+            asks[epoch - 1] = sigmoid(part["out"] @ hidden + part["out_bias"] + log_odds[epoch - 1])[0]
         return asks, steps
 
 

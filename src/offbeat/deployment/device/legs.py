@@ -97,6 +97,7 @@ class DeviceProgram:
     # Messages -----------------------------------------------------------------------------------------------------
 
     def greet(self, hello: Hello, model: Vector | None) -> Reply:
+        """Say who this device is and, if there is a model to try, how fast it trains."""
         device, layers = self.number or 0, self.trainer.layout.trained_layers
         samples = len(self.trainer.batches.partition.samples(device))
         greeting = Greeting(
@@ -136,6 +137,7 @@ class DeviceProgram:
         return self._leg(self.store.paused)
 
     def go_on(self, message: Continue) -> Reply:
+        """Go on with the paused order, for one leg."""
         paused = self._resumed_order(message)
         if message.stop:
             paused.run.stop_soon()

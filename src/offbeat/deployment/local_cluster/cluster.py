@@ -1,8 +1,8 @@
 """A SuperLink and some SuperNodes on loopback, as processes of this machine, for trying things out and for tests.
 
-Everything ends with the context: every process (see `keeper`), the temporary directory, and so also if offbeat itself
-is killed. Each process has a Flower home of its own, because Flower's processes would see each other's half-written
-apps in a shared one.
+Everything ends with the context: every process (see `supervisor`), the temporary directory, and so also if offbeat
+itself is killed. Each process has a Flower home of its own, because Flower's processes would see each other's
+half-written apps in a shared one.
 """
 
 import contextlib
@@ -45,7 +45,7 @@ ENVIRONMENT = {
 
 
 class FlowerProcess:
-    """One Flower process with all that it starts, below a keeper."""
+    """One Flower process with all that it starts, below a supervisor."""
 
     def __init__(
         self, command: Sequence[str], *, name: str, folder: Path, logs: Path, port: int, home: Path | None = None
@@ -55,12 +55,12 @@ class FlowerProcess:
         self.log = logs / f"{name}.log"
         self._command = [sys.executable, "-I", supervisor.__file__, *command]
         self._environment = os.environ | ENVIRONMENT | {"FLWR_HOME": str(home or folder / name), "PATH": _path()}
-        self._keeper: subprocess.Popen[bytes] | None = None
+        self._supervisor: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         """Start it, or start it again; its log goes on."""
         with self.log.open("ab") as log:
-            self._keeper = subprocess.Popen(
+            self._supervisor = subprocess.Popen(
                 self._command,
                 stdin=subprocess.PIPE,
                 stdout=log,
@@ -71,14 +71,16 @@ class FlowerProcess:
 
     @property
     def alive(self) -> bool:
-        return self._keeper is not None and self._keeper.poll() is None
+        """Whether the process runs."""
+        return self._supervisor is not None and self._supervisor.poll() is None
 
     def pids(self, command: str = "") -> list[int]:
         """Its processes whose command has this in it, for instance "flwr-clientapp" (Linux only)."""
-        found = supervisor.descendants(self._keeper.pid) if self._keeper is not None else []
+        found = supervisor.descendants(self._supervisor.pid) if self._supervisor is not None else []
         return [pid for pid in found if command in supervisor.command_line(pid)]
 
     def wait_until_it_answers(self) -> None:
+        """Wait until the port accepts connections; fail if the process ends or takes too long."""
         deadline = time.monotonic() + START_SECONDS
         while not _answers(self.port):
             if not self.alive or time.monotonic() > deadline:
@@ -87,22 +89,22 @@ class FlowerProcess:
 
     def ask_to_end(self) -> None:
         """Ask it to end in good order; whatever is left after a grace period is killed."""
-        if self._keeper is not None and self._keeper.stdin is not None and self.alive:
+        if self._supervisor is not None and self._supervisor.stdin is not None and self.alive:
             with contextlib.suppress(BrokenPipeError):  # it has just ended
-                os.write(self._keeper.stdin.fileno(), b"x")
+                os.write(self._supervisor.stdin.fileno(), b"x")
 
     def kill(self) -> None:
         """End it and all that it started with SIGKILL, as if the power had failed."""
-        if self._keeper is not None:
-            if self._keeper.stdin is not None:
-                self._keeper.stdin.close()
-            self._keeper.wait()
+        if self._supervisor is not None:
+            if self._supervisor.stdin is not None:
+                self._supervisor.stdin.close()
+            self._supervisor.wait()
 
     def wait(self, seconds: float) -> None:
         """Wait for it to have ended, and kill what has not."""
-        if self._keeper is not None:
+        if self._supervisor is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self._keeper.wait(seconds)
+                self._supervisor.wait(seconds)
             self.kill()
 
 

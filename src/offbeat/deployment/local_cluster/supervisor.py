@@ -1,12 +1,12 @@
 """Runs one command and ends, with it, every process that it started, however deep and in whatever session.
 
 Flower starts processes that start processes in sessions of their own; signals to a group do not reach them, and neither
-does anything else once their parents are gone. So each Flower process runs below a keeper, a small script (standard
-library only, started by its path). On Linux the keeper adopts orphans, so that all that came of the command stays in
-the tree below it. Elsewhere the rest ends itself: Flower's processes watch their parents.
+does anything else once their parents are gone. So each Flower process runs below a supervisor, a small script (standard
+library only, started by its path). On Linux the supervisor adopts orphans, so that all that came of the command stays
+in the tree below it. Elsewhere the rest ends itself: Flower's processes watch their parents.
 
-The caller holds the other end of the keeper's standard input: a byte asks the command to end in good order; when the
-caller closes it, or is gone for whatever reason, everything is killed at once.
+The caller holds the other end of the supervisor's standard input: a byte asks the command to end in good order; when
+the caller closes it, or is gone for whatever reason, everything is killed at once.
 """
 
 import contextlib

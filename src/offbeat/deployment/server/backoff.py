@@ -17,16 +17,20 @@ class Backoff:
         self._failures: dict[int, int] = {}
 
     def joined(self, device: int, now: float) -> None:
+        """The device is here and may be given work at once."""
         self._until[device] = now
 
     def left(self, device: int) -> None:
+        """The device is not here any more."""
         self._until.pop(device, None)
 
     def failed(self, device: int, now: float) -> None:
+        """The device failed: it rests, twice as long after each failure in a row."""
         failures = self._failures[device] = self._failures.get(device, 0) + 1
         self._until[device] = now + self._rest_seconds * min(2 ** (failures - 1), LONGEST_REST)
 
     def delivered_again(self, device: int) -> None:
+        """The device delivered, so that its failures are forgotten."""
         self._failures.pop(device, None)
 
     def over(self, now: float) -> list[int]:
@@ -34,6 +38,7 @@ class Backoff:
         return [device for device, until in self._until.items() if until <= now]
 
     def ended(self, device: int) -> None:
+        """The rest of the device is over."""
         del self._until[device]
 
     def hopeless(self, devices: Collection[int]) -> bool:

@@ -497,4 +497,5 @@ class Deployment:
 
     @property
     def snapshot_types(self) -> tuple[type[Any], ...]:
+        """The dataclasses that a snapshot may hold."""
         return (*self.session.snapshot_types, *Accounts.snapshot_types, PendingOrder, Forecast, Progress, Evaluation)

@@ -127,6 +127,7 @@ class Membership:
 
     @property
     def present(self) -> npt.NDArray[np.bool_]:
+        """Which devices are here."""
         here = np.zeros(self.devices, dtype=bool)
         here[list(self.node_of)] = True
         return here

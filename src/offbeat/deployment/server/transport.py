@@ -21,9 +21,17 @@ LIFETIME_FACTOR = 2.0
 class Grid(Protocol):
     """What is used of Flower's."""
 
-    def get_node_ids(self) -> Iterable[int]: ...
-    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]: ...
-    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]: ...
+    def get_node_ids(self) -> Iterable[int]:
+        """The nodes that are connected."""
+        ...
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """Send messages, and return their ids."""
+        ...
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """The answers to these messages that have come so far."""
+        ...
 
 
 class SentMessage(Struct, kw_only=True, eq=False):
@@ -63,6 +71,7 @@ class Transport:
         self._log = log
 
     def nodes(self) -> set[int]:
+        """The nodes that are connected."""
         with _connection():
             return set(self.grid.get_node_ids())
 
@@ -118,6 +127,7 @@ class Transport:
         return [sent for sent in late.values() if not sent.notice]
 
     def busy(self, node: int) -> bool:
+        """Whether the node has a message to answer; notices want no answer."""
         return any(sent.node == node and not sent.notice for sent in self.waiting.values())
 
     def silent(self, node: int) -> bool:

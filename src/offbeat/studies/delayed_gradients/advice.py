@@ -60,7 +60,7 @@ class Simulated:
 
     @property
     def diverged(self) -> dict[str, int]:
-        """In how many seeds each of those that did diverged."""
+        """In how many seeds an algorithm diverged, for each that did."""
         counts = {name: sum(not isfinite(loss) for loss in getattr(self, name)) for name in ("audg", "psurdg")}
         return {name: count for name, count in counts.items() if count}
 
@@ -94,7 +94,7 @@ class Advice:
     iterations: int
     delays: Delays
     ages: Delays
-    """The same of the gradients that PSURDG applies."""
+    """Ages of the gradients that PSURDG applies, fresh or reused."""
     estimate: BoundEstimate
     beyond: tuple[str, ...] = ()
     """Settings of the experiment that the theory does not cover."""
@@ -102,12 +102,12 @@ class Advice:
 
     @property
     def theta(self) -> float:
-        """With the real ages of the gradients that PSURDG applies."""
+        """Theta with the real ages of the gradients that PSURDG applies."""
         return theta(self.estimate.constants, self.delays, self.rate, self.ages)
 
     @property
     def printed_theta(self) -> float:
-        """With the delays of (1) for both, as in the paper."""
+        """Theta with the delays of (1) for both algorithms, as in the paper."""
         return theta(self.estimate.constants, self.delays, self.rate)
 
     @property
@@ -134,6 +134,7 @@ class Advice:
 
     @property
     def turning_delay(self) -> float:
+        """The mean delay beyond which AUDG has the lower bound, by the estimated constants."""
         return turning_delay(self.estimate.constants, self.rate)
 
     @property

@@ -27,30 +27,33 @@ from offbeat.studies.delayed_gradients.bounds import BoundConstants, Delays
 CLIENTS = 8
 """Gradients are taken on so many clients at most, drawn at random."""
 SAMPLES = 128
-"""And on so many samples of each, the first in one order of all samples: who holds the same uses the same."""
+"""Gradients are taken on so many samples of each client at most: the first in one order of all samples, so that clients
+who hold the same use the same."""
 CONVERGED = 0.02
 """Descent ends when the gradient is this fraction of the first one: its end stands for the optimum."""
 TRIALS = 300
-"""Or after so many trial steps; then it has not converged."""
+"""Descent ends after so many trial steps at the latest; then it has not converged."""
 GROWTH = 1.25
 """Of the step after one that counted: L changes on the way."""
 ORDERS = 200
 """Orders of each client that are timed, where delays have no closed form."""
 
 OnFraction = Callable[[float], None]
-"""Told how much is done, from 0 to 1."""
+"""A function that is given how much is done, from 0 to 1."""
 
 
 class BoundEstimate(NamedTuple):
+    """The constants of the bounds as estimated, and how far the estimate can be trusted."""
+
     constants: BoundConstants
     convex: bool
     """Whether the loss looked convex all along; if not, mu counts as 0."""
     clients: int
-    """On whose data the constants were estimated."""
+    """On how many clients' data the constants were estimated."""
     remaining: float
     """The gradient at the common end relative to the first one."""
     remaining_alone: float
-    """The same of single clients, the largest."""
+    """The largest gradient of a single client at its own end, relative to its first one."""
 
     @property
     def converged(self) -> bool:
@@ -104,7 +107,7 @@ def estimate(experiment: Experiment, weights: npt.NDArray[np.float64], tell: OnF
     rank = stream(experiment.seed, "advise-samples").permutation(len(dataset.train_y))
     held = [partition.samples(device) for device in range(partition.devices)]
     few = Partition.of([own[np.argsort(rank[own])[:SAMPLES]] for own in held])
-    network = build(experiment.model.name, dataset.input_shape, dataset.classes, experiment.seed)
+    network = build(experiment.model.choice, dataset.input_shape, dataset.classes, experiment.seed)
     trainer = TorchTrainer(network, dataset.train_x, dataset.train_y, few, experiment.seed)
     counting = np.flatnonzero((weights > 0) & (few.sizes > 0))
     chosen = stream(0, "advise").choice(counting, min(CLIENTS, len(counting)), replace=False)

@@ -36,11 +36,11 @@ class Group(NamedTuple):
     file: str
     model: str
     sfl: str | None = None
-    """Its row in Table II."""
+    """The row in Table II."""
     losses: str | None = None
-    """Its table of losses; None: SFL alone."""
+    """The table of losses; None: SFL alone."""
     accuracies: tuple[str, str] = ("", "")
-    """Its table of accuracy differences, and the row there."""
+    """The table of accuracy differences, and the row there."""
 
 
 GROUPS = (
@@ -158,10 +158,12 @@ def delay_of(experiment: Experiment) -> float:
 
 
 def accuracy_of(entry: Result) -> float:
+    """The accuracy at the end of a run."""
     return float(entry.summary["final_accuracy"])
 
 
 def loss_of(entry: Result) -> float:
+    """The training loss at the end of a run."""
     return float(entry.summary["training_loss"])
 
 

@@ -37,6 +37,7 @@ class PaperTable:
 
     @property
     def heading(self) -> str:
+        """The number and title of the table."""
         over = "" if self.number == "II" else " by mean delay of client 1"
         return f"Table {self.number}. {self.title}{over}"
 
@@ -56,6 +57,7 @@ class PaperTable:
         return f"{value:.4f}" if abs(value) < 1000 else f"{value:.0e}"  # a run that exploded
 
     def rich_table(self) -> Table:
+        """The table for the terminal."""
         table = Table("", "", *self.columns, title=self.heading, title_justify="left", box=box.SIMPLE_HEAD)
         for number, line in enumerate(self.lines()):
             table.add_row(*line, style="dim" if number % 2 else "")
@@ -63,6 +65,7 @@ class PaperTable:
 
 
 def markdown(tables: Sequence[PaperTable], verdict: str, notes: Sequence[str]) -> str:
+    """The tables of the study as a Markdown document, after its result and its notes."""
     parts = ["# Delays: SFL, AUDG, PSURDG\n", verdict, "±: standard deviation over Monte-Carlo runs.", *notes]
     for table in tables:
         lines = [["", "", *table.columns], ["---"] * (2 + len(table.columns)), *table.lines()]

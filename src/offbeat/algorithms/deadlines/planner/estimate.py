@@ -20,7 +20,7 @@ class GradientEstimate:
 
 
 def estimate(gradients: Mapping[int, Sequence[Gradient]], batches: Mapping[int, int]) -> GradientEstimate | None:
-    """From at least two batch gradients of some device; None if no device gave two or none had any length.
+    """Estimate from at least two batch gradients of some device; None if no device gave two or none had any length.
 
     With W gradients g_i of a device on batches of S samples: sigma^2 = S / (W - 1) sum_i ||g_i - mean g||^2.
     """

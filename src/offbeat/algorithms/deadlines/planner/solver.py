@@ -55,7 +55,7 @@ def solve(problem: Problem) -> Solution:
 
 
 def _best_log_scale(pooled: "_PooledProblem", low: float, high: float) -> float:
-    """Where the derivative of the least cost by m changes its sign.
+    """The log m at which the derivative of the least cost by m changes its sign.
 
     A coarse scan says between which two values that is. If it is not there, because it lies nearer to the edge of what
     is feasible than the scan looks, ever more of the interval is looked at; a value of the scan itself is never taken.

@@ -71,7 +71,9 @@ class Order(Struct, frozen=True, kw_only=True, gc=False):
     @property
     def remembers(self) -> bool:
         """Whether the numbers of the device's next training depend on this one beyond the model."""
-        return self.keep_optimiser_state or self.buffers == "local" or any(term.remembers for term in self.terms)
+        if self.keep_optimiser_state or self.buffers == "local":
+            return True
+        return bool(self.terms) and any(term.remembers for term in self.terms)
 
 
 class LocalWork(Struct, frozen=True, kw_only=True):

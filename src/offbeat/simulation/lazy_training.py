@@ -33,6 +33,8 @@ class TrainingPlan(LocalTraining, kw_only=True, eq=False, gc=False):
     """The plan of one run and how far its numbers have come. An item is a slice to train up to, or a merge."""
 
     rule: DeviceRule
+    remembers: bool
+    """Whether the device's next run depends on this one beyond the model."""
     items: tuple[int | Fresh, ...] = ()
     trained: int = 0
     """Slices that the work has."""
@@ -84,15 +86,18 @@ class LazyTraining:
         remembered = NOTHING
         if memory is not None:
             remembered = memory.settle(memory.latest_ticket if settled is None else settled)
-        if assignment.order.remembers:
-            work = first_state(assignment.order, assignment.parameters, remembered)
+        order = assignment.order
+        rule, carried_over = device_rule(order.rule), order.remembers
+        if carried_over:
+            work = first_state(order, assignment.parameters, remembered)
         else:
             if self._start is None or self._start.parameters is not assignment.parameters:
                 self._start = TrainingState(parameters=assignment.parameters)
             work = self._start
         self.plans[assignment.ticket] = TrainingPlan(
             assignment=assignment,
-            rule=device_rule(assignment.order.rule),
+            rule=rule,
+            remembers=carried_over or rule.remembers,
             work=work,
             remembered=remembered,
             memory=remembered,
@@ -153,7 +158,7 @@ class LazyTraining:
     def deliver(self, ticket: int) -> LazyOutcome:
         """The run is over; whoever reads the outcome makes it."""
         plan = self.plans.pop(ticket)
-        if plan.rule.remembers or plan.assignment.order.remembers:
+        if plan.remembers:
             self._remembering[ticket] = plan
         return LazyOutcome(self, plan)
 

@@ -5,6 +5,7 @@ it in this process, without the seconds that it takes to start others; `-n 2` or
 """
 
 import os
+from typing import Any
 
 import pytest
 
@@ -22,13 +23,16 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     return min(cores, MOST_WORKERS) if whole and cores > 1 else 0
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Tests with real processes go to one worker, one after the other: they time out if they compete.
 
-    They come first, because they take longest.
+    The scheduler gives out the largest scope first, so they come first: they take longest. (The group marks of xdist do
+    the same, but not with every version of pytest.)
     """
-    items.sort(key=lambda item: item.get_closest_marker("processes") is None)
-    for item in items:
-        if item.get_closest_marker("processes"):
-            item.add_marker(pytest.mark.xdist_group("processes"))
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ProcessesApart(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return "processes" if nodeid.startswith("tests/processes/") else nodeid
+
+    return ProcessesApart(config, log)

@@ -135,6 +135,8 @@ def test_notes_say_what_is_not_the_same_for_all() -> None:
     assert "All devices are in training all the time in safa." in notes
     assert "Only fedasync: a proximal term in the local loss (prox = 0.005)." in notes
     alike = experiment(local={"prox": 0.01})
-    assert notes_on({name: fair_experiments(alike, [name], [0])[0] for name in ("fedasync", "fedbuff")}) == []
+    assert notes_on({name: fair_experiments(alike, [name], [0])[0] for name in ("fedasync", "fedbuff")}) == [
+        "Rules that are restated (see `offbeat list algorithms`): fedasync."
+    ]
     alike = experiment(algorithm={"name": "fedbuff", "concurrency": 4})
     assert notes_on({name: fair_experiments(alike, [name], [0])[0] for name in ("fedavg", "fedbuff")}) == []

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from offbeat.algorithms import policy_class
+from offbeat.algorithms import ORIGINS, policy_class
 from offbeat.core.errors import InvalidInput
 from offbeat.core.policy import Policy
 from offbeat.settings.assembly import ExperimentParts
@@ -131,6 +131,15 @@ def notes_on(experiments: Mapping[str, Experiment]) -> list[str]:
         f"Only {', '.join(labels)}: {difference}."
         for difference, labels in work.items()
         if len(labels) < len(experiments)
+    ]
+    uncertain: dict[str, list[str]] = {}
+    for label, each in experiments.items():
+        origin = ORIGINS.get(each.algorithm.name)
+        if origin is not None and origin.certainty in ("restated", "our reading"):
+            uncertain.setdefault(origin.certainty, []).append(label)
+    notes += [
+        f"Rules that are {certainty} (see `offbeat list algorithms`): {', '.join(labels)}."
+        for certainty, labels in uncertain.items()
     ]
     return notes
 

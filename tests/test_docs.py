@@ -135,6 +135,7 @@ NOT_HERE = {
     "local-cluster": "it starts Flower processes: tests/processes/test_local_cluster.py runs it",
     "replay": "it replays the run of local-cluster: tests/processes/test_local_cluster.py runs it",
     "deploy": "it needs a SuperLink: tests/processes/test_cluster.py has one",
+    "node": "it needs a SuperLink: tests/processes/test_warm_nodes.py has one",
 }
 SHORTER = {
     "time = 600.0 ": "time = 12.0 ",

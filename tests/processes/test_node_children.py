@@ -18,7 +18,7 @@ import pytest
 from standin_superlink import StandinConnection, app_folder, model_of, with_model
 
 from offbeat.deployment.certificates import make_credentials
-from offbeat.deployment.node.children import Nursery
+from offbeat.deployment.node.children import ForkServer
 from offbeat.deployment.node.installation import Installation
 from offbeat.deployment.node.keeping import Keeping
 from offbeat.deployment.node.node import Polling, WarmNode
@@ -35,19 +35,19 @@ def key(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def nursery(key: Path) -> Iterator[Nursery]:
-    made = Nursery(Limits(memory_mb=MEMORY_MB, hidden=[str(key)]))
+def fork_server(key: Path) -> Iterator[ForkServer]:
+    made = ForkServer(Limits(memory_mb=MEMORY_MB, hidden=[str(key)]))
     made.start()
     yield made
     made.close()
 
 
 @pytest.fixture
-def link(nursery: Nursery, tmp_path: Path) -> Iterator[StandinConnection]:
+def link(fork_server: ForkServer, tmp_path: Path) -> Iterator[StandinConnection]:
     connection = StandinConnection(app_folder(tmp_path / "app"))
     node = WarmNode(
         connection,
-        nursery,
+        fork_server,
         Installation(tmp_path / "home"),
         Keeping(None, print),
         config={"partition-id": 3},
@@ -125,19 +125,19 @@ def test_all_end_with_the_node(tmp_path: Path) -> None:
     """Also when it is killed."""
     script = (
         "import sys, time\n"
-        "from offbeat.deployment.node.children import Nursery\n"
+        "from offbeat.deployment.node.children import ForkServer\n"
         "from offbeat.deployment.node.sandbox import Limits\n"
         "from offbeat.deployment.node.frames import OpenApp\n"
-        "nursery = Nursery(Limits())\n"
+        "fork_server = ForkServer(Limits())\n"
         "opening = OpenApp(run_id=1, node_id=1, series_id=1, node_config={}, run_config={}, app_id='a/b',\n"
         "                  app_version='1', app_hash='c', directory='nowhere')\n"
-        "nursery.child(opening, None, lambda _, body, parts: print(body, flush=True), lambda *_: None)\n"
+        "fork_server.child(opening, None, lambda _, body, parts: print(body, flush=True), lambda *_: None)\n"
         "time.sleep(600)\n"
     )
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as node:
         assert node.stdout is not None and node.stdout.readline() == "Warm()\n"
         below = psutil.Process(node.pid).children(recursive=True)
-        assert len(below) == 2, "the nursery and a child"
+        assert len(below) == 2, "the fork server and a child"
         node.kill()
         _, alive = psutil.wait_procs(below, timeout=30)
         deadline = time.monotonic() + 30

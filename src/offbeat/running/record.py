@@ -108,7 +108,7 @@ class HeardLine(RecordedLine, frozen=True, kw_only=True, tag="heard"):
     """Steps of the next slice that were done; None: it was between two slices."""
 
     def uploads_after(self, *, drops_unfinished: bool) -> int:
-        """The slices that the device uploads: with that which it was in, if its order does not drop it, or the first."""
+        """The slices that the device uploads: with the one it was in, if its order does not drop that, or the first."""
         return max(1, self.slices if self.step is None or drops_unfinished else self.slices + 1)
 
 

@@ -45,8 +45,8 @@ Pace = Callable[[int, int, Order], Sequence[float]]
 """Seconds that each slice of an order shall take on a device: for trying out an uneven fleet on one machine."""
 Reply = tuple[FromDevice, Vector | None]
 Listen = Callable[["PausedOrder", int | None], None]
-"""Called between two steps of training with the steps of the slice that are done: takes in what has come meanwhile, which
-may tell the order's local run to stop."""
+"""Called between two steps of training with the steps of the slice that are done: takes in what has come meanwhile,
+and may tell the order's local run to stop."""
 
 
 class PausedOrder(LocalTraining, kw_only=True, eq=False):

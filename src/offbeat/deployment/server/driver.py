@@ -67,7 +67,8 @@ class Deployment:
         self._clock = clock
         self._sleep = sleep
         self._origin: float | None = None
-        self._resumed = False
+        self._restarts = 0
+        """How often the run was resumed."""
         self._stirred = 0.0
         """When something happened last."""
         self._next_tick = 0.0
@@ -86,7 +87,7 @@ class Deployment:
             self.now = self._exchange.now = min(self._time(), self.stop.time)
             if self.now == self.stop.time and self._next_timer()[1] > self.stop.time:
                 self.reason = "time"
-            elif self.now >= self._next_tick:
+            elif self.now >= self._next_tick and not self._exchange.events:  # devices work while a model is evaluated
                 while self._next_tick <= self.now:
                     self._next_tick += self.schedule.every_seconds
                 yield self.evaluate()
@@ -107,7 +108,8 @@ class Deployment:
     def _pause(self) -> float:
         """How long to wait before looking again. A look costs two processes some milliseconds of a core each."""
         due = min(self._next_timer()[1], self._next_tick, self.stop.time) - self.now
-        return max(MOMENT, min(poll_pause(self.now - self._stirred), due))
+        pause = poll_pause(self.now - self._stirred, only_stock=self._exchange.only_stock_nodes_answer())
+        return max(MOMENT, min(pause, due))
 
     def _time(self) -> float:
         assert self._origin is not None
@@ -117,7 +119,7 @@ class Deployment:
         self._stirred = self.now
         self._origin = self._clock() - self.now
         self._exchange.open(self.now, self._origin)
-        if not self._resumed:
+        if not self._restarts:
             self._record.open()
             self._record.write(
                 RunLine.of(
@@ -195,9 +197,9 @@ class Deployment:
             f"{self.now:.1f} s: version {session.version}, {name} {row[name]:.4f}, "
             f"{session.counters.used} updates used, {len(session.in_flight)} in flight"
         )
-        return row | {"updates_refused": session.counters.refused, "devices": len(self._membership.node_of)}
+        return row | self._exchange.figures() | {"restarts": self._restarts}
 
-    _SAVED = ("now", "reason", "_next_tick")
+    _SAVED = ("now", "reason", "_next_tick", "_restarts")
 
     def snapshot(self) -> dict[str, Any]:
         """Everything that the future depends on, but for what devices are doing: a server that resumes cannot know."""
@@ -222,7 +224,7 @@ class Deployment:
         self._record.open(saved["record"])
         for name in self._SAVED:
             setattr(self, name, saved[name])
-        self._resumed = True
+        self._restarts += 1
 
     @property
     def snapshot_types(self) -> tuple[type[Any], ...]:

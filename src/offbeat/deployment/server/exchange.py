@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from math import inf
 from secrets import token_hex
-from typing import Any
+from typing import Any, Literal, get_args
 
 from flwr.app import RecordDict
 
@@ -43,6 +43,9 @@ from offbeat.running.record import FaultLine, HeardLine, JoinedLine, RunRecord
 from offbeat.settings.schema import DeploymentTable
 
 OutgoingMessage = tuple[PendingOrder, Begin | Answer, Vector | None]
+Fault = Literal["unsent", "unanswered", "node_error", "node_gone", "not_admitted", "refused"]
+"""What can go wrong with a device: its message could not be sent, was not answered in time, or was answered with an
+error of its node or its app; its node is gone; a node was not admitted; or an answer was refused."""
 
 
 class Exchange:
@@ -83,6 +86,7 @@ class Exchange:
         self._attended = 0.0
         """When there was a device last."""
         self._last_fault = ""
+        self._faults: dict[str, int] = dict.fromkeys(get_args(Fault), 0)
 
     def open(self, now: float, origin: float) -> None:
         """The run begins or goes on, and times are counted from here: devices were greeted before there was a run."""
@@ -90,9 +94,19 @@ class Exchange:
         self._transport.count_from(origin)
         self._membership.count_from(origin)
 
+    def figures(self) -> dict[str, float]:
+        """How many devices are there, and how often what went wrong so far, for a row of metrics."""
+        faults = {f"faults_{fault}": count for fault, count in self._faults.items() if fault != "refused"}
+        return {"updates_refused": self._session.counters.refused, "devices": len(self._membership.node_of), **faults}
+
     def open_spans(self) -> list[Span]:
         """Orders in flight, as far as the server has seen."""
         return [pending.span(self.now, "in flight") for pending in self._pending.values()]
+
+    def only_stock_nodes_answer(self) -> bool:
+        """Whether every answer that is waited for is one of a stock node, which takes seconds."""
+        devices = {sent.device for sent in self._transport.waiting.values()}
+        return bool(devices) and min(devices) >= 0 and not devices & self._membership.interruptible
 
     # What comes in ------------------------------------------------------------------------------------------------
 
@@ -106,7 +120,7 @@ class Exchange:
             return True
         for sent in self._transport.overdue(self.now):
             sent.given_up = True
-            self._fail(sent.device, sent.ticket, f"no answer within {self.now - sent.at:.0f} s")
+            self._fail(sent.device, sent.ticket, "unanswered", f"no answer within {self.now - sent.at:.0f} s")
             self._notify(sent.device, sent.ticket, give_up=True)
             return True
         for device in self._backoff.over(self.now):
@@ -125,7 +139,7 @@ class Exchange:
             with suppress(DeviceFault):
                 self._heard(sent, arrived.content)
         elif arrived.content is None:
-            self._fail(sent.device, sent.ticket, arrived.error)
+            self._fail(sent.device, sent.ticket, "node_error", arrived.error)
         else:
             self._read(sent, arrived.content)
 
@@ -138,7 +152,7 @@ class Exchange:
             self.refused(sent.device, sent.ticket, fault)
             return
         if isinstance(said, Refusal):
-            self._fail(sent.device, sent.ticket, f"the device says: {said.reason}")
+            self._fail(sent.device, sent.ticket, "node_error", f"the device says: {said.reason}")
         elif isinstance(said, Continue):
             self._send(self._pending[sent.ticket], said, None)
         else:
@@ -197,12 +211,12 @@ class Exchange:
     def refused(self, device: int, ticket: int, fault: DeviceFault) -> None:
         """An answer of a device is not accepted, and its order is given up."""
         self._accounts.refused(device)
-        self._fail(device, ticket, f"refused: {fault}")
+        self._fail(device, ticket, "refused", f"refused: {fault}")
 
-    def _fail(self, device: int, ticket: int, why: str) -> None:
+    def _fail(self, device: int, ticket: int, fault: Fault, why: str) -> None:
         """Give up what was asked of a device; it may try again after a rest."""
         why = one_line(why)
-        self._note(device, why)
+        self._note(device, fault, why)
         pending = self._pending.get(ticket)
         if pending is None or pending.given_up:
             return
@@ -211,9 +225,10 @@ class Exchange:
             self._backoff.failed(device, self.now)
         self.events.append(Lost(device=device, ticket=ticket, reason=why))
 
-    def _note(self, device: int, what: str) -> None:
-        """Something went wrong with a device: seen in the log and in the record."""
+    def _note(self, device: int, fault: Fault, what: str) -> None:
+        """Something went wrong with a device: seen in the log and in the record, and counted for the summary."""
         what = one_line(what)
+        self._faults[fault] += 1
         self._last_fault = what
         self._log(f"{self.now:.1f} s: {f'device {device}: ' if device >= 0 else ''}{what}")
         self._record.write(FaultLine(at=self.now, device=device, why=what))
@@ -286,7 +301,7 @@ class Exchange:
             deadline=self.now + self._settings.answer_seconds,
         )
         if node is None or not self._transport.send(sent, body, model):
-            self._fail(sent.device, sent.ticket, "the message could not be sent")
+            self._fail(sent.device, sent.ticket, "unsent", "the message could not be sent")
 
     def _notify(self, device: int, ticket: int, *, give_up: bool = False) -> None:
         """Tell a device to stop while it trains, if it can be told."""
@@ -322,7 +337,7 @@ class Exchange:
             device = self._membership.leave(node)
             self._backoff.left(device)
             for ticket in [sent.ticket for sent in self._transport.drop(node)] or [0]:
-                self._fail(device, ticket, "its node is gone")
+                self._fail(device, ticket, "node_gone", "its node is gone")
             if self._session.is_idle(device):
                 self.events.append(Left(device=device))
         self._membership.greet(self._transport, online, self.now)
@@ -337,7 +352,7 @@ class Exchange:
         try:
             device = self._membership.admit(arrived, self.now)
         except DeviceFault as fault:
-            self._note(-1, str(fault))
+            self._note(-1, "not_admitted", str(fault))
             return
         self._log(f"{self.now:.1f} s: device {device} joined")
         self._record.write(JoinedLine(at=self.now, device=device, samples=self._session.samples(device)))
@@ -345,7 +360,7 @@ class Exchange:
 
     # Snapshots ----------------------------------------------------------------------------------------------------
 
-    _SAVED = ("identity", "_pending", "_settled")
+    _SAVED = ("identity", "_pending", "_settled", "_faults")
     snapshot_types = (PendingOrder, Progress)
 
     def snapshot(self) -> dict[str, Any]:

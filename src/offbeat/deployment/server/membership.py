@@ -15,7 +15,7 @@ from offbeat.deployment.server.transport import ReceivedAnswer, SentMessage, Tra
 
 POLL_SECONDS = 0.05
 """How often answers are looked for while they come from warm nodes."""
-STOCK_POLL_SECONDS = 0.25
+STOCK_POLL_SECONDS = 0.5
 """How often they are looked for if only stock nodes have something to answer. A look takes the SuperLink some
 milliseconds of a core, and a stock node that has answered looks for its next message only 3 s later."""
 LONGEST_POLL = 1.0

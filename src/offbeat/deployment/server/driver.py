@@ -107,7 +107,7 @@ class Deployment:
 
     def _pause(self) -> float:
         """How long to wait before looking again. A look costs two processes some milliseconds of a core each."""
-        due = min(self._next_timer()[1], self._next_tick, self.stop.time) - self.now
+        due = min(self._next_timer()[1], self._next_tick, self.stop.time, self._exchange.next_due()) - self.now
         pause = poll_pause(self.now - self._stirred, only_stock=self._exchange.only_stock_nodes_answer())
         return max(MOMENT, min(pause, due))
 

@@ -108,6 +108,10 @@ class Exchange:
         devices = {sent.device for sent in self._transport.waiting.values()}
         return bool(devices) and min(devices) >= 0 and not devices & self._membership.interruptible
 
+    def next_due(self) -> float:
+        """When an answer is overdue next, or the rest of a device ends."""
+        return min(self._transport.next_deadline(), self._backoff.next_end(self.now))
+
     # What comes in ------------------------------------------------------------------------------------------------
 
     def look(self) -> bool:

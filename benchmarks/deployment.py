@@ -41,8 +41,8 @@ TUNED: dict[str, dict[str, Any]] = {
     "fedavg": {"in_training": "cohort", "algorithm": {}, "learning_rate": 0.2},
     "fedasync": {"in_training": "concurrency", "algorithm": {"alpha": 0.9}, "learning_rate": 0.1},
 }
-"""What took each the least virtual time on seed 100 in the simulator, with rates of 0.05, 0.1 and 0.2 and, for FedAsync,
-alpha from 0.4 to 0.9. It took them 38 s and 8 s there."""
+"""What took each the least virtual time on seed 100 in the simulator, with rates of 0.05, 0.1 and 0.2 and, for
+FedAsync, alpha from 0.4 to 0.9. It took them 38 s and 8 s there."""
 
 
 def measure(nodes: int, rounds: int, repeats: int) -> tuple[list[dict[str, float]], dict[str, float]]:

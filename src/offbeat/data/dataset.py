@@ -112,7 +112,7 @@ def _same_shapes(test: Any, train: Any, x: Samples) -> bool:
 
 
 def _check_samples(part: str, x: Samples, y: Samples, classes: int, pipeline: InputPipeline | None) -> None:
-    pixels = pipeline is not None and pipeline.levels is not None
+    pixels = pipeline is not None and pipeline.standardisation is not None
     for name, array in _named(f"{part}_x", x):
         _check_type(name, array, (np.uint8,) if pixels else (np.float32, np.int64))
     for name, array in _named(f"{part}_y", y):

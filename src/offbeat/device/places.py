@@ -5,6 +5,11 @@ import torch
 from offbeat.core.errors import InvalidInput
 
 
+def on_processor(place: torch.device) -> bool:
+    """Whether numpy reaches what lies there. Data and models elsewhere are copied there once and stay."""
+    return place.type == "cpu"
+
+
 def place_of(name: str) -> str:
     """The device of torch that a setting names; InvalidInput if this machine does not have it."""
     if name == "auto":

@@ -13,8 +13,8 @@ class ExecutionTable(Settings):
     """Who computes. It changes how long a run takes, never (beyond float tolerance) what comes out."""
 
     executor: Literal["auto", "sequential", "stacked", "processes"] = "auto"
-    """sequential: clients one by one, bit-reproducible; stacked: dense models many at once; auto: the faster of the two
-    for the model; processes: auto in worker processes."""
+    """sequential: clients one by one, bit-reproducible; stacked: many at once, where the model is a chain of layers;
+    auto: the faster of the two for model, batch size and device; processes: auto in worker processes."""
     workers: Annotated[int, Field(ge=1)] | Literal["auto"] = 1
     """Worker processes; 1 trains in this one (unless the executor is "processes"), "auto" is one per core."""
     device: Annotated[str, Field(pattern=r"^(auto|cpu|mps|cuda(:\d+)?)$")] = "cpu"

@@ -54,6 +54,7 @@ def simulation_of(experiment: Experiment) -> Iterator[Simulation]:
         place=place,
         precision=execution.precision,
         batch_statistics=experiment.model.buffers != "average",
+        batch_size=experiment.local_work.batch_size,
     )
     try:
         yield Simulation(session, fleet, executor, stop=stop, schedule=experiment.evaluation.build(stop))

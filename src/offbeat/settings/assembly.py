@@ -17,6 +17,7 @@ from offbeat.core.terms import AbsentClasses, Contrastive, Distillation, OwnTerm
 from offbeat.data import Dataset, Partition
 from offbeat.device.batches import Batches
 from offbeat.device.optimisers import check_optimiser
+from offbeat.device.places import place_of
 from offbeat.device.tasks import Batch, Classification, Task, TokenSequence, check_fit
 from offbeat.device.terms import check_own_term
 from offbeat.device.trainer import TorchTrainer
@@ -61,9 +62,9 @@ class ExperimentParts:
         """The first model."""
         return vector_of(self.network)
 
-    def trainer(self) -> TorchTrainer:
-        """A trainer of all devices, in this process."""
-        data = self.dataset
+    def trainer(self, place: str | None = None) -> TorchTrainer:
+        """A trainer of all devices, in this process: where the experiment says, unless it is told a device of torch."""
+        data, execution = self.dataset, self.experiment.execution
         return TorchTrainer(
             self.network,
             data.train_x,
@@ -72,6 +73,8 @@ class ExperimentParts:
             self.experiment.seed,
             task=self.task,
             pipeline=data.pipeline,
+            place=place_of(execution.device) if place is None else place,
+            precision=execution.precision,
             batch_statistics=self.experiment.model.buffers != "average",
         )
 

@@ -113,6 +113,8 @@ def replay(path: str | os.PathLike[str], watch: Callable[[float], None] | None =
         arithmetic="sequential",
         workers=0,
         task=parts.task,
+        place=place_of(experiment.execution.device),
+        precision=experiment.execution.precision,
         batch_statistics=experiment.model.buffers != "average",
     )
     session = session_of(

@@ -1,4 +1,4 @@
-"""Training elsewhere than on the processor: with the processor taken for that place, and on a GPU where one is found."""
+"""Training elsewhere than on the processor: the processor taken for such a place, and a GPU where one is found."""
 
 from typing import Any
 
@@ -47,7 +47,7 @@ CASES: dict[str, dict[str, Any]] = {
     "stacked": {"execution": {"executor": "stacked"}, "model": {"name": "mlp"}},
     "stacked convolutions": {"execution": {"executor": "stacked"}},
     "transforms": {"data": {"transforms": [{"name": "flip"}]}},
-    "text": {"model": {"name": "textcnn", "vocabulary": 9, "embedding": 4, "filters": 4}},
+    "text": {"model": {"name": "textcnn", "embedding": 4, "filters": 4}},
 }
 
 

@@ -20,7 +20,7 @@ from offbeat.core.references import describe
 from offbeat.core.samples import Array, Indices, LazyDevices, Ragged, Samples
 from offbeat.core.settings import Settings
 from offbeat.core.streams import stream
-from offbeat.data.columns import Pixels, Reader, cells, inputs_of, targets_of
+from offbeat.data.columns import Pixels, Reader, Texts, cells, inputs_of, targets_of
 from offbeat.data.dataset import Dataset
 from offbeat.data.embedded import held_out
 from offbeat.data.images import kept_as_bytes
@@ -105,6 +105,7 @@ class HuggingFace(Settings):
             class_names=names,
             devices=None if kept is None or lazy else tuple(kept.samples(device) for device in range(kept.devices)),
             pipeline=pipeline,
+            vocabulary=self.vocabulary if isinstance(inputs, Texts) else None,
             columns={} if lazy else Columns(train, but=columns),
         )
 

@@ -128,7 +128,8 @@ class Shakespeare(LeafFiles):
 
     def load(self, seed: int) -> Dataset:
         """Read the roles' lines, divided into training and test samples as in the files; `seed` plays no part."""
-        return self._dataset(*self._read(), classes=len(CHARACTERS), class_names=tuple(CHARACTERS))
+        size = len(CHARACTERS)
+        return self._dataset(*self._read(), classes=size, class_names=tuple(CHARACTERS), vocabulary=size)
 
     def _samples(self, where: str, x: list[Any], y: list[Any]) -> tuple[Array, Array]:
         tokens = np.empty((len(x), LENGTH + 1), dtype=np.int64)

@@ -22,7 +22,7 @@ from offbeat.device.tasks import Batch, Classification, Task, TokenSequence, che
 from offbeat.device.terms import check_own_term
 from offbeat.device.trainer import TorchTrainer
 from offbeat.fleet import Fleet, Workload
-from offbeat.models import build, called, flops_per_sample, layout_of, vector_of
+from offbeat.models import ModelChoice, build, called, flops_per_sample, layout_of, vector_of, with_vocabulary
 from offbeat.settings.schema import Experiment
 
 
@@ -33,6 +33,8 @@ class ExperimentParts:
     experiment: Experiment
     dataset: Dataset
     partition: Partition
+    choice: ModelChoice
+    """The model, with what it takes over from the data."""
     network: nn.Module
     task: Task
     example: Batch
@@ -45,11 +47,18 @@ class ExperimentParts:
         task = experiment.task.task
         example = example_batch(dataset)
         trial = inputs_to_try(task, example)
-        network = build(experiment.model.choice, dataset.input_shape, dataset.classes, experiment.seed, trial)
+        choice = with_vocabulary(experiment.model.choice, lambda: dataset.tokens)
+        network = build(choice, dataset.input_shape, dataset.classes, experiment.seed, trial)
         check_task(task, network, example, dataset.classes)
         check_local_work(experiment, task)
         return cls(
-            experiment=experiment, dataset=dataset, partition=partition, network=network, task=task, example=example
+            experiment=experiment,
+            dataset=dataset,
+            partition=partition,
+            choice=choice,
+            network=network,
+            task=task,
+            example=example,
         )
 
     @property

@@ -45,7 +45,7 @@ def simulation_of(experiment: Experiment) -> Iterator[Simulation]:
     executor = torch_executor(
         parts.dataset,
         parts.partition,
-        model=experiment.model.choice,
+        model=parts.choice,
         seed=experiment.seed,
         arithmetic="auto" if execution.executor == "processes" else execution.executor,
         workers=workers,
@@ -108,7 +108,7 @@ def replay(path: str | os.PathLike[str], watch: Callable[[float], None] | None =
     executor = torch_executor(
         parts.dataset,
         parts.partition,
-        model=experiment.model.choice,
+        model=parts.choice,
         seed=experiment.seed,
         arithmetic="sequential",
         workers=0,

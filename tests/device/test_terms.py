@@ -14,7 +14,7 @@ from offbeat.core.terms import Contrastive, Distillation, LinearQuadratic, OwnTe
 from offbeat.device.carry_over import remember
 from offbeat.device.flat_model import FlatModel
 from offbeat.device.tasks import Batch
-from offbeat.device.terms import LossTerm, TermContext, remembered, term_of
+from offbeat.device.terms import LossTerm, TermContext, absent_classes, remembered, term_of
 from offbeat.device.trainer import TorchTrainer
 from offbeat.device.training_state import TrainingJob, TrainingState
 from offbeat.models import vector_of
@@ -84,6 +84,11 @@ def test_what_aso_fed_remembers_by_hand() -> None:
     memory |= remembered(order, memory, four, one, 1.5)
     # h = 0.25 * 0 + 0.75 * 2
     assert (memory["past-gradients v"].tolist(), memory["past-gradients h"].tolist()) == ([4.0], [1.5])
+
+
+def test_absent_classes_are_those_that_no_target_is_of() -> None:
+    model = FlatModel(nn.Linear(1, 4))
+    assert absent_classes(model, np.array([2, 0, 2])).tolist() == [False, True, False, True]
 
 
 def test_moon_remembers_the_model_that_was_trained() -> None:

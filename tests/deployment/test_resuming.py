@@ -53,7 +53,7 @@ def killed_behind(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     monkeypatch.setattr(RunDirectory, "checkpoint", save)
 
 
-@pytest.mark.parametrize("number", [1, 2, 3, 10, 25, -1])
+@pytest.mark.parametrize("number", [1, 2, 3, 5, 7, -1])
 def test_fedasync_ends_with_its_versions(number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     experiment = Experiment.parse(TABLES)
     killed_behind(monkeypatch, number)

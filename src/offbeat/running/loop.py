@@ -6,7 +6,7 @@ The same for a simulation and for a deployment.
 import time
 from contextlib import closing, nullcontext
 
-from offbeat.core.errors import Disconnected, Diverged, Interrupted
+from offbeat.core.errors import Disconnected, Diverged, Interrupted, WorkersLost
 from offbeat.results.metric import TargetMetric
 from offbeat.results.result import Result, tensors_of
 from offbeat.results.summary import summarise
@@ -59,6 +59,8 @@ def run_to_end(
                 directory.write(None, driver.accounts.take_spans())
                 directory.checkpoint(driver, spent + time.monotonic() - started, in_flight_seconds)
             raise
+        except WorkersLost as error:  # in the middle of an event: only the checkpoint before it is whole
+            raise WorkersLost(f"{error}{_kept_sentence(directory)}") from None
         summary = summarise(
             rows,
             algorithm=experiment.algorithm.name,
@@ -87,3 +89,9 @@ def _interruption_sentence(directory: RunDirectory | None) -> str:
     if directory is None:
         return "interrupted; nothing was kept, because the run has no directory"
     return f"interrupted; everything so far is in {directory.path}: go on with --resume"
+
+
+def _kept_sentence(directory: RunDirectory | None) -> str:
+    if directory is None:
+        return ""
+    return f" Everything up to the last checkpoint is in {directory.path}: go on with --resume."

@@ -18,8 +18,10 @@ from offbeat.device.trainer import Precision, TorchTrainer
 from offbeat.device.training_state import Evaluation, TrainingJob, TrainingState
 from offbeat.models import ModelChoice, is_pure
 from offbeat.simulation.in_process import Arithmetic, InProcessTrainer
+from offbeat.simulation.local_workers import LocalWorkers
 from offbeat.simulation.memo import SHARED, JobTrainer, MemoTrainer
 from offbeat.simulation.setup import TrainerSetup
+from offbeat.simulation.worker_setup import TrainingData
 from offbeat.simulation.workers import WorkerPool
 
 
@@ -129,15 +131,9 @@ def torch_executor(
     local = InProcessTrainer(trainer, arithmetic)
     training: JobTrainer = local
     if workers:
-        training = WorkerPool(
-            workers,
-            dataset.train_x,
-            dataset.train_y,
-            partition,
-            setup=setup,
-            arithmetic=arithmetic,
-            stacks=local.stacks,
-        )
+        data = TrainingData(x=dataset.train_x, y=dataset.train_y, partition=partition)
+        processes = LocalWorkers(workers, data, setup, arithmetic)
+        training = WorkerPool(processes, partition.sizes, stacks=local.stacks)
     memorable = is_pure(trainer.model) and type(task) in BUILT_IN and trainer.batches.is_plain
     if memorable and not local.stacks:
         words = f"{choice!r} {task!r} {place} {precision}"

@@ -15,7 +15,7 @@ from offbeat.core.errors import InvalidInput
 from offbeat.core.snapshot import decode, encode
 from offbeat.results.files import replace_file
 
-FORMAT = "offbeat checkpoint 4"
+FORMAT = "offbeat checkpoint 5"
 
 
 def save_checkpoint(path: Path, state: Mapping[str, Any], fingerprint: str) -> None:

@@ -27,7 +27,7 @@ from safetensors.numpy import save
 
 from offbeat.core.errors import InvalidInput
 from offbeat.core.parameters import Layout, Vector
-from offbeat.results.checkpoint import load_checkpoint, save_checkpoint
+from offbeat.results.checkpoint import CheckpointWriter, load_checkpoint
 from offbeat.results.files import Log, replace_file, write_json
 from offbeat.results.result import ORDER, Result, read_run, read_tensors, tensors_of
 from offbeat.results.rows import Row, Span
@@ -74,6 +74,13 @@ def read_devices(path: Path) -> list[Row]:
         return []
     with (path / "devices.csv").open(encoding="utf-8", newline="") as file:
         return [{name: float(value) for name, value in line.items()} for line in csv.DictReader(file)]
+
+
+def clear_run(path: Path) -> None:
+    """Remove the files of a run that is to be overwritten, and no others."""
+    for name in FILES:
+        (path / name).unlink(missing_ok=True)
+    rmtree(path / "checkpoint", ignore_errors=True)
 
 
 def check_may_write(path: Path, overwrite: bool) -> None:
@@ -134,6 +141,7 @@ class RunDirectory:
         self._metrics: Log | None = None
         self._timeline: Timeline | None = None
         self._driver: Driver | None = None
+        self._writer = CheckpointWriter(self._checkpoint, self.fingerprint)
 
     @property
     def _resuming(self) -> bool:
@@ -178,9 +186,7 @@ class RunDirectory:
             self._timeline = Timeline(self.path / "timeline.json", saved["timeline"], saved["timeline_state"])
             (self.path / ERROR_FILE).unlink(missing_ok=True)
             return Beginning(rows=self._rows(), **{name: saved[name] for name in ACCOUNTS})
-        for name in FILES:
-            (self.path / name).unlink(missing_ok=True)
-        rmtree(self.path / "checkpoint", ignore_errors=True)
+        clear_run(self.path)
         replace_file(self.path / "config.toml", tomli_w.dumps(self.table).encode())
         self._metrics = Log(self.path / "metrics.jsonl")
         self._timeline = Timeline(self.path / "timeline.json")
@@ -220,19 +226,28 @@ class RunDirectory:
             "in_flight_seconds": in_flight_seconds,
             "processors": sorted(processors),
         }
-        save_checkpoint(self._checkpoint, state, self.fingerprint)
+        self._writer.save(state)
+
+    @property
+    def is_saving(self) -> bool:
+        """Whether a checkpoint is still being written: another one would have to wait for it."""
+        return self._writer.busy
 
     def close(self) -> None:
         """Let go of the logs and of the directory, whatever the run has come to."""
-        for log in (self._metrics, self._timeline):
-            if log is not None:
-                log.close()
-        self._lock.release()
+        try:
+            self._writer.wait()
+        finally:
+            for log in (self._metrics, self._timeline):
+                if log is not None:
+                    log.close()
+            self._lock.release()
 
     def finish(self, parameters: Vector | None, layout: Layout, summary: dict[str, Any]) -> None:
         """Write the model and the summary, and remove the checkpoint."""
         assert self._metrics is not None and self._timeline is not None
         assert self._driver is not None
+        self._writer.wait()
         self._timeline.finish(self._driver.open_spans(), self._driver.now)
         if parameters is not None:
             tensors = tensors_of(parameters, layout)

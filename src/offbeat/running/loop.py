@@ -55,8 +55,8 @@ def run_to_end(
                 if watch is not None:
                     watch(progress_of(driver), row)
                 now = time.monotonic()
-                due = asked.is_set() or now - saved > experiment.execution.checkpoint_seconds
-                if directory is not None and due:
+                due = now - saved > experiment.execution.checkpoint_seconds
+                if directory is not None and (asked.is_set() or (due and not directory.is_saving)):
                     kinds.note(processors())
                     directory.checkpoint(driver, spent + now - started, in_flight_seconds, kinds.known)
                     saved = now

@@ -1,7 +1,7 @@
 """The `[execution]` table: who computes, where, and how often the run is saved."""
 
 import os
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -45,6 +45,11 @@ class ExecutionTable(Settings):
                 "execution.gpus_per_worker"
             )
         return self
+
+    def on_cluster(self, address: str) -> dict[str, dict[str, Any]]:
+        """The changes that let a Ray cluster compute, with all its workers unless their number was given."""
+        workers = self.workers if "workers" in self.model_fields_set else "auto"
+        return {"execution": {"executor": "ray", "address": address, "workers": workers}}
 
     @property
     def place_here(self) -> str:

@@ -58,7 +58,7 @@ class RayCluster:
     """A connection to a cluster. It is closed by whoever made it; an existing one is used, and left open."""
 
     def __init__(self, execution: ExecutionTable) -> None:
-        self._execution = execution
+        self.execution = execution
         self.ray = _ray()
         self._ours = not self.ray.is_initialized()
         self._said = 0.0
@@ -84,7 +84,7 @@ class RayCluster:
 
     def workers(self) -> int:
         """How many workers are wanted: what the settings say, or one for each core or share of a GPU there is."""
-        wanted, share = self._execution.workers, self._execution.gpus_per_worker
+        wanted, share = self.execution.workers, self.execution.gpus_per_worker
         if wanted != "auto":
             return wanted
         there = self.ray.cluster_resources()
@@ -94,7 +94,7 @@ class RayCluster:
     @property
     def resources(self) -> dict[str, float]:
         """What a worker takes up, as Ray's options have it."""
-        return {"num_cpus": 1, "num_gpus": self._execution.gpus_per_worker}
+        return {"num_cpus": 1, "num_gpus": self.execution.gpus_per_worker}
 
     def say(self, workers: int, queued: int) -> None:
         """Tell whoever watches how things stand, now and then."""
@@ -103,7 +103,7 @@ class RayCluster:
             return
         self._said = monotonic()
         nodes = sum(bool(node["Alive"]) for node in self.ray.nodes())
-        watch(ClusterStatus(address=self._execution.address, nodes=nodes, workers=workers, queued=queued))
+        watch(ClusterStatus(address=self.execution.address, nodes=nodes, workers=workers, queued=queued))
 
     def close(self) -> None:
         """Leave the cluster; one that was started for this run alone ends."""

@@ -127,6 +127,11 @@ class RayWorkers:
             weakref.finalize(version, self._versions.pop, id(version), None).atexit = False
         return known
 
+    @property
+    def versions_held(self) -> int:
+        """How many versions are in the cluster's memory."""
+        return len(self._versions)
+
     def take(self, queued: int) -> list[PortionAnswer]:
         """Wait until something has become of portions, or an actor is ready for one."""
         while True:

@@ -20,7 +20,11 @@ from offbeat.simulation.ray_workers import RayWorkers
 from offbeat.simulation.run import run, simulation_of
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'offbeat[ray]'")
-pytestmark = pytest.mark.processes
+pytestmark = [
+    pytest.mark.processes,
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),  # Ray leaves files open
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
 
 FAST_DETECTION = {
     "health_check_initial_delay_ms": 0,

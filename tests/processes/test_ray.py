@@ -66,7 +66,7 @@ def nothing_is_left(orphans_come_to_us: None) -> None:
 
 @pytest.fixture(scope="module")
 def there() -> Iterator[LocalCluster]:
-    for name, value in ray_cluster.QUIET.items():
+    for name, value in ray_cluster.ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     from ray.cluster_utils import Cluster
 

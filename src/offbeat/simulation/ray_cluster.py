@@ -16,12 +16,15 @@ from typing import Any
 from offbeat.core.errors import InvalidInput
 from offbeat.settings.execution import ExecutionTable, available_cores
 
-QUIET = {
+ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_SCHEDULER_EVENTS": "0",
     "RAY_DEDUP_LOGS_SKIP_REGEX": ".",  # a worker that dies is our affair: its work is done again
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_worker_niceness": "0",  # where we start Ray: 15, its default, would let any other process of the user go first
 }
+"""Set, unless the user has, before Ray is imported."""
+
 STATUS_SECONDS = 1.0
 
 
@@ -112,7 +115,7 @@ class RayCluster:
 
 
 def _ray() -> Any:
-    for name, value in QUIET.items():
+    for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     try:
         import ray

@@ -14,12 +14,12 @@ class ExecutionTable(Settings):
 
     executor: Literal["auto", "sequential", "stacked", "processes", "ray"] = "auto"
     """sequential: clients one by one, bit-reproducible; stacked: many at once, where the model is a chain of layers;
-    auto: the faster of the two for model, batch size and device; processes: auto in worker processes; ray: sequential on
-    the workers of a Ray cluster."""
+    auto: the faster of the two for model, batch size and device; processes: auto in worker processes; ray: sequential
+    on the workers of a Ray cluster."""
     workers: Annotated[int, Field(ge=1)] | Literal["auto"] | None = None
-    """Worker processes of a run; 1 trains in its own (unless the executor is "processes" or "ray"). "auto": one per core
-    (of the cluster, if there is one), and in a comparison the run's share of the cores beside the other runs (default: 1
-    in a run, "auto" in a comparison)."""
+    """Worker processes of a run; 1 trains in its own (unless the executor is "processes" or "ray"). "auto": one per
+    core (of the cluster, if there is one), and in a comparison the run's share of the cores beside the other runs
+    (default: 1 in a run, "auto" in a comparison and on a cluster)."""
     address: Annotated[str, Field(pattern=r"^(local|auto|(ray://)?[^\s/:]+:\d+)$")] = "local"
     """The Ray cluster: local (this machine, for this run alone), auto (the one that runs here), HOST:PORT,
     ray://HOST:PORT."""

@@ -1,7 +1,5 @@
 """Several algorithms tuned with the same budget, and their winners on seeds that no search has seen, as files."""
 
-import csv
-import io
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -12,17 +10,16 @@ from typing import Any
 import tomli_w
 from rich.table import Table as RichTable
 
-from offbeat.choosing.tuning import SEEDS, OnTrial, Tuned, check_seeds, search
+from offbeat.choosing.fair import SEEDS, alike, check_seeds
+from offbeat.choosing.tuning import OnTrial, Tuned, search
 from offbeat.comparison.cached_runs import CachedRuns, Failure, OnRun
 from offbeat.comparison.criterion import Criterion
-from offbeat.comparison.fairness import shared_in_training
 from offbeat.comparison.planned import check_root
 from offbeat.comparison.statistics import Estimate, median_of, speed_up, speed_up_text
 from offbeat.core.errors import Interrupted, InvalidInput, OffbeatError
 from offbeat.results.comparison import BASELINE
-from offbeat.results.files import replace_file
+from offbeat.results.files import csv_of, replace_file
 from offbeat.running.lock import DirectoryLock
-from offbeat.settings.schema import IN_TRAINING, Experiment
 from offbeat.settings.shipped import ExperimentSource, experiment_from
 
 
@@ -111,16 +108,6 @@ def _numbers(name: str, measures: Mapping[int, float]) -> dict[str, float | None
     }
 
 
-def csv_of(records: Sequence[Mapping[str, Any]]) -> str:
-    """Records as the text of a CSV file with a header; nothing for none."""
-    text = io.StringIO()
-    if records:
-        writer = csv.DictWriter(text, records[0].keys(), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(records)
-    return text.getvalue()
-
-
 def file_name(algorithm: str) -> str:
     """A name for an algorithm's file that every file system takes.
 
@@ -198,9 +185,3 @@ def tune_all(
     replace_file(root / "tuning.csv", csv_of(tuning.records()).encode())
     replace_file(root / "importance.csv", csv_of(tuning.importance_records()).encode())
     return tuning
-
-
-def alike(experiment: Experiment, algorithms: Sequence[str]) -> Experiment:
-    """The experiment with the number of devices that all of these algorithms keep in training written down."""
-    shared = shared_in_training(experiment, algorithms)
-    return experiment.changed({"compare": {IN_TRAINING: False if shared is None else shared}})

@@ -27,6 +27,7 @@ for command in (
     runs.sweep,
     runs.report,
     choosing.tune,
+    choosing.recommend,
     replay.replay,
     partition.partition,
     studies.plan,

@@ -96,6 +96,68 @@ def tune(
     )
 
 
+def recommend(
+    file: ExperimentFile,
+    algorithms: Annotated[
+        str | None, typer.Option(help="Names with commas between (default: every algorithm that suits the experiment).")
+    ] = None,
+    kind: Kind = None,
+    target: Target = None,
+    seeds: Annotated[
+        int, typer.Option(min=1, help="Seeds, from the experiment's on, that the finalists run with.")
+    ] = 3,
+    jobs: Jobs = None,
+    changes: Changes = None,
+    out: Out = None,
+    resume: Resume = False,
+) -> None:
+    """Which algorithm should run on this fleet, with these data and this model?
+
+    Races all algorithms that suit the experiment, with three learning rates each: at a ninth and at a third of the time
+    the best third goes on. The best three and FedAvg are then run on fresh seeds. Says what to run, by how much it is
+    better, what it costs and what would change the answer; writes that, a picture, and `recommended.toml` to `deploy`.
+
+    A fleet may be a trace (`[fleet] name = "trace"`), or that of a real run (`name = "record"`, its path).
+    """
+    experiment = load(file, changes)
+    from offbeat.choosing.recommendation import FILES
+    from offbeat.choosing.recommendation import recommend as recommend_for
+    from offbeat.comparison.criterion import Criterion
+
+    criterion = Criterion.of(experiment, target=target, kind=_kind(kind))
+    names = None if algorithms is None else _names(experiment, algorithms)
+    root = out or Path("runs") / f"{file.stem}-recommend{joined(names or [])}{suffix(changes)}"
+    with bars() as shown:
+        bar = shown.add_task("race", total=3.0, note="")
+
+        def on_step(number: int, count: int) -> None:
+            shown.update(bar, completed=float(number), note=f"step {number + 1}: {count} runs")
+
+        def watch(each: "Experiment", _: float, row: dict[str, float] | None) -> None:
+            if row is not None:
+                shown.update(bar, note=f"{each.algorithm.title}, seed {each.seed}: {note(row)}")
+
+        found = recommend_for(
+            experiment,
+            names,
+            out=root,
+            seeds=seeds,
+            criterion=criterion,
+            jobs=jobs or free_cores(experiment),
+            resume=resume,
+            watch=watch,
+            on_step=on_step,
+        )
+    console.print(found.comparison.rich_table())
+    for sentence in found.sentences:
+        console.print(sentence, highlight=False, markup=False)
+    for name, why in found.unsuited.items():
+        console.print(f"{name} was left out: {why}", highlight=False, markup=False)
+    for sentence in found.failures:
+        console.print(f"Failed: {sentence}", highlight=False, markup=False)
+    console.print(f"Results in {root}: {FILES}")
+
+
 def check_optuna() -> None:
     """Raise InvalidInput if the library that searches is not installed."""
     if find_spec("optuna") is None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import tomli_w
 
 from offbeat.algorithms import POLICIES
+from offbeat.choosing.directory import check_directory
 from offbeat.choosing.fair import SEEDS, alike, check_seeds
 from offbeat.choosing.halving import STEPS
 from offbeat.choosing.race import Entry, OnStep, entries_of, finalists, race
@@ -18,7 +19,6 @@ from offbeat.choosing.verdict import Candidate, answer, other_answers
 from offbeat.comparison.cached_runs import CachedRuns, OnRun
 from offbeat.comparison.criterion import Criterion
 from offbeat.comparison.fairness import notes_on
-from offbeat.comparison.planned import check_root
 from offbeat.comparison.statistics import by_seed, median_of
 from offbeat.core.errors import Interrupted, InvalidInput, OffbeatError
 from offbeat.results.comparison import BASELINE, Comparison
@@ -73,7 +73,7 @@ def recommend(
     reported = range(given.seed, given.seed + seeds)
     check_seeds(given, SEEDS, reported)
     wanted = criterion or Criterion.of(given)
-    check_root(root, given, overwrite=False, resume=resume)
+    check_directory(root, given, resume=resume)
     entries, unsuited = entries_of(alike(given, names), names)
     if not entries:
         raise InvalidInput(f"no algorithm suits this experiment: {'; '.join(unsuited.values())}")

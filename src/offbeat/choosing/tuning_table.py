@@ -10,11 +10,11 @@ from typing import Any
 import tomli_w
 from rich.table import Table as RichTable
 
+from offbeat.choosing.directory import check_directory
 from offbeat.choosing.fair import SEEDS, alike, check_seeds
 from offbeat.choosing.tuning import OnTrial, Tuned, search
 from offbeat.comparison.cached_runs import CachedRuns, Failure, OnRun
 from offbeat.comparison.criterion import Criterion
-from offbeat.comparison.planned import check_root
 from offbeat.comparison.statistics import Estimate, median_of, speed_up, speed_up_text
 from offbeat.core.errors import Interrupted, InvalidInput, OffbeatError
 from offbeat.results.comparison import BASELINE
@@ -143,7 +143,7 @@ def tune_all(
         raise InvalidInput("give each algorithm once, and at least one")
     wanted = criterion or Criterion.of(given)
     base = alike(given, algorithms)
-    check_root(root, given, overwrite=False, resume=resume)
+    check_directory(root, given, resume=resume)
     with DirectoryLock(root), CachedRuns(root / "runs", jobs=jobs, watch=watch) as runs:
         replace_file(root / "config.toml", tomli_w.dumps(given.given_table()).encode())
         try:

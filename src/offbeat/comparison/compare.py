@@ -165,10 +165,13 @@ def with_automatic_workers(experiment: Experiment) -> Experiment:
 
 def runs_at_a_time(jobs: int | None, experiments: Sequence[Experiment]) -> int:
     """How many runs are under way at once: as many as were asked for, or as fill the cores with their workers."""
-    if jobs is None:
-        given = (each.execution.workers for each in experiments)
-        jobs = max(1, available_cores() // max(each if isinstance(each, int) else 1 for each in given))
-    return min(jobs, len(experiments))
+    return min(jobs or runs_that_fill_cores(experiments), len(experiments))
+
+
+def runs_that_fill_cores(experiments: Iterable[Experiment]) -> int:
+    """How many runs of these experiments at a time keep all cores busy with their workers."""
+    given = (each.execution.workers for each in experiments)
+    return max(1, available_cores() // max(each if isinstance(each, int) else 1 for each in given))
 
 
 def sharing_cores(experiment: Experiment, runs: int) -> Experiment:

@@ -89,7 +89,7 @@ class Deployment:
         wakes: bool = False,
         translator: Translator | None = None,
     ) -> None:
-        """`wakes` says that `sleep` ends by itself when an answer comes, or a node comes or goes: so one may sleep long.
+        """`wakes` says that `sleep` ends by itself when an answer comes or a node comes or goes, so it may be long.
 
         `translator` reads what devices say, if it is not messages of offbeat's own.
         """

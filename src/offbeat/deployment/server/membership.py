@@ -186,4 +186,5 @@ def wait_for_devices(
         if now - looked > LOOK_SECONDS:
             looked = now
             membership.greet(transport, transport.nodes(), now)
-        sleep(poll_pause(now - stirred))
+        if len(membership.node_of) < wanted:
+            sleep(poll_pause(now - stirred))

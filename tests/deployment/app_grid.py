@@ -1,6 +1,5 @@
 """Client apps of Flower's that know nothing of offbeat, on a grid in this process with a virtual clock of its own."""
 
-import heapq
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from math import inf
@@ -10,9 +9,6 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.supercore.task_identity import TaskIdentity
-
-Reply = RecordDict | Error | None
-"""What a node answers; None: never anything."""
 
 
 def adding_app(steps: dict[int, float], samples: dict[int, float] | None = None) -> ClientApp:
@@ -63,7 +59,6 @@ class AppGrid:
             for node in self.delays
         }
         self._free = dict.fromkeys(self.delays, 0.0)
-        self._due: list[tuple[float, int, str]] = []
         self._answers: dict[str, tuple[float, int, Message]] = {}
 
     def now(self) -> float:
@@ -77,9 +72,7 @@ class AppGrid:
         self.time = until
 
     def get_node_ids(self) -> Iterable[int]:
-        return [
-            node for node in self.delays if self.joins.get(node, 0.0) <= self.time < self.leaves.get(node, inf)
-        ]
+        return [node for node in self.delays if self.joins.get(node, 0.0) <= self.time < self.leaves.get(node, inf)]
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         return [self._answered(message) for message in messages]
@@ -101,7 +94,6 @@ class AppGrid:
         works = self.delays[node] if message.metadata.message_type.startswith("train") else 0.0
         self._free[node] = max(self.time, self._free[node]) + works
         if answer is not None:
-            heapq.heappush(self._due, (self._free[node], len(self.sent), identity))
             self._answers[identity] = (self._free[node], node, answer)
         return identity
 

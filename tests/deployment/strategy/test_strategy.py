@@ -349,7 +349,7 @@ def test_if_all_devices_fail_again_and_again_the_run_ends_with_the_reason(tmp_pa
         return Error(2, "no data")
 
     strategy = Async(FedAvg(), out=tmp_path / "run")
-    with pytest.raises(Disconnected, match="all devices fail again and again, the last one so: .*no data"):
+    with pytest.raises(Disconnected, match=r"all devices fail again and again, the last one so: .*no data"):
         train(strategy, grid_of(tamper=tamper))
     assert (tmp_path / "run" / "checkpoint").is_dir()
 

@@ -4,7 +4,9 @@ The same for a simulation and for a deployment.
 """
 
 import time
+from collections.abc import Sequence
 from contextlib import closing, nullcontext
+from dataclasses import dataclass
 
 from offbeat.core.errors import Disconnected, Diverged, Interrupted
 from offbeat.results.metric import TargetMetric
@@ -16,15 +18,45 @@ from offbeat.running.interruption import Flag, interruption
 from offbeat.settings.schema import Experiment
 
 
+@dataclass(frozen=True, kw_only=True)
+class RunDescription:
+    """What the loop must know of a run beside its driver."""
+
+    algorithm: str
+    label: str
+    seed: int
+    targets: Sequence[float]
+    metric: TargetMetric
+    checkpoint_seconds: float
+    save_model: bool
+    experiment: Experiment | None = None
+    """None if the run is not one of an experiment of ours."""
+
+    @classmethod
+    def of(cls, experiment: Experiment) -> "RunDescription":
+        """The description of an experiment's run."""
+        return cls(
+            algorithm=experiment.algorithm.name,
+            label=experiment.algorithm.title,
+            seed=experiment.seed,
+            targets=experiment.evaluation.targets,
+            metric=TargetMetric(experiment.target_metric, experiment.target_direction),
+            checkpoint_seconds=experiment.execution.checkpoint_seconds,
+            save_model=experiment.execution.save_model,
+            experiment=experiment,
+        )
+
+
 def run_to_end(
     driver: Driver,
-    experiment: Experiment,
+    run: Experiment | RunDescription,
     directory: RunDirectory | None,
     *,
     watch: OnProgress | None = None,
     interrupted: Flag | None = None,
 ) -> Result:
     """Run to the end, or from the directory's checkpoint to the end."""
+    about = RunDescription.of(run) if isinstance(run, Experiment) else run
     with closing(directory) if directory is not None else nullcontext(), interruption(interrupted) as asked:
         rows, spent, in_flight_seconds = directory.open(driver) if directory is not None else ([], 0.0, 0.0)
         started = saved = time.monotonic()
@@ -42,7 +74,7 @@ def run_to_end(
                 if watch is not None:
                     watch(progress_of(driver), row)
                 now = time.monotonic()
-                due = asked.is_set() or now - saved > experiment.execution.checkpoint_seconds
+                due = asked.is_set() or now - saved > about.checkpoint_seconds
                 if directory is not None and due:
                     directory.checkpoint(driver, spent + now - started, in_flight_seconds)
                     saved = now
@@ -61,21 +93,21 @@ def run_to_end(
             raise
         summary = summarise(
             rows,
-            algorithm=experiment.algorithm.name,
-            label=experiment.algorithm.title,
-            seed=experiment.seed,
-            targets=experiment.evaluation.targets,
+            algorithm=about.algorithm,
+            label=about.label,
+            seed=about.seed,
+            targets=about.targets,
             reason=reason or driver.reason or "",
             wall_seconds=spent + time.monotonic() - started,
-            metric=TargetMetric(experiment.target_metric, experiment.target_direction),
+            metric=about.metric,
             in_training=in_flight_seconds / driver.now if driver.now else 0.0,
         )
         parameters, layout = session.parameters, session.layout
         if directory is not None:
             directory.write_devices(driver)
-            directory.finish(parameters if experiment.execution.save_model else None, layout, summary)
+            directory.finish(parameters if about.save_model else None, layout, summary)
     return Result(
-        experiment=experiment,
+        experiment=about.experiment,
         rows=rows,
         summary=summary,
         tensors=tensors_of(parameters, layout),

@@ -38,10 +38,11 @@ from offbeat.deployment.protocol.messages import (
     Question,
     Refusal,
 )
-from offbeat.deployment.server.answer_checks import Expected, in_time, read_answer, read_update
+from offbeat.deployment.server.answer_checks import Expected, in_time
 from offbeat.deployment.server.backoff import Backoff
 from offbeat.deployment.server.membership import LOOK_SECONDS, Membership, poll_pause
 from offbeat.deployment.server.pending_order import PendingOrder
+from offbeat.deployment.server.translator import OwnMessages, Translator
 from offbeat.deployment.server.transport import ReceivedAnswer, SentMessage, Transport
 from offbeat.device.training_state import Evaluation
 from offbeat.results.metric import metrics_in
@@ -85,7 +86,13 @@ class Deployment:
         settings: DeploymentTable,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
+        wakes: bool = False,
+        translator: Translator | None = None,
     ) -> None:
+        """`wakes` says that `sleep` ends by itself when an answer comes or a node comes or goes, so it may be long.
+
+        `translator` reads what devices say, if it is not messages of offbeat's own.
+        """
         self.session = session
         self.stop = stop
         self.schedule = schedule
@@ -100,6 +107,8 @@ class Deployment:
         self._settings = settings
         self._clock = clock
         self._sleep = sleep
+        self._wakes = wakes
+        self._translator = translator or OwnMessages()
         self._origin: float | None = None
         self._resumed = False
         self._todo: deque[Event] = deque()
@@ -153,7 +162,11 @@ class Deployment:
     def _pause(self) -> float:
         """How long to wait before looking again. A look costs two processes some milliseconds of a core each."""
         due = min(self._next_timer()[1], self._next_tick, self.stop.time) - self.now
-        return max(MOMENT, min(poll_pause(self.now - self._stirred), due))
+        if not self._wakes:
+            return max(MOMENT, min(poll_pause(self.now - self._stirred), due))
+        self._looked = -inf
+        ours = min(self._transport.next_deadline, self._backoff.next_end(self.now)) - self.now
+        return max(MOMENT, min(due, ours, self._settings.answer_seconds))
 
     def _time(self) -> float:
         assert self._origin is not None
@@ -248,8 +261,11 @@ class Deployment:
                     outgoing.append(self._order(effect))
                 case Settled(ticket=ticket, used=used):
                     self.accounts.settled(ticket, used, session.version)
+                    self._translator.settled(ticket, used, session.version)
                 case FreshModel():
                     outgoing.append(self._answer(effect))
+        if self._milestones.reached() is not None:  # the run ends with this event: nobody would wait for an answer
+            return
         # Sent when all is written down: if the connection breaks here, a checkpoint is complete. A device that cannot
         # be interrupted hears of a StopNotice when it checks in.
         for message in outgoing:
@@ -264,7 +280,7 @@ class Deployment:
         match event:
             case Uploaded(ticket=ticket, update=update):
                 pending = self._pending.pop(ticket)
-                remembered = pending.remembered
+                remembered, pending.samples = pending.remembered, update.samples
                 self.accounts.delivered(pending.span(self.now, "uploaded", update.bytes(self.session.layout)))
                 self._settled[pending.device] = ticket
                 self._backoff.delivered_again(pending.device)
@@ -387,14 +403,16 @@ class Deployment:
             samples=self.session.samples(sent.device),
             layout=self.session.layout,
             norm_bound=self._settings.norm_bound,
+            now=self.now,
         )
-        body = read_answer(content, expected)
+        body = self._translator.answer(content, expected)
         if isinstance(body, Refusal):
             return body
         pending.progress = Progress(slices=body.slices, steps=body.steps, seconds=body.seconds)
         pending.remembered = body.remembered
         if isinstance(body, Delivery):
-            return Uploaded(device=sent.device, ticket=sent.ticket, update=read_update(body, content, expected))
+            update = self._translator.update(body, content, expected)
+            return Uploaded(device=sent.device, ticket=sent.ticket, update=update)
         if isinstance(body, Question):
             return FreshRequested(device=sent.device, ticket=sent.ticket, progress=pending.progress)
         return Continue(ticket=sent.ticket, leg=sent.leg, stop=order.notified)
@@ -463,9 +481,9 @@ class Deployment:
         reached = self.stop.reached(row)
         if reached is not None:
             self.reason = reached
-        name = metrics_in(row)[0]
+        measured = "".join(f"{name} {row[name]:.4f}, " for name in metrics_in(row)[:1])
         self._log(
-            f"{self.now:.1f} s: version {session.version}, {name} {row[name]:.4f}, "
+            f"{self.now:.1f} s: version {session.version}, {measured}"
             f"{session.counters.used} updates used, {len(session.in_flight)} in flight"
         )
         return row | {"updates_refused": session.counters.refused, "devices": len(self._membership.node_of)}
@@ -481,6 +499,7 @@ class Deployment:
             "forecast": self.session.forecast,
             "record": self._record.position,
             "milestones": self._milestones.snapshot(),
+            "translator": self._translator.snapshot(),
         } | {name: getattr(self, name) for name in self._SAVED}
 
     def restore(self, saved: Mapping[str, Any]) -> None:
@@ -489,6 +508,7 @@ class Deployment:
         self.session.restore(saved["session"], saved["forecast"])
         self.accounts.restore(saved["accounts"])
         self._milestones.restore(saved["milestones"])
+        self._translator.restore(saved["translator"])
         self._membership.samples[~joined] = saved["samples"][~joined]
         self._record.open(saved["record"])
         for name in self._SAVED:

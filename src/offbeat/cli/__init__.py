@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from offbeat.cli import catalogue, deployment, node, partition, replay, runs, studies
+from offbeat.cli import catalogue, deployment, node, partition, replay, runs, simulate, studies
 from offbeat.cli.base import console
 from offbeat.cli.progress import messages
 from offbeat.core.errors import Interrupted, InvalidInput, OffbeatError
@@ -27,6 +27,7 @@ for command in (
     runs.sweep,
     runs.report,
     replay.replay,
+    simulate.simulate,
     partition.partition,
     studies.plan,
     studies.advise,

@@ -1,4 +1,4 @@
-"""A Flower project whose server has one line of offbeat's, on real nodes: two warm ones and one of Flower's own."""
+"""A Flower project whose server has one line of offbeat's, on a real SuperLink with warm nodes, one of which fails."""
 
 import json
 from pathlib import Path
@@ -25,7 +25,7 @@ app = ServerApp()
 
 @app.main()
 def main(grid, context):
-    strategy = Async(FedBuff(buffer=2), min_available_nodes=3, rest_seconds=600.0, out=context.run_config["out"])
+    strategy = Async(FedBuff(buffer=2), min_available_nodes=3, out=context.run_config["out"])
     first = ArrayRecord({"w": Array(np.zeros(4)), "seen": Array(np.array(0))})
     result = strategy.start(
         grid, first, num_rounds=4, evaluate_fn=lambda version, arrays: MetricRecord({"accuracy": 0.1 * version})
@@ -45,7 +45,7 @@ def train(message, context):
     if context.node_config["partition-id"] == 2:
         raise ValueError("no data here")
     arrays = message.content["arrays"]
-    new = {"w": Array(arrays["w"].numpy() + 1.0), "seen": Array(arrays["seen"].numpy() + np.int64(1))}
+    new = {"w": Array(arrays["w"].numpy() + 1.0), "seen": Array(np.asarray(arrays["seen"].numpy() + 1))}
     metrics = MetricRecord({"num-examples": 5, "round": message.content["config"]["server-round"]})
     return Message(RecordDict({"arrays": ArrayRecord(new), "metrics": metrics}), reply_to=message)
 

@@ -23,11 +23,6 @@ def run(name: str, *run_config: str, out: Path | None = None, **tables: Any) -> 
     return simulate(APPS / name, AppSettings.parse(given), out, run_config=run_config)
 
 
-def slowest_round(result: Result) -> float:
-    """What the slowest device of the fleet needs, which a synchronous round waits for."""
-    return result.rows[-1]["time"] / result.rows[-1]["version"]
-
-
 def test_no_app_knows_of_offbeat() -> None:
     files = list(APPS.rglob("*.py"))
     assert len(files) > 20

@@ -44,6 +44,8 @@ class VirtualGrid(Grid):
         self._asked_at = -1.0
         self._looks = 0
         self._waits = 0
+        self._settled = (-1, -1)
+        """Messages and changes when other threads last had their chance to send something."""
         self.on_send: Callable[[list[Message]], None] = lambda messages: None
         """Called with messages before they leave."""
         self.on_receive: Callable[[list[Message]], None] = lambda replies: None
@@ -76,7 +78,7 @@ class VirtualGrid(Grid):
     def _advance(self, until: float) -> bool:
         """Let the next thing happen, if that is by this time; else let the time pass."""
         engine, changes = self._engine, self._engine.changes
-        if threading.active_count() > self._threads:
+        if threading.active_count() > self._threads and self._settled != (engine.counters.messages, changes):
             self._let_others_send()
             if engine.changes != changes:
                 return True
@@ -96,6 +98,7 @@ class VirtualGrid(Grid):
             self._lock.release()
             REAL_SLEEP(SETTLE_SECONDS)
             self._lock.acquire()
+        self._settled = (sent, self._engine.changes)
 
     def _asked_in_vain(self) -> None:
         if self._engine.now == self._asked_at:

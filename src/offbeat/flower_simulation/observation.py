@@ -15,8 +15,9 @@ from flwr.app import ArrayRecord, Message
 from flwr.server import History, LegacyContext, Server
 from flwr.serverapp.strategy import Strategy
 
+from offbeat.core.policy import Policy
 from offbeat.flower_simulation.engine import MessageEngine
-from offbeat.flower_simulation.replies import mean_metrics, numbers_in
+from offbeat.flower_simulation.replies import mean_metrics, numbers_in, weighed_metrics
 from offbeat.results.metric import WORK, TargetMetric
 from offbeat.results.rows import Row
 
@@ -57,6 +58,8 @@ class Observation:
         self._when: Row = {}
         self._state: Row = {}
         self._found: dict[str, Row] = {}
+        self._replies: dict[str, list[tuple[Row, float]]] = {}
+        """What the replies to messages of each type said, since there is this version."""
         self._model: int | None = None
         self._spoken = False
         """Whether a strategy or a history speaks for the app, so that replies need not be looked at."""
@@ -91,10 +94,17 @@ class Observation:
                     self.saw_model(records[0])
 
     def received(self, replies: list[Message]) -> None:
-        """The app was given these replies."""
-        if not self._spoken and (metrics := mean_metrics(replies)):
-            group = replies[0].metadata.group_id or f"{self._engine.version}"
-            self.note(group, REPLIES, metrics)
+        """The app was given these replies; what a version's replies say is averaged if nobody else speaks."""
+        if self._spoken:
+            return
+        version = f"version {self._engine.version}"
+        if version != self._round:
+            self._replies.clear()
+        for reply in replies:
+            if reply.has_content():
+                self._replies.setdefault(reply.metadata.message_type, []).append(weighed_metrics(reply))
+        for found in self._replies.values():
+            self.note(version, REPLIES, mean_metrics(found))
 
     # Rows ------------------------------------------------------------------------------------------------------------
 
@@ -169,9 +179,10 @@ class Observation:
         def watched(strategy: Strategy, *args: Any, **kwargs: Any) -> Any:
             if "aggregate_train" in vars(strategy):  # it is watched already: start was called by a start
                 return start(strategy, *args, **kwargs)
-            self.strategy, self._spoken = _name_of(strategy), True
+            self.strategy = _name_of(strategy)
             given = signature(start).bind(strategy, *args, **kwargs)
             evaluate = given.arguments.get("evaluate_fn")
+            self._spoken = evaluate is not None or not isinstance(getattr(strategy, "policy", None), Policy)
             if evaluate is not None:
                 given.arguments["evaluate_fn"] = self._watched_evaluation(evaluate)
             strategy.aggregate_train = self._watched_training(strategy.aggregate_train)  # type: ignore[method-assign]

@@ -1,6 +1,6 @@
 """What stands in a reply: its metrics, and what Flower's own strategies could not use."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 
 from flwr.app import ArrayRecord, Message
 
@@ -31,16 +31,22 @@ def examples_of(reply: Message) -> float | None:
     return next((metrics[name] for name in EXAMPLES if name in metrics), None)
 
 
-def mean_metrics(replies: Iterable[Message]) -> Row:
-    """The means of the metrics that all of these replies have, weighed by their numbers of examples."""
-    found = [(_metrics(reply), examples_of(reply)) for reply in replies if reply.has_content()]
-    names = [name for name in found[0][0] if all(name in metrics for metrics, _ in found)] if found else []
-    weights = [1.0 if weight is None else weight for _, weight in found]
-    total = sum(weights)
-    if not total:
-        return {}
-    sums = {name: sum(w * metrics[name] for w, (metrics, _) in zip(weights, found, strict=True)) for name in names}
-    return {name: value / total for name, value in sums.items() if name not in EXAMPLES}
+def weighed_metrics(reply: Message) -> tuple[Row, float]:
+    """The metrics of a reply, and what they weigh: its number of examples, or 1 if it does not say."""
+    examples = examples_of(reply)
+    return _metrics(reply), 1.0 if examples is None else examples
+
+
+def mean_metrics(found: Sequence[tuple[Row, float]]) -> Row:
+    """The weighted means of the metrics that all of these have.
+
+    >>> mean_metrics([({"loss": 1.0, "num-examples": 1}, 1.0), ({"loss": 2.0, "num-examples": 3}, 3.0)])
+    {'loss': 1.75}
+    """
+    total = sum(weight for _, weight in found)
+    shared = [name for name in found[0][0] if all(name in metrics for metrics, _ in found)] if total else []
+    sums = {name: sum(weight * metrics[name] for metrics, weight in found) for name in shared if name not in EXAMPLES}
+    return {name: value / total for name, value in sums.items()}
 
 
 def reply_mistake(message: Message, reply: Message, first: Mapping[str, str]) -> str:

@@ -3,7 +3,8 @@
 python benchmarks/flower_apps.py [--app tests/flower_apps/quickstart-numpy] [--nodes 10] [--rounds 2 22] [--repeats 3]
 
 The same app, unchanged, on one core each (where the system can pin processes to one): updates per second are those of
-the rounds by which the longer of two runs is longer, so that starting up counts for neither side. Needs `flwr[simulation]`.
+the rounds by which the longer of two runs is longer, so that starting
+up counts for neither side. Needs `flwr[simulation]`.
 """
 
 import argparse

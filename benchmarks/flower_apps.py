@@ -101,9 +101,8 @@ def compare(app: Path, nodes: int, rounds: list[int], repeats: int) -> None:
     for side in SIDES:
         print(f"{side}: {median(rates[side]):.1f} updates a second, {median(starts[side]):.1f} s to start")
     ratios = [ours / theirs for ours, theirs in zip(rates["offbeat"], rates["ray"], strict=True)]
-    print(
-        f"offbeat over Flower's simulation on Ray: {median(ratios):.2f} ({min(ratios):.2f} - {max(ratios):.2f}), wanted 2"
-    )
+    spread = f"({min(ratios):.2f} - {max(ratios):.2f})"
+    print(f"offbeat over Flower's simulation on Ray: {median(ratios):.2f} {spread}, wanted 2")
 
 
 def memory(nodes: int, floats: int) -> None:

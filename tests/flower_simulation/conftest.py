@@ -9,7 +9,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.supercore.run import Run
 
 from offbeat.flower_simulation.app import FlowerApp
-from offbeat.flower_simulation.clients import Answer, identify
+from offbeat.flower_simulation.clients import ClientAnswer, identify
 from offbeat.flower_simulation.devices import WorkTimes
 from offbeat.flower_simulation.engine import MessageEngine
 from offbeat.flower_simulation.grid import VirtualGrid
@@ -36,11 +36,11 @@ class ScriptedClients:
     def begin(self, number: int, device: int, message: Message) -> None:
         self._begun[number] = (device, message)
 
-    def answer(self, number: int) -> Answer:
+    def answer(self, number: int) -> ClientAnswer:
         device, message = self._begun.pop(number)
         self.asked.append((number, device))
         reply = Message(megabytes(2), reply_to=message)
-        return Answer(reply=reply, processor_seconds=self.processor, slept_seconds=self.slept)
+        return ClientAnswer(reply=reply, processor_seconds=self.processor, slept_seconds=self.slept)
 
     def close(self) -> None:
         pass

@@ -1,6 +1,6 @@
 """Client apps of Flower's that know nothing of offbeat, on a grid in this process with a virtual clock of its own."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from math import inf
 from typing import Any
@@ -11,7 +11,7 @@ from flwr.clientapp import ClientApp
 from flwr.supercore.task_identity import TaskIdentity
 
 
-def adding_app(steps: dict[int, float], samples: dict[int, float] | None = None) -> ClientApp:
+def adding_app(steps: Mapping[int, float], samples: Mapping[int, float] | None = None) -> ClientApp:
     """A client app that adds a number of its node's own to every element, and evaluates to the mean of the model."""
     app = ClientApp()
 
@@ -21,10 +21,9 @@ def adding_app(steps: dict[int, float], samples: dict[int, float] | None = None)
         arrays = [array.numpy() for array in message.content.array_records["arrays"].values()]
         names = list(message.content.array_records["arrays"])
         moved = [array + np.asarray(steps.get(node, 1.0)).astype(array.dtype) for array in arrays]
-        metrics = {"train_loss": float(node), "num-examples": (samples or {}).get(node, 10)}
         content = {
             "arrays": ArrayRecord({name: Array(np.asarray(array)) for name, array in zip(names, moved, strict=True)}),
-            "metrics": MetricRecord(metrics),
+            "metrics": MetricRecord({"train_loss": float(node), "num-examples": (samples or {}).get(node, 10)}),
         }
         return Message(RecordDict(content), reply_to=message)  # type: ignore[arg-type]
 

@@ -38,7 +38,9 @@ Target = Annotated[
         "(default: the best of `evaluation.targets` that all runs reach, or the highest whole percent).",
     ),
 ]
-Jobs = Annotated[int | None, typer.Option(min=1, help="Runs at a time (default: one per core).")]
+Jobs = Annotated[
+    int | None, typer.Option(min=1, help="Runs at a time (default: as many as fill the cores with their workers).")
+]
 
 
 def load(file: Path, changes: Iterable[str] | None) -> "Experiment":
@@ -102,11 +104,3 @@ def print_summary(title: str, summary: Mapping[str, Any]) -> None:
             value = ", ".join(f"{target}: {time:.4g} s" for target, time in value.items() if time is not None)
         table.add_row(key, f"{value:.6g}" if isinstance(value, float) else str(value))
     console.print(table)
-
-
-def free_cores(experiment: "Experiment") -> int:
-    """How many runs at a time keep the cores busy."""
-    from offbeat.settings.execution import available_cores
-
-    workers = experiment.execution.workers
-    return max(1, available_cores() // (1 if workers == "auto" else workers))

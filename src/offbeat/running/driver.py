@@ -30,6 +30,12 @@ RUN_FIGURES = (
     "wasted_seconds",
     "training_loss",
     "devices",
+    "faults_unsent",
+    "faults_unanswered",
+    "faults_node_error",
+    "faults_node_gone",
+    "faults_not_admitted",
+    "restarts",
 )
 """What a row of metrics says of every run, whatever its task measures."""
 

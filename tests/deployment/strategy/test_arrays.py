@@ -16,7 +16,7 @@ TYPES = st.sampled_from([np.float16, np.float32, np.float64, np.int32, np.int64,
 
 
 @st.composite
-def array(draw: st.DrawFn) -> np.ndarray:  # type: ignore[type-arg]
+def array(draw: st.DrawFn) -> np.ndarray:
     dtype = draw(TYPES)
     shape = draw(arrays.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=3))
     whole = st.integers(0, 1) if dtype is np.bool_ else st.integers(0, 100)
@@ -26,8 +26,8 @@ def array(draw: st.DrawFn) -> np.ndarray:  # type: ignore[type-arg]
 
 @settings(max_examples=25, deadline=None)
 @given(st.lists(array(), max_size=5))
-def test_a_model_comes_back_as_it_was_with_its_names_order_shapes_and_types(given_arrays: list[np.ndarray]) -> None:  # type: ignore[type-arg]
-    named = {"first": np.float32([1.5])} | {f"a.{place}": each for place, each in enumerate(given_arrays)}
+def test_a_model_comes_back_as_it_was_with_its_names_order_shapes_and_types(given_arrays: list[np.ndarray]) -> None:
+    named = {"first": np.array([1.5], np.float32)} | {f"a.{place}": each for place, each in enumerate(given_arrays)}
     record = ArrayRecord({name: Array(np.asarray(each)) for name, each in named.items()})
     model = ModelArrays(record)
     back = model.record(model.parameters, model.counts)
@@ -39,7 +39,7 @@ def test_a_model_comes_back_as_it_was_with_its_names_order_shapes_and_types(give
 
 
 def test_floats_are_mixed_in_float32_and_integers_travel_beside_them() -> None:
-    model = ModelArrays(ArrayRecord({"n": Array(np.array(7)), "w": Array(np.float64([1 / 3]))}))
+    model = ModelArrays(ArrayRecord({"n": Array(np.array(7)), "w": Array(np.array([1 / 3]))}))
     assert model.layout.size == 1
     assert model.parameters.tolist() == [float(np.float32(1 / 3))]
     sent = model.record(model.parameters, {"n": np.array(9)})
@@ -57,7 +57,7 @@ def test_floats_are_mixed_in_float32_and_integers_travel_beside_them() -> None:
         ({"w": np.array([1e200])}, "the array 'w' is not finite"),
     ],
 )
-def test_a_first_model_that_cannot_be_trained_is_refused(record: dict[str, np.ndarray], words: str) -> None:  # type: ignore[type-arg]
+def test_a_first_model_that_cannot_be_trained_is_refused(record: dict[str, np.ndarray], words: str) -> None:
     with pytest.raises(InvalidInput, match=words):
         ModelArrays(ArrayRecord({name: Array(each) for name, each in record.items()}))
 

@@ -70,11 +70,9 @@ def test_a_policy_that_shows_its_needs_late_ends_the_run() -> None:
             if devices > 2:  # so that it is only tried out with two
                 raise InvalidInput("too many")
 
-    grid = AppGrid({0: 1.0, 1: 1.0}, adding_app({}))
+    grid, first = AppGrid({0: 1.0, 1: 1.0}, adding_app({})), ArrayRecord({"w": Array(np.zeros(3, np.float32))})
     with pytest.raises(PolicyError, match="a part of the model's width"):
-        Async(Late(cohort=2), fraction_evaluate=0.0).start(  # type: ignore[call-overload]
-            grid, ArrayRecord({"w": Array(np.zeros(3, np.float32))}), num_rounds=10
-        )
+        Async(Late(cohort=2), fraction_evaluate=0.0).start(grid, first, num_rounds=10)  # type: ignore[arg-type]
 
 
 def test_policies_of_ones_own_are_tried_out_like_others() -> None:

@@ -26,7 +26,7 @@ def grid_of(delays: dict[int, float] | None = None, **settings: Any) -> AppGrid:
 
 
 def model(start: float = 0.0) -> ArrayRecord:
-    return ArrayRecord({"layer.weight": Array(np.full((2, 3), start, np.float32)), "bias": Array(np.float64([start]))})
+    return ArrayRecord({"layer.weight": Array(np.full((2, 3), start, np.float32)), "bias": Array(np.array([start]))})
 
 
 def train(strategy: Async, grid: AppGrid, **settings: Any) -> Result:
@@ -134,7 +134,7 @@ def test_records_figures_and_functions_may_have_other_names() -> None:
 
 def test_metrics_are_aggregated_by_the_users_functions() -> None:
     def most(contents: list[RecordDict], key: str) -> MetricRecord:
-        return MetricRecord({"most": max(float(each["metrics"][key]) for each in contents)})  # type: ignore[arg-type,index]
+        return MetricRecord({"most": max(float(each["metrics"][key]) for each in contents)})  # type: ignore[arg-type]
 
     strategy = Async(FedAvg(), train_metrics_aggr_fn=most, evaluate_metrics_aggr_fn=most)
     result = train(strategy, grid_of(), num_rounds=1)
@@ -296,10 +296,10 @@ def also(name: str, record: Any) -> Callable[[Message], RecordDict | Error]:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (replaced(bias=np.float64([1.0, 2.0])), "the array 'bias' is (2,) float64, not (1,) float64"),
-        (replaced(bias=np.float32([1.0])), "the array 'bias' is (1,) float32, not (1,) float64"),
-        (replaced(bias=np.float64([np.nan])), "the array 'bias' is not finite"),
-        (replaced(bias=np.float64([1e300])), "the array 'bias' is not finite"),
+        (replaced(bias=np.array([1.0, 2.0])), "the array 'bias' is (2,) float64, not (1,) float64"),
+        (replaced(bias=np.array([1.0], np.float32)), "the array 'bias' is (1,) float32, not (1,) float64"),
+        (replaced(bias=np.array([np.nan])), "the array 'bias' is not finite"),
+        (replaced(bias=np.array([1e300])), "the array 'bias' is not finite"),
         (replaced(bias=None), "the arrays have other names: 'bias' missing, none not asked for"),
         (replaced(more=np.zeros(1)), "the arrays have other names: none missing, 'more' not asked for"),
         (also("other", model()), "the reply has 2 ArrayRecords, not exactly one"),

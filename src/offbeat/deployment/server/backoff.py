@@ -39,7 +39,7 @@ class Backoff:
         return [device for device, until in self._until.items() if until <= now]
 
     def next_end(self, now: float) -> float:
-        """When the next rest that still lasts will be over; infinite if there is none."""
+        """When the next rest ends that has not ended by now."""
         return min((until for until in self._until.values() if until > now), default=inf)
 
     def ended(self, device: int) -> None:

@@ -152,15 +152,14 @@ class Transport:
 
     def overdue(self, now: float) -> list[SentMessage]:
         """Messages whose answers should have come by now. Notices are dropped: nobody waits for an answer to them."""
-        late = {each: sent for each, sent in self.waiting.items() if sent.deadline < now and not sent.given_up}
+        late = {each: sent for each, sent in self.waiting.items() if sent.deadline <= now and not sent.given_up}
         for identity, sent in late.items():
             if sent.notice:
                 del self.waiting[identity]
         return [sent for sent in late.values() if not sent.notice]
 
-    @property
     def next_deadline(self) -> float:
-        """When the next message will be overdue; infinite if none will be."""
+        """When the next answer is overdue that has not come yet."""
         return min((sent.deadline for sent in self.waiting.values() if not sent.given_up), default=inf)
 
     def busy(self, node: int) -> bool:

@@ -97,7 +97,7 @@ class NodeEvaluation:
     @property
     def next_deadline(self) -> float:
         """When the next node is given up; infinite if none will be."""
-        return self._transport.next_deadline
+        return self._transport.next_deadline()
 
     def begin(self, version: int, parameters: Vector, nodes: Iterable[int], now: float) -> None:
         """Send a version to some of these nodes."""

@@ -11,6 +11,9 @@ from offbeat.deployment.strategy.evaluation import NodeEvaluation, ServerEvaluat
 from offbeat.results.rows import Row
 from offbeat.running.record import RunRecord
 
+LONGEST_WAIT = 3600.0
+"""The most seconds that are waited at a time, for grids whose waits end by themselves when something happens."""
+
 
 class ConnectedNodes(Membership):
     """Every node that is connected is a device, as long as there are numbers left."""
@@ -33,9 +36,13 @@ class StrategyRun(Deployment):
         *,
         evaluation: NodeEvaluation,
         record: RunRecord,
+        wakes: bool,
         **settings: Any,
     ) -> None:
+        """`wakes` says that waiting ends by itself when an answer comes or a node comes or goes, so it may be long."""
         super().__init__(session, transport, membership, on_server, record=record, **settings)
+        self._transport = transport
+        self._wakes = wakes
         self.record = record
         self.evaluation = evaluation
         self.server_evaluation = on_server
@@ -48,7 +55,7 @@ class StrategyRun(Deployment):
             self.now = self._time()
             self.evaluation.collect(self._transport.nodes(), self.now)
             if self.evaluation.waiting:
-                self._sleep(self._pause_at_the_end())
+                self._sleep(max(MOMENT, self._longest_pause()))
             yield None
 
     def _evaluate_on_nodes(self, row: Row | None) -> None:
@@ -57,12 +64,13 @@ class StrategyRun(Deployment):
         if row is not None and self.session.version:
             self.evaluation.begin(self.session.version, self.session.parameters, self._membership.device_of, self.now)
 
-    def _pause(self) -> float:
-        return max(MOMENT, min(super()._pause(), self.evaluation.next_deadline - self.now))
-
-    def _pause_at_the_end(self) -> float:
+    def _longest_pause(self) -> float:
+        """Until an evaluation is overdue, or it is time to look again: nobody knows which nodes are warm."""
         due = self.evaluation.next_deadline - self.now
-        return max(MOMENT, due if self._wakes else min(due, poll_pause(self.now - self._stirred)))
+        if self._wakes:
+            self._exchange.look_at_nodes_next()
+            return min(due, LONGEST_WAIT)
+        return min(due, poll_pause(self.now - self._stirred))
 
     def snapshot(self) -> dict[str, Any]:
         """Also what was measured on the nodes."""

@@ -4,17 +4,20 @@ The same for a simulation and for a deployment.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import dataclass
+from math import inf
 
-from offbeat.core.errors import Disconnected, Diverged, Interrupted
+from offbeat.core.errors import Disconnected, Diverged, Interrupted, WorkersLost
+from offbeat.device.places import processor_kind
 from offbeat.results.metric import TargetMetric
 from offbeat.results.result import Result, tensors_of
 from offbeat.results.summary import summarise
-from offbeat.running.directory import RunDirectory
+from offbeat.running.directory import Beginning, RunDirectory
 from offbeat.running.driver import Driver, OnProgress, progress_of
 from offbeat.running.interruption import Flag, interruption
+from offbeat.running.processors import ProcessorKinds
 from offbeat.settings.schema import Experiment
 
 
@@ -29,6 +32,8 @@ class RunDescription:
     metric: TargetMetric
     checkpoint_seconds: float
     save_model: bool
+    checkpoint_first: bool = False
+    """Whether the run begins with a checkpoint, because what computes it may be lost at once."""
     experiment: Experiment | None = None
     """None if the run is not one of an experiment of ours."""
 
@@ -43,6 +48,7 @@ class RunDescription:
             metric=TargetMetric(experiment.target_metric, experiment.target_direction),
             checkpoint_seconds=experiment.execution.checkpoint_seconds,
             save_model=experiment.execution.save_model,
+            checkpoint_first=experiment.execution.executor == "ray",
             experiment=experiment,
         )
 
@@ -54,12 +60,21 @@ def run_to_end(
     *,
     watch: OnProgress | None = None,
     interrupted: Flag | None = None,
+    processors: Callable[[], Iterable[str]] = lambda: [processor_kind()],
 ) -> Result:
-    """Run to the end, or from the directory's checkpoint to the end."""
+    """Run to the end, or from the directory's checkpoint to the end.
+
+    `processors` says on what kinds of processors the run was computed so far.
+    """
     about = RunDescription.of(run) if isinstance(run, Experiment) else run
     with closing(directory) if directory is not None else nullcontext(), interruption(interrupted) as asked:
-        rows, spent, in_flight_seconds = directory.open(driver) if directory is not None else ([], 0.0, 0.0)
+        began = directory.open(driver) if directory is not None else Beginning()
+        rows, spent, in_flight_seconds = began.rows, began.wall_seconds, began.in_flight_seconds
+        kinds = ProcessorKinds(began.processors)
+        kinds.note(processors())
         started = saved = time.monotonic()
+        if about.checkpoint_first:
+            saved = -inf
         reason, session = None, driver.session
         before, in_flight = driver.now, len(session.in_flight)
         try:
@@ -74,9 +89,10 @@ def run_to_end(
                 if watch is not None:
                     watch(progress_of(driver), row)
                 now = time.monotonic()
-                due = asked.is_set() or now - saved > about.checkpoint_seconds
-                if directory is not None and due:
-                    directory.checkpoint(driver, spent + now - started, in_flight_seconds)
+                due = now - saved > about.checkpoint_seconds
+                if directory is not None and (asked.is_set() or (due and not directory.is_saving)):
+                    kinds.note(processors())
+                    directory.checkpoint(driver, spent + now - started, in_flight_seconds, kinds.known)
                     saved = now
                 if asked.is_set():
                     raise Interrupted(_interruption_sentence(directory), number=getattr(asked, "number", 2))
@@ -89,8 +105,10 @@ def run_to_end(
         except Disconnected:
             if directory is not None:
                 directory.write(None, driver.accounts.take_spans())
-                directory.checkpoint(driver, spent + time.monotonic() - started, in_flight_seconds)
+                directory.checkpoint(driver, spent + time.monotonic() - started, in_flight_seconds, kinds.known)
             raise
+        except WorkersLost as error:  # in the middle of an event: only the checkpoint before it is whole
+            raise WorkersLost(f"{error}{_kept_sentence(directory)}") from None
         summary = summarise(
             rows,
             algorithm=about.algorithm,
@@ -102,6 +120,8 @@ def run_to_end(
             metric=about.metric,
             in_training=in_flight_seconds / driver.now if driver.now else 0.0,
         )
+        kinds.note(processors())
+        summary["processors"] = sorted(kinds.known)
         parameters, layout = session.parameters, session.layout
         if directory is not None:
             directory.write_devices(driver)
@@ -119,3 +139,9 @@ def _interruption_sentence(directory: RunDirectory | None) -> str:
     if directory is None:
         return "interrupted; nothing was kept, because the run has no directory"
     return f"interrupted; everything so far is in {directory.path}: go on with --resume"
+
+
+def _kept_sentence(directory: RunDirectory | None) -> str:
+    if directory is None:
+        return ""
+    return f" Everything up to the last checkpoint is in {directory.path}: go on with --resume."

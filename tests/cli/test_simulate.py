@@ -1,13 +1,17 @@
 """`offbeat simulate`: a Flower app from the command line, and runs of it in one report."""
 
+import re
+import shlex
 import sys
 from pathlib import Path
+from shutil import copytree
 
 import pytest
 
 from offbeat import cli
 
 APP = Path(__file__).parents[1] / "flower_apps" / "quickstart-numpy"
+PAGE = Path(__file__).parents[2] / "docs" / "flower.md"
 
 
 def offbeat(monkeypatch: pytest.MonkeyPatch, *words: str) -> object:
@@ -18,21 +22,22 @@ def offbeat(monkeypatch: pytest.MonkeyPatch, *words: str) -> object:
     return ended.value.code
 
 
-def test_an_app_is_run_and_compared(
+def test_the_commands_of_the_documentation_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    app = copytree(APP, tmp_path / "path" / "to" / "app")
+    project = (app / "pyproject.toml").read_text()
+    shorter = project.replace('"quickstart-numpy"', '"app"').replace("num-server-rounds = 3", "num-server-rounds = 1")
+    (app / "pyproject.toml").write_text(shorter)
     monkeypatch.chdir(tmp_path)
-    fleet = ["--fleet", "ratio", "--set", "fleet.ratio=110", "--nodes", "3"]
-    for strategy in ("fedavg", "fedadam"):
-        config = f"strategy='{strategy}' num-server-rounds=1"
-        assert offbeat(monkeypatch, "simulate", str(APP), *fleet, "--run-config", config) == 0
-    runs = sorted(path.name for path in Path("runs").iterdir())
-    prefix = "quickstart-numpy-seed0-ratio-num-server-rounds1-strategy"
-    assert runs == [f"{prefix}fedadam-ratio110", f"{prefix}fedavg-ratio110"]
-    assert (Path("runs") / runs[0] / "metrics.png").is_file()
-    assert offbeat(monkeypatch, "report", *(f"runs/{name}" for name in runs)) == 0
+    section = PAGE.read_text().partition("## Your Flower app on a virtual clock")[2]
+    commands = [shlex.split(line) for line in re.findall(r"^    offbeat (.*)$", section, re.MULTILINE)]
+    assert [command[0] for command in commands] == ["simulate", "simulate", "report"]
+    for command in commands:
+        assert offbeat(monkeypatch, *command) == 0
     assert "fedadam" in capsys.readouterr().out
     assert "fedavg" in Path("report.html").read_text()
+    assert (Path("runs") / "app-seed0-ratio-ratio110" / "metrics.png").is_file()
 
 
 def test_a_mistake_is_one_sentence(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -41,7 +41,7 @@ class ClientSetup:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answer:
+class ClientAnswer:
     """What a ClientApp made of a message."""
 
     reply: Message
@@ -58,7 +58,7 @@ class ClientRuns(Protocol):
     def begin(self, number: int, device: int, message: Message) -> None:
         """A device has begun to work on a message."""
 
-    def answer(self, number: int) -> Answer:
+    def answer(self, number: int) -> ClientAnswer:
         """What has come of it; waits for it, or does it now."""
 
     def close(self) -> None:
@@ -85,7 +85,7 @@ class NodeContexts:
             )
         return self._contexts[device]
 
-    def answer(self, number: int, device: int, message: Message) -> Answer:
+    def answer(self, number: int, device: int, message: Message) -> ClientAnswer:
         """Let the ClientApp answer a message that this device has received."""
         context, clock = self._context(device), SleepClock()
         before = copied(context.state)
@@ -98,7 +98,7 @@ class NodeContexts:
                 code = ErrorCode.CLIENT_APP_RAISED_EXCEPTION if _is_apps(error) else ErrorCode.UNKNOWN
                 reply = Message(Error(code=code, reason=f"{type(error)}:<'{error}'>"), reply_to=message)
                 trouble = traceback.format_exc()
-        return Answer(
+        return ClientAnswer(
             reply=reply,
             processor_seconds=PROCESSOR_TIME() - began,
             slept_seconds=clock.slept,
@@ -132,7 +132,7 @@ class InProcess:
         """Remember the message."""
         self._begun[number] = (device, message)
 
-    def answer(self, number: int) -> Answer:
+    def answer(self, number: int) -> ClientAnswer:
         """Run the ClientApp."""
         device, message = self._begun.pop(number)
         answer = self._nodes.answer(number, device, message)

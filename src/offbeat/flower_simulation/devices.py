@@ -16,7 +16,7 @@ from offbeat.core.orders import Order
 from offbeat.core.streams import stream
 from offbeat.fleet import Fleet, Workload
 from offbeat.flower_simulation.app import FlowerApp
-from offbeat.flower_simulation.clients import Answer
+from offbeat.flower_simulation.clients import ClientAnswer
 from offbeat.flower_simulation.settings import AppSettings
 from offbeat.results.rows import Span
 
@@ -58,7 +58,7 @@ class MessageInFlight:
     ended: float = inf
     """When the device had done its work, or vanished."""
     bytes_up: int = 0
-    answer: Answer | None = None
+    answer: ClientAnswer | None = None
     closed: bool = False
     """Whether the server has its answer; the device may still be at work."""
     abandoned: bool = False
@@ -155,7 +155,7 @@ class WorkTimes:
             return float(sum(self.fleet.speeds.slice_seconds(flight.device, flight.number, order)))
         return float(self.fleet.speeds.slice_seconds(flight.device, flight.number, Order())[0]) * self._work.evaluation
 
-    def more(self, flight: MessageInFlight, answer: Answer) -> float:
+    def more(self, flight: MessageInFlight, answer: ClientAnswer) -> float:
         """Seconds of work that are known only when the ClientApp has run: what it slept, and what was measured."""
         if self._slowness is None:
             return answer.slept_seconds

@@ -7,6 +7,7 @@ as Flower gives it: the node is not available, the message has expired.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from heapq import heappop
 from logging import ERROR, WARNING
 from math import inf
 
@@ -35,7 +36,7 @@ class RunEnded(BaseException):
 
 
 @dataclass(kw_only=True)
-class Counters:
+class MessageCounters:
     """What became of trainings, over the whole run."""
 
     messages: int = 0
@@ -60,7 +61,7 @@ class MessageEngine:
         self.now = 0.0
         self.version = 0
         """Versions of the model so far: whoever sees a new one counts it here."""
-        self.counters = Counters()
+        self.counters = MessageCounters()
         self.accounts = Accounts(len(times.node_ids))
         self.in_flight: dict[str, MessageInFlight] = {}
         self.in_flight_seconds = 0.0
@@ -163,8 +164,8 @@ class MessageEngine:
         """When the next thing happens; infinite if nothing will."""
         entries = self._queue.entries
         while entries and entries[0][3] == "expiry" and entries[0][5].closed:
-            self._queue.pop()
-        return self._queue.next_time
+            heappop(entries)
+        return entries[0][0] if entries else inf
 
     def step(self, until: float) -> bool:
         """Let the next thing happen, if that is by this time; else only let the time pass."""
@@ -175,7 +176,7 @@ class MessageEngine:
             self._move(until)
             return False
         self._move(upcoming)
-        _, _, _, kind, subject, flight = self._queue.pop()
+        _, _, _, kind, subject, flight = heappop(self._queue.entries)
         self._happen(kind, subject, flight)
         return True
 

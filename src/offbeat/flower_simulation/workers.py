@@ -11,7 +11,7 @@ from typing import Any
 from flwr.app import Message
 
 from offbeat.core.errors import InvalidInput, OffbeatError
-from offbeat.flower_simulation.clients import Answer, ClientSetup, NodeContexts, identify
+from offbeat.flower_simulation.clients import ClientAnswer, ClientSetup, NodeContexts, identify
 from offbeat.flower_simulation.wall_clock import AppTime
 
 
@@ -41,7 +41,7 @@ class WorkerProcesses:
         self._processes: list[Any] = []
         self._threads: list[ThreadPoolExecutor] = []
         """One for each worker, which waits for it: sending and receiving in turn, so that no pipe can fill up."""
-        self._begun: dict[int, Future[Answer]] = {}
+        self._begun: dict[int, Future[ClientAnswer]] = {}
         for number in range(workers):
             ours, theirs = context.Pipe()
             process = context.Process(target=work, args=(setup, theirs), name=f"offbeat-{number}", daemon=True)
@@ -65,7 +65,7 @@ class WorkerProcesses:
         worker = device % len(self._pipes)
         self._begun[number] = self._threads[worker].submit(_asked, self._pipes[worker], (number, device, message))
 
-    def answer(self, number: int) -> Answer:
+    def answer(self, number: int) -> ClientAnswer:
         """Wait for the answer."""
         return self._begun.pop(number).result()
 
@@ -82,10 +82,10 @@ class WorkerProcesses:
             pipe.close()
 
 
-def _asked(pipe: Connection, job: tuple[int, int, Message]) -> Answer:
+def _asked(pipe: Connection, job: tuple[int, int, Message]) -> ClientAnswer:
     with suppress(BrokenPipeError):  # the worker died: receiving says so
         pipe.send(job)
-    answer: Answer = _received(pipe)
+    answer: ClientAnswer = _received(pipe)
     return answer
 
 

@@ -12,7 +12,7 @@ def train(msg: Message, context: Context):
     """Count the trainings in the state, and move the head that is kept there."""
     partition = context.node_config["partition-id"]
     if "head" not in context.state:
-        context.state["head"] = ArrayRecord({"weights": Array(np.zeros(4))})
+        context.state["head"] = ArrayRecord({"weights": Array(np.zeros(context.run_config["head-size"]))})
         context.state["counts"] = ConfigRecord({"trainings": 0, "rounds": []})
     counts = context.state["counts"]
     counts["trainings"] += 1

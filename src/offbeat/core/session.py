@@ -347,13 +347,13 @@ class Session:
 
     def _check_settled(self, tickets: tuple[int, ...]) -> None:
         """An update is used or given up once, after it was delivered."""
-        named = set[int]()
-        for ticket in tickets:
-            if ticket not in self.received or ticket in named:
-                raise PolicyError(
-                    f"ticket {ticket} is not a delivered update, or it was used before ({self.journal.last(None)})"
-                )
-            named.add(ticket)
+        named = set(tickets)
+        if len(named) == len(tickets) and named <= self.received.keys():
+            return
+        wrong = next(each for each in tickets if each not in self.received or tickets.count(each) > 1)
+        raise PolicyError(
+            f"ticket {wrong} is not a delivered update, or it was used before ({self.journal.last(None)})"
+        )
 
     def _answer(self, asked: OrderInFlight, following: DeviceState, parameters: Vector | None) -> FreshModel:
         """Answer a device that asked, with a newer model or without."""

@@ -76,7 +76,7 @@ class Accounts:
         if not used:
             self.wasted_seconds += span.seconds
         elif self.per_device:
-            account = self._of(span.device)
+            account = self._figures.get(span.device) or self._of(span.device)
             account.used += 1
             account.staleness_sum += version - 1 - span.base
 

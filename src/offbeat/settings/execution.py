@@ -13,11 +13,13 @@ class ExecutionTable(Settings):
     """Who computes. It changes how long a run takes, never (beyond float tolerance) what comes out."""
 
     executor: Literal["auto", "sequential", "stacked", "processes", "ray"] = "auto"
-    """sequential: clients one by one, bit-reproducible; stacked: dense models many at once; auto: the faster of the two
-    for the model; processes: auto in worker processes; ray: sequential on the workers of a Ray cluster."""
-    workers: Annotated[int, Field(ge=1)] | Literal["auto"] = 1
-    """Worker processes; 1 trains in this one (unless the executor is "processes" or "ray"), "auto" is one per core, of
-    the cluster if there is one."""
+    """sequential: clients one by one, bit-reproducible; stacked: many at once, where the model is a chain of layers;
+    auto: the faster of the two for model, batch size and device; processes: auto in worker processes; ray: sequential
+    on the workers of a Ray cluster."""
+    workers: Annotated[int, Field(ge=1)] | Literal["auto"] | None = None
+    """Worker processes of a run; 1 trains in its own (unless the executor is "processes" or "ray"). "auto": one per
+    core (of the cluster, if there is one), and in a comparison the run's share of the cores beside the other runs
+    (default: 1 in a run, "auto" in a comparison and on a cluster)."""
     address: Annotated[str, Field(pattern=r"^(local|auto|(ray://)?[^\s/:]+:\d+)$")] = "local"
     """The Ray cluster: local (this machine, for this run alone), auto (the one that runs here), HOST:PORT,
     ray://HOST:PORT."""
@@ -48,8 +50,7 @@ class ExecutionTable(Settings):
 
     def on_cluster(self, address: str) -> dict[str, dict[str, Any]]:
         """The changes that let a Ray cluster compute, with all its workers unless their number was given."""
-        workers = self.workers if "workers" in self.model_fields_set else "auto"
-        return {"execution": {"executor": "ray", "address": address, "workers": workers}}
+        return {"execution": {"executor": "ray", "address": address, "workers": self.workers or "auto"}}
 
     @property
     def place_here(self) -> str:
@@ -61,7 +62,7 @@ class ExecutionTable(Settings):
         if self.executor == "ray":
             return 0
         cores = available_cores()
-        workers = cores if self.workers == "auto" else self.workers
+        workers = cores if self.workers == "auto" else self.workers or 1
         if workers > cores and self.device == "cpu":
             raise InvalidInput(
                 f"execution.workers = {workers}: this machine has {cores} cores, and more workers than cores only wait "

@@ -88,7 +88,7 @@ class RayCluster:
     def workers(self) -> int:
         """How many workers are wanted: what the settings say, or one for each core or share of a GPU there is."""
         wanted, share = self.execution.workers, self.execution.gpus_per_worker
-        if wanted != "auto":
+        if isinstance(wanted, int):
             return wanted
         there = self.ray.cluster_resources()
         by_gpu = floor(there.get("GPU", 0.0) / share + 1e-9) if share else there.get("CPU", 0.0)

@@ -55,7 +55,7 @@ def simulation_of(experiment: Experiment) -> Iterator[Simulation]:
     executor = torch_executor(
         parts.dataset,
         parts.partition,
-        model=experiment.model.choice,
+        model=parts.choice,
         seed=experiment.seed,
         arithmetic=ARITHMETIC[execution.executor],
         workers=workers,
@@ -65,6 +65,7 @@ def simulation_of(experiment: Experiment) -> Iterator[Simulation]:
         place=place,
         precision=execution.precision,
         batch_statistics=experiment.model.buffers != "average",
+        batch_size=experiment.local_work.batch_size,
     )
     try:
         yield Simulation(session, fleet, executor, stop=stop, schedule=experiment.evaluation.build(stop))
@@ -126,11 +127,13 @@ def replay(path: str | os.PathLike[str], watch: Callable[[float], None] | None =
     executor = torch_executor(
         parts.dataset,
         parts.partition,
-        model=experiment.model.choice,
+        model=parts.choice,
         seed=experiment.seed,
         arithmetic="sequential",
         workers=0,
         task=parts.task,
+        place=place_of(experiment.execution.device),
+        precision=experiment.execution.precision,
         batch_statistics=experiment.model.buffers != "average",
     )
     session = session_of(

@@ -12,6 +12,9 @@ import pytest
 MOST_WORKERS = 4
 """More would compete for memory: each worker loads torch."""
 
+collect_ignore_glob = ["tests/flower_apps/*"]
+"""Apps that tests run; they are imported as Flower does it, each from its own directory."""
+
 if "PYTEST_XDIST_WORKER" in os.environ:  # before torch is loaded: each worker has a core to itself, and no more
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from offbeat.cli import catalogue, choosing, deployment, node, partition, replay, runs, studies
+from offbeat.cli import catalogue, choosing, deployment, node, partition, replay, runs, simulate, studies
 from offbeat.cli.base import console
 from offbeat.cli.progress import messages
 from offbeat.core.errors import Interrupted, InvalidInput, OffbeatError
@@ -29,6 +29,7 @@ for command in (
     choosing.tune,
     choosing.recommend,
     replay.replay,
+    simulate.simulate,
     partition.partition,
     studies.plan,
     studies.advise,

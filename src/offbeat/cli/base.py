@@ -101,13 +101,18 @@ def present(experiment: "Experiment", rows: "Sequence[Row]", summary: Mapping[st
     from offbeat.running.figures import draw_figures
 
     real = draw_figures(experiment, rows, root)
-    table = Table("", "", title=f"{experiment.algorithm.name}, seed {experiment.seed}", show_header=False)
+    print_summary(f"{experiment.algorithm.name}, seed {experiment.seed}", summary)
+    names = ["summary.json", "metrics.jsonl", "metrics.png", "timeline.json", "model.safetensors"]
+    names += ["devices.csv", "devices.png"] if (root / "devices.csv").is_file() else []
+    names += ["record.jsonl"] if real else []
+    console.print(f"Results in {root}: {', '.join(names)}")
+
+
+def print_summary(title: str, summary: Mapping[str, Any]) -> None:
+    """Print what a run comes down to."""
+    table = Table("", "", title=title, show_header=False)
     for key, value in summary.items():
         if isinstance(value, dict):
             value = ", ".join(f"{target}: {time:.4g} s" for target, time in value.items() if time is not None)
         table.add_row(key, f"{value:.6g}" if isinstance(value, float) else str(value))
     console.print(table)
-    names = ["summary.json", "metrics.jsonl", "metrics.png", "timeline.json", "model.safetensors"]
-    names += ["devices.csv", "devices.png"] if (root / "devices.csv").is_file() else []
-    names += ["record.jsonl"] if real else []
-    console.print(f"Results in {root}: {', '.join(names)}")

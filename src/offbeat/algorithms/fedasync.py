@@ -36,6 +36,7 @@ from offbeat.core.errors import InvalidInput
 from offbeat.core.events import Event, Uploaded
 from offbeat.core.orders import LocalWork
 from offbeat.core.policy import Policy, View
+from offbeat.core.search import Choice, Range, SearchSpace
 from offbeat.core.terms import Proximal
 
 
@@ -79,6 +80,13 @@ class FedAsync(Policy):
     """rho, the pull of local training towards the model it started from; 0 for none. `local.prox` replaces it."""
     max_staleness: Annotated[int, Field(ge=0)] | None = None
     """Discard updates that are staler than this."""
+
+    search = SearchSpace(
+        alpha=Range(0.1, 1.0, log=True),
+        staleness=Choice("constant", "polynomial", "hinge"),
+        exponent=Range(0.0, 1.0),
+        prox=Range(0.0005, 0.1, log=True),
+    )
 
     def check(self, devices: int) -> None:
         if self.concurrency > devices:

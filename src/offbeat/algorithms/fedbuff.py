@@ -39,6 +39,7 @@ from offbeat.core.errors import InvalidInput
 from offbeat.core.events import Event, Uploaded
 from offbeat.core.orders import Update
 from offbeat.core.policy import View
+from offbeat.core.search import Range, SearchSpace
 
 
 @dataclass
@@ -73,6 +74,8 @@ class FedBuff(ServerOptimised):
     is taken."""
     normaliser: Literal["K", "weights"] = "K"
     """Divide the weighted sum by K (published) or by the sum of the weights."""
+
+    search = SearchSpace(ServerOptimised.search, buffer=Range(2, 20, log=True))
 
     def check(self, devices: int) -> None:
         if self.concurrency > devices:

@@ -29,6 +29,7 @@ from pydantic import Field
 
 from offbeat.core.parameters import Vector
 from offbeat.core.policy import Policy
+from offbeat.core.search import Range, SearchSpace
 
 Floats = npt.NDArray[np.float64]
 
@@ -54,6 +55,8 @@ class ServerOptimised(Policy):
     """beta_2 of "adam" and "yogi"."""
     server_epsilon: Annotated[float, Field(gt=0)] = 1e-3
     """tau of "adagrad", "adam" and "yogi": the less, the more the step adapts."""
+
+    search = SearchSpace(server_learning_rate=Range(0.3, 3.0, log=True, relative=True))
 
     def server_step(self, parameters: Vector, delta: Floats, moments: ServerMoments) -> Vector:
         """The model after a step along the devices' mean movement; changes the moments."""

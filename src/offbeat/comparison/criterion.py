@@ -44,7 +44,7 @@ def mean_until(rows: Sequence[Row], time: float, metric: TargetMetric = ACCURACY
 
 
 @dataclass(frozen=True, kw_only=True)
-class Objective:
+class Criterion:
     """What is wanted of a run: a target soon ("time"), a good model at a time ("value"), or good models all along."""
 
     kind: Kind
@@ -55,24 +55,33 @@ class Objective:
     """The time at which the metric counts, or up to which its area does."""
 
     @classmethod
-    def of(cls, experiment: Experiment, *, target: float | None = None, kind: Kind | None = None) -> "Objective":
-        """The time to a target if one is given, else the area under the curve up to the end of the run."""
+    def of(
+        cls,
+        experiment: Experiment,
+        *,
+        target: float | None = None,
+        kind: Kind | None = None,
+        at: float | None = None,
+    ) -> "Criterion":
+        """The time to a target if one is given, else the area under the curve up to a time (default: the end)."""
         metric = TargetMetric(experiment.target_metric, experiment.target_direction)
         kind = kind or ("area" if target is None else "time")
         if kind == "time" and target is None:
             raise InvalidInput("the time to a target needs a target: give --target, or another --objective")
         if kind != "time" and target is not None:
-            raise InvalidInput(f"target = {target}: an objective of kind {kind!r} has none")
+            raise InvalidInput(f"target = {target}: the objective {kind!r} has no target, leave it out")
         if experiment.stop.time is None:
             raise InvalidInput("stop.time is missing: runs are compared at equal times")
-        return cls(kind=kind, metric=metric, target=target, at=experiment.stop.time)
+        if at is not None and not 0 < at <= experiment.stop.time:
+            raise InvalidInput(f"at = {at}: must be above 0 and at most stop.time, which is {experiment.stop.time:g}")
+        return cls(kind=kind, metric=metric, target=target, at=at or experiment.stop.time)
 
     def measure(self, result: Result) -> float:
         """What a run comes to, as people say it: seconds (infinite if never), or a value of the metric."""
         if self.kind == "time":
             assert self.target is not None
             reached = time_to(result.rows, self.target, self.metric)
-            return inf if reached is None else reached
+            return inf if reached is None or reached > self.at else reached
         return self.score_until(result.rows, self.at)
 
     def score_until(self, rows: Sequence[Row], time: float) -> float:
@@ -104,7 +113,7 @@ class Objective:
 
     @property
     def title(self) -> str:
-        """The objective in words."""
+        """The criterion in words."""
         if self.kind == "time":
             assert self.target is not None
             return f"time to {self.metric.goal(self.target)}"

@@ -14,7 +14,7 @@ from offbeat.fleet.availability import (
 from offbeat.fleet.failures import Failures, FailureSettings, OrderFailure
 from offbeat.fleet.fleet import Fleet
 from offbeat.fleet.links import Links, NetworkSettings
-from offbeat.fleet.speeds import FleetSettings, ParetoFleet, RatioFleet, Speeds
+from offbeat.fleet.speeds import BimodalFleet, FleetSettings, ParetoFleet, RatioFleet, Speeds
 from offbeat.fleet.stochastic import BernoulliFleet, ExponentialFleet, ZipfFleet
 from offbeat.fleet.trace import TraceFleet
 from offbeat.fleet.workload import Workload
@@ -22,6 +22,7 @@ from offbeat.fleet.workload import Workload
 FLEETS: dict[str, type[FleetSettings]] = {
     "ratio": RatioFleet,
     "pareto": ParetoFleet,
+    "bimodal": BimodalFleet,
     "zipf": ZipfFleet,
     "exponential": ExponentialFleet,
     "bernoulli": BernoulliFleet,
@@ -41,6 +42,7 @@ __all__ = [
     "Availability",
     "AvailabilitySettings",
     "BernoulliFleet",
+    "BimodalFleet",
     "ExponentialFleet",
     "FailureSettings",
     "Failures",

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from offbeat.comparison.fairness import order_seconds
-from offbeat.comparison.objective import mean_until
+from offbeat.comparison.criterion import mean_until
 from offbeat.core.errors import InvalidInput
 from offbeat.results.files import replace_file
 from offbeat.results.result import Result
@@ -46,9 +46,13 @@ class Measurement:
     seed: int
     values: dict[str, float]
     """By the names in MEASURES; what a run does not have is missing, a target that was not reached is infinite."""
+    settings: str = ""
+    """The settings that were chosen on other seeds, as `table.key=value` with semicolons between."""
 
 
-def measured(result: Result, *, part: str, method: str, target: float | None, slow: Sequence[int] = ()) -> Measurement:
+def measured(
+    result: Result, *, part: str, method: str, target: float | None, slow: Sequence[int] = (), settings: str = ""
+) -> Measurement:
     """What a finished run comes to; `slow` are the devices whose share in the model is wanted."""
     summary, rows = result.summary, result.rows
     values = {
@@ -70,7 +74,7 @@ def measured(result: Result, *, part: str, method: str, target: float | None, sl
     if slow and result.directory is not None:
         values["slow_share"] = slow_share(result, slow)
     rounded = {name: _rounded(float(value)) for name, value in values.items()}
-    return Measurement(part=part, method=method, seed=result.seed, values=rounded)
+    return Measurement(part=part, method=method, seed=result.seed, values=rounded, settings=settings)
 
 
 def slow_devices(experiment: Experiment) -> list[int]:
@@ -101,10 +105,10 @@ def csv_text(measurements: Iterable[Measurement]) -> str:
     """One line per run; a target that was not reached is "never", what was not measured is empty."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([*KEYS, *MEASURES])
+    writer.writerow([*KEYS, *MEASURES, "settings"])
     for each in measurements:
         cells = [_cell(each.values.get(name)) for name in MEASURES]
-        writer.writerow([each.part, each.method, each.seed, *cells])
+        writer.writerow([each.part, each.method, each.seed, *cells, each.settings])
     return text.getvalue()
 
 

@@ -5,12 +5,17 @@ from pathlib import Path
 
 from offbeat.core.errors import unknown
 from offbeat.results.files import replace_file
+from offbeat.results.plots import save
 from offbeat.studies.reproductions.adel_fl import ADEL_FL
+from offbeat.studies.reproductions.leaderboard import LEADERBOARD
+from offbeat.studies.reproductions.leaderboard_page import FIGURE, leaderboard_figure, leaderboard_page
 from offbeat.studies.reproductions.measurements import Measurement, read_measurements, write_measurements
 from offbeat.studies.reproductions.page import page
 from offbeat.studies.reproductions.reproduction import Reproduction
+from offbeat.studies.reproductions.seafl import SEAFL
 
-REPRODUCTIONS = {each.name: each for each in (ADEL_FL,)}
+CLAIMS = (ADEL_FL, SEAFL)
+REPRODUCTIONS = {each.name: each for each in (*CLAIMS, LEADERBOARD)}
 
 
 def reproduction_named(name: str) -> Reproduction:
@@ -44,4 +49,8 @@ def keep(out: Path, reproduction: Reproduction, measurements: Sequence[Measureme
 def write_pages(out: Path) -> None:
     """Write the pages from the files of measurements."""
     found = {name: read_measurements(results_file(out, name)) for name in REPRODUCTIONS}
-    replace_file(out / "reproduction.md", page(list(REPRODUCTIONS.values()), found).encode())
+    replace_file(out / "reproduction.md", page(CLAIMS, found).encode())
+    ranked = found[LEADERBOARD.name]
+    replace_file(out / "leaderboard.md", leaderboard_page(ranked).encode())
+    if ranked:
+        save(leaderboard_figure(ranked), out / FIGURE)

@@ -4,10 +4,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from offbeat.choosing.tuning import search
 from offbeat.comparison.cached_runs import CachedRuns, Failure
-from offbeat.comparison.objective import mean_until
+from offbeat.comparison.criterion import mean_until
+from offbeat.comparison.fairness import fair_experiments, flattened
 from offbeat.core.errors import OffbeatError
 from offbeat.results.result import Result
+from offbeat.running.lock import DirectoryLock
 from offbeat.settings.schema import Experiment
 from offbeat.settings.tables import Table
 from offbeat.studies.reproductions.claims import Claim
@@ -48,13 +51,12 @@ class Case:
     part: str
     method: str
     experiment: Experiment
+    """If its settings are searched for, the experiment of all methods of the part."""
     candidates: Sequence[Table] = ()
     """Changes to the experiment, of which the best on the tuning seed is taken; all methods of a part have equally
     many. None: the experiment is run as it is."""
-
-    def seeded(self, seed: int, changes: Table | None = None) -> Experiment:
-        """The experiment with this seed, and with the changes of a candidate."""
-        return self.experiment.changed({"seed": seed, "execution": {"save_model": False}} | (changes or {}))
+    trials: int = 0
+    """How many settings a search tries on the tuning seed; `method` is then the name of the algorithm."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,26 +104,46 @@ def reproduce(
         for number, case in enumerate(cases):
             if watch is not None:
                 watch(f"{case.part}: {case.method}", number / len(cases))
-            changes = best_candidate(case, runs)
-            experiments = [case.seeded(seed, changes) for seed in range(form.seeds)]
-            for result in finished(runs.run(experiments)):
-                done.append(_measurement(reproduction, case, result))
+            experiment, settings = chosen(case, runs, cache)
+            seeded = [_seeded(experiment, seed) for seed in range(form.seeds)]
+            done += [_measurement(reproduction, case, result, settings) for result in finished(runs.run(seeded))]
             yield list(done)
 
 
-def _measurement(reproduction: Reproduction, case: Case, result: Result) -> Measurement:
+def _seeded(experiment: Experiment, seed: int) -> Experiment:
+    return experiment.changed({"seed": seed, "execution": {"save_model": False}})
+
+
+def _measurement(reproduction: Reproduction, case: Case, result: Result, settings: str) -> Measurement:
     assert result.experiment is not None
     slow = slow_devices(result.experiment) if reproduction.slow else ()
-    return measured(result, part=case.part, method=case.method, target=reproduction.target, slow=slow)
+    target = reproduction.target
+    return measured(result, part=case.part, method=case.method, target=target, slow=slow, settings=settings)
 
 
-def best_candidate(case: Case, runs: CachedRuns) -> Table:
-    """The candidate with the highest mean accuracy over the run on the tuning seed; the first of equals."""
+def chosen(case: Case, runs: CachedRuns, cache: Path) -> tuple[Experiment, str]:
+    """The experiment with the settings that did best on the tuning seed, and these settings in words."""
+    if case.trials:
+        root = cache / "studies"
+        with DirectoryLock(root):
+            tuned = search(case.experiment, case.method, case.trials, root=root, runs=runs, seeds=[TUNING_SEED])
+        return tuned.experiment, in_words(tuned.settings)
     if not case.candidates:
-        return {}
-    results = finished(runs.run([case.seeded(TUNING_SEED, changes) for changes in case.candidates]))
+        return case.experiment, ""
+    experiments = [case.experiment.changed(changes) for changes in case.candidates]
+    results = finished(runs.run([_seeded(each, TUNING_SEED) for each in experiments]))
     scores = [mean_until(result.rows, result.rows[-1]["time"]) for result in results]
-    return dict(case.candidates[scores.index(max(scores))])
+    best = scores.index(max(scores))  # the first of equals
+    return experiments[best], in_words(flattened(case.candidates[best], ()))
+
+
+def in_words(settings: Table) -> str:
+    """Settings as they stand in the file of measurements.
+
+    >>> in_words({"local.learning_rate": 0.1, "algorithm.buffer": 5})
+    'local.learning_rate=0.1; algorithm.buffer=5'
+    """
+    return "; ".join(f"{path}={value}" for path, value in settings.items())
 
 
 def finished(found: Sequence[Result | Failure]) -> list[Result]:
@@ -130,6 +152,24 @@ def finished(found: Sequence[Result | Failure]) -> list[Result]:
     if failed:
         raise OffbeatError("; ".join(failed))
     return [each for each in found if isinstance(each, Result)]
+
+
+def fair_cases(
+    part: str,
+    base: Experiment,
+    methods: Mapping[str, Table],
+    *,
+    in_training: int | None,
+    candidates: Sequence[Table] = (),
+) -> list[Case]:
+    """A case for each method (a label and its settings), all with that many devices in training; None: each its own."""
+    compare: Table = dict({label: {"algorithm": algorithm} for label, algorithm in methods.items()})
+    compare["in_training"] = False if in_training is None else in_training
+    experiments = fair_experiments(base.changed({"compare": compare}), list(methods), [0])
+    return [
+        Case(part=part, method=label, experiment=experiment, candidates=candidates)
+        for label, experiment in zip(methods, experiments, strict=True)
+    ]
 
 
 def with_seeds(form: Form, seeds: int | None) -> Form:

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from offbeat.cli.base import Jobs, console
 from offbeat.cli.progress import bars
-from offbeat.core.errors import InvalidInput
+from offbeat.core.errors import Interrupted, InvalidInput
 
 if TYPE_CHECKING:
     from offbeat.studies.reproductions.measurements import Measurement
@@ -67,9 +67,13 @@ def reproduce(
             jobs=jobs or 1,
             watch=lambda what, share: shown.update(bar, completed=share, note=what),
         )
-        for measurements in begun:
-            if full:
-                keep(out, chosen, measurements)
+        try:
+            for measurements in begun:
+                if full:
+                    keep(out, chosen, measurements)
+        except Interrupted as error:
+            sentence = f"interrupted; finished runs are in {cache}: give the same command again to go on"
+            raise Interrupted(sentence, number=error.number) from None
     _show(chosen, measurements)
     if full:
         console.print(f"Measurements in {results_file(out, name)}, pages in {out}")

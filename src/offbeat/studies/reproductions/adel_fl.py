@@ -119,7 +119,8 @@ ADEL_FL = Reproduction(
     about="""\
 The paper prints a rule for layers that a device did not deliver, (5), and its authors' public code has another, in
 which they count as copies of the old layer. Both are run: *(paper)* and *(code)*. *SALF with ADEL-FL's batch* has
-SALF's equal rounds and the batch scale m that ADEL-FL planned, so that what is left between the two are the deadlines.
+SALF's equal rounds and the batch scale m that ADEL-FL planned, so that what is left between the two are the
+deadlines.
 
 4,000 embedded images of MNIST; the MLP has 6 layers, 30 devices and 60 rounds of 3 s on average, the CNN 8 layers, 20
 devices and 50 rounds of 4 to 8.7 s; eta_0 = 1 with inverse decay. Speeds are equal and communication takes no time.

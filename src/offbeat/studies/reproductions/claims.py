@@ -51,7 +51,9 @@ class Claim:
         """The published gap in words."""
         if self.gap is None:
             return self.kind
-        return f"{self.gap:.2f} times as fast" if self.about_time else f"{_points(self.gap)} points"
+        if self.about_time:
+            return f"{self.gap:.2f} times as fast"
+        return f"{self.gap:+.4f}" if self.measure == "training_loss" else f"{_points(self.gap)} points"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +78,8 @@ def judged(claim: Claim, measurements: Sequence[Measurement]) -> Judged:
     gap = speed_up(mine, theirs) if claim.about_time else difference(mine, theirs)
     if gap is None:
         return Judged(claim=claim, verdict="does not reproduce here", measured="neither gets there", seeds=seeds)
-    text = speed_up_text(gap).replace("inf", "∞") if claim.about_time else difference_text(gap, _points)
+    write = "{:+.3f}".format if claim.measure == "training_loss" else _points
+    text = speed_up_text(gap).replace("inf", "∞") if claim.about_time else difference_text(gap, write)
     found: Verdict = verdict(gap, claim.gap, none=none)
     if claim.kind == "alike":
         found = "agrees" if gap.includes(none) else "does not reproduce here"

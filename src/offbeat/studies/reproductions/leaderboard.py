@@ -93,17 +93,18 @@ LEADERBOARD = Reproduction(
     title="The leaderboard",
     paper="Every registered algorithm",
     about=f"""\
-4,000 embedded images of MNIST on an MLP over 100 devices, Dirichlet(0.3), 2 epochs, batches of 20, {SECONDS:g} virtual
-seconds, {IN_TRAINING} devices in training (algorithms of the families *iterations* and *time budget*, and SAFA, keep
-all of them in training: see their device seconds). Fleets: epoch times uniform from 1 s to 5 s (*ratio 5*); Pareto(1.5)
-from 1 s on; a fifth of the devices ten times as slow (*bimodal*); uniform from 0.1 s to 11 s (*ratio 110*); ratio 5
-with every tenth order's device vanishing for 20 s (*10 % failures*); speeds of 333 measured phones (*phone trace*:
-AI-Benchmark's `cpu_float_score`, the fastest taking 1 s). Then LeNet on 4,000 images of Fashion-MNIST on two fleets.
+4,000 embedded images of MNIST on an MLP over 100 devices, Dirichlet(0.3), 2 epochs, batches of 20, {SECONDS:g}
+virtual seconds, {IN_TRAINING} devices in training (algorithms of the families *iterations* and *time budget*, and
+SAFA, keep all of them in training: see their device seconds). Fleets: epoch times uniform from 1 s to 5 s (*ratio
+5*); Pareto(1.5) from 1 s on; a fifth of the devices ten times as slow (*bimodal*); uniform from 0.1 s to 11 s (*ratio
+110*); ratio 5 with every tenth order's device vanishing for 20 s (*10 % failures*); speeds of 333 measured phones
+(*phone trace*: AI-Benchmark's `cpu_float_score`, the fastest taking 1 s). Then LeNet on 4,000 images of Fashion-MNIST
+on two fleets.
 
-**Tuned alike.** For each algorithm on each fleet a search (`offbeat tune`) tried {TRIALS} settings of the learning rate
-and of what the algorithm itself names, on seed 100, by the mean accuracy over the run; the first of them are the
-defaults. Reported are seeds 0 to 4. Algorithms with a time budget take one to five steps in
-each of {ROUNDS} rounds.""",
+**Tuned alike.** For each algorithm on each fleet a search (`offbeat tune`) tried {TRIALS} settings of the learning
+rate and of what the algorithm itself names, on seed 100, by the mean accuracy over the run; the first of them are the
+defaults. Reported are seeds 0 to 4. Algorithms with a time budget take one to five steps in each of
+{ROUNDS} rounds.""",
     cases=cases,
     parts=PARTS,
     methods=lambda part: ALGORITHMS,

@@ -31,9 +31,9 @@ def leaderboard_page(measurements: Sequence[Measurement]) -> str:
     parts.append(LEADERBOARD.about)
     parts.append(
         "Numbers are medians over seeds, in brackets their 95 % bootstrap intervals; shares and accuracies are in %. "
-        "*Device seconds* are what all devices spent in training, *of them wasted* those behind updates that were never "
-        "used. *Share of the slow fifth*: how much of the data behind the used updates lies on the slowest fifth of "
-        "the devices, where 20 % would be their due if all held as much."
+        "*Device seconds* are what all devices spent in training, *of them wasted* those behind updates that were "
+        "never used. *Share of the slow fifth*: how much of the data behind the used updates lies on the slowest fifth "
+        "of the devices, where 20 % would be their due if all held as much."
     )
     parts += [f"## {part}\n\n" + markdown_table(_sorted_lines(part, measurements)) for part in measured]
     parts.append(unfinished(LEADERBOARD, measurements))

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from offbeat.comparison.fairness import order_seconds
 from offbeat.comparison.criterion import mean_until
+from offbeat.comparison.fairness import order_seconds
 from offbeat.core.errors import InvalidInput
 from offbeat.results.files import replace_file
 from offbeat.results.result import Result

@@ -53,6 +53,8 @@ def section(reproduction: Reproduction, measurements: Sequence[Measurement], ver
     parts = [f"## {reproduction.name}", f"**{reproduction.title}.** {reproduction.paper}.", reproduction.about]
     if verdicts:
         parts.append(markdown_table(claim_lines(verdicts)))
+    if remark := reproduction.remark(measurements):
+        parts.append(remark)
     measured = {each.part for each in measurements}
     parts += [
         f"**{part}**\n\n" + markdown_table(part_lines(reproduction, part, measurements))

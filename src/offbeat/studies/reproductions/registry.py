@@ -7,6 +7,9 @@ from offbeat.core.errors import unknown
 from offbeat.results.files import replace_file
 from offbeat.results.plots import save
 from offbeat.studies.reproductions.adel_fl import ADEL_FL
+from offbeat.studies.reproductions.delays import DELAYS_STUDY
+from offbeat.studies.reproductions.fedasmu import FEDASMU
+from offbeat.studies.reproductions.fedasmu_regime import FEDASMU_REGIME
 from offbeat.studies.reproductions.leaderboard import LEADERBOARD
 from offbeat.studies.reproductions.leaderboard_page import FIGURE, leaderboard_figure, leaderboard_page
 from offbeat.studies.reproductions.measurements import Measurement, read_measurements, write_measurements
@@ -14,7 +17,7 @@ from offbeat.studies.reproductions.page import page
 from offbeat.studies.reproductions.reproduction import Reproduction
 from offbeat.studies.reproductions.seafl import SEAFL
 
-CLAIMS = (ADEL_FL, SEAFL)
+CLAIMS = (ADEL_FL, FEDASMU, FEDASMU_REGIME, SEAFL, DELAYS_STUDY)
 REPRODUCTIONS = {each.name: each for each in (*CLAIMS, LEADERBOARD)}
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import inf, isfinite
 from pathlib import Path
 
 from offbeat.choosing.tuning import search
@@ -55,6 +56,8 @@ class Case:
     candidates: Sequence[Table] = ()
     """Changes to the experiment, of which the best on the tuning seed is taken; all methods of a part have equally
     many. None: the experiment is run as it is."""
+    tuned_on: Experiment | None = None
+    """The experiment that the candidates are tried with, if it is not this one."""
     trials: int = 0
     """How many settings a search tries on the tuning seed; `method` is then the name of the algorithm."""
 
@@ -79,6 +82,10 @@ class Reproduction:
     published: Mapping[tuple[str, str], Mapping[str, float]] = field(default_factory=dict)
     """What the paper has in the place of a part and a method, by measure."""
     target: float | None = None
+    targets: Mapping[str, float] = field(default_factory=dict)
+    """The targets of parts that have another one."""
+    remark: Callable[[Sequence[Measurement]], str] = lambda _: ""
+    """What the page says about all measurements together."""
     seeds: int = 5
     slow: bool = False
     """Whether the share of slow devices in the model is wanted."""
@@ -117,7 +124,7 @@ def _seeded(experiment: Experiment, seed: int) -> Experiment:
 def _measurement(reproduction: Reproduction, case: Case, result: Result, settings: str) -> Measurement:
     assert result.experiment is not None
     slow = slow_devices(result.experiment) if reproduction.slow else ()
-    target = reproduction.target
+    target = reproduction.targets.get(case.part, reproduction.target)
     return measured(result, part=case.part, method=case.method, target=target, slow=slow, settings=settings)
 
 
@@ -130,11 +137,18 @@ def chosen(case: Case, runs: CachedRuns, cache: Path) -> tuple[Experiment, str]:
         return tuned.experiment, in_words(tuned.settings)
     if not case.candidates:
         return case.experiment, ""
-    experiments = [case.experiment.changed(changes) for changes in case.candidates]
-    results = finished(runs.run([_seeded(each, TUNING_SEED) for each in experiments]))
-    scores = [mean_until(result.rows, result.rows[-1]["time"]) for result in results]
-    best = scores.index(max(scores))  # the first of equals
-    return experiments[best], in_words(flattened(case.candidates[best], ()))
+    tried = [(case.tuned_on or case.experiment).changed(changes) for changes in case.candidates]
+    scores = [score(result) for result in finished(runs.run([_seeded(each, TUNING_SEED) for each in tried]))]
+    best = case.candidates[scores.index(max(scores))]  # the first of equals
+    return case.experiment.changed(best), in_words(flattened(best, ()))
+
+
+def score(result: Result) -> float:
+    """What candidates are chosen by: a low training loss at the end, if it is measured, else the mean accuracy."""
+    if "training_loss" in result.summary:
+        loss = result.summary["training_loss"]
+        return -loss if isfinite(loss) else -inf
+    return mean_until(result.rows, result.rows[-1]["time"])
 
 
 def in_words(settings: Table) -> str:
@@ -163,7 +177,7 @@ def fair_cases(
     candidates: Sequence[Table] = (),
 ) -> list[Case]:
     """A case for each method (a label and its settings), all with that many devices in training; None: each its own."""
-    compare: Table = dict({label: {"algorithm": algorithm} for label, algorithm in methods.items()})
+    compare: Table = {label: {"algorithm": algorithm} for label, algorithm in methods.items()}
     compare["in_training"] = False if in_training is None else in_training
     experiments = fair_experiments(base.changed({"compare": compare}), list(methods), [0])
     return [

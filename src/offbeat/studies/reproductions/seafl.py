@@ -1,8 +1,8 @@
-"""SEAFL's figures 2, 4, 5 and 6: buffers, limits, weights, and the baselines as published and as its framework has them.
+"""SEAFL's figures 2, 4, 5 and 6: buffers, limits, weights, and baselines as published and as its framework has them.
 
 Fleets are drawn once per device: heavy-tailed speeds, or one idle time for each device. All devices hold equally many
-samples. The paper's figures are of single runs with unknown learning rates; here each method's rate is the best of three
-on the tuning seed.
+samples. The paper's figures are of single runs with unknown learning rates; here each method's rate is the best of
+three on the tuning seed.
 """
 
 from math import inf
@@ -182,16 +182,17 @@ def _claims() -> list[Claim]:
 SEAFL = Reproduction(
     name="seafl",
     title="SEAFL: Figures 2, 4, 5 and 6",
-    paper="Islam et al., SEAFL: semi-asynchronous federated learning with adaptive aggregation and selective training, 2025",
+    paper="Islam et al., SEAFL, 2025",
     about=f"""\
-4,000 embedded images of MNIST on an MLP, 100 devices with 40 samples each, 20 in training, 5 epochs, K = 10, {SECONDS:,.0f}
-virtual seconds; time to {100 * TARGET:g} % accuracy. Dirichlet(5) as in section VI, Dirichlet(0.3) in the preliminary
-study. Speeds (Pareto) and idle times (Zipf) are drawn once per device. Each method's learning rate is the best of 0.03,
-0.1 and 0.3 on seed 100. The paper has LeNet-5, ResNet-18 and VGG-16 on EMNIST, CIFAR-10 and CINIC-10, in single runs.
+4,000 embedded images of MNIST on an MLP, 100 devices with 40 samples each, 20 in training, 5 epochs, K = 10,
+{SECONDS:,.0f} virtual seconds; time to {100 * TARGET:g} % accuracy. Dirichlet(5) as in section VI, Dirichlet(0.3) in
+the preliminary study. Speeds (Pareto) and idle times (Zipf) are drawn once per device. Each method's learning rate is
+the best of 0.03, 0.1 and 0.3 on seed 100. The paper has LeNet-5, ResNet-18 and VGG-16 on EMNIST, CIFAR-10 and
+CINIC-10, in single runs.
 
 The framework that the paper was made with, Plato, ships other rules under the names FedBuff and FedAsync than the
-published ones: its FedBuff replaces the model by the mean of the buffered models, whatever their staleness, and the weight
-of its FedAsync compounds towards 0. Both stand here as *as in Plato*, beside the published rules.""",
+published ones: its FedBuff replaces the model by the mean of the buffered models, whatever their staleness, and the
+weight of its FedAsync compounds towards 0. Both stand here as *as in Plato*, beside the published rules.""",
     cases=cases,
     parts=tuple(PARTS),
     methods=lambda part: tuple(PARTS[part]),

@@ -19,7 +19,9 @@ CACHE = Path("runs") / "cache"
 
 
 def reproduce(
-    name: Annotated[str, typer.Argument(help="adel-fl, seafl, fedasmu ... (`offbeat list reproductions`).")],
+    name: Annotated[
+        str, typer.Argument(help="adel-fl, fedasmu, fedasmu-regime, seafl, delays or leaderboard.", metavar="NAME")
+    ],
     quick: Annotated[bool, typer.Option("--quick", help="Few parts, short runs, two seeds, embedded data.")] = False,
     full: Annotated[
         bool, typer.Option("--full", help="Everything; it may take hours, and any kill only pauses it.")
@@ -94,7 +96,7 @@ def _show(chosen: "Reproduction", measurements: "list[Measurement]") -> None:
                 f"  Published: {claim.published}. Here: {each.measured}, {each.seeds} seeds. -> {each.verdict}",
                 highlight=False,
             )
-    console.print(RULE.replace("**", ""), style="dim", highlight=False)
+    console.print(RULE.replace("**", "").replace("\n", " "), style="dim", highlight=False)
 
 
 def _print(title: str, lines: list[list[str]]) -> None:

@@ -101,7 +101,7 @@ def _claims() -> Sequence[Claim]:
                 )
         claims.append(
             Claim(
-                where="Sec. IV-D",
+                where="ours, not the paper's",
                 says=f"It is the planned deadlines, and not only the smaller batch, that help (rule of the {rule})",
                 part=PARTS[1],
                 kind="better",

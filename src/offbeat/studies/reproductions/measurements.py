@@ -132,6 +132,7 @@ def read_measurements(path: Path) -> list[Measurement]:
                 method=row["method"],
                 seed=int(row["seed"]),
                 values={name: inf if row[name] == "never" else float(row[name]) for name in MEASURES if row.get(name)},
+                settings=row.get("settings") or "",
             )
             for row in reader
         ]

@@ -16,6 +16,15 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # before torch is loaded: each worker h
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip tests marked `gpu` where torch finds none; `pytest -m gpu` runs them wherever one is."""
+    if item.get_closest_marker("gpu"):
+        import torch
+
+        if not (torch.cuda.is_available() or torch.backends.mps.is_available()):
+            pytest.skip("torch finds no GPU here")
+
+
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """What `-n auto` means here: one worker for each core if the whole suite is run, else none."""
     whole = config.args_source is pytest.Config.ArgsSource.TESTPATHS

@@ -21,6 +21,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Generator, Sequence
+from heapq import heappop
 from math import sqrt
 from statistics import median
 from typing import Any
@@ -86,7 +87,7 @@ def queue_kernel() -> float:
         queue.push(seconds, "timeout", device)
     start = time.process_time()
     while queue:
-        now, _, _, _, device, _ = queue.pop()
+        now, _, _, _, device, _ = heappop(queue.entries)
         remaining[device] -= 1
         if remaining[device]:
             queue.push(now + times[device], "timeout", device)

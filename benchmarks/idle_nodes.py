@@ -9,6 +9,7 @@ import argparse
 import random
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from statistics import median
 from threading import Event, Thread
 
@@ -16,10 +17,11 @@ import psutil
 
 from offbeat.core.errors import OffbeatError
 from offbeat.deployment.local_cluster.cluster import Cluster
-from offbeat.deployment.node.connection import FleetConnection
+from offbeat.deployment.node.connection import FleetConnection, SuperLinkAway
 
 WORKERS = 16
 """Requests that are under way at a time."""
+ATTEMPTS = 20
 
 
 def main() -> None:
@@ -32,7 +34,7 @@ def main() -> None:
         (server,) = [psutil.Process(pid) for pid in cluster.superlink.pids("flower-superlink")][-1:]
         nodes = [FleetConnection(cluster.address) for _ in range(options.nodes)]
         began = time.monotonic()
-        list(pool.map(FleetConnection.open, nodes))
+        list(pool.map(connect, nodes))
         print(f"{len(nodes)} nodes were there after {time.monotonic() - began:.0f} s")
         used, waits, failures = measure(server, nodes, pool, options.idle_seconds, options.seconds)
         rate = len(waits) / options.seconds
@@ -43,6 +45,16 @@ def main() -> None:
         print(f"an answer took {1000 * median(waits):.0f} ms (median), {1000 * max(waits):.0f} ms (longest)")
         print(f"memory of the SuperLink: {server.memory_info().rss / 2**20:.0f} MB")
         list(pool.map(FleetConnection.close, nodes))
+
+
+def connect(node: FleetConnection) -> None:
+    """As a node does: a SuperLink that is too busy to answer is asked again."""
+    for _ in range(ATTEMPTS):
+        with suppress(SuperLinkAway):
+            node.open()
+            return
+        time.sleep(1.0)
+    raise SystemExit("the SuperLink does not answer")
 
 
 def measure(

@@ -52,8 +52,8 @@ def test_fast_devices_keep_their_step() -> None:
 
 
 def test_attention_weights_the_rows_of_the_first_layer_by_their_softmax() -> None:
-    layout = Layout.of([("a.weight", (1, 2), True), ("a.bias", (1,), True), ("b.weight", (1, 1), True)])
-    found = attended(np.array([1.0, -3.0, 5.0, 7.0], dtype=np.float32), layout)
+    layout = Layout.of([("a.weight", (1, 2), True), ("a.bias", (1,), True), ("b.weight", (1, 2), True)])
+    found = attended(np.array([1.0, -3.0, 5.0, 7.0, 2.0], dtype=np.float32), layout)
     # softmax(1, 3) = (e, e^3) / (e + e^3); biases and later layers stay
     total = exp(1.0) + exp(3.0)
-    assert found == pytest.approx([exp(1.0) / total, -3 * exp(3.0) / total, 5.0, 7.0])
+    assert found == pytest.approx([exp(1.0) / total, -3 * exp(3.0) / total, 5.0, 7.0, 2.0])

@@ -27,6 +27,20 @@ def test_a_device_gets_fewer_epochs_after_a_stale_update() -> None:
     assert [(order.device, order.order.slices) for order in reaction.orders] == [(slow, 3)]
 
 
+def test_staleness_counts_from_the_version_that_the_device_was_given_and_is_each_devices_own() -> None:
+    policy = FedSA(concurrency=2, alpha=0.5, exponent=1.0, epochs_exponent=1.0)
+    session = ScriptedSession(policy, devices=2, epochs=6)
+    fast, slow = (session.in_flight[ticket].device for ticket in (1, 2))
+    session.upload(4.0, 0.0, device=fast)
+    reaction = session.upload(6.0, 8.0, device=fast)
+    # version 1 was given and is still the last one, so this is fresh: 0.5 * [2, 0] + 0.5 * [6, 8]
+    assert session.parameters.tolist() == [4.0, 4.0]
+    assert [order.order.slices for order in reaction.orders] == [6]
+    # version 0 was given, 2 is the last one: 6 / 3 = 2; then version 2 was given and 3 is the last one: 6 / 2 = 3
+    assert [order.order.slices for order in session.upload(device=slow).orders] == [2]
+    assert [order.order.slices for order in session.upload(device=fast).orders] == [3]
+
+
 def test_the_convergence_phase_has_its_share_of_the_epochs_and_nobody_less_than_one() -> None:
     policy = FedSA(concurrency=1, convergence_version=2, convergence_share=0.4, epochs_exponent=0.0)
     session = ScriptedSession(policy, devices=1, epochs=5)

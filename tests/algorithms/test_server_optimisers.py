@@ -9,7 +9,7 @@ from offbeat.algorithms import FedAvg, FedBuff
 from offbeat.algorithms.server_optimisers import ServerMoments
 from offbeat.testing import ScriptedSession
 
-ADAPTIVE = {"server_learning_rate": 0.5, "server_momentum": 0.5, "server_decay": 0.75, "server_epsilon": 1.0}
+ADAPTIVE = {"server_learning_rate": 0.5, "server_momentum": 0.75, "server_decay": 0.75, "server_epsilon": 2.0}
 
 
 def steps(optimiser: str, *movements: float, **settings: float) -> list[float]:
@@ -28,22 +28,22 @@ def test_momentum() -> None:
 
 
 def test_adagrad() -> None:
-    # m = 0.5 * 4 = 2, v = 1 + 16 = 17, w = 0.5 * 2 / (sqrt 17 + 1)
-    # m = 0.5 * 2 + 0.5 * 2 = 2, v = 17 + 4 = 21, w += 0.5 * 2 / (sqrt 21 + 1)
-    first = 1 / (sqrt(17) + 1)
-    assert steps("adagrad", 4.0, 2.0, **ADAPTIVE) == pytest.approx([first, first + 1 / (sqrt(21) + 1)])
+    # m = 0.25 * 4 = 1, v = 2^2 + 16 = 20, w = 0.5 * 1 / (sqrt 20 + 2)
+    # m = 0.75 * 1 + 0.25 * 2 = 1.25, v = 20 + 4 = 24, w += 0.5 * 1.25 / (sqrt 24 + 2)
+    first = 0.5 / (sqrt(20) + 2)
+    assert steps("adagrad", 4.0, 2.0, **ADAPTIVE) == pytest.approx([first, first + 0.625 / (sqrt(24) + 2)])
 
 
 def test_adam() -> None:
-    # v = 0.75 * 1 + 0.25 * 16 = 4.75;  v = 0.75 * 4.75 + 0.25 * 4 = 4.5625
-    first = 1 / (sqrt(4.75) + 1)
-    assert steps("adam", 4.0, 2.0, **ADAPTIVE) == pytest.approx([first, first + 1 / (sqrt(4.5625) + 1)])
+    # m as above; v = 0.75 * 4 + 0.25 * 16 = 7;  v = 0.75 * 7 + 0.25 * 4 = 6.25
+    first = 0.5 / (sqrt(7) + 2)
+    assert steps("adam", 4.0, 2.0, **ADAPTIVE) == pytest.approx([first, first + 0.625 / (2.5 + 2)])
 
 
 def test_yogi() -> None:
-    # v = 1 - 0.25 * 16 * sign(1 - 16) = 5;  v = 5 - 0.25 * 4 * sign(5 - 4) = 4
-    first = 1 / (sqrt(5) + 1)
-    assert steps("yogi", 4.0, 2.0, **ADAPTIVE) == pytest.approx([first, first + 1 / (sqrt(4) + 1)])
+    # m as above; v = 4 - 0.25 * 16 * sign(4 - 16) = 8;  v = 8 - 0.25 * 4 * sign(8 - 4) = 7
+    first = 0.5 / (sqrt(8) + 2)
+    assert steps("yogi", 4.0, 2.0, **ADAPTIVE) == pytest.approx([first, first + 0.625 / (sqrt(7) + 2)])
 
 
 def test_fedavg_steps_along_the_mean_movement() -> None:

@@ -26,6 +26,7 @@ from offbeat.core.terms import Proximal
         (RateSchedule(warmup=4), 0, 0.25),  # (0 + 1) / 4
         (RateSchedule(warmup=4), 2, 0.75),
         (RateSchedule(warmup=4), 3, 1.0),
+        (RateSchedule(warmup=4), 3.5, 1.0),  # of seconds, which need not be whole: never above 1
         (RateSchedule(shape="inverse", every=1, warmup=4), 1, 0.25),  # 1/2 x 2/4
     ],
 )

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from offbeat.core.errors import InvalidInput
+from offbeat.core.samples import LazyDevices, Ragged
 from offbeat.data import DATASETS, Dataset
 
 
@@ -65,3 +66,15 @@ def test_every_registered_set_knows_its_name_and_has_one_line_of_help(name: str)
     assert settings.model_fields["name"].default == name
     assert settings.__doc__
     assert "\n" not in settings.__doc__
+
+
+def test_the_data_say_how_many_tokens_there_are() -> None:
+    y = np.array([0, 1])
+    tokens, numbers = np.array([[1, 4], [0, 2]]), np.ones((2, 3), dtype=np.float32)
+    assert Dataset(train_x=tokens, train_y=y, test_x=tokens + 1, test_y=y).tokens == 6
+    assert Dataset(train_x=tokens, train_y=y, test_x=tokens, test_y=y, vocabulary=80).tokens == 80
+    assert Dataset(train_x=numbers, train_y=y, test_x=numbers, test_y=y).tokens == 0
+    both = (numbers, Ragged.of([[3], [1, 2]]))
+    assert Dataset(train_x=both, train_y=y, test_x=both, test_y=y).tokens == 4
+    lazy = LazyDevices(np.array([2]), lambda device: (tokens, y))
+    assert Dataset(train_x=lazy, test_x=tokens, test_y=y).tokens == 0

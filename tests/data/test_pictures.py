@@ -9,8 +9,8 @@ from PIL import Image
 from offbeat.core.errors import InvalidInput
 from offbeat.data import pictures
 from offbeat.data.cifar import CLASS_NAMES
-from offbeat.data.images import Bytes
 from offbeat.data.pictures import Cinic10, TinyImageNet, decode
+from offbeat.data.transforms import Bytes
 
 
 def save(path: Path, colour: tuple[int, int, int] | int, side: int) -> None:

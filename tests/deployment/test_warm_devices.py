@@ -6,6 +6,7 @@ holds however the messages fall, and that the record replays to the same bits.
 
 import json
 from collections.abc import Iterable
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,10 @@ from warm_grid import WarmGrid, deploy_warm, warm_grid
 
 from offbeat.algorithms.fedasmu.device import MergeSettings
 from offbeat.core.orders import Order
+from offbeat.core.parameters import Vector
 from offbeat.deployment.device.app import experiment_client_app
 from offbeat.deployment.device.mailbox import Mailbox, open_mailbox
-from offbeat.deployment.protocol.codec import pack, unpack
+from offbeat.deployment.protocol.codec import pack, unpack, vector
 from offbeat.deployment.protocol.messages import (
     Answer,
     Begin,
@@ -98,10 +100,15 @@ def test_warm_nodes_and_nodes_that_only_answer_take_part_in_one_run(name: str, t
     replay(tmp_path / "run")
 
 
-def test_a_device_that_is_told_to_stop_uploads_after_the_epoch_that_it_is_in(tmp_path: Path) -> None:
+@pytest.mark.parametrize("on_notice", ["finish-epoch", "last-finished"])
+def test_a_device_that_is_told_to_stop_uploads_with_or_without_the_epoch_that_it_is_in(
+    on_notice: str, tmp_path: Path
+) -> None:
     """The slowest device takes up to a second for an epoch; SEAFL2 stops it when it falls behind."""
     setting = experiment_of(
-        {"name": "seafl2"} | NOTIFYING["seafl2"], fleet={"ratio": 20.0, "epoch_seconds": 0.05}, stop={"versions": 12}
+        {"name": "seafl2", "on_notice": on_notice} | NOTIFYING["seafl2"],
+        fleet={"ratio": 20.0, "epoch_seconds": 0.05},
+        stop={"versions": 12},
     )
     deploy_warm(setting, warm_grid(setting, 4), tmp_path / "run")
     heard = {line["ticket"]: line for line in lines(tmp_path / "run", "heard")}
@@ -109,7 +116,8 @@ def test_a_device_that_is_told_to_stop_uploads_after_the_epoch_that_it_is_in(tmp
     uploaded = {line["ticket"]: line["slices"] for line in lines(tmp_path / "run", "Uploaded")}
     assert all(line["step"] is not None for line in heard.values()), "in the midst of an epoch"
     for ticket in heard.keys() & uploaded.keys():
-        assert uploaded[ticket] == heard[ticket]["slices"] + 1 <= EPOCHS
+        done = heard[ticket]["slices"]
+        assert uploaded[ticket] == (done + 1 if on_notice == "finish-epoch" else max(1, done)) <= EPOCHS
     replay(tmp_path / "run")
 
 
@@ -131,6 +139,7 @@ class Lone:
         TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 1
         self._app = experiment_client_app()
         self._count = 0
+        self.delivered: Vector = np.zeros(0, dtype=np.float32)
 
     def _answered(self, reply: Message) -> None:
         body = unpack(reply.content, FromDevice)
@@ -139,6 +148,17 @@ class Lone:
             self.mailbox.put(self.message(self.news))
         if isinstance(body, Question) and self.fresh is not None:
             self.mailbox.put(self.message(self.fresh, model=self.fresh.newer))
+
+    def interrupt(self, look: int, body: Any) -> None:
+        """Have a message come just before the device looks into its mailbox for the n-th time."""
+        take, looks = self.mailbox.take, count(1)
+
+        def taken(seconds: float | None = 0.0) -> Message | None:
+            if next(looks) == look:
+                self.mailbox.put(self.message(body))
+            return take(seconds)
+
+        self.mailbox.take = taken  # type: ignore[method-assign]
 
     def message(self, body: Any, *, model: bool = False) -> Message:
         self._count += 1
@@ -162,11 +182,13 @@ class Lone:
             reply = self._app(self.message(body, model=model), context)
         finally:
             open_mailbox(None)
+        if reply.content.array_records:
+            self.delivered = vector(reply.content, self.size)
         return reply.metadata.reply_to_message_id, unpack(reply.content, FromDevice)
 
 
 def begin(ticket: int = 5, *, settled: int = 0, experiment: str = "an experiment", **order: Any) -> Begin:
-    work = Order(slices=EPOCHS, batch_size=64, learning_rate=0.1, **order)
+    work = Order(**{"slices": EPOCHS, "batch_size": 64, "learning_rate": 0.1} | order)
     return Begin(device=0, ticket=ticket, order=work, base=1, seed=3, settled=settled, experiment=experiment)
 
 
@@ -201,6 +223,25 @@ def test_a_notice_between_two_steps_is_heard_at_once_and_followed_after_the_epoc
     # There before the first step: no slice and no step is done, and one epoch is trained.
     assert lone.answers == [("message-1", Heard(ticket=5, slices=0, step=0, working=True))]
     assert isinstance(delivery, Delivery) and delivery.slices == 1 and answered == "message-2"
+
+
+def test_a_notice_in_the_second_epoch_drops_it_if_the_order_says_so() -> None:
+    """Device 0 has 6 batches, and looks into its mailbox before each: the ninth time two steps of epoch 2 are done."""
+    whole, lone = Lone(), Lone()
+    whole.run(begin(slices=1), model=True)
+    lone.interrupt(9, Notice(ticket=5))
+    _, delivery = lone.run(begin(drops_unfinished=True), model=True)
+    assert lone.answers == [("message-2", Heard(ticket=5, slices=1, step=2, working=True))]
+    assert isinstance(delivery, Delivery) and (delivery.slices, delivery.steps) == (1, 6)
+    assert (lone.delivered == whole.delivered).all(), "exactly what one epoch comes to"
+
+
+def test_a_notice_in_the_first_epoch_does_not_drop_it() -> None:
+    lone = Lone()
+    lone.interrupt(3, Notice(ticket=5))
+    _, delivery = lone.run(begin(drops_unfinished=True), model=True)
+    assert lone.answers == [("message-2", Heard(ticket=5, slices=0, step=2, working=True))]
+    assert isinstance(delivery, Delivery) and delivery.slices == 1
 
 
 def test_a_notice_for_another_order_changes_nothing() -> None:

@@ -13,8 +13,10 @@ from offbeat.core.errors import InvalidInput
 from offbeat.core.orders import Order
 from offbeat.core.parameters import frozen
 from offbeat.core.terms import Proximal
-from offbeat.device import stacked
-from offbeat.device.stacked import StackedTrainer, stackable
+from offbeat.data.transforms import InputPipeline, Standardisation
+from offbeat.device import batches, stacked
+from offbeat.device.stacked import StackedTrainer, stacking_pays
+from offbeat.device.stacked_chains import stackable
 from offbeat.device.trainer import TorchTrainer
 from offbeat.device.training_state import TrainingJob, TrainingState
 from offbeat.models import build, vector_of
@@ -83,10 +85,32 @@ def odd_chain() -> nn.Module:
     )
 
 
+def convolutions() -> nn.Module:
+    """Two convolutions, one dilated and without bias, normalisation by groups, all kinds of pooling."""
+    layers = [
+        nn.Conv2d(1, 4, 2, padding=1),
+        nn.GroupNorm(2, 4),
+        nn.Tanh(),
+        nn.MaxPool2d(2, stride=1),
+        nn.Conv2d(4, 6, 2, dilation=2, groups=2, bias=False),
+        nn.AvgPool2d(1),
+        nn.AdaptiveAvgPool2d(2),
+        nn.Flatten(),
+        nn.Linear(24, 5),
+        nn.ReLU(),
+        nn.Linear(5, 3),
+    ]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        return nn.Sequential(*layers).apply(
+            lambda layer: layer.reset_parameters() if hasattr(layer, "reset_parameters") else None  # type: ignore[operator]
+        )
+
+
 PLAIN = Order(batch_size=16, learning_rate=0.1)
 
 
-@pytest.mark.parametrize("make", [logistic, mlp, odd_chain])
+@pytest.mark.parametrize("make", [logistic, mlp, odd_chain, convolutions])
 @pytest.mark.parametrize(
     "order",
     [
@@ -196,10 +220,21 @@ def test_dense_chains_can_be_stacked() -> None:
     assert all(stackable(make()) for make in (logistic, mlp, odd_chain))
 
 
+@pytest.mark.parametrize("name", ["lenet5", "cnn", "cnn-small", "alexnet"])
+def test_so_can_chains_with_convolutions(name: str) -> None:
+    shape = (3, 32, 32) if name == "alexnet" else (1, 28, 28)
+    assert stackable(build(name, shape, 10, seed=0))
+
+
 @pytest.mark.parametrize(
     "model",
     [
-        build("lenet5", (1, 28, 28), 10, seed=0),
+        build("resnet20", (3, 32, 32), 10, seed=0),
+        nn.Sequential(nn.Conv2d(1, 2, 2), nn.Flatten()),
+        nn.Sequential(nn.Conv2d(1, 2, 2), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(18, 3)),
+        nn.Sequential(nn.Conv2d(1, 2, 2, padding=1, padding_mode="circular"), nn.Flatten(), nn.Linear(50, 3)),
+        nn.Sequential(nn.Flatten(), nn.Linear(16, 16), nn.Unflatten(1, (1, 4, 4)), nn.Conv2d(1, 2, 2)),
+        nn.Sequential(nn.MaxPool2d(2), nn.Linear(2, 2)),
         nn.Linear(4, 2),
         nn.Sequential(nn.Flatten()),
         nn.Sequential(nn.Linear(4, 2), nn.Dropout(0.5)),
@@ -219,11 +254,38 @@ def test_a_model_that_cannot_be_stacked_is_refused() -> None:
         StackedTrainer(trainer_of(nn.Sequential(nn.Flatten(), nn.Linear(16, 3), nn.Dropout(0.5))))
 
 
-def test_samples_that_lie_with_the_model_give_the_same_bits_as_copied_batches() -> None:
+@pytest.mark.parametrize("make", [mlp, convolutions])
+def test_what_lies_elsewhere_than_on_the_processor_gives_the_same_bits(
+    make: Callable[[], nn.Module], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The way of a graphics processor, taken on this one."""
-    model = mlp()
+    model = make()
     jobs = jobs_of(model, Order(batch_size=4, learning_rate=0.2, momentum=0.5))
-    copied, resident = StackedTrainer(trainer_of(model)), StackedTrainer(trainer_of(model))
-    resident._resident = torch.from_numpy(resident._x.copy())
-    for one, other in zip(copied.train_many(jobs), resident.train_many(jobs), strict=True):
+    here = StackedTrainer(trainer_of(model)).train_many(jobs)
+    monkeypatch.setattr(batches, "on_processor", lambda place: False)
+    there = StackedTrainer(trainer_of(model)).train_many(jobs)
+    for one, other in zip(here, there, strict=True):
         assert one.parameters.tobytes() == other.parameters.tobytes()
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_pixels_that_are_kept_as_bytes_train_stacked_as_numbers_do(
+    elsewhere: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, random = convolutions(), np.random.default_rng(0)
+    pixels, y = random.integers(0, 256, (sum(SIZES), 1, 4, 4), dtype=np.uint8), random.integers(0, 3, sum(SIZES))
+    norm = Standardisation(mean=(0.4,), std=(0.2,))
+    numbers = TorchTrainer(model, norm(pixels), y, Blocks(*SIZES), seed=3)
+    monkeypatch.setattr(batches, "on_processor", lambda place: not elsewhere)
+    kept = TorchTrainer(model, pixels, y, Blocks(*SIZES), seed=3, pipeline=InputPipeline(standardisation=norm))
+    jobs = jobs_of(model, PLAIN)
+    for one, other in zip(*(StackedTrainer(each).train_many(jobs) for each in (numbers, kept)), strict=True):
+        assert one.parameters.tobytes() == other.parameters.tobytes()
+
+
+def test_stacking_pays_but_for_large_batches_of_convolutions_on_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    dense, convolutional = trainer_of(mlp()), trainer_of(convolutions())
+    assert all(stacking_pays(dense, size) for size in (1, 8, 9, 600, None))
+    assert [stacking_pays(convolutional, size) for size in (1, 8, 9, None)] == [True, True, False, False]
+    monkeypatch.setattr(stacked, "on_processor", lambda place: False)
+    assert stacking_pays(convolutional, None)

@@ -80,6 +80,20 @@ def test_multi_label_by_hand() -> None:
     assert found["loss"] == pytest.approx((2 * right + 2 * wrong) / 4)
 
 
+@pytest.mark.parametrize(
+    ("threshold", "micro", "macro"),
+    [
+        # sigmoid(2) = 0.88, sigmoid(-2) = 0.12: the first label is chosen twice, both times rightly, the second never.
+        (0.5, 4 / 5, 1 / 2),  # 2 x 2 / (2 + 3); (1 + 0) / 2
+        (0.95, 0.0, 0.0),  # nothing is chosen
+        (0.1, 6 / 7, 5 / 6),  # everything is: 2 x 3 / (4 + 3); (1 + 2 / (2 + 1)) / 2
+    ],
+)
+def test_a_label_counts_as_given_from_the_threshold_on(threshold: float, micro: float, macro: float) -> None:
+    found = judged(MultiLabel(threshold=threshold), [[2.0, -2.0], [2.0, -2.0]], [[1.0, 0.0], [1.0, 1.0]])
+    assert (found["micro_f1"], found["macro_f1"]) == pytest.approx((micro, macro))
+
+
 def test_tokens_by_hand_and_padding_does_not_count() -> None:
     # Two places count: p = 3/4 for the right token, then 1/4. Loss (ln 4/3 + ln 4) / 2, perplexity its exponential.
     outputs = [[[math.log(3), 0.0], [math.log(3), 0.0], [9.0, -9.0]]]

@@ -14,7 +14,7 @@ from offbeat.core.terms import Contrastive, Distillation, LinearQuadratic, OwnTe
 from offbeat.device.carry_over import remember
 from offbeat.device.flat_model import FlatModel
 from offbeat.device.tasks import Batch
-from offbeat.device.terms import LossTerm, TermContext, remembered, term_of
+from offbeat.device.terms import LossTerm, TermContext, absent_classes, remembered, term_of
 from offbeat.device.trainer import TorchTrainer
 from offbeat.device.training_state import TrainingJob, TrainingState
 from offbeat.models import vector_of
@@ -75,15 +75,35 @@ def test_what_feddyn_remembers_by_hand() -> None:
 
 
 def test_what_aso_fed_remembers_by_hand() -> None:
-    # Two steps of rate 0.5 from 4 to 1: mean gradient (4 - 1) / 1 = 3 = v, h = 0.
+    # Three steps of rate 0.5 from 4 to 1: mean gradient (4 - 1) / 1.5 = 2 = v, h = 0.
     order, memory = Order(terms=(PastGradients(beta=0.25),)), dict[str, Any]()
     four, one = (np.array([value], dtype=np.float32) for value in (4.0, 1.0))
-    memory |= remembered(order, memory, four, one, 1.0)
-    assert (memory["past-gradients v"].tolist(), memory["past-gradients h"].tolist()) == ([3.0], [0.0])
-    # The next one added h - v = -3 to its gradients and moved by 3 over rates of 1: its gradients were 3 + 3 = 6.
-    memory |= remembered(order, memory, four, one, 1.0)
-    # h = 0.25 * 0 + 0.75 * 3
-    assert (memory["past-gradients v"].tolist(), memory["past-gradients h"].tolist()) == ([6.0], [2.25])
+    memory |= remembered(order, memory, four, one, 1.5)
+    assert (memory["past-gradients v"].tolist(), memory["past-gradients h"].tolist()) == ([2.0], [0.0])
+    # The next one added h - v = -2 to its gradients and moved by 3 over rates of 1.5: its gradients were 2 + 2 = 4.
+    memory |= remembered(order, memory, four, one, 1.5)
+    # h = 0.25 * 0 + 0.75 * 2
+    assert (memory["past-gradients v"].tolist(), memory["past-gradients h"].tolist()) == ([4.0], [1.5])
+
+
+def test_absent_classes_are_those_that_no_target_is_of() -> None:
+    model = FlatModel(nn.Linear(1, 4))
+    assert absent_classes(model, np.array([2, 0, 2])).tolist() == [False, True, False, True]
+
+
+def test_moon_remembers_the_model_that_was_trained() -> None:
+    received, trained = (np.array([value], dtype=np.float32) for value in (1.0, 3.0))
+    found = remembered(Order(terms=(Contrastive(),)), {}, received, trained, 1.0)
+    assert found["contrastive last model"].tolist() == [3.0]
+
+
+def test_past_gradients_of_some_parameters_are_theirs() -> None:
+    model = FlatModel(nn.Linear(1, 1))
+    v, h = (np.array(values, dtype=np.float32) for values in ([0.0, 0.0], [1.0, 5.0]))
+    term = bound(PastGradients(beta=0.5), model, vector(1, 2), {"past-gradients v": v, "past-gradients h": h})
+    # Only the bias, which is the second of the two: 10 + h - v = 10 + 5 - 0
+    (found,) = term.pull((torch.full((1,), 10.0),), (model.weights[1],), [1])
+    assert found.tolist() == [15.0]
 
 
 def test_past_gradients_come_to_the_gradient_from_the_second_training_on() -> None:
@@ -97,14 +117,15 @@ def test_past_gradients_come_to_the_gradient_from_the_second_training_on() -> No
     assert again.pull(gradient, model.weights, None)[0].item() == 8.0
 
 
-def test_distillation_by_hand() -> None:
-    # Teacher logits (ln 3, 0): q = (3/4, 1/4); student (0, 0): p = (1/2, 1/2); temperature 1, weight 2:
-    # 2 (3/4 ln(3/4 / 1/2) + 1/4 ln(1/4 / 1/2)).
-    model = FlatModel(nn.Linear(1, 2, bias=False))
-    made = bound(Distillation(weight=2.0, temperature=1.0), model, np.array([math.log(3), 0.0], dtype=np.float32))
-    value = made.value(Batch(torch.ones(1, 1), torch.tensor([0])), torch.zeros(1, 2))
+@pytest.mark.parametrize("heat", [1.0, 3.0])
+def test_distillation_by_hand(heat: float) -> None:
+    # Teacher logits (T ln 3, 0) at temperature T: q = (3/4, 1/4); student (0, 0): p = (1/2, 1/2); weight 2, on both of
+    # two samples: 2 T^2 (3/4 ln(3/4 / 1/2) + 1/4 ln(1/4 / 1/2)).
+    model, teacher = FlatModel(nn.Linear(1, 2, bias=False)), np.array([heat * math.log(3), 0.0], dtype=np.float32)
+    made = bound(Distillation(weight=2.0, temperature=heat), model, teacher)
+    value = made.value(Batch(torch.ones(2, 1), torch.tensor([0, 1])), torch.zeros(2, 2))
     assert value is not None
-    assert value.item() == pytest.approx(2 * (0.75 * math.log(1.5) + 0.25 * math.log(0.5)))
+    assert value.item() == pytest.approx(2 * heat**2 * (0.75 * math.log(1.5) + 0.25 * math.log(0.5)))
 
 
 def test_the_contrastive_term_by_hand() -> None:

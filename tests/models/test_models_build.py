@@ -10,7 +10,7 @@ from torch import nn
 
 from offbeat.core.errors import InvalidInput
 from offbeat.core.references import resolve
-from offbeat.models import MODELS, ModelChoice, build, vector_of
+from offbeat.models import MODELS, ModelChoice, build, vector_of, with_vocabulary
 from offbeat.settings.schema import Experiment
 
 MNIST = (1, 28, 28)
@@ -46,6 +46,27 @@ def test_models_of_texts_take_tokens_and_the_size_of_the_vocabulary(name: str, s
     tokens = torch.zeros(2, 9, dtype=torch.int64)
     network = build(ModelChoice(name=name, settings={"vocabulary": 50}), (9,), 7, seed=0, example=tokens)
     assert network(tokens).shape == shape
+
+
+def own_text_model(input_shape: tuple[int, ...], classes: int, vocabulary: int) -> torch.nn.Module:
+    return torch.nn.Embedding(vocabulary, classes)
+
+
+@pytest.mark.parametrize("name", [*TEXT, f"{__name__}:own_text_model"])
+def test_the_vocabulary_of_a_model_is_that_of_the_data_unless_it_is_said(name: str) -> None:
+    choice = ModelChoice(name=name)
+    assert with_vocabulary(choice, lambda: 50).settings == {"vocabulary": 50}
+    more = ModelChoice(name=name, settings={"vocabulary": 60})
+    assert with_vocabulary(more, lambda: 50) == more
+    with pytest.raises(InvalidInput, match=r"model\.vocabulary = 60: the data have 61 tokens"):
+        with_vocabulary(more, lambda: 61)
+    with pytest.raises(InvalidInput, match=r"do not say how many there are: set model\.vocabulary"):
+        with_vocabulary(choice, lambda: 0)
+
+
+def test_a_model_that_needs_no_vocabulary_does_not_ask_for_it() -> None:
+    choice = ModelChoice(name="mlp")
+    assert with_vocabulary(choice, lambda: 1 // 0) is choice
 
 
 def test_models_have_settings_of_their_own() -> None:

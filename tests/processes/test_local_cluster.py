@@ -1,4 +1,4 @@
-"""`offbeat local-cluster` as a user meets it: Ctrl-C in the middle of a run."""
+"""`offbeat local-cluster` and `deploy` as a user meets them: Ctrl-C, or the end of a job, in the middle of a run."""
 
 import os
 import signal
@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from offbeat.deployment.local_cluster.cluster import Cluster
+
 pytestmark = pytest.mark.processes
 
 EXPERIMENT = """
@@ -16,6 +18,7 @@ EXPERIMENT = """
 time = 100000.0
 [data]
 name = "digits"
+devices = 2
 [model]
 name = "mlp"
 [algorithm]
@@ -24,29 +27,61 @@ cohort = 2
 [evaluation]
 every_versions = 1
 """
+HEARD = "import signal; signal.signal(2, signal.default_int_handler); "  # also below a shell that ignores Ctrl-C
 
 
-def test_ctrl_c_ends_everything_and_leaves_a_checkpoint(tmp_path: Path) -> None:
-    (tmp_path / "small.toml").write_text(EXPERIMENT)
-    heard = "import signal; signal.signal(2, signal.default_int_handler); "  # also below a shell that ignores Ctrl-C
-    command = [sys.executable, "-c", heard + "from offbeat.cli import main; main()", "local-cluster", "small.toml"]
-    with (tmp_path / "said").open("wb") as said:
+def interrupted(folder: Path, number: signal.Signals, *arguments: str) -> str:
+    """What a command says that is stopped by a signal when it has evaluated a version; it must not have ended well."""
+    (folder / "small.toml").write_text(EXPERIMENT)
+    command = [sys.executable, "-c", HEARD + "from offbeat.cli import main; main()", arguments[0], "small.toml"]
+    metrics, said = folder / "run" / "metrics.jsonl", folder / f"said-{number}"
+    before = metrics.stat().st_size if metrics.is_file() else 0
+    with said.open("wb") as errors:
         process = subprocess.Popen(
-            [*command, "--nodes", "2", "--out", "run", "--logs", "logs"],
-            cwd=tmp_path,
-            stderr=said,
+            [*command, *arguments[1:], "--out", "run"],
+            cwd=folder,
+            stdout=errors,
+            stderr=errors,
             env=os.environ | {"COLUMNS": "400"},
         )
     try:
-        metrics, deadline = tmp_path / "run" / "metrics.jsonl", time.monotonic() + 180
-        while not (metrics.is_file() and metrics.stat().st_size):
-            assert process.poll() is None and time.monotonic() < deadline, (tmp_path / "said").read_text()
+        deadline = time.monotonic() + 180
+        while not (metrics.is_file() and metrics.stat().st_size > before):
+            assert process.poll() is None and time.monotonic() < deadline, said.read_text()
             time.sleep(0.2)
-        process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 130
+        process.send_signal(number)
+        assert process.wait(60) == 128 + number, said.read_text()
     finally:
         process.kill()  # if it has not ended by now; all that it started ends with it
         process.wait()
-    assert "go on with --resume" in (tmp_path / "said").read_text()
-    assert (tmp_path / "run" / "checkpoint" / "latest.safetensors").is_file()
-    assert not (tmp_path / "run" / "summary.json").exists()
+    assert not (folder / "run" / "summary.json").exists()
+    return said.read_text()
+
+
+def wait_for_checkpoint(folder: Path, since: int = 0) -> int:
+    """When it was written."""
+    checkpoint, deadline = folder / "run" / "checkpoint" / "latest.safetensors", time.monotonic() + 60
+    while not checkpoint.is_file() or checkpoint.stat().st_mtime_ns <= since:
+        assert time.monotonic() < deadline, "no checkpoint"
+        time.sleep(0.1)
+    return checkpoint.stat().st_mtime_ns
+
+
+def test_a_local_cluster_that_is_interrupted_ends_and_leaves_a_checkpoint_whatever_the_signal(tmp_path: Path) -> None:
+    """Each time from where the last one stopped."""
+    written, resume = 0, list[str]()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        said = interrupted(tmp_path, number, "local-cluster", "--nodes", "2", "--logs", "logs", *resume)
+        assert "go on with --resume" in said and said.splitlines()[-1].startswith("To go on: offbeat local-cluster")
+        written, resume = wait_for_checkpoint(tmp_path, written), ["--resume"]
+
+
+def test_a_deployed_run_is_stopped_and_leaves_a_checkpoint_whatever_the_signal(tmp_path: Path) -> None:
+    written, resume = 0, list[str]()
+    with Cluster(2, warm=True, logs=tmp_path / "logs") as cluster:
+        link = ("--superlink", cluster.address.address, "--insecure")
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            said = interrupted(tmp_path, number, "deploy", *link, *resume)
+            assert "was stopped: go on with --resume" in said
+            assert said.splitlines()[-1].startswith("To go on: offbeat deploy small.toml --superlink")
+            written, resume = wait_for_checkpoint(tmp_path, written), ["--resume"]

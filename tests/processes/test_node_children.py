@@ -5,11 +5,14 @@ No SuperLink is needed for this: a stand-in hands out the messages.
 
 import contextlib
 import os
+import pwd
 import subprocess
 import sys
+import sysconfig
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from threading import Event, Thread
 
 import numpy as np
@@ -17,8 +20,9 @@ import psutil
 import pytest
 from standin_superlink import StandinConnection, app_folder, model_of, with_model
 
+import offbeat
 from offbeat.deployment.certificates import make_credentials
-from offbeat.deployment.node.children import Nursery
+from offbeat.deployment.node.children import ForkServer
 from offbeat.deployment.node.installation import Installation
 from offbeat.deployment.node.keeping import Keeping
 from offbeat.deployment.node.node import Polling, WarmNode
@@ -27,6 +31,7 @@ from offbeat.deployment.node.sandbox import Limits, landlock_version
 pytestmark = pytest.mark.processes
 
 MEMORY_MB = 1500
+UID_AND_GID = ("Uid:", "Gid:")
 
 
 @pytest.fixture(scope="module")
@@ -35,20 +40,27 @@ def key(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def nursery(key: Path) -> Iterator[Nursery]:
-    made = Nursery(Limits(memory_mb=MEMORY_MB, hidden=[str(key)]))
+def fork_server(key: Path) -> Iterator[ForkServer]:
+    made = ForkServer(Limits(memory_mb=MEMORY_MB, hidden=[str(key)]))
     made.start()
     yield made
     made.close()
 
 
 @pytest.fixture
-def link(nursery: Nursery, tmp_path: Path) -> Iterator[StandinConnection]:
-    connection = StandinConnection(app_folder(tmp_path / "app"))
+def link(fork_server: ForkServer, tmp_path: Path) -> Iterator[StandinConnection]:
+    with node_at_work(fork_server, tmp_path, tmp_path / "home") as connection:
+        yield connection
+
+
+@contextlib.contextmanager
+def node_at_work(fork_server: ForkServer, folder: Path, home: Path) -> Iterator[StandinConnection]:
+    """A node with an app that does what it is told."""
+    connection = StandinConnection(app_folder(folder / "app"))
     node = WarmNode(
         connection,
-        nursery,
-        Installation(tmp_path / "home"),
+        fork_server,
+        Installation(home),
         Keeping(None, print),
         config={"partition-id": 3},
         polling=Polling(busy=0.01, idle=0.1),
@@ -97,6 +109,30 @@ def test_an_app_has_no_way_to_the_node_s_key(link: StandinConnection, key: Path)
     assert not any(body[:64] in content for content in memory(said["pid"])), "it is in the memory of the child"
 
 
+def why_not_as_another_user() -> str:
+    """Why an app cannot be run as `nobody` here; nothing if it can."""
+    if os.geteuid() != 0:
+        return "only root may run the app as another user"
+    wanted = [Path(sysconfig.get_path("stdlib")), Path(np.__file__), Path(offbeat.__file__)]
+    closed = [path for file in wanted for path in file.parents if not path.stat().st_mode & 0o001]
+    return f"{closed[0]}, which Python needs here, is closed to other users" if closed else ""
+
+
+@pytest.mark.skipif(bool(why_not_as_another_user()), reason=why_not_as_another_user())
+def test_an_app_that_runs_as_another_user_has_no_way_to_the_node_s_key_either(key: Path, tmp_path: Path) -> None:
+    """`--child-user`, for kernels without Landlock: nothing is hidden from it but by the rights of files."""
+    made = ForkServer(Limits(user="nobody"))
+    with TemporaryDirectory() as home, node_at_work(made, tmp_path, Path(home)) as link:
+        Path(home).chmod(0o755)
+        said = link.ask("open", text=str(key))
+        ids = [line for line in Path(f"/proc/{said['pid']}/status").read_text().splitlines() if line[:4] in UID_AND_GID]
+        account = pwd.getpwnam("nobody")
+        assert [set(line.split()[1:]) for line in ids] == [{str(account.pw_uid)}, {str(account.pw_gid)}]
+        assert said["secrets"] == "", "the app found a way"
+        assert link.ask("echo")["count"] == 2
+    made.close()
+
+
 def memory(pid: int) -> Iterator[bytes]:
     """What a process could find in itself."""
     with Path(f"/proc/{pid}/mem").open("rb") as content:
@@ -125,19 +161,19 @@ def test_all_end_with_the_node(tmp_path: Path) -> None:
     """Also when it is killed."""
     script = (
         "import sys, time\n"
-        "from offbeat.deployment.node.children import Nursery\n"
+        "from offbeat.deployment.node.children import ForkServer\n"
         "from offbeat.deployment.node.sandbox import Limits\n"
         "from offbeat.deployment.node.frames import OpenApp\n"
-        "nursery = Nursery(Limits())\n"
+        "fork_server = ForkServer(Limits())\n"
         "opening = OpenApp(run_id=1, node_id=1, series_id=1, node_config={}, run_config={}, app_id='a/b',\n"
         "                  app_version='1', app_hash='c', directory='nowhere')\n"
-        "nursery.child(opening, None, lambda _, body, parts: print(body, flush=True), lambda *_: None)\n"
+        "fork_server.child(opening, None, lambda _, body, parts: print(body, flush=True), lambda *_: None)\n"
         "time.sleep(600)\n"
     )
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as node:
         assert node.stdout is not None and node.stdout.readline() == "Warm()\n"
         below = psutil.Process(node.pid).children(recursive=True)
-        assert len(below) == 2, "the nursery and a child"
+        assert len(below) == 2, "the fork server and a child"
         node.kill()
         _, alive = psutil.wait_procs(below, timeout=30)
         deadline = time.monotonic() + 30

@@ -23,7 +23,7 @@ from user_project import follow, user_project
 
 from offbeat.deployment.bundle import write_bundle
 from offbeat.deployment.certificates import make_credentials
-from offbeat.deployment.launch import Launched, RunFailed, submit
+from offbeat.deployment.launch import Launched, submit
 from offbeat.deployment.local_cluster.cluster import HOST, Cluster
 from offbeat.settings.schema import Experiment
 from offbeat.settings.tables import merge
@@ -87,13 +87,25 @@ def test_warm_nodes_and_flower_s_own_take_part_in_one_run(tmp_path: Path) -> Non
 # Faults ---------------------------------------------------------------------------------------------------------------
 
 SERVER = """
+from pathlib import Path
+
 from mine.task import network, test_data
+from offbeat.algorithms.fedasync import FedAsync
+from offbeat.core.actions import Finish
 from offbeat.deployment import server_app
+
+
+class UntilAllIsSeen(FedAsync):
+    def react(self, event, state, view):
+        yield from super().react(event, state, view)
+        if Path("FOLDER/seen").exists():
+            yield Finish(reason="all is seen")
+
 
 EXPERIMENT = {
     "stop": {"updates": 1000000},
     "data": {"devices": 7},
-    "algorithm": {"name": "fedasync", "concurrency": 7},
+    "algorithm": {"name": "mine.server_app:UntilAllIsSeen", "concurrency": 7},
     "evaluation": {"every_versions": 20},
     "deployment": {"answer_seconds": 20.0, "rest_seconds": 0.5},
 }
@@ -207,12 +219,12 @@ def test_whatever_goes_wrong_nothing_hangs_and_all_is_seen(tmp_path: Path) -> No
         together = [text for device in (1, 2, 3) for text in ("--node-config", f"partition-id={device}")]
         cluster.add_node(0, options=[*limits, *together], wait=False)
         killed, frozen = cluster.add_node(4, wait=False), cluster.add_node(5, wait=False)
-        cluster.add_node(6, address=wire.address, wait=False)
+        cut_off = cluster.add_node(6, address=wire.address, wait=False)
         broken = None if full is None else cluster.add_node(7, home=full, wait=False)
-        run = submit(user_project(tmp_path, SERVER, CLIENT), cluster.address)
+        run = submit(user_project(tmp_path, SERVER.replace("FOLDER", str(tmp_path)), CLIENT), cluster.address)
         thaw = float("inf")
 
-        def look(log: str) -> bool:
+        def look(log: str) -> None:
             nonlocal thaw
             if order_of(1) and once("child killed"):
                 os.kill(order_of(1) or 0, signal.SIGKILL)
@@ -238,22 +250,24 @@ def test_whatever_goes_wrong_nothing_hangs_and_all_is_seen(tmp_path: Path) -> No
                     "device 5: refused: ticket",
                 )
             )
-            return seen and time.monotonic() > thaw and all(used(out, device) for device in (0, 1, 2, 3, 5, 6))
+            if seen and time.monotonic() > thaw and all(used(out, device) for device in (0, 1, 2, 3, 5, 6)):
+                (tmp_path / "seen").touch()
 
         log = follow(run, look)
-        run.stop()
-        with suppress(RunFailed):
-            follow(run)
         wire.close()
+    found = outcome(out)
+    assert found.summary["stopped_by"] == "all is seen"
+    assert {line["device"] for line in found.of("fault")} >= {1, 2, 3, 4, 5}
+    assert all(line["reason"] for line in found.of("Lost"))
+    assert found.summary["faults_node_error"] >= 3, "the children of 1, 2 and 3"
+    assert found.summary["faults_node_gone"] >= 1 and found.summary["faults_unanswered"] >= 1
+    assert found.summary["updates_refused"] >= 1 and found.summary["restarts"] == 0
+    assert "; trying again" in cut_off.log.read_text(), "30 s cost it nothing but time"
     if broken is not None:
         assert "Flower error 7: the app cannot be written to" in log
+        assert any("the app cannot be written to" in line["why"] for line in found.of("fault", device=-1))
+        assert found.summary["faults_not_admitted"] >= 1
         assert "No space left on device" in broken.log.read_text()
-    record = [json.loads(line) for line in (out / "record.jsonl").read_text().splitlines()]
-    uploaded = [line["ticket"] for line in record if line["what"] == "Uploaded"]
-    lost = {line["ticket"] for line in record if line["what"] == "Lost"}
-    assert len(uploaded) == len(set(uploaded)) and not lost & set(uploaded), "nothing is applied twice"
-    assert {line["device"] for line in record if line["what"] == "fault"} >= {1, 2, 3, 4, 5}
-    assert all(line["reason"] for line in record if line["what"] == "Lost")
 
 
 def used(out: Path, device: int) -> int:
@@ -287,6 +301,7 @@ def test_a_superlink_that_has_forgotten_everything_is_found_again_and_devices_re
     lines = [json.loads(line) for line in (out / "record.jsonl").read_text().splitlines()]
     again = next(number for number, line in enumerate(lines) if line["what"] == "resumed")
     assert {line["reason"] for line in lines if line["what"] == "Lost"} <= {"the server was restarted"}
+    assert json.loads((out / "summary.json").read_text())["restarts"] == 1
     first: dict[int, int] = {}
     for line in lines[again:]:
         if line["what"] == "Uploaded":

@@ -269,15 +269,6 @@ def test_what_cannot_be_is_one_sentence_before_anything_is_written(
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-@pytest.mark.parametrize("local", [{}, {"optimiser": "adam", "clip_norm": 1.0, "terms": [{"name": "distillation"}]}])
-def test_a_gpu_trains_to_the_same_numbers_within_tolerance(local: dict[str, Any]) -> None:
-    here, there = (
-        np.frombuffer(final(local=local, execution={"device": device}), dtype=np.float32) for device in ("cpu", "cuda")
-    )
-    assert there == pytest.approx(here, rel=1e-3, abs=1e-4)
-
-
 def test_half_precision_trains_about_as_well() -> None:
     whole, half = (
         offbeat.run(experiment(stop={"updates": 30}, execution={"precision": precision})).summary["final_loss"]
@@ -287,16 +278,24 @@ def test_half_precision_trains_about_as_well() -> None:
     assert half != whole
 
 
-def test_automatic_workers_share_the_cores_of_a_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_and_their_workers_fill_the_cores_of_a_comparison_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     from offbeat.comparison import compare
     from offbeat.settings import execution
 
     monkeypatch.setattr(compare, "available_cores", lambda: 6)
     monkeypatch.setattr(execution, "available_cores", lambda: 6)
-    auto = experiment(execution={"workers": "auto"})
-    assert auto.execution.processes() == 6
-    assert [compare.sharing_cores(auto, runs).execution.workers for runs in (1, 3, 6, 7)] == [6, 2, 1, 1]
-    assert compare.sharing_cores(experiment(), 2).execution.workers == 1
+    unsaid, auto, two = (experiment(execution=table) for table in ({}, {"workers": "auto"}, {"workers": 2}))
+    assert [each.execution.processes() for each in (unsaid, auto, two)] == [0, 6, 2]
+
+    def shares(given: offbeat.Experiment, jobs: int | None, runs: int) -> tuple[int, Any]:
+        together = compare.runs_at_a_time(jobs, [given] * runs)
+        return together, compare.sharing_cores(compare.with_automatic_workers(given), together).execution.workers
+
+    for given in (unsaid, auto):
+        assert [shares(given, None, runs) for runs in (1, 2, 4, 9)] == [(1, 6), (2, 3), (4, 1), (6, 1)]
+        assert [shares(given, jobs, 9) for jobs in (1, 3, 8)] == [(1, 6), (3, 2), (8, 1)]
+    assert shares(two, None, 9) == (3, 2)
+    assert "workers" not in unsaid.table()["execution"]
 
 
 def test_worker_processes_train_a_task_to_the_same_bits() -> None:

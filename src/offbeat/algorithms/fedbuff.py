@@ -88,16 +88,16 @@ class FedBuff(ServerOptimised):
     def react(self, event: Event, state: FedBuffState, view: View) -> Iterator[Action]:
         if isinstance(event, Uploaded):
             state.updates.append(event.update)
-        stuck = self.variant == "plato" and state.updates and not view.in_flight
-        if len(state.updates) >= self.buffer or stuck:
+        plato, buffered = self.variant == "plato", len(state.updates)
+        stuck = plato and buffered and not view.in_flight
+        if buffered >= self.buffer or stuck:
             movement = self.movement(state.updates, view)
             yield Commit(
                 parameters=self.server_step(view.parameters, movement, state.moments),
                 used=tuple(update.ticket for update in state.updates),
             )
-            state.updates = []
-        waiting = len(state.updates) if self.variant == "plato" else 0
-        for device in view.pick(self.concurrency - len(view.in_flight) - waiting):
+            state.updates, buffered = [], 0
+        for device in view.pick(self.concurrency - len(view.in_flight) - (buffered if plato else 0)):
             yield Dispatch(device=device, order=view.order())
 
     def movement(self, updates: list[Update], view: View) -> Floats:

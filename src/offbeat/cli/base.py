@@ -38,7 +38,9 @@ Target = Annotated[
         "(default: the best of `evaluation.targets` that all runs reach, or the highest whole percent).",
     ),
 ]
-Jobs = Annotated[int | None, typer.Option(min=1, help="Runs at a time (default: one per core).")]
+Jobs = Annotated[
+    int | None, typer.Option(min=1, help="Runs at a time (default: as many as fill the cores with their workers).")
+]
 
 
 def load(file: Path, changes: Iterable[str] | None) -> "Experiment":
@@ -97,11 +99,3 @@ def present(experiment: "Experiment", rows: "Sequence[Row]", summary: Mapping[st
     names += ["devices.csv", "devices.png"] if (root / "devices.csv").is_file() else []
     names += ["record.jsonl"] if real else []
     console.print(f"Results in {root}: {', '.join(names)}")
-
-
-def free_cores(experiment: "Experiment") -> int:
-    """How many runs at a time keep the cores busy."""
-    from offbeat.settings.execution import available_cores
-
-    workers = experiment.execution.workers
-    return max(1, available_cores() // (1 if workers == "auto" else workers))

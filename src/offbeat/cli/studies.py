@@ -1,6 +1,5 @@
 """Commands that look ahead or repeat a paper: pretrain, advise, plan, study."""
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -149,7 +148,7 @@ def study(
             mnist=mnist,
             runs=runs,
             begun=lambda n: shown.update(bar, total=n),
-            jobs=jobs or os.cpu_count() or 1,
+            jobs=jobs,
             overwrite=overwrite,
             resume=resume,
             watch=watch,

@@ -38,24 +38,25 @@ def compare(
     out: str | os.PathLike[str] | None = None,
     *,
     target: float | None = None,
-    jobs: int = 1,
+    jobs: int | None = None,
     overwrite: bool = False,
     resume: bool = False,
     watch: OnRunProgress | None = None,
 ) -> Comparison:
-    """Run an experiment under each of these algorithms and seeds, `jobs` runs at a time.
+    """Run an experiment under each of these algorithms and seeds, `jobs` runs at a time (default: one for each core).
 
     Algorithms are names (one, or several with commas between), policies or classes; without any they are those of the
     experiment's [compare]. Seeds are a list, or a count from the experiment's seed on. With `out` the runs lie there,
     and beside them the table, the plot and the report; without it nothing is left.
 
-    All of them keep the same number of devices in training, unless their settings say otherwise. Runs that crashed are
-    in the result's `failures`.
+    All of them keep the same number of devices in training, unless their settings say otherwise. Where there are fewer
+    runs than cores, each trains in several worker processes, unless `execution.workers` is given. Runs that crashed
+    are in the result's `failures`.
     """
     experiment = experiment_from(experiment)
     chosen, numbers = _algorithms(experiment, algorithms), _seeds(experiment, seeds)
     check_target(target, TargetMetric(experiment.target_metric, experiment.target_direction))
-    experiments = fair_experiments(experiment, chosen, numbers)
+    experiments = [with_automatic_workers(each) for each in fair_experiments(experiment, chosen, numbers)]
     if len({(each.algorithm.title, each.seed) for each in experiments}) != len(experiments) or not experiments:
         raise InvalidInput("give each algorithm once, and at least one algorithm and one seed")
     first = {each.algorithm.title: each for each in experiments if each.seed == numbers[0]}
@@ -82,7 +83,7 @@ def sweep(
     *,
     target: float | None = None,
     settings: Mapping[str, Any] | None = None,
-    jobs: int = 1,
+    jobs: int | None = None,
     overwrite: bool = False,
     resume: bool = False,
     watch: OnRunProgress | None = None,
@@ -98,7 +99,9 @@ def sweep(
     if not over or not all(len(values) for values in over.values()) or not numbers or len(over) > 3:
         raise InvalidInput("give one to three settings to sweep, each with at least one value, and at least one seed")
     check_target(target, TargetMetric(experiment.target_metric, experiment.target_direction))
-    experiments = [_with(each, settings or {}) for seed in numbers for each in experiment.swept(over, seed)]
+    experiments = [
+        with_automatic_workers(_with(each, settings or {})) for seed in numbers for each in experiment.swept(over, seed)
+    ]
     if out is None:
         entries, failed = run_unkept(experiment, experiments, jobs=jobs, watch=watch)
         return Comparison(entries, target, failures=failed)
@@ -138,7 +141,7 @@ def _seeds(experiment: Experiment, given: Seeds) -> list[int]:
 
 
 def run_unkept(
-    base: Experiment, experiments: Sequence[Experiment], *, jobs: int = 1, watch: OnRunProgress | None = None
+    base: Experiment, experiments: Sequence[Experiment], *, jobs: int | None = None, watch: OnRunProgress | None = None
 ) -> tuple[list[Result], list[str]]:
     """Run these experiments and leave no files."""
     with tempfile.TemporaryDirectory(prefix="offbeat-") as folder:
@@ -148,6 +151,21 @@ def run_unkept(
             for each in ended
         ]
         return unkept, failed
+
+
+def with_automatic_workers(experiment: Experiment) -> Experiment:
+    """The experiment with `execution.workers = "auto"` if it says nothing of workers."""
+    if experiment.execution.workers is not None:
+        return experiment
+    return experiment.changed({"execution": {"workers": "auto"}})
+
+
+def runs_at_a_time(jobs: int | None, experiments: Sequence[Experiment]) -> int:
+    """How many runs are under way at once: as many as were asked for, or as fill the cores with their workers."""
+    if jobs is None:
+        given = (each.execution.workers for each in experiments)
+        jobs = max(1, available_cores() // max(each if isinstance(each, int) else 1 for each in given))
+    return min(jobs, len(experiments))
 
 
 def sharing_cores(experiment: Experiment, runs: int) -> Experiment:
@@ -162,7 +180,7 @@ def run_planned(
     experiments: Sequence[Experiment],
     root: Path,
     *,
-    jobs: int = 1,
+    jobs: int | None = None,
     overwrite: bool = False,
     resume: bool = False,
     watch: OnRunProgress | None = None,
@@ -171,7 +189,8 @@ def run_planned(
 
     All of them are checked before the first begins. Gives those that ended, and a sentence on each that crashed.
     """
-    experiments = [sharing_cores(each, min(jobs, len(experiments))) for each in experiments]
+    jobs = runs_at_a_time(jobs, experiments)
+    experiments = [sharing_cores(each, jobs) for each in experiments]
     planned_runs = plan_runs(experiments, root)
     for each in experiments:
         each.execution.processes()

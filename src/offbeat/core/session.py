@@ -29,7 +29,7 @@ from offbeat.core.orders import LocalWork, Order
 from offbeat.core.parameters import Layout, Vector, frozen
 from offbeat.core.policy import Policy
 from offbeat.core.snapshot import decode, encode
-from offbeat.core.states import AWAY, IDLE, TRAINING, TRANSITIONS, WAITING, DeviceState
+from offbeat.core.states import AWAY, FOLLOWING, IDLE, TRAINING, TRANSITIONS, WAITING, DeviceState
 from offbeat.core.streams import stream
 from offbeat.core.update_checks import check_update
 
@@ -155,11 +155,10 @@ class Session:
         """The state that follows for a device, if what happens to it is legal now."""
         if not 0 <= device < self.devices:
             raise error(f"{type(what).__name__} for device {device}: there are {self.devices} devices, from 0")
-        state = self._states[device]
-        following = TRANSITIONS.get((state, type(what)))
+        following = FOLLOWING[type(what)][self._states[device]]
         if following is None:
             raise error(
-                f"device {device} is {DeviceState(state).name.lower()}: {type(what).__name__} is not possible "
+                f"device {device} is {self.state_of(device).name.lower()}: {type(what).__name__} is not possible "
                 f"({self.journal.last(device)})"
             )
         return following
@@ -287,7 +286,8 @@ class Session:
                 self.in_flight[ticket] = dispatched
                 self._ticket_of[device] = ticket
                 self.counters.dispatched += 1
-                self.counters.bytes_down += bytes_down(order, self.layout)
+                size = self.layout.bytes if order.width == 1.0 else bytes_down(order, self.layout)
+                self.counters.bytes_down += size
                 self._note("dispatched", device, ticket)
                 effects.append(dispatched)
             case Commit(parameters=parameters, used=used):
@@ -347,13 +347,13 @@ class Session:
 
     def _check_settled(self, tickets: tuple[int, ...]) -> None:
         """An update is used or given up once, after it was delivered."""
-        named = set[int]()
-        for ticket in tickets:
-            if ticket not in self.received or ticket in named:
-                raise PolicyError(
-                    f"ticket {ticket} is not a delivered update, or it was used before ({self.journal.last(None)})"
-                )
-            named.add(ticket)
+        named = set(tickets)
+        if len(named) == len(tickets) and named <= self.received.keys():
+            return
+        wrong = next(each for each in tickets if each not in self.received or tickets.count(each) > 1)
+        raise PolicyError(
+            f"ticket {wrong} is not a delivered update, or it was used before ({self.journal.last(None)})"
+        )
 
     def _answer(self, asked: OrderInFlight, following: DeviceState, parameters: Vector | None) -> FreshModel:
         """Answer a device that asked, with a newer model or without."""

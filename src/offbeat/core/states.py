@@ -30,3 +30,7 @@ TRANSITIONS: Mapping[tuple[int, type], DeviceState] = {
     (WAITING, Lost): AWAY,
 }
 """What may happen to a device in each state, and the state that follows. Anything else is illegal."""
+FOLLOWING: Mapping[type, tuple[DeviceState | None, ...]] = {
+    what: tuple(TRANSITIONS.get((state, what)) for state in DeviceState) for _, what in TRANSITIONS
+}
+"""The same table by what happens, then by state: two look-ups without a hash of a pair, for every event and action."""

@@ -8,7 +8,8 @@ import numpy as np
 from offbeat.core.errors import InvalidInput
 from offbeat.data.cifar_pickle import parse_python_batch
 from offbeat.data.dataset import Dataset
-from offbeat.data.images import Bytes, ImageFiles, check_labels, image_dataset, names_from, read
+from offbeat.data.images import ImageFiles, check_labels, image_dataset, names_from, read
+from offbeat.data.transforms import Bytes
 
 CLASSES = 10
 CLASS_NAMES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")

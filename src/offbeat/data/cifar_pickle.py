@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from offbeat.core.errors import InvalidInput
-from offbeat.data.images import Bytes
+from offbeat.data.transforms import Bytes
 
 PIXELS = 3 * 32 * 32
 

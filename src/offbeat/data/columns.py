@@ -13,8 +13,8 @@ import numpy as np
 from offbeat.core.errors import InvalidInput
 from offbeat.core.references import describe
 from offbeat.core.samples import Array, Ragged, Samples
-from offbeat.data.images import Bytes, standardised
 from offbeat.data.text import Vocabulary
+from offbeat.data.transforms import Bytes, Standardisation
 
 DECODED = 1000
 """Images that are decoded at a time."""
@@ -34,8 +34,8 @@ class Pixels:
     column: str
     mode: str
     shape: tuple[int, int, int]
-    norm: tuple[Sequence[float], Sequence[float]] | None
-    """Mean and standard deviation of each channel, unless the pixels stay bytes."""
+    norm: Standardisation | None
+    """How the pixels become numbers, unless they stay bytes."""
 
     def read(self, table: Any) -> Samples:
         """The images of these rows; InvalidInput if one has another size or cannot be decoded."""
@@ -51,7 +51,7 @@ class Pixels:
                         f"the training split {self.shape}: they must be the same."
                     )
                 pixels[place] = values
-        return pixels if self.norm is None else standardised(pixels, *map(tuple, self.norm))
+        return pixels if self.norm is None else self.norm(pixels)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ def _numbers(table: Any, column: str) -> Any:
     return array.astype(np.int64 if array.dtype.kind in "iub" else np.float32)
 
 
-def inputs_of(table: Any, columns: Sequence[str], *, vocabulary: int, length: int, norm: Any) -> Reader:
+def inputs_of(table: Any, columns: Sequence[str], *, vocabulary: int, length: int, norm: Standardisation) -> Reader:
     """The reader of the inputs that this training table's columns hold."""
     kind = type(table.features[columns[0]]).__name__
     if len(columns) == 1 and kind == "Image":

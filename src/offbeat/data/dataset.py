@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
@@ -51,6 +52,8 @@ class Dataset:
     """What is done to inputs batch by batch."""
     class_names: tuple[str, ...] = ()
     """What the labels mean, where that is known."""
+    vocabulary: int | None = None
+    """How many tokens there are, where inputs are tokens: 0 to vocabulary - 1 (None: as the inputs say)."""
     columns: Mapping[str, Array] = field(default_factory=dict)
     """Further values of each training sample, by name: a partition may divide by them."""
 
@@ -58,6 +61,17 @@ class Dataset:
     def input_shape(self) -> Any:
         """The shape of one input, in the structure that the inputs have."""
         return shapes(self.test_x)
+
+    @cached_property
+    def tokens(self) -> int:
+        """How many tokens there are; 0 if inputs are no tokens, or are loaded device by device and nobody has said."""
+        if self.vocabulary is not None:
+            return self.vocabulary
+        if isinstance(self.train_x, LazyDevices):
+            return 0
+        inputs = [*arrays_of(self.train_x), *arrays_of(self.test_x)]
+        values = [part.values if isinstance(part, Ragged) else part for part in inputs]
+        return max((1 + int(each.max()) for each in values if each.dtype.kind == "i"), default=0)
 
     def example(self) -> tuple[Samples, Samples]:
         """Two training samples."""
@@ -112,7 +126,7 @@ def _same_shapes(test: Any, train: Any, x: Samples) -> bool:
 
 
 def _check_samples(part: str, x: Samples, y: Samples, classes: int, pipeline: InputPipeline | None) -> None:
-    pixels = pipeline is not None and pipeline.levels is not None
+    pixels = pipeline is not None and pipeline.standardisation is not None
     for name, array in _named(f"{part}_x", x):
         _check_type(name, array, (np.uint8,) if pixels else (np.float32, np.int64))
     for name, array in _named(f"{part}_y", y):

@@ -15,7 +15,8 @@ from offbeat.core.samples import Indices
 from offbeat.core.settings import Settings
 from offbeat.data.dataset import Dataset, Labels
 from offbeat.data.idx import MNIST_MEAN, MNIST_STD
-from offbeat.data.images import Bytes, image_dataset
+from offbeat.data.images import image_dataset
+from offbeat.data.transforms import Bytes
 
 
 class Digits(Settings):

@@ -7,7 +7,8 @@ what a run needs of them is read when it is loaded, or with `lazy` when a device
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import prod
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -19,12 +20,12 @@ from offbeat.core.references import describe
 from offbeat.core.samples import Array, Indices, LazyDevices, Ragged, Samples
 from offbeat.core.settings import Settings
 from offbeat.core.streams import stream
-from offbeat.data.columns import Pixels, Reader, cells, inputs_of, targets_of
+from offbeat.data.columns import Pixels, Reader, Texts, cells, inputs_of, targets_of
 from offbeat.data.dataset import Dataset
 from offbeat.data.embedded import held_out
-from offbeat.data.images import standardised
+from offbeat.data.images import kept_as_bytes
 from offbeat.data.partition import by_owner
-from offbeat.data.transforms import InputPipeline
+from offbeat.data.transforms import InputPipeline, Standardisation
 
 FORMATS = ("parquet", "arrow")
 
@@ -56,8 +57,9 @@ class HuggingFace(Settings):
     """What is subtracted from pixels between 0 and 1: a number for all channels, or one for each."""
     std: list[Annotated[float, Field(gt=0)]] = Field([1.0])
     """What pixels are then divided by."""
-    as_bytes: bool = False
-    """Keep pixels as bytes and normalise them batch by batch: a quarter of the memory, the same numbers to the bit."""
+    as_bytes: bool | None = None
+    """Keep pixels as bytes and normalise them batch by batch: a quarter of the memory, the same numbers to the bit
+    (default: if as numbers they would take more than 256 MB)."""
     vocabulary: Annotated[int, Field(ge=3)] = 20_000
     """Of texts: how many tokens there are, padding (0) and unknown words (1) among them."""
     length: Annotated[int, Field(ge=1)] = 256
@@ -82,8 +84,11 @@ class HuggingFace(Settings):
         columns = [self.x] if isinstance(self.x, str) else self.x
         for split, table in ((self.train, train), (self.test or self.train, test)):
             self._check_columns(split, table, columns)
-        norm = None if self.as_bytes else (self.mean, self.std)
+        norm = Standardisation(tuple(self.mean), tuple(self.std))
         inputs = inputs_of(train, columns, vocabulary=self.vocabulary, length=self.length, norm=norm)
+        pipeline = None
+        if isinstance(inputs, Pixels) and kept_as_bytes(self.as_bytes, prod(inputs.shape) * (len(train) + len(test))):
+            inputs, pipeline = replace(inputs, norm=None), InputPipeline(standardisation=norm)
         targets, names = targets_of(train, self.y)
         kept = None if self.device is None else by_owner(np.array(cells(train, self.device)), self.devices, self.device)
         y = targets.read(train)
@@ -99,7 +104,8 @@ class HuggingFace(Settings):
             classes=len(names) or _classes(y),
             class_names=names,
             devices=None if kept is None or lazy else tuple(kept.samples(device) for device in range(kept.devices)),
-            pipeline=self._pipeline(inputs),
+            pipeline=pipeline,
+            vocabulary=self.vocabulary if isinstance(inputs, Texts) else None,
             columns={} if lazy else Columns(train, but=columns),
         )
 
@@ -150,12 +156,6 @@ class HuggingFace(Settings):
                 if column not in table.column_names:
                     there = ", ".join(table.column_names)
                     raise InvalidInput(f"data.{key} = {column!r}: split {split!r} has the columns {there}")
-
-    def _pipeline(self, inputs: Reader) -> InputPipeline | None:
-        if not isinstance(inputs, Pixels) or not self.as_bytes:
-            return None
-        levels = np.tile(np.arange(256, dtype=np.uint8), (inputs.shape[0], 1, 1))
-        return InputPipeline(levels=standardised(levels, tuple(self.mean), tuple(self.std)).reshape(-1, 256))
 
 
 @dataclass(frozen=True, slots=True)

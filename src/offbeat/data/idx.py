@@ -13,7 +13,8 @@ import numpy as np
 
 from offbeat.core.errors import InvalidInput
 from offbeat.data.dataset import Dataset
-from offbeat.data.images import Bytes, ImageFiles, check_labels, image_dataset, read
+from offbeat.data.images import ImageFiles, check_labels, image_dataset, read
+from offbeat.data.transforms import Bytes
 
 MNIST_MEAN, MNIST_STD = 0.1307, 0.3081
 FASHION_MEAN, FASHION_STD = 0.2860, 0.3530

@@ -50,6 +50,7 @@ class Imdb(Settings):
             test_y=np.array([label for _, label in test], dtype=np.int64),
             classes=2,
             class_names=CLASS_NAMES,
+            vocabulary=self.vocabulary,
         )
 
 

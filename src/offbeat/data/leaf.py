@@ -19,8 +19,8 @@ from offbeat.core.errors import InvalidInput
 from offbeat.core.samples import Array
 from offbeat.core.settings import Settings
 from offbeat.data.dataset import Dataset
-from offbeat.data.images import read
-from offbeat.data.transforms import InputPipeline
+from offbeat.data.images import kept_as_bytes, read
+from offbeat.data.transforms import InputPipeline, Standardisation
 
 DIGITS, CAPITALS, SMALL = "0123456789", "ABCDEFGHIJKLMNOPQRSTUVWXYZ", "abcdefghijklmnopqrstuvwxyz"
 CHARACTERS = f"\n !\"&'(),-.{DIGITS}:;>?{CAPITALS}[]{SMALL}}}"
@@ -62,8 +62,7 @@ class LeafFiles(Settings):
     def _samples(self, where: str, x: list[Any], y: list[Any]) -> tuple[Array, Array]:
         """The samples of one user."""
 
-    def _dataset(self, **others: Any) -> Dataset:
-        train, test = self._read()
+    def _dataset(self, train: list[tuple[Array, Array]], test: list[tuple[Array, Array]], **others: Any) -> Dataset:
         ends = np.cumsum([0, *(len(y) for _, y in train)])
         return Dataset(
             train_x=np.concatenate([x for x, _ in train]),
@@ -79,19 +78,27 @@ class Femnist(LeafFiles):
     """FEMNIST by writer, 28x28, 62 characters, as LEAF's scripts write it; pixels from 0 to 1 (white)."""
 
     name: Literal["femnist"] = "femnist"
-    as_bytes: bool = False
-    """Keep pixels as bytes and scale them batch by batch: a quarter of the memory, the same numbers to the bit."""
+    as_bytes: bool | None = None
+    """Keep pixels as bytes and scale them batch by batch: a quarter of the memory, the same numbers to the bit
+    (default: if as numbers they would take more than 256 MB)."""
 
     def load(self, seed: int) -> Dataset:
         """Read the writers' characters, divided into training and test samples as in the files; `seed` plays no part.
 
         Classes are the digits, then the capital and the small letters.
         """
-        levels = (np.arange(256) / 255).astype(np.float32)[np.newaxis]
+        train, test = self._read()
+        parts = [x for x, _ in [*train, *test]]
+        stay = kept_as_bytes(self.as_bytes, sum(x.size for x in parts)) and all(x.dtype == np.uint8 for x in parts)
+        scale = Standardisation()
+        if not stay:
+            train, test = ([(scale(x) if x.dtype == np.uint8 else x, y) for x, y in part] for part in (train, test))
         return self._dataset(
+            train,
+            test,
             classes=62,
             class_names=tuple(DIGITS + CAPITALS + SMALL),
-            pipeline=InputPipeline(levels=levels) if self.as_bytes else None,
+            pipeline=InputPipeline(standardisation=scale) if stay else None,
         )
 
     def _samples(self, where: str, x: list[Any], y: list[Any]) -> tuple[Array, Array]:
@@ -104,12 +111,12 @@ class Femnist(LeafFiles):
             raise InvalidInput(f"{where}: x must be images of 784 numbers from 0 to 1.")
         if labels.ndim != 1 or labels.dtype.kind != "i" or labels.min() < 0 or labels.max() > 61:
             raise InvalidInput(f"{where}: y must be labels from 0 to 61.")
-        if not self.as_bytes:
-            return pixels.astype(np.float32), labels
         values = np.rint(255 * pixels)
-        if np.abs(values - 255 * pixels).max() > 1e-3:
+        if self.as_bytes is not False and np.abs(values - 255 * pixels).max() <= 1e-3:
+            return values.astype(np.uint8), labels
+        if self.as_bytes:
             raise InvalidInput(f"{where}: the pixels are no 255ths: use as_bytes = false.")
-        return values.astype(np.uint8), labels
+        return pixels.astype(np.float32), labels
 
 
 class Shakespeare(LeafFiles):
@@ -121,7 +128,8 @@ class Shakespeare(LeafFiles):
 
     def load(self, seed: int) -> Dataset:
         """Read the roles' lines, divided into training and test samples as in the files; `seed` plays no part."""
-        return self._dataset(classes=len(CHARACTERS), class_names=tuple(CHARACTERS))
+        size = len(CHARACTERS)
+        return self._dataset(*self._read(), classes=size, class_names=tuple(CHARACTERS), vocabulary=size)
 
     def _samples(self, where: str, x: list[Any], y: list[Any]) -> tuple[Array, Array]:
         tokens = np.empty((len(x), LENGTH + 1), dtype=np.int64)

@@ -20,7 +20,8 @@ from offbeat.core.references import describe
 from offbeat.core.streams import stream
 from offbeat.data import cifar
 from offbeat.data.dataset import Dataset, Labels
-from offbeat.data.images import Bytes, Channels, ImageFiles, image_dataset
+from offbeat.data.images import ImageFiles, image_dataset
+from offbeat.data.transforms import Bytes, Channels
 
 A = TypeVar("A", bound=np.ndarray[Any, np.dtype[np.uint8]])
 Listing = tuple[list[Path], Labels]
@@ -33,8 +34,8 @@ class ImageFolders(ImageFiles):
     dir: Annotated[str, Field(min_length=1)]
     """The directory into which the published archive was unpacked."""
     cache: str | None = None
-    """A directory for the decoded pixels: they are written there once and then mapped into memory. With `as_bytes` the
-    images need not fit into memory."""
+    """A directory for the decoded pixels: they are written there once and then mapped into memory. Kept as bytes, the
+    images need not fit into it."""
 
     def _loaded(
         self, train: Listing, test: Listing, *, side: int, mean: Channels, std: Channels, class_names: tuple[str, ...]

@@ -9,7 +9,8 @@ import numpy as np
 from offbeat.core.errors import InvalidInput
 from offbeat.core.references import describe
 from offbeat.data.dataset import Dataset
-from offbeat.data.images import Bytes, ImageFiles, check_labels, image_dataset, read
+from offbeat.data.images import ImageFiles, check_labels, image_dataset, read
+from offbeat.data.transforms import Bytes
 
 MEAN = (0.4377, 0.4438, 0.4728)
 STD = (0.1980, 0.2010, 0.1970)
@@ -20,7 +21,7 @@ class Svhn(ImageFiles):
 
     name: Literal["svhn"] = "svhn"
     extra: bool = False
-    """Train also on the 531,131 easier images of extra_32x32.mat; keep them as bytes (`as_bytes`)."""
+    """Train also on the 531,131 easier images of extra_32x32.mat."""
 
     def load(self, seed: int) -> Dataset:
         """Read the files and divide them into training and test samples as published; `seed` plays no part."""

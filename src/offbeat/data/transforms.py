@@ -1,7 +1,8 @@
 """What is done to inputs batch by batch: pixels kept as bytes are normalised, images are cropped, flipped, cut out.
 
-A transform gets samples and a random generator, which is a stream of its own for each (device, ticket, epoch); it draws
-for every sample, so that the result does not depend on anything else. An evaluation normalises and does nothing else.
+A transform gets normalised samples and a random generator, which is a stream of its own for each (device, ticket,
+epoch); it draws for every sample, so that the result does not depend on anything else. So it makes no difference
+whether pixels were kept as bytes or as numbers. An evaluation normalises and does nothing else.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +18,10 @@ from offbeat.core.references import resolve
 from offbeat.core.samples import Array
 from offbeat.core.settings import Settings
 
+Bytes = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float32]
+Channels = float | tuple[float, ...]
+"""One number for all channels, or one for each."""
 Transform = Callable[[Array, np.random.Generator], Array]
 """From samples [n, ...] to samples of the same shape."""
 
@@ -64,27 +68,49 @@ class Cutout(Settings):
 TRANSFORMS: dict[str, type[Crop] | type[Flip] | type[Cutout]] = {"crop": Crop, "flip": Flip, "cutout": Cutout}
 
 
+@dataclass(frozen=True, slots=True)
+class Standardisation:
+    """Pixels scaled from 0..255 to 0..1, then (pixel - mean) / std in each channel, all in float32.
+
+    >>> Standardisation(mean=0.5, std=0.25)(np.array([[[[0, 255]]]], dtype=np.uint8)).tolist()
+    [[[[-2.0, 2.0]]]]
+    """
+
+    mean: Channels = 0.0
+    std: Channels = 1.0
+
+    def __call__(self, pixels: Array, out: Floats | None = None) -> Floats:
+        """The images [..., channels, height, width] as numbers, in `out` if that is given."""
+        images: Floats = np.divide(pixels, np.float32(255), out=out, dtype=np.float32, order="C")
+        mean, std = self.by_channel()
+        images -= mean
+        images /= std
+        return images
+
+    def by_channel(self) -> tuple[Floats, Floats]:
+        """Mean and deviation, shaped [channels, 1, 1]."""
+        mean, std = (np.asarray(each, dtype=np.float32).reshape(-1, 1, 1) for each in (self.mean, self.std))
+        return mean, std
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class InputPipeline:
-    """Transforms for training, then the normalisation of pixels that are kept as bytes."""
+    """The normalisation of pixels that are kept as bytes, then transforms for training."""
 
     transforms: tuple[Transform, ...] = ()
-    levels: Floats | None = None
-    """For each channel the number that each of the 256 values of a pixel becomes; None: inputs are numbers already."""
+    standardisation: Standardisation | None = None
+    """How bytes become numbers; None: inputs are numbers already."""
 
     def training(self, x: Array, random: np.random.Generator) -> Floats:
         """The batch after the random transforms, as the model takes it."""
+        x = self.evaluation(x)
         for transform in self.transforms:
             x = transform(x, random)
-        return self.evaluation(x)
+        return np.asarray(x, dtype=np.float32)
 
     def evaluation(self, x: Array) -> Floats:
         """The batch without random transforms, as the model takes it."""
-        if self.levels is None:
-            return np.asarray(x, dtype=np.float32)
-        if len(self.levels) == 1:
-            return np.take(self.levels[0], x)
-        return np.stack([level.take(x[:, channel]) for channel, level in enumerate(self.levels)], axis=1)
+        return np.asarray(x, dtype=np.float32) if self.standardisation is None else self.standardisation(x)
 
 
 def transforms_of(tables: Sequence[Mapping[str, Any]]) -> tuple[Transform, ...]:

@@ -12,6 +12,7 @@ import torch
 
 from offbeat.core.samples import Array, Indices, LazyDevices, Ragged, Samples, count, each_array, numbers, taken
 from offbeat.core.streams import stream
+from offbeat.device.places import on_processor
 from offbeat.device.tasks import IGNORED, Batch
 
 GATHERED = 4096
@@ -27,8 +28,30 @@ class SampleLookup(Protocol):
         """Indices into the training data."""
 
 
+class Standardising(Protocol):
+    """How pixels that are kept as bytes become numbers: pixel / 255, less a mean, divided by a deviation."""
+
+    def __call__(self, pixels: Array, out: npt.NDArray[np.float32] | None = None) -> npt.NDArray[np.float32]:
+        """The pixels as numbers, in `out` if that is given."""
+        ...
+
+    def by_channel(self) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+        """Mean and deviation, shaped [channels, 1, 1]."""
+        ...
+
+
 class Pipeline(Protocol):
     """What is done to inputs before a model sees them."""
+
+    @property
+    def transforms(self) -> tuple[Any, ...]:
+        """What is done to them in training only, by chance."""
+        ...
+
+    @property
+    def standardisation(self) -> Standardising | None:
+        """How bytes become numbers; None: inputs are numbers already."""
+        ...
 
     def training(self, x: Array, random: np.random.Generator) -> npt.NDArray[np.float32]:
         """The batch as the model takes it in training, random transforms included."""
@@ -63,10 +86,10 @@ class Batches:
         self.place = torch.device(place)
         self.channels_last = False
         self._loaded: dict[int, tuple[Samples, Samples]] = {}
-        self._resident: tuple[torch.Tensor, torch.Tensor] | None = None
+        self.resident: tuple[torch.Tensor, torch.Tensor] | None = None
         """Where training happens on another device than the processor, plain arrays lie there as a whole."""
-        if self.is_plain and self.place.type != "cpu":
-            self._resident = torch.from_numpy(self.x).to(self.place), torch.from_numpy(self.y).to(self.place)
+        if self.is_plain and not on_processor(self.place):
+            self.resident = self._tensor(self.x), self._tensor(self.y)
 
     def converted(self, x: Samples, y: Samples) -> tuple[Samples, Samples]:
         """Inputs and targets as they are kept: the padding of targets is what no loss looks at."""
@@ -77,8 +100,28 @@ class Batches:
 
     @property
     def is_plain(self) -> bool:
-        """Whether inputs and targets are one array each that the model takes as they are."""
-        return isinstance(self.x, np.ndarray) and isinstance(self.y, np.ndarray) and self.pipeline is None
+        """Whether inputs and targets are one array each, and no chance changes the inputs."""
+        arrays = isinstance(self.x, np.ndarray) and isinstance(self.y, np.ndarray)
+        return arrays and not (self.pipeline and self.pipeline.transforms)
+
+    @property
+    def standardisation(self) -> Standardising | None:
+        """How inputs that are kept as bytes become numbers."""
+        return None if self.pipeline is None else self.pipeline.standardisation
+
+    def write(self, x: Array, chosen: Indices, out: Array) -> None:
+        """Write the inputs at these indices as a model takes them into an array."""
+        if self.standardisation is None:
+            np.take(x, chosen, axis=0, out=out, mode="clip")
+        else:
+            self.standardisation(x.take(chosen, axis=0), out=out)
+
+    def standardised(self, x: torch.Tensor) -> torch.Tensor:
+        """Inputs that lie elsewhere than on the processor as numbers: the same arithmetic there."""
+        if self.standardisation is None:
+            return x
+        mean, std = (self._tensor(each) for each in self.standardisation.by_channel())
+        return x.float().div_(255).sub_(mean).div_(std)
 
     def order(self, device: int, ticket: int, k: int, batch_size: int | None) -> Indices:
         """The device's samples in the order of slice k, to be cut into batches. One full batch is not shuffled."""
@@ -105,7 +148,8 @@ class Batches:
 
     def transforming(self, device: int, ticket: int, k: int) -> np.random.Generator | None:
         """The random numbers of the transforms in slice k, where there are any."""
-        return None if self.pipeline is None else stream(self.seed, "transforms", device, ticket, k)
+        chance = self.pipeline is not None and self.pipeline.transforms
+        return stream(self.seed, "transforms", device, ticket, k) if chance else None
 
     def gather(
         self, device: int, samples: Indices, batch_size: int | None, random: np.random.Generator | None = None
@@ -142,21 +186,20 @@ class Batches:
         return self._loaded[device], int(self.partition.samples(device)[0])
 
     def _gathered(self, x: Samples, y: Samples, chosen: Indices, random: np.random.Generator | None) -> Batch:
-        if self._resident is not None and x is self.x:
-            places = torch.from_numpy(chosen).to(self.place)
-            return Batch(self._formatted(self._resident[0][places]), self._resident[1][places])
-        if isinstance(x, np.ndarray) and isinstance(y, np.ndarray) and y.ndim == 1 and self.place.type == "cpu":
+        if self.resident is not None and x is self.x:
+            places = self._tensor(chosen)
+            return Batch(self._formatted(self.standardised(self.resident[0][places])), self.resident[1][places])
+        if isinstance(x, np.ndarray) and isinstance(y, np.ndarray) and y.ndim == 1 and on_processor(self.place):
             targets = torch.from_numpy(y.take(chosen))
         else:
             targets = each_array(self._tensor, taken(y, chosen))
         if not isinstance(x, np.ndarray):
             return Batch(each_array(self._tensor, taken(x, chosen)), targets)
-        if self.pipeline is not None:
-            raw = x.take(chosen, axis=0)
-            done = self.pipeline.evaluation(raw) if random is None else self.pipeline.training(raw, random)
-            return Batch(self._formatted(torch.tensor(done, device=self.place)), targets)
+        if self.pipeline is not None and random is not None:
+            done = self.pipeline.training(x.take(chosen, axis=0), random)
+            return Batch(self._formatted(self._tensor(done)), targets)
         inputs = torch.empty(len(chosen), *x.shape[1:], dtype=torch.int64 if x.dtype == np.int64 else torch.float32)
-        np.take(x, chosen, axis=0, out=inputs.numpy(), mode="clip")
+        self.write(x, chosen, inputs.numpy())
         return Batch(self._formatted(inputs.to(self.place)), targets)
 
     def _tensor(self, part: Any) -> torch.Tensor:

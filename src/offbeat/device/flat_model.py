@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from offbeat.core.parameters import Vector, frozen
+from offbeat.device.places import on_processor
 from offbeat.models import layout_of, tensors_of, vector_of
 
 Tensors = tuple[torch.Tensor, ...]
@@ -25,7 +26,7 @@ class FlatModel:
         self.layout = layout_of(self.module)
         self._flat = torch.tensor(vector_of(self.module)).to(self.place)
         self.module.to(self.place)
-        self._vector: Vector | None = self._flat.numpy() if self.place.type == "cpu" else None
+        self._vector: Vector | None = self._flat.numpy() if on_processor(self.place) else None
         """The memory of the flat tensor for numpy, where numpy can reach it."""
         tensors = tensors_of(self.module)
         for entry in self.layout.entries:

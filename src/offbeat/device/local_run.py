@@ -56,8 +56,13 @@ class LocalRun(Struct, kw_only=True, eq=False, gc=False):
         self.answers += 1
 
     def stop_soon(self) -> None:
-        """Upload after the slice that is being worked on."""
+        """Upload after the slice that is being worked on, or, if the order drops what is unfinished, without it."""
         self.stopping = True
+
+    @property
+    def drops_slice(self) -> bool:
+        """Whether the slice that is being worked on is not to be finished, because the run was told to stop."""
+        return self.stopping and self.order.drops_unfinished and self.progress.slices > 0
 
     def out_of_time(self) -> None:
         """The order's time budget is used up."""

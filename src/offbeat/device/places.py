@@ -1,20 +1,27 @@
 """Where models are trained: the processor, or a device of torch."""
 
+import re
+
 import torch
 
 from offbeat.core.errors import InvalidInput
 
 
-def place_of(name: str) -> str:
+def on_processor(place: torch.device) -> bool:
+    """Whether numpy reaches what lies there. Data and models elsewhere are copied there once and stay."""
+    return place.type == "cpu"
+
+
+def place_of(name: str, setting: str = "execution.device") -> str:
     """The device of torch that a setting names; InvalidInput if this machine does not have it."""
+    if not re.fullmatch(r"auto|cpu|mps|cuda(:\d+)?", name):
+        raise InvalidInput(f"{setting} = {name!r}: must be auto, cpu, cuda, cuda:1 (or another number) or mps")
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     if name.startswith("cuda"):
         found = torch.cuda.device_count() if torch.cuda.is_available() else 0
         if int(name.partition(":")[2] or 0) >= found:
-            raise InvalidInput(
-                f'execution.device = {name!r}: torch finds {found} CUDA devices here (use "auto" or "cpu")'
-            )
+            raise InvalidInput(f'{setting} = {name!r}: torch finds {found} CUDA devices here (use "auto" or "cpu")')
     if name == "mps" and not torch.backends.mps.is_available():
-        raise InvalidInput('execution.device = "mps": torch finds none here (use "auto" or "cpu")')
+        raise InvalidInput(f'{setting} = "mps": torch finds none here (use "auto" or "cpu")')
     return name

@@ -1,5 +1,6 @@
 """How long messages take: bandwidth both ways and latency, for each device."""
 
+from array import array
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
@@ -21,25 +22,28 @@ class Links:
     """The link of each device to the server: a transfer takes bits / bandwidth + latency."""
 
     def __init__(self, uplink_mbps: Floats, downlink_mbps: Floats, latency: Floats) -> None:
-        self._uplink = uplink_mbps * 1e6
-        self._downlink = downlink_mbps * 1e6
-        self._latency = latency
+        # Arrays of the standard library: a number is read from them twice as fast, and that happens for every order.
+        self._uplink = array("d", (uplink_mbps * 1e6).tobytes())
+        self._downlink = array("d", (downlink_mbps * 1e6).tobytes())
+        self._latency = array("d", np.asarray(latency, dtype=np.float64).tobytes())
 
     def up_seconds(self, device: int, bytes: int, at: float = 0.0) -> float:
         """Of a message from the device to the server that is sent at this time."""
-        return bytes * 8 / self._uplink.item(device) + self._latency.item(device)
+        return bytes * 8 / self._uplink[device] + self._latency[device]
 
     def down_seconds(self, device: int, bytes: int, at: float = 0.0) -> float:
         """Of a message from the server to the device that is sent at this time."""
-        return bytes * 8 / self._downlink.item(device) + self._latency.item(device)
+        return bytes * 8 / self._downlink[device] + self._latency[device]
 
     def round_trips(self, bytes: int) -> Floats:
         """Of a message of this size to each device and back."""
-        return bytes * 8 / self._downlink + bytes * 8 / self._uplink + 2 * self._latency
+        bits = bytes * 8
+        down, up, latency = map(np.frombuffer, (self._downlink, self._uplink, self._latency))
+        return bits / down + bits / up + 2 * latency
 
     def latency(self, device: int) -> float:
         """Of a message that weighs nothing, either way."""
-        return self._latency.item(device)
+        return self._latency[device]
 
 
 class VaryingLinks(Links):
@@ -53,12 +57,12 @@ class VaryingLinks(Links):
     def up_seconds(self, device: int, bytes: int, at: float = 0.0) -> float:
         if self._up is None:
             return super().up_seconds(device, bytes, at)
-        return self._up[device].seconds(bytes * 8, at) + self._latency.item(device)
+        return self._up[device].seconds(bytes * 8, at) + self._latency[device]
 
     def down_seconds(self, device: int, bytes: int, at: float = 0.0) -> float:
         if self._down is None:
             return super().down_seconds(device, bytes, at)
-        return self._down[device].seconds(bytes * 8, at) + self._latency.item(device)
+        return self._down[device].seconds(bytes * 8, at) + self._latency[device]
 
 
 def _means(bandwidths: Bandwidths) -> Floats:

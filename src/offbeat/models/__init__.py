@@ -11,7 +11,7 @@ from offbeat.models.catalogue import MODEL_SETTINGS, MODELS, ModelChoice
 if TYPE_CHECKING:
     from offbeat.models.flat import called, flops_per_sample, layout_of, tensors_of, vector_of
     from offbeat.models.purity import is_pure
-    from offbeat.models.registry import build
+    from offbeat.models.registry import build, with_vocabulary
 
 __all__ = [
     "MODELS",
@@ -24,9 +24,10 @@ __all__ = [
     "layout_of",
     "tensors_of",
     "vector_of",
+    "with_vocabulary",
 ]
 
-_HOMES = {"build": "registry", "is_pure": "purity"}
+_HOMES = {"build": "registry", "with_vocabulary": "registry", "is_pure": "purity"}
 
 
 def __getattr__(name: str) -> Any:

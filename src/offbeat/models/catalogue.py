@@ -52,8 +52,8 @@ class AlexNetModel(DeepModel):
 class TextCnnModel(Settings):
     """The settings of TextCNN."""
 
-    vocabulary: Count = 20_000
-    """Tokens that there are; the data's must be smaller than this."""
+    vocabulary: Count | None = None
+    """Tokens that there are (default: as many as the data have)."""
     embedding: Count = 128
     """Numbers for each token."""
     filters: Count = 100
@@ -63,8 +63,8 @@ class TextCnnModel(Settings):
 class TransformerModel(Settings):
     """The settings of the small transformer."""
 
-    vocabulary: Count = 20_000
-    """Tokens that there are; the data's must be smaller than this."""
+    vocabulary: Count | None = None
+    """Tokens that there are (default: as many as the data have)."""
     embedding: Count = 64
     """Numbers for each token; a multiple of the heads."""
     heads: Count = 4

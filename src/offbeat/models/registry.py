@@ -1,7 +1,8 @@
 """The models by name, and how one is built: initialised from the seed alone, and checked against the data."""
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -50,6 +51,33 @@ def build(model: str | ModelChoice, input_shape: Any, classes: int, seed: int, e
     if choice.layers == "tensors":
         module.layer_groups = layers_by_tensor(module)  # type: ignore[assignment]  # nn.Module declares tensors only
     return module
+
+
+def with_vocabulary(choice: ModelChoice, tokens: Callable[[], int]) -> ModelChoice:
+    """The choice with the number of tokens in the data as its `vocabulary`, where the model needs one and has none.
+
+    InvalidInput if the one that it has is too small for the data.
+    """
+    given = choice.settings.get("vocabulary")
+    if given is None and not _needs(resolve(MODELS.get(choice.name, choice.name)), "vocabulary"):
+        return choice
+    found = tokens()
+    if given is None and not found:
+        raise InvalidInput(
+            f"model {choice.name!r} needs tokens, and the data do not say how many there are: set model.vocabulary."
+        )
+    if isinstance(given, int) and given < found:
+        raise InvalidInput(f"model.vocabulary = {given}: the data have {found} tokens (leave it out, and it is those).")
+    return choice if given is not None else replace(choice, settings={**choice.settings, "vocabulary": found})
+
+
+def _needs(function: Any, name: str) -> bool:
+    """Whether it cannot be called without an argument of this name."""
+    try:
+        parameter = inspect.signature(function).parameters.get(name)
+    except (TypeError, ValueError):  # some compiled functions do not tell
+        return False
+    return parameter is not None and parameter.default is parameter.empty
 
 
 def _wants_shape(function: Any, settings: Mapping[str, Any]) -> bool:

@@ -88,7 +88,7 @@ class TextTransformer(nn.Module):
 
 
 def textcnn(
-    input_shape: tuple[int, ...], classes: int, vocabulary: int = 20_000, embedding: int = 128, filters: int = 100
+    input_shape: tuple[int, ...], classes: int, vocabulary: int, embedding: int = 128, filters: int = 100
 ) -> nn.Module:
     """TextCNN: convolutions over 3, 4 and 5 tokens, the largest value of each filter, one dense layer (Kim 2014)."""
     return TextCNN(vocabulary, classes, embedding=embedding, filters=filters)
@@ -97,7 +97,7 @@ def textcnn(
 def transformer(
     input_shape: tuple[int, ...],
     classes: int,
-    vocabulary: int = 20_000,
+    vocabulary: int,
     embedding: int = 64,
     heads: int = 4,
     blocks: int = 2,
@@ -110,7 +110,7 @@ def transformer(
 def transformer_lm(
     input_shape: tuple[int, ...],
     classes: int,
-    vocabulary: int = 20_000,
+    vocabulary: int,
     embedding: int = 64,
     heads: int = 4,
     blocks: int = 2,

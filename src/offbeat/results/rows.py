@@ -6,7 +6,7 @@ Row = dict[str, float]
 """A line of metrics."""
 
 
-class Span(Struct, frozen=True, kw_only=True, gc=False):
+class Span(Struct, frozen=True, gc=False):
     """What became of an order, for the timeline and the accounts."""
 
     device: int

@@ -18,7 +18,7 @@ MOST_DEVICES = 10_000
 """A larger fleet has no accounts per device: nobody reads a table that long."""
 
 
-class DeviceAccount(Struct, kw_only=True, eq=False):
+class DeviceAccount(Struct, kw_only=True, eq=False, gc=False):
     """What one device did. All seconds are of the run's clock: a virtual one in a simulation, else the wall clock."""
 
     device: int
@@ -55,8 +55,6 @@ class Accounts:
         """When each device delivered that has had no order since."""
         self._unsettled: dict[int, Span] = {}
         """Delivered tickets of which it is not known yet whether they are used."""
-        self._used: list[tuple[int, int]] = []
-        """The device and the staleness of every update that was used since the spans were last taken."""
 
     # What a driver says -------------------------------------------------------------------------------------------
 
@@ -78,7 +76,9 @@ class Accounts:
         if not used:
             self.wasted_seconds += span.seconds
         elif self.per_device:
-            self._used.append((span.device, version - 1 - span.base))
+            account = self._figures.get(span.device) or self._of(span.device)
+            account.used += 1
+            account.staleness_sum += version - 1 - span.base
 
     def refused(self, device: int) -> None:
         """An answer of a device was refused."""
@@ -93,17 +93,13 @@ class Accounts:
         if self.per_device:
             for span in taken:
                 self._count(span)
-            for device, staleness in self._used:
-                account = self._of(device)
-                account.used += 1
-                account.staleness_sum += staleness
-            self._used.clear()
         return taken
 
     def _of(self, device: int) -> DeviceAccount:
-        if device not in self._figures:
-            self._figures[device] = DeviceAccount(device=device)
-        return self._figures[device]
+        account = self._figures.get(device)
+        if account is None:
+            account = self._figures[device] = DeviceAccount(device=device)
+        return account
 
     def _count(self, span: Span) -> None:
         account = self._of(span.device)
@@ -159,11 +155,10 @@ class Accounts:
             "figures": self._figures,
             "landed": self._landed,
             "unsettled": self._unsettled,
-            "used": self._used,
         }
 
     def restore(self, saved: Mapping[str, Any]) -> None:
         """Go on from a snapshot."""
         self.busy_seconds, self.wasted_seconds = saved["busy"], saved["wasted"]
-        self.spans, self._used = saved["spans"], saved["used"]
+        self.spans[:] = saved["spans"]
         self._figures, self._landed, self._unsettled = saved["figures"], saved["landed"], saved["unsettled"]

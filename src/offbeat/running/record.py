@@ -107,10 +107,9 @@ class HeardLine(RecordedLine, frozen=True, kw_only=True, tag="heard"):
     step: int | None
     """Steps of the next slice that were done; None: it was between two slices."""
 
-    @property
-    def uploads_after(self) -> int:
-        """The slice after which the device uploads: that which it was in, or the first one."""
-        return max(1, self.slices if self.step is None else self.slices + 1)
+    def uploads_after(self, *, drops_unfinished: bool) -> int:
+        """The slices that the device uploads: with the one it was in, if its order does not drop that, or the first."""
+        return max(1, self.slices if self.step is None or drops_unfinished else self.slices + 1)
 
 
 # Events ---------------------------------------------------------------------------------------------------------------

@@ -17,11 +17,12 @@ from offbeat.core.terms import AbsentClasses, Contrastive, Distillation, OwnTerm
 from offbeat.data import Dataset, Partition
 from offbeat.device.batches import Batches
 from offbeat.device.optimisers import check_optimiser
+from offbeat.device.places import place_of
 from offbeat.device.tasks import Batch, Classification, Task, TokenSequence, check_fit
 from offbeat.device.terms import check_own_term
 from offbeat.device.trainer import TorchTrainer
 from offbeat.fleet import Fleet, Workload
-from offbeat.models import build, called, flops_per_sample, layout_of, vector_of
+from offbeat.models import ModelChoice, build, called, flops_per_sample, layout_of, vector_of, with_vocabulary
 from offbeat.settings.schema import Experiment
 
 
@@ -32,6 +33,8 @@ class ExperimentParts:
     experiment: Experiment
     dataset: Dataset
     partition: Partition
+    choice: ModelChoice
+    """The model, with what it takes over from the data."""
     network: nn.Module
     task: Task
     example: Batch
@@ -44,11 +47,18 @@ class ExperimentParts:
         task = experiment.task.task
         example = example_batch(dataset)
         trial = inputs_to_try(task, example)
-        network = build(experiment.model.choice, dataset.input_shape, dataset.classes, experiment.seed, trial)
+        choice = with_vocabulary(experiment.model.choice, lambda: dataset.tokens)
+        network = build(choice, dataset.input_shape, dataset.classes, experiment.seed, trial)
         check_task(task, network, example, dataset.classes)
         check_local_work(experiment, task)
         return cls(
-            experiment=experiment, dataset=dataset, partition=partition, network=network, task=task, example=example
+            experiment=experiment,
+            dataset=dataset,
+            partition=partition,
+            choice=choice,
+            network=network,
+            task=task,
+            example=example,
         )
 
     @property
@@ -61,9 +71,9 @@ class ExperimentParts:
         """The first model."""
         return vector_of(self.network)
 
-    def trainer(self) -> TorchTrainer:
-        """A trainer of all devices, in this process."""
-        data = self.dataset
+    def trainer(self, place: str | None = None) -> TorchTrainer:
+        """A trainer of all devices, in this process: where the experiment says, unless it is told a device of torch."""
+        data, execution = self.dataset, self.experiment.execution
         return TorchTrainer(
             self.network,
             data.train_x,
@@ -72,6 +82,8 @@ class ExperimentParts:
             self.experiment.seed,
             task=self.task,
             pipeline=data.pipeline,
+            place=place_of(execution.device) if place is None else place,
+            precision=execution.precision,
             batch_statistics=self.experiment.model.buffers != "average",
         )
 

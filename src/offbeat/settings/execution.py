@@ -13,10 +13,11 @@ class ExecutionTable(Settings):
     """Who computes. It changes how long a run takes, never (beyond float tolerance) what comes out."""
 
     executor: Literal["auto", "sequential", "stacked", "processes"] = "auto"
-    """sequential: clients one by one, bit-reproducible; stacked: dense models many at once; auto: the faster of the two
-    for the model; processes: auto in worker processes."""
-    workers: Annotated[int, Field(ge=1)] | Literal["auto"] = 1
-    """Worker processes; 1 trains in this one (unless the executor is "processes"), "auto" is one per core."""
+    """sequential: clients one by one, bit-reproducible; stacked: many at once, where the model is a chain of layers;
+    auto: the faster of the two for model, batch size and device; processes: auto in worker processes."""
+    workers: Annotated[int, Field(ge=1)] | Literal["auto"] | None = None
+    """Worker processes of a run; 1 trains in its own (unless the executor is "processes"). "auto": one per core, and in
+    a comparison the run's share of the cores beside the other runs (default: 1 in a run, "auto" in a comparison)."""
     device: Annotated[str, Field(pattern=r"^(auto|cpu|mps|cuda(:\d+)?)$")] = "cpu"
     """Where models are trained: cpu, cuda, cuda:1, mps; auto: cuda if there is one, else cpu."""
     precision: Literal["float32", "bfloat16"] = "float32"
@@ -29,7 +30,7 @@ class ExecutionTable(Settings):
     def processes(self) -> int:
         """How many worker processes train; 0: this process does."""
         cores = available_cores()
-        workers = cores if self.workers == "auto" else self.workers
+        workers = cores if self.workers == "auto" else self.workers or 1
         if workers > cores and self.device == "cpu":
             raise InvalidInput(
                 f"execution.workers = {workers}: this machine has {cores} cores, and more workers than cores only wait "

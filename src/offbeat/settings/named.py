@@ -168,7 +168,9 @@ class ModelTable(NamedTable):
         settings = self.others
         if ":" not in self.name:
             known = ("name", "layers", "buffers")
-            settings = checked(MODEL_SETTINGS.get(self.name, PlainModel), "model", settings, known).model_dump()
+            settings = checked(MODEL_SETTINGS.get(self.name, PlainModel), "model", settings, known).model_dump(
+                exclude_none=True
+            )
         return ModelChoice(name=self.name, settings=settings, layers=self.layers)
 
 

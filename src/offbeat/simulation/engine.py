@@ -5,6 +5,7 @@ otherwise. Between two turns the simulation may be snapshot, and a restored one 
 """
 
 from collections.abc import Iterator, Mapping
+from heapq import heappop
 from math import ceil, inf
 from typing import Any
 
@@ -52,16 +53,13 @@ class Simulation:
         self.now = 0.0
         self.reason: str | None = None
         self.accounts = Accounts(session.devices)
+        self.spans = self.accounts.spans
+        """Orders that ended since somebody last took them from the accounts."""
         self._model_bytes = session.layout.bytes
         self._layers = session.layout.trained_layers
         self._ticks = 0
         self._next_tick = 0.0
         self._milestones = Milestones(session, stop, self.schedule, executor.evaluate)
-
-    @property
-    def spans(self) -> list[Span]:
-        """Orders that ended since somebody last took them from the accounts."""
-        return self.accounts.spans
 
     def open_spans(self) -> list[Span]:
         """Orders in flight, as far as they have come."""
@@ -72,12 +70,12 @@ class Simulation:
     def __iter__(self) -> Iterator[Row | None]:
         if not self.queue.sequence:
             self._open()
-        queue, stop, session = self.queue, self.stop, self.session
+        entries, stop, session = self.queue.entries, self.stop, self.session
         checked = -1
         while self.reason is None:
-            upcoming, tick = queue.next_time, self._next_tick
+            upcoming, tick = entries[0][0] if entries else inf, self._next_tick
             if upcoming <= tick and upcoming <= stop.time and upcoming < inf:  # by far the most frequent
-                self.now, _, _, kind, subject, detail = queue.pop()
+                self.now, _, _, kind, subject, detail = heappop(entries)
                 self._happen(kind, subject, detail)
                 if session.version == checked and session.finished is None:
                     yield None  # only a new version or the policy's word can end the run or make an evaluation due
@@ -166,7 +164,7 @@ class Simulation:
 
     def _begin(self, assignment: Assignment) -> None:
         device, ticket, order, fleet = assignment.device, assignment.ticket, assignment.order, self.fleet
-        size = bytes_down(order, self.session.layout)
+        size = self._model_bytes if order.width == 1.0 else bytes_down(order, self.session.layout)
         arrived = self.now + fleet.links.down_seconds(device, size, self.now)
         samples, batch = self.session.samples(device), order.batch_size
         run = TimedRun(
@@ -182,7 +180,7 @@ class Simulation:
             layers=self._layers,
             bytes_down=size,
             seconds=fleet.speeds.slice_seconds(device, ticket, order),
-            vanishes=fleet.availability.next_change(device, self.now),
+            vanishes=inf if fleet.availability.always else fleet.availability.next_change(device, self.now),
         )
         failure = fleet.failures.failure(device, ticket)
         if failure is not None:
@@ -195,26 +193,30 @@ class Simulation:
 
     def _proceed(self, run: TimedRun, at: float) -> None:
         """Plan what the device does from this time on, up to the next thing that the server will see."""
-        ticket, plan = run.ticket, self.training.plans[run.ticket]
+        ticket, plan, order = run.ticket, self.training.plans[run.ticket], run.order
+        epochs = order.unit == "epoch"
         while isinstance(step := run.next(plan.rule, plan.remembered), Train):
             first, slices, began = run.progress.slices, step.slices, at
             seconds = run.seconds[first : first + slices]
             for each in seconds:
                 at += each
-            if run.order.budget is not None and at > run.arrived + run.order.budget:
-                at = max(began, run.arrived + run.order.budget)
+            if order.budget is not None and at > run.arrived + order.budget:
+                at = max(began, run.arrived + order.budget)
                 slices = slices_by(ends_of(seconds, began), at)
                 run.out_of_time()
             run.until = at
-            run.trained(slices, run.steps_in(slices), at - began)
+            run.trained(slices, slices * run.steps if epochs else run.steps_in(slices), at - began)
             if slices:
                 self.training.train(ticket, first + slices, at)
         run.asks = isinstance(step, Ask)
         if run.asks:
             kind, at = "ask", at + self.fleet.links.latency(run.device)
         else:
-            run.mask = mask = coverage(run.order, run.progress.slices, self.session.layout)
-            run.bytes_up = size = self._model_bytes if mask is None else mask.bytes
+            size = self._model_bytes
+            if not epochs or order.width != 1.0 or run.progress.slices < order.slices:
+                run.mask = mask = coverage(order, run.progress.slices, self.session.layout)
+                size = size if mask is None else mask.bytes
+            run.bytes_up = size
             kind, at = "upload", round(at + self.fleet.links.up_seconds(run.device, size, at), NANOSECOND)
         run.over = at if at < run.vanishes else run.vanishes
         if at >= run.vanishes:  # before the server has seen it

@@ -13,6 +13,7 @@ from offbeat.core.errors import InvalidInput
 from offbeat.core.parameters import Vector
 from offbeat.core.samples import LazyDevices, Samples, taken
 from offbeat.data import Dataset, Partition
+from offbeat.device.stacked import stacking_pays
 from offbeat.device.tasks import BUILT_IN, CLASSIFICATION, Task
 from offbeat.device.trainer import Precision, TorchTrainer
 from offbeat.device.training_state import Evaluation, TrainingJob, TrainingState
@@ -109,8 +110,13 @@ def torch_executor(
     place: str = "cpu",
     precision: Precision = "float32",
     batch_statistics: bool = False,
+    batch_size: int | None = None,
 ) -> TorchExecutor:
-    """An executor for this model, data and task; with no workers it trains in this process."""
+    """An executor for this model, data and task; with no workers it trains in this process.
+
+    The batch size, if it is known, helps to decide whether clients are stacked; other orders are carried out all the
+    same.
+    """
     choice = ModelChoice(name=model) if isinstance(model, str) else model
     lazy = isinstance(dataset.train_x, LazyDevices)
     if training_loss and lazy:
@@ -126,6 +132,8 @@ def torch_executor(
         batch_statistics=batch_statistics,
     )
     trainer = setup.trainer(dataset.train_x, dataset.train_y, partition)
+    if arithmetic == "auto" and not stacking_pays(trainer, batch_size):
+        arithmetic = "sequential"
     local = InProcessTrainer(trainer, arithmetic)
     training: JobTrainer = local
     if workers:
@@ -140,6 +148,6 @@ def torch_executor(
         )
     memorable = is_pure(trainer.model) and type(task) in BUILT_IN and trainer.batches.is_plain
     if memorable and not local.stacks:
-        words = f"{choice!r} {task!r} {place} {precision}"
+        words = f"{choice!r} {task!r} {place} {precision} {trainer.batches.standardisation!r}"
         training = MemoTrainer(training, dataset, partition, model=words, memo=SHARED)
     return TorchExecutor(trainer, dataset.test_x, dataset.test_y, training, held)

@@ -12,11 +12,12 @@ from heapq import heappop, heappush
 from math import inf
 from typing import Any
 
+import numpy as np
 from msgspec import Struct
 
 from offbeat.algorithms import device_rule
 from offbeat.core.effects import Assignment
-from offbeat.core.orders import Outcome
+from offbeat.core.orders import Order, Outcome
 from offbeat.core.parameters import Vector
 from offbeat.core.policy import DeviceRule, Fresh, ReadOnlyMemory
 from offbeat.device.carry_over import first_state
@@ -64,8 +65,11 @@ class LazyTraining:
         """A heap of those, by when they are due; may hold entries that no longer count."""
         self._remembering: dict[int, TrainingPlan] = {}
         """Delivered runs that nobody has read yet, of devices that remember."""
-        self._start: TrainingState | None = None
+        self._start = TrainingState(parameters=np.empty(0, dtype=np.float32))
         """The work that the last run began with, which the next shares if it begins from the same version."""
+        self._order = Order()
+        """The last order, and below what follows from it: most policies give one order to many devices."""
+        self._rule, self._carried_over = device_rule(self._order.rule), self._order.remembers
         self._batch_size = max(1, min(executor.batch_capacity, BATCH_BYTES // vector_bytes))
 
     @property
@@ -86,14 +90,14 @@ class LazyTraining:
         remembered = NOTHING
         if memory is not None:
             remembered = memory.settle(memory.latest_ticket if settled is None else settled)
-        order = assignment.order
-        rule, carried_over = device_rule(order.rule), order.remembers
+        order, parameters = assignment.order, assignment.parameters
+        if order is not self._order:
+            self._order, self._rule, self._carried_over = order, device_rule(order.rule), order.remembers
+        rule, carried_over, work = self._rule, self._carried_over, self._start
         if carried_over:
-            work = first_state(order, assignment.parameters, remembered)
-        else:
-            if self._start is None or self._start.parameters is not assignment.parameters:
-                self._start = TrainingState(parameters=assignment.parameters)
-            work = self._start
+            work = first_state(order, parameters, remembered)
+        elif work.parameters is not parameters:
+            self._start = work = TrainingState(parameters=parameters)
         self.plans[assignment.ticket] = TrainingPlan(
             assignment=assignment,
             rule=rule,
@@ -108,7 +112,10 @@ class LazyTraining:
         """The run trains up to this slice, which it will have done at `due`."""
         plan = self.plans[ticket]
         plan.items += (until,)
-        self._await(ticket, plan, due)
+        plan.due = due  # what follows is `_await`: this is called for every order
+        self._unperformed[ticket] = plan
+        if self._batch_size > 1:
+            heappush(self._by_due, (due, ticket))
 
     def merge(self, ticket: int, fresh: Fresh) -> None:
         """The run takes in a newer model."""

@@ -4,14 +4,17 @@ An entry is (time, priority, sequence, kind, subject, detail). Equal times are o
 which they were scheduled. Entries are plain data: a queue is saved and restored as it is.
 """
 
-from heapq import heappop, heappush
+from heapq import heappush
 from typing import Any
 
 QueueEntry = tuple[float, int, int, str, int, Any]
 
 
 class EventQueue:
-    """Events to come, ordered by time, then by priority, then as they were pushed."""
+    """Events to come, ordered by time, then by priority, then as they were pushed.
+
+    The entries are a heap: who takes the next one out pops it from there.
+    """
 
     __slots__ = ("entries", "sequence")
 
@@ -26,12 +29,3 @@ class EventQueue:
         """Add an event."""
         self.sequence += 1
         heappush(self.entries, (time, priority, self.sequence, kind, subject, detail))
-
-    def pop(self) -> QueueEntry:
-        """Take out the next event."""
-        return heappop(self.entries)
-
-    @property
-    def next_time(self) -> float:
-        """When the next event happens; infinite if none will."""
-        return self.entries[0][0] if self.entries else float("inf")

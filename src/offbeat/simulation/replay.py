@@ -164,10 +164,10 @@ class Replay:
         self._check_in_flight(line)
         run, ticket, plan = self._runs[line.ticket], line.ticket, self.training.plans[line.ticket]
         heard = self._heard.get(ticket)
-        if heard is not None and line.slices > heard.uploads_after:
-            raise self._differs(
-                f"{line} is about {line.slices} slices, where it was to stop after {heard.uploads_after}"
-            )
+        if heard is not None:
+            most = heard.uploads_after(drops_unfinished=run.order.drops_unfinished)
+            if line.slices > most:
+                raise self._differs(f"{line} is about {line.slices} slices, where it was to stop after {most}")
         while (done := run.progress.slices) < line.slices:
             step = run.next(plan.rule, plan.remembered)
             if not isinstance(step, Train):  # where it would ask or upload, a device trains only if told to stop

@@ -45,7 +45,7 @@ def simulation_of(experiment: Experiment) -> Iterator[Simulation]:
     executor = torch_executor(
         parts.dataset,
         parts.partition,
-        model=experiment.model.choice,
+        model=parts.choice,
         seed=experiment.seed,
         arithmetic="auto" if execution.executor == "processes" else execution.executor,
         workers=workers,
@@ -54,6 +54,7 @@ def simulation_of(experiment: Experiment) -> Iterator[Simulation]:
         place=place,
         precision=execution.precision,
         batch_statistics=experiment.model.buffers != "average",
+        batch_size=experiment.local_work.batch_size,
     )
     try:
         yield Simulation(session, fleet, executor, stop=stop, schedule=experiment.evaluation.build(stop))
@@ -107,11 +108,13 @@ def replay(path: str | os.PathLike[str], watch: Callable[[float], None] | None =
     executor = torch_executor(
         parts.dataset,
         parts.partition,
-        model=experiment.model.choice,
+        model=parts.choice,
         seed=experiment.seed,
         arithmetic="sequential",
         workers=0,
         task=parts.task,
+        place=place_of(experiment.execution.device),
+        precision=experiment.execution.precision,
         batch_statistics=experiment.model.buffers != "average",
     )
     session = session_of(

@@ -73,20 +73,21 @@ class TimedRun(LocalRun, kw_only=True, eq=False, gc=False):
         slices = progress.slices
         if until > landed:  # what is planned for later is not done
             slices = self.first + slices_by(self.ends, landed)
-        return Span(
-            device=self.device,
-            ticket=self.ticket,
-            base=self.base,
-            sent=self.sent,
-            arrived=self.arrived,
-            landed=landed,
-            slices=slices,
-            outcome=outcome,
-            trained_until=until,
-            pauses=(*self.pauses, (until, ended)) if self.asks and until < ended else self.pauses,
-            ended=ended,
-            samples=self.samples,
-            seconds=progress.seconds,
-            bytes_down=self.bytes_down,
-            bytes_up=self.bytes_up,
+        pauses = (*self.pauses, (until, ended)) if self.asks and until < ended else self.pauses
+        return Span(  # by position, which is half as fast again: device, ticket, base, then in the order of its fields
+            self.device,
+            self.ticket,
+            self.base,
+            self.sent,
+            self.arrived,
+            landed,
+            slices,
+            outcome,
+            until,
+            pauses,
+            ended,
+            self.samples,
+            progress.seconds,
+            self.bytes_down,
+            self.bytes_up,
         )

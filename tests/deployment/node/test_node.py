@@ -15,17 +15,17 @@ import pytest
 from standin_superlink import RUN, StandinConnection, app_folder, model_of, run_of, with_model
 
 from offbeat.deployment.node.child import AppProcess
-from offbeat.deployment.node.children import Child, Nursery, OnEnd, OnFrame
+from offbeat.deployment.node.children import Child, ForkServer, OnEnd, OnFrame
 from offbeat.deployment.node.connection import SuperLinkAway, TurnedAway
+from offbeat.deployment.node.fork_server import Ended
 from offbeat.deployment.node.frames import FrameSocket, OpenApp, ToChild
 from offbeat.deployment.node.installation import Installation
 from offbeat.deployment.node.keeping import Keeping
 from offbeat.deployment.node.node import Polling, WarmNode
-from offbeat.deployment.node.nursery import Ended
 from offbeat.deployment.node.sandbox import Limits
 
 
-class ThreadNursery(Nursery):
+class ThreadForkServer(ForkServer):
     """Children as threads: they cannot be killed, only said to be dead."""
 
     def __init__(self) -> None:
@@ -59,12 +59,12 @@ class Setup:
     def __init__(self, tmp_path: Path, **more: Any) -> None:
         self.log: list[str] = []
         self.link = StandinConnection(app_folder(tmp_path / "app"))
-        self.nursery = ThreadNursery()
+        self.fork_server = ThreadForkServer()
         self.stop = Event()
         self.error: Exception | None = None
         self.node = WarmNode(
             self.link,
-            self.nursery,
+            self.fork_server,
             Installation(tmp_path / "home"),
             Keeping(None, self.log.append),
             config={"partition-id": 3},
@@ -101,7 +101,7 @@ def setup(tmp_path: Path) -> Iterator[Setup]:
 def test_messages_are_answered_by_one_child_that_keeps_its_state(setup: Setup) -> None:
     first, second = setup.link.ask("echo"), setup.link.ask("echo")
     assert (first["count"], second["count"], second["device"]) == (1, 2, 3)
-    assert len(setup.nursery.started) == 1
+    assert len(setup.fork_server.started) == 1
 
 
 def test_a_model_comes_and_goes_unchanged(setup: Setup) -> None:
@@ -127,11 +127,11 @@ def test_what_a_child_that_died_had_not_answered_is_answered_for_it_and_the_next
     lost = setup.link.send("hang")
     while lost not in setup.node._runs[RUN].unanswered:
         time.sleep(0.005)
-    setup.nursery.started[0].kill()
+    setup.fork_server.started[0].kill()
     error = setup.link.reply(lost).error
     assert (error.code, error.reason) == (8, "the app's process is gone: it was killed")
     assert setup.link.ask("echo")["count"] == 2, "it goes on with the state that the first one left"
-    assert len(setup.nursery.started) == 2
+    assert len(setup.fork_server.started) == 2
 
 
 def test_what_is_kept_under_a_name_outlives_child_and_run(setup: Setup) -> None:
@@ -157,7 +157,7 @@ def test_an_app_that_is_not_the_run_s_is_not_run(setup: Setup, monkeypatch: pyte
     monkeypatch.setattr(setup.link, "run", lambda run_id: run_of(b"another app", run_id))
     code, reason = setup.link.error("echo")
     assert code == 7 and reason.startswith("the app's hash is ")
-    assert not setup.nursery.started
+    assert not setup.fork_server.started
 
 
 def test_a_superlink_that_is_away_for_a_while_costs_nothing(setup: Setup) -> None:
@@ -232,7 +232,7 @@ def test_a_run_that_is_over_is_forgotten_with_its_child(setup: Setup) -> None:
         time.sleep(0.005)
     setup.link.running = True
     assert setup.link.ask("echo")["count"] == 1
-    assert len(setup.nursery.started) == 2
+    assert len(setup.fork_server.started) == 2
 
 
 def test_only_so_many_runs_are_kept_warm(setup: Setup) -> None:

@@ -16,23 +16,40 @@ from offbeat.deployment.device.warm import WarmDevice, refusal
 from offbeat.deployment.experiment_source import AllSamples, SampleArrays, experiment_of
 from offbeat.deployment.protocol.codec import keep, kept, pack, unpack, vector
 from offbeat.deployment.protocol.messages import MESSAGE_TYPE, Answer, Begin, Continue, Hello, ToDevice
+from offbeat.device.places import place_of
 from offbeat.device.tasks import CLASSIFICATION, Task
-from offbeat.device.trainer import TorchTrainer
+from offbeat.device.trainer import Precision, TorchTrainer
 from offbeat.settings.assembly import ExperimentParts, check_own
 
 
 def client_app(
-    *, model: Callable[[], nn.Module], data: Callable[[Context], SampleArrays], task: Task = CLASSIFICATION
+    *,
+    model: Callable[[], nn.Module],
+    data: Callable[[Context], SampleArrays],
+    task: Task = CLASSIFICATION,
+    device: str = "cpu",
+    precision: Precision = "float32",
 ) -> ClientApp:
-    """A ClientApp that trains your model on your data; `data` finds in `context.node_config` which node it is on."""
+    """A ClientApp that trains your model on your data; `data` finds in `context.node_config` which node it is on.
+
+    `device` is where it trains: cpu, cuda, cuda:1, mps or auto. A node that has `device` in its config goes by that.
+    """
 
     def prepare(context: Context) -> tuple[TorchTrainer, Pace | None]:
         x, y = data(context)
         network = model()
         check_own(task, network, x, y)
-        return TorchTrainer(network, x, y, AllSamples(count(y)), seed=0, task=task), None
+        place = node_place(context, device, "client_app(device=...)")
+        trainer = TorchTrainer(network, x, y, AllSamples(count(y)), seed=0, task=task, place=place, precision=precision)
+        return trainer, None
 
     return _client(prepare)
+
+
+def node_place(context: Context, device: str, setting: str) -> str:
+    """Where this node trains: its own config says so, or else the app."""
+    own = context.node_config.get("device")
+    return place_of(device, setting) if own is None else place_of(str(own), "node-config device")
 
 
 def experiment_client_app(**clock: Any) -> ClientApp:
@@ -45,7 +62,7 @@ def experiment_client_app(**clock: Any) -> ClientApp:
             raise InvalidInput(f"partition-id={number}: there are {experiment.data.devices} devices, from 0")
         parts = ExperimentParts.of(experiment)
         pace = parts.fleet().speeds.slice_seconds if experiment.deployment.paced else None
-        return parts.trainer(), pace
+        return parts.trainer(node_place(context, experiment.execution.device, "execution.device")), pace
 
     return _client(prepare, **clock)
 

@@ -45,7 +45,8 @@ Pace = Callable[[int, int, Order], Sequence[float]]
 """Seconds that each slice of an order shall take on a device: for trying out an uneven fleet on one machine."""
 Reply = tuple[FromDevice, Vector | None]
 Listen = Callable[["PausedOrder", int | None], None]
-"""Called between two steps of training with the steps of the slice that are done: takes in what has come meanwhile."""
+"""Called between two steps of training with the steps of the slice that are done: takes in what has come meanwhile,
+and may tell the order's local run to stop."""
 
 
 class PausedOrder(LocalTraining, kw_only=True, eq=False):
@@ -209,7 +210,7 @@ class DeviceProgram:
         paused.work = work
         if done == run.goal:
             paused.performed += 1
-        if done < job.last:
+        if done < job.last and not run.drops_slice:
             run.out_of_time()
 
     def _watch(self, paused: PausedOrder, deadline: float) -> Proceed | None:
@@ -223,7 +224,7 @@ class DeviceProgram:
             if self.listen is not None:
                 self.listen(paused, step)
             step += 1
-            return self._clock() < deadline
+            return self._clock() < deadline and not paused.run.drops_slice
 
         return proceed
 
@@ -242,6 +243,8 @@ class DeviceProgram:
         while self.listen is not None and end - self._clock() > LISTEN_SECONDS:
             self._sleep(LISTEN_SECONDS)
             self.listen(paused, step)
+            if paused.run.drops_slice:
+                return job.work, job.first
         self._sleep(max(0.0, end - self._clock()))
         return work, done
 

@@ -1,8 +1,8 @@
 """The node's side of its children: a process that starts them, and one child for each run.
 
-The first, `nursery`, is started when the node is and imports what apps need; children are forked from it, so that they
-are there at once and share the memory of what was imported. It is started by exec, so that nothing of the node, and so
-no key, is in its memory.
+The first, the fork server, is started when the node is and imports what apps need; children are forked from it, so that
+they are there at once and share the memory of what was imported. It is started by exec, so that nothing of the node,
+and so no key, is in its memory.
 """
 
 import contextlib
@@ -17,8 +17,8 @@ from typing import Any
 import msgspec
 
 from offbeat.core.errors import OffbeatError
+from offbeat.deployment.node.fork_server import Ended, Fork, FromForkServer, Kill
 from offbeat.deployment.node.frames import BrokenFrame, FrameSocket, FromChild, OpenApp, ToChild
-from offbeat.deployment.node.nursery import Ended, Fork, FromNursery, Kill
 from offbeat.deployment.node.sandbox import Limits
 
 OnFrame = Callable[["Child", FromChild, list[bytes]], None]
@@ -26,11 +26,11 @@ WITHHELD = ("CREDENTIALS_DIRECTORY",)
 """Environment variables that children do not get: where systemd puts a service's secrets."""
 
 
-class NurseryGone(OffbeatError):
+class ForkServerGone(OffbeatError):
     """The process that starts children has ended."""
 
 
-class Nursery:
+class ForkServer:
     """Starts children, ends them, and says how they ended. Starts anew by itself if it was ended."""
 
     def __init__(self, limits: Limits, environment: Mapping[str, str] | None = None) -> None:
@@ -45,7 +45,7 @@ class Nursery:
     def start(self) -> None:
         """Start it, so that it is warm when the first message comes."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        command = [sys.executable, "-m", "offbeat.deployment.node.nursery", str(theirs.fileno())]
+        command = [sys.executable, "-m", "offbeat.deployment.node.fork_server", str(theirs.fileno())]
         self._process = subprocess.Popen(
             command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, env=self._environment
         )
@@ -72,7 +72,7 @@ class Nursery:
                 request = msgspec.json.encode(Fork(number=child.number, limits=self._limits))
                 socket.send_fds(self._control, [request], [theirs.fileno()])
             except OSError as error:
-                raise NurseryGone(f"no process can be started for the app: {error}") from None
+                raise ForkServerGone(f"no process can be started for the app: {error}") from None
             finally:
                 theirs.close()
         child.open(opening, state)
@@ -85,9 +85,9 @@ class Nursery:
                 self._control.send(msgspec.json.encode(Kill(number=child.number)))
 
     def _listen(self, control: socket.socket) -> None:
-        """Hear how children end; if the nursery itself ends, so have they."""
+        """Hear how children end; if the fork server itself ends, so have they."""
         while packet := _packet(control):
-            ended = msgspec.json.decode(packet, type=FromNursery)
+            ended = msgspec.json.decode(packet, type=FromForkServer)
             if (child := self._children.pop(ended.number, None)) is not None:
                 child.ended(ended)
         for number in list(self._children):
@@ -112,10 +112,10 @@ class Child:
     """A process that runs the app of one run. Frames and the news of its end come from other threads."""
 
     def __init__(
-        self, number: int, connection: socket.socket, nursery: Nursery, on_frame: OnFrame, on_end: "OnEnd"
+        self, number: int, connection: socket.socket, fork_server: ForkServer, on_frame: OnFrame, on_end: "OnEnd"
     ) -> None:
         self.number = number
-        self._nursery = nursery
+        self._fork_server = fork_server
         self._on_frame = on_frame
         self._on_end = on_end
         self._frames: FrameSocket[Any] = FrameSocket(connection, FromChild)
@@ -139,10 +139,10 @@ class Child:
 
     def kill(self) -> None:
         """End it at once."""
-        self._nursery.kill(self)
+        self._fork_server.kill(self)
 
     def ended(self, how: Ended) -> None:
-        """It has ended: the nursery says so."""
+        """It has ended: the fork server says so."""
         self._on_end(self, how.why)
         self._frames.close()
 

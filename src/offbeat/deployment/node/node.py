@@ -21,7 +21,7 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, 
 from msgspec import Struct
 
 from offbeat.core.errors import OffbeatError
-from offbeat.deployment.node.children import Child, Nursery
+from offbeat.deployment.node.children import Child, ForkServer
 from offbeat.deployment.node.connection import FleetConnection, NotRunning, SuperLinkAway, TurnedAway
 from offbeat.deployment.node.frames import STATE, Deliver, FromChild, Keep, OpenApp, Piece, Recall, Recalled, Reply
 from offbeat.deployment.node.installation import AppRefused, Installation
@@ -86,7 +86,7 @@ class WarmNode:
     def __init__(
         self,
         connection: FleetConnection,
-        nursery: Nursery,
+        fork_server: ForkServer,
         installation: Installation,
         keeping: Keeping,
         *,
@@ -99,7 +99,7 @@ class WarmNode:
         self.connection = connection
         self.contact = -1.0
         """When the SuperLink answered last."""
-        self._nursery = nursery
+        self._fork_server = fork_server
         self._installation = installation
         self._keeping = keeping
         self._config = config
@@ -178,7 +178,7 @@ class WarmNode:
         try:
             run = self._runs.get(run_id) or self._warm(run_id)
             run.used = self._clock()
-            child = run.child or self._nursery.child(run.opening, run.state, self._on_frame, self._on_end)
+            child = run.child or self._fork_server.child(run.opening, run.state, self._on_frame, self._on_end)
             run.child = child
             run.unanswered[identity] = message
             self._forward(child, run_id, identity, tree)
@@ -288,7 +288,7 @@ class WarmNode:
                 child.tell(Recalled(name=name), *([] if kept is None else [kept]))
 
     def _on_end(self, child: Child, why: str) -> None:
-        """A child has ended (in the nursery's thread): what it had not answered is answered for it."""
+        """A child has ended (in the fork server's thread): what it had not answered is answered for it."""
         run = self._run_of(child)
         if run is None:
             return

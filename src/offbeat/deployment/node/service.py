@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from offbeat.core.errors import InvalidInput, OffbeatError
 from offbeat.deployment.launch import SuperLink
-from offbeat.deployment.node.children import Nursery
+from offbeat.deployment.node.children import ForkServer
 from offbeat.deployment.node.connection import FleetConnection, Keys, load_key
 from offbeat.deployment.node.installation import Installation
 from offbeat.deployment.node.keeping import Keeping
@@ -78,24 +78,24 @@ def serve_nodes(settings: NodeSettings, stop: Event | None = None, log: Callable
     limits = msgspec.structs.replace(settings.limits, hidden=[*settings.limits.hidden, *keys])
     if keys and not landlock_version() and limits.user is None:
         log("warning: this kernel has no Landlock, so apps could read the node's key: give --child-user")
-    nursery = Nursery(limits)
-    nursery.start()
+    fork_server = ForkServer(limits)
+    fork_server.start()
     guard_own_memory()
     try:
-        nodes = _nodes(settings, loaded, nursery, log)
+        nodes = _nodes(settings, loaded, fork_server, log)
         server = None if settings.health is None else _health_server(settings.health, nodes)
         failures = _serve(nodes, stop)
         if server is not None:
             server.shutdown()
     finally:
-        nursery.close()
+        fork_server.close()
     if len(failures) == len(nodes):
         raise failures[0]
     log("ended")
 
 
 def _nodes(
-    settings: NodeSettings, keys: Sequence[Keys], nursery: Nursery, log: Callable[[str], None]
+    settings: NodeSettings, keys: Sequence[Keys], fork_server: ForkServer, log: Callable[[str], None]
 ) -> Sequence[WarmNode]:
     installation = Installation(settings.home, settings.trusted)
     nodes = []
@@ -109,7 +109,7 @@ def _nodes(
         nodes.append(
             WarmNode(
                 FleetConnection(settings.superlink, keys[number] if keys else None),
-                nursery,
+                fork_server,
                 installation,
                 Keeping(folder, say),
                 config=config,

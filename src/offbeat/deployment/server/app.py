@@ -14,12 +14,13 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 from torch import nn
 
-from offbeat.core.errors import OffbeatError
+from offbeat.core.errors import InvalidInput, OffbeatError
 from offbeat.core.samples import count
 from offbeat.deployment.experiment_source import AllSamples, ExperimentSource, SampleArrays, experiment_of, log_line
 from offbeat.deployment.server.driver import Deployment
 from offbeat.deployment.server.membership import Membership, wait_for_devices
 from offbeat.deployment.server.transport import Transport
+from offbeat.device.places import place_of
 from offbeat.device.tasks import Task
 from offbeat.device.trainer import TorchTrainer
 from offbeat.models import layout_of, vector_of
@@ -104,6 +105,15 @@ def _server(
     return app
 
 
+def evaluation_place(device: str) -> str:
+    """Where the server evaluates: there where its devices train, or on the processor if it has no such device."""
+    try:
+        return place_of(device)
+    except InvalidInput as error:
+        log_line(f"the server evaluates on the processor: {error}")
+        return "cpu"
+
+
 def serve(
     grid: Grid,
     experiment: Experiment,
@@ -152,6 +162,8 @@ def serve(
         experiment.seed,
         task=experiment.task.task,
         pipeline=given.parts.dataset.pipeline if given.parts else None,
+        place=evaluation_place(experiment.execution.device),
+        precision=experiment.execution.precision,
         batch_statistics=experiment.model.buffers != "average",
     )
     out.mkdir(parents=True, exist_ok=True)

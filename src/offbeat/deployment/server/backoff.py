@@ -1,6 +1,7 @@
 """How long a device that failed rests before it gets its next order, and when there is no hope left."""
 
 from collections.abc import Collection
+from math import inf
 
 LONGEST_REST = 64
 """In units of the first rest."""
@@ -36,6 +37,10 @@ class Backoff:
     def over(self, now: float) -> list[int]:
         """Devices whose rest is over, as far as we are concerned."""
         return [device for device, until in self._until.items() if until <= now]
+
+    def next_end(self, now: float) -> float:
+        """When the next rest ends that has not ended by now."""
+        return min((until for until in self._until.values() if until > now), default=inf)
 
     def ended(self, device: int) -> None:
         """The rest of the device is over."""

@@ -14,7 +14,10 @@ from offbeat.deployment.protocol.messages import FromDevice, Greeting, Hello, Re
 from offbeat.deployment.server.transport import ReceivedAnswer, SentMessage, Transport
 
 POLL_SECONDS = 0.05
-"""How often answers are looked for while they come."""
+"""How often answers are looked for while they come from warm nodes."""
+STOCK_POLL_SECONDS = 0.5
+"""How often they are looked for if only stock nodes have something to answer. A look takes the SuperLink some
+milliseconds of a core, and a stock node that has answered looks for its next message only 3 s later."""
 LONGEST_POLL = 1.0
 """How often they are looked for at least."""
 PATIENCE = 0.02
@@ -146,9 +149,9 @@ class Membership:
         return Forecast(speeds=speeds, communication=communication, random_layers=False)
 
 
-def poll_pause(quiet: float) -> float:
+def poll_pause(quiet: float, *, only_stock: bool = False) -> float:
     """Seconds to wait before looking for answers again, if nothing has happened for so long."""
-    return min(max(POLL_SECONDS, PATIENCE * quiet), LONGEST_POLL)
+    return min(max(STOCK_POLL_SECONDS if only_stock else POLL_SECONDS, PATIENCE * quiet), LONGEST_POLL)
 
 
 def wait_for_devices(

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from math import inf
 from typing import Any, Protocol
 
 import httpx
@@ -120,11 +121,15 @@ class Transport:
 
     def overdue(self, now: float) -> list[SentMessage]:
         """Messages whose answers should have come by now. Notices are dropped: nobody waits for an answer to them."""
-        late = {each: sent for each, sent in self.waiting.items() if sent.deadline < now and not sent.given_up}
+        late = {each: sent for each, sent in self.waiting.items() if sent.deadline <= now and not sent.given_up}
         for identity, sent in late.items():
             if sent.notice:
                 del self.waiting[identity]
         return [sent for sent in late.values() if not sent.notice]
+
+    def next_deadline(self) -> float:
+        """When the next answer is overdue that has not come yet."""
+        return min((sent.deadline for sent in self.waiting.values() if not sent.given_up), default=inf)
 
     def busy(self, node: int) -> bool:
         """Whether the node has a message to answer; notices want no answer."""

@@ -5,6 +5,7 @@ extreme of what was seen on the way, so a sample and not a bound.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from math import sqrt
 from typing import NamedTuple
@@ -14,11 +15,11 @@ import numpy.typing as npt
 
 from offbeat.algorithms import Audg
 from offbeat.core.parameters import Vector
+from offbeat.core.samples import count
 from offbeat.core.streams import stream
 from offbeat.data import Partition
-from offbeat.device.trainer import TorchTrainer
 from offbeat.fleet import BernoulliFleet
-from offbeat.models import build, vector_of
+from offbeat.settings.assembly import ExperimentParts
 from offbeat.settings.schema import Experiment
 from offbeat.simulation.engine import Simulation
 from offbeat.simulation.run import simulation_of
@@ -103,12 +104,11 @@ def estimate(experiment: Experiment, weights: npt.NDArray[np.float64], tell: OnF
     is the longest gradient of a client on the way. The ends of the descents stand for w* and w_i*: R is the distance
     from the first model to w*, and phi the largest from w* to a w_i*.
     """
-    dataset, partition = experiment.load_data()
-    rank = stream(experiment.seed, "advise-samples").permutation(len(dataset.train_y))
-    held = [partition.samples(device) for device in range(partition.devices)]
+    parts = ExperimentParts.of(experiment)
+    rank = stream(experiment.seed, "advise-samples").permutation(count(parts.dataset.train_y))
+    held = [parts.partition.samples(device) for device in range(parts.partition.devices)]
     few = Partition.of([own[np.argsort(rank[own])[:SAMPLES]] for own in held])
-    network = build(experiment.model.choice, dataset.input_shape, dataset.classes, experiment.seed)
-    trainer = TorchTrainer(network, dataset.train_x, dataset.train_y, few, experiment.seed)
+    trainer = replace(parts, partition=few).trainer()
     counting = np.flatnonzero((weights > 0) & (few.sizes > 0))
     chosen = stream(0, "advise").choice(counting, min(CLIENTS, len(counting)), replace=False)
     clients = sorted(int(client) for client in chosen)
@@ -121,7 +121,7 @@ def estimate(experiment: Experiment, weights: npt.NDArray[np.float64], tell: OnF
         mean = np.average(gradients.astype(np.float64), axis=0, weights=shares).astype(np.float32)
         return _Point(model, float(shares @ [loss for loss, _ in found]), gradients, mean)
 
-    start, rate, total = vector_of(network), experiment.local.learning_rate, 2 * len(clients)
+    start, rate, total = parts.parameters, experiment.local.learning_rate, 2 * len(clients)
 
     def descend(group: Sequence[int], begun: int) -> tuple[Vector, float]:
         """Of `total` parts of the work so many are done before; this is one for each client of the group."""

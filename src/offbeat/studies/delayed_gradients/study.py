@@ -71,7 +71,7 @@ def study(
     mnist: Path | None = None,
     runs: int | None = None,
     begun: Callable[[int], None] | None = None,
-    jobs: int = 1,
+    jobs: int | None = None,
     overwrite: bool = False,
     resume: bool = False,
     watch: OnRunProgress | None = None,

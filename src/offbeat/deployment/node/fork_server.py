@@ -40,8 +40,8 @@ class Ended(Struct, frozen=True, kw_only=True, tag="ended"):
     why: str
 
 
-ToNursery = Fork | Kill
-FromNursery = Ended
+ToForkServer = Fork | Kill
+FromForkServer = Ended
 
 
 def main(control: socket.socket) -> None:
@@ -60,12 +60,12 @@ def main(control: socket.socket) -> None:
         if wake in ready:
             with contextlib.suppress(BlockingIOError):
                 os.read(wake, 4096)
-            _bury(children, control)
+            _report_ended(children, control)
         if control.fileno() in ready:
             packet, descriptors, _, _ = socket.recv_fds(control, 2**16, 1)
             if not packet:
                 break
-            match msgspec.json.decode(packet, type=ToNursery):
+            match msgspec.json.decode(packet, type=ToForkServer):
                 case Fork(number=number, limits=limits):
                     pid = os.fork()
                     if pid == 0:
@@ -94,7 +94,7 @@ def _preload() -> None:
     gc.freeze()  # so that collections in a child leave these pages shared
 
 
-def _bury(children: dict[int, int], control: socket.socket) -> None:
+def _report_ended(children: dict[int, int], control: socket.socket) -> None:
     """Say how children ended that have."""
     while children:
         pid, status = os.waitpid(-1, os.WNOHANG)

@@ -6,9 +6,10 @@ from typing import Any
 import optuna
 import pytest
 
+from offbeat.choosing.fair import SEEDS, check_seeds
 from offbeat.choosing.halving import best_part
 from offbeat.choosing.importance import importance_of
-from offbeat.choosing.tuning import SEEDS, STUDIES, Tuned, check_seeds, tune
+from offbeat.choosing.tuning import STUDIES, Tuned, tune
 from offbeat.comparison.criterion import Criterion
 from offbeat.core.errors import InvalidInput, OffbeatError
 from offbeat.results.rows import Row

@@ -2,8 +2,6 @@
 
 from collections.abc import Sequence
 
-import optuna
-
 from offbeat.core.errors import InvalidInput
 
 REDUCTION = 3
@@ -21,20 +19,3 @@ def best_part(scores: Sequence[float], reduction: int = REDUCTION) -> float:
     if not scores:
         raise InvalidInput("there is nothing of which a part could go on")
     return sorted(scores)[max(1, len(scores) // reduction) - 1]
-
-
-class Halving(optuna.pruners.BasePruner):
-    """Lets a trial go on if it is in the best part of all that have come to its step.
-
-    Unlike Optuna's own it keeps nothing beside the reported values: a study that was killed while it decided decides
-    the same when it is resumed.
-    """
-
-    def prune(self, study: optuna.Study, trial: optuna.trial.FrozenTrial) -> bool:
-        """Whether the trial ends here."""
-        step = trial.last_step
-        if step is None:
-            return False
-        others = study.get_trials(deepcopy=False)
-        scores = [each.intermediate_values[step] for each in others if step in each.intermediate_values]
-        return trial.intermediate_values[step] > best_part(scores)

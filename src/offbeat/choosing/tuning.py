@@ -17,7 +17,8 @@ from typing import Any
 import optuna
 from optuna.trial import FrozenTrial, TrialState
 
-from offbeat.choosing.halving import STEPS, Halving
+from offbeat.choosing.fair import SEEDS, check_seeds
+from offbeat.choosing.halving import STEPS, best_part
 from offbeat.choosing.importance import importance_of
 from offbeat.choosing.space import own_values, rounded, space_of, with_values
 from offbeat.comparison.cached_runs import CachedRuns, Failure, OnRun
@@ -32,10 +33,6 @@ from offbeat.settings.schema import Experiment
 from offbeat.settings.shipped import ExperimentSource, experiment_from
 from offbeat.settings.tables import Table
 
-SEEDS = (1000, 1001)
-"""The seeds that settings are tried with, unless somebody says otherwise."""
-REPORTED = 5
-"""So many seeds, counted from the experiment's, are kept for reporting, unless somebody says otherwise."""
 BATCH = 4
 """Trials that are asked for together, before any of them is known."""
 STARTUP = 3
@@ -98,20 +95,6 @@ def tune(
         )
 
 
-def check_seeds(experiment: Experiment, seeds: Sequence[int], reported: Sequence[int] | None = None) -> None:
-    """Refuse tuning seeds that are also reported: such results would flatter whoever searched the longest."""
-    if reported is None:
-        reported = range(experiment.seed, experiment.seed + REPORTED)
-    both = sorted(set(seeds) & set(reported))
-    if not seeds or len(set(seeds)) < len(seeds):
-        raise InvalidInput(f"tuning seeds = {list(seeds)}: give at least one, and each once")
-    if both:
-        raise InvalidInput(
-            f"tuning seeds {', '.join(map(str, both))}: results are reported for these; tune on other seeds than "
-            f"{', '.join(map(str, reported))}"
-        )
-
-
 def search(
     base: Experiment,
     algorithm: str,
@@ -139,6 +122,23 @@ def _quiet() -> Iterator[None]:
         yield
     finally:
         optuna.logging.set_verbosity(before)
+
+
+class Halving(optuna.pruners.BasePruner):
+    """Lets a trial go on if it is in the best part of all that have come to its step.
+
+    Unlike Optuna's own it keeps nothing beside the reported values: a study that was killed while it decided decides
+    the same when it is resumed.
+    """
+
+    def prune(self, study: optuna.Study, trial: optuna.trial.FrozenTrial) -> bool:
+        """Whether the trial ends here."""
+        step = trial.last_step
+        if step is None:
+            return False
+        others = study.get_trials(deepcopy=False)
+        scores = [each.intermediate_values[step] for each in others if step in each.intermediate_values]
+        return trial.intermediate_values[step] > best_part(scores)
 
 
 class _Search:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from offbeat.cli import catalogue, deployment, node, partition, replay, reproduce, runs, studies
+from offbeat.cli import catalogue, choosing, deployment, node, partition, replay, reproduce, runs, studies
 from offbeat.cli.base import console
 from offbeat.cli.progress import messages
 from offbeat.core.errors import Interrupted, InvalidInput, OffbeatError
@@ -26,6 +26,8 @@ for command in (
     runs.compare,
     runs.sweep,
     runs.report,
+    choosing.tune,
+    choosing.recommend,
     replay.replay,
     partition.partition,
     studies.plan,

@@ -57,9 +57,10 @@ def digest(experiment: Experiment) -> str:
 
 
 def _files(table: Table) -> dict[str, str]:
-    """Digests of the files that tables name as their `path`."""
+    """Digests of the files that tables name as their `path`, or of the record in the run that is named so."""
     paths = {each["path"] for each in table.values() if isinstance(each, dict) and isinstance(each.get("path"), str)}
-    return {path: _hashed(Path(path).read_bytes()) for path in sorted(paths) if Path(path).is_file()}
+    files = {path: Path(path) / "record.jsonl" if Path(path).is_dir() else Path(path) for path in sorted(paths)}
+    return {path: _hashed(file.read_bytes()) for path, file in files.items() if file.is_file()}
 
 
 def _source(reference: str) -> str:

@@ -14,6 +14,7 @@ from offbeat.fleet.availability import (
 from offbeat.fleet.failures import Failures, FailureSettings, OrderFailure
 from offbeat.fleet.fleet import Fleet
 from offbeat.fleet.links import Links, NetworkSettings
+from offbeat.fleet.record import RecordFleet
 from offbeat.fleet.speeds import BimodalFleet, FleetSettings, ParetoFleet, RatioFleet, Speeds
 from offbeat.fleet.stochastic import BernoulliFleet, ExponentialFleet, ZipfFleet
 from offbeat.fleet.trace import TraceFleet
@@ -27,6 +28,7 @@ FLEETS: dict[str, type[FleetSettings]] = {
     "exponential": ExponentialFleet,
     "bernoulli": BernoulliFleet,
     "trace": TraceFleet,
+    "record": RecordFleet,
 }
 
 AVAILABILITIES: dict[str, type[AvailabilitySettings]] = {
@@ -54,6 +56,7 @@ __all__ = [
     "OrderFailure",
     "ParetoFleet",
     "RatioFleet",
+    "RecordFleet",
     "Speeds",
     "TraceAvailable",
     "TraceFleet",

@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from offbeat.algorithms import ORIGINS, POLICIES
+from offbeat.core.policy import Policy
 from offbeat.core.settings import Settings
 
 SIGNS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
@@ -36,10 +37,18 @@ def description(name: str, thing: Any) -> RenderableType:
                     key, Text(values), Text(_default(field)), Text(" ".join((field.description or "").split()))
                 )
             parts.append(table)
+        if issubclass(thing, Policy):
+            parts.append(searched(thing))
         module = sys.modules[thing.__module__]
         if module.__name__.startswith("offbeat.algorithms"):
             parts.append(Markdown(inspect.getdoc(module) or ""))
     return Group(*parts)
+
+
+def searched(policy: type[Policy]) -> Text:
+    """Where `offbeat tune` looks for the best values of an algorithm's settings."""
+    lines = [f"  {key}: {each}" for key, each in policy.search.items()]
+    return Text("\n".join(["offbeat tune varies local.learning_rate" + (" and" if lines else "."), *lines, ""]))
 
 
 def words(annotation: Any) -> str:

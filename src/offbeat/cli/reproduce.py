@@ -8,6 +8,7 @@ from rich import box
 from rich.table import Table
 
 from offbeat.cli.base import Jobs, console
+from offbeat.cli.choosing import check_optuna
 from offbeat.cli.progress import bars
 from offbeat.core.errors import Interrupted, InvalidInput
 
@@ -51,6 +52,8 @@ def reproduce(
     if quick and full:
         raise InvalidInput("give one of --quick and --full")
     chosen = reproduction_named(name)
+    if name == "leaderboard" and (quick or full):
+        check_optuna()
     if not quick and not full:
         measurements = read_measurements(results_file(out, name))
         if not measurements:

@@ -4,7 +4,7 @@ from math import inf
 
 import pytest
 
-from offbeat.studies.reproductions.claims import Claim, judged
+from offbeat.studies.reproductions.claims import Claim, Kind, judged
 from offbeat.studies.reproductions.measurements import Measurement
 
 
@@ -12,7 +12,7 @@ def runs(method: str, name: str, *values: float) -> list[Measurement]:
     return [Measurement(part="p", method=method, seed=seed, values={name: v}) for seed, v in enumerate(values)]
 
 
-def claim(kind: str = "better", gap: float | None = None, measure: str = "final_accuracy") -> Claim:
+def claim(kind: Kind = "better", gap: float | None = None, measure: str = "final_accuracy") -> Claim:
     return Claim(
         where="Table 1",
         says="A beats B",
@@ -21,7 +21,7 @@ def claim(kind: str = "better", gap: float | None = None, measure: str = "final_
         mine="A",
         theirs="B",
         gap=gap,
-        measure=measure,  # type: ignore[arg-type]
+        measure=measure,
     )
 
 

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field, replace
 from math import inf, isfinite
 from pathlib import Path
 
-from offbeat.choosing.tuning import search
 from offbeat.comparison.cached_runs import CachedRuns, Failure
 from offbeat.comparison.criterion import mean_until
 from offbeat.comparison.fairness import fair_experiments, flattened
@@ -131,6 +130,8 @@ def _measurement(reproduction: Reproduction, case: Case, result: Result, setting
 def chosen(case: Case, runs: CachedRuns, cache: Path) -> tuple[Experiment, str]:
     """The experiment with the settings that did best on the tuning seed, and these settings in words."""
     if case.trials:
+        from offbeat.choosing.tuning import search  # it needs Optuna, which the others go without
+
         root = cache / "studies"
         with DirectoryLock(root):
             tuned = search(case.experiment, case.method, case.trials, root=root, runs=runs, seeds=[TUNING_SEED])

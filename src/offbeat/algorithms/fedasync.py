@@ -28,13 +28,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-import numpy as np
 from pydantic import Field
 
 from offbeat.core.actions import Action, Commit, Discard, Dispatch
 from offbeat.core.errors import InvalidInput
 from offbeat.core.events import Event, Uploaded
 from offbeat.core.orders import LocalWork
+from offbeat.core.parameters import mixture
 from offbeat.core.policy import Policy, View
 from offbeat.core.search import Choice, Range, SearchSpace
 from offbeat.core.terms import Proximal
@@ -106,8 +106,7 @@ class FedAsync(Policy):
                 scale = self.scale(staleness)
                 if self.compounding:
                     scale = state.shrunk = state.shrunk * scale
-                alpha = np.float32(self.alpha * scale)
-                mixed = (1 - alpha) * view.parameters + alpha * update.parameters
+                mixed = mixture(view.parameters, update.parameters, self.alpha * scale)
                 yield Commit(parameters=mixed, used=(update.ticket,))
         terms = (Proximal(mu=self.prox),) if self.prox else ()
         for device in view.pick(self.concurrency - len(view.in_flight)):

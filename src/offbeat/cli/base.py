@@ -38,6 +38,13 @@ Target = Annotated[
         "(default: the best of `evaluation.targets` that all runs reach, or the highest whole percent).",
     ),
 ]
+Address = Annotated[
+    str | None,
+    typer.Option(
+        help="Compute on a Ray cluster: `auto` for the one that this machine is part of, HOST:PORT, ray://HOST:PORT, "
+        "or `local` for one of this machine's cores (sets `execution.executor` and `execution.address`).",
+    ),
+]
 Jobs = Annotated[
     int | None, typer.Option(min=1, help="Runs at a time (default: as many as fill the cores with their workers).")
 ]
@@ -52,6 +59,11 @@ def load(file: Path, changes: Iterable[str] | None) -> "Experiment":
     for note in experiment.notes:
         print(f"offbeat: note: {note}", file=sys.stderr)
     return experiment
+
+
+def on_cluster(experiment: "Experiment", address: str | None) -> "Experiment":
+    """The experiment, computed on the Ray cluster at this address if one is given."""
+    return experiment if address is None else experiment.changed(experiment.execution.on_cluster(address))
 
 
 def run_name(file: Path, experiment: "Experiment", changes: Iterable[str] | None = None) -> str:

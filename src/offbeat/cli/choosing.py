@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from offbeat.cli.base import Changes, ExperimentFile, Jobs, Out, Resume, console, free_cores, joined, load, suffix
+from offbeat.cli.base import Changes, ExperimentFile, Jobs, Out, Resume, console, joined, load, suffix
 from offbeat.cli.progress import bars, note
 from offbeat.core.errors import InvalidInput
 
@@ -57,6 +57,7 @@ def tune(
     check_optuna()
     experiment = load(file, changes)
     from offbeat.choosing.tuning_table import tune_all
+    from offbeat.comparison.compare import runs_that_fill_cores
     from offbeat.comparison.criterion import Criterion
 
     names = _names(experiment, algorithms)
@@ -82,7 +83,7 @@ def tune(
             seeds=seeds,
             tuning_seeds=_numbers(tuning_seeds),
             criterion=criterion,
-            jobs=jobs or free_cores(experiment),
+            jobs=jobs or runs_that_fill_cores([experiment]),
             resume=resume,
             watch=watch,
             on_trial=on_trial,
@@ -122,6 +123,7 @@ def recommend(
     experiment = load(file, changes)
     from offbeat.choosing.recommendation import FILES
     from offbeat.choosing.recommendation import recommend as recommend_for
+    from offbeat.comparison.compare import runs_that_fill_cores
     from offbeat.comparison.criterion import Criterion
 
     criterion = Criterion.of(experiment, target=target, kind=_kind(kind))
@@ -143,7 +145,7 @@ def recommend(
             out=root,
             seeds=seeds,
             criterion=criterion,
-            jobs=jobs or free_cores(experiment),
+            jobs=jobs or runs_that_fill_cores([experiment]),
             resume=resume,
             watch=watch,
             on_step=on_step,

@@ -4,7 +4,6 @@ import multiprocessing
 import os
 import signal
 import threading
-import traceback
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -12,11 +11,10 @@ from contextlib import contextmanager
 from queue import Empty
 from typing import Any
 
+from offbeat.comparison.failure import RunFailure
 from offbeat.comparison.planned import OnRunProgress, PlannedRun
-from offbeat.core.errors import Interrupted, InvalidInput
-from offbeat.results.files import replace_file
+from offbeat.core.errors import Interrupted
 from offbeat.results.rows import Row
-from offbeat.running.directory import ERROR_FILE
 from offbeat.running.driver import OnProgress
 from offbeat.running.figures import draw_figures
 from offbeat.running.interruption import Flag
@@ -195,16 +193,6 @@ def _run_one(number: int, planned: PlannedRun, overwrite: bool, resume: bool) ->
         except Interrupted:
             raise
         except Exception as error:  # a policy of the user's may raise anything: that ends its own run only
-            return _failure(planned, error)
+            return RunFailure.of(error).kept(planned)
     _shared["progress"].put((number, 1.0, result.rows[-1]))
     return None
-
-
-def _failure(planned: PlannedRun, error: Exception) -> str:
-    """The failure in one sentence; the traceback goes into a file."""
-    reason = " ".join(str(error).split())
-    if isinstance(error, InvalidInput):
-        return f"{planned.label} failed: {reason}"
-    file = planned.path / ERROR_FILE
-    replace_file(file, "".join(traceback.format_exception(error)).encode())
-    return f"{planned.label} failed: {type(error).__name__}: {reason} (where: {file})"

@@ -1,5 +1,6 @@
 """An app is unpacked only if it is the one that the run says, whole, and signed where signatures are asked for."""
 
+import errno
 import io
 import zipfile
 from pathlib import Path
@@ -62,6 +63,23 @@ def test_a_disk_that_cannot_be_written_is_said(content: bytes, tmp_path: Path) -
     run = run_of(content)
     with pytest.raises(AppRefused, match=r"the app cannot be written to .*home: "):
         Installation(tmp_path / "home").install(run, Fab(run.fab_hash, content, {}))
+
+
+def test_an_app_for_which_there_was_no_room_is_unpacked_when_there_is(
+    content: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was written before the disk was full is not taken for the app the next time."""
+
+    def full(source: object, target: Path) -> None:
+        Path(target).touch()
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    installation, run = Installation(tmp_path / "home"), run_of(content)
+    with monkeypatch.context() as patched, pytest.raises(AppRefused, match="home: No space left on device"):
+        patched.setattr("shutil.copy2", full)
+        installation.install(run, Fab(run.fab_hash, content, {}))
+    folder = installation.install(run, Fab(run.fab_hash, content, {}))
+    assert "[project]" in (folder / "pyproject.toml").read_text()
 
 
 @pytest.mark.parametrize("text", ["", "- a\n- b\n", "a: 1\n", "a: [\n"])

@@ -2,6 +2,7 @@
 
 import hashlib
 import io
+import shutil
 import zipfile
 from contextlib import redirect_stdout
 from pathlib import Path
@@ -36,12 +37,19 @@ class Installation:
         if self._trusted and not (app.verifications.get("valid_license") and self._verified(app)):
             raise AppRefused("no trusted entity has signed the app")
         with self._lock, redirect_stdout(io.StringIO()):  # it says where it installs
+            before = self._apps()
             try:
                 return install_from_fab(app.content, install_dir=self._folder, skip_prompt=True)
             except (click.ClickException, zipfile.BadZipFile, ValueError, KeyError) as error:
                 raise AppRefused(f"the app cannot be unpacked: {error}") from None
             except OSError as error:  # for instance a full disk
+                for half in self._apps() - before:  # which Flower would take for a whole one the next time
+                    shutil.rmtree(half, ignore_errors=True)
                 raise AppRefused(f"the app cannot be written to {self._folder}: {error.strerror or error}") from None
+
+    def _apps(self) -> set[Path]:
+        """The folders of all apps that Flower has unpacked here."""
+        return set((self._folder / "apps").glob("*"))
 
     def _verified(self, app: Fab) -> bool:
         from flwr.supernode.start_client_internal import _verify_fab  # takes a second, and few need it

@@ -126,7 +126,7 @@ def test_what_is_not_an_app_is_said_in_a_sentence(tmp_path: Path, app: Path) -> 
         read_app(app, ["num-rounds=3"])
     with pytest.raises(InvalidInput, match="write it as"):
         read_app(app, ["num-server-rounds"])
-    assert read_app(app / "pyproject.toml", ["num-server-rounds=7"]).run_config == {"num-server-rounds": 7}
+    assert read_app(app / "pyproject.toml", ["num-server-rounds=7"]).run_config["num-server-rounds"] == 7
     edit(app, "client", "import numpy", "import nonexistent_module\nimport numpy")
     with pytest.raises(InvalidInput, match="module 'nonexistent_module' is not installed here"):
         start(app)

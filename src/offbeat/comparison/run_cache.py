@@ -1,7 +1,7 @@
 """A cache of runs, so that no table computes the same run twice: each lies in a directory named after its digest.
 
 The digest is of everything that determines a run's numbers: all settings but labels and who computes, the files that
-the fleet is read from, the user's own modules, and the version of the package. A run that was stopped is there with its
+the fleet is read from, the user's own modules, and a number that rises when the package computes otherwise. A run that was stopped is there with its
 checkpoint and goes on from it; one that another process is computing is waited for. So whoever needs runs asks for them
 again after any kill, and gets what is there at once.
 

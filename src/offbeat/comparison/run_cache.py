@@ -1,9 +1,9 @@
 """A cache of runs, so that no table computes the same run twice: each lies in a directory named after its digest.
 
 The digest is of everything that determines a run's numbers: all settings but labels and who computes, the files that
-the fleet is read from, the user's own modules, and a number that rises when the package computes otherwise. A run that was stopped is there with its
-checkpoint and goes on from it; one that another process is computing is waited for. So whoever needs runs asks for them
-again after any kill, and gets what is there at once.
+the fleet is read from, the user's own modules, and a number that rises when the package computes otherwise. A run that
+was stopped is there with its checkpoint and goes on from it; one that another process is computing is waited for. So
+whoever needs runs asks for them again after any kill, and gets what is there at once.
 
 The files of a data set are not read for the digest: another directory is another experiment, other files in the same
 directory are not. Timelines are not kept, because there may be thousands of runs.

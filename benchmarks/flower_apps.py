@@ -107,7 +107,8 @@ def compare(app: Path, nodes: int, rounds: list[int], repeats: int) -> None:
 
 def memory(nodes: int, floats: int) -> None:
     """Print what so many nodes weigh that keep this many floats of 8 bytes in their state."""
-    from offbeat.flower_simulation.run import SimulatedApp, read_app
+    from offbeat.flower_simulation.app import read_app
+    from offbeat.flower_simulation.run import SimulatedApp
     from offbeat.flower_simulation.settings import AppSettings
 
     app = read_app(APPS / "personal-state", ["num-server-rounds=2", f"head-size={floats}"])

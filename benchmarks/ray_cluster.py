@@ -190,8 +190,8 @@ def scaling(job_cost: float, figure: Path | None) -> None:
             share, own = utilisation(workers, factor * workers, job_cost)
             found.setdefault(factor, []).append(share)
             print(f"{workers:8}{factor * workers:13}{100 * share:12.1f}%{1000 * (own + job_cost):22.2f}")
-    best = max(shares[WORKERS.index(64)] for shares in found.values())
-    print(f"FedBuff, LeNet-5, 1 s an update, 64 workers: {100 * best:.1f} %  (>= 90 %)")
+    share = found[IN_TRAINING[-1]][WORKERS.index(64)]
+    print(f"FedBuff, 64 workers, {IN_TRAINING[-1]} devices in training for each: {100 * share:.1f} %  (>= 90 %)")
     if figure is not None:
         draw(found, figure)
 

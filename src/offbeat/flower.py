@@ -1,4 +1,4 @@
-"""offbeat's policies in a Flower project: one line of the ServerApp changes, the ClientApp stays as it is.
+"""The policies of offbeat in a Flower project: one line of the ServerApp changes, the ClientApp stays as it is.
 
     from offbeat.flower import Async, FedBuff
 

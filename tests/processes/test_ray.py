@@ -159,11 +159,14 @@ def test_a_run_is_bit_equal_though_a_node_is_removed_in_mid_batch(
     def remove() -> None:
         there.cluster.remove_node(there.nodes.pop(), allow_graceful=False)
 
-    with watching_cluster(once(lambda status: status.workers == 2, remove)):
-        run(small(**ON_RAY), tmp_path / "run")
+    try:
+        with watching_cluster(once(lambda status: status.workers == 2, remove)):
+            run(small(**ON_RAY), tmp_path / "run")
+        assert len(there.nodes) == 1
+    finally:
+        while len(there.nodes) < 2:
+            there.add()
     check_same(tmp_path / "run", alone)
-    assert len(there.nodes) == 1
-    there.add()
 
 
 def test_versions_are_dropped_when_no_plan_refers_to_them(there: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from offbeat.fleet.failures import Failures, FailureSettings, OrderFailure
 from offbeat.fleet.fleet import Fleet
 from offbeat.fleet.links import Links, NetworkSettings
 from offbeat.fleet.record import RecordFleet
-from offbeat.fleet.speeds import FleetSettings, ParetoFleet, RatioFleet, Speeds
+from offbeat.fleet.speeds import BimodalFleet, FleetSettings, ParetoFleet, RatioFleet, Speeds
 from offbeat.fleet.stochastic import BernoulliFleet, ExponentialFleet, ZipfFleet
 from offbeat.fleet.trace import TraceFleet
 from offbeat.fleet.workload import Workload
@@ -23,6 +23,7 @@ from offbeat.fleet.workload import Workload
 FLEETS: dict[str, type[FleetSettings]] = {
     "ratio": RatioFleet,
     "pareto": ParetoFleet,
+    "bimodal": BimodalFleet,
     "zipf": ZipfFleet,
     "exponential": ExponentialFleet,
     "bernoulli": BernoulliFleet,
@@ -43,6 +44,7 @@ __all__ = [
     "Availability",
     "AvailabilitySettings",
     "BernoulliFleet",
+    "BimodalFleet",
     "ExponentialFleet",
     "FailureSettings",
     "Failures",

@@ -1,4 +1,4 @@
-"""offbeat's policies as a strategy of Flower's, over client apps that know nothing of offbeat.
+"""The policies of offbeat as a strategy of Flower, over client apps that know nothing of offbeat.
 
 `offbeat.flower.Async` stands in the place of `FedAvg(...)` in a ServerApp; the ClientApp stays as it is. There is no
 second driver: the run is one of `deployment.server.driver`, with the session, the deadlines and rests, the checks, the

@@ -43,7 +43,7 @@ class Evaluate(Struct, frozen=True, kw_only=True):
     version: int
 
 
-class Reply(Struct, kw_only=True, eq=False):
+class UnsettledReply(Struct, kw_only=True, eq=False):
     """What an update brought beside the numbers that are mixed, until it is used or given up."""
 
     metrics: Metrics
@@ -72,7 +72,7 @@ class FlowerRecords:
         self._evaluate_config = evaluate_config
         self._aggregate = aggregate
         self._log = log
-        self._replies: dict[int, Reply] = {}
+        self._replies: dict[int, UnsettledReply] = {}
         """By ticket, of updates that were delivered and are neither used nor given up."""
         self._used: tuple[int, list[Metrics]] = (0, [])
         """The present version, and the metrics of the updates that made it so far."""
@@ -125,7 +125,7 @@ class FlowerRecords:
         (arrays,) = content.array_records.values()
         parameters, counts = self.model.read(arrays)
         has_not_moved_too_far(parameters, expected)
-        self._replies[body.ticket] = Reply(metrics=metrics_of(content), counts=counts)
+        self._replies[body.ticket] = UnsettledReply(metrics=metrics_of(content), counts=counts)
         outcome = KnownOutcome(Outcome(parameters=parameters))
         return expected.in_flight.update(body.samples, expected.pending.progress, outcome, None)
 
@@ -161,7 +161,8 @@ class FlowerRecords:
         """Go on from a snapshot."""
         self.counts, self._metrics, self._used = saved["counts"], saved["metrics"], saved["used"]
         self._replies = {
-            ticket: Reply(metrics=metrics, counts=counts) for ticket, (metrics, counts) in saved["replies"].items()
+            ticket: UnsettledReply(metrics=metrics, counts=counts)
+            for ticket, (metrics, counts) in saved["replies"].items()
         }
 
 

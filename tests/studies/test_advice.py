@@ -266,7 +266,7 @@ def test_curvatures_and_gradients_by_hand() -> None:
 class Quadratic:
     """In place of a trainer: f_0 = 1/2 (w - 1)^2 and f_1 = 5/2 (w + 1)^2, of a model of one number."""
 
-    def __init__(self, *_: Any) -> None:
+    def __init__(self, *_: Any, **__: Any) -> None:
         """Nothing of the data is needed."""
 
     def loss_and_gradient(self, model: Any, client: int, *_: Any) -> tuple[float, Any]:
@@ -276,9 +276,10 @@ class Quadratic:
 
 
 def test_the_constants_of_a_quadratic_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = "offbeat.studies.delayed_gradients.constants"
-    monkeypatch.setattr(f"{module}.TorchTrainer", Quadratic)
-    monkeypatch.setattr(f"{module}.vector_of", lambda network: np.array([4.0], dtype=np.float32))
+    monkeypatch.setattr("offbeat.settings.assembly.TorchTrainer", Quadratic)
+    monkeypatch.setattr(
+        "offbeat.studies.delayed_gradients.constants.vector_of", lambda network: np.array([4.0], dtype=np.float32)
+    )
     experiment = an_experiment(
         data={"name": "digits", "devices": 2},
         fleet={"name": "bernoulli", "mean_delay": 1.0},

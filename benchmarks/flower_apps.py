@@ -13,6 +13,7 @@ import os
 import subprocess
 import sys
 import time
+import traceback
 from pathlib import Path
 from statistics import median
 
@@ -80,7 +81,7 @@ def measured(side: str, app: Path, nodes: int, rounds: int) -> float:
         "--rounds",
         str(rounds),
     ]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "FLWR_TELEMETRY_ENABLED": "0", "RAY_DEDUP_LOGS": "0"}
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "FLWR_TELEMETRY_ENABLED": "0"}
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if ended.returncode:
         raise SystemExit(f"{side} failed:\n{ended.stderr[-2000:]}")
@@ -136,7 +137,11 @@ def main() -> None:
     if options.side is not None:
         if hasattr(os, "sched_setaffinity"):
             os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-        print(SIDES[options.side](options.app, options.nodes, options.rounds[0]))
+        try:
+            print(SIDES[options.side](options.app, options.nodes, options.rounds[0]), flush=True)
+        except Exception:
+            traceback.print_exc()
+            os._exit(1)  # where Ray did not start, Flower's thread of the ServerApp waits on for an hour
         return
     compare(options.app, options.nodes, options.rounds, options.repeats)
     memory(1000, 4)

@@ -4,13 +4,14 @@ What must be true of every run is checked by `faulty.outcome`.
 """
 
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from faulty import BAD, DELAYS, NEVER, Tampering, experiment, grid_for, outcome, run
+from faulty import BAD, DELAYS, NEVER, FaultyGrid, Tampering, experiment, grid_for, outcome, run
 from flwr.app import Error, Message
-from loopback import deploy
+from loopback import deploy, run_config
 
 from offbeat.deployment.protocol.codec import pack
 from offbeat.deployment.protocol.messages import Greeting, Refusal
@@ -34,6 +35,22 @@ def test_a_node_that_does_not_answer_and_is_gone_later(tmp_path: Path) -> None:
     assert found.faults == ["no answer within 5 s", "its node is gone"]
     assert found.summary["updates_lost"] == 1 and found.devices[3]["used"] >= 1
     assert [line["device"] for line in found.of("joined")] == [3]
+
+
+class SlowGrid(FaultyGrid):
+    """A look for answers takes so long that others have come by the next one: there is never a quiet moment."""
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        self.now += 0.25
+        return super().pull_messages(message_ids)
+
+
+def test_a_deadline_holds_while_answers_come_in_all_the_time(tmp_path: Path) -> None:
+    setting = experiment(stop={"time": 20.0})
+    silent, delays = Tampering(lambda d, v: None), dict.fromkeys(DELAYS, 0.01)
+    found = run(tmp_path, SlowGrid(delays=delays, run_config=run_config(setting), tamper=silent), setting)
+    (lost,) = found.of("Lost", device=3)
+    assert lost["reason"].startswith("no answer within") and 5.0 <= lost["at"] < 7.0
 
 
 def test_a_node_that_leaves_while_it_has_nothing_to_do(tmp_path: Path) -> None:

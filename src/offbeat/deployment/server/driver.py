@@ -154,13 +154,16 @@ class Deployment:
             self._exchange.tell_who_is_here()
 
     def _turn(self) -> bool:
-        """Deal with the next thing that has happened, if anything has. Devices come before timers."""
-        events = self._exchange.events
-        happened = bool(events) or self._exchange.look()
+        """Deal with the next thing that has happened, if anything has. Devices come before timers.
+
+        A timer fires when all that had come by then is dealt with, also if more comes in all the time.
+        """
+        events, (name, due) = self._exchange.events, self._next_timer()
+        timer_is_next = due <= self._exchange.looked and not self._exchange.unread
+        happened = bool(events) or (not timer_is_next and self._exchange.look())
         if events:
             self._tell(events.popleft())
         elif not happened:
-            name, due = self._next_timer()
             if due > self.now:
                 return False
             self._handle(TimerFired(name=name), due)

@@ -85,7 +85,9 @@ class Exchange:
         self._backoff = Backoff(settings.rest_seconds)
         self._settled: dict[int, int] = {}
         """The last ticket that was received of each device."""
-        self._looked = -inf
+        self.looked = -inf
+        """When answers were looked for last: what had come by then is dealt with before they are looked for again."""
+        self._saw_nodes = -inf
         self._attended = 0.0
         """When there was a device last."""
         self._last_fault = ""
@@ -111,6 +113,11 @@ class Exchange:
         devices = {sent.device for sent in self._transport.waiting.values()}
         return bool(devices) and min(devices) >= 0 and not devices & self._membership.interruptible
 
+    @property
+    def unread(self) -> bool:
+        """Whether answers have been fetched that are not dealt with yet."""
+        return bool(self._inbox)
+
     def next_due(self) -> float:
         """When an answer is overdue next, or the rest of a device ends."""
         return min(self._transport.next_deadline(), self._backoff.next_end(self.now))
@@ -118,24 +125,42 @@ class Exchange:
     # What comes in ------------------------------------------------------------------------------------------------
 
     def look(self) -> bool:
-        """Deal with the next thing that has come, or has failed to come; whether there was any."""
-        self._look_at_nodes()
+        """Deal with the next thing that has come, or has failed to come; whether there was any.
+
+        What is due is dealt with after every look at the SuperLink, also if answers come in faster than they are read.
+        """
         if not self._inbox:
+            self._look_at_nodes()
             self._inbox.extend(self._transport.poll())
+            self.looked = self.now
         if self._inbox:
             self._receive(self._inbox.popleft())
-            return True
-        for sent in self._transport.overdue(self.now):
+            happened = True
+        else:
+            happened = bool(self.events)
+        if not self._inbox:
+            happened |= self._give_up_overdue() | self._end_rests()
+        return happened
+
+    def _give_up_overdue(self) -> bool:
+        late = self._transport.overdue(self.looked)
+        for sent in late:
             sent.given_up = True
             self._fail(sent.device, sent.ticket, "unanswered", f"no answer within {self.now - sent.at:.0f} s")
             self._notify(sent.device, sent.ticket, give_up=True)
-            return True
-        for device in self._backoff.over(self.now):
-            if self._session.is_away(device) and not self._transport.busy(self._membership.node_of[device]):
-                self._backoff.ended(device)
-                self.events.append(Ready(device=device))
-                return True
-        return bool(self.events)
+        return bool(late)
+
+    def _end_rests(self) -> bool:
+        """Devices whose rest is over may be given work, unless they still have something to answer."""
+        rested = [
+            device
+            for device in self._backoff.over(self.now)
+            if self._session.is_away(device) and not self._transport.busy(self._membership.node_of[device])
+        ]
+        for device in rested:
+            self._backoff.ended(device)
+            self.events.append(Ready(device=device))
+        return bool(rested)
 
     def _receive(self, arrived: ReceivedAnswer) -> None:
         """An answer has come."""
@@ -347,9 +372,9 @@ class Exchange:
 
     def _look_at_nodes(self) -> None:
         """Greet those that are new, and give up those that are gone."""
-        if self.now - self._looked < LOOK_SECONDS:
+        if self.now - self._saw_nodes < LOOK_SECONDS:
             return
-        self._looked = self.now
+        self._saw_nodes = self.now
         online = self._transport.nodes()
         for node in [node for node in self._membership.device_of if node not in online]:
             device = self._membership.leave(node)

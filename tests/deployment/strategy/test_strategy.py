@@ -1,11 +1,12 @@
 """A policy in the place of a strategy of Flower's: the numbers by hand, Flower's settings, and whatever devices do."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from math import sqrt
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 from app_grid import AppGrid, adding_app
@@ -359,34 +360,36 @@ def test_if_all_devices_fail_again_and_again_the_run_ends_with_the_reason(tmp_pa
 # Directories ----------------------------------------------------------------------------------------------------------
 
 
+class BreakingGrid(AppGrid):
+    """One whose SuperLink is gone after a minute."""
+
+    def get_node_ids(self) -> Iterable[int]:
+        if self.time > 60.0:
+            raise httpx.ConnectError("gone")
+        return super().get_node_ids()
+
+
 def test_a_run_goes_on_from_its_checkpoint_and_knows_all_that_came_before(tmp_path: Path) -> None:
-    class Stopped(Exception):
-        pass
-
-    def stopping(version: int, arrays: ArrayRecord) -> MetricRecord:
-        if version == 3:
-            raise Stopped
+    def evaluate(version: int, arrays: ArrayRecord) -> MetricRecord:
         return MetricRecord({"accuracy": 0.1 * version})
 
-    def going_on(version: int, arrays: ArrayRecord) -> MetricRecord:
-        return MetricRecord({"accuracy": 0.1 * version})
+    def run(grid: AppGrid, **settings: Any) -> Result:
+        strategy = Async(FedAvg(), fraction_evaluate=0.0, out=tmp_path / "run", **settings)
+        return train(strategy, grid, num_rounds=5, evaluate_fn=evaluate)
 
-    def strategy(out: str, **settings: Any) -> Async:
-        return Async(FedAvg(), fraction_evaluate=0.0, out=tmp_path / out, checkpoint_seconds=1e-9, **settings)
-
-    whole = train(strategy("whole"), grid_of(), num_rounds=5, evaluate_fn=going_on)
-    with pytest.raises(Stopped):
-        train(strategy("parts"), grid_of(), num_rounds=5, evaluate_fn=stopping)
-    parts = train(strategy("parts", resume=True), grid_of(), num_rounds=5, evaluate_fn=going_on)
-    assert list(parts.train_metrics_clientapp) == [1, 2, 3, 4, 5]
-    assert all(parts.train_metrics_clientapp[each] == whole.train_metrics_clientapp[each] for each in (1, 2))
-    assert parts.evaluate_metrics_serverapp == whole.evaluate_metrics_serverapp
-    # Node 2 was in training when the server stopped: its order is lost, and the versions 3 and 4 are made without it.
-    assert value(parts) == pytest.approx(3 * 7 / 3 + 2 * (10 * 1 + 20 * 2) / 30, rel=1e-6)
-    again = train(strategy("parts", resume=True), grid_of(), num_rounds=5, evaluate_fn=stopping)  # it has ended
+    with pytest.raises(Disconnected, match="resume it"):
+        run(BreakingGrid(DELAYS, adding_app(STEPS, SAMPLES)))  # with version 2, after 60 s
+    parts = run(grid_of(), resume=True)
+    # What was in training is lost: the third round begins with those that are ready first, nodes 0 and 1.
+    assert value(parts) == pytest.approx(4 * 7 / 3 + (10 * 1 + 20 * 2) / 30, rel=1e-6)
+    assert [each["train_loss"] for each in parts.train_metrics_clientapp.values()] == pytest.approx(
+        [4 / 3, 4 / 3, 2 / 3, 4 / 3, 4 / 3]
+    )
+    assert list(parts.evaluate_metrics_serverapp) == [0, 1, 2, 3, 4, 5]
+    again = run(BreakingGrid(DELAYS, adding_app(STEPS, SAMPLES)), resume=True)  # it has ended, and nothing is run
     assert value(again) == value(parts)
     assert again.arrays["bias"].dtype == "float64"
-    assert again.evaluate_metrics_serverapp == whole.evaluate_metrics_serverapp
+    assert again.evaluate_metrics_serverapp == parts.evaluate_metrics_serverapp
 
 
 def test_a_directory_that_holds_another_run_is_left_alone(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from offbeat import Experiment
 from offbeat.algorithms import Psurdg
+from offbeat.settings.assembly import ExperimentParts
 from offbeat.simulation.run import simulation_of
 from offbeat.studies.delayed_gradients.advice import Advice, Simulated, _prepared, advise, beyond_the_theory, rendered
 from offbeat.studies.delayed_gradients.bounds import BoundConstants, Delays

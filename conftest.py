@@ -1,6 +1,6 @@
 """How the tests are spread over the machine's cores.
 
-The plain command `pytest` runs the whole suite in as many processes as there are cores. Naming a file or a folder runs
+The plain command `pytest` runs the whole suite in one process more than there are cores. Naming a file or a folder runs
 it in this process, without the seconds that it takes to start others; `-n 2` or `-n 0` says otherwise.
 """
 
@@ -11,6 +11,9 @@ import pytest
 
 MOST_WORKERS = 4
 """More would compete for memory: each worker loads torch."""
+
+collect_ignore_glob = ["tests/flower_apps/*"]
+"""Apps that tests run; they are imported as Flower does it, each from its own directory."""
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # before torch is loaded: each worker has a core to itself, and no more
     os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -26,10 +29,12 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """What `-n auto` means here: one worker for each core if the whole suite is run, else none."""
+    """What `-n auto` means here, if the whole suite is run: a worker for each core, and one that mostly waits.
+
+    That is the one with the tests of real processes.
+    """
     whole = config.args_source is pytest.Config.ArgsSource.TESTPATHS
-    cores = os.cpu_count() or 1
-    return min(cores, MOST_WORKERS) if whole and cores > 1 else 0
+    return min((os.cpu_count() or 1) + 1, MOST_WORKERS) if whole else 0
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:

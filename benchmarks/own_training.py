@@ -22,6 +22,7 @@ from torch.nn import functional
 from offbeat.core.orders import Order
 from offbeat.core.streams import stream
 from offbeat.data import Dataset, Partition
+from offbeat.device.stacked import StackedTrainer
 from offbeat.device.trainer import TorchTrainer
 from offbeat.device.training_state import TrainingJob, TrainingState
 from offbeat.models import ModelChoice, build, vector_of
@@ -87,6 +88,22 @@ def on_two_workers(
     return (time.perf_counter() - start) / ours
 
 
+def stacked_over_single(trainer: TorchTrainer, devices: int, batch_size: int) -> float:
+    """How many times as fast clients are stacked as one after the other, in processor time."""
+    first, order = vector_of(trainer.model), Order(batch_size=batch_size, learning_rate=0.001)
+    work = TrainingState(parameters=first)
+    jobs = [
+        TrainingJob(device=device, ticket=0, order=order, first=0, last=1, work=work, anchor=first)
+        for device in range(devices)
+    ]
+    stacked = StackedTrainer(trainer)
+    stacked.train_many(jobs[:2])  # warm
+    start = time.process_time()
+    stacked.train_many(jobs)
+    seconds = time.process_time() - start
+    return with_offbeat(trainer, devices, order) / seconds
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--devices", type=int, default=10)
@@ -120,6 +137,14 @@ def main() -> None:
         print(
             f"{name:16} {1000 * ours:8.1f} ms a device, {ratio:.2f} times the loop by hand (wanted: 1.00)", flush=True
         )
+        if choice.name == "lenet5" and optimiser == "sgd":
+            for batch_size, wanted in ((4, "above 1"), (8, "above 1"), (32, "below 1")):
+                ratios = [stacked_over_single(trainer, devices, batch_size) for _ in range(options.repeats)]
+                print(
+                    f"{name:16} stacked, batches of {batch_size:2}: {median(ratios):.2f} times one by one "
+                    f"(for auto to be right: {wanted})",
+                    flush=True,
+                )
         if choice.name in ("textcnn", "resnet20") and optimiser == "sgd":
             ratios = [on_two_workers(choice, model, x, y, partition, order, kind) for _ in range(options.repeats)]
             print(

@@ -137,6 +137,8 @@ NOT_HERE = {
     "deploy": "it needs a SuperLink: tests/processes/test_cluster.py has one",
     "node": "it needs a SuperLink: tests/processes/test_warm_nodes.py has one",
 }
+CHOOSING = {"--trials 24": "--trials 1", "fedavg,fedasync,fedbuff": "fedavg", ",seafl": "", "500,501,502": "500"}
+"""What makes the commands that choose an algorithm take seconds in place of minutes."""
 SHORTER = {
     "time = 600.0 ": "time = 12.0 ",
     'name = "lenet5"': 'name = "logistic"',
@@ -174,6 +176,44 @@ def test_the_commands_of_readme_and_how_to_work_one_after_the_other_in_one_direc
     made = {path.name for path in (tmp_path / "runs").iterdir()}
     assert {"experiment-fedbuff-seed0", "experiment-fedbuff-seed0-ratio110", "first"} <= made
     assert (tmp_path / "page.html").is_file()
+
+
+def test_the_commands_and_the_python_of_the_page_on_choosing_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    tiny = """stop = {time = 9.0}
+model = "logistic"
+data = {name = "digits", devices = 6}
+local = {epochs = 1}
+fleet = {epoch_seconds = 0.3}
+evaluation = {every_seconds = 1.0}
+execution = {save_model = false}
+[compare]
+in_training = 3
+"""
+    (tmp_path / "experiment.toml").write_text(tiny)
+    text = (ROOT / "docs" / "choosing.md").read_text()
+    for long, short in CHOOSING.items():
+        assert long in text
+        text = text.replace(long, short)
+    lines = re.findall(r"^    (offbeat .*)$", text, re.MULTILINE)
+    assert len(lines) == 4
+    for line in lines:
+        less = ["--seeds", "1", "--jobs", "1"] + ([] if "--algorithms" in line else ["--algorithms", "fedavg"])
+        monkeypatch.setattr(sys, "argv", [*shlex.split(line), *less])
+        try:
+            cli.main()
+        except SystemExit as end:
+            assert not end.code, f"{line}: {capsys.readouterr().err}"
+    shown = capsys.readouterr().out
+    assert "Run fedavg with a learning rate of" in shown
+    assert "on tuning seeds" in shown.replace("\n", " ")
+    tuned, own = blocks("docs/choosing.md", "python")
+    exec(tuned, {})
+    exec(own, {"__name__": "own"})
+    (record,) = blocks("docs/choosing.md", "toml")
+    Experiment.parse({"stop": {"time": 1.0}} | tomllib.loads(record))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

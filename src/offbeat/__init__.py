@@ -15,6 +15,7 @@ from importlib import import_module, metadata
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from offbeat.choosing.tuning import tune
     from offbeat.comparison.compare import compare, sweep
     from offbeat.core.policy import DeviceRule, Policy
     from offbeat.data import Dataset, Partition, PartitionSettings
@@ -45,6 +46,7 @@ __all__ = [
     "replay",
     "run",
     "sweep",
+    "tune",
 ]
 
 _HOMES = {
@@ -64,6 +66,7 @@ _HOMES = {
     "replay": "offbeat.simulation.run",
     "run": "offbeat.simulation.run",
     "sweep": "offbeat.comparison.compare",
+    "tune": "offbeat.choosing.tuning",
 }
 
 

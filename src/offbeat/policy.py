@@ -65,10 +65,12 @@ from offbeat.core.policy import (
     Upload,
     View,
 )
+from offbeat.core.search import Choice, Range, SearchSpace
 
 __all__ = [
     "Action",
     "Ask",
+    "Choice",
     "Commit",
     "DeviceRule",
     "Discard",
@@ -90,8 +92,10 @@ __all__ = [
     "Policy",
     "Probe",
     "Progress",
+    "Range",
     "ReadOnlyMemory",
     "Ready",
+    "SearchSpace",
     "SendFresh",
     "SetTimer",
     "Started",

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from offbeat.core.errors import InvalidInput
 from offbeat.data import PARTITIONS, Partition, PartitionSettings
-from offbeat.data.partition import Dirichlet, Iid, LabelSets, Same, Shards, Sizes, _fill_empty
+from offbeat.data.partition import Dirichlet, DirichletEqual, Iid, LabelSets, Same, Shards, Sizes, _fill_empty
 
 Case = tuple[PartitionSettings, np.ndarray[Any, Any], int, int]
 
@@ -19,7 +19,9 @@ Case = tuple[PartitionSettings, np.ndarray[Any, Any], int, int]
 def cases(draw: st.DrawFn) -> Case:
     """(settings, labels, devices, seed) with enough samples; for `Sizes`, sizes that use all of them."""
     devices = draw(st.integers(1, 12))
-    way = draw(st.sampled_from(["iid", "dirichlet", "shards", "sizes"]))  # those that give out every sample once
+    way = draw(
+        st.sampled_from(["iid", "dirichlet", "dirichlet-equal", "shards", "sizes"])
+    )  # those that give out every sample once
     shards = draw(st.integers(1, 3)) if way == "shards" else 1
     spare = draw(st.integers(0, 60))
     labels = np.array(draw(st.lists(st.integers(0, 5), min_size=devices * shards, max_size=devices * shards + spare)))
@@ -29,6 +31,8 @@ def cases(draw: st.DrawFn) -> Case:
             chosen = Iid()
         case "dirichlet":
             chosen = Dirichlet(alpha=draw(st.sampled_from([1e-300, 1e-3, 0.3, 1.0, 1e6])))
+        case "dirichlet-equal":
+            chosen = DirichletEqual(alpha=draw(st.sampled_from([1e-3, 0.3, 1e6])))
         case "shards":
             chosen = Shards(labels_per_device=shards)
         case _:
@@ -209,10 +213,19 @@ def test_ten_thousand_devices_are_all_given_something_by_a_skewed_split() -> Non
     assert partition.sizes.sum() == 20_000
 
 
+def test_dirichlet_equal_gives_all_devices_as_many_samples_and_few_classes_if_alpha_is_small() -> None:
+    labels = np.arange(1000) % 10
+    skewed, even = (DirichletEqual(alpha=alpha).split(labels, 20, 0) for alpha in (0.05, 1000.0))
+    assert set(skewed.sizes) == set(even.sizes) == {50}
+    classes = [np.mean([len(set(labels[p.samples(d)])) for d in range(20)]) for p in (skewed, even)]
+    assert classes[0] < 4.0 and classes[1] > 9.0
+
+
 def test_the_options_are_those_of_the_table() -> None:
     assert {name: list(way.model_fields)[1:] for name, way in PARTITIONS.items()} == {
         "iid": [],
         "dirichlet": ["alpha"],
+        "dirichlet-equal": ["alpha"],
         "shards": ["labels_per_device"],
         "sizes": ["sizes", "disjoint_labels"],
         "labels": ["labels", "sizes"],

@@ -219,9 +219,9 @@ def test_a_run_that_was_killed_and_resumed_is_replayed(
     experiment = experiment_of({"name": "fedasmu"} | settings, **merge(changes, often))
     checkpoint, last = RunDirectory.checkpoint, 7.0
 
-    def rarely(directory: RunDirectory, driver: Driver, wall_seconds: float, in_flight: float) -> None:
+    def rarely(directory: RunDirectory, driver: Driver, *more: Any) -> None:
         if driver.now < last:
-            checkpoint(directory, driver, wall_seconds, in_flight)
+            checkpoint(directory, driver, *more)
 
     class Mortal(LoopbackGrid):
         def sleep(self, seconds: float) -> None:

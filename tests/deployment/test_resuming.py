@@ -42,9 +42,9 @@ def killed_behind(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     """Behind the checkpoint of this number; -1: the one with which the run is over."""
     checkpoint, count = RunDirectory.checkpoint, 0
 
-    def save(self: RunDirectory, driver: Driver, seconds: float, in_flight: float) -> None:
+    def save(self: RunDirectory, driver: Driver, *more: Any) -> None:
         nonlocal count
-        checkpoint(self, driver, seconds, in_flight)
+        checkpoint(self, driver, *more)
         count += 1
         if count == number or (number < 0 and driver.reason is not None):
             monkeypatch.setattr(RunDirectory, "checkpoint", checkpoint)

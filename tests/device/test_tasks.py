@@ -164,3 +164,20 @@ def test_a_task_that_fails_or_forgets_a_metric_is_told_so() -> None:
 
     with pytest.raises(InvalidInput, match="names a metric 'mae' and does not compute it"):
         check_fit(Forgetful(), nn.Identity(), Batch(torch.zeros(2, 1), torch.zeros(2)), 1)
+
+
+def test_smoothed_labels_of_tokens_by_hand() -> None:
+    # p = (3/4, 1/4), smoothing 1/2: half of the right token's loss, and a quarter of that of each of the two tokens.
+    found = judged(TokenSequence(label_smoothing=0.5), [[[math.log(3), 0.0]]], [[0]])
+    assert found["loss"] == pytest.approx(0.5 * math.log(4 / 3) + 0.25 * (math.log(4 / 3) + math.log(4)))
+
+
+def test_in_which_direction_every_metric_is_better() -> None:
+    assert Classification(measures=["accuracy", "loss", "f1"]).directions == {
+        "accuracy": "max",
+        "loss": "min",
+        "f1": "max",
+    }
+    assert Regression().directions == {"r2": "max", "mae": "min", "loss": "min"}
+    assert MultiLabel().directions == {"micro_f1": "max", "macro_f1": "max", "loss": "min"}
+    assert TokenSequence().directions == {"token_accuracy": "max", "perplexity": "min", "loss": "min"}

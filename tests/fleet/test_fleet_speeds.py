@@ -6,7 +6,7 @@ from pydantic import ValidationError
 
 from offbeat.core.errors import InvalidInput
 from offbeat.core.orders import Order
-from offbeat.fleet import FLEETS, FleetSettings, ParetoFleet, RatioFleet, Workload
+from offbeat.fleet import FLEETS, BimodalFleet, FleetSettings, ParetoFleet, RatioFleet, Workload
 
 
 def workload(*samples: int, flops: float = 0.0, layers: int = 5, seed: int = 3) -> Workload:
@@ -107,7 +107,12 @@ def test_fixed_fleets_give_plain_floats_and_no_links() -> None:
     assert not speeds.measured_links
 
 
-@pytest.mark.parametrize("name", ["ratio", "pareto", "zipf", "exponential", "bernoulli"])
+def test_a_bimodal_fleet_has_its_share_of_slow_devices() -> None:
+    times = epoch_of_each(BimodalFleet(slow_share=0.3, slowness=4.0, epoch_seconds=2.0), workload(*[1] * 10))
+    assert sorted(times) == [2.0] * 7 + [8.0] * 3  # 2 s, and 4 times that for 30 % of 10
+
+
+@pytest.mark.parametrize("name", ["ratio", "pareto", "bimodal", "zipf", "exponential", "bernoulli"])
 def test_a_million_devices_are_no_trouble(name: str) -> None:
     devices = 1_000_000
     work = Workload(devices=devices, samples=np.full(devices, 100), layers=5, flops_per_sample=1e6, seed=0)

@@ -14,6 +14,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from offbeat.core.errors import Interrupted, InvalidInput
+from offbeat.results import checkpoint
 from offbeat.running.lock import DirectoryLock
 from offbeat.settings.schema import Experiment
 from offbeat.simulation.run import run
@@ -106,6 +107,20 @@ def test_a_run_that_is_interrupted_again_and_again_ends_as_one_never_stopped(tmp
         except Interrupted:
             stops += 1
     assert stops > 3
+    for name in ("metrics.jsonl", "model.safetensors", "timeline.json"):
+        assert (tmp_path / "cut" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+def test_checkpoints_in_the_background_are_resumed_as_if_nothing_had_happened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoint, "BACKGROUND_BYTES", 0)
+    experiment = small(stop={"time": 20.0}, algorithm={"name": "fedbuff", "server_optimiser": "momentum", "buffer": 3})
+    often = experiment.changed({"execution": {"checkpoint_seconds": 0.001}})
+    run(experiment, tmp_path / "whole")
+    with pytest.raises(Interrupted):
+        run(often, tmp_path / "cut", interrupted=Countdown(30))
+    run(often, tmp_path / "cut", resume=True)
     for name in ("metrics.jsonl", "model.safetensors", "timeline.json"):
         assert (tmp_path / "cut" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from offbeat import Experiment
 from offbeat.algorithms import Psurdg
+from offbeat.settings.assembly import ExperimentParts
 from offbeat.simulation.run import simulation_of
 from offbeat.studies.delayed_gradients.advice import Advice, Simulated, _prepared, advise, beyond_the_theory, rendered
 from offbeat.studies.delayed_gradients.bounds import BoundConstants, Delays
@@ -266,9 +267,6 @@ def test_curvatures_and_gradients_by_hand() -> None:
 class Quadratic:
     """In place of a trainer: f_0 = 1/2 (w - 1)^2 and f_1 = 5/2 (w + 1)^2, of a model of one number."""
 
-    def __init__(self, *_: Any) -> None:
-        """Nothing of the data is needed."""
-
     def loss_and_gradient(self, model: Any, client: int, *_: Any) -> tuple[float, Any]:
         curvature, centre = ((1.0, 1.0), (5.0, -1.0))[client]
         away = model - np.float32(centre)
@@ -276,9 +274,8 @@ class Quadratic:
 
 
 def test_the_constants_of_a_quadratic_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = "offbeat.studies.delayed_gradients.constants"
-    monkeypatch.setattr(f"{module}.TorchTrainer", Quadratic)
-    monkeypatch.setattr(f"{module}.vector_of", lambda network: np.array([4.0], dtype=np.float32))
+    monkeypatch.setattr(ExperimentParts, "trainer", lambda parts: Quadratic())
+    monkeypatch.setattr(ExperimentParts, "parameters", np.array([4.0], dtype=np.float32))
     experiment = an_experiment(
         data={"name": "digits", "devices": 2},
         fleet={"name": "bernoulli", "mean_delay": 1.0},

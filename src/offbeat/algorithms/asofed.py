@@ -34,6 +34,7 @@ from offbeat.core.events import Event, Uploaded
 from offbeat.core.orders import Order, Update
 from offbeat.core.parameters import Layout, Vector
 from offbeat.core.policy import Policy, View
+from offbeat.core.search import Choice, Range, SearchSpace
 from offbeat.core.terms import PastGradients, Proximal
 
 
@@ -71,6 +72,12 @@ class AsoFed(Policy):
     """Whether slow devices take larger steps."""
     attention: bool = False
     """Whether the first layer is weighted by its own softmax after every upload, as the paper does."""
+
+    search = SearchSpace(
+        mu=Range(0.001, 1.0, log=True),
+        beta=Range(0.0001, 0.1, log=True),
+        dynamic_rate=Choice(True, False),
+    )
 
     def check(self, devices: int) -> None:
         if self.concurrency > devices:

@@ -55,6 +55,7 @@ from offbeat.core.events import Event, Started, TimerFired, Uploaded
 from offbeat.core.orders import Update
 from offbeat.core.parameters import Vector
 from offbeat.core.policy import Policy, View
+from offbeat.core.search import Range, SearchSpace
 
 ITERATION = "iteration"
 REPORTED_DEVICES = 1000
@@ -118,6 +119,8 @@ class Audg(Policy):
     weights: list[Annotated[float, Field(ge=0, le=1)]] | Literal["renormalised"] | None = None
     """lambda_i of each device, which must sum to 1 (default: its share of the data); "renormalised" (not published):
     its share of the data of those whose gradients are applied in the iteration."""
+
+    search = SearchSpace(iteration_seconds=Range(0.3, 10.0, log=True, relative=True))
 
     def check(self, devices: int) -> None:
         if not isinstance(self.weights, list):

@@ -28,14 +28,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-import numpy as np
 from pydantic import Field
 
 from offbeat.core.actions import Action, Commit, Discard, Dispatch
 from offbeat.core.errors import InvalidInput
 from offbeat.core.events import Event, Uploaded
 from offbeat.core.orders import LocalWork
+from offbeat.core.parameters import mixture
 from offbeat.core.policy import Policy, View
+from offbeat.core.search import Choice, Range, SearchSpace
 from offbeat.core.terms import Proximal
 
 
@@ -80,6 +81,13 @@ class FedAsync(Policy):
     max_staleness: Annotated[int, Field(ge=0)] | None = None
     """Discard updates that are staler than this."""
 
+    search = SearchSpace(
+        alpha=Range(0.1, 1.0, log=True),
+        staleness=Choice("constant", "polynomial", "hinge"),
+        exponent=Range(0.0, 1.0),
+        prox=Range(0.0005, 0.1, log=True),
+    )
+
     def check(self, devices: int) -> None:
         if self.concurrency > devices:
             raise InvalidInput(f"algorithm.concurrency = {self.concurrency}: there are only {devices} devices")
@@ -98,8 +106,7 @@ class FedAsync(Policy):
                 scale = self.scale(staleness)
                 if self.compounding:
                     scale = state.shrunk = state.shrunk * scale
-                alpha = np.float32(self.alpha * scale)
-                mixed = (1 - alpha) * view.parameters + alpha * update.parameters
+                mixed = mixture(view.parameters, update.parameters, self.alpha * scale)
                 yield Commit(parameters=mixed, used=(update.ticket,))
         terms = (Proximal(mu=self.prox),) if self.prox else ()
         for device in view.pick(self.concurrency - len(view.in_flight)):

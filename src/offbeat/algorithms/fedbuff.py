@@ -35,10 +35,12 @@ from pydantic import Field
 
 from offbeat.algorithms.server_optimisers import Floats, ServerMoments, ServerOptimised
 from offbeat.core.actions import Action, Commit, Dispatch
+from offbeat.core.blocks import blockwise
 from offbeat.core.errors import InvalidInput
 from offbeat.core.events import Event, Uploaded
 from offbeat.core.orders import Update
 from offbeat.core.policy import View
+from offbeat.core.search import Range, SearchSpace
 
 
 @dataclass
@@ -74,6 +76,8 @@ class FedBuff(ServerOptimised):
     normaliser: Literal["K", "weights"] = "K"
     """Divide the weighted sum by K (published) or by the sum of the weights."""
 
+    search = SearchSpace(ServerOptimised.search, buffer=Range(2, 20, log=True))
+
     def check(self, devices: int) -> None:
         if self.concurrency > devices:
             raise InvalidInput(f"algorithm.concurrency = {self.concurrency}: there are only {devices} devices")
@@ -101,11 +105,18 @@ class FedBuff(ServerOptimised):
         """1 / K sum_k s(tau_k) Delta_k."""
         plato = self.variant == "plato"
         weights = [1.0 if plato else self.scale(view.version - update.base) for update in updates]
-        total = np.zeros(updates[0].base_parameters.shape, dtype=np.float64)
-        for weight, update in zip(weights, updates, strict=True):
-            total += weight * (update.parameters - view.parameters if plato else update.delta)
+        ends = [(update.parameters, view.parameters if plato else update.base_parameters) for update in updates]
         divisor = len(updates) if self.normaliser == "K" else sum(weights)
-        return 1.0 / divisor * total
+        movement = np.zeros(updates[0].base_parameters.shape, dtype=np.float64)
+
+        def add_up(block: slice) -> None:
+            total = movement[block]
+            for weight, (after, before) in zip(weights, ends, strict=True):
+                total += weight * (after[block] - before[block])
+            total *= 1.0 / divisor
+
+        blockwise(len(movement), add_up)
+        return movement
 
     def scale(self, staleness: int) -> float:
         """The weight of an update of this staleness."""

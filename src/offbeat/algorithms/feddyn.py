@@ -29,6 +29,7 @@ from offbeat.algorithms.fedavg import FedAvg, FedAvgState
 from offbeat.core.orders import Order, Update
 from offbeat.core.parameters import Vector
 from offbeat.core.policy import View
+from offbeat.core.search import Range, SearchSpace
 from offbeat.core.terms import LinearQuadratic
 
 
@@ -57,6 +58,8 @@ class FedDyn(FedAvg):
     """"none" (paper): the same alpha for all; "samples" (code): alpha over the device's samples by the mean of all."""
     weighting: Literal["samples", "uniform"] = "uniform"
     """Weight of a device in the mean: the same for all (published), or its number of samples."""
+
+    search = SearchSpace(alpha=Range(0.001, 0.1, log=True))
 
     def order(self, device: int, view: View) -> Order:
         """The experiment's local work with the regulariser."""

@@ -31,6 +31,7 @@ from offbeat.algorithms.fedavg import FedAvg, FedAvgState
 from offbeat.core.orders import Update
 from offbeat.core.parameters import Vector
 from offbeat.core.policy import View
+from offbeat.core.search import Range, SearchSpace
 
 
 class FedLWS(FedAvg):
@@ -42,6 +43,8 @@ class FedLWS(FedAvg):
     """The least tau."""
     most: Annotated[float, Field(gt=0)] = 0.2
     """The greatest tau."""
+
+    search = SearchSpace(FedAvg.search, shrinking=Range(0.003, 0.3, log=True))
 
     def aggregate(self, updates: Sequence[Update], state: FedAvgState, view: View) -> Vector:
         """The mean of the uploads, every layer of it times its own gamma."""

@@ -21,6 +21,7 @@ from pydantic import Field
 from offbeat.algorithms.fedavg import FedAvg
 from offbeat.core.orders import Order
 from offbeat.core.policy import View
+from offbeat.core.search import Range, SearchSpace
 from offbeat.core.terms import Proximal
 
 
@@ -32,6 +33,8 @@ class FedProx(FedAvg):
     replaces it."""
     round_seconds: Annotated[float, Field(gt=0)] | None = None
     """Seconds of training after which a device uploads the epochs that it has done (default: all of them)."""
+
+    search = SearchSpace(FedAvg.search, mu=Range(0.001, 1.0, log=True))
 
     def order(self, device: int, view: View) -> Order:
         """The experiment's local work with the proximal term."""

@@ -29,6 +29,7 @@ from offbeat.core.actions import Action, Commit, Dispatch
 from offbeat.core.errors import InvalidInput
 from offbeat.core.events import Event, Uploaded
 from offbeat.core.policy import Policy, View
+from offbeat.core.search import Range, SearchSpace
 
 
 @dataclass
@@ -55,6 +56,12 @@ class FedSA(Policy):
     """The version with which the convergence phase begins."""
     convergence_share: Annotated[float, Field(gt=0, le=1)] = 0.5
     """The share of `local.epochs` that is trained in the convergence phase."""
+
+    search = SearchSpace(
+        alpha=Range(0.1, 1.0, log=True),
+        exponent=Range(0.0, 1.0),
+        epochs_exponent=Range(0.0, 0.5),
+    )
 
     def check(self, devices: int) -> None:
         if self.concurrency > devices:

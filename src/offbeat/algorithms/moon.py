@@ -21,6 +21,7 @@ from pydantic import Field
 from offbeat.algorithms.fedavg import FedAvg
 from offbeat.core.orders import Order
 from offbeat.core.policy import View
+from offbeat.core.search import Range, SearchSpace
 from offbeat.core.terms import Contrastive
 
 
@@ -36,6 +37,12 @@ class Moon(FedAvg):
     """Weight of the contrastive term; the paper tunes it in 0.1 to 10."""
     temperature: Annotated[float, Field(gt=0)] = 0.5
     """tau."""
+
+    search = SearchSpace(
+        FedAvg.search,
+        mu=Range(0.1, 10.0, log=True),
+        temperature=Range(0.1, 1.0),
+    )
 
     def order(self, device: int, view: View) -> Order:
         """The experiment's local work with the contrastive term."""

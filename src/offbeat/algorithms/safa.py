@@ -40,6 +40,7 @@ from offbeat.core.events import Event, Started, TimerFired, Uploaded
 from offbeat.core.orders import LocalWork, Update
 from offbeat.core.parameters import Vector, weighted_mean
 from offbeat.core.policy import Policy, View
+from offbeat.core.search import Range, SearchSpace
 
 
 @dataclass
@@ -80,6 +81,8 @@ class Safa(Policy):
     """tau: a device in training from an older version than this is made to begin anew."""
     round_seconds: Annotated[float, Field(gt=0)] | None = None
     """The longest a round may last."""
+
+    search = SearchSpace(lag_tolerance=Range(2, 20, log=True))
 
     @classmethod
     def settings_for(

@@ -55,6 +55,7 @@ from offbeat.core.events import Event, Uploaded
 from offbeat.core.orders import LocalWork, Order, Update
 from offbeat.core.parameters import Vector, dot, weighted_mean
 from offbeat.core.policy import Policy, View
+from offbeat.core.search import Range, SearchSpace
 
 
 @dataclass
@@ -101,6 +102,14 @@ class Seafl(Policy):
     """What is averaged: the uploaded models (published), or how far each moved from its own base."""
     replace: Literal["random", "same"] = "random"
     """Who is ordered after an aggregation: random idle devices, or those that reported."""
+
+    search = SearchSpace(
+        buffer=Range(2, 20, log=True, at_most="concurrency"),
+        staleness_limit=Range(2.0, 20.0, log=True),
+        staleness_weight=Range(0.3, 10.0, log=True),
+        similarity_weight=Range(0.1, 3.0, log=True),
+        mixing=Range(0.3, 1.0),
+    )
 
     @classmethod
     def settings_for(

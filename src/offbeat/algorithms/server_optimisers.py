@@ -27,8 +27,10 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
+from offbeat.core.blocks import blockwise
 from offbeat.core.parameters import Vector
 from offbeat.core.policy import Policy
+from offbeat.core.search import Range, SearchSpace
 
 Floats = npt.NDArray[np.float64]
 
@@ -55,19 +57,38 @@ class ServerOptimised(Policy):
     server_epsilon: Annotated[float, Field(gt=0)] = 1e-3
     """tau of "adagrad", "adam" and "yogi": the less, the more the step adapts."""
 
+    search = SearchSpace(server_learning_rate=Range(0.3, 3.0, log=True, relative=True))
+
     def server_step(self, parameters: Vector, delta: Floats, moments: ServerMoments) -> Vector:
         """The model after a step along the devices' mean movement; changes the moments."""
+        stepped = np.empty(len(delta), dtype=np.float32)
+        rate = self.server_learning_rate
+
+        def move(block: slice) -> None:
+            stepped[block] = parameters[block] + (rate * delta[block]).astype(np.float32)
+
         if self.server_optimiser == "none":
-            return parameters + (self.server_learning_rate * delta).astype(np.float32)
+            blockwise(len(delta), move)
+            return stepped
         first = np.zeros_like(delta) if moments.first is None else moments.first
-        if self.server_optimiser == "momentum":
-            moments.first = self.server_momentum * first + delta
-            return (parameters + self.server_learning_rate * moments.first).astype(np.float32)
-        second = np.full_like(delta, self.server_epsilon**2) if moments.second is None else moments.second
-        moments.first = self.server_momentum * first + (1 - self.server_momentum) * delta
-        moments.second = self._second_moment(second, delta * delta)
-        step = moments.first / (np.sqrt(moments.second) + self.server_epsilon)
-        return (parameters + self.server_learning_rate * step).astype(np.float32)
+        second = moments.second
+        if second is None and self.server_optimiser != "momentum":
+            second = np.full_like(delta, self.server_epsilon**2)
+        next_first, next_second = np.empty_like(delta), None if second is None else np.empty_like(delta)
+
+        def step(block: slice) -> None:
+            if second is None or next_second is None:
+                next_first[block] = self.server_momentum * first[block] + delta[block]
+                stepped[block] = parameters[block] + rate * next_first[block]
+                return
+            next_first[block] = self.server_momentum * first[block] + (1 - self.server_momentum) * delta[block]
+            next_second[block] = self._second_moment(second[block], delta[block] * delta[block])
+            direction = next_first[block] / (np.sqrt(next_second[block]) + self.server_epsilon)
+            stepped[block] = parameters[block] + rate * direction
+
+        blockwise(len(delta), step)
+        moments.first, moments.second = next_first, next_second
+        return stepped
 
     def _second_moment(self, before: Floats, square: Floats) -> Floats:
         match self.server_optimiser:

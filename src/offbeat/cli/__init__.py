@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from offbeat.cli import catalogue, deployment, node, partition, replay, runs, studies
+from offbeat.cli import catalogue, choosing, deployment, node, partition, replay, reproduce, runs, simulate, studies
 from offbeat.cli.base import console
 from offbeat.cli.progress import messages
 from offbeat.core.errors import Interrupted, InvalidInput, OffbeatError
@@ -26,12 +26,16 @@ for command in (
     runs.compare,
     runs.sweep,
     runs.report,
+    choosing.tune,
+    choosing.recommend,
     replay.replay,
+    simulate.simulate,
     partition.partition,
     studies.plan,
     studies.advise,
     studies.pretrain,
     studies.study,
+    reproduce.reproduce,
     catalogue.list_,
     catalogue.describe,
     deployment.local_cluster,

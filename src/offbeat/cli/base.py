@@ -38,6 +38,13 @@ Target = Annotated[
         "(default: the best of `evaluation.targets` that all runs reach, or the highest whole percent).",
     ),
 ]
+Address = Annotated[
+    str | None,
+    typer.Option(
+        help="Compute on a Ray cluster: `auto` for the one that this machine is part of, HOST:PORT, ray://HOST:PORT, "
+        "or `local` for one of this machine's cores (sets `execution.executor` and `execution.address`).",
+    ),
+]
 Jobs = Annotated[
     int | None, typer.Option(min=1, help="Runs at a time (default: as many as fill the cores with their workers).")
 ]
@@ -52,6 +59,11 @@ def load(file: Path, changes: Iterable[str] | None) -> "Experiment":
     for note in experiment.notes:
         print(f"offbeat: note: {note}", file=sys.stderr)
     return experiment
+
+
+def on_cluster(experiment: "Experiment", address: str | None) -> "Experiment":
+    """The experiment, computed on the Ray cluster at this address if one is given."""
+    return experiment if address is None else experiment.changed(experiment.execution.on_cluster(address))
 
 
 def run_name(file: Path, experiment: "Experiment", changes: Iterable[str] | None = None) -> str:
@@ -89,13 +101,18 @@ def present(experiment: "Experiment", rows: "Sequence[Row]", summary: Mapping[st
     from offbeat.running.figures import draw_figures
 
     real = draw_figures(experiment, rows, root)
-    table = Table("", "", title=f"{experiment.algorithm.name}, seed {experiment.seed}", show_header=False)
+    print_summary(f"{experiment.algorithm.name}, seed {experiment.seed}", summary)
+    names = ["summary.json", "metrics.jsonl", "metrics.png", "timeline.json", "model.safetensors"]
+    names += ["devices.csv", "devices.png"] if (root / "devices.csv").is_file() else []
+    names += ["record.jsonl"] if real else []
+    console.print(f"Results in {root}: {', '.join(names)}")
+
+
+def print_summary(title: str, summary: Mapping[str, Any]) -> None:
+    """Print what a run comes down to."""
+    table = Table("", "", title=title, show_header=False)
     for key, value in summary.items():
         if isinstance(value, dict):
             value = ", ".join(f"{target}: {time:.4g} s" for target, time in value.items() if time is not None)
         table.add_row(key, f"{value:.6g}" if isinstance(value, float) else str(value))
     console.print(table)
-    names = ["summary.json", "metrics.jsonl", "metrics.png", "timeline.json", "model.safetensors"]
-    names += ["devices.csv", "devices.png"] if (root / "devices.csv").is_file() else []
-    names += ["record.jsonl"] if real else []
-    console.print(f"Results in {root}: {', '.join(names)}")

@@ -19,7 +19,7 @@ LINE_SECONDS = 30.0
 @contextmanager
 def watched_bars() -> Iterator["OnRunProgress"]:
     """A bar for each run that has begun; those that have ended give way to the next."""
-    with bars() as shown:
+    with bars() as shown, cluster_line(shown):
         tasks: dict[str, Any] = {}
 
         def watch(planned: "PlannedRun", fraction: float, row: dict[str, float] | None) -> None:
@@ -81,6 +81,22 @@ def bars() -> Iterator[Any]:
     )
     with Progress(*columns, console=messages, transient=True) as shown:
         yield shown
+
+
+@contextmanager
+def cluster_line(shown: Any) -> Iterator[None]:
+    """A line about the Ray cluster beside the bars, if runs compute on one."""
+    from offbeat.simulation.ray_cluster import ClusterStatus, watching_cluster
+
+    lines: list[Any] = []
+
+    def watch(status: ClusterStatus) -> None:
+        if not lines:
+            lines.append(shown.add_task(f"Ray cluster ({status.address})", total=None, note=""))
+        shown.update(lines[0], note=str(status))
+
+    with watching_cluster(watch):
+        yield
 
 
 def note(row: dict[str, float]) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from offbeat.cli.base import (
+    Address,
     Changes,
     ExperimentFile,
     Jobs,
@@ -18,11 +19,12 @@ from offbeat.cli.base import (
     console,
     joined,
     load,
+    on_cluster,
     present,
     run_name,
     suffix,
 )
-from offbeat.cli.progress import bars, messages, note, watched_bars
+from offbeat.cli.progress import bars, cluster_line, messages, note, watched_bars
 from offbeat.core.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -53,6 +55,7 @@ def demo(
 def run(
     file: ExperimentFile,
     changes: Changes = None,
+    address: Address = None,
     out: Out = None,
     overwrite: Overwrite = False,
     resume: Resume = False,
@@ -62,11 +65,11 @@ def run(
     Results go to `runs/NAME-ALGORITHM-seedN`, with what was `--set` added, unless `--out` says otherwise. Ctrl-C,
     SIGTERM and SIGHUP leave a checkpoint; `--resume` goes on from it as if nothing had happened.
     """
-    experiment = load(file, changes)
+    experiment = on_cluster(load(file, changes), address)
     from offbeat.simulation.run import run as run_experiment  # after the settings: a mistake need not wait for torch
 
     root = out or Path("runs") / run_name(file, experiment, changes)
-    with bars() as shown:
+    with bars() as shown, cluster_line(shown):
         bar = shown.add_task(experiment.algorithm.name, total=1.0, note="")
 
         def watch(fraction: float, row: dict[str, float] | None) -> None:
@@ -86,6 +89,7 @@ def compare(
     target: Target = None,
     jobs: Jobs = None,
     changes: Changes = None,
+    address: Address = None,
     out: Out = None,
     overwrite: Overwrite = False,
     resume: Resume = False,
@@ -100,7 +104,9 @@ def compare(
     `--set algorithm.KEY=VALUE` is for every algorithm that has such a setting.
     """
     general, settings = _algorithm_changes(changes)
-    experiment = load(file, general)  # first: a wrong setting is said before anything heavy is imported
+    experiment = on_cluster(
+        load(file, general), address
+    )  # first: a wrong setting is said before anything heavy is imported
     from offbeat.comparison.fairness import algorithm_settings, known_by, spread_settings
 
     names = list(experiment.compared) if algorithms is None else [each.strip() for each in algorithms.split(",")]
@@ -125,6 +131,7 @@ def sweep(
     target: Target = None,
     jobs: Jobs = None,
     changes: Changes = None,
+    address: Address = None,
     out: Out = None,
     overwrite: Overwrite = False,
     resume: Resume = False,
@@ -138,7 +145,7 @@ def sweep(
 
     given = dict(parse_values(each) for each in over or ())
     general, settings = _algorithm_changes(changes) if "algorithm.name" in given else (changes, {})
-    experiment = load(file, general)
+    experiment = on_cluster(load(file, general), address)
     swept = given or experiment.sweep
     from offbeat.comparison.compare import sweep as sweep_settings
     from offbeat.comparison.fairness import known_by

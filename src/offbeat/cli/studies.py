@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from offbeat.cli.base import Changes, ExperimentFile, Jobs, Out, Overwrite, Resume, Seeds, console, load
-from offbeat.cli.progress import bars, messages
+from offbeat.cli.base import Address, Changes, ExperimentFile, Jobs, Out, Overwrite, Resume, Seeds, console, load
+from offbeat.cli.progress import bars, cluster_line, messages
 from offbeat.core.errors import InvalidInput, unknown
 
 if TYPE_CHECKING:
@@ -119,6 +119,7 @@ def study(
     ] = None,
     runs: Annotated[int | None, typer.Option(min=1, help="Monte-Carlo runs (default: 10, quick 3).")] = None,
     jobs: Jobs = None,
+    address: Address = None,
     out: Out = None,
     overwrite: Overwrite = False,
     resume: Resume = False,
@@ -136,7 +137,7 @@ def study(
     if quick == (mnist is not None):
         raise InvalidInput("give either --quick, or --dir with the directory that holds MNIST's files")
     root = out or Path("runs") / f"study-{name}{'-quick' if quick else ''}"
-    with bars() as shown:
+    with bars() as shown, cluster_line(shown):
         bar, done = shown.add_task("runs", total=None, note=""), dict[str, float]()
 
         def watch(planned: "PlannedRun", fraction: float, row: dict[str, float] | None) -> None:
@@ -152,6 +153,7 @@ def study(
             overwrite=overwrite,
             resume=resume,
             watch=watch,
+            address=address,
         )
     for table in found.tables:
         console.print(table.rich_table())

@@ -4,6 +4,7 @@ import operator
 import os
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any, SupportsIndex
 
@@ -12,6 +13,7 @@ import tomli_w
 from offbeat.comparison.fairness import fair_experiments, notes_on
 from offbeat.comparison.planned import OnRunProgress, check_directories, check_experiments, plan_runs
 from offbeat.comparison.pool import RunPool
+from offbeat.comparison.ray_runs import RayRuns
 from offbeat.core.errors import Interrupted, InvalidInput, OffbeatError
 from offbeat.core.policy import Policy
 from offbeat.results.comparison import Comparison, check_target
@@ -25,6 +27,7 @@ from offbeat.running.lock import DirectoryLock, check_unlocked
 from offbeat.settings.execution import available_cores
 from offbeat.settings.schema import Experiment
 from offbeat.settings.shipped import ExperimentSource, experiment_from
+from offbeat.simulation.ray_cluster import RayCluster
 
 Algorithms = str | Policy | type[Policy] | Sequence[str | Policy | type[Policy]]
 Seeds = SupportsIndex | Iterable[SupportsIndex]
@@ -162,15 +165,18 @@ def with_automatic_workers(experiment: Experiment) -> Experiment:
 
 def runs_at_a_time(jobs: int | None, experiments: Sequence[Experiment]) -> int:
     """How many runs are under way at once: as many as were asked for, or as fill the cores with their workers."""
-    if jobs is None:
-        given = (each.execution.workers for each in experiments)
-        jobs = max(1, available_cores() // max(each if isinstance(each, int) else 1 for each in given))
-    return min(jobs, len(experiments))
+    return min(jobs or runs_that_fill_cores(experiments), len(experiments))
+
+
+def runs_that_fill_cores(experiments: Iterable[Experiment]) -> int:
+    """How many runs of these experiments at a time keep all cores busy with their workers."""
+    given = (each.execution.workers for each in experiments)
+    return max(1, available_cores() // max(each if isinstance(each, int) else 1 for each in given))
 
 
 def sharing_cores(experiment: Experiment, runs: int) -> Experiment:
     """The experiment with `execution.workers = "auto"` made a number: its share of the cores beside so many runs."""
-    if experiment.execution.workers != "auto":
+    if experiment.execution.workers != "auto" or experiment.execution.executor == "ray":
         return experiment
     return experiment.changed({"execution": {"workers": max(1, available_cores() // runs)}})
 
@@ -198,10 +204,15 @@ def run_planned(
     check_unlocked(root)
     check_directories(root, base, planned_runs, overwrite=overwrite, resume=resume)
     check_experiments(experiments)
-    with DirectoryLock(root), interruption() as asked:
+    cluster = RayCluster(experiments[0].execution) if experiments[0].execution.executor == "ray" else None
+    with closing(cluster) if cluster else nullcontext(), DirectoryLock(root), interruption() as asked:
         check_directories(root, base, planned_runs, overwrite=overwrite, resume=resume)  # again, now that it is ours
         replace_file(root / "config.toml", tomli_w.dumps(base.given_table()).encode())
-        pool = RunPool(planned_runs, jobs=jobs, overwrite=overwrite, resume=resume, watch=watch, asked=asked)
+        pool: RunPool | RayRuns
+        if cluster is None:
+            pool = RunPool(planned_runs, jobs=jobs, overwrite=overwrite, resume=resume, watch=watch, asked=asked)
+        else:
+            pool = RayRuns(planned_runs, cluster, resume=resume, watch=watch, asked=asked)
         try:
             failed = pool.run()
         except Interrupted as error:

@@ -4,18 +4,18 @@ import multiprocessing
 import os
 import signal
 import threading
-import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from queue import Empty
 from typing import Any
 
+from offbeat.comparison.failure import RunFailure
 from offbeat.comparison.planned import OnRunProgress, PlannedRun
-from offbeat.core.errors import Interrupted, InvalidInput
-from offbeat.results.files import replace_file
+from offbeat.core.errors import Interrupted
 from offbeat.results.rows import Row
-from offbeat.running.directory import ERROR_FILE
+from offbeat.running.driver import OnProgress
 from offbeat.running.figures import draw_figures
 from offbeat.running.interruption import Flag
 from offbeat.simulation.run import run
@@ -74,7 +74,7 @@ class RunPool:
         context = multiprocessing.get_context("spawn")
         progress: Any = context.Queue()
         stop = context.Event()
-        with ProcessPoolExecutor(min(jobs, len(numbers)), context, _adopt, (progress, stop)) as pool:
+        with ProcessPoolExecutor(min(jobs, len(numbers)), context, adopt, (progress, stop)) as pool:
             futures = {
                 pool.submit(_run_one, number, self._planned[number], self._overwrite, self._resume): number
                 for number in numbers
@@ -104,19 +104,25 @@ class RunPool:
             raise error
 
     def _pass_on(self, progress: Any) -> None:
-        while True:
-            try:
-                number, fraction, row = progress.get_nowait()
-            except Empty:
-                return
+        for number, fraction, row in reports(progress):
             if self._watch is not None:
                 self._watch(self._planned[number], fraction, row)
+
+
+def reports(progress: Any) -> Iterator[tuple[int, float, Row | None]]:
+    """What processes of a pool have reported since somebody last asked: a run's number, how far it is, its row."""
+    while True:
+        try:
+            yield progress.get_nowait()
+        except Empty:
+            return
 
 
 # In the processes of the pool ----------------------------------------------------------------------------------------
 
 
-def _adopt(progress: Any, stop: Any) -> None:
+def adopt(progress: Any, stop: Any) -> None:
+    """Begin as a process of a pool: tell its parent of progress, and stop in good order when the parent says so."""
     _shared.update(progress=progress, stop=_Stop(stop), busy=threading.Lock())
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent tells us when to stop
     for number in (signal.SIGTERM, signal.SIGHUP):
@@ -149,10 +155,15 @@ def _leave() -> None:
         os._exit(1)
 
 
-def _run_one(number: int, planned: PlannedRun, overwrite: bool, resume: bool) -> str | None:
-    """Why it failed, if it did; its results are in its directory."""
-    if _shared["stop"].is_set():
-        raise Interrupted(f"interrupted before {planned.label} began")
+@contextmanager
+def busy() -> Iterator[Flag]:
+    """While a run is under way: its process does not leave before it has had the time to stop."""
+    with _shared["busy"]:
+        yield _shared["stop"]
+
+
+def reporting(number: int) -> OnProgress:
+    """A function that tells the parent, not too often, how far the run of this number has come."""
     reported = -1.0
 
     def watch(fraction: float, row: Row | None) -> None:
@@ -161,30 +172,27 @@ def _run_one(number: int, planned: PlannedRun, overwrite: bool, resume: bool) ->
             reported = fraction
             _shared["progress"].put((number, fraction, row))
 
-    with _shared["busy"]:
+    return watch
+
+
+def _run_one(number: int, planned: PlannedRun, overwrite: bool, resume: bool) -> str | None:
+    """Why it failed, if it did; its results are in its directory."""
+    if _shared["stop"].is_set():
+        raise Interrupted(f"interrupted before {planned.label} began")
+    with busy() as stop:
         try:
             result = run(
                 planned.experiment,
                 planned.path,
                 overwrite=overwrite,
                 resume=resume,
-                watch=watch,
-                interrupted=_shared["stop"],
+                watch=reporting(number),
+                interrupted=stop,
             )
             draw_figures(planned.experiment, result.rows, planned.path)
         except Interrupted:
             raise
         except Exception as error:  # a policy of the user's may raise anything: that ends its own run only
-            return _failure(planned, error)
+            return RunFailure.of(error).kept(planned)
     _shared["progress"].put((number, 1.0, result.rows[-1]))
     return None
-
-
-def _failure(planned: PlannedRun, error: Exception) -> str:
-    """The failure in one sentence; the traceback goes into a file."""
-    reason = " ".join(str(error).split())
-    if isinstance(error, InvalidInput):
-        return f"{planned.label} failed: {reason}"
-    file = planned.path / ERROR_FILE
-    replace_file(file, "".join(traceback.format_exception(error)).encode())
-    return f"{planned.label} failed: {type(error).__name__}: {reason} (where: {file})"

@@ -24,6 +24,10 @@ class Disconnected(OffbeatError):
     """A driver has lost the way to its devices: the run cannot go on here, but it can be resumed."""
 
 
+class WorkersLost(OffbeatError):
+    """Nobody is left who trains: the run cannot go on now, but it can be resumed from its last checkpoint."""
+
+
 class Interrupted(OffbeatError):
     """The user, or who runs the machine, stopped a run with a signal; it can be resumed if it has a directory."""
 

@@ -11,6 +11,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from offbeat.core.blocks import blockwise
 from offbeat.core.errors import InvalidInput
 
 Vector = npt.NDArray[np.float32]
@@ -171,7 +172,29 @@ def weighted_mean(vectors: Sequence[Vector], weights: Sequence[float]) -> Vector
     [3.0, 2.0]
     """
     scale = 1.0 / sum(weights)
-    total = np.zeros(len(vectors[0]), dtype=np.float64)
-    for vector, weight in zip(vectors, weights, strict=True):
-        total += (weight * scale) * vector
-    return total.astype(np.float32)
+    mean = np.empty(len(vectors[0]), dtype=np.float32)
+
+    def add_up(block: slice) -> None:
+        total = np.zeros(block.stop - block.start, dtype=np.float64)
+        for vector, weight in zip(vectors, weights, strict=True):
+            total += (weight * scale) * vector[block]
+        mean[block] = total
+
+    blockwise(len(mean), add_up)
+    return mean
+
+
+def mixture(one: Vector, other: Vector, share: float) -> Vector:
+    """(1 - share) x + share y, in float32.
+
+    >>> mixture(np.float32([0.0, 2.0]), np.float32([4.0, 2.0]), 0.25).tolist()
+    [1.0, 2.0]
+    """
+    weight = np.float32(share)
+    mixed = np.empty(len(one), dtype=np.float32)
+
+    def mix(block: slice) -> None:
+        mixed[block] = (1 - weight) * one[block] + weight * other[block]
+
+    blockwise(len(mixed), mix)
+    return mixed

@@ -15,6 +15,7 @@ from offbeat.core.events import Event
 from offbeat.core.forecast import Forecast
 from offbeat.core.orders import LocalWork, Order, Plain, Progress
 from offbeat.core.parameters import Layout, Vector
+from offbeat.core.search import SearchSpace
 from offbeat.core.settings import Settings
 
 
@@ -136,6 +137,9 @@ class Policy(Settings):
     """The setting that says how many devices are in training at a time, if one does."""
     trains_everybody: ClassVar[bool] = False
     """Whether every device is given work whenever it has none, so that no setting says how many are in training."""
+    search: ClassVar[SearchSpace] = SearchSpace()
+    """Where `offbeat tune` looks for the best values of its settings. How many devices are in training is not among
+    them: that is the same for all algorithms of a comparison."""
 
     @classmethod
     def settings_for(

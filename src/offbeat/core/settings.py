@@ -4,6 +4,10 @@ from pydantic import BaseModel, ConfigDict
 
 
 class Settings(BaseModel):
-    """Parsed once, then passed down. Each field carries its range and one line of help (see `offbeat describe`)."""
+    """Parsed once, then passed down. Each field carries its range and, as a string below it, a line of help.
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
+    The help is read from the source when somebody asks for it (`settings.describe`): to let pydantic do that at import
+    would double the time that a command takes to start.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)

@@ -102,6 +102,34 @@ class Dirichlet(PartitionSettings):
         return _grouped(samples, _fill_empty(owners, devices), devices)
 
 
+class DirichletEqual(PartitionSettings):
+    """Equally many samples to each device, its classes in proportions drawn from Dirichlet(alpha): label skew."""
+
+    name: Literal["dirichlet-equal"] = "dirichlet-equal"
+    alpha: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.3
+    """Small: few classes per device; large: nearly iid."""
+
+    def split(self, labels: Labels, devices: int, seed: int) -> Partition:
+        """Let each device, in turn, draw classes in its proportions, among those of which samples are left."""
+        _check_labels(labels, "dirichlet-equal")
+        _check_enough(len(labels), devices)
+        generator = stream(seed, "partition")
+        shuffled = generator.permutation(len(labels))
+        left = [shuffled[labels[shuffled] == label].tolist() for label in np.unique(labels)]
+        chosen = []
+        for size in np.diff(_even_cuts(len(labels), devices)).tolist():
+            shares, own = generator.dirichlet(np.full(len(left), self.alpha)), list[int]()
+            while len(own) < size:
+                # A little of everything, so that a device whose classes are used up takes what there is.
+                weights = np.array([share + 1e-9 if free else 0.0 for share, free in zip(shares, left, strict=True)])
+                wanted = generator.multinomial(size - len(own), weights / weights.sum())
+                for free, count in zip(left, wanted.tolist(), strict=True):
+                    own += free[:count]
+                    del free[:count]
+            chosen.append(np.array(own, dtype=np.int64))
+        return Partition.of(chosen)
+
+
 class Shards(PartitionSettings):
     """Sorted by label, cut into devices x labels_per_device equal shards, of which each device is dealt that many."""
 
@@ -223,6 +251,7 @@ class Column(PartitionSettings):
 PARTITIONS: dict[str, type[PartitionSettings]] = {
     "iid": Iid,
     "dirichlet": Dirichlet,
+    "dirichlet-equal": DirichletEqual,
     "shards": Shards,
     "sizes": Sizes,
     "labels": LabelSets,

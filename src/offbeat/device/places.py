@@ -1,6 +1,8 @@
 """Where models are trained: the processor, or a device of torch."""
 
+import platform
 import re
+from pathlib import Path
 
 import torch
 
@@ -25,3 +27,19 @@ def place_of(name: str, setting: str = "execution.device") -> str:
     if name == "mps" and not torch.backends.mps.is_available():
         raise InvalidInput(f'{setting} = "mps": torch finds none here (use "auto" or "cpu")')
     return name
+
+
+def processor_kind(place: str = "cpu") -> str:
+    """What last bits depend on, in words: the processor with the instructions that torch uses on it, and its build."""
+    if place.startswith("cuda"):
+        name = torch.cuda.get_device_name(place)
+    else:
+        name = f"{_processor_name()} ({platform.machine()}, {torch.backends.cpu.get_cpu_capability()})"
+    return f"{name}, torch {torch.__version__}"
+
+
+def _processor_name() -> str:
+    information = Path("/proc/cpuinfo")
+    lines = information.read_text(encoding="utf-8").splitlines() if information.is_file() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or "unknown processor"

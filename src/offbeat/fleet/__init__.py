@@ -14,7 +14,8 @@ from offbeat.fleet.availability import (
 from offbeat.fleet.failures import Failures, FailureSettings, OrderFailure
 from offbeat.fleet.fleet import Fleet
 from offbeat.fleet.links import Links, NetworkSettings
-from offbeat.fleet.speeds import FleetSettings, ParetoFleet, RatioFleet, Speeds
+from offbeat.fleet.record import RecordFleet
+from offbeat.fleet.speeds import BimodalFleet, FleetSettings, ParetoFleet, RatioFleet, Speeds
 from offbeat.fleet.stochastic import BernoulliFleet, ExponentialFleet, ZipfFleet
 from offbeat.fleet.trace import TraceFleet
 from offbeat.fleet.workload import Workload
@@ -22,10 +23,12 @@ from offbeat.fleet.workload import Workload
 FLEETS: dict[str, type[FleetSettings]] = {
     "ratio": RatioFleet,
     "pareto": ParetoFleet,
+    "bimodal": BimodalFleet,
     "zipf": ZipfFleet,
     "exponential": ExponentialFleet,
     "bernoulli": BernoulliFleet,
     "trace": TraceFleet,
+    "record": RecordFleet,
 }
 
 AVAILABILITIES: dict[str, type[AvailabilitySettings]] = {
@@ -41,6 +44,7 @@ __all__ = [
     "Availability",
     "AvailabilitySettings",
     "BernoulliFleet",
+    "BimodalFleet",
     "ExponentialFleet",
     "FailureSettings",
     "Failures",
@@ -52,6 +56,7 @@ __all__ = [
     "OrderFailure",
     "ParetoFleet",
     "RatioFleet",
+    "RecordFleet",
     "Speeds",
     "TraceAvailable",
     "TraceFleet",

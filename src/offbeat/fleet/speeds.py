@@ -149,3 +149,19 @@ class ParetoFleet(CostSettings):
         # numpy's "pareto" is the Lomax distribution, which starts at 0.
         slowness = 1.0 + stream(workload.seed, "slowness").pareto(self.shape, workload.devices)
         return FixedSpeeds(self.epoch_times(workload, np.minimum(slowness, self.most)), workload)
+
+
+class BimodalFleet(CostSettings):
+    """Two kinds of devices: fast ones, all alike, and a share of slow ones, all `slowness` times as slow."""
+
+    name: Literal["bimodal"] = "bimodal"
+    slow_share: float = Field(0.2, ge=0, le=1)
+    """The share of the devices that are slow; which ones they are is drawn at random."""
+    slowness: float = Field(10.0, ge=1, allow_inf_nan=False)
+    """How many times longer a slow device takes than a fast one."""
+
+    def build(self, workload: Workload) -> Speeds:
+        slowness = np.ones(workload.devices)
+        slow = stream(workload.seed, "slowness").permutation(workload.devices)
+        slowness[slow[: round(self.slow_share * workload.devices)]] = self.slowness
+        return FixedSpeeds(self.epoch_times(workload, slowness), workload)

@@ -340,6 +340,10 @@ def _check(entries: Sequence[Result], target: float | None) -> None:
     check_target(target, metric)
     if any(TargetMetric.of(entry.summary) != metric for entry in entries):
         raise InvalidInput("the runs are judged by different metrics: compare those of one evaluation.target_metric")
+    for entry in entries:
+        if any(metric.name not in row for row in entry.rows):
+            place = entry.directory or entry.algorithm
+            raise InvalidInput(f"the run {place} cannot be compared: {metric.name} was not measured at all evaluations")
     seen = set()
     for entry in entries:
         if (entry.algorithm, entry.seed) in seen:

@@ -1,7 +1,10 @@
 """Files that are never half-written: whole files replaced at once, logs that can be cut back to where they were."""
 
+import csv
+import io
 import json
 import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +29,16 @@ def replace_file(path: Path, data: bytes) -> None:
 def write_json(path: Path, value: Any) -> None:
     """Replace a file by this value as indented JSON."""
     replace_file(path, (json.dumps(value, indent=2) + "\n").encode())
+
+
+def csv_of(records: Sequence[Mapping[str, Any]]) -> str:
+    """Records as the text of a CSV file with a header; nothing for none."""
+    text = io.StringIO()
+    if records:
+        writer = csv.DictWriter(text, records[0].keys(), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(records)
+    return text.getvalue()
 
 
 class Log:

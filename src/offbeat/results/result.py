@@ -144,9 +144,10 @@ class Result:
 
     def __repr__(self) -> str:
         last, place = self.rows[-1], "" if self.directory is None else f", in {self.directory}"
-        state, name = "" if self.finished else f", {UNFINISHED}", metrics_in(last)[0]
+        state = "" if self.finished else f", {UNFINISHED}"
+        measured = "".join(f"{name} {last[name]:.4f} " for name in metrics_in(last)[:1])
         return (
-            f"<Result of {self._title}, seed {self.seed}: {name} {last[name]:.4f} after {last['time']:g} s, "
+            f"<Result of {self._title}, seed {self.seed}: {measured}after {last['time']:g} s, "
             f"{last['version']:g} versions{state}{place}>"
         )
 

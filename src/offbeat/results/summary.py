@@ -54,9 +54,18 @@ def summarise(
         "versions": last["version"],
         **{f"final_{name}": last[name] for name in measured},
         **other,
-        f"best_{metric.name}": metric.best(row[metric.name] for row in rows),
-        f"time_to_{metric.name}": {f"{target:g}": time_to(rows, target, metric) for target in targets},
+        **_of_the_metric([row for row in rows if metric.name in row], metric, targets),
         **{key: value for key, value in last.items() if key not in ("time", "version", "in_flight", *measured)},
         "in_training": sum(row["in_flight"] for row in rows) / len(rows) if in_training is None else in_training,
         "wall_seconds": round(wall_seconds, 3),
+    }
+
+
+def _of_the_metric(rows: Sequence[Row], metric: TargetMetric, targets: Sequence[float]) -> dict[str, Any]:
+    """What the rows that have the metric say of it; nothing if none has."""
+    if not rows:
+        return {}
+    return {
+        f"best_{metric.name}": metric.best(row[metric.name] for row in rows),
+        f"time_to_{metric.name}": {f"{target:g}": time_to(rows, target, metric) for target in targets},
     }

@@ -15,7 +15,8 @@ import csv
 import hashlib
 import json
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from shutil import rmtree
 from typing import Any
@@ -26,7 +27,7 @@ from safetensors.numpy import save
 
 from offbeat.core.errors import InvalidInput
 from offbeat.core.parameters import Layout, Vector
-from offbeat.results.checkpoint import load_checkpoint, save_checkpoint
+from offbeat.results.checkpoint import CheckpointWriter, load_checkpoint
 from offbeat.results.files import Log, replace_file, write_json
 from offbeat.results.result import ORDER, Result, read_run, read_tensors, tensors_of
 from offbeat.results.rows import Row, Span
@@ -35,6 +36,7 @@ from offbeat.running.driver import Driver
 from offbeat.running.lock import LOCK_FILE, DirectoryLock, check_unlocked
 
 LOGS = {"metrics": "metrics.jsonl", "timeline": "timeline.json"}
+ACCOUNTS = ("wall_seconds", "in_flight_seconds", "processors")
 ERROR_FILE = "error.txt"
 FILES = (
     "config.toml",
@@ -74,6 +76,13 @@ def read_devices(path: Path) -> list[Row]:
         return [{name: float(value) for name, value in line.items()} for line in csv.DictReader(file)]
 
 
+def clear_run(path: Path) -> None:
+    """Remove the files of a run that is to be overwritten, and no others."""
+    for name in FILES:
+        (path / name).unlink(missing_ok=True)
+    rmtree(path / "checkpoint", ignore_errors=True)
+
+
 def check_may_write(path: Path, overwrite: bool) -> None:
     """Refuse a directory that holds anything, unless that is a run which may be overwritten."""
     if not path.exists() or (path.is_dir() and not any(each.name != LOCK_FILE for each in path.iterdir())):
@@ -105,6 +114,19 @@ def check_length(path: Path, position: int) -> None:
         raise InvalidInput(f"{path} has lost lines since the checkpoint: start again with --overwrite")
 
 
+@dataclass(kw_only=True)
+class Beginning:
+    """Where a run begins: with nothing, or with what it had come to at its last checkpoint."""
+
+    rows: list[Row] = field(default_factory=list)
+    wall_seconds: float = 0.0
+    """Real seconds spent."""
+    in_flight_seconds: float = 0.0
+    """Seconds that all orders together were in flight."""
+    processors: Collection[str] = ()
+    """The kinds of processors that computed it."""
+
+
 class RunDirectory:
     """Opens a directory for an experiment (its tables), new or to resume, and writes what the run gives it."""
 
@@ -119,6 +141,7 @@ class RunDirectory:
         self._metrics: Log | None = None
         self._timeline: Timeline | None = None
         self._driver: Driver | None = None
+        self._writer = CheckpointWriter(self._checkpoint, self.fingerprint)
 
     @property
     def _resuming(self) -> bool:
@@ -147,11 +170,8 @@ class RunDirectory:
             return None
         return read_finished(self.path)
 
-    def open(self, driver: Driver) -> tuple[list[Row], float, float]:
-        """Begin, or bring the driver to its last checkpoint.
-
-        Returns the rows so far, the real seconds spent, and the seconds that all orders together were in flight.
-        """
+    def open(self, driver: Driver) -> Beginning:
+        """Begin, or bring the driver to its last checkpoint."""
         self._lock.take()
         self._check()  # again: now nobody else can change what is there
         if self.finished() is not None:
@@ -165,14 +185,12 @@ class RunDirectory:
             self._metrics = Log(self.path / "metrics.jsonl", saved["metrics"])
             self._timeline = Timeline(self.path / "timeline.json", saved["timeline"], saved["timeline_state"])
             (self.path / ERROR_FILE).unlink(missing_ok=True)
-            return self._rows(), saved["wall_seconds"], saved["in_flight_seconds"]
-        for name in FILES:
-            (self.path / name).unlink(missing_ok=True)
-        rmtree(self.path / "checkpoint", ignore_errors=True)
+            return Beginning(rows=self._rows(), **{name: saved[name] for name in ACCOUNTS})
+        clear_run(self.path)
         replace_file(self.path / "config.toml", tomli_w.dumps(self.table).encode())
         self._metrics = Log(self.path / "metrics.jsonl")
         self._timeline = Timeline(self.path / "timeline.json")
-        return [], 0.0, 0.0
+        return Beginning()
 
     def _rows(self) -> list[Row]:
         with (self.path / "metrics.jsonl").open(encoding="utf-8") as lines:
@@ -194,7 +212,9 @@ class RunDirectory:
         if driver.accounts.per_device:
             replace_file(self.path / "devices.csv", driver.accounts.csv(driver.open_spans()).encode())
 
-    def checkpoint(self, driver: Driver, wall_seconds: float, in_flight_seconds: float) -> None:
+    def checkpoint(
+        self, driver: Driver, wall_seconds: float, in_flight_seconds: float, processors: Collection[str] = ()
+    ) -> None:
         """Save everything that a resumed run needs, in place of the checkpoint before."""
         assert self._metrics is not None and self._timeline is not None
         state = {
@@ -204,20 +224,30 @@ class RunDirectory:
             "timeline_state": self._timeline.state,
             "wall_seconds": wall_seconds,
             "in_flight_seconds": in_flight_seconds,
+            "processors": sorted(processors),
         }
-        save_checkpoint(self._checkpoint, state, self.fingerprint)
+        self._writer.save(state)
+
+    @property
+    def is_saving(self) -> bool:
+        """Whether a checkpoint is still being written: another one would have to wait for it."""
+        return self._writer.busy
 
     def close(self) -> None:
         """Let go of the logs and of the directory, whatever the run has come to."""
-        for log in (self._metrics, self._timeline):
-            if log is not None:
-                log.close()
-        self._lock.release()
+        try:
+            self._writer.wait()
+        finally:
+            for log in (self._metrics, self._timeline):
+                if log is not None:
+                    log.close()
+            self._lock.release()
 
     def finish(self, parameters: Vector | None, layout: Layout, summary: dict[str, Any]) -> None:
         """Write the model and the summary, and remove the checkpoint."""
         assert self._metrics is not None and self._timeline is not None
         assert self._driver is not None
+        self._writer.wait()
         self._timeline.finish(self._driver.open_spans(), self._driver.now)
         if parameters is not None:
             tensors = tensors_of(parameters, layout)

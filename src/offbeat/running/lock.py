@@ -16,6 +16,10 @@ UNSUPPORTED = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 """What a file system answers that has no locks; there nobody can be kept out."""
 
 
+class DirectoryInUse(InvalidInput):
+    """Another process is writing to a directory, so that ours may not."""
+
+
 class DirectoryLock:
     """Held by the one process that writes into a directory. `flock` also works on NFS, across machines."""
 
@@ -86,6 +90,6 @@ def _locked(file: int) -> bool:
     return True
 
 
-def taken(path: Path) -> InvalidInput:
+def taken(path: Path) -> DirectoryInUse:
     """The mistake of writing to a directory that another process is writing to."""
-    return InvalidInput(f"another process is writing to {path}: wait until it has ended, or choose another --out")
+    return DirectoryInUse(f"another process is writing to {path}: wait until it has ended, or choose another --out")

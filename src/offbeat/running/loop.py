@@ -4,30 +4,77 @@ The same for a simulation and for a deployment.
 """
 
 import time
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing, nullcontext
+from dataclasses import dataclass
+from math import inf
 
-from offbeat.core.errors import Disconnected, Diverged, Interrupted
+from offbeat.core.errors import Disconnected, Diverged, Interrupted, WorkersLost
+from offbeat.device.places import processor_kind
 from offbeat.results.metric import TargetMetric
 from offbeat.results.result import Result, tensors_of
 from offbeat.results.summary import summarise
-from offbeat.running.directory import RunDirectory
+from offbeat.running.directory import Beginning, RunDirectory
 from offbeat.running.driver import Driver, OnProgress, progress_of
 from offbeat.running.interruption import Flag, interruption
+from offbeat.running.processors import ProcessorKinds
 from offbeat.settings.schema import Experiment
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunDescription:
+    """What the loop must know of a run beside its driver."""
+
+    algorithm: str
+    label: str
+    seed: int
+    targets: Sequence[float]
+    metric: TargetMetric
+    checkpoint_seconds: float
+    save_model: bool
+    checkpoint_first: bool = False
+    """Whether the run begins with a checkpoint, because what computes it may be lost at once."""
+    experiment: Experiment | None = None
+    """None if the run is not one of an experiment of ours."""
+
+    @classmethod
+    def of(cls, experiment: Experiment) -> "RunDescription":
+        """The description of an experiment's run."""
+        return cls(
+            algorithm=experiment.algorithm.name,
+            label=experiment.algorithm.title,
+            seed=experiment.seed,
+            targets=experiment.evaluation.targets,
+            metric=TargetMetric(experiment.target_metric, experiment.target_direction),
+            checkpoint_seconds=experiment.execution.checkpoint_seconds,
+            save_model=experiment.execution.save_model,
+            checkpoint_first=experiment.execution.executor == "ray",
+            experiment=experiment,
+        )
 
 
 def run_to_end(
     driver: Driver,
-    experiment: Experiment,
+    run: Experiment | RunDescription,
     directory: RunDirectory | None,
     *,
     watch: OnProgress | None = None,
     interrupted: Flag | None = None,
+    processors: Callable[[], Iterable[str]] = lambda: [processor_kind()],
 ) -> Result:
-    """Run to the end, or from the directory's checkpoint to the end."""
+    """Run to the end, or from the directory's checkpoint to the end.
+
+    `processors` says on what kinds of processors the run was computed so far.
+    """
+    about = RunDescription.of(run) if isinstance(run, Experiment) else run
     with closing(directory) if directory is not None else nullcontext(), interruption(interrupted) as asked:
-        rows, spent, in_flight_seconds = directory.open(driver) if directory is not None else ([], 0.0, 0.0)
+        began = directory.open(driver) if directory is not None else Beginning()
+        rows, spent, in_flight_seconds = began.rows, began.wall_seconds, began.in_flight_seconds
+        kinds = ProcessorKinds(began.processors)
+        kinds.note(processors())
         started = saved = time.monotonic()
+        if about.checkpoint_first:
+            saved = -inf
         reason, session = None, driver.session
         before, in_flight = driver.now, len(session.in_flight)
         try:
@@ -42,9 +89,10 @@ def run_to_end(
                 if watch is not None:
                     watch(progress_of(driver), row)
                 now = time.monotonic()
-                due = asked.is_set() or now - saved > experiment.execution.checkpoint_seconds
-                if directory is not None and due:
-                    directory.checkpoint(driver, spent + now - started, in_flight_seconds)
+                due = now - saved > about.checkpoint_seconds
+                if directory is not None and (asked.is_set() or (due and not directory.is_saving)):
+                    kinds.note(processors())
+                    directory.checkpoint(driver, spent + now - started, in_flight_seconds, kinds.known)
                     saved = now
                 if asked.is_set():
                     raise Interrupted(_interruption_sentence(directory), number=getattr(asked, "number", 2))
@@ -57,25 +105,29 @@ def run_to_end(
         except Disconnected:
             if directory is not None:
                 directory.write(None, driver.accounts.take_spans())
-                directory.checkpoint(driver, spent + time.monotonic() - started, in_flight_seconds)
+                directory.checkpoint(driver, spent + time.monotonic() - started, in_flight_seconds, kinds.known)
             raise
+        except WorkersLost as error:  # in the middle of an event: only the checkpoint before it is whole
+            raise WorkersLost(f"{error}{_kept_sentence(directory)}") from None
         summary = summarise(
             rows,
-            algorithm=experiment.algorithm.name,
-            label=experiment.algorithm.title,
-            seed=experiment.seed,
-            targets=experiment.evaluation.targets,
+            algorithm=about.algorithm,
+            label=about.label,
+            seed=about.seed,
+            targets=about.targets,
             reason=reason or driver.reason or "",
             wall_seconds=spent + time.monotonic() - started,
-            metric=TargetMetric(experiment.target_metric, experiment.target_direction),
+            metric=about.metric,
             in_training=in_flight_seconds / driver.now if driver.now else 0.0,
         )
+        kinds.note(processors())
+        summary["processors"] = sorted(kinds.known)
         parameters, layout = session.parameters, session.layout
         if directory is not None:
             directory.write_devices(driver)
-            directory.finish(parameters if experiment.execution.save_model else None, layout, summary)
+            directory.finish(parameters if about.save_model else None, layout, summary)
     return Result(
-        experiment=experiment,
+        experiment=about.experiment,
         rows=rows,
         summary=summary,
         tensors=tensors_of(parameters, layout),
@@ -87,3 +139,9 @@ def _interruption_sentence(directory: RunDirectory | None) -> str:
     if directory is None:
         return "interrupted; nothing was kept, because the run has no directory"
     return f"interrupted; everything so far is in {directory.path}: go on with --resume"
+
+
+def _kept_sentence(directory: RunDirectory | None) -> str:
+    if directory is None:
+        return ""
+    return f" Everything up to the last checkpoint is in {directory.path}: go on with --resume."

@@ -254,24 +254,26 @@ def version_line(session: Session, *, at: float) -> VersionLine:
 class RunRecord:
     """The record of a run, opened when the run begins or goes on, after its directory was cleared of an older one."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path | None) -> None:
+        """Without a path nothing is written."""
         self._path = path
         self._log: Log | None = None
 
     def open(self, position: int = 0) -> None:
         """Go on from a position, forgetting what comes after it."""
-        self._log = Log(self._path, position)
+        self._log = None if self._path is None else Log(self._path, position)
 
     def write(self, line: RecordLine) -> None:
         """Add a line."""
+        if self._path is None:
+            return
         assert self._log is not None
         self._log.write(msgspec.json.encode(line).decode())
 
     @property
     def position(self) -> int:
         """The length of what was written."""
-        assert self._log is not None
-        return self._log.position
+        return 0 if self._log is None else self._log.position
 
     def close(self) -> None:
         """Let go of the file."""

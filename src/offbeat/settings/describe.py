@@ -1,7 +1,10 @@
 """What `offbeat describe` shows: the settings of a thing, from the same fields that check them."""
 
+import ast
 import inspect
 import sys
+import textwrap
+from itertools import pairwise
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -13,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from offbeat.algorithms import ORIGINS, POLICIES
+from offbeat.core.policy import Policy
 from offbeat.core.settings import Settings
 
 SIGNS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
@@ -30,16 +34,44 @@ def description(name: str, thing: Any) -> RenderableType:
         settings = {key: field for key, field in thing.model_fields.items() if key != "name"}
         if settings:
             table = Table("setting", "values", "default", "what it does")
+            helps = help_on_fields(thing)
             for key, field in settings.items():
                 values = words(field.annotation) + ranges(field)
-                table.add_row(
-                    key, Text(values), Text(_default(field)), Text(" ".join((field.description or "").split()))
-                )
+                table.add_row(key, Text(values), Text(_default(field)), Text(helps.get(key, "")))
             parts.append(table)
+        if issubclass(thing, Policy):
+            parts.append(searched(thing))
         module = sys.modules[thing.__module__]
         if module.__name__.startswith("offbeat.algorithms"):
             parts.append(Markdown(inspect.getdoc(module) or ""))
     return Group(*parts)
+
+
+def help_on_fields(settings: type[Settings]) -> dict[str, str]:
+    """The string below each field in the source of a class and of those that it inherits from.
+
+    >>> help_on_fields(POLICIES["fedbuff"])["concurrency"]
+    'Devices kept in training.'
+    """
+    found: dict[str, str] = {}
+    for each in reversed(settings.__mro__):
+        if not issubclass(each, Settings):
+            continue
+        try:
+            (body,) = ast.parse(textwrap.dedent(inspect.getsource(each))).body
+        except OSError:  # a class of an interactive session has no source
+            continue
+        for field, below in pairwise(body.body if isinstance(body, ast.ClassDef) else []):
+            match field, below:
+                case ast.AnnAssign(target=ast.Name(id=key)), ast.Expr(value=ast.Constant(value=str(text))):
+                    found[key] = " ".join(text.split())
+    return found
+
+
+def searched(policy: type[Policy]) -> Text:
+    """Where `offbeat tune` looks for the best values of an algorithm's settings."""
+    lines = [f"  {key}: {each}" for key, each in policy.search.items()]
+    return Text("\n".join(["offbeat tune varies local.learning_rate" + (" and" if lines else "."), *lines, ""]))
 
 
 def words(annotation: Any) -> str:

@@ -24,7 +24,7 @@ class Stop:
         """The metric in this row that ends the run, if one does."""
         if row.get("accuracy", -inf) >= self.accuracy:
             return "accuracy"
-        if self.target is None:
+        if self.target is None or self.metric not in row:
             return None
         value = row[self.metric]
         return self.metric if (value >= self.target if self.direction == "max" else value <= self.target) else None

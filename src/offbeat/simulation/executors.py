@@ -2,7 +2,8 @@
 one by one, and within float tolerance (about 1e-5 relative per epoch) where clients are stacked.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
@@ -13,14 +14,19 @@ from offbeat.core.errors import InvalidInput
 from offbeat.core.parameters import Vector
 from offbeat.core.samples import LazyDevices, Samples, taken
 from offbeat.data import Dataset, Partition
+from offbeat.device.places import processor_kind
 from offbeat.device.stacked import stacking_pays
 from offbeat.device.tasks import BUILT_IN, CLASSIFICATION, Task
 from offbeat.device.trainer import Precision, TorchTrainer
 from offbeat.device.training_state import Evaluation, TrainingJob, TrainingState
 from offbeat.models import ModelChoice, is_pure
+from offbeat.settings.execution import ExecutionTable
 from offbeat.simulation.in_process import Arithmetic, InProcessTrainer
+from offbeat.simulation.local_workers import LocalWorkers
 from offbeat.simulation.memo import SHARED, JobTrainer, MemoTrainer
+from offbeat.simulation.ray_workers import RayWorkers
 from offbeat.simulation.setup import TrainerSetup
+from offbeat.simulation.worker_setup import TrainingData
 from offbeat.simulation.workers import WorkerPool
 
 
@@ -61,12 +67,15 @@ class TorchExecutor:
         test_y: Samples,
         training: JobTrainer,
         held: npt.NDArray[np.int64] | None = None,
+        processors: Callable[[], set[str]] = lambda: {processor_kind()},
     ) -> None:
         self._trainer = trainer
         self._test = (test_x, test_y)
         self._training = training
         self._held = held
         """The training samples over which the loss is wanted, if it is."""
+        self.processors = processors
+        """The kinds of processors that have computed so far."""
 
     @property
     def batch_capacity(self) -> int:
@@ -111,8 +120,9 @@ def torch_executor(
     precision: Precision = "float32",
     batch_statistics: bool = False,
     batch_size: int | None = None,
+    cluster: ExecutionTable | None = None,
 ) -> TorchExecutor:
-    """An executor for this model, data and task; with no workers it trains in this process.
+    """An executor for this model, data and task; with no workers and no cluster it trains in this process.
 
     The batch size, if it is known, helps to decide whether clients are stacked; other orders are carried out all the
     same.
@@ -136,18 +146,18 @@ def torch_executor(
         arithmetic = "sequential"
     local = InProcessTrainer(trainer, arithmetic)
     training: JobTrainer = local
-    if workers:
-        training = WorkerPool(
-            workers,
-            dataset.train_x,
-            dataset.train_y,
-            partition,
-            setup=setup,
-            arithmetic=arithmetic,
-            stacks=local.stacks,
-        )
+    here = {processor_kind(place)}
+    processors = lambda: here  # noqa: E731
+    data = TrainingData(x=dataset.train_x, y=dataset.train_y, partition=partition)
+    if cluster is not None:
+        there = replace(setup, place="cuda") if cluster.gpus_per_worker else setup
+        actors = RayWorkers(cluster, data, there)
+        processors = lambda: actors.processors | (set() if cluster.gpus_per_worker else here)  # noqa: E731
+        training = WorkerPool(actors, partition.sizes, stacks=False)
+    elif workers:
+        training = WorkerPool(LocalWorkers(workers, data, setup, arithmetic), partition.sizes, stacks=local.stacks)
     memorable = is_pure(trainer.model) and type(task) in BUILT_IN and trainer.batches.is_plain
     if memorable and not local.stacks:
         words = f"{choice!r} {task!r} {place} {precision} {trainer.batches.standardisation!r}"
         training = MemoTrainer(training, dataset, partition, model=words, memo=SHARED)
-    return TorchExecutor(trainer, dataset.test_x, dataset.test_y, training, held)
+    return TorchExecutor(trainer, dataset.test_x, dataset.test_y, training, held, processors)

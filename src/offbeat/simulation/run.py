@@ -22,14 +22,24 @@ from offbeat.settings.assembly import ExperimentParts, session_of
 from offbeat.settings.schema import Experiment
 from offbeat.settings.shipped import ExperimentSource, experiment_from
 from offbeat.simulation.engine import Simulation
-from offbeat.simulation.executors import torch_executor
+from offbeat.simulation.executors import TorchExecutor, torch_executor
+from offbeat.simulation.in_process import Arithmetic
 from offbeat.simulation.replay import Difference, Replay
+
+ARITHMETIC: dict[str, Arithmetic] = {
+    "auto": "auto",
+    "sequential": "sequential",
+    "stacked": "stacked",
+    "processes": "auto",
+    "ray": "sequential",
+}
+"""How each executor trains several clients in one process."""
 
 
 @contextmanager
 def simulation_of(experiment: Experiment) -> Iterator[Simulation]:
     """The simulation that an experiment describes; its worker processes end with the context."""
-    workers, place = experiment.execution.processes(), place_of(experiment.execution.device)
+    workers, place = experiment.execution.processes(), place_of(experiment.execution.place_here)
     parts = ExperimentParts.of(experiment)
     fleet, stop = parts.fleet(), experiment.when_to_stop
     session = session_of(
@@ -40,15 +50,16 @@ def simulation_of(experiment: Experiment) -> Iterator[Simulation]:
         forecast=fleet.forecast(parts.layout.bytes),
     )
     execution = experiment.execution
-    if workers:
+    if workers or execution.executor == "ray":
         experiment.check_importable()
     executor = torch_executor(
         parts.dataset,
         parts.partition,
         model=parts.choice,
         seed=experiment.seed,
-        arithmetic="auto" if execution.executor == "processes" else execution.executor,
+        arithmetic=ARITHMETIC[execution.executor],
         workers=workers,
+        cluster=execution if execution.executor == "ray" else None,
         training_loss=experiment.evaluation.training_loss,
         task=parts.task,
         place=place,
@@ -83,7 +94,15 @@ def run(
     if ended is not None:
         return ended
     with simulation_of(experiment) as simulation:
-        return run_to_end(simulation, experiment, directory, watch=watch, interrupted=interrupted)
+        assert isinstance(simulation.executor, TorchExecutor)
+        return run_to_end(
+            simulation,
+            experiment,
+            directory,
+            watch=watch,
+            interrupted=interrupted,
+            processors=simulation.executor.processors,
+        )
 
 
 def replay(path: str | os.PathLike[str], watch: Callable[[float], None] | None = None) -> Result:

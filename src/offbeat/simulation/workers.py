@@ -1,217 +1,141 @@
-"""Worker processes: one per core, each with the model and the data, fed with jobs over pipes.
+"""Batches of jobs given out to workers: the longest first, what is lost with a worker again, the states in their order.
 
-They are started once and live as long as the run. Inputs lie in files that all of them map, so that memory does not
-grow with their number. Which worker computes a job makes no difference to its numbers.
+The workers may be processes of this machine (`local_workers`) or actors of a Ray cluster (`ray_workers`): `Workers` is
+all that is asked of them. Which worker computes a job makes no difference to its numbers.
 """
 
-import multiprocessing
-import pickle  # for processes of our own on this machine; nothing is ever read back from a file
-import signal
-import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
-from multiprocessing.connection import Connection, wait
-from pathlib import Path
-from typing import Any
+from collections import Counter, deque
+from collections.abc import Sequence
+from itertools import count
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
-from offbeat.core.errors import InvalidInput, OffbeatError
-from offbeat.core.samples import LazyDevices, Ragged, Samples, each_array
-from offbeat.data import Partition
+from offbeat.core.errors import OffbeatError, WorkersLost
 from offbeat.device.training_state import TrainingJob, TrainingState
-from offbeat.simulation.in_process import STACK, Arithmetic, InProcessTrainer
-from offbeat.simulation.setup import TrainerSetup
+from offbeat.simulation.in_process import STACK
+from offbeat.simulation.worker_setup import Trained
 
 JOBS_PER_WORKER = 6
 """Enough that the workers end a batch at nearly the same time."""
 
-
-@dataclass(frozen=True)
-class StoredArray:
-    """An array in a file that all workers map, in place of the array."""
-
-    path: str
-
-    def read(self) -> npt.NDArray[Any]:
-        """The array, mapped from its file."""
-        array: npt.NDArray[Any] = np.load(self.path, mmap_mode="r")
-        return array
+ATTEMPTS = 3
+"""Work that ends so many workers would end all others too."""
 
 
-@dataclass(frozen=True)
-class StoredRows:
-    """Rows of different lengths in such files."""
+class PortionAnswer(Struct, frozen=True, eq=False):
+    """What became of a portion: what a worker made of it, a sentence on what went wrong, or None if it was lost."""
 
-    values: StoredArray
-    offsets: StoredArray
-    padding: float
-
-    def read(self) -> Ragged:
-        """The rows, mapped from their files."""
-        return Ragged(self.values.read(), self.offsets.read(), self.padding)
+    portion: int
+    result: Trained | str | None
 
 
-def store(array: npt.NDArray[Any], folder: Path) -> StoredArray:
-    """Write an array into the folder, unless it is a mapped file already."""
-    if isinstance(array, np.memmap) and str(array.filename).endswith(".npy") and array.base is not None:
-        return StoredArray(str(array.filename))
-    path = folder / f"{len(list(folder.iterdir()))}.npy"
-    np.save(path, array)
-    return StoredArray(str(path))
+class Workers(Protocol):
+    """Whoever computes portions of jobs. A worker that is lost is started anew, as soon as that is possible."""
+
+    @property
+    def count(self) -> int:
+        """How many there are when all of them are well."""
+        ...
+
+    def give(self, portion: int, jobs: Sequence[TrainingJob], *, ahead: bool) -> bool:
+        """Hand a portion to a worker that has nothing to do or, `ahead`, only one other portion; False if none can."""
+        ...
+
+    def take(self, queued: int) -> list[PortionAnswer]:
+        """Wait until something has become of portions, and say what; `queued` are the jobs that nobody has yet."""
+        ...
+
+    def close(self) -> None:
+        """End the workers."""
+        ...
 
 
-def stored(samples: Samples, folder: Path) -> Any:
-    """The samples with files in place of arrays; data that are loaded device by device are loaded by each worker."""
+class MeasuredCost:
+    """How long a job will take: by what its device took before, or else by its samples and what others took."""
 
-    def one(part: Any) -> Any:
-        if isinstance(part, Ragged):
-            return StoredRows(store(part.values, folder), store(part.offsets, folder), part.padding)
-        return store(part, folder) if isinstance(part, np.ndarray) else part
+    def __init__(self, sizes: npt.NDArray[np.int64]) -> None:
+        self._sizes = sizes
+        self._slice_seconds: dict[int, float] = {}
+        self._seconds = self._samples = 0.0
 
-    return each_array(one, samples)
+    def of(self, job: TrainingJob) -> float:
+        """Seconds, or a number of samples as long as nothing was measured."""
+        per_slice = self._slice_seconds.get(job.device)
+        if per_slice is None:
+            rate = self._seconds / self._samples if self._samples else 1.0
+            per_slice = rate * float(self._sizes[job.device])
+        return per_slice * (job.last - job.first)
 
-
-def read_back(samples: Any) -> Samples:
-    """What `stored` has stored."""
-    return each_array(lambda part: part.read() if isinstance(part, StoredArray | StoredRows) else part, samples)
-
-
-@dataclass(frozen=True, kw_only=True)
-class WorkerSetup:
-    """What a worker needs to make its trainer."""
-
-    trainer: TrainerSetup
-    arithmetic: Arithmetic
-    x: Any
-    y: Any
-    indices: StoredArray
-    offsets: StoredArray
-
-    def make(self) -> InProcessTrainer:
-        """The trainer of a worker process."""
-        partition = Partition(indices=self.indices.read(), offsets=self.offsets.read())
-        return InProcessTrainer(self.trainer.trainer(read_back(self.x), read_back(self.y), partition), self.arithmetic)
-
-
-def work(bench: WorkerSetup, pipe: Connection) -> None:
-    """The life of a worker: train what comes, answer with the numbers or with what went wrong, end with the pipe."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # the parent decides when to stop, and the pipe ends with it
-    training = bench.make()
-    with suppress(EOFError, BrokenPipeError):
-        while True:
-            jobs: list[TrainingJob] = pipe.recv()
-            try:
-                pipe.send(training.train(jobs))
-            except Exception as error:
-                pipe.send(f"{type(error).__name__}: {error}")
+    def measured(self, job: TrainingJob, seconds: float) -> None:
+        """Learn from a job that was computed."""
+        slices = job.last - job.first
+        self._slice_seconds[job.device] = seconds / slices
+        self._seconds += seconds
+        self._samples += float(self._sizes[job.device]) * slices
 
 
 class WorkerPool:
-    """Trains batches of jobs in worker processes."""
+    """Trains batches of jobs with the help of workers."""
 
-    def __init__(
-        self,
-        workers: int,
-        x: Samples | LazyDevices,
-        y: Samples | None,
-        partition: Partition,
-        *,
-        setup: TrainerSetup,
-        arithmetic: Arithmetic,
-        stacks: bool,
-    ) -> None:
-        self._sizes = partition.sizes
+    def __init__(self, workers: Workers, sizes: npt.NDArray[np.int64], *, stacks: bool) -> None:
+        self._workers = workers
+        self._sizes = sizes
+        self._cost = MeasuredCost(sizes)
         self._stacks = stacks
-        self._folder = tempfile.TemporaryDirectory(prefix="offbeat-")
-        folder = Path(self._folder.name)
-        bench = WorkerSetup(
-            trainer=setup,
-            arithmetic=arithmetic,
-            x=stored(x, folder),
-            y=stored(y, folder),
-            indices=store(partition.indices, folder),
-            offsets=store(partition.offsets, folder),
-        )
-        try:
-            pickle.dumps(bench)
-        except (pickle.PicklingError, AttributeError, TypeError) as error:
-            self._folder.cleanup()
-            raise InvalidInput(
-                f"execution.workers = {workers}: worker processes cannot be sent the task or the data ({error}): "
-                "define them in a module, or train with one worker."
-            ) from None
-        context = multiprocessing.get_context("spawn")
-        self._pipes: list[Connection] = []
-        self._processes = []
-        for number in range(workers):
-            ours, theirs = context.Pipe()
-            process = context.Process(target=work, args=(bench, theirs), name=f"offbeat-{number}", daemon=True)
-            process.start()
-            theirs.close()
-            self._pipes.append(ours)
-            self._processes.append(process)
+        self._numbers = count()
 
     @property
     def batch_capacity(self) -> int:
         """How many jobs at a time keep it busy."""
-        return len(self._pipes) * (STACK if self._stacks else JOBS_PER_WORKER)
+        return self._workers.count * (STACK if self._stacks else JOBS_PER_WORKER)
 
     def train(self, jobs: Sequence[TrainingJob]) -> list[TrainingState]:
-        """The works in the order of the jobs. Each worker takes the next portion as soon as it is free."""
-        works: dict[int, TrainingState] = {}
-        portions = self._portions(jobs)
-        at_work: dict[Connection, list[int]] = {}
-        for pipe in self._pipes:
-            self._feed(pipe, portions, jobs, at_work)
-        while at_work:
-            for ready in wait(list(at_work)):
-                pipe = next(each for each in at_work if each is ready)
-                portion = at_work.pop(pipe)
-                works.update(zip(portion, self._receive(pipe), strict=True))
-                self._feed(pipe, portions, jobs, at_work)
-        return [works[number] for number in range(len(jobs))]
+        """The states in the order of the jobs. Each worker takes the next portion as soon as it is free."""
+        workers, states = self._workers, dict[int, TrainingState]()
+        portions = dict(zip(self._numbers, self._portions(jobs)))  # noqa: B905 (the numbers go on for ever)
+        waiting, attempts = deque(portions), Counter[int]()
+        while len(states) < len(jobs):
+            while waiting and workers.give(
+                waiting[0], [jobs[place] for place in portions[waiting[0]]], ahead=len(waiting) > workers.count
+            ):
+                waiting.popleft()
+            for answer in workers.take(sum(len(portions[number]) for number in waiting)):
+                places = portions.get(answer.portion)
+                if places is None:
+                    continue  # of a batch that was broken off
+                if isinstance(answer.result, str):
+                    raise OffbeatError(f"a worker failed: {answer.result}")
+                if answer.result is None:
+                    attempts[answer.portion] += 1
+                    if attempts[answer.portion] == ATTEMPTS:
+                        raise WorkersLost(
+                            f"{ATTEMPTS} workers ended unexpectedly one after the other: is there enough memory?"
+                        )
+                    waiting.appendleft(answer.portion)
+                    continue
+                states.update(zip(places, answer.result.states, strict=True))
+                if len(places) == 1:
+                    self._cost.measured(jobs[places[0]], answer.result.seconds)
+        return [states[place] for place in range(len(jobs))]
 
-    def _portions(self, jobs: Sequence[TrainingJob]) -> Iterator[list[int]]:
-        """Job numbers, the most expensive first: singly, or where clients are stacked in one share for each worker."""
-        cost = [int(self._sizes[job.device]) * (job.last - job.first) for job in jobs]
-        order = sorted(range(len(jobs)), key=lambda number: (-cost[number], number))
+    def _portions(self, jobs: Sequence[TrainingJob]) -> list[list[int]]:
+        """Places of jobs, the most expensive first: singly, or where clients are stacked in one share for each worker.
+
+        Who is in a stack decides its last bits, and so must not depend on a stopwatch.
+        """
+        cost: list[Any] = [
+            int(self._sizes[job.device]) * (job.last - job.first) if self._stacks else self._cost.of(job)
+            for job in jobs
+        ]
+        order = sorted(range(len(jobs)), key=lambda place: (-cost[place], place))
         if not self._stacks:
-            return iter([number] for number in order)
-        return iter([order[first :: len(self._pipes)] for first in range(min(len(self._pipes), len(jobs)))])
-
-    def _feed(
-        self,
-        pipe: Connection,
-        portions: Iterator[list[int]],
-        jobs: Sequence[TrainingJob],
-        at_work: dict[Connection, list[int]],
-    ) -> None:
-        portion = next(portions, None)
-        if portion is not None:
-            at_work[pipe] = portion
-            with suppress(BrokenPipeError):  # the worker died: receiving says so
-                pipe.send([jobs[number] for number in portion])
-
-    def _receive(self, pipe: Connection) -> list[TrainingState]:
-        try:
-            answer = pipe.recv()
-        except EOFError:
-            raise OffbeatError("a worker process ended unexpectedly: is there enough memory?") from None
-        if isinstance(answer, str):
-            raise OffbeatError(f"a worker process failed: {answer}")
-        return list(answer)
+            return [[place] for place in order]
+        shares = min(self._workers.count, len(jobs))
+        return [order[first::shares] for first in range(shares)]
 
     def close(self) -> None:
-        """End the worker processes and remove their files."""
-        for pipe in self._pipes:
-            pipe.close()
-        for process in self._processes:
-            process.join(timeout=5)
-            if process.is_alive():
-                process.kill()
-                process.join()
-        self._folder.cleanup()
+        """End the workers."""
+        self._workers.close()

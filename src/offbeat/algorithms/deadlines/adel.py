@@ -67,6 +67,7 @@ from offbeat.core.errors import InvalidInput
 from offbeat.core.orders import Update
 from offbeat.core.parameters import Vector
 from offbeat.core.policy import View
+from offbeat.core.search import Range, SearchSpace
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -119,6 +120,12 @@ class Adel(DeadlineRounds):
     """Rounds for measuring gradient_variance and gradient_bound; 0: take them as they are set."""
     probabilities: Literal["published", "exact"] = "published"
     """p in (5): the bound (7), or with the batch sizes as they came out."""
+
+    search = SearchSpace(
+        DeadlineRounds.search,
+        rounds=Range(0.3, 3.0, log=True, relative=True),
+        gradient_variance=Range(2.0, 200.0, log=True),
+    )
 
     @model_validator(mode="after")
     def _two_gradients_at_least(self) -> "Adel":

@@ -35,6 +35,7 @@ from offbeat.algorithms.deadlines.rounds import DeadlineState, EqualDeadlines
 from offbeat.core.orders import Update
 from offbeat.core.parameters import Layout, Vector
 from offbeat.core.policy import View
+from offbeat.core.search import Range, SearchSpace
 from offbeat.core.terms import AbsentClasses
 
 Width = Annotated[float, Field(gt=0, le=1)]
@@ -63,6 +64,8 @@ class HeteroFL(EqualDeadlines):
     `deadlines-mlp` with a seed that is not reported: with 0.9 nobody is given the whole model there."""
     masked_loss: bool = True
     """Whether a device's loss sees the logits of classes that it does not hold as 0."""
+
+    search = SearchSpace(EqualDeadlines.search, confidence=Range(0.05, 0.9))
 
     def widths_of(self, deadline: float, state: DeadlineState, view: View) -> Floats:
         steps = self.local_steps * view.layout.trained_layers

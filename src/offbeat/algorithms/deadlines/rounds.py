@@ -35,6 +35,7 @@ from offbeat.core.forecast import Forecast
 from offbeat.core.orders import LocalWork, Order, Update
 from offbeat.core.parameters import Layout, Vector
 from offbeat.core.policy import Policy, View
+from offbeat.core.search import Range, SearchSpace
 
 SLACK = 1e-9
 """Share of the budget that is left unused, and of a round for its devices, so that rounding makes nobody late."""
@@ -49,6 +50,8 @@ class TimeBudgeted(Policy):
     """T_max in seconds (default: the experiment's stop.time)."""
     local_steps: Annotated[int, Field(ge=1)] = 1
     """E, steps of SGD that a device takes in a round, each on one batch; `local.epochs` means nothing here."""
+
+    search = SearchSpace(local_steps=Range(1, 5))
 
     def local_differences(self, training: LocalWork) -> list[str]:
         return [f"local_steps = {self.local_steps} of one batch in place of local.epochs"]
@@ -177,6 +180,8 @@ class EqualDeadlines(DeadlineRounds):
 
     rounds: Annotated[int, Field(ge=1)] = 100
     """R."""
+
+    search = SearchSpace(TimeBudgeted.search, rounds=Range(0.3, 3.0, log=True, relative=True))
 
     def init(self, view: View) -> Any:
         each = self.seconds(view) / self.rounds

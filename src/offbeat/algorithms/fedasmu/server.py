@@ -57,6 +57,7 @@ from offbeat.core.events import Event, FreshRequested, Started, TimerFired, Uplo
 from offbeat.core.orders import LocalWork, Order, Update
 from offbeat.core.parameters import Vector, dot
 from offbeat.core.policy import Policy, View
+from offbeat.core.search import Range, SearchSpace
 
 Control = tuple[float, float, float]
 """lambda, sigma, iota."""
@@ -162,6 +163,13 @@ class TimelyPolicy(Policy):
     """Mean reward of each slot in an earlier run, to pre-train the meta model on; `offbeat pretrain` measures it."""
     pretraining: Annotated[int, Field(ge=0)] = 500
     """Steps of pre-training, if there is a history."""
+
+    search = SearchSpace(
+        lambda_0=Range(0.5, 20.0, log=True),
+        sigma_0=Range(0.0, 1.0),
+        iota_0=Range(0.01, 1.0, log=True),
+        gamma_0=Range(0.5, 50.0, log=True),
+    )
 
     def local_differences(self, training: LocalWork) -> list[str]:
         return ["fresh models merged in mid-training"] if self.fresh_models else []

@@ -7,15 +7,17 @@ what it should be is a `DeviceFault`.
 import json
 from collections.abc import Mapping
 from io import BytesIO
+from math import prod
 from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from numpy.lib import format as npy
 
 from offbeat.core.errors import DeviceFault
-from offbeat.core.parameters import BYTES_PER_ELEMENT, Vector
+from offbeat.core.parameters import Vector
 from offbeat.core.snapshot import decode, encode
 
 BODY, MODEL = "offbeat", "offbeat-model"
@@ -57,16 +59,17 @@ def vector(content: RecordDict, size: int) -> Vector:
         raise DeviceFault("there are no parameters in the message")
     if array.dtype != "float32" or tuple(array.shape) != (size,):
         raise DeviceFault(f"parameters of shape {tuple(array.shape)} {array.dtype}, not ({size},) float32")
-    if len(array.data) > size * BYTES_PER_ELEMENT + HEADER:
-        raise DeviceFault(f"{len(array.data):,} bytes of parameters where {size * BYTES_PER_ELEMENT:,} belong")
-    return _elements(array.data, size)
+    return elements(array.data, (size,), np.dtype(np.float32))
 
 
-def _elements(data: bytes, size: int) -> Vector:
+def elements(data: bytes, shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
     """The numbers in numpy's format, whose header must say what we know already: nothing is made as large as it says.
 
     (`np.load` would do more for a stranger: unpack an archive, or allocate whatever the header asks for.)
     """
+    size = prod(shape) * dtype.itemsize
+    if len(data) > size + HEADER:
+        raise DeviceFault(f"{len(data):,} bytes of parameters where {size:,} belong")
     stream = BytesIO(data)
     try:
         if npy.read_magic(stream) != (1, 0):
@@ -74,9 +77,10 @@ def _elements(data: bytes, size: int) -> Vector:
         header = npy.read_array_header_1_0(stream)
     except Exception as error:  # numpy evaluates the header as a literal, and gives the errors of Python's own parser
         raise DeviceFault(f"the parameters cannot be read: {type(error).__name__}: {error}") from None
-    if header != ((size,), False, np.dtype("<f4")) or len(data) - stream.tell() != size * BYTES_PER_ELEMENT:
+    if (header[0], header[2]) != (shape, dtype) or len(data) - stream.tell() != size:
         raise DeviceFault(f"parameters that say one shape and are of another: {header[0]} {header[2]}")
-    return np.frombuffer(data, dtype=np.float32, offset=stream.tell())
+    flat = np.frombuffer(data, dtype=dtype, offset=stream.tell())
+    return flat.reshape(shape, order="F" if header[1] else "C")
 
 
 def one_line(text: str) -> str:

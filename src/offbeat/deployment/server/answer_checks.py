@@ -42,6 +42,8 @@ class Expected(Struct, frozen=True, kw_only=True, eq=False):
     """The samples that the device greeted with."""
     layout: Layout
     norm_bound: float | None
+    now: float
+    """When the answer came."""
 
 
 def read_answer(content: RecordDict, expected: Expected) -> CheckIn | Question | Delivery | Refusal:

@@ -19,6 +19,7 @@ from offbeat.core.parameters import Vector
 from offbeat.core.session import NANOSECOND, Session
 from offbeat.deployment.server.exchange import Exchange
 from offbeat.deployment.server.membership import Membership, poll_pause
+from offbeat.deployment.server.translator import OwnMessages, Translator
 from offbeat.deployment.server.transport import Transport
 from offbeat.device.training_state import Evaluation
 from offbeat.results.metric import metrics_in
@@ -51,7 +52,9 @@ class Deployment:
         settings: DeploymentTable,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
+        translator: Translator | None = None,
     ) -> None:
+        """`translator` reads what devices say, if these are not messages of offbeat's own."""
         self.session = session
         self.stop = stop
         self.schedule = schedule
@@ -59,8 +62,17 @@ class Deployment:
         self.reason: str | None = None
         self.accounts = Accounts(session.devices)
         self._membership = membership
+        self._translator = translator or OwnMessages()
         self._exchange = Exchange(
-            session, transport, membership, self.accounts, seed=seed, record=record, log=log, settings=settings
+            session,
+            transport,
+            membership,
+            self.accounts,
+            seed=seed,
+            record=record,
+            log=log,
+            settings=settings,
+            translator=self._translator,
         )
         self._record = record
         self._log = log
@@ -108,8 +120,11 @@ class Deployment:
     def _pause(self) -> float:
         """How long to wait before looking again. A look costs two processes some milliseconds of a core each."""
         due = min(self._next_timer()[1], self._next_tick, self.stop.time, self._exchange.next_due()) - self.now
-        pause = poll_pause(self.now - self._stirred, only_stock=self._exchange.only_stock_nodes_answer())
-        return max(MOMENT, min(pause, due))
+        return max(MOMENT, min(self._longest_pause(), due))
+
+    def _longest_pause(self) -> float:
+        """How long to wait if nothing is due before."""
+        return poll_pause(self.now - self._stirred, only_stock=self._exchange.only_stock_nodes_answer())
 
     def _time(self) -> float:
         assert self._origin is not None
@@ -184,7 +199,8 @@ class Deployment:
                 self._record.write(line)
             if isinstance(effect, Settled):
                 self.accounts.settled(effect.ticket, effect.used, session.version)
-        self._exchange.carry_out(effects)
+                self._translator.settled(effect.ticket, effect.used, session.version)
+        self._exchange.carry_out(effects, sending=self._milestones.reached() is None)
 
     # Evaluation and snapshots -------------------------------------------------------------------------------------
 
@@ -195,9 +211,9 @@ class Deployment:
         reached = self.stop.reached(row)
         if reached is not None:
             self.reason = reached
-        name = metrics_in(row)[0]
+        measured = "".join(f"{name} {row[name]:.4f}, " for name in metrics_in(row)[:1])
         self._log(
-            f"{self.now:.1f} s: version {session.version}, {name} {row[name]:.4f}, "
+            f"{self.now:.1f} s: version {session.version}, {measured}"
             f"{session.counters.used} updates used, {len(session.in_flight)} in flight"
         )
         return row | self._exchange.figures() | {"restarts": self._restarts}
@@ -214,6 +230,7 @@ class Deployment:
             "forecast": self.session.forecast,
             "record": self._record.position,
             "milestones": self._milestones.snapshot(),
+            "translator": self._translator.snapshot(),
         } | {name: getattr(self, name) for name in self._SAVED}
 
     def restore(self, saved: Mapping[str, Any]) -> None:
@@ -223,6 +240,7 @@ class Deployment:
         self.accounts.restore(saved["accounts"])
         self._exchange.restore(saved["exchange"])
         self._milestones.restore(saved["milestones"])
+        self._translator.restore(saved["translator"])
         self._membership.samples[~joined] = saved["samples"][~joined]
         self._record.open(saved["record"])
         for name in self._SAVED:

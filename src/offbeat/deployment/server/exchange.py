@@ -32,10 +32,11 @@ from offbeat.deployment.protocol.messages import (
     Question,
     Refusal,
 )
-from offbeat.deployment.server.answer_checks import Expected, in_time, read_answer, read_update
+from offbeat.deployment.server.answer_checks import Expected, in_time
 from offbeat.deployment.server.backoff import Backoff
 from offbeat.deployment.server.membership import LOOK_SECONDS, Membership
 from offbeat.deployment.server.pending_order import PendingOrder
+from offbeat.deployment.server.translator import Translator
 from offbeat.deployment.server.transport import ReceivedAnswer, SentMessage, Transport
 from offbeat.results.rows import Span
 from offbeat.running.accounts import Accounts
@@ -62,6 +63,7 @@ class Exchange:
         record: RunRecord,
         log: Callable[[str], None],
         settings: DeploymentTable,
+        translator: Translator,
     ) -> None:
         self.now = 0.0
         """The time of the run, which the driver sets."""
@@ -77,6 +79,7 @@ class Exchange:
         self._record = record
         self._log = log
         self._settings = settings
+        self._translator = translator
         self._inbox: deque[ReceivedAnswer] = deque()
         self._pending: dict[int, PendingOrder] = {}
         self._backoff = Backoff(settings.rest_seconds)
@@ -198,14 +201,16 @@ class Exchange:
             samples=self._session.samples(sent.device),
             layout=self._session.layout,
             norm_bound=self._settings.norm_bound,
+            now=self.now,
         )
-        body = read_answer(content, expected)
+        body = self._translator.answer(content, expected)
         if isinstance(body, Refusal):
             return body
         pending.progress = Progress(slices=body.slices, steps=body.steps, seconds=body.seconds)
         pending.remembered = body.remembered
         if isinstance(body, Delivery):
-            return Uploaded(device=sent.device, ticket=sent.ticket, update=read_update(body, content, expected))
+            update = self._translator.update(body, content, expected)
+            return Uploaded(device=sent.device, ticket=sent.ticket, update=update)
         if isinstance(body, Question):
             return FreshRequested(device=sent.device, ticket=sent.ticket, progress=pending.progress)
         return Continue(ticket=sent.ticket, leg=sent.leg, stop=order.notified)
@@ -227,6 +232,7 @@ class Exchange:
         match event:
             case Uploaded(ticket=ticket, update=update):
                 pending = self._pending.pop(ticket)
+                pending.samples = update.samples
                 self._accounts.delivered(pending.span(self.now, "uploaded", update.bytes(self._session.layout)))
                 self._settled[pending.device] = ticket
                 self._backoff.delivered_again(pending.device)
@@ -264,9 +270,11 @@ class Exchange:
 
     # What goes out ------------------------------------------------------------------------------------------------
 
-    def carry_out(self, effects: Iterable[Effect]) -> None:
+    def carry_out(self, effects: Iterable[Effect], *, sending: bool = True) -> None:
         """Send what the session asks for. Everything is made ready first: if the connection breaks while messages are
-        sent, a checkpoint is complete. A device that cannot be interrupted hears of a notice when it checks in."""
+        sent, a checkpoint is complete. A device that cannot be interrupted hears of a notice when it checks in.
+
+        Nothing is sent when a run ends: nobody would wait for the answers."""
         outgoing: list[OutgoingMessage] = []
         notices: list[StopNotice] = []
         for effect in effects:
@@ -277,6 +285,8 @@ class Exchange:
                     outgoing.append(self._answer(effect))
                 case StopNotice():
                     notices.append(effect)
+        if not sending:
+            return
         for message in outgoing:
             self._send(*message)
         for notice in notices:
@@ -355,6 +365,10 @@ class Exchange:
             self.events.append(Lost(device=order.device, ticket=ticket, reason="the server was restarted"))
             if order.device in joined:
                 self.events.append(Ready(device=order.device))
+
+    def look_at_nodes_next(self) -> None:
+        """Nodes may have come or gone: they are looked at in the next turn, however short ago that was done."""
+        self._looked = -inf
 
     def _look_at_nodes(self) -> None:
         """Greet those that are new, and give up those that are gone."""

@@ -81,6 +81,8 @@ class Membership:
         greeting = unpack(arrived.content, FromDevice)
         if isinstance(greeting, Refusal):
             raise DeviceFault(f"node {node} cannot take part: {greeting.reason}")
+        if node in self.device_of:
+            raise DeviceFault(f"node {node} greets twice: it is device {self.device_of[node]}")
         if not isinstance(greeting, Greeting):
             raise DeviceFault(f"node {node} did not greet but said {type(greeting).__name__}")
         if greeting.elements != self._model.size:
@@ -187,4 +189,5 @@ def wait_for_devices(
         if now - looked > LOOK_SECONDS:
             looked = now
             membership.greet(transport, transport.nodes(), now)
-        sleep(poll_pause(now - stirred))
+        if len(membership.node_of) < wanted:
+            sleep(poll_pause(now - stirred))

@@ -12,7 +12,7 @@ from msgspec import Struct
 from offbeat.core.errors import Disconnected
 from offbeat.core.parameters import Vector
 from offbeat.deployment.protocol.codec import pack
-from offbeat.deployment.protocol.messages import MESSAGE_TYPE
+from offbeat.deployment.protocol.messages import MESSAGE_TYPE, Hello
 from offbeat.deployment.server.incoming import Incoming
 
 LIFETIME_FACTOR = 2.0
@@ -59,14 +59,41 @@ class ReceivedAnswer(Struct, frozen=True, kw_only=True, eq=False):
     error: str = ""
 
 
+class Packing(Protocol):
+    """What the driver's messages look like on the wire."""
+
+    def packed(self, body: Any, vector: Vector | None) -> tuple[RecordDict, str]:
+        """The content of a message and its type."""
+        ...
+
+    def greeting(self) -> RecordDict | None:
+        """What a new node is taken to have said, if nobody asks it."""
+        ...
+
+
+class OwnPacking:
+    """Messages of offbeat's own: a JSON body, and a flat vector beside it."""
+
+    def packed(self, body: Any, vector: Vector | None) -> tuple[RecordDict, str]:
+        """The content of a message and its type."""
+        return pack(body, vector), MESSAGE_TYPE
+
+    def greeting(self) -> RecordDict | None:
+        """None: nodes say themselves who they are."""
+        return None
+
+
 class Transport:
     """Sends messages to nodes, and collects answers without waiting for them.
 
     A node has one message of an order at a time, and perhaps notices beside it.
     """
 
-    def __init__(self, grid: Grid, log: Callable[[str], None]) -> None:
+    def __init__(self, grid: Grid, log: Callable[[str], None], packing: Packing | None = None) -> None:
         self.grid = grid
+        self._packing = packing or OwnPacking()
+        self._greetings: list[ReceivedAnswer] = []
+        """Of nodes that are not asked."""
         self.waiting: dict[str, SentMessage] = {}
         self._incoming = Incoming(grid)
         self._log = log
@@ -78,8 +105,12 @@ class Transport:
 
     def send(self, sent: SentMessage, body: Any, vector: Vector | None = None) -> bool:
         """Whether it could be handed to the SuperLink."""
+        if isinstance(body, Hello) and (greeting := self._packing.greeting()) is not None:
+            self._greetings.append(ReceivedAnswer(sent=sent, content=greeting))
+            return True
         lifetime = LIFETIME_FACTOR * (sent.deadline - sent.at) + 60.0
-        message = Message(pack(body, vector), sent.node, MESSAGE_TYPE, ttl=lifetime)
+        content, kind = self._packing.packed(body, vector)
+        message = Message(content, sent.node, kind, ttl=lifetime)
         with _connection():
             identities = list(self.grid.push_messages([message]))
         if not identities or not identities[0]:
@@ -89,7 +120,7 @@ class Transport:
 
     def poll(self) -> list[ReceivedAnswer]:
         """What has come in since."""
-        found: list[ReceivedAnswer] = []
+        found, self._greetings = self._greetings, []
         with _connection():
             arrived = self._incoming.fetch(list(self.waiting))
         for answered, message in arrived:

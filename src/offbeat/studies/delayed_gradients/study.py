@@ -75,12 +75,16 @@ def study(
     overwrite: bool = False,
     resume: bool = False,
     watch: OnRunProgress | None = None,
+    address: str | None = None,
 ) -> Findings:
     """Run what is not there yet, `jobs` runs at a time, and write `tables.md`, `tables.csv` and `delays.png`.
 
-    Without `mnist`, a directory with its files, it is the quick form. `begun` is told how many runs there are.
+    Without `mnist`, a directory with its files, it is the quick form. `begun` is told how many runs there are. With the
+    `address` of a Ray cluster, its workers carry out the runs.
     """
     planned = plan(mnist, runs)
+    if address is not None:
+        planned = [(group, each.changed(each.execution.on_cluster(address))) for group, each in planned]
     if begun is not None:
         begun(len(planned))
     experiments = [experiment for _, experiment in planned]

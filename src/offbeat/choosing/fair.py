@@ -1,0 +1,33 @@
+"""What makes a search or a race fair: seeds that are never reported, and as many devices in training for all."""
+
+from collections.abc import Sequence
+
+from offbeat.comparison.fairness import shared_in_training
+from offbeat.core.errors import InvalidInput
+from offbeat.settings.schema import IN_TRAINING, Experiment
+
+SEEDS = (1000, 1001)
+"""The seeds that settings are tried with, unless somebody says otherwise."""
+REPORTED = 5
+"""So many seeds, counted from the experiment's, are kept for reporting, unless somebody says otherwise."""
+
+
+def check_seeds(experiment: Experiment, seeds: Sequence[int], reported: Sequence[int] | None = None) -> None:
+    """Refuse tuning seeds that are also reported: such results would flatter whoever searched the longest."""
+    if reported is None:
+        reported = range(experiment.seed, experiment.seed + REPORTED)
+    both = sorted(set(seeds) & set(reported))
+    if not seeds or len(set(seeds)) < len(seeds):
+        raise InvalidInput(f"tuning seeds = {list(seeds)}: give at least one, and each once")
+    if both:
+        raise InvalidInput(
+            f"tuning seeds {', '.join(map(str, both))}: results are reported for these; tune on other seeds than "
+            f"{', '.join(map(str, reported))}"
+        )
+
+
+def alike(experiment: Experiment, algorithms: Sequence[str]) -> Experiment:
+    """The experiment with the number of devices that all of these algorithms keep in training written down."""
+    shared = shared_in_training(experiment, algorithms)
+    compared = {**experiment.compare, IN_TRAINING: False if shared is None else shared}
+    return Experiment.parse(experiment.given_table() | {"compare": compared})

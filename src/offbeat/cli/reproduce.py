@@ -1,0 +1,109 @@
+"""The command that holds papers' claims against runs of ours."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich import box
+from rich.table import Table
+
+from offbeat.cli.base import Jobs, console
+from offbeat.cli.choosing import check_optuna
+from offbeat.cli.progress import bars
+from offbeat.core.errors import Interrupted, InvalidInput
+
+if TYPE_CHECKING:
+    from offbeat.studies.reproductions.measurements import Measurement
+    from offbeat.studies.reproductions.reproduction import Reproduction
+
+CACHE = Path("runs") / "cache"
+
+
+def reproduce(
+    name: Annotated[
+        str, typer.Argument(help="adel-fl, fedasmu, fedasmu-regime, seafl, delays or leaderboard.", metavar="NAME")
+    ],
+    quick: Annotated[bool, typer.Option("--quick", help="Few parts, short runs, two seeds, embedded data.")] = False,
+    full: Annotated[
+        bool, typer.Option("--full", help="Everything; it may take hours, and any kill only pauses it.")
+    ] = False,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            help="Directory with the data sets that are not embedded (mnist/, fashion-mnist/, cifar-10/ ...)."
+        ),
+    ] = None,
+    out: Annotated[
+        Path, typer.Option(help="Directory for the pages and, in its results/, the measurements (of the full form).")
+    ] = Path("reproductions"),
+    cache: Annotated[Path, typer.Option(help="Directory of finished runs, which all reproductions share.")] = CACHE,
+    seeds: Annotated[int | None, typer.Option(min=1, help="How many seeds, from 0 on.")] = None,
+    jobs: Jobs = 1,
+) -> None:
+    """Hold a paper's claims against runs: measured beside published, with seeds, spread and a verdict by a stated rule.
+
+    The full form goes on where it was stopped when it is given again, and writes its measurements and the pages after
+    every method. With neither `--quick` nor `--full` it shows what has been measured, and writes the pages anew.
+    """
+    from offbeat.studies.reproductions.measurements import read_measurements
+    from offbeat.studies.reproductions.registry import keep, reproduction_named, results_file, write_pages
+    from offbeat.studies.reproductions.reproduction import QUICK, Form, reproduce, with_seeds
+
+    if quick and full:
+        raise InvalidInput("give one of --quick and --full")
+    chosen = reproduction_named(name)
+    if name == "leaderboard" and (quick or full):
+        check_optuna()
+    if not quick and not full:
+        measurements = read_measurements(results_file(out, name))
+        if not measurements:
+            raise InvalidInput(f"{results_file(out, name)} has no measurements yet: give --quick or --full")
+        write_pages(out)
+        _show(chosen, measurements)
+        return
+    form = with_seeds(Form(seeds=chosen.seeds, data=data) if full else QUICK, seeds)
+    measurements = []
+    with bars() as shown:
+        bar = shown.add_task(name, total=1.0, note="")
+        begun = reproduce(
+            chosen,
+            form,
+            cache,
+            jobs=jobs or 1,
+            watch=lambda what, share: shown.update(bar, completed=share, note=what),
+        )
+        try:
+            for measurements in begun:
+                if full:
+                    keep(out, chosen, measurements)
+        except Interrupted as error:
+            sentence = f"interrupted; finished runs are in {cache}: give the same command again to go on"
+            raise Interrupted(sentence, number=error.number) from None
+    _show(chosen, measurements)
+    if full:
+        console.print(f"Measurements in {results_file(out, name)}, pages in {out}")
+
+
+def _show(chosen: "Reproduction", measurements: "list[Measurement]") -> None:
+    from offbeat.studies.reproductions.claims import RULE, judged
+    from offbeat.studies.reproductions.tables import part_lines
+
+    measured = {each.part for each in measurements}
+    for part in (each for each in chosen.parts if each in measured):
+        _print(part, part_lines(chosen, part, measurements))
+    for each in (judged(claim, measurements) for claim in chosen.claims):
+        if each.seeds:
+            claim = each.claim
+            console.print(f"{claim.where}. {claim.says}.", style="bold", highlight=False)
+            console.print(
+                f"  Published: {claim.published}. Here: {each.measured}, {each.seeds} seeds. -> {each.verdict}",
+                highlight=False,
+            )
+    console.print(RULE.replace("**", "").replace("\n", " "), style="dim", highlight=False)
+
+
+def _print(title: str, lines: list[list[str]]) -> None:
+    table = Table(*lines[0], title=title, title_justify="left", box=box.SIMPLE_HEAD)
+    for line in lines[1:]:
+        table.add_row(*(cell.replace("**", "") for cell in line))
+    console.print(table)

@@ -1,0 +1,137 @@
+"""Many runs from the cache, several at a time, in processes that stay for the next ones."""
+
+import multiprocessing
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from offbeat.comparison.compare import sharing_cores
+from offbeat.comparison.pool import POLL_SECONDS, adopt, busy, reporting, reports
+from offbeat.comparison.run_cache import digest, run_cached
+from offbeat.core.errors import Interrupted, OffbeatError
+from offbeat.core.references import describe
+from offbeat.results.result import Result
+from offbeat.results.rows import Row
+from offbeat.running.driver import OnProgress
+from offbeat.running.interruption import Flag, interruption
+from offbeat.settings.schema import Experiment
+
+OnRun = Callable[[Experiment, float, Row | None], None]
+"""A function that is given an experiment, how much of its run is done (0 to 1) and its newest row of metrics."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A run that crashed, and why in a sentence."""
+
+    reason: str
+
+
+class CachedRuns:
+    """Runs through a cache, `jobs` at a time. To be used in a `with`, at the end of which its processes end.
+
+    A signal that asks to stop lets each run leave a checkpoint, and raises Interrupted. With one job the runs are
+    computed in this process.
+    """
+
+    def __init__(self, cache: Path, *, jobs: int = 1, watch: OnRun | None = None) -> None:
+        self._cache = cache
+        self._jobs = jobs
+        self._watch = watch
+        self._pool: ProcessPoolExecutor | None = None
+
+    def __enter__(self) -> Self:
+        context = multiprocessing.get_context("spawn")
+        self._progress: Any = context.Queue()
+        self._stop = context.Event()
+        if self._jobs > 1:
+            self._pool = ProcessPoolExecutor(self._jobs, context, adopt, (self._progress, self._stop))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._pool is not None:
+            self._stop.set()
+            self._pool.shutdown(cancel_futures=True)
+
+    def run(self, experiments: Sequence[Experiment], until: float | None = None) -> list[Result | Failure]:
+        """The runs in the order of the experiments, each at least up to a time, or else to its end.
+
+        What crashes is a Failure, and the others go on.
+        """
+        different = {digest(each): sharing_cores(each, self._jobs) for each in experiments}
+        with interruption() as asked:
+            found = self._run(list(different.values()), until, asked)
+        results = dict(zip(different, found, strict=True))
+        return [_named(results[digest(each)], each) for each in experiments]
+
+    def _run(self, experiments: Sequence[Experiment], until: float | None, asked: Flag) -> list[Result | Failure]:
+        if self._pool is None:
+            return [
+                _attempt(each, self._cache, until, self._watching(each), asked)  # one by one, in this process
+                for each in experiments
+            ]
+        numbers = {
+            self._pool.submit(_in_a_process, number, each, self._cache, until): number
+            for number, each in enumerate(experiments)
+        }
+        waiting: set[Future[Failure | None]] = set(numbers)
+        failures: dict[int, Failure] = {}
+        try:
+            while waiting:
+                ended, waiting = wait(waiting, timeout=POLL_SECONDS, return_when=FIRST_COMPLETED)
+                if asked.is_set():
+                    self._stop.set()
+                for number, fraction, row in reports(self._progress):
+                    if self._watch is not None:
+                        self._watch(experiments[number], fraction, row)
+                for future in ended:
+                    failure = future.result()
+                    if failure is not None:
+                        failures[numbers[future]] = failure
+        except BrokenProcessPool:
+            raise OffbeatError("a process died, for instance for lack of memory: go on with --resume") from None
+        except Interrupted:
+            for future in waiting:
+                future.cancel()
+            raise Interrupted("interrupted", number=getattr(asked, "number", 2)) from None
+        return [
+            failures[number] if number in failures else run_cached(each, self._cache, until=until)
+            for number, each in enumerate(experiments)
+        ]
+
+    def _watching(self, experiment: Experiment) -> OnProgress | None:
+        watch = self._watch
+        return None if watch is None else lambda fraction, row: watch(experiment, fraction, row)
+
+
+def _named(result: Result | Failure, experiment: Experiment) -> Result | Failure:
+    """The result under the experiment's own label."""
+    if isinstance(result, Failure):
+        return result
+    summary = result.summary | {"label": experiment.algorithm.title}
+    return Result(rows=result.rows, summary=summary, experiment=experiment, directory=result.directory)
+
+
+def _attempt(
+    experiment: Experiment, cache: Path, until: float | None, watch: OnProgress | None, asked: Flag
+) -> Result | Failure:
+    try:
+        return run_cached(experiment, cache, until=until, watch=watch, interrupted=asked)
+    except Interrupted:
+        raise
+    except OffbeatError as error:
+        return Failure(f"{experiment.algorithm.title}, seed {experiment.seed} failed: {error}")
+    except Exception as error:  # a policy of the user's may raise anything: that ends its own run only
+        return Failure(f"{experiment.algorithm.title}, seed {experiment.seed} failed: {describe(error)}")
+
+
+def _in_a_process(number: int, experiment: Experiment, cache: Path, until: float | None) -> Failure | None:
+    """Why it failed, if it did; its results are in the cache."""
+    with busy() as stop:
+        if stop.is_set():
+            raise Interrupted("interrupted")
+        found = _attempt(experiment, cache, until, reporting(number), stop)
+    return found if isinstance(found, Failure) else None

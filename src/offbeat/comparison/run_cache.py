@@ -1,0 +1,165 @@
+"""A cache of runs, so that no table computes the same run twice: each lies in a directory named after its digest.
+
+The digest is of everything that determines a run's numbers: all settings but labels and who computes, the files that
+the fleet is read from, the user's own modules, and a number that rises when the package computes otherwise. A run that
+was stopped is there with its checkpoint and goes on from it; one that another process is computing is waited for. So
+whoever needs runs asks for them again after any kill, and gets what is there at once.
+
+The files of a data set are not read for the digest: another directory is another experiment, other files in the same
+directory are not. Timelines are not kept, because there may be thousands of runs.
+"""
+
+import hashlib
+import inspect
+import json
+import sys
+from pathlib import Path
+from time import sleep
+
+from offbeat.core.errors import Interrupted, InvalidInput
+from offbeat.core.references import resolve
+from offbeat.results.result import Result, read_run
+from offbeat.results.rows import Row
+from offbeat.running.directory import read_finished
+from offbeat.running.driver import OnProgress
+from offbeat.running.interruption import Flag, interruption
+from offbeat.running.lock import DirectoryInUse, DirectoryLock
+from offbeat.settings.schema import Experiment
+from offbeat.settings.tables import Table
+from offbeat.simulation.run import run
+
+NUMBERS = 1
+"""To be raised with every change to the package that gives some run other numbers: older runs are then not found."""
+WAIT_SECONDS = 0.5
+"""How often we look whether another process has ended the run that we want."""
+UNTOLD = ("execution", "deployment", "compare", "sweep")
+"""Tables that say nothing about a run's numbers."""
+
+
+def bare(experiment: Experiment) -> Experiment:
+    """The experiment without what makes no difference to its numbers, but with who computes."""
+    table = {key: value for key, value in experiment.table().items() if key not in UNTOLD[1:]}
+    algorithm = {key: value for key, value in table["algorithm"].items() if key != "label"}
+    return Experiment.parse(table | {"algorithm": algorithm})
+
+
+def digest(experiment: Experiment) -> str:
+    """What determines the run's numbers, in short."""
+    experiment.check_importable()
+    table = bare(experiment).table()
+    content = {key: value for key, value in table.items() if key not in UNTOLD} | {
+        "precision": experiment.execution.precision,
+        "files": _files(table),
+        "modules": {name: _source(name) for name in sorted(experiment.own.values())},
+        "numbers": NUMBERS,
+    }
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def _files(table: Table) -> dict[str, str]:
+    """Digests of the files that tables name as their `path`, or of the record in the run that is named so."""
+    paths = {each["path"] for each in table.values() if isinstance(each, dict) and isinstance(each.get("path"), str)}
+    files = {path: Path(path) / "record.jsonl" if Path(path).is_dir() else Path(path) for path in sorted(paths)}
+    return {path: _hashed(file.read_bytes()) for path, file in files.items() if file.is_file()}
+
+
+def _source(reference: str) -> str:
+    """A digest of the user's module that a reference names; what that imports is not looked at."""
+    file = inspect.getsourcefile(sys.modules[resolve(reference).__module__])
+    return "" if file is None else _hashed(Path(file).read_bytes())
+
+
+def _hashed(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+# One run -------------------------------------------------------------------------------------------------------------
+
+
+def run_cached(
+    experiment: Experiment,
+    cache: Path,
+    *,
+    until: float | None = None,
+    watch: OnProgress | None = None,
+    interrupted: Flag | None = None,
+) -> Result:
+    """The experiment's run from the cache, after computing what of it is not there yet.
+
+    With `until` no more is computed than up to the first evaluation at or after that time; the rows then reach at least
+    so far, and a later call goes on from there. Several processes may ask for the same run.
+    """
+    path = cache / digest(experiment)
+    with interruption(interrupted) as asked:
+        while True:
+            found = _found(path, until)
+            if found is None:
+                try:
+                    found = _compute(bare(experiment), path, until, watch, asked)
+                except DirectoryInUse:
+                    if asked.is_set():
+                        raise Interrupted("interrupted while waiting for another process") from None
+                    sleep(WAIT_SECONDS)
+                    continue
+                except InvalidInput:
+                    if not (path / "summary.json").is_file():  # else another process has just finished it
+                        raise
+                    continue
+            label = {"label": experiment.algorithm.title}
+            return Result(
+                rows=found.rows, summary=found.summary | label, experiment=experiment, directory=found.directory
+            )
+
+
+def _found(path: Path, until: float | None) -> Result | None:
+    """The run, if it is finished or has come far enough."""
+    if (path / "summary.json").is_file():
+        return read_finished(path)
+    if until is None or not (path / "metrics.jsonl").is_file():
+        return None
+    try:
+        found = read_run(path)
+    except InvalidInput:  # it has no row yet
+        return None
+    return found if found.rows[-1]["time"] >= until else None
+
+
+class _Far:
+    """Set when the run has come far enough, and when somebody has asked to stop."""
+
+    def __init__(self, until: float | None, asked: Flag) -> None:
+        self._until = until
+        self._asked = asked
+        self.reached = False
+
+    def see(self, row: Row | None) -> None:
+        if row is not None and self._until is not None and row["time"] >= self._until:
+            self.reached = True
+
+    @property
+    def number(self) -> int:
+        return getattr(self._asked, "number", 2)
+
+    def is_set(self) -> bool:
+        return self.reached or self._asked.is_set()
+
+
+def _compute(experiment: Experiment, path: Path, until: float | None, watch: OnProgress | None, asked: Flag) -> Result:
+    far, draft = _Far(until, asked), path / "config.toml.draft"
+    if draft.is_file():  # of somebody who is writing at this moment, or was killed then
+        with DirectoryLock(path):
+            draft.unlink(missing_ok=True)
+
+    def look(fraction: float, row: Row | None) -> None:
+        far.see(row)
+        if watch is not None:
+            watch(fraction, row)
+
+    try:
+        result = run(experiment, path, resume=True, watch=look, interrupted=far)
+    except Interrupted:
+        if far.reached and not asked.is_set():
+            return read_run(path)
+        raise
+    (path / "timeline.json").unlink(missing_ok=True)
+    return result

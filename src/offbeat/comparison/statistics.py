@@ -1,0 +1,151 @@
+"""What several seeds say together: medians with bootstrap intervals, and ratios and differences paired by seed.
+
+A seed decides who holds which data, the fleet's luck and the first model, and all algorithms of a comparison share it.
+So two algorithms are compared seed by seed, which takes out what the seed does to both. Everything here gives the same
+numbers for the same values: few values are resampled in all possible ways, many in ways drawn from a fixed stream.
+
+A run that never reached its target has an infinite time; medians and intervals take that as it is.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import floor, inf
+
+import numpy as np
+
+from offbeat.core.errors import InvalidInput
+from offbeat.core.streams import stream
+from offbeat.results.result import Result
+
+LEVEL = 0.95
+"""The share of the resampled medians that lies within an interval."""
+MOST_ENUMERATED = 6
+"""Up to so many values all resamples are looked at (6^6 = 46,656)."""
+DRAWN = 20_000
+"""How many resamples are drawn of more values than that."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """A median over seeds and its bootstrap interval, which for a single seed is everything from -inf to inf."""
+
+    median: float
+    low: float
+    high: float
+    seeds: int
+    """How many seeds it is a median of."""
+
+    def includes(self, value: float) -> bool:
+        """Whether the interval includes the value, so that the seeds do not tell the median from it."""
+        return self.low <= value <= self.high
+
+    def text(self, write: Callable[[float], str] = "{:.3g}".format) -> str:
+        """The median and its interval, the numbers as `write` has them.
+
+        >>> median_of([1.0, 2.0, 4.0]).text(), median_of([2.0]).text()
+        ('2 (1-4)', '2 (one seed)')
+        """
+        if self.seeds == 1:
+            return f"{write(self.median)} (one seed)"
+        return f"{write(self.median)} ({write(self.low)}-{write(self.high)})"
+
+
+def median_of(values: Iterable[float], level: float = LEVEL) -> Estimate:
+    """The median of the values, one per seed, with its percentile bootstrap interval.
+
+    The interval leaves out the same number of resampled medians at both ends, the largest that is no more than half of
+    what `level` leaves out; nothing is interpolated, so that infinite values do no harm.
+    """
+    numbers = np.sort(np.array(list(values), dtype=np.float64))
+    count = len(numbers)
+    if count == 0 or np.isnan(numbers).any():
+        raise InvalidInput(f"there is no median of {numbers.tolist()}")
+    if count == 1:
+        return Estimate(median=numbers.item(), low=-inf, high=inf, seeds=1)
+    medians = np.sort(_medians(numbers[_resamples(count)]))
+    out = floor((1 - level) / 2 * len(medians))
+    return Estimate(
+        median=_medians(numbers[None]).item(),
+        low=medians[out].item(),
+        high=medians[len(medians) - 1 - out].item(),
+        seeds=count,
+    )
+
+
+def _resamples(count: int) -> np.typing.NDArray[np.int64]:
+    """Places of the values in each resample, sorted within it."""
+    if count <= MOST_ENUMERATED:
+        places = np.array(list(product(range(count), repeat=count)))
+    else:
+        places = stream(0, "bootstrap", count).integers(count, size=(DRAWN, count))
+    return np.sort(places, axis=1)
+
+
+def _medians(rows: np.typing.NDArray[np.float64]) -> np.typing.NDArray[np.float64]:
+    """The median of each sorted row. Halves are added, because the sum of two numbers may be too large for one."""
+    middle = rows.shape[1] // 2
+    upper = rows[:, middle]
+    lower = upper if rows.shape[1] % 2 else rows[:, middle - 1]
+    return lower / 2 + upper / 2
+
+
+# Seed by seed --------------------------------------------------------------------------------------------------------
+
+
+def by_seed(results: Iterable[Result], measure: Callable[[Result], float]) -> dict[int, float]:
+    """What each run measures, by its seed."""
+    return {result.seed: measure(result) for result in results}
+
+
+def _shared(mine: Mapping[int, float], theirs: Mapping[int, float]) -> Sequence[int]:
+    seeds = sorted(mine.keys() & theirs.keys())
+    if not seeds:
+        raise InvalidInput("the runs have no seed in common: compare them on the same seeds")
+    return seeds
+
+
+def speed_up(mine: Mapping[int, float], theirs: Mapping[int, float], level: float = LEVEL) -> Estimate | None:
+    """How many times as fast as the others I was: the median over seeds of their time by mine.
+
+    A seed with which only I reached the target counts as infinitely fast, one with which only they did as 0, and one
+    with which neither did says nothing; None if no seed says anything.
+    """
+    pairs = [(theirs[seed], mine[seed]) for seed in _shared(mine, theirs)]
+    ratios = [_ratio(*pair) for pair in pairs if pair != (inf, inf)]
+    return median_of(ratios, level) if ratios else None
+
+
+def _ratio(theirs: float, mine: float) -> float:
+    if mine == 0:
+        return 1.0 if theirs == 0 else inf
+    return theirs / mine
+
+
+def difference(mine: Mapping[int, float], theirs: Mapping[int, float], level: float = LEVEL) -> Estimate:
+    """How much higher my value is than theirs: the median over seeds of the difference."""
+    return median_of((mine[seed] - theirs[seed] for seed in _shared(mine, theirs)), level)
+
+
+def speed_up_text(estimate: Estimate | None) -> str:
+    """A speed-up for a table; one that the seeds do not tell from none is printed as such.
+
+    >>> speed_up_text(median_of([1.5, 2.0, 1.8])), speed_up_text(median_of([0.9, 2.0, 1.8]))
+    ('1.80 (1.50-2.00)', '1.80 (0.90-2.00), includes 1')
+    """
+    if estimate is None:
+        return "-"
+    undecided = estimate.seeds > 1 and estimate.includes(1.0)
+    return estimate.text("{:.2f}".format) + (", includes 1" if undecided else "")
+
+
+def difference_text(estimate: Estimate, write: Callable[[float], str] = "{:+.3g}".format) -> str:
+    """A difference for a table; one that the seeds do not tell from none is printed as such.
+
+    >>> difference_text(median_of([0.01, 0.02, -0.01]))
+    '+0.01 (-0.01 to +0.02), includes 0'
+    """
+    if estimate.seeds == 1:
+        return estimate.text(write)
+    text = f"{write(estimate.median)} ({write(estimate.low)} to {write(estimate.high)})"
+    return text + (", includes 0" if estimate.includes(0.0) else "")

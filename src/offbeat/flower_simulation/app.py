@@ -1,0 +1,144 @@
+"""A Flower app on disk: what its pyproject.toml says, and its two halves, loaded as Flower loads them."""
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from click import ClickException
+from flwr.clientapp import ClientApp
+from flwr.common.config import flatten_dict, get_metadata_from_config, get_project_config, parse_config_args
+from flwr.serverapp import ServerApp
+from flwr.supercore.object_ref import load_app
+
+from offbeat.core.errors import InvalidInput, unknown
+
+CONFIG_FILE = "pyproject.toml"
+Scalar = bool | int | float | str
+
+
+@dataclass(frozen=True, kw_only=True)
+class FlowerApp:
+    """An app as `flwr run` would take it: plain values, so that worker processes can load it too."""
+
+    directory: Path
+    identity: str
+    """`publisher/name`."""
+    version: str
+    server_reference: str
+    client_reference: str
+    run_config: dict[str, Scalar]
+    """`[tool.flwr.app.config]` with what the user has overridden."""
+    overrides: dict[str, Scalar]
+    nodes: int | None
+    """How many nodes the app's own `[tool.flwr.federations]` asks for, if it has such a table."""
+
+    @property
+    def name(self) -> str:
+        """The name of the project."""
+        return self.identity.rpartition("/")[2]
+
+    def server_app(self) -> ServerApp:
+        """The app's ServerApp; `importable` must hold."""
+        found: ServerApp = self._load(self.server_reference, "serverapp", ServerApp)
+        return found
+
+    def client_app(self) -> ClientApp:
+        """The app's ClientApp; `importable` must hold."""
+        found: ClientApp = self._load(self.client_reference, "clientapp", ClientApp)
+        return found
+
+    def _load(self, reference: str, component: str, kind: type[Any]) -> Any:
+        where = f"{component} = {reference!r} in {self.directory / CONFIG_FILE}"
+        try:
+            found = load_app(reference, InvalidInput, self.directory)
+        except InvalidInput as error:
+            raise InvalidInput(f"{where}: {str(error).strip().partition(chr(10))[0]}") from None
+        except ModuleNotFoundError as error:
+            raise InvalidInput(
+                f"{where}: the module {error.name!r} is not installed here: install what the app needs, for instance "
+                f"with `pip install {self.directory}`"
+            ) from error
+        except Exception as error:
+            raise InvalidInput(f"{where} cannot be imported: {type(error).__name__}: {error}") from error
+        if not isinstance(found, kind):
+            raise InvalidInput(f"{where} is a {type(found).__name__}, not a {kind.__name__}")
+        return found
+
+    @contextmanager
+    def importable(self) -> Iterator[None]:
+        """The app's directory is first on the path of imports; its modules are forgotten afterwards."""
+        before, place = set(sys.modules), str(self.directory)
+        for name in [name for name, module in sys.modules.items() if _lies_in(module, self.directory)]:
+            del sys.modules[name]
+        sys.path.insert(0, place)
+        try:
+            yield
+        finally:
+            if place in sys.path:
+                sys.path.remove(place)
+            for name in set(sys.modules) - before:
+                if _lies_in(sys.modules.get(name), self.directory):
+                    del sys.modules[name]
+
+
+def _lies_in(module: Any, directory: Path) -> bool:
+    """Whether a module is one of the app's own, and not of an environment that happens to lie in its directory."""
+    file = getattr(module, "__file__", None)
+    if not isinstance(file, str) or "site-packages" in file:
+        return False
+    return Path(file).is_relative_to(directory)
+
+
+def read_app(path: Path, run_config: Sequence[str] = ()) -> FlowerApp:
+    """The app in a directory, with overrides of its run config as `flwr run --run-config` takes them."""
+    directory = path.parent if path.name == CONFIG_FILE else path
+    if not (directory / CONFIG_FILE).is_file():
+        raise InvalidInput(f"{path} is not a Flower app: it has no {CONFIG_FILE}")
+    directory = directory.resolve()
+    try:
+        config = get_project_config(directory)
+        defaults = flatten_dict(config["tool"]["flwr"]["app"].get("config", {}))
+    except (ValueError, OSError) as error:
+        lines = [line.strip(" -") for line in str(error).splitlines()]
+        raise InvalidInput(f"{path} is not a Flower app: {' '.join(lines)}") from None
+    components = config["tool"]["flwr"]["app"]["components"]
+    for component in ("serverapp", "clientapp"):
+        if component not in components:
+            raise InvalidInput(f"{path}: [tool.flwr.app.components] has no {component}, and a simulation needs both")
+    overrides = _overrides(run_config, defaults)
+    identity, version = get_metadata_from_config(config)
+    return FlowerApp(
+        directory=directory,
+        identity=identity,
+        version=version,
+        server_reference=components["serverapp"],
+        client_reference=components["clientapp"],
+        run_config=defaults | overrides,
+        overrides=overrides,
+        nodes=_nodes(config["tool"]["flwr"].get("federations", {})),
+    )
+
+
+def _overrides(given: Sequence[str], defaults: dict[str, Scalar]) -> dict[str, Scalar]:
+    try:
+        overrides: dict[str, Scalar] = parse_config_args(list(given) or None)
+    except (ClickException, ValueError, OSError) as error:
+        raise InvalidInput(f"--run-config {' '.join(given)!r}: {getattr(error, 'message', error)}") from None
+    if given and not overrides:
+        raise InvalidInput(f"--run-config {' '.join(given)!r}: write it as \"key=value key='text'\"")
+    for key in overrides:
+        if key not in defaults:
+            raise unknown("key of --run-config", key, defaults)
+    return overrides
+
+
+def _nodes(federations: Any) -> int | None:
+    """The number of nodes that the app's default federation has, as pyproject files said it before Flower 1.27."""
+    if not isinstance(federations, dict):
+        return None
+    chosen = federations.get(federations.get("default", ""), {})
+    number = chosen.get("options", {}).get("num-supernodes") if isinstance(chosen, dict) else None
+    return number if isinstance(number, int) and number > 0 else None

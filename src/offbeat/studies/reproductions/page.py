@@ -1,0 +1,92 @@
+"""The page of all reproductions, made from their files of measurements alone: what does not reproduce comes first."""
+
+from collections.abc import Mapping, Sequence
+
+from offbeat.studies.reproductions.claims import RULE, Judged, judged
+from offbeat.studies.reproductions.measurements import Measurement
+from offbeat.studies.reproductions.reproduction import Reproduction
+from offbeat.studies.reproductions.tables import claim_lines, markdown_table, part_lines
+
+Found = Mapping[str, Sequence[Measurement]]
+"""The measurements of each reproduction, by its name."""
+ORDER = ("does not reproduce here", "same order, smaller gap", "agrees", "not yet run")
+
+
+def page(reproductions: Sequence[Reproduction], found: Found) -> str:
+    """The whole page as Markdown."""
+    verdicts = {each.name: [judged(claim, found[each.name]) for claim in each.claims] for each in reproductions}
+    parts = [
+        "# What reproduces, and what does not",
+        "This page is written by `offbeat reproduce NAME --full --out docs` from the files in `docs/results/`, a line "
+        "per run; edit neither by hand. Published numbers stand beside ours, with the table or figure they are from.",
+        overview(reproductions, verdicts),
+        "**The rule.** " + RULE,
+        "Numbers are medians over seeds, in brackets their 95 % bootstrap intervals; accuracies are in %.",
+    ]
+    parts += [section(each, found[each.name], verdicts[each.name]) for each in reproductions]
+    return "\n\n".join(parts) + "\n"
+
+
+def overview(reproductions: Sequence[Reproduction], verdicts: Mapping[str, Sequence[Judged]]) -> str:
+    """All claims by their verdicts, those that do not reproduce first."""
+    lines = []
+    for verdict in ORDER:
+        these = [(each, one) for each in reproductions for one in verdicts[each.name] if one.verdict == verdict]
+        if not these:
+            continue
+        lines.append(f"**{verdict.capitalize()}** ({len(these)})\n")
+        if verdict == "not yet run":
+            names = dict.fromkeys(each.name for each, _ in these)
+            lines.append("Claims of " + ", ".join(f"[{name}](#{name})" for name in names) + ": see there.\n")
+            continue
+        for each, one in these:
+            claim = one.claim
+            lines.append(
+                f"- *{each.name}*, {claim.where}: {claim.says}. Published: {claim.published}; here: {one.measured}."
+            )
+        lines.append("")
+    return "\n".join(lines).rstrip()
+
+
+def section(reproduction: Reproduction, measurements: Sequence[Measurement], verdicts: Sequence[Judged]) -> str:
+    """One reproduction: its claims, its tables, and what is not yet run."""
+    parts = [f"## {reproduction.name}", f"**{reproduction.title}.** {reproduction.paper}.", reproduction.about]
+    if verdicts:
+        parts.append(markdown_table(claim_lines(verdicts)))
+    if remark := reproduction.remark(measurements):
+        parts.append(remark)
+    measured = {each.part for each in measurements}
+    parts += [
+        f"**{part}**\n\n" + markdown_table(part_lines(reproduction, part, measurements))
+        for part in reproduction.parts
+        if part in measured
+    ]
+    parts.append(unfinished(reproduction, measurements))
+    return "\n\n".join(parts)
+
+
+def missing(reproduction: Reproduction, measurements: Sequence[Measurement]) -> dict[str, list[str]]:
+    """For each part the methods that do not have all their seeds."""
+    count: dict[tuple[str, str], int] = {}
+    for each in measurements:
+        count[each.part, each.method] = count.get((each.part, each.method), 0) + 1
+    lacking = {
+        part: [m for m in reproduction.methods(part) if count.get((part, m), 0) < reproduction.seeds]
+        for part in reproduction.parts
+    }
+    return {part: methods for part, methods in lacking.items() if methods}
+
+
+def unfinished(reproduction: Reproduction, measurements: Sequence[Measurement]) -> str:
+    """What is not yet run, and the command that runs it."""
+    lacking = missing(reproduction, measurements)
+    command = (
+        f"`offbeat reproduce {reproduction.name} --full --out docs{' --data DIRECTORY' if reproduction.needs else ''}`"
+    )
+    if not lacking:
+        return f"Made by {command}; all {reproduction.seeds} seeds of every method are there."
+    lines = [f"**Not yet run** (or not with all {reproduction.seeds} seeds); {command} runs it:\n"]
+    for part, methods in lacking.items():
+        whole = len(methods) == len(reproduction.methods(part))
+        lines.append(f"- {part}: {'all methods' if whole else ', '.join(methods)}")
+    return "\n".join(lines)

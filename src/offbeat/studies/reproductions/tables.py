@@ -1,0 +1,70 @@
+"""The measurements of a reproduction as tables: medians with intervals, beside what the paper has in their place."""
+
+from collections.abc import Sequence
+from math import inf
+
+from offbeat.comparison.statistics import median_of
+from offbeat.studies.reproductions.claims import Judged
+from offbeat.studies.reproductions.measurements import Measurement, by_seed
+from offbeat.studies.reproductions.reproduction import Reproduction
+
+SHARES = ("final_accuracy", "mean_accuracy", "wasted_share", "slow_share")
+MISSING = "not yet run"
+
+
+def number(name: str, value: float) -> str:
+    """A measure as people read it.
+
+    >>> number("final_accuracy", 0.8571), number("time_to_target", 123.4), number("time_to_target", inf)
+    ('85.7', '123', 'never')
+    """
+    if value == inf:
+        return "never"
+    if name in SHARES:
+        return f"{100 * value:.1f}"
+    if name == "training_loss":
+        return f"{value:.3f}"
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def summary(measurements: Sequence[Measurement], part: str, method: str, name: str) -> str:
+    """The median over seeds and its interval, or that there is nothing yet."""
+    values = by_seed(measurements, part, method, name).values()
+    if not values:
+        return MISSING
+    return median_of(values).text(lambda value: number(name, value))
+
+
+def part_lines(reproduction: Reproduction, part: str, measurements: Sequence[Measurement]) -> list[list[str]]:
+    """A heading and a line for each method of a part: each measure, and the paper's number where it has one."""
+    known = {name for method in reproduction.methods(part) for name in reproduction.published.get((part, method), {})}
+    heading = ["method"]
+    for name, title in reproduction.shown.items():
+        unit = " (%)" if name in SHARES else " (s)" if name == "time_to_target" else ""
+        heading += [title + unit, "published"] if name in known else [title + unit]
+    lines = [[*heading, "seeds"]]
+    for method in reproduction.methods(part):
+        line = [method]
+        printed = reproduction.published.get((part, method), {})
+        for name in reproduction.shown:
+            line.append(summary(measurements, part, method, name))
+            if name in known:
+                line.append(number(name, printed[name]) if name in printed else "-")
+        seeds = len({each.seed for each in measurements if (each.part, each.method) == (part, method)})
+        lines.append([*line, str(seeds)])
+    return lines
+
+
+def claim_lines(judged: Sequence[Judged]) -> list[list[str]]:
+    """A heading and a line for each claim: what is published, what was measured, and the verdict."""
+    lines = [["claim", "where", "published", "measured", "seeds", "verdict"]]
+    for each in judged:
+        claim = each.claim
+        lines.append([claim.says, claim.where, claim.published, each.measured, str(each.seeds), f"**{each.verdict}**"])
+    return lines
+
+
+def markdown_table(lines: Sequence[Sequence[str]]) -> str:
+    """Lines as a table of Markdown, the first of them its heading."""
+    rows = [lines[0], ["---"] * len(lines[0]), *lines[1:]]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)

@@ -1,0 +1,146 @@
+"""A recommendation: who may race, who goes on, what is said of the winner, and that it can be deployed."""
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from offbeat.choosing.race import Entry, entries_of, finalists
+from offbeat.choosing.recommendation import Recommendation, recommend
+from offbeat.choosing.verdict import Candidate, against, cost, slow_share
+from offbeat.comparison.criterion import Criterion
+from offbeat.comparison.statistics import median_of
+from offbeat.core.errors import InvalidInput
+from offbeat.results.result import Result
+from offbeat.settings.schema import Experiment
+
+
+def experiment(**tables: Any) -> Experiment:
+    plain: dict[str, Any] = {
+        "stop": {"time": 18.0},
+        "data": {"name": "digits", "devices": 8},
+        "model": "logistic",
+        "local": {"epochs": 1, "learning_rate": 0.03},
+        "fleet": {"name": "ratio", "ratio": 5.0, "epoch_seconds": 0.3},
+        "evaluation": {"every_seconds": 2.0},
+        "execution": {"executor": "sequential", "save_model": False},
+    }
+    return Experiment.parse(plain | tables)
+
+
+NAMES = ["fedavg", "fedasync", "fedbuff", "salf"]
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[Recommendation, Path]:
+    root = tmp_path_factory.mktemp("recommended") / "out"
+    return recommend(experiment(), NAMES, out=root, seeds=2), root
+
+
+def test_each_algorithm_that_suits_the_experiment_enters_with_three_learning_rates() -> None:
+    slow = experiment(network={"latency": 2.0})  # rounds of 18 s / 100 are too short for that
+    entries, unsuited = entries_of(slow, ["fedavg", "salf"])
+    assert [(each.algorithm, each.experiment.local.learning_rate) for each in entries] == [
+        ("fedavg", 0.03),
+        ("fedavg", 0.01),
+        ("fedavg", 0.09),
+    ]
+    assert unsuited.keys() == {"salf"} and "too short" in unsuited["salf"]
+
+
+def test_who_came_further_is_better_and_the_baseline_is_always_among_the_finalists() -> None:
+    (own, *_), _ = entries_of(experiment(), ["fedavg"])
+    names = ("a", "b", "c", "fedavg")
+    one, two, three, four = (
+        Entry(own.experiment.changed({"algorithm": {"label": name}}), scores)
+        for name, scores in zip(names, ({1: 1.0}, {1: 9.0, 3: 5.0}, {1: 3.0, 3: 4.0}, {1: 8.0}), strict=True)
+    )
+    ranked = sorted([one, two, three, four], key=lambda each: each.rank)
+    assert [each.algorithm for each in ranked] == ["c", "b", "a", "fedavg"]
+    assert [each.algorithm for each in finalists(ranked, 2, "fedavg")] == ["c", "b", "fedavg"]
+
+
+def test_the_race_lets_a_third_go_on_and_leaves_its_scores(found: tuple[Recommendation, Path]) -> None:
+    """Twelve entries with one seed each at 2 s, four at 6 s, and one of these, 4 // 3, to the end; or more if equal."""
+    with (found[1] / "race.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 12
+    came = {step: [row for row in rows if row[f"score_at_{step}"]] for step in ("2", "6", "18")}
+    assert [len(each) for each in came.values()] == [12, 4, 1]
+    limit = sorted(float(row["score_at_2"]) for row in rows)[3]
+    assert all(float(row["score_at_2"]) <= limit for row in came["6"])
+
+
+def test_the_best_on_fresh_seeds_is_recommended_in_words_and_as_a_file(found: tuple[Recommendation, Path]) -> None:
+    answer, root = found
+    medians = [each.estimate.median for each in answer.candidates]
+    assert medians == sorted(medians, reverse=True)  # of the area under the curve of accuracy, most is best
+    assert answer.best.measures.keys() == {0, 1}
+    text = (root / "recommendation.md").read_text()
+    assert text.startswith(f"# {answer.best.algorithm}\n")
+    assert f"Run {answer.best.algorithm} with a learning rate of" in text
+    assert "MB up" in text and "slowest quarter of the devices" in text
+    assert "If one upload in ten were lost, it would" in text and "If an order were twice the work" in text
+    deployed = Experiment.load(root / "recommended.toml")
+    assert deployed.algorithm.name == answer.best.algorithm and deployed.seed == 0
+    assert (root / "accuracy.png").read_bytes().startswith(b"\x89PNG")
+    assert "fedavg" in {each.algorithm for each in answer.candidates}
+
+
+def test_a_recommendation_goes_on_from_what_is_there(found: tuple[Recommendation, Path]) -> None:
+    answer, root = found
+
+    def watch(*_: Any) -> None:
+        raise AssertionError("a run was computed")
+
+    again = recommend(experiment(), NAMES, out=root, seeds=2, resume=True, watch=watch)
+    assert again.sentences == answer.sentences
+    with pytest.raises(InvalidInput, match="--resume"):
+        recommend(experiment(), NAMES, out=root, seeds=2)
+    with pytest.raises(InvalidInput, match="another experiment"):
+        recommend(experiment(seed=5), NAMES, out=root, seeds=2, resume=True)
+
+
+def candidate(measures: dict[int, float], **summary: float) -> Candidate:
+    (own, *_), _ = entries_of(experiment(), ["fedavg"])
+    results = [Result(rows=[], summary=dict(summary)) for _ in measures]
+    return Candidate(entry=own, results=results, measures=measures, estimate=median_of(measures.values()))
+
+
+def test_what_the_seeds_do_not_tell_apart_is_said() -> None:
+    time, value = Criterion(kind="time", target=0.9), Criterion(kind="value", at=10.0)
+    near, far = candidate({0: 10.0, 1: 12.0, 2: 10.0}), candidate({0: 9.0, 1: 24.0, 2: 30.0})
+    assert against(near, far, time) == (
+        "2.00 (0.90-3.00), includes 1 times as fast; these seeds do not tell the two apart"
+    )
+    good, bad = candidate({0: 0.9, 1: 0.8}), candidate({0: 0.8, 1: 0.6})
+    assert against(good, bad, value) == "+15.0 points (+10.0 points to +20.0 points)"
+
+
+def test_costs_are_means_over_the_seeds() -> None:
+    spent = candidate({0: 1.0, 1: 1.0}, bytes_up=2e6, bytes_down=3e7, busy_seconds=4000.0, wasted_seconds=100.0)
+    assert cost(spent) == (
+        "2.00 MB up, 30.0 MB down and 4,000 seconds of the devices' time, "
+        "of which 2.5 % went into updates that were not used"
+    )
+
+
+def test_the_slow_devices_share_counts_every_use_of_their_samples(tmp_path: Path) -> None:
+    """Two of eight devices are the slowest quarter. Each holds 10 samples; these were used 1 and 2 times, the others 4:
+    (10 + 20) / (30 + 6 x 40) of what was used, and 20 of 80 samples."""
+    own = experiment()
+    (tmp_path / "devices.csv").write_text(
+        "device,samples,used\n" + "".join(f"{device},10,{used}\n" for device, used in enumerate(used_by_speed(own)))
+    )
+    result = Result(rows=[], summary={}, experiment=own, directory=tmp_path)
+    assert slow_share(result) == (30 / 270, 20 / 80)
+    assert slow_share(Result(rows=[], summary={}, experiment=own, directory=tmp_path / "none")) is None
+
+
+def used_by_speed(own: Experiment) -> list[int]:
+    from offbeat.comparison.fairness import order_seconds
+
+    seconds = order_seconds(own)
+    slowest = sorted(range(8), key=lambda device: seconds[device])[-2:]
+    return [slowest.index(device) + 1 if device in slowest else 4 for device in range(8)]

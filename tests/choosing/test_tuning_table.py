@@ -1,0 +1,65 @@
+"""Several algorithms tuned alike: one budget, winners on seeds that no search has seen, and what is left behind."""
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from offbeat.choosing.tuning_table import Tuning, tune_all
+from offbeat.core.errors import InvalidInput
+from offbeat.settings.schema import Experiment
+
+
+def experiment(**tables: Any) -> Experiment:
+    plain: dict[str, Any] = {
+        "stop": {"time": 9.0},
+        "data": {"name": "digits", "devices": 6},
+        "model": "logistic",
+        "local": {"epochs": 1, "learning_rate": 0.03},
+        "fleet": {"name": "ratio", "epoch_seconds": 0.3},
+        "evaluation": {"every_seconds": 1.0},
+        "execution": {"executor": "sequential", "save_model": False},
+    }
+    return Experiment.parse(plain | tables)
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[Tuning, Path]:
+    root = tmp_path_factory.mktemp("tuned") / "out"
+    return tune_all(experiment(), ["fedavg", "fedbuff"], 2, out=root, seeds=2, tuning_seeds=[50]), root
+
+
+def test_all_have_the_same_budget_and_the_same_number_of_devices_in_training(found: tuple[Tuning, Path]) -> None:
+    tuning, root = found
+    assert [each.trials for each in tuning.tuned] == [2, 2]
+    average, buffered = (Experiment.load(root / f"{name}.toml").table()["algorithm"] for name in ("fedavg", "fedbuff"))
+    assert average["cohort"] == buffered["concurrency"] == 2
+
+
+def test_winners_are_shown_for_seeds_that_no_search_has_seen(found: tuple[Tuning, Path]) -> None:
+    tuning, root = found
+    assert {name: list(measures) for name, measures in tuning.reported.items()} == {"fedavg": [0, 1], "fedbuff": [0, 1]}
+    with (root / "tuning.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["algorithm"], row["tuning_seeds"], row["reported_seeds"]) for row in rows] == [
+        ("fedavg", "50", "0 1"),
+        ("fedbuff", "50", "0 1"),
+    ]
+    assert float(rows[0]["reported_median"]) == pytest.approx(sum(tuning.reported["fedavg"].values()) / 2)
+    assert rows[0]["tuning_low"] == ""  # one seed has no interval
+    assert tuning.rich_table().row_count == 2 and tuning.importance_table().row_count == 2
+
+
+def test_a_directory_is_gone_on_with_only_if_that_is_asked_for(found: tuple[Tuning, Path]) -> None:
+    tuning, root = found
+    again = tune_all(experiment(), ["fedavg", "fedbuff"], 2, out=root, seeds=2, tuning_seeds=[50], resume=True)
+    assert again == tuning
+    with pytest.raises(InvalidInput, match="--resume"):
+        tune_all(experiment(), ["fedavg", "fedbuff"], 2, out=root, seeds=2, tuning_seeds=[50])
+
+
+def test_nothing_is_written_if_a_reported_seed_is_among_the_tuning_seeds(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="tuning seeds 1: results are reported for these"):
+        tune_all(experiment(), ["fedavg"], 2, out=tmp_path / "out", seeds=2, tuning_seeds=[1])
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,45 @@
+"""`offbeat simulate`: a Flower app from the command line, and runs of it in one report."""
+
+import re
+import shlex
+import sys
+from pathlib import Path
+from shutil import copytree
+
+import pytest
+
+from offbeat import cli
+
+APP = Path(__file__).parents[1] / "flower_apps" / "quickstart-numpy"
+PAGE = Path(__file__).parents[2] / "docs" / "flower.md"
+
+
+def offbeat(monkeypatch: pytest.MonkeyPatch, *words: str) -> object:
+    """Run a command; returns its exit code."""
+    monkeypatch.setattr(sys, "argv", ["offbeat", *words])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    return ended.value.code
+
+
+def test_the_commands_of_the_documentation_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    app = copytree(APP, tmp_path / "path" / "to" / "app")
+    project = (app / "pyproject.toml").read_text()
+    shorter = project.replace('"quickstart-numpy"', '"app"').replace("num-server-rounds = 3", "num-server-rounds = 1")
+    (app / "pyproject.toml").write_text(shorter)
+    monkeypatch.chdir(tmp_path)
+    section = PAGE.read_text().partition("## Your Flower app on a virtual clock")[2]
+    commands = [shlex.split(line) for line in re.findall(r"^    offbeat (.*)$", section, re.MULTILINE)]
+    assert [command[0] for command in commands] == ["simulate", "simulate", "report"]
+    for command in commands:
+        assert offbeat(monkeypatch, *command) == 0
+    assert "fedadam" in capsys.readouterr().out
+    assert "fedavg" in Path("report.html").read_text()
+    assert (Path("runs") / "app-seed0-ratio-ratio110" / "metrics.png").is_file()
+
+
+def test_a_mistake_is_one_sentence(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert offbeat(monkeypatch, "simulate", "nowhere") == 2
+    assert capsys.readouterr().err == "offbeat: nowhere is not a Flower app: it has no pyproject.toml\n"

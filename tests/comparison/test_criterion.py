@@ -1,0 +1,74 @@
+"""What a run is judged by: values between evaluations, areas, and scores of runs that did not get there."""
+
+from math import inf, nan
+
+import pytest
+
+from offbeat.comparison.criterion import WORST, Criterion, mean_until, value_at
+from offbeat.core.errors import InvalidInput
+from offbeat.results.metric import TargetMetric
+from offbeat.results.result import Result
+from offbeat.results.rows import Row
+from offbeat.settings.schema import Experiment
+
+LOSS = TargetMetric("loss", "min")
+
+
+def rows(*values: float, name: str = "accuracy") -> list[Row]:
+    """Evaluations at 0, 10, 20 ... seconds."""
+    return [{"time": 10.0 * number, name: value} for number, value in enumerate(values)]
+
+
+def test_between_evaluations_the_metric_goes_on_a_straight_line_and_after_the_last_it_stays() -> None:
+    assert value_at(rows(0.1, 0.5, 0.7), 12.5) == pytest.approx(0.5 + 0.2 / 4)
+    assert value_at(rows(0.1, 0.5, 0.7), 99.0) == 0.7
+
+
+def test_the_area_is_that_of_trapezoids_by_the_time() -> None:
+    """0.2 to 0.4 over 10 s, 0.4 to 0.8 up to half of the next 10 s, where it is 0.6: (3 + 5 x 0.5) / 15."""
+    assert mean_until(rows(0.2, 0.4, 0.8), 15.0) == pytest.approx((10 * 0.3 + 5 * 0.5) / 15)
+    assert mean_until(rows(0.2, 0.4), 0.0) == 0.2
+
+
+def test_the_time_to_a_target_is_a_score_and_missing_it_costs_the_more_the_further_off() -> None:
+    """The best is 0.5, so 0.3 short: 20 x (2 - 1 / 1.3)."""
+    criterion = Criterion(kind="time", target=0.8)
+    assert criterion.score(rows(0.0, 0.4, 0.8, 0.9), 30.0) == 20.0
+    assert criterion.score(rows(0.0, 0.5, 0.4), 20.0) == pytest.approx(20 * (2 - 1 / 1.3))
+    assert criterion.score(rows(0.0, 0.4, 0.8), 10.0) == pytest.approx(10 * (2 - 1 / 1.4))  # not within the time
+
+
+def test_scores_are_better_the_lower_whatever_the_metric() -> None:
+    accuracy, loss = Criterion(kind="value", at=10.0), Criterion(kind="value", metric=LOSS, at=10.0)
+    assert accuracy.score(rows(0.1, 0.9), 10.0) < accuracy.score(rows(0.1, 0.8), 10.0)
+    assert loss.score(rows(2.0, 0.4, name="loss"), 10.0) < loss.score(rows(2.0, 0.5, name="loss"), 10.0)
+    assert loss.score(rows(2.0, nan, name="loss"), 10.0) == WORST
+
+
+def test_a_diverged_metric_does_not_hide_that_the_target_was_reached() -> None:
+    assert Criterion(kind="time", metric=LOSS, target=1.0).score(rows(2.0, 1.0, nan, name="loss"), 30.0) == 10.0
+
+
+def test_measures_are_what_people_say() -> None:
+    run = Result(rows=rows(0.1, 0.5), summary={})
+    assert Criterion(kind="time", target=0.3).measure(run) == pytest.approx(5.0)
+    assert Criterion(kind="time", target=0.6).measure(run) == inf
+    assert Criterion(kind="value", at=5.0).measure(run) == pytest.approx(0.3)
+    assert Criterion(kind="time", target=0.6).text(inf) == "not reached"
+    assert Criterion(kind="value", at=5.0).text(0.3) == "30.0 %"
+
+
+def test_what_an_experiment_wants() -> None:
+    experiment = Experiment(stop={"time": 60.0})
+    assert Criterion.of(experiment).title == "mean accuracy until 60 s"
+    assert Criterion.of(experiment, target=0.9).title == "time to 90 % accuracy"
+    assert Criterion.of(experiment, kind="value").title == "accuracy at 60 s"
+    with pytest.raises(InvalidInput, match="needs a target"):
+        Criterion.of(experiment, kind="time")
+    with pytest.raises(InvalidInput, match="has no target"):
+        Criterion.of(experiment, kind="area", target=0.9)
+    assert Criterion.of(experiment, kind="value", at=30.0).title == "accuracy at 30 s"
+    with pytest.raises(InvalidInput, match=r"at most stop\.time, which is 60"):
+        Criterion.of(experiment, kind="value", at=61.0)
+    with pytest.raises(InvalidInput, match=r"stop\.time is missing"):
+        Criterion.of(Experiment(stop={"versions": 3}))

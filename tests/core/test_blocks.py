@@ -1,0 +1,84 @@
+"""Arithmetic in blocks and threads: not a bit differs from doing it in one go, and memory stays that of the result."""
+
+import tracemalloc
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from offbeat.algorithms.fedbuff import FedBuff
+from offbeat.algorithms.server_optimisers import ServerMoments
+from offbeat.core import blocks
+from offbeat.core.parameters import Vector, mixture, weighted_mean
+
+MEGABYTE = 2**20
+
+
+def vectors(count: int, size: int, seed: int = 0) -> list[Vector]:
+    random = np.random.default_rng(seed)
+    return [random.normal(size=size).astype(np.float32) for _ in range(count)]
+
+
+@pytest.fixture(params=["blocks", "threads"])
+def in_blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocks, "BLOCK", 7)
+    monkeypatch.setattr(blocks, "THREADED_FROM", 8 if request.param == "threads" else 10**9)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25, deadline=None)
+@given(size=st.integers(1, 40), count=st.integers(1, 4), seed=st.integers(0, 9))
+def test_a_mean_in_blocks_has_the_bits_of_one_in_one_go(in_blocks: None, size: int, count: int, seed: int) -> None:
+    models, weights = vectors(count, size, seed), [1.0 + k for k in range(count)]
+    scale = 1.0 / sum(weights)
+    total = np.zeros(size)
+    for model, weight in zip(models, weights, strict=True):
+        total += (weight * scale) * model
+    assert weighted_mean(models, weights).tobytes() == total.astype(np.float32).tobytes()
+
+
+def test_a_mixture_in_blocks_has_the_bits_of_one_in_one_go(in_blocks: None) -> None:
+    one, other = vectors(2, 30)
+    share = np.float32(0.3)
+    assert mixture(one, other, 0.3).tobytes() == ((1 - share) * one + share * other).tobytes()
+
+
+@pytest.mark.parametrize("optimiser", ["none", "momentum", "adagrad", "adam", "yogi"])
+def test_a_server_step_in_blocks_has_the_bits_of_one_in_one_go(in_blocks: None, optimiser: str) -> None:
+    policy = FedBuff.model_validate({"server_optimiser": optimiser, "server_learning_rate": 0.5})
+    model, *deltas = vectors(3, 30)
+
+    def steps(model: Vector, pieces: Sequence[slice]) -> list[bytes]:
+        """Two steps, each piece of the model on its own."""
+        found = []
+        moments = {piece.start: ServerMoments() for piece in pieces}
+        for delta in deltas:
+            model = np.concatenate(
+                [
+                    policy.server_step(model[piece], delta[piece].astype(np.float64), moments[piece.start])
+                    for piece in pieces
+                ]
+            )
+            found.append(model.tobytes())
+        return found
+
+    # A step is element by element, so that pieces shorter than a block are steps in one go.
+    assert steps(model, [slice(0, 30)]) == steps(model, [slice(first, first + 5) for first in range(0, 30, 5)])
+
+
+def peak(work: object) -> float:
+    """Megabytes that a call needs beyond what there was before it."""
+    assert callable(work)
+    tracemalloc.start()
+    try:
+        work()
+        return tracemalloc.get_traced_memory()[1] / MEGABYTE
+    finally:
+        tracemalloc.stop()
+
+
+def test_the_mean_of_large_models_needs_the_memory_of_one_model_and_some_blocks() -> None:
+    models = [np.ones(5 * MEGABYTE, dtype=np.float32)] * 3  # 20 MB, shared among threads
+    # The mean is 20 MB; each of 4 threads has a block of 2^17 elements in float64 (1 MB) and two in float32 (1 MB).
+    assert peak(lambda: weighted_mean(models, [1.0, 2.0, 3.0])) < 20 + 4 * 2 + 1

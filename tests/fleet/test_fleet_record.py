@@ -1,0 +1,152 @@
+"""A fleet from the record of a real run: speeds, links and availability are those that the run had."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from loopback import LoopbackGrid, deploy, run_config
+
+from offbeat.core.errors import InvalidInput
+from offbeat.core.orders import Order
+from offbeat.fleet.record import RecordFleet
+from offbeat.fleet.workload import Workload
+from offbeat.settings.assembly import ExperimentParts
+from offbeat.settings.schema import Experiment
+
+DELAYS = {100: 0.2, 101: 1.0, 102: 3.0, 103: 0.6}
+FIRST = {"what": "run", "at": 0.0, "format": 2, "samples": [10, 20], "present": [0, 1], "own_data": False}
+
+
+def experiment(**tables: Any) -> Experiment:
+    plain: dict[str, Any] = {
+        "stop": {"updates": 16},
+        "data": {"name": "digits", "devices": 4},
+        "partition": {"name": "dirichlet", "alpha": 0.5},
+        "model": "logistic",
+        "local": {"epochs": 2},
+        "fleet": {"name": "ratio", "ratio": 7.0, "cost": "samples"},
+        "algorithm": {"name": "fedasync", "concurrency": 4},
+        "deployment": {"paced": True},
+    }
+    return Experiment.parse(plain | tables)
+
+
+def workload(samples: list[int]) -> Workload:
+    return Workload(devices=len(samples), samples=np.array(samples), layers=1, flops_per_sample=0.0, seed=3)
+
+
+def written(path: Path, *lines: dict[str, Any]) -> RecordFleet:
+    path.write_text("".join(json.dumps(line) + "\n" for line in (FIRST, *lines)))
+    return RecordFleet(path=str(path))
+
+
+def order(at: float, device: int, ticket: int) -> dict[str, Any]:
+    return {"what": "order", "at": at, "device": device, "ticket": ticket, "base": 0}
+
+
+def upload(at: float, device: int, ticket: int, seconds: float, slices: int = 2, steps: int = 6) -> dict[str, Any]:
+    figures = {"slices": slices, "steps": steps, "seconds": seconds, "remembered": 0}
+    return {"what": "Uploaded", "at": at, "device": device, "ticket": ticket} | figures
+
+
+@pytest.fixture(scope="module")
+def real_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A real run whose devices keep the pace of their fleet, and whose messages take so and so long."""
+    out = tmp_path_factory.mktemp("real") / "run"
+    deploy(experiment(), LoopbackGrid(delays=DELAYS, run_config=run_config(experiment())).virtual(), out)
+    return out
+
+
+def test_the_speeds_of_a_real_run_are_recovered_from_its_record(real_run: Path) -> None:
+    wanted = ExperimentParts.of(experiment()).fleet()
+    found = ExperimentParts.of(experiment(fleet={"name": "record", "path": str(real_run)})).fleet()
+    for device in range(4):
+        plain = Order(slices=2)
+        ours, theirs = (each.speeds.slice_seconds(device, 0, plain) for each in (found, wanted))
+        assert ours == pytest.approx(theirs)
+    assert found.availability.present(5.0).all()
+
+
+def test_so_are_its_links_up_to_how_often_the_server_looks(real_run: Path) -> None:
+    found = ExperimentParts.of(experiment(fleet={"name": "record", "path": str(real_run)})).fleet()
+    for device, delay in enumerate(DELAYS.values()):
+        round_trip = found.links.down_seconds(device, 10**6) + found.links.up_seconds(device, 10**6)
+        assert delay <= round_trip < delay + 0.6
+
+
+def test_seconds_of_an_epoch_are_the_median_and_go_with_the_samples(tmp_path: Path) -> None:
+    """Device 0: 2, 3 and 9 s for two epochs over 10 samples, so 1.5 s an epoch. With 40 samples: 6 s."""
+    lines = [order(0, 0, 1), upload(2, 0, 1, 2.0), order(2, 0, 2), upload(5, 0, 2, 3.0), order(5, 0, 3)]
+    fleet = written(tmp_path / "record.jsonl", *lines, upload(14, 0, 3, 9.0), order(0, 1, 4), upload(9, 1, 4, 4.0))
+    speeds = fleet.build(workload([40, 20]))
+    assert list(speeds.slice_seconds(0, 1, Order(slices=1))) == [6.0]
+    assert list(speeds.slice_seconds(1, 1, Order(slices=1))) == [2.0]
+    latency = speeds.measured_links["latency"]
+    assert isinstance(latency, np.ndarray) and latency.tolist() == [0.0, 2.5]  # 9 s - 4 s, there and back
+
+
+def test_time_in_which_a_device_waited_for_an_answer_is_not_put_down_to_its_link(tmp_path: Path) -> None:
+    asked = {"what": "FreshRequested", "at": 3.0, "device": 0, "ticket": 1, "slices": 1, "steps": 3, "seconds": 1.0}
+    lines = [order(0, 0, 1), asked, upload(60, 0, 1, 2.0), order(60, 0, 2), upload(63, 0, 2, 2.0)]
+    latency = written(tmp_path / "r", *lines).build(workload([10, 20])).measured_links["latency"]
+    assert isinstance(latency, np.ndarray) and latency[0] == 0.5
+
+
+def test_a_device_is_away_from_its_loss_until_it_is_ready_again(tmp_path: Path) -> None:
+    lines: list[dict[str, Any]] = [
+        order(0, 0, 1),
+        upload(2, 0, 1, 2.0),
+        {"what": "Lost", "at": 5.0, "device": 1, "ticket": 2, "reason": "no answer"},
+        {"what": "Ready", "at": 8.0, "device": 1},
+        {"what": "Left", "at": 10.0, "device": 0},
+        {"what": "TimerFired", "at": 20.0, "name": "x"},
+    ]
+    there = written(tmp_path / "r", *lines).build(workload([10, 20])).measured_availability
+    assert there is not None
+    states = {at: there.present(at).tolist() for at in (0.0, 4.9, 5.0, 8.0, 10.0, 19.9, 20.0, 25.0)}
+    assert states == {
+        0.0: [True, True],
+        4.9: [True, True],
+        5.0: [True, False],
+        8.0: [True, True],
+        10.0: [False, True],
+        19.9: [False, True],
+        20.0: [True, True],  # the record begins anew
+        25.0: [True, False],
+    }
+    assert there.next_change(0, 10.0) == 20.0
+
+
+def test_a_device_that_never_delivered_is_as_slow_as_the_slowest(tmp_path: Path) -> None:
+    """Device 0 takes 0.1 s for each of its samples, and 1 s for a message."""
+    speeds = written(tmp_path / "r", order(0, 0, 1), upload(4, 0, 1, 2.0)).build(workload([10, 20]))
+    assert list(speeds.slice_seconds(1, 1, Order(slices=1))) == [2.0]
+    latency = speeds.measured_links["latency"]
+    assert isinstance(latency, np.ndarray) and latency.tolist() == [1.0, 1.0]
+
+
+def test_other_numbers_of_devices_draw_from_those_of_the_record(tmp_path: Path) -> None:
+    lines = [order(0, 0, 1), upload(4, 0, 1, 2.0), order(0, 1, 2), upload(9, 1, 2, 8.0)]
+    speeds = written(tmp_path / "r", *lines).build(workload([1] * 30))
+    seconds = {speeds.slice_seconds(device, 1, Order(slices=1))[0] for device in range(30)}
+    assert seconds == {0.1, 0.2}
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "not the record of a real run"),
+        ('{"what": "Started", "at": 0.0}\n', "not the record of a real run"),
+        ("what?\n", "cannot be read as a record"),
+        (json.dumps(FIRST) + "\n", "has no upload"),
+        (json.dumps(FIRST) + "\n" + json.dumps(upload(3, 0, 1, 1.0, slices=4, steps=1)) + "\n", "layer by layer"),
+    ],
+)
+def test_what_is_no_record_of_speeds_is_refused_in_a_sentence(tmp_path: Path, text: str, why: str) -> None:
+    (tmp_path / "record.jsonl").write_text(text)
+    with pytest.raises(InvalidInput, match=rf"^fleet\.path: .*{why}"):
+        RecordFleet(path=str(tmp_path)).build(workload([10, 20]))
+    with pytest.raises(InvalidInput, match="there is no file"):
+        RecordFleet(path=str(tmp_path / "none")).build(workload([10, 20]))

@@ -1,0 +1,1 @@
+"""A Flower app from before the message API."""

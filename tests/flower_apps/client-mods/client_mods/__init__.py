@@ -1,0 +1,1 @@
+"""A Flower app with mods, for all messages and for trainings alone."""

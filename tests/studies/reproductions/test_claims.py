@@ -1,0 +1,82 @@
+"""The rule by which runs agree with a paper or not, on numbers that are worked out by hand."""
+
+from math import inf
+
+import pytest
+
+from offbeat.studies.reproductions.claims import Claim, Kind, judged
+from offbeat.studies.reproductions.measurements import Measurement
+
+
+def runs(method: str, name: str, *values: float) -> list[Measurement]:
+    return [Measurement(part="p", method=method, seed=seed, values={name: v}) for seed, v in enumerate(values)]
+
+
+def claim(kind: Kind = "better", gap: float | None = None, measure: str = "final_accuracy") -> Claim:
+    return Claim(
+        where="Table 1",
+        says="A beats B",
+        part="p",
+        kind=kind,
+        mine="A",
+        theirs="B",
+        gap=gap,
+        measure=measure,
+    )
+
+
+@pytest.mark.parametrize(
+    ("mine", "gap", "verdict"),
+    [
+        ((0.60, 0.65, 0.62), 0.20, "agrees"),  # differences 0.10, 0.15, 0.12: the median 0.12 is over half of 0.20
+        ((0.60, 0.65, 0.62), 0.30, "same order, smaller gap"),  # and under half of 0.30
+        ((0.60, 0.65, 0.62), None, "agrees"),  # no gap was published
+        ((0.60, 0.49, 0.62), 0.20, "does not reproduce here"),  # the second seed is at -0.01: the interval includes 0
+        ((0.40, 0.45, 0.42), 0.20, "does not reproduce here"),  # the other way round
+    ],
+)
+def test_a_difference_is_judged_by_its_interval_and_by_half_of_the_published_gap(
+    mine: tuple[float, ...], gap: float | None, verdict: str
+) -> None:
+    found = judged(claim(gap=gap), runs("A", "final_accuracy", *mine) + runs("B", "final_accuracy", 0.5, 0.5, 0.5))
+    assert found.verdict == verdict and found.seeds == 3
+
+
+@pytest.mark.parametrize(
+    ("theirs", "gap", "verdict"),
+    [
+        ((120.0, 130.0, 125.0), 1.4, "agrees"),  # ratios 1.2, 1.3, 1.25: 0.25 is over half of 0.4
+        ((120.0, 130.0, 125.0), 2.0, "same order, smaller gap"),  # and under half of 1
+        ((120.0, 90.0, 125.0), 1.4, "does not reproduce here"),  # once I was slower
+        ((inf, inf, 150.0), 1.4, "agrees"),  # where they never get there I am infinitely faster
+        ((inf, inf, inf), 1.4, "agrees"),
+    ],
+)
+def test_times_are_judged_by_their_ratio(theirs: tuple[float, ...], gap: float, verdict: str) -> None:
+    found = runs("A", "time_to_target", 100.0, 100.0, 100.0) + runs("B", "time_to_target", *theirs)
+    assert judged(claim(gap=gap, measure="time_to_target"), found).verdict == verdict
+
+
+def test_if_neither_gets_there_nothing_reproduces() -> None:
+    never = runs("A", "time_to_target", inf, inf) + runs("B", "time_to_target", inf, inf)
+    assert judged(claim(measure="time_to_target"), never).verdict == "does not reproduce here"
+
+
+def test_alike_means_that_the_interval_includes_no_difference() -> None:
+    others = runs("B", "final_accuracy", 0.5, 0.5, 0.5)
+    assert judged(claim("alike"), runs("A", "final_accuracy", 0.49, 0.5, 0.52) + others).verdict == "agrees"
+    assert (
+        judged(claim("alike"), runs("A", "final_accuracy", 0.6, 0.6, 0.6) + others).verdict == "does not reproduce here"
+    )
+
+
+def test_never_means_that_no_seed_gets_there() -> None:
+    assert judged(claim("never"), runs("A", "time_to_target", inf, inf)).verdict == "agrees"
+    found = judged(claim("never"), runs("A", "time_to_target", inf, 90.0))
+    assert (found.verdict, found.measured) == ("does not reproduce here", "1 of 2 seeds get there")
+
+
+def test_a_single_seed_is_not_enough_for_a_verdict() -> None:
+    one = runs("A", "final_accuracy", 0.9) + runs("B", "final_accuracy", 0.1)
+    assert judged(claim(), one).verdict == "not yet run"
+    assert judged(claim(), []).seeds == 0

@@ -8,6 +8,7 @@ import os
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 MOST_WORKERS = 4
 """More would compete for memory: each worker loads torch."""
@@ -17,6 +18,10 @@ collect_ignore_glob = ["tests/flower_apps/*"]
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # before torch is loaded: each worker has a core to itself, and no more
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("untimed")  # no test is timed: another worker may have the core
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

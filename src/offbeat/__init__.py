@@ -11,7 +11,7 @@ What a script needs, for instance:
 `offbeat.policy` has what an algorithm of one's own needs.
 """
 
-from importlib import import_module, metadata
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -73,6 +73,8 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     """Import on first use: `offbeat --help` does not wait for torch."""
     if name == "__version__":
+        from importlib import metadata  # takes longer to import than all that a command needs of this module
+
         return metadata.version("offbeat")
     if name not in _HOMES:
         raise AttributeError(f"module 'offbeat' has no attribute {name!r}")

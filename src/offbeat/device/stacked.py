@@ -3,8 +3,8 @@
 Small dense networks spend their time in the overhead of each operation, not in arithmetic. Stacked, one batched matrix
 product does a layer of all clients. On one core, 10 clients of 600 samples on the mlp train about 6 times as fast as in
 a plain PyTorch loop. Convolutions of many clients become one with groups: on LeNet-5 1.3 to 1.4 times as fast as one
-client after the other with batches of 4 samples, about as fast with 8, slower with 32. (On a GPU, where a small batch of one client leaves most
-of it idle, it should pay for all; that has not been measured.)
+client after the other with batches of 4 samples, about as fast with 8, slower with 32. (On a GPU, where a small batch
+of one client leaves most of it idle, it should pay for all; that has not been measured.)
 
 Each client sees exactly the batches that `TorchTrainer` would give it. Sums run in another order, so its parameters
 agree with that trainer's within float tolerance (rtol 1e-4, atol 1e-5 after a few epochs) and not to the bit; the same

@@ -126,15 +126,27 @@ def once(when: Callable[[ClusterStatus], bool], act: Callable[[], None]) -> Call
     return watch
 
 
+@pytest.fixture
+def ready_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All workers are ready before the first batch, or a slow machine ends the run first; each change is told."""
+
+    class ReadyWorkers(RayWorkers):
+        def __init__(self, *given: Any) -> None:
+            super().__init__(*given)
+            self._ray.wait(list(self._waiting), num_returns=len(self._waiting), timeout=120)
+
+    monkeypatch.setattr(executors, "RayWorkers", ReadyWorkers)
+    monkeypatch.setattr(ray_cluster, "STATUS_SECONDS", 0.0)
+
+
 def kill_an_actor() -> None:
     processes = psutil.Process().children(recursive=True)
     next(each for each in processes if "TrainingActor" in " ".join(each.cmdline())).kill()
 
 
 def test_a_run_is_bit_equal_though_an_actor_is_killed_in_mid_batch(
-    there: LocalCluster, alone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    there: LocalCluster, alone: Path, tmp_path: Path, ready_at_once: None
 ) -> None:
-    monkeypatch.setattr(ray_cluster, "STATUS_SECONDS", 0.0)
     seen: list[ClusterStatus] = []
     kill = once(lambda status: status.workers == 2, kill_an_actor)
 
@@ -152,10 +164,8 @@ def test_a_run_is_bit_equal_though_an_actor_is_killed_in_mid_batch(
 
 
 def test_a_run_is_bit_equal_though_a_node_is_removed_in_mid_batch(
-    there: LocalCluster, alone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    there: LocalCluster, alone: Path, tmp_path: Path, ready_at_once: None
 ) -> None:
-    monkeypatch.setattr(ray_cluster, "STATUS_SECONDS", 0.0)
-
     def remove() -> None:
         there.cluster.remove_node(there.nodes.pop(), allow_graceful=False)
 

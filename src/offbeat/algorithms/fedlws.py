@@ -40,9 +40,9 @@ class FedLWS(FedAvg):
     shrinking: Annotated[float, Field(gt=0)] = 0.03
     """beta, the strength of the shrinking."""
     least: Annotated[float, Field(ge=0)] = 0.01
-    """The least tau."""
+    """The least value that tau may have."""
     most: Annotated[float, Field(gt=0)] = 0.2
-    """The greatest tau."""
+    """The greatest value that tau may have."""
 
     search = SearchSpace(FedAvg.search, shrinking=Range(0.003, 0.3, log=True))
 

@@ -77,7 +77,7 @@ class FedSA(Policy):
             yield Dispatch(device=device, order=view.order(slices=self.epochs(device, state, view)))
 
     def epochs(self, device: int, state: FedSAState, view: View) -> int:
-        """E_i."""
+        """E_i, the epochs that a device is asked for."""
         share = self.convergence_share if view.version >= self.convergence_version else 1.0
         staleness = state.staleness.get(device, 0)
         return max(1, round(view.training.epochs * share * float((staleness + 1) ** -self.epochs_exponent)))

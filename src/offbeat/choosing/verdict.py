@@ -122,7 +122,7 @@ def variants(experiment: Experiment) -> dict[str, Table]:
 
 
 def other_answers(candidates: Sequence[Candidate], runs: CachedRuns, criterion: Criterion) -> list[str]:
-    """Under which circumstances another of the candidates would be the best, as far as was tried."""
+    """A sentence for each circumstance that was tried and under which another candidate would be the best."""
     best, sentences = candidates[0], []
     for share in EARLY:
         until = share * criterion.at

@@ -255,7 +255,7 @@ class RunRecord:
     """The record of a run, opened when the run begins or goes on, after its directory was cleared of an older one."""
 
     def __init__(self, path: Path | None) -> None:
-        """Without a path nothing is written."""
+        """Open the record at a path; without one nothing is written."""
         self._path = path
         self._log: Log | None = None
 

@@ -55,9 +55,9 @@ class Replay:
         self._remembered = {
             line.ticket: line.remembered for line in lines if isinstance(line, UploadedLine | FreshRequestedLine)
         }
-        """Of every ticket that something came back for, which ticket's memory it was begun with."""
+        """The ticket whose memory a ticket was begun with, for each that something came back for."""
         self._heard: dict[int, HeardLine] = {}
-        """Of tickets that were told to stop in the midst of training, where they were."""
+        """Where tickets were when they were told to stop in the midst of training."""
 
     def __iter__(self) -> Iterator[RecordLine]:
         for number, line in enumerate(self._lines, 1):

@@ -388,7 +388,7 @@ class Exchange:
             self._attended = self.now
         elif (seconds := self.now - self._attended) > self._settings.answer_seconds:
             raise Disconnected(f"no device has been there, or has answered, for {seconds:.0f} s: resume when some are")
-        if self._backoff.hopeless(self._membership.node_of):
+        if self._backoff.all_fail(self._membership.node_of):
             raise Disconnected(f"all devices fail again and again, the last one so: {self._last_fault}")
 
     def _admit(self, arrived: ReceivedAnswer) -> None:

@@ -73,7 +73,7 @@ class StrategyRun(Deployment):
         return min(due, poll_pause(self.now - self._stirred))
 
     def snapshot(self) -> dict[str, Any]:
-        """Also what was measured on the nodes."""
+        """The snapshot of the driver, with what was measured on the nodes."""
         measured = {"evaluation": self.evaluation.snapshot(), "server_metrics": self.server_evaluation.metrics}
         return super().snapshot() | measured
 

@@ -48,7 +48,7 @@ WORK = LocalWork(epochs=1)
 
 
 def write_log(what: str) -> None:
-    """Into Flower's log."""
+    """Write a line into Flower's log."""
     log(INFO, "offbeat: %s", what)
 
 

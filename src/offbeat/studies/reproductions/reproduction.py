@@ -37,7 +37,7 @@ class Form:
     """Whether all parts are run, or the few that show the claim."""
 
     def rounds(self, full: int) -> int:
-        """So many rounds of the full form's, and at least two."""
+        """How many of the full form's rounds this form has, and at least two."""
         return max(2, round(self.length * full))
 
 

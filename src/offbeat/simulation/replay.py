@@ -14,9 +14,7 @@ from offbeat.core.errors import OffbeatError
 from offbeat.core.events import Event, FreshRequested, Left, Lost, Ready, Started, TimerFired, Uploaded
 from offbeat.core.orders import Update
 from offbeat.core.policy import Fresh, Train
-from offbeat.core.session import Session
-from offbeat.device.local_run import LocalRun
-from offbeat.running.record import (
+from offbeat.core.record import (
     ConsequenceLine,
     EventLine,
     FreshRequestedLine,
@@ -32,6 +30,8 @@ from offbeat.running.record import (
     effect_line,
     version_line,
 )
+from offbeat.core.session import Session
+from offbeat.device.local_run import LocalRun
 from offbeat.simulation.executors import Executor
 from offbeat.simulation.lazy_training import LazyTraining
 

@@ -9,7 +9,7 @@ from offbeat.deployment.server.membership import Membership, poll_pause
 from offbeat.deployment.server.transport import Transport
 from offbeat.deployment.strategy.evaluation import NodeEvaluation, ServerEvaluation
 from offbeat.results.rows import Row
-from offbeat.running.record import RunRecord
+from offbeat.running.record_file import RunRecord
 
 LONGEST_WAIT = 3600.0
 """The most seconds that are waited at a time, for grids whose waits end by themselves when something happens."""

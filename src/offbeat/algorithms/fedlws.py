@@ -35,7 +35,14 @@ from offbeat.core.search import Range, SearchSpace
 
 
 class FedLWS(FedAvg):
-    """FedAvg whose every layer is shrunk, the more the devices disagree (Shi et al. 2025)."""
+    """FedAvg whose every layer is shrunk, the more the devices disagree (Shi et al. 2025).
+
+    >>> from offbeat.testing import ScriptedSession
+    >>> session = ScriptedSession(FedLWS(cohort=2, least=3.0, most=3.0), devices=2, start=[3.0, 4.0])
+    >>> _ = session.upload(6.0, 8.0), session.upload(6.0, 8.0)  # gamma = 5 / (5 + 3 * 5) = 1/4
+    >>> session.parameters.tolist()
+    [1.5, 2.0]
+    """
 
     shrinking: Annotated[float, Field(gt=0)] = 0.03
     """beta, the strength of the shrinking."""

@@ -1,6 +1,5 @@
 """Many runs from the cache, several at a time, in processes that stay for the next ones."""
 
-import multiprocessing
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -17,6 +16,7 @@ from offbeat.results.result import Result
 from offbeat.results.rows import Row
 from offbeat.running.driver import OnProgress
 from offbeat.running.interruption import Flag, interruption
+from offbeat.running.processes import process_context
 from offbeat.settings.schema import Experiment
 
 OnRun = Callable[[Experiment, float, Row | None], None]
@@ -44,7 +44,7 @@ class CachedRuns:
         self._pool: ProcessPoolExecutor | None = None
 
     def __enter__(self) -> Self:
-        context = multiprocessing.get_context("spawn")
+        context = process_context()
         self._progress: Any = context.Queue()
         self._stop = context.Event()
         if self._jobs > 1:

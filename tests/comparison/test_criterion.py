@@ -53,6 +53,7 @@ def test_measures_are_what_people_say() -> None:
     run = Result(rows=rows(0.1, 0.5), summary={})
     assert Criterion(kind="time", target=0.3).measure(run) == pytest.approx(5.0)
     assert Criterion(kind="time", target=0.6).measure(run) == inf
+    assert Criterion(kind="time", target=0.3, at=4.0).measure(run) == inf
     assert Criterion(kind="value", at=5.0).measure(run) == pytest.approx(0.3)
     assert Criterion(kind="time", target=0.6).text(inf) == "not reached"
     assert Criterion(kind="value", at=5.0).text(0.3) == "30.0 %"

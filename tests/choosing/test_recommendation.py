@@ -10,9 +10,9 @@ from offbeat.choosing.race import Entry, entries_of, finalists
 from offbeat.choosing.recommendation import Recommendation, recommend
 from offbeat.choosing.verdict import Candidate, against, cost, slow_share
 from offbeat.comparison.criterion import Criterion
-from offbeat.comparison.statistics import median_of
 from offbeat.core.errors import InvalidInput
 from offbeat.results.result import Result
+from offbeat.results.statistics import median_of
 from offbeat.settings.schema import Experiment
 
 

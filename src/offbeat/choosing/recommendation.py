@@ -19,12 +19,12 @@ from offbeat.choosing.verdict import Candidate, answer, other_answers
 from offbeat.comparison.cached_runs import CachedRuns, OnRun
 from offbeat.comparison.criterion import Criterion
 from offbeat.comparison.fairness import notes_on
-from offbeat.comparison.statistics import by_seed, median_of
 from offbeat.core.errors import Interrupted, InvalidInput, OffbeatError
 from offbeat.results.comparison import BASELINE, Comparison
 from offbeat.results.files import csv_of, replace_file
 from offbeat.results.plots import accuracy_figure, save
 from offbeat.results.result import Result
+from offbeat.results.statistics import by_seed, median_of
 from offbeat.running.lock import DirectoryLock
 from offbeat.settings.shipped import ExperimentSource, experiment_from
 

@@ -9,9 +9,9 @@ from offbeat.choosing.race import Entry
 from offbeat.comparison.cached_runs import CachedRuns
 from offbeat.comparison.criterion import Criterion
 from offbeat.comparison.fairness import order_seconds
-from offbeat.comparison.statistics import Estimate, difference, difference_text, speed_up, speed_up_text
 from offbeat.results.comparison import megabytes, percent
 from offbeat.results.result import Result
+from offbeat.results.statistics import Estimate, difference, difference_text, speed_up, speed_up_text
 from offbeat.running.directory import read_devices
 from offbeat.settings.schema import Experiment
 from offbeat.settings.tables import Table

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offbeat.comparison.statistics import (
+from offbeat.core.errors import InvalidInput
+from offbeat.results.statistics import (
     Estimate,
     difference,
     difference_text,
@@ -14,7 +15,6 @@ from offbeat.comparison.statistics import (
     speed_up,
     speed_up_text,
 )
-from offbeat.core.errors import InvalidInput
 
 Values = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=9)
 

@@ -1,14 +1,18 @@
 """A recommendation: who may race, who goes on, what is said of the winner, and that it can be deployed."""
 
 import csv
+import json
+from dataclasses import replace
+from math import inf
 from pathlib import Path
 from typing import Any
 
 import pytest
+from loopback import LoopbackGrid, deploy, run_config
 
 from offbeat.choosing.race import Entry, entries_of, finalists
 from offbeat.choosing.recommendation import Recommendation, recommend
-from offbeat.choosing.verdict import Candidate, against, cost, slow_share
+from offbeat.choosing.verdict import Candidate, against, cost, first_sentence, slow_share
 from offbeat.comparison.criterion import Criterion
 from offbeat.core.errors import InvalidInput
 from offbeat.results.result import Result
@@ -47,6 +51,12 @@ def test_each_algorithm_that_suits_the_experiment_enters_with_three_learning_rat
         ("fedavg", 0.09),
     ]
     assert unsuited.keys() == {"salf"} and "too short" in unsuited["salf"]
+
+
+def test_a_name_that_nobody_knows_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="fedavgg"):
+        recommend(experiment(compare={"in_training": 2}), ["fedavg", "fedavgg"], out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_who_came_further_is_better_and_the_baseline_is_always_among_the_finalists() -> None:
@@ -112,10 +122,34 @@ def test_what_the_seeds_do_not_tell_apart_is_said() -> None:
     time, value = Criterion(kind="time", target=0.9), Criterion(kind="value", at=10.0)
     near, far = candidate({0: 10.0, 1: 12.0, 2: 10.0}), candidate({0: 9.0, 1: 24.0, 2: 30.0})
     assert against(near, far, time) == (
-        "2.00 (0.90-3.00), includes 1 times as fast; these seeds do not tell the two apart"
+        "2.00 times as fast (0.90 to 3.00, which includes 1: these seeds do not tell the two apart)"
     )
     good, bad = candidate({0: 0.9, 1: 0.8}), candidate({0: 0.8, 1: 0.6})
-    assert against(good, bad, value) == "+15.0 points (+10.0 points to +20.0 points)"
+    assert against(good, bad, value) == "+15.0 points (+10.0 to +20.0)"
+    level = candidate({0: 0.8, 1: 0.9})
+    assert against(good, level, value) == (
+        "+0.0 points (-10.0 to +10.0, which includes 0: these seeds do not tell the two apart)"
+    )
+    one, other = candidate({0: 5.0}), candidate({0: 10.0})
+    assert against(one, other, time) == "2.00 times as fast with one seed, which does not tell the two apart"
+    never = candidate({0: inf})
+    assert against(never, never, time) == "neither reaches the target"
+
+
+def test_if_nobody_reaches_the_target_that_is_the_answer() -> None:
+    """With seeds 0 and 1 the best accuracies by 20 s are 0.5 and 0.6; what comes later does not count."""
+    wanted = Criterion(kind="time", target=0.9, at=20.0)
+    rows = [[{"time": 10.0, "accuracy": 0.5}, {"time": 30.0, "accuracy": 0.9}], [{"time": 20.0, "accuracy": 0.6}]]
+    plain = candidate({0: inf, 1: inf})
+    missed = replace(plain, results=[Result(rows=each, summary={}) for each in rows])
+    assert first_sentence(missed, wanted) == (
+        "No algorithm reached 90 % accuracy within 20 s with most seeds: give it more time, or a lower target. The "
+        "nearest came fedavg with a learning rate of 0.03, whose best accuracy was 55.0 % (50.0 %-60.0 %) over 2 seeds."
+    )
+    reached = candidate({0: 4.0, 1: 8.0, 2: inf})
+    assert first_sentence(reached, wanted) == (
+        "Run fedavg with a learning rate of 0.03: time to 90 % accuracy 8 s (4 s-not reached) over 3 seeds."
+    )
 
 
 def test_costs_are_means_over_the_seeds() -> None:
@@ -144,3 +178,28 @@ def used_by_speed(own: Experiment) -> list[int]:
     seconds = order_seconds(own)
     slowest = sorted(range(8), key=lambda device: seconds[device])[-2:]
     return [slowest.index(device) + 1 if device in slowest else 4 for device in range(8)]
+
+
+def test_from_the_record_of_a_real_run_to_the_next_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The record is named by a path that the nodes of the next run do not have, and its devices were paced."""
+    first = experiment(
+        data={"name": "digits", "devices": 4},
+        local={"epochs": 1},
+        algorithm={"name": "fedasync", "concurrency": 4},
+        deployment={"paced": True},
+    )
+    deploy(
+        first,
+        LoopbackGrid(delays=dict.fromkeys(range(100, 104), 0.1), run_config=run_config(first)).virtual(),
+        tmp_path / "real",
+    )
+    own = first.changed({"fleet": {"name": "record", "path": "real/record.jsonl"}, "stop": {"time": 9.0}})
+    monkeypatch.chdir(tmp_path)
+    answer = recommend(own, ["fedavg", "fedbuff"], out=tmp_path / "out", seeds=1)
+    assert {each.entry.experiment.fleet.name for each in answer.candidates} == {"record"}
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    ready = Experiment.load(tmp_path / "out" / "recommended.toml")
+    grid = LoopbackGrid(delays=dict.fromkeys(range(100, 104), 0.3), run_config=run_config(ready)).virtual()
+    deploy(ready, grid, tmp_path / "next")
+    assert json.loads((tmp_path / "next" / "summary.json").read_text())["updates_used"] > 0

@@ -49,6 +49,16 @@ def test_a_diverged_metric_does_not_hide_that_the_target_was_reached() -> None:
     assert Criterion(kind="time", metric=LOSS, target=1.0).score(rows(2.0, 1.0, nan, name="loss"), 30.0) == 10.0
 
 
+def test_a_run_that_diverged_measures_infinitely_bad() -> None:
+    run = Result(rows=rows(2.0, 0.5, nan, name="loss"), summary={})
+    value = Criterion(kind="value", metric=LOSS, at=20.0)
+    assert value.measure(run) == inf and value.text(inf) == "diverged"
+    gain = Criterion(kind="value", metric=TargetMetric("gain", "max"), at=20.0)
+    assert gain.measure(Result(rows=rows(0.0, nan, nan, name="gain"), summary={})) == -inf
+    again = Result(rows=rows(2.0, nan, 1.0, name="loss"), summary={})  # on a straight line from 2 at 0 s to 1 at 20 s
+    assert Criterion(kind="time", metric=LOSS, target=1.5).measure(again) == 10.0
+
+
 def test_measures_are_what_people_say() -> None:
     run = Result(rows=rows(0.1, 0.5), summary={})
     assert Criterion(kind="time", target=0.3).measure(run) == pytest.approx(5.0)

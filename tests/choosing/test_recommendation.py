@@ -12,8 +12,9 @@ from loopback import LoopbackGrid, deploy, run_config
 
 from offbeat.choosing.race import Entry, entries_of, finalists
 from offbeat.choosing.recommendation import Recommendation, recommend
-from offbeat.choosing.verdict import Candidate, against, cost, first_sentence, slow_share
+from offbeat.choosing.verdict import Candidate, against, cost, first_sentence, other_wishes, slow_share, variants
 from offbeat.comparison.criterion import Criterion
+from offbeat.comparison.run_cache import run_cached
 from offbeat.core.errors import InvalidInput
 from offbeat.results.result import Result
 from offbeat.results.statistics import median_of
@@ -34,12 +35,14 @@ def experiment(**tables: Any) -> Experiment:
 
 
 NAMES = ["fedavg", "fedasync", "fedbuff", "salf"]
+STAGES: list[tuple[str, int, float]] = []
+"""What was said of the progress of the recommendation below."""
 
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[Recommendation, Path]:
     root = tmp_path_factory.mktemp("recommended") / "out"
-    return recommend(experiment(), NAMES, out=root, seeds=2), root
+    return recommend(experiment(), NAMES, out=root, seeds=2, on_stage=lambda *stage: STAGES.append(stage)), root
 
 
 def test_each_algorithm_that_suits_the_experiment_enters_with_three_learning_rates() -> None:
@@ -80,6 +83,17 @@ def test_the_race_lets_a_third_go_on_and_leaves_its_scores(found: tuple[Recommen
     assert [len(each) for each in came.values()] == [12, 4, 1]
     limit = sorted(float(row["score_at_2"]) for row in rows)[3]
     assert all(float(row["score_at_2"]) <= limit for row in came["6"])
+    assert STAGES[:3] == [("race to 2 s", 12, 1 / 9), ("race to 6 s", 8, 1 / 3), ("race to 18 s", 2, 1.0)]
+    finalists = len(found[0].candidates)
+    assert [stage[1] for stage in STAGES[3:]] == [2 * finalists, finalists, finalists]
+
+
+def test_a_score_of_the_race_is_the_mean_over_seeds_that_are_not_reported(found: tuple[Recommendation, Path]) -> None:
+    answer, root = found
+    (entry,) = (each.entry for each in answer.candidates if 9 in each.entry.scores)
+    runs = [run_cached(entry.experiment.changed({"seed": seed}), root / "runs") for seed in (1000, 1001)]
+    scores = [answer.criterion.score(run.rows, 18.0) for run in runs]
+    assert scores[0] != scores[1] and entry.scores[9] == pytest.approx(sum(scores) / 2)
 
 
 def test_the_best_on_fresh_seeds_is_recommended_in_words_and_as_a_file(found: tuple[Recommendation, Path]) -> None:
@@ -150,6 +164,32 @@ def test_if_nobody_reaches_the_target_that_is_the_answer() -> None:
     assert first_sentence(reached, wanted) == (
         "Run fedavg with a learning rate of 0.03: time to 90 % accuracy 8 s (4 s-not reached) over 3 seeds."
     )
+
+
+def test_who_has_less_time_or_pays_for_traffic_may_want_another() -> None:
+    """Accuracies at 0, 2, 6 and 18 s, on straight lines between: the second is ahead until 6 s, and sends less."""
+    wanted, slow, soon = Criterion(kind="value", at=18.0), (0.0, 0.1, 0.3, 0.9), (0.0, 0.1, 0.5, 0.6)
+
+    def with_rows(values: tuple[float, ...], traffic: float) -> Candidate:
+        rows = [{"time": time, "accuracy": value} for time, value in zip((0.0, 2.0, 6.0, 18.0), values, strict=True)]
+        summary = {"bytes_up": traffic, "bytes_down": traffic, "busy_seconds": 9.0, "wasted_seconds": 0.0}
+        plain = candidate({0: values[-1]})
+        return replace(plain, results=[Result(rows=rows, summary=summary)])
+
+    assert other_wishes([with_rows(slow, 2e6), with_rows(soon, 1e6)], wanted) == [
+        "If you could only wait for 6 s, it would be fedavg.",
+        "If only traffic counted, it would be fedavg (accuracy at 18 s 60.0 % (one seed)), which costs 1.00 MB up, "
+        "1.00 MB down and 9 seconds of the devices' time, of which 0.0 % went into updates that were not used.",
+    ]
+    assert other_wishes([with_rows(slow, 1e6), with_rows((0.0, 0.1, 0.2, 0.3), 2e6)], wanted) == [
+        "If you could only wait for 2 s, it would still be fedavg."
+    ]
+
+
+def test_circumstances_are_tried_only_if_they_are_not_there_already() -> None:
+    longer = {"an order were twice the work": {"local": {"epochs": 2}}}
+    assert variants(experiment()) == longer | {"one upload in ten were lost": {"failures": {"lost_upload": 0.1}}}
+    assert variants(experiment(failures={"lost_upload": 0.2})) == longer
 
 
 def test_costs_are_means_over_the_seeds() -> None:

@@ -141,13 +141,8 @@ def variants(experiment: Experiment) -> dict[str, Table]:
     return found
 
 
-def other_answers(
-    candidates: Sequence[Candidate], runs: CachedRuns, criterion: Criterion, on_stage: OnStage | None = None
-) -> list[str]:
-    """Under which circumstances another of the candidates would be the best, as far as was tried.
-
-    Changed circumstances are tried with the first of the reported seeds, and held against the unchanged run with it.
-    """
+def other_wishes(candidates: Sequence[Candidate], criterion: Criterion) -> list[str]:
+    """Which of the candidates would be the best for somebody who has less time, or pays for traffic."""
     best, sentences = candidates[0], []
     for share in EARLY:
         until = share * criterion.at
@@ -165,6 +160,17 @@ def other_answers(
         sentences.append(
             f"If only traffic counted, it would be {cheapest.algorithm} ({measure}), which costs {cost(cheapest)}."
         )
+    return sentences
+
+
+def other_answers(
+    candidates: Sequence[Candidate], runs: CachedRuns, criterion: Criterion, on_stage: OnStage | None = None
+) -> list[str]:
+    """Under which circumstances another of the candidates would be the best, as far as was tried.
+
+    Changed circumstances are tried with the first of the reported seeds, and held against the unchanged run with it.
+    """
+    sentences = other_wishes(candidates, criterion)
     experiments = [each.entry.experiment for each in candidates]
     changes = [variants(each) for each in experiments]
     plain = _first([each.results[0] for each in candidates], criterion)

@@ -7,8 +7,8 @@ from statistics import median
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from offbeat.comparison.statistics import median_of, speed_up, speed_up_text
 from offbeat.results.plots import legend_below, line_style, style_axes
+from offbeat.results.statistics import median_of, speed_up, speed_up_text
 from offbeat.studies.reproductions.leaderboard import FAMILIES, LEADERBOARD, TARGET
 from offbeat.studies.reproductions.measurements import Measurement, by_seed
 from offbeat.studies.reproductions.page import unfinished

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from math import inf
 
-from offbeat.comparison.statistics import median_of
+from offbeat.results.statistics import median_of
 from offbeat.studies.reproductions.claims import Judged
 from offbeat.studies.reproductions.measurements import Measurement, by_seed
 from offbeat.studies.reproductions.reproduction import Reproduction

@@ -25,7 +25,8 @@ and as many devices as reported are ordered. SEAFL² tells devices in flight tha
 and upload what they have; it is weighted like any other. PORT does that too, and adds the weighted movements:
 w <- w + sum_k p_k Delta_k. What it compares an update with has two readings: the movement w_v - w_o of the global model
 since the update's base (`similarity = "movement"`, our default), and, in its authors' code, the last step w_v - w_{v-1}
-whatever the base, with cosine 1 for updates of staleness 0 and 1 (`similarity = "last-step"`).
+whatever the base, with cosine 1 for updates of staleness 0 and 1 (`similarity = "last-step"`). Its authors had K = 15
+and M = 30; the defaults here are SEAFL's, 10 and 20.
 
 `on_notice = "last-finished"`, for SEAFL² and PORT, is what the framework Plato does in place of the published: a device
 that is told uploads its last finished epoch at once, and what it has done of the next one is lost. One that has not

@@ -100,9 +100,10 @@ def test_pooled_writers_are_divided_by_a_partition_and_know_whose_sample_it_is(f
     ("x", "y", "message"),
     [
         ([image(1)[:-1]], [1], "user 'f_d': x must be images of 784 numbers"),
-        ([image(300)], [1], "user 'f_d': x must be images of 784 numbers from 0 to 1"),
+        ([image(1), image(300)], [1, 1], "user 'f_d', sample 1: x must be 784 numbers from 0 to 1"),
+        ([image(1) + image(2)], [1], "user 'f_d': x must be images of 784 numbers"),
         ([["a"] * 784], [1], "user 'f_d': x must be images"),
-        ([image(1)], [62], "user 'f_d': y must be labels from 0 to 61"),
+        ([image(1), image(1)], [61, 62], "user 'f_d', sample 1: the label is 62: it must be 0 to 61"),
         ([image(1)], ["a"], "user 'f_d': y must be labels from 0 to 61"),
     ],
 )

@@ -122,10 +122,16 @@ class Femnist(LeafFiles):
             labels = np.asarray(y)
         except (TypeError, ValueError) as error:
             raise InvalidInput(f"{where}: x must be images of 784 numbers and y labels: {error}.") from error
-        if len(pixels) != len(y) or not (pixels.min() >= 0 and pixels.max() <= 1):
-            raise InvalidInput(f"{where}: x must be images of 784 numbers from 0 to 1.")
-        if labels.ndim != 1 or labels.dtype.kind != "i" or labels.min() < 0 or labels.max() > 61:
+        if len(pixels) != len(y):
+            raise InvalidInput(f"{where}: x must be images of 784 numbers.")
+        strange = np.flatnonzero(~((pixels >= 0) & (pixels <= 1)).all(axis=(1, 2, 3)))
+        if len(strange):
+            raise InvalidInput(f"{where}, sample {strange[0]}: x must be 784 numbers from 0 to 1.")
+        if labels.ndim != 1 or labels.dtype.kind != "i":
             raise InvalidInput(f"{where}: y must be labels from 0 to 61.")
+        strange = np.flatnonzero((labels < 0) | (labels > 61))
+        if len(strange):
+            raise InvalidInput(f"{where}, sample {strange[0]}: the label is {labels[strange[0]]}: it must be 0 to 61.")
         values = np.rint(255 * pixels)
         if self.as_bytes is not False and np.abs(values - 255 * pixels).max() <= 1e-3:
             return values.astype(np.uint8), labels

@@ -253,7 +253,7 @@ class Seafl2(Seafl):
 
     on_notice: Literal["finish-epoch", "last-finished"] = "finish-epoch"
     """What a device that is told does: it finishes its epoch and uploads (published), or uploads its last finished one
-    at once (as Plato's code does). In a deployment devices look for notices between epochs: there both are the same."""
+    at once (as Plato's code does). Stock nodes of a deployment hear it between epochs only: there both are the same."""
 
     def order(self, view: View) -> Order:
         return view.order() if self.on_notice == "finish-epoch" else view.order(drops_unfinished=True)

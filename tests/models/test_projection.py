@@ -17,7 +17,7 @@ def test_the_head_stands_before_the_last_layer_and_the_rest_is_as_without_it() -
     shapes = [tuple(each.weight.shape) for each in module.modules() if isinstance(each, nn.Linear)]
     # 4 -> 32 -> 16 as before, then 16 -> 16 -> 5, and the classes
     assert shapes == [(32, 4), (16, 32), (16, 16), (5, 16), (3, 5)]
-    kinds = [type(each).__name__ for each in module]  # type: ignore[union-attr]
+    kinds = [type(each).__name__ for each in module.children()]
     assert kinds == ["Flatten", "Linear", "ReLU", "Linear", "ReLU", "Linear", "ReLU", "Linear", "Linear"]
     body = (4 * 32 + 32) + (32 * 16 + 16)
     assert np.array_equal(vector_of(plain)[:body], vector_of(module)[:body])

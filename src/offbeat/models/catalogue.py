@@ -99,3 +99,5 @@ class ModelChoice:
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Keyword arguments of the function or class that builds it."""
     layers: Layers = "modules"
+    projection: int | None = None
+    """Outputs of a projection head before the last dense layer; None: there is no such head."""

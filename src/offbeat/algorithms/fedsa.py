@@ -22,12 +22,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Annotated
 
-import numpy as np
 from pydantic import Field
 
 from offbeat.core.actions import Action, Commit, Dispatch
 from offbeat.core.errors import InvalidInput
 from offbeat.core.events import Event, Uploaded
+from offbeat.core.parameters import mixture
 from offbeat.core.policy import Policy, View
 from offbeat.core.search import Range, SearchSpace
 
@@ -71,8 +71,9 @@ class FedSA(Policy):
         if isinstance(event, Uploaded):
             update = event.update
             staleness = state.staleness[update.device] = view.version - update.base
-            alpha = np.float32(self.alpha * (staleness + 1) ** -self.exponent)
-            yield Commit(parameters=(1 - alpha) * view.parameters + alpha * update.parameters, used=(update.ticket,))
+            alpha = self.alpha * (staleness + 1) ** -self.exponent
+            mixed = mixture(view.parameters, update.parameters, alpha)
+            yield Commit(parameters=mixed, used=(update.ticket,))
         for device in view.pick(self.concurrency - len(view.in_flight)):
             yield Dispatch(device=device, order=view.order(slices=self.epochs(device, state, view)))
 

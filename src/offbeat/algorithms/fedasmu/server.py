@@ -55,7 +55,7 @@ from offbeat.core.actions import Action, Commit, Discard, Dispatch, SendFresh, S
 from offbeat.core.errors import InvalidInput
 from offbeat.core.events import Event, FreshRequested, Started, TimerFired, Uploaded
 from offbeat.core.orders import LocalWork, Order, Update
-from offbeat.core.parameters import Vector, dot
+from offbeat.core.parameters import Vector, dot, moved
 from offbeat.core.policy import Policy, View
 from offbeat.core.search import Range, SearchSpace
 
@@ -248,7 +248,7 @@ class TimelyPolicy(Policy):
         movement = update.parameters - view.parameters
         state.commits += 1
         state.alpha_sum += alpha
-        yield Commit(parameters=view.parameters + np.float32(alpha) * movement, used=(update.ticket,))
+        yield Commit(parameters=moved(view.parameters, movement, alpha), used=(update.ticket,))
         if self.dynamic_weights:
             rate = view.order().learning_rate
             state.made[view.version] = Aggregation(

@@ -37,7 +37,7 @@ class Moon(FedAvg):
     mu: Annotated[float, Field(ge=0)] = 1.0
     """Weight of the contrastive term; the paper tunes it in 0.1 to 10."""
     temperature: Annotated[float, Field(gt=0)] = 0.5
-    """tau."""
+    """tau, the temperature of the contrastive term."""
 
     search = SearchSpace(
         FedAvg.search,

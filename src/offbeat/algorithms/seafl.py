@@ -194,13 +194,13 @@ class Seafl(Policy):
         return weights if any(weights) else [float(update.samples) for update in buffer]
 
     def freshness(self, staleness: int) -> float:
-        """Eq. (4)."""
+        """The weight of an update's staleness, Eq. (4)."""
         if isinf(self.staleness_limit):
             return self.staleness_weight
         return self.staleness_weight * self.staleness_limit / (staleness + self.staleness_limit)
 
     def likeness(self, update: Update, view: View, last_step: Vector | None = None) -> float:
-        """Eq. (5)."""
+        """The weight of an update's similarity, Eq. (5)."""
         if not self.similarity_weight:
             return 0.0
         return self.similarity_weight * (self.alignment(update, view, last_step) + 1) / 2

@@ -29,7 +29,7 @@ from offbeat.running.lock import DirectoryLock
 from offbeat.settings.shipped import ExperimentSource, experiment_from
 
 FINALISTS = 3
-"""So many algorithms are run on fresh seeds, and the baseline beside them."""
+"""How many algorithms are run on fresh seeds, and the baseline beside them."""
 FILES = "recommendation.md, recommended.toml, accuracy.png, comparison.csv and race.csv"
 
 

@@ -25,7 +25,7 @@ class FlowerApp:
 
     directory: Path
     identity: str
-    """`publisher/name`."""
+    """The app as `publisher/name`."""
     version: str
     server_reference: str
     client_reference: str

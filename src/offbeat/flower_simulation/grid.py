@@ -108,7 +108,7 @@ class VirtualGrid(Grid):
     # As every grid ---------------------------------------------------------------------------------------------------
 
     def set_run(self, run: Run) -> None:
-        """Set the run."""
+        """Set the run that messages belong to."""
         self._run = run
 
     @property

@@ -234,7 +234,7 @@ class Observation:
         return watched
 
     def _watched_server(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Of servers and contexts from before the message API only the name of their strategy is of interest."""
+        """Note the name of the strategy, which is all that is seen of servers from before the message API."""
 
         @wraps(function)
         def watched(owner: Any, *args: Any, **kwargs: Any) -> Any:

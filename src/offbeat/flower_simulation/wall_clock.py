@@ -72,7 +72,7 @@ class AppTime:
 
     @contextmanager
     def by(self, clock: AppClock) -> Iterator[None]:
-        """This thread lives by the clock, which is set to the real time of this moment."""
+        """Have this thread live by the clock, which is set to the real time of this moment."""
         before = self._thread, self._clock, self._began
         self._thread, self._clock = threading.get_ident(), clock
         self._began = {name: REAL[name]() for name in READINGS}

@@ -75,9 +75,9 @@ class TransformerModel(Settings):
     embedding: Count = 64
     """Numbers for each token; a multiple of the heads."""
     heads: Count = 4
-    """Heads of attention."""
+    """How many heads of attention each block has."""
     blocks: Count = 2
-    """Layers of attention."""
+    """How many layers of attention there are."""
 
 
 MODEL_SETTINGS: dict[str, type[Settings]] = {

@@ -49,7 +49,7 @@ class StopTable(Settings):
     """When the run ends: at whichever of these is reached first."""
 
     time: Positive | None = None
-    """Virtual seconds."""
+    """Virtual seconds after which the run ends."""
     versions: Count | None = None
     """Versions of the model."""
     updates: Count | None = None

@@ -14,9 +14,7 @@ from offbeat.core.errors import OffbeatError
 from offbeat.core.events import Event, FreshRequested, Left, Lost, Ready, Started, TimerFired, Uploaded
 from offbeat.core.orders import Update
 from offbeat.core.policy import Fresh, Train
-from offbeat.core.session import Session
-from offbeat.device.local_run import LocalRun
-from offbeat.running.record import (
+from offbeat.core.record import (
     ConsequenceLine,
     EventLine,
     FreshRequestedLine,
@@ -32,6 +30,8 @@ from offbeat.running.record import (
     effect_line,
     version_line,
 )
+from offbeat.core.session import Session
+from offbeat.device.local_run import LocalRun
 from offbeat.simulation.executors import Executor
 from offbeat.simulation.lazy_training import LazyTraining
 
@@ -55,9 +55,9 @@ class Replay:
         self._remembered = {
             line.ticket: line.remembered for line in lines if isinstance(line, UploadedLine | FreshRequestedLine)
         }
-        """Of every ticket that something came back for, which ticket's memory it was begun with."""
+        """The ticket whose memory a ticket was begun with, for each that something came back for."""
         self._heard: dict[int, HeardLine] = {}
-        """Of tickets that were told to stop in the midst of training, where they were."""
+        """Where tickets were when they were told to stop in the midst of training."""
 
     def __iter__(self) -> Iterator[RecordLine]:
         for number, line in enumerate(self._lines, 1):

@@ -60,7 +60,7 @@ from offbeat.core.policy import Policy, View
 from offbeat.core.search import Range, SearchSpace
 
 Control = tuple[float, float, float]
-"""lambda, sigma, iota."""
+"""The control parameters lambda, sigma and iota."""
 SIGMA_MOST = 10.0
 Positive = Annotated[float, Field(gt=0, le=MOST)]
 Mu = Annotated[float, Field(gt=0, le=100)]
@@ -124,7 +124,7 @@ class TimelyPolicy(Policy):
     control_gradient: Literal["corrected", "printed"] = "corrected"
     """Eq. (4) and (5) as derived, or as printed in the paper."""
     mu_alpha: Mu = 1.0
-    """mu of alpha."""
+    """mu of alpha, the weight of an upload."""
     lambda_0: NotNegative = 4.0
     """Weight of the part that falls with time and staleness, to begin with."""
     sigma_0: Annotated[float, Field(ge=0, le=SIGMA_MOST)] = 0.5
@@ -264,7 +264,7 @@ class TimelyPolicy(Policy):
         return xi, self.mu_alpha * xi / (1 + self.mu_alpha * xi)
 
     def adapted(self, update: Update, state: TimelyState) -> Control:
-        """Eq. (3)."""
+        """The control parameters after the step of Eq. (3)."""
         control = state.controls.get(update.device, (self.lambda_0, self.sigma_0, self.iota_0))
         made = state.made.get(update.base)
         if made is None:

@@ -31,7 +31,7 @@ CHECKPOINT_SECONDS = 20.0
 """How long a ServerApp that was interrupted may take to leave a checkpoint."""
 POLL_SECONDS = 0.05
 FEW_NODES = 4
-"""So many warm nodes may ask the SuperLink as often as they like."""
+"""Up to this many warm nodes may ask the SuperLink as often as they like."""
 POLLS_A_SECOND = 40.0
 """How often more of them may ask together: a question takes the SuperLink 5 to 15 ms of a core, which they share."""
 ENVIRONMENT = {
@@ -75,7 +75,7 @@ class FlowerProcess:
         return self._supervisor is not None and self._supervisor.poll() is None
 
     def pids(self, command: str = "") -> list[int]:
-        """Its processes whose command has this in it, for instance "flwr-clientapp" (Linux only)."""
+        """The processes below this one whose command has a text in it, for instance "flwr-clientapp" (Linux only)."""
         found = supervisor.descendants(self._supervisor.pid) if self._supervisor is not None else []
         return [pid for pid in found if command in supervisor.command_line(pid)]
 

@@ -46,9 +46,9 @@ class SentMessage(Struct, kw_only=True, eq=False):
     leg: int = 0
     """The number that the answer must have; of a greeting 0."""
     given_up: bool = False
-    """Its order was given up; it is watched only to know when the node is free again."""
+    """Whether its order was given up, so that it is watched only to know when the node is free again."""
     notice: bool = False
-    """It is news for a device in training, which does not depend on its answer."""
+    """Whether it is a notice to a device in training, whose answer nobody waits for."""
 
 
 class ReceivedAnswer(Struct, frozen=True, kw_only=True, eq=False):
@@ -93,7 +93,7 @@ class Transport:
         self.grid = grid
         self._packing = packing or OwnPacking()
         self._greetings: list[ReceivedAnswer] = []
-        """Of nodes that are not asked."""
+        """Greetings of nodes that are not asked."""
         self.waiting: dict[str, SentMessage] = {}
         self._incoming = Incoming(grid)
         self._log = log
@@ -104,7 +104,7 @@ class Transport:
             return set(self.grid.get_node_ids())
 
     def send(self, sent: SentMessage, body: Any, vector: Vector | None = None) -> bool:
-        """Whether it could be handed to the SuperLink."""
+        """Send a message; returns whether it could be handed to the SuperLink."""
         if isinstance(body, Hello) and (greeting := self._packing.greeting()) is not None:
             self._greetings.append(ReceivedAnswer(sent=sent, content=greeting))
             return True
@@ -119,7 +119,7 @@ class Transport:
         return True
 
     def poll(self) -> list[ReceivedAnswer]:
-        """What has come in since."""
+        """The answers that have come in since this was last called."""
         found, self._greetings = self._greetings, []
         with _connection():
             arrived = self._incoming.fetch(list(self.waiting))
@@ -139,7 +139,7 @@ class Transport:
         return found
 
     def count_from(self, origin: float) -> None:
-        """From now on times are counted from here."""
+        """Count times from this moment on."""
         for sent in self.waiting.values():
             sent.at, sent.deadline = sent.at - origin, sent.deadline - origin
 

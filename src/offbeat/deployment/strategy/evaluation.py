@@ -34,7 +34,7 @@ class Evaluators(Struct, frozen=True, kw_only=True):
     """How many nodes evaluate a version, how long they are waited for, and what is made of their answers."""
 
     share: float
-    """Of the nodes that are connected; 0: nobody evaluates."""
+    """The share of the connected nodes that evaluate; 0: nobody does."""
     least: int
     seconds: float
     weight: str
@@ -81,13 +81,13 @@ class NodeEvaluation:
 
     def __init__(self, transport: Transport, evaluators: Evaluators, seed: int, log: Callable[[str], None]) -> None:
         self.metrics: dict[int, Metrics] = {}
-        """By version."""
+        """The metrics of each version that was evaluated on nodes."""
         self._transport = transport
         self._evaluators = evaluators
         self._random = stream(seed, "nodes that evaluate")
         self._log = log
         self._answers: dict[int, list[Metrics]] = {}
-        """By version, of those that are not complete."""
+        """The answers so far, by version, for versions whose evaluation is not complete."""
 
     @property
     def waiting(self) -> bool:

@@ -73,7 +73,7 @@ class FlowerRecords:
         self._aggregate = aggregate
         self._log = log
         self._replies: dict[int, UnsettledReply] = {}
-        """By ticket, of updates that were delivered and are neither used nor given up."""
+        """What updates brought, by ticket, while they are neither used nor given up."""
         self._used: tuple[int, list[Metrics]] = (0, [])
         """The present version, and the metrics of the updates that made it so far."""
         self._sent: tuple[Vector | None, ArrayRecord | None] = (None, None)
@@ -142,7 +142,7 @@ class FlowerRecords:
         self._sent = (None, None)
 
     def metrics(self) -> dict[int, Metrics]:
-        """Of each version, the aggregated metrics of the updates that made it."""
+        """The aggregated metrics of the updates that made each version."""
         version, used = self._used
         if used:
             self._used = (version, [])

@@ -33,7 +33,7 @@ from offbeat.results.metric import TargetMetric
 from offbeat.results.rows import Row
 from offbeat.running.directory import RunDirectory
 from offbeat.running.loop import RunDescription, run_to_end
-from offbeat.running.record import RunRecord
+from offbeat.running.record_file import RunRecord
 from offbeat.settings.objects import as_table
 from offbeat.settings.schedule import Schedule
 from offbeat.settings.tables import checked
@@ -48,7 +48,7 @@ WORK = LocalWork(epochs=1)
 
 
 def write_log(what: str) -> None:
-    """Into Flower's log."""
+    """Write a line into Flower's log."""
     log(INFO, "offbeat: %s", what)
 
 

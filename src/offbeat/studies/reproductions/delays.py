@@ -101,7 +101,7 @@ def _claim(group: Group, where: str, delay: int, pair: tuple[str, str], measure:
 
 
 def agreement(measurements: Sequence[Measurement]) -> str:
-    """In how many cells the same of the two has the lower mean loss, beside "always AUDG" and chance."""
+    """How many cells agree on which rule has the lower mean loss, in a sentence, beside "always AUDG" and chance."""
     here, paper = [], []
     for group in COMPARED:
         assert group.losses is not None

@@ -39,7 +39,7 @@ class Form:
     """The learning rate of all runs of `delays`, in place of the one that is chosen on the tuning seed."""
 
     def rounds(self, full: int) -> int:
-        """So many rounds of the full form's, and at least two."""
+        """How many of the full form's rounds this form has, and at least two."""
         return max(2, round(self.length * full))
 
 

@@ -233,11 +233,11 @@ def _claims() -> list[Claim]:
         for says, mine, theirs, gap in ABLATION_CLAIMS
     ]
     pairs = (("FedASMU", "FedAsync"), ("FedASMU", "FedBuff"), ("FedSSMU", "FedAvg"))
-    for (part, variation), (mine, theirs) in product(VARIATIONS.items(), pairs):
-        accuracy, saved = variation.gains[mine]
+    for (part, variation), (method, other) in product(VARIATIONS.items(), pairs):
+        accuracy, saved = variation.gains[method]
         for says, gap, measure in (
-            (f"{part}: {mine} ends above {theirs}", accuracy, "final_accuracy"),
-            (f"{part}: {mine} is sooner at 70 % than {theirs}", 1 / (1 - saved), "time_to_target"),
+            (f"{part}: {method} ends above {other}", accuracy, "final_accuracy"),
+            (f"{part}: {method} is sooner at 70 % than {other}", 1 / (1 - saved), "time_to_target"),
         ):
             claims.append(
                 Claim(
@@ -245,8 +245,8 @@ def _claims() -> list[Claim]:
                     says=says,
                     part=part,
                     kind="better",
-                    mine=mine,
-                    theirs=theirs,
+                    mine=method,
+                    theirs=other,
                     gap=gap,
                     measure=measure,
                 )

@@ -1,10 +1,12 @@
-"""A Flower project whose server has one line of offbeat's, on a real SuperLink with warm nodes, one of which fails."""
+"""Flower projects whose servers have one line of offbeat's, on a real SuperLink with warm nodes and stock ones."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+from one_line import with_the_one_line
 from safetensors.numpy import load_file
 from user_project import follow, user_project
 
@@ -57,10 +59,15 @@ def evaluate(message, context):
 """
 
 
-def test_one_line_makes_a_flower_project_asynchronous(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with Cluster(3, warm=True, logs=tmp_path_factory.mktemp("logs")) as found:
+        yield found
+
+
+def test_one_line_makes_a_flower_project_asynchronous(cluster: Cluster, tmp_path: Path) -> None:
     project = user_project(tmp_path, SERVER.strip(), CLIENT.strip())
-    with Cluster(3, warm=True, logs=tmp_path / "logs") as cluster:
-        log = follow(submit(project, cluster.address))
+    log = follow(submit(project, cluster.address))
     out = tmp_path / "out"
     summary = json.loads((out / "summary.json").read_text())
     assert summary["stopped_by"] == "versions" and summary["versions"] == 4 and summary["updates_used"] == 8
@@ -68,3 +75,13 @@ def test_one_line_makes_a_flower_project_asynchronous(tmp_path: Path) -> None:
     assert "ValueError" in log and "no data here" in log
     moved = load_file(out / "model.safetensors")["w"]
     assert np.all(moved == moved[0]) and 2.0 < moved[0] <= 4.0  # each version moves by 1, less what staleness takes off
+
+
+@pytest.mark.parametrize(
+    "name", ["quickstart-numpy", "quickstart-pytorch", "quickstart-sklearn", "personal-state", "before-messages"]
+)
+def test_users_apps_run_with_the_one_line(cluster: Cluster, tmp_path: Path, name: str) -> None:
+    log = follow(submit(with_the_one_line(name, tmp_path), cluster.address))
+    assert "FedBuff(buffer=2)" in log
+    assert "ended by versions with version" in log
+    assert "Error" not in log

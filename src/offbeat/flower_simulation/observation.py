@@ -17,7 +17,7 @@ from flwr.serverapp.strategy import Strategy
 
 from offbeat.core.policy import Policy
 from offbeat.flower_simulation.engine import MessageEngine
-from offbeat.flower_simulation.replies import mean_metrics, numbers_in, weighed_metrics
+from offbeat.flower_simulation.replies import EXAMPLES, mean_metrics, numbers_in, weighed_metrics
 from offbeat.results.metric import WORK, TargetMetric
 from offbeat.results.rows import Row
 
@@ -206,6 +206,7 @@ class Observation:
             if "aggregate_train" in vars(strategy):  # it is watched already: start was called by a start
                 return start(*given.args, **given.kwargs)
             self.strategy = _name_of(strategy)
+            self._engine.weight = getattr(strategy, "weighted_by_key", EXAMPLES[0])
             self._by_version = isinstance(getattr(strategy, "policy", None), Policy)
             self._central = evaluate is not None
             self._spoken = self._central or not self._by_version

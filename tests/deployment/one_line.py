@@ -4,7 +4,7 @@ from pathlib import Path
 from shutil import copytree
 
 APPS = Path(__file__).parents[1] / "flower_apps"
-IMPORT = "from offbeat.flower import Async, AsyncServer, FedBuff\n"
+IMPORT = "from offbeat import flower\nfrom offbeat.flower import Async, AsyncServer, FedBuff\n"
 ASYNC = "Async(FedBuff(buffer=2)"
 LINES = {
     "quickstart-numpy": ('= STRATEGIES[config["strategy"]](', f"= {ASYNC}, "),

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from flwr.server.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg
-from one_line import IMPORT, LINES, with_the_one_line
+from one_line import LINES, with_the_one_line
 
 from offbeat.core.errors import InvalidInput
 from offbeat.flower import AsyncServer, FedBuff
@@ -62,7 +62,6 @@ def test_named_trainings_are_called(tmp_path: Path) -> None:
 
 def before_messages(tmp_path: Path, policy: str = "FedAvg()") -> Path:
     app = with_the_one_line("before-messages", tmp_path)
-    edit(app, "server", IMPORT, "from offbeat import flower\nfrom offbeat.flower import Async, AsyncServer\n")
     return edit(app, "server", "FedBuff(buffer=2)", f"flower.{policy}")
 
 

@@ -1,7 +1,6 @@
 """Flower projects whose servers have one line of offbeat's, on a real SuperLink with warm nodes and stock ones."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -59,15 +58,10 @@ def evaluate(message, context):
 """
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with Cluster(3, warm=True, logs=tmp_path_factory.mktemp("logs")) as found:
-        yield found
-
-
-def test_one_line_makes_a_flower_project_asynchronous(cluster: Cluster, tmp_path: Path) -> None:
+def test_one_line_makes_a_flower_project_asynchronous(tmp_path: Path) -> None:
     project = user_project(tmp_path, SERVER.strip(), CLIENT.strip())
-    log = follow(submit(project, cluster.address))
+    with Cluster(3, warm=True, logs=tmp_path / "logs") as cluster:
+        log = follow(submit(project, cluster.address))
     out = tmp_path / "out"
     summary = json.loads((out / "summary.json").read_text())
     assert summary["stopped_by"] == "versions" and summary["versions"] == 4 and summary["updates_used"] == 8
@@ -77,11 +71,20 @@ def test_one_line_makes_a_flower_project_asynchronous(cluster: Cluster, tmp_path
     assert np.all(moved == moved[0]) and 2.0 < moved[0] <= 4.0  # each version moves by 1, less what staleness takes off
 
 
-@pytest.mark.parametrize(
-    "name", ["quickstart-numpy", "quickstart-pytorch", "quickstart-sklearn", "personal-state", "before-messages"]
-)
-def test_users_apps_run_with_the_one_line(cluster: Cluster, tmp_path: Path, name: str) -> None:
-    log = follow(submit(with_the_one_line(name, tmp_path), cluster.address))
-    assert "FedBuff(buffer=2)" in log
+def test_users_apps_run_with_the_one_line(tmp_path: Path) -> None:
+    with Cluster(2, warm=True, logs=tmp_path / "logs") as cluster:
+        for name in ("quickstart-numpy", "quickstart-pytorch", "quickstart-sklearn", "personal-state"):
+            _check(follow(submit(with_the_one_line(name, tmp_path), cluster.address)), "FedBuff(buffer=2)")
+        cluster.add_node(2, warm=False)
+        everybody = (
+            "ServerAppComponents(strategy=strategy",
+            "ServerAppComponents(server=AsyncServer(flower.FedAvg(), strategy)",
+        )
+        app = with_the_one_line("before-messages", tmp_path, everybody)
+        _check(follow(submit(app, cluster.address)), "3 of 3 devices")
+
+
+def _check(log: str, said: str) -> None:
+    assert said in log
     assert "ended by versions with version" in log
     assert "Error" not in log

@@ -83,12 +83,12 @@ class Observation:
             self.flush()
             self._round = round_
         self._found.setdefault(kind, {}).update(metrics)
-        if is_version:
+        if not is_version:
+            self._when, self._state = self._now(), self._work()
+        elif kind == CENTRAL or not self._central:  # what clients say later does not make a version known later
             self._newest = int(round_)
             self._engine.version = max(self._engine.version, self._newest)
-        self._when, self._state = self._now(), self._work()
-        if is_version:
-            self._when["version"] = self._newest
+            self._when, self._state = self._now() | {"version": self._newest}, self._work()
 
     def _is_late(self, version: int, kind: str) -> bool:
         """Clients may be late with a version when a newer one is known already, or when its row is written."""

@@ -62,11 +62,13 @@ def recommend(
     resume: bool = False,
     watch: OnRun | None = None,
     on_step: OnStep | None = None,
+    address: str | None = None,
 ) -> Recommendation:
     """Say which of the algorithms (default: all) to run for an experiment's fleet, data and model.
 
     They race on seeds of their own, with three learning rates each; the best three and the baseline are then run on
     `seeds` seeds from the experiment's on. Writes the answer, a picture, tables, and the experiment ready to deploy.
+    With the `address` of a Ray cluster, its workers carry out the runs.
     """
     given, root = experiment_from(experiment), Path(out)
     names = list(POLICIES) if algorithms is None else list(algorithms)
@@ -77,7 +79,7 @@ def recommend(
     entries, unsuited = entries_of(alike(given, names), names)
     if not entries:
         raise InvalidInput(f"no algorithm suits this experiment: {'; '.join(unsuited.values())}")
-    with DirectoryLock(root), CachedRuns(root / "runs", jobs=jobs, watch=watch) as runs:
+    with DirectoryLock(root), CachedRuns(root / "runs", jobs=jobs, watch=watch, address=address) as runs:
         replace_file(root / "config.toml", tomli_w.dumps(given.given_table()).encode())
         try:
             ranked, failures = race(entries, runs, wanted, on_step=on_step)

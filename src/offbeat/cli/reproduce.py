@@ -7,9 +7,9 @@ import typer
 from rich import box
 from rich.table import Table
 
-from offbeat.cli.base import Jobs, console
+from offbeat.cli.base import Address, Jobs, console
 from offbeat.cli.choosing import check_optuna
-from offbeat.cli.progress import bars
+from offbeat.cli.progress import bars, cluster_line
 from offbeat.core.errors import Interrupted, InvalidInput
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ def reproduce(
     cache: Annotated[Path, typer.Option(help="Directory of finished runs, which all reproductions share.")] = CACHE,
     seeds: Annotated[int | None, typer.Option(min=1, help="How many seeds, from 0 on.")] = None,
     jobs: Jobs = 1,
+    address: Address = None,
 ) -> None:
     """Hold a paper's claims against runs: measured beside published, with seeds, spread and a verdict by a stated rule.
 
@@ -63,13 +64,14 @@ def reproduce(
         return
     form = with_seeds(Form(seeds=chosen.seeds, data=data) if full else QUICK, seeds)
     measurements = []
-    with bars() as shown:
+    with bars() as shown, cluster_line(shown):
         bar = shown.add_task(name, total=1.0, note="")
         begun = reproduce(
             chosen,
             form,
             cache,
             jobs=jobs or 1,
+            address=address,
             watch=lambda what, share: shown.update(bar, completed=share, note=what),
         )
         try:

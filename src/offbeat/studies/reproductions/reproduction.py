@@ -103,10 +103,14 @@ def reproduce(
     *,
     jobs: int = 1,
     watch: OnProgress | None = None,
+    address: str | None = None,
 ) -> Iterator[list[Measurement]]:
-    """Run what is not in the cache, case by case; gives all measurements so far after every case."""
+    """Run what is not in the cache, case by case; gives all measurements so far after every case.
+
+    With the `address` of a Ray cluster, its workers carry out the runs.
+    """
     cases, done = reproduction.cases(form), list[Measurement]()
-    with CachedRuns(cache, jobs=jobs) as runs:
+    with CachedRuns(cache, jobs=jobs, address=address) as runs:
         for number, case in enumerate(cases):
             if watch is not None:
                 watch(f"{case.part}: {case.method}", number / len(cases))

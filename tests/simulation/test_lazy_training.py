@@ -167,7 +167,7 @@ def test_a_run_that_trained_nothing_is_its_base() -> None:
 
 
 def test_what_is_computed_ahead_is_bounded_and_those_due_first_come_first() -> None:
-    training, recorder = lazy(vector_bytes=2**24)  # so large that the memory is enough for 16 only
+    training, recorder = lazy(vector_bytes=2**26)  # so large that the memory is enough for 16 only
     last = [delivered(training, ticket) for ticket in range(1, 41)][-1]
     last()
     assert [ticket for ticket, _, _ in recorder.batches[0]] == [40, *range(1, 16)]

@@ -8,9 +8,9 @@ import typer
 from rich import box
 from rich.table import Table
 
-from offbeat.cli.base import Jobs, console
+from offbeat.cli.base import Address, Jobs, console
 from offbeat.cli.choosing import check_optuna
-from offbeat.cli.progress import bars
+from offbeat.cli.progress import bars, cluster_line
 from offbeat.core.errors import Interrupted, InvalidInput
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ def reproduce(
         typer.Option(help="delays: this learning rate in place of the chosen one. Its results are shown, not kept."),
     ] = None,
     jobs: Jobs = 1,
+    address: Address = None,
 ) -> None:
     """Hold a paper's claims against runs: measured beside published, with seeds, spread and a verdict by a stated rule.
 
@@ -73,7 +74,7 @@ def reproduce(
     form = form if seeds is None else replace(form, seeds=seeds)
     kept = full and rate is None
     measurements = []
-    with bars() as shown:
+    with bars() as shown, cluster_line(shown):
         bar = shown.add_task(name, total=1.0, note="")
         begun = reproduce(
             chosen,
@@ -81,6 +82,7 @@ def reproduce(
             cache,
             part=part,
             jobs=jobs or 1,
+            address=address,
             watch=lambda what, share: shown.update(bar, completed=share, note=what),
         )
         try:

@@ -25,9 +25,19 @@ from offbeat.device.local_training import LocalTraining
 from offbeat.device.memory import NOTHING, DeviceMemory
 from offbeat.device.training_state import TrainingJob, TrainingState
 from offbeat.simulation.executors import Executor
+from offbeat.simulation.workers import JOBS_PER_WORKER
 
-BATCH_BYTES = 256 * 2**20
-"""The results of a batch may take this much memory."""
+BATCH_BYTES = 2**30
+"""The results of a batch may take this much memory, or more if it takes that to give every worker one job."""
+
+
+def batch_size(capacity: int, vector_bytes: int) -> int:
+    """How many jobs make a batch: as many as the executor likes, or as its memory takes if that leaves nobody idle.
+
+    >>> batch_size(12, 4 * 61_706), batch_size(12, 100 * 2**20), batch_size(6 * 64, 100 * 2**20)
+    (12, 10, 64)
+    """
+    return max(1, capacity // JOBS_PER_WORKER, min(capacity, BATCH_BYTES // vector_bytes))
 
 
 class TrainingPlan(LocalTraining, kw_only=True, eq=False, gc=False):
@@ -70,7 +80,7 @@ class LazyTraining:
         self._order = Order()
         """The last order, and below what follows from it: most policies give one order to many devices."""
         self._rule, self._carried_over = device_rule(self._order.rule), self._order.remembers
-        self._batch_size = max(1, min(executor.batch_capacity, BATCH_BYTES // vector_bytes))
+        self._batch_size = batch_size(executor.batch_capacity, vector_bytes)
 
     @property
     def memories(self) -> dict[int, ReadOnlyMemory]:

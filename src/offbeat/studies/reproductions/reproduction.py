@@ -106,16 +106,18 @@ def reproduce(
     part: str = "",
     jobs: int = 1,
     watch: OnProgress | None = None,
+    address: str | None = None,
 ) -> Iterator[list[Measurement]]:
     """Run what is not in the cache, case by case; gives all measurements so far after every case.
 
     With `part` only the part of this name is run, or if there is none those that have this text in their names.
+    With the `address` of a Ray cluster, its workers carry out the runs.
     """
     wanted = {part} if part in reproduction.parts else {each for each in reproduction.parts if part in each}
     cases, done = [case for case in reproduction.cases(form) if case.part in wanted], list[Measurement]()
     if not cases:
         raise InvalidInput(f"--part {part}: {reproduction.name} has {'; '.join(reproduction.parts)}")
-    with CachedRuns(cache, jobs=jobs) as runs:
+    with CachedRuns(cache, jobs=jobs, address=address) as runs:
         for number, case in enumerate(cases):
             if watch is not None:
                 watch(f"{case.part}: {case.method}", number / len(cases))

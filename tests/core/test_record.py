@@ -55,7 +55,7 @@ EFFECTS: list[tuple[Effect, dict[str, Any] | None]] = [
         {"what": "answer", "device": 1, "ticket": 7, "base": 4, "newer": False},
     ),
     (StopNotice(device=1, ticket=7), {"what": "notice", "device": 1, "ticket": 7}),
-    (Settled(ticket=7, used=True), None),
+    (Settled(tickets=(7,), used=True), None),
     (TimerSet(name="round", at=2.0), None),
 ]
 

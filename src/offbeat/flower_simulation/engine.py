@@ -132,7 +132,7 @@ class MessageEngine:
             self.counters.used += 1
             self.counters.staleness_sum += staleness
             self.counters.staleness_max = max(self.counters.staleness_max, staleness)
-            self.accounts.settled(flight.number, True, self.version + 1)
+            self.accounts.settled((flight.number,), True, self.version + 1)
         return reply
 
     def abandon(self, names: Iterable[str]) -> None:
@@ -147,7 +147,7 @@ class MessageEngine:
         flight, reply = self.landed.pop(name)
         if flight.trains and not reply.has_error():
             self.counters.discarded += 1
-            self.accounts.settled(flight.number, False, self.version)
+            self.accounts.settled((flight.number,), False, self.version)
 
     def finish(self) -> None:
         """The run is over: updates that nobody took are discarded."""

@@ -112,8 +112,8 @@ class Replay:
             match effect:
                 case Assignment():
                     self._begin(effect)
-                case Settled(ticket=ticket):
-                    self.training.settle(ticket)
+                case Settled(tickets=tickets):
+                    self.training.settle(tickets)
                 case FreshModel(ticket=ticket, version=base, parameters=parameters):
                     self._runs[ticket].answered()
                     if parameters is not None:

@@ -199,8 +199,9 @@ class Deployment:
             if (line := effect_line(effect, at=at)) is not None:
                 self._record.write(line)
             if isinstance(effect, Settled):
-                self.accounts.settled(effect.ticket, effect.used, session.version)
-                self._translator.settled(effect.ticket, effect.used, session.version)
+                self.accounts.settled(effect.tickets, effect.used, session.version)
+                for ticket in effect.tickets:
+                    self._translator.settled(ticket, effect.used, session.version)
         self._exchange.carry_out(effects, sending=self._milestones.reached() is None)
 
     # Evaluation and snapshots -------------------------------------------------------------------------------------

@@ -50,7 +50,7 @@ def node(
     work_seconds: Annotated[
         float, typer.Option(min=0.005, help="And at least so often while an app is at work.")
     ] = 0.5,
-    idle_seconds: Annotated[float, typer.Option(min=0.005, help="And at least so often when nothing comes.")] = 3.0,
+    idle_seconds: Annotated[float, typer.Option(min=0.005, help="And at least so often when nothing comes.")] = 10.0,
     health: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="Answer HTTP here: 200 if all is well, else 503.")
     ] = None,

@@ -47,8 +47,9 @@ class Polling(Struct, frozen=True, kw_only=True):
     """Seconds, while something is going on."""
     work: float = 0.5
     """Seconds at most while a child is at work, so that it hears of a notice in time."""
-    idle: float = 3.0
-    """Seconds at most, when nothing has come for long."""
+    idle: float = 10.0
+    """Seconds at most, when nothing has come for long. A thousand nodes that ask every 3 s are all that a SuperLink can
+    take."""
 
     def pause(self, quiet: float, at_work: bool) -> float:
         """How long to wait before asking again, if nothing has happened for so long.

@@ -5,7 +5,7 @@ holds however the messages fall, and that the record replays to the same bits.
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -168,8 +168,8 @@ class Lone:
         if isinstance(body, Question) and self.fresh is not None:
             self.mailbox.put(self.message(self.fresh, model=self.fresh.newer))
 
-    def interrupt(self, look: int, body: Any) -> None:
-        """Have a message come just before the device looks into its mailbox for the n-th time."""
+    def interrupt(self, look: int, body: Any) -> Iterator[int]:
+        """Have a message come just before the device looks into its mailbox for the n-th time; numbers its looks."""
         take, looks = self.mailbox.take, count(1)
 
         def taken(seconds: float | None = 0.0) -> Message | None:
@@ -178,6 +178,7 @@ class Lone:
             return take(seconds)
 
         self.mailbox.take = taken  # type: ignore[method-assign]
+        return looks
 
     def message(self, body: Any, *, model: bool = False) -> Message:
         self._count += 1
@@ -334,10 +335,11 @@ def test_a_device_that_does_not_wait_for_its_answer_waits_at_the_end() -> None:
 
 def test_a_device_that_trains_on_and_hears_that_nothing_is_newer_trains_as_if_it_had_not_asked() -> None:
     lone, plain = Lone(), Lone()
-    lone.interrupt(9, Answer(ticket=5, leg=1, version=1, newer=False, stop=False))
+    looks = lone.interrupt(9, Answer(ticket=5, leg=1, version=1, newer=False, stop=False))
     _, delivery = lone.run(asking(waits=False), model=True)
     plain.run(begin(), model=True)
     assert delivery.merges == [] and delivery.leg == 2
+    assert next(looks) == 6 * EPOCHS + 2, "once more where a message was, and no epoch was cut in two"
     assert (lone.delivered == plain.delivered).all()
 
 

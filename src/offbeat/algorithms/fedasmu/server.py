@@ -149,6 +149,9 @@ class TimelyPolicy(Policy):
     """Step size of upsilon (published)."""
     slot: Literal["learned", "first", "middle", "penultimate"] = "learned"
     """When a device asks: learned (published), or always after 1 epoch, after half of them, before epoch E - 1."""
+    while_asking: Literal["wait", "train"] = "wait"
+    """What a device does until the fresh model comes: it waits (published), or trains on and merges between two steps,
+    wherever it is by then."""
     epsilon: Share = 0.1
     """How often a slot is tried at random."""
     q_rate: Share = 0.1
@@ -210,6 +213,7 @@ class TimelyPolicy(Policy):
             gamma_rate=self.eta_gamma,
             upsilon_rate=self.eta_upsilon,
             round=state.round,
+            waits=self.while_asking == "wait",
         )
         return view.order(rule="fedasmu", arguments=asdict(refresh))
 

@@ -18,12 +18,13 @@ from threading import Event, Thread, Timer
 from typing import Any
 
 import pytest
+import tomli_w
 from faulty import outcome
-from user_project import follow, user_project
+from user_project import PATIENCE, follow, user_project
 
 from offbeat.deployment.bundle import write_bundle
 from offbeat.deployment.certificates import make_credentials
-from offbeat.deployment.launch import Launched, submit
+from offbeat.deployment.launch import Launched, RunFailed, SuperLink, submit
 from offbeat.deployment.local_cluster.cluster import HOST, Cluster
 from offbeat.settings.schema import Experiment
 from offbeat.settings.tables import merge
@@ -45,42 +46,55 @@ def experiment(algorithm: dict[str, Any], **changes: Any) -> Experiment:
     return Experiment.parse(merge(table, changes))
 
 
-def start(cluster: Cluster, setting: Experiment, out: Path, *, resume: bool = False) -> Launched:
+def start(
+    cluster: Cluster, setting: Experiment, out: Path, *, resume: bool = False, superlink: SuperLink | None = None
+) -> Launched:
     bundle = out.parent / f"bundle-{len(list(out.parent.glob('bundle-*')))}"
     bundle.mkdir()
     write_bundle(bundle, setting, out=str(out), resume=resume)
-    return submit(bundle, cluster.address)
+    return submit(bundle, superlink or cluster.address)
 
 
-def test_with_tls_and_keys_a_warm_node_that_is_not_registered_gets_nothing(tmp_path: Path) -> None:
-    credentials = make_credentials(tmp_path / "certificates", 2)
-    with Cluster(1, warm=True, credentials=credentials, logs=tmp_path / "logs") as cluster:
-        intruder = cluster.add_node(1, registered=False, wait=False)
-        setting = experiment({"name": "fedasync", "concurrency": 2}, deployment={"start_with": 1})
-        log = follow(start(cluster, setting, tmp_path / "run"))
-        intruder.wait(60)
-    assert "device 0 joined (1 of 2)" in log and "device 1" not in log
-    assert json.loads((tmp_path / "run" / "summary.json").read_text())["devices"] == 1
-    said = intruder.log.read_text()
-    assert "Failed to activate SuperNode" in said and "Traceback" not in said
-    assert "connected" not in said and "run " not in said
-    replay(tmp_path / "run")
-
-
-def test_warm_nodes_and_flower_s_own_take_part_in_one_run(tmp_path: Path) -> None:
-    """Under SEAFL2, with a slow warm node that is told to stop, and a stock one that checks in."""
+def test_with_tls_and_keys_both_kinds_of_nodes_take_part_in_one_run_and_those_without_get_nothing(
+    tmp_path: Path,
+) -> None:
+    """`offbeat deploy` under SEAFL2, with a warm node that is told to stop and a stock one that checks in. The keys of
+    two more, a warm one and a stock one, are not registered."""
     setting = experiment(
         {"name": "seafl2", "buffer": 1, "concurrency": 2, "staleness_limit": 1},
+        data={"devices": 4},
         local={"epochs": 3},
         fleet={"name": "ratio", "ratio": 1.5, "epoch_seconds": 1.0},
-        deployment={"paced": True, "leg_seconds": 2.0},
+        deployment={"paced": True, "leg_seconds": 2.0, "start_with": 2},
         stop={"versions": 2},
     )
-    with Cluster(1, warm=True, logs=tmp_path / "logs") as cluster:
-        cluster.add_node(1, warm=False, wait=False)
-        follow(start(cluster, setting, tmp_path / "run"))
+    (tmp_path / "small.toml").write_text(tomli_w.dumps(setting.table()))
+    credentials, strangers = make_credentials(tmp_path / "certificates", 4), make_credentials(tmp_path / "others", 0)
+    with Cluster(1, warm=True, credentials=credentials, logs=tmp_path / "logs") as cluster:
+        stock = cluster.add_node(1, warm=False, wait=False)
+        intruders = [cluster.add_node(2, registered=False, wait=False)]
+        intruders.append(cluster.add_node(3, warm=False, registered=False, wait=False))
+        address = cluster.address.address
+        deploy = [sys.executable, "-c", "from offbeat.cli import main; main()", "deploy", "small.toml", "--out", "run"]
+        secured = ["--superlink", address, "--root-certificates", str(credentials.authority)]
+        said = subprocess.run([*deploy, *secured], cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE)
+        assert said.returncode == 0, said.stdout + said.stderr
+        for superlink in (
+            SuperLink(address=address, insecure=True),
+            SuperLink(address=address, root_certificates=strangers.authority),
+        ):
+            with pytest.raises(RunFailed, match="no SuperLink answers"):
+                start(cluster, setting, tmp_path / "nobody", superlink=superlink)
+        for intruder in intruders:
+            intruder.wait(60)
+    assert stock.log.is_file() and "device 2" not in said.stdout and "device 3" not in said.stdout
     found = outcome(tmp_path / "run")
-    assert not found.faults and len(found.devices) == 2 and found.devices[0]["delivered"]
+    assert not found.faults and found.summary["devices"] == 2 and found.summary["stopped_by"] == "versions"
+    assert found.devices[0]["delivered"] and not any(device["orders"] for device in found.devices[2:])
+    warm, other = (intruder.log.read_text() for intruder in intruders)
+    assert "Failed to activate SuperNode" in warm and "Failed to activate SuperNode" in other
+    assert "connected" not in warm and "run " not in warm and "Traceback" not in warm
+    assert "Receiving" not in other and "flwr-clientapp" not in other
     replay(tmp_path / "run")
 
 
@@ -248,6 +262,7 @@ def test_whatever_goes_wrong_nothing_hangs_and_all_is_seen(tmp_path: Path) -> No
                     "device 3: Flower error ",
                     "device 4: its node is gone",
                     "device 5: refused: ticket",
+                    "device 6: ",
                 )
             )
             if seen and time.monotonic() > thaw and all(used(out, device) for device in (0, 1, 2, 3, 5, 6)):
@@ -257,12 +272,14 @@ def test_whatever_goes_wrong_nothing_hangs_and_all_is_seen(tmp_path: Path) -> No
         wire.close()
     found = outcome(out)
     assert found.summary["stopped_by"] == "all is seen"
-    assert {line["device"] for line in found.of("fault")} >= {1, 2, 3, 4, 5}
+    assert {line["device"] for line in found.of("fault")} >= {1, 2, 3, 4, 5, 6}
     assert all(line["reason"] for line in found.of("Lost"))
     assert found.summary["faults_node_error"] >= 3, "the children of 1, 2 and 3"
     assert found.summary["faults_node_gone"] >= 1 and found.summary["faults_unanswered"] >= 1
     assert found.summary["updates_refused"] >= 1 and found.summary["restarts"] == 0
-    assert "; trying again" in cut_off.log.read_text(), "30 s cost it nothing but time"
+    assert "; trying again" in cut_off.log.read_text()
+    cut = {line["why"] for line in found.of("fault", device=6)}
+    assert any("no answer within" in why or "its node is gone" in why or "Flower error 5" in why for why in cut)
     if broken is not None:
         assert "Flower error 7: the app cannot be written to" in log
         assert any("the app cannot be written to" in line["why"] for line in found.of("fault", device=-1))

@@ -115,7 +115,7 @@ class AsoFed(Policy):
         return replace(order, learning_rate=order.learning_rate * self.rate(device, state))
 
     def rate(self, device: int, state: AsoFedState) -> float:
-        """r_k."""
+        """r_k, the factor by which the device's learning rate is larger because it is slow."""
         if not self.dynamic_rate or device not in state.reports:
             return 1.0
         mean = state.seconds[device] / state.reports[device]

@@ -190,7 +190,7 @@ class Audg(Policy):
         return by_block(len(parameters), add_up)
 
     def weight(self, device: int, state: IterationState, view: View) -> float:
-        """lambda_i."""
+        """lambda_i, the weight of a device's gradient."""
         return self.weights[device] if isinstance(self.weights, list) else view.samples(device) / state.samples
 
     def count(self, device: int, state: IterationState) -> None:
@@ -261,7 +261,7 @@ class Psurdg(Audg):
         ]
 
     def keep(self, update: Update, state: PsurdgState) -> None:
-        """In float16 relative to the largest element: gradients are small where float16 has few digits."""
+        """Keep the movement, in float16 relative to its largest element: float16 has few digits for small numbers."""
         device, movement, scale = update.device, update.delta, 1.0
         if self.storage == "float16":
             scale = float(np.abs(movement).max()) or 1.0

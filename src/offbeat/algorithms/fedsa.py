@@ -40,7 +40,14 @@ class FedSAState:
 
 
 class FedSA(Policy):
-    """Asynchronous with fewer local epochs for staler devices (after Chen et al. 2021; our reading)."""
+    """Asynchronous with fewer local epochs for staler devices (after Chen et al. 2021; our reading).
+
+    >>> from offbeat.testing import ScriptedSession
+    >>> session = ScriptedSession(FedSA(concurrency=2, alpha=0.5, exponent=1.0))
+    >>> _ = session.upload(4.0, 0.0), session.upload(6.0, 8.0)  # 1/2 [4, 0], then 3/4 [2, 0] + 1/4 [6, 8]
+    >>> session.parameters.tolist()
+    [3.0, 2.0]
+    """
 
     State = FedSAState
 
@@ -78,7 +85,7 @@ class FedSA(Policy):
             yield Dispatch(device=device, order=view.order(slices=self.epochs(device, state, view)))
 
     def epochs(self, device: int, state: FedSAState, view: View) -> int:
-        """E_i."""
+        """E_i, the epochs that a device is asked for."""
         share = self.convergence_share if view.version >= self.convergence_version else 1.0
         staleness = state.staleness.get(device, 0)
         return max(1, round(view.training.epochs * share * float((staleness + 1) ** -self.epochs_exponent)))

@@ -25,7 +25,8 @@ and as many devices as reported are ordered. SEAFL² tells devices in flight tha
 and upload what they have; it is weighted like any other. PORT does that too, and adds the weighted movements:
 w <- w + sum_k p_k Delta_k. What it compares an update with has two readings: the movement w_v - w_o of the global model
 since the update's base (`similarity = "movement"`, our default), and, in its authors' code, the last step w_v - w_{v-1}
-whatever the base, with cosine 1 for updates of staleness 0 and 1 (`similarity = "last-step"`).
+whatever the base, with cosine 1 for updates of staleness 0 and 1 (`similarity = "last-step"`). Its authors had K = 15
+and M = 30; the defaults here are SEAFL's, 10 and 20.
 
 `on_notice = "last-finished"`, for SEAFL² and PORT, is what the framework Plato does in place of the published: a device
 that is told uploads its last finished epoch at once, and what it has done of the next one is lost. One that has not
@@ -193,13 +194,13 @@ class Seafl(Policy):
         return weights if any(weights) else [float(update.samples) for update in buffer]
 
     def freshness(self, staleness: int) -> float:
-        """Eq. (4)."""
+        """The weight of an update's staleness, Eq. (4)."""
         if isinf(self.staleness_limit):
             return self.staleness_weight
         return self.staleness_weight * self.staleness_limit / (staleness + self.staleness_limit)
 
     def likeness(self, update: Update, view: View, last_step: Vector | None = None) -> float:
-        """Eq. (5)."""
+        """The weight of an update's similarity, Eq. (5)."""
         if not self.similarity_weight:
             return 0.0
         return self.similarity_weight * (self.alignment(update, view, last_step) + 1) / 2
@@ -251,7 +252,7 @@ class Seafl2(Seafl):
 
     on_notice: Literal["finish-epoch", "last-finished"] = "finish-epoch"
     """What a device that is told does: it finishes its epoch and uploads (published), or uploads its last finished one
-    at once (as Plato's code does). In a deployment devices look for notices between epochs: there both are the same."""
+    at once (as Plato's code does). Stock nodes of a deployment hear it between epochs only: there both are the same."""
 
     def order(self, view: View) -> Order:
         return view.order() if self.on_notice == "finish-epoch" else view.order(drops_unfinished=True)

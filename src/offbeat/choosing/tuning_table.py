@@ -15,10 +15,10 @@ from offbeat.choosing.fair import SEEDS, alike, check_seeds
 from offbeat.choosing.tuning import OnTrial, Tuned, search
 from offbeat.comparison.cached_runs import CachedRuns, Failure, OnRun
 from offbeat.comparison.criterion import Criterion
-from offbeat.comparison.statistics import Estimate, median_of, speed_up, speed_up_text
 from offbeat.core.errors import Interrupted, InvalidInput, OffbeatError
 from offbeat.results.comparison import BASELINE
 from offbeat.results.files import csv_of, replace_file
+from offbeat.results.statistics import Estimate, median_of, speed_up, speed_up_text
 from offbeat.running.lock import DirectoryLock
 from offbeat.settings.shipped import ExperimentSource, experiment_from
 

@@ -31,7 +31,7 @@ from offbeat.simulation.ray_cluster import RayCluster
 
 Algorithms = str | Policy | type[Policy] | Sequence[str | Policy | type[Policy]]
 Seeds = SupportsIndex | Iterable[SupportsIndex]
-"""How many, or which."""
+"""How many seeds, or which ones."""
 
 
 def compare(

@@ -100,11 +100,12 @@ class Layout:
 
     @cached_property
     def head(self) -> tuple[TensorEntry, ...]:
-        """The trained tensors of the last layer; if layers are counted by tensor, of all its module."""
+        """The trained tensors of the last module: that of the last matrix in the last layer, or of its last tensor."""
         trained = [entry for entry in self.entries if entry.trained]
         last = [entry for entry in trained if entry.layer == self.trained_layers - 1]
-        modules = {entry.name.rpartition(".")[0] for entry in last}
-        return tuple(entry for entry in trained if entry in last or entry.name.rpartition(".")[0] in modules)
+        matrices = [entry for entry in last if len(entry.shape) > 1]
+        module = (matrices or last)[-1].name.rpartition(".")[0] if last else ""
+        return tuple(entry for entry in trained if entry.name.rpartition(".")[0] == module)
 
     @cached_property
     def bytes(self) -> int:

@@ -179,7 +179,11 @@ class Train(Struct, frozen=True, gc=False):
 
 
 class Ask(Struct, frozen=True, kw_only=True, gc=False):
-    """Request the fresh model and wait for it."""
+    """Request the fresh model, and wait for it or train on until it comes."""
+
+    waits: bool = True
+    """Whether to wait. A device that does not merges the model between two steps, wherever it is by then; it uploads
+    when it has the answer. One that cannot be reached while it trains, or whose order has a time budget, waits."""
 
 
 class Upload(Struct, frozen=True, kw_only=True, gc=False):

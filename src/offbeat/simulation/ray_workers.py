@@ -26,7 +26,7 @@ from offbeat.simulation.workers import ATTEMPTS, PortionAnswer
 
 POLL_SECONDS = 1.0
 LEFT_OUT: Vector = np.zeros(0, dtype=np.float32)
-"""In place of a version that is sent by reference."""
+"""What stands in the place of a version that is sent by reference."""
 
 
 @dataclass(frozen=True)

@@ -58,7 +58,7 @@ class TimeBudgeted(Policy):
         return [f"local_steps = {self.local_steps} of one batch in place of local.epochs"]
 
     def seconds(self, view: View) -> float:
-        """T_max."""
+        """T_max, the seconds that the whole run may take."""
         seconds = min(view.horizon, inf if self.time_budget is None else self.time_budget)
         if seconds == inf:
             raise InvalidInput("the algorithm must know how much time it has: give algorithm.time_budget or stop.time.")
@@ -180,7 +180,7 @@ class EqualDeadlines(DeadlineRounds):
     """Rounds of T_max / R seconds each."""
 
     rounds: Annotated[int, Field(ge=1)] = 100
-    """R."""
+    """R, the number of rounds."""
 
     search = SearchSpace(TimeBudgeted.search, rounds=Range(0.3, 3.0, log=True, relative=True))
 

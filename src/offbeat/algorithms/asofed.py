@@ -29,6 +29,7 @@ from msgspec.structs import replace
 from pydantic import Field
 
 from offbeat.core.actions import Action, Commit, Dispatch
+from offbeat.core.blocks import by_block
 from offbeat.core.errors import InvalidInput
 from offbeat.core.events import Event, Uploaded
 from offbeat.core.orders import Order, Update
@@ -97,7 +98,8 @@ class AsoFed(Policy):
         assert state.first is not None
         total = sum(view.samples(device) for device in range(view.devices))
         share = np.float32(update.samples / total)
-        model = view.parameters - share * (state.copies.get(update.device, state.first) - update.parameters)
+        now, before, after = view.parameters, state.copies.get(update.device, state.first), update.parameters
+        model = by_block(len(now), lambda block: now[block] - share * (before[block] - after[block]))
         return attended(model, view.layout) if self.attention else model
 
     def note(self, update: Update, state: AsoFedState) -> None:
@@ -113,7 +115,7 @@ class AsoFed(Policy):
         return replace(order, learning_rate=order.learning_rate * self.rate(device, state))
 
     def rate(self, device: int, state: AsoFedState) -> float:
-        """r_k."""
+        """r_k, the factor by which the device's learning rate is larger because it is slow."""
         if not self.dynamic_rate or device not in state.reports:
             return 1.0
         mean = state.seconds[device] / state.reports[device]

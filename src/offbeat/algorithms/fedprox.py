@@ -26,7 +26,13 @@ from offbeat.core.terms import Proximal
 
 
 class FedProx(FedAvg):
-    """FedAvg with a proximal term; stragglers deliver what they have done in time (Li et al. 2020)."""
+    """FedAvg with a proximal term; stragglers deliver what they have done in time (Li et al. 2020).
+
+    >>> from offbeat.testing import ScriptedSession
+    >>> order = ScriptedSession(FedProx(cohort=1, mu=0.3, round_seconds=7.0)).first.orders[0].order
+    >>> order.terms, order.budget
+    ((Proximal(mu=0.3),), 7.0)
+    """
 
     mu: Annotated[float, Field(ge=0)] = 0.01
     """The pull of local training towards the model it started from; the paper tunes it in 0.001 to 1. `local.prox`

@@ -14,7 +14,7 @@ from offbeat.comparison.fairness import fair_experiments, notes_on
 from offbeat.comparison.planned import OnRunProgress, check_directories, check_experiments, plan_runs
 from offbeat.comparison.pool import RunPool
 from offbeat.comparison.ray_runs import RayRuns
-from offbeat.core.errors import Interrupted, InvalidInput, OffbeatError
+from offbeat.core.errors import Interrupted, InvalidInput, OffbeatError, WorkersLost
 from offbeat.core.policy import Policy
 from offbeat.results.comparison import Comparison, check_target
 from offbeat.results.files import replace_file
@@ -31,7 +31,7 @@ from offbeat.simulation.ray_cluster import RayCluster
 
 Algorithms = str | Policy | type[Policy] | Sequence[str | Policy | type[Policy]]
 Seeds = SupportsIndex | Iterable[SupportsIndex]
-"""How many, or which."""
+"""How many seeds, or which ones."""
 
 
 def compare(
@@ -218,6 +218,8 @@ def run_planned(
         except Interrupted as error:
             sentence = f"interrupted; everything so far is in {root}: go on with --resume"
             raise Interrupted(sentence, number=error.number) from None
+        except WorkersLost as error:
+            raise WorkersLost(f"{error} Runs that have ended are in {root}: go on with --resume.") from None
     if len(failed) == len(planned_runs):
         raise OffbeatError("; ".join(failed.values()))
     return [read_run(each.path) for each in planned_runs if each not in failed], list(failed.values())

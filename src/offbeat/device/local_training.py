@@ -52,7 +52,7 @@ class LocalTraining(Struct, kw_only=True, eq=False, gc=False):
             beyond=beyond,
             work=self.work,
             anchor=given.parameters,
-            memory=self.remembered if given.order.remembers else NOTHING,
+            memory=self.remembered if self.remembered and given.order.remembers else NOTHING,
         )
 
     def merge(self, rule: DeviceRule, fresh: Fresh, source: GradientSource) -> None:

@@ -36,7 +36,10 @@ class Batch(Struct, frozen=True, gc=False):
 
 
 class Task(Settings):
-    """See the module's docstring. A subclass has its settings as fields, and defines what is not defined here."""
+    """What is trained: a loss on a batch, and metrics made of sums over samples.
+
+    A subclass has its settings as fields, and defines what is not defined here.
+    """
 
     @property
     def target(self) -> str:
@@ -88,7 +91,7 @@ class Classification(Task):
     measures: list[Literal["accuracy", "loss", "f1"]] = Field(["accuracy", "loss"], min_length=1)
     """The metrics, in the order in which they are shown."""
     class_weights: list[Weight] | None = None
-    """Of each class in the loss, which is then the weighted mean."""
+    """The weight of each class in the loss, which is then the weighted mean."""
     label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
 
     @property

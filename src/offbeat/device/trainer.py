@@ -307,7 +307,7 @@ class TorchTrainer:
     def loss_and_gradient(
         self, parameters: Vector, device: int, ticket: int, k: int, batch_size: int | None
     ) -> tuple[float, Vector]:
-        """Of one random batch of the device's data; the gradient is zero where nothing is trained."""
+        """Loss and gradient on one random batch of the device's data; the gradient is zero where nothing is trained."""
         self._flat.load(parameters)
         chosen = self.batches.probe(device, ticket, k, batch_size)
         with self._rng():

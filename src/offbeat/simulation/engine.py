@@ -151,8 +151,8 @@ class Simulation:
                 case Assignment():
                     self._begin(effect)
                 case Settled():
-                    self.training.settle(effect.ticket)
-                    self.accounts.settled(effect.ticket, effect.used, self.session.version)
+                    self.training.settle(effect.tickets)
+                    self.accounts.settled(effect.tickets, effect.used, self.session.version)
                 case FreshModel():
                     self._answer(effect)
                 case StopNotice(device=device, ticket=ticket):

@@ -7,7 +7,7 @@ and asynchronous algorithms keep all cores busy. A plan and its inputs determine
 no half-trained model.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from heapq import heappop, heappush
 from math import inf
 from typing import Any
@@ -25,9 +25,21 @@ from offbeat.device.local_training import LocalTraining
 from offbeat.device.memory import NOTHING, DeviceMemory
 from offbeat.device.training_state import TrainingJob, TrainingState
 from offbeat.simulation.executors import Executor
+from offbeat.simulation.workers import JOBS_PER_WORKER
 
-BATCH_BYTES = 256 * 2**20
-"""The results of a batch may take this much memory."""
+BATCH_BYTES = 2**30
+"""The results of a batch may take this much memory, or more if it takes that to give every worker one job."""
+NEW: tuple[ReadOnlyMemory, int] = (NOTHING, 0)
+"""What a device remembers that has not trained before, and the ticket that it has this from."""
+
+
+def batch_size(capacity: int, vector_bytes: int) -> int:
+    """How many jobs make a batch: as many as the executor likes, or as its memory takes if that leaves nobody idle.
+
+    >>> batch_size(12, 4 * 61_706), batch_size(12, 100 * 2**20), batch_size(6 * 64, 100 * 2**20)
+    (12, 10, 64)
+    """
+    return max(1, capacity // JOBS_PER_WORKER, min(capacity, BATCH_BYTES // vector_bytes))
 
 
 class MidSlice(Struct, frozen=True, gc=False):
@@ -82,7 +94,8 @@ class LazyTraining:
         self._order = Order()
         """The last order, and below what follows from it: most policies give one order to many devices."""
         self._rule, self._carried_over = device_rule(self._order.rule), self._order.remembers
-        self._batch_size = max(1, min(executor.batch_capacity, BATCH_BYTES // vector_bytes))
+        self._remembers = self._carried_over or self._rule.remembers
+        self._batch_size = batch_size(executor.batch_capacity, vector_bytes)
 
     @property
     def memories(self) -> dict[int, ReadOnlyMemory]:
@@ -95,30 +108,35 @@ class LazyTraining:
         It begins with the memory of the ticket `settled`, if that is given, and else with what it learned last.
         Returns the ticket whose memory it has; 0: none.
         """
-        if self._remembering:
-            for earlier in [each for each in self._remembering.values() if each.assignment.device == assignment.device]:
-                self.finish(earlier)
-        memory = self._memories.get(assignment.device)
-        remembered = NOTHING
-        if memory is not None:
-            remembered = memory.settle(memory.latest_ticket if settled is None else settled)
         order, parameters = assignment.order, assignment.parameters
         if order is not self._order:
             self._order, self._rule, self._carried_over = order, device_rule(order.rule), order.remembers
-        rule, carried_over, work = self._rule, self._carried_over, self._start
-        if carried_over:
+            self._remembers = self._carried_over or self._rule.remembers
+        remembered, ticket = self._recall(assignment.device, settled) if self._memories or self._remembering else NEW
+        if self._carried_over:
             work = first_state(order, parameters, remembered)
-        elif work.parameters is not parameters:
+        elif self._start.parameters is parameters:
+            work = self._start
+        else:
             self._start = work = TrainingState(parameters=parameters)
         self.plans[assignment.ticket] = TrainingPlan(
             assignment=assignment,
-            rule=rule,
-            remembers=carried_over or rule.remembers,
+            rule=self._rule,
+            remembers=self._remembers,
             work=work,
             remembered=remembered,
             memory=remembered,
         )
-        return 0 if memory is None else memory.settled
+        return ticket
+
+    def _recall(self, device: int, settled: int | None) -> tuple[ReadOnlyMemory, int]:
+        """What a device remembers, after what it did before is finished, and the ticket that it has this from."""
+        for earlier in [each for each in self._remembering.values() if each.assignment.device == device]:
+            self.finish(earlier)
+        memory = self._memories.get(device)
+        if memory is None:
+            return NEW
+        return memory.settle(memory.latest_ticket if settled is None else settled), memory.settled
 
     def train(self, ticket: int, until: int | MidSlice, due: float) -> None:
         """The run trains up to this slice, or into its midst, which it will have done at `due`."""
@@ -168,7 +186,7 @@ class LazyTraining:
     def keep(self, ticket: int) -> None:
         """The upload was lost, but its device is well and remembers what it did."""
         self.deliver(ticket)
-        self.settle(ticket)
+        self.settle((ticket,))
 
     def deliver(self, ticket: int) -> LazyOutcome:
         """The run is over; whoever reads the outcome makes it."""
@@ -177,12 +195,13 @@ class LazyTraining:
             self._remembering[ticket] = plan
         return LazyOutcome(self, plan)
 
-    def settle(self, ticket: int) -> None:
-        """The policy is done with this run: if it was never read, it need not be computed ahead.
+    def settle(self, tickets: Iterable[int]) -> None:
+        """The policy is done with these runs: those that were never read need not be computed ahead.
 
         A device that remembers did train, whatever the server made of it: its run is carried out before its next.
         """
-        self._unperformed.pop(ticket, None)
+        for ticket in tickets:
+            self._unperformed.pop(ticket, None)
 
     def finish(self, plan: TrainingPlan) -> Outcome:
         """Carry out this plan, and others with it."""

@@ -14,9 +14,7 @@ from offbeat.core.errors import OffbeatError
 from offbeat.core.events import Event, FreshRequested, Left, Lost, Ready, Started, TimerFired, Uploaded
 from offbeat.core.orders import Update
 from offbeat.core.policy import Ask, Fresh, Train
-from offbeat.core.session import Session
-from offbeat.device.local_run import LocalRun
-from offbeat.running.record import (
+from offbeat.core.record import (
     ConsequenceLine,
     EventLine,
     FreshRequestedLine,
@@ -32,6 +30,8 @@ from offbeat.running.record import (
     effect_line,
     version_line,
 )
+from offbeat.core.session import Session
+from offbeat.device.local_run import LocalRun
 from offbeat.simulation.executors import Executor
 from offbeat.simulation.lazy_training import LazyTraining, MidSlice
 
@@ -55,11 +55,11 @@ class Replay:
         self._remembered = {
             line.ticket: line.remembered for line in lines if isinstance(line, UploadedLine | FreshRequestedLine)
         }
-        """Of every ticket that something came back for, which ticket's memory it was begun with."""
+        """The ticket whose memory a ticket was begun with, for each that something came back for."""
         self._heard: dict[int, HeardLine] = {}
-        """Of tickets that were told to stop in the midst of training, where they were."""
+        """Where tickets were when they were told to stop in the midst of training."""
         self._merged = {(line.ticket, line.version): line for line in lines if isinstance(line, HeardLine)}
-        """Of tickets that a fresh model reached in the midst of training, where they were, by its version."""
+        """Where tickets were when a fresh model reached them in the midst of training, by its version."""
 
     def __iter__(self) -> Iterator[RecordLine]:
         for number, line in enumerate(self._lines, 1):
@@ -114,8 +114,8 @@ class Replay:
             match effect:
                 case Assignment():
                     self._begin(effect)
-                case Settled(ticket=ticket):
-                    self.training.settle(ticket)
+                case Settled(tickets=tickets):
+                    self.training.settle(tickets)
                 case FreshModel(ticket=ticket, version=base, parameters=parameters):
                     if (heard := self._merged.get((ticket, base))) is not None:
                         self._train_on(heard)

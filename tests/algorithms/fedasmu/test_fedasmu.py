@@ -1,7 +1,7 @@
 """FedASMU's server half on a model of two numbers: weights, control gradients, the bound, the trigger; and what holds
 in any run. The device half is in test_fedasmu_device.py, the slots in test_slots.py, FedSSMU in test_fedssmu.py."""
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import replace
 from math import isfinite, log, sqrt
@@ -19,6 +19,7 @@ from offbeat.algorithms.fedasmu.slots import MetaModel
 from offbeat.core.effects import Assignment, Settled
 from offbeat.core.errors import InvalidInput
 from offbeat.core.events import Uploaded
+from offbeat.core.journal import JOURNAL_LINES, JournalLine
 from offbeat.core.orders import KnownOutcome, Outcome, Plain, Progress, Update
 from offbeat.core.parameters import Vector
 from offbeat.results.rows import Row
@@ -353,7 +354,7 @@ def test_at_the_bound_an_update_is_used_beyond_it_is_discarded() -> None:
     session.upload(0.0, 6.0, ticket=2)  # s = 2, at the bound
     before = session.parameters
     device = session.in_flight[3].device
-    assert session.upload(9.0, 9.0, ticket=3) == [Settled(ticket=3, used=False)]  # s = 3
+    assert session.upload(9.0, 9.0, ticket=3) == [Settled(tickets=(3,), used=False)]  # s = 3
     assert (session.version, session.counters.used, session.counters.discarded) == (2, 2, 1)
     assert session.metrics["too_stale"] == 1
     assert session.parameters is before
@@ -591,8 +592,14 @@ POLICIES = st.builds(
 
 def watched(simulation: Simulation) -> list[Row]:
     """The rows of a run of which everything was checked that must always hold."""
-    session, told = simulation.session, Counter[tuple[str, int]]()
-    session.journal.record = lambda line: told.update([(line[1], line[3])] if line[3] is not None else [])
+    session, told = simulation.session, Counter[tuple[str, int | None]]()
+
+    class Journal(deque[JournalLine]):
+        def append(self, line: JournalLine) -> None:
+            told.update([(line[1], line[3])] if line[3] is not None else [])
+            super().append(line)
+
+    session.journal.lines = Journal(maxlen=JOURNAL_LINES)
     rows, version = [], 0
     for row in simulation:
         if row is not None:

@@ -78,7 +78,7 @@ class RoundPlan(DeadlineState):
     """The plan of ADEL-FL's rounds, and how far the run has come in it."""
 
     scale: float = 1.0
-    """m."""
+    """m, the batch scale of the plan."""
     warm: list[Update] = field(default_factory=list)
     """Deliveries of warm-up rounds, until they are applied together."""
 

@@ -55,7 +55,7 @@ class ForkServer:
 
     @property
     def alive(self) -> bool:
-        """Whether it runs."""
+        """Whether the fork server runs."""
         return self._process is not None and self._process.poll() is None
 
     def child(self, opening: OpenApp, state: bytes | None, on_frame: OnFrame, on_end: "OnEnd") -> "Child":
@@ -142,7 +142,7 @@ class Child:
         self._fork_server.kill(self)
 
     def ended(self, how: Ended) -> None:
-        """It has ended: the fork server says so."""
+        """Take note that the child has ended, as the fork server says."""
         self._on_end(self, how.why)
         self._frames.close()
 

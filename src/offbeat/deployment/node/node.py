@@ -30,8 +30,8 @@ from offbeat.deployment.node.installation import AppRefused, Installation
 from offbeat.deployment.node.keeping import Keeping
 
 NodeConfig = dict[str, bool | float | int | str]
-PATIENCE = 0.02
-"""The longer nothing has happened, the less often a node asks: every so much of the time that has passed."""
+POLL_SHARE = 0.02
+"""The pause before a node asks again, as a share of the time in which nothing has happened."""
 LONGEST_PAUSE = 5.0
 """Seconds between two attempts to reach a SuperLink that does not answer."""
 ATTEMPTS = 200
@@ -57,7 +57,7 @@ class Polling(Struct, frozen=True, kw_only=True):
         A question costs the SuperLink some milliseconds of a core, which on one machine the training would lack.
         """
         longest = min(self.idle, self.work) if at_work else self.idle
-        return max(self.busy, min(PATIENCE * quiet, longest))
+        return max(self.busy, min(POLL_SHARE * quiet, longest))
 
 
 class WarmRun(Struct, kw_only=True, eq=False):
@@ -84,7 +84,10 @@ class FinishedAnswer(Struct, kw_only=True, eq=False):
 
 
 class WarmNode:
-    """See the module's docstring. `run` is called by one thread; children report from others."""
+    """A node: it fetches messages, has children work on them and hands their answers in.
+
+    `run` is called by one thread; children report from others.
+    """
 
     def __init__(
         self,

@@ -72,7 +72,7 @@ class Answer(Struct, frozen=True, kw_only=True, tag="answer"):
 
 
 class Notice(Struct, frozen=True, kw_only=True, tag="notice"):
-    """To a device in training: stop soon, or, if nobody waits for it any more, at once."""
+    """Tell a device in training to stop soon, or, if nobody waits for it any more, at once."""
 
     ticket: int
     give_up: bool = False
@@ -92,7 +92,7 @@ class Greeting(Struct, frozen=True, kw_only=True, tag="greeting"):
     speed: Annotated[float, Meta(ge=1e-6, le=1e15)] | None = None
     """Samples per second through one layer, forward and backward."""
     busy: Seconds = 0.0
-    """What measuring took."""
+    """Seconds that measuring took."""
     interruptible: bool = False
     """Whether it hears of a notice while it trains."""
 
@@ -110,7 +110,7 @@ class Leg(Struct, frozen=True, kw_only=True):
 
 
 class CheckIn(Leg, frozen=True, kw_only=True, tag="check in"):
-    """Still training."""
+    """A device says that it is still training."""
 
 
 class Question(Leg, frozen=True, kw_only=True, tag="question"):

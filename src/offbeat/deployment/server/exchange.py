@@ -20,6 +20,7 @@ from offbeat.core.errors import DeviceFault, Disconnected
 from offbeat.core.events import Event, FreshRequested, Left, Lost, Ready, Uploaded
 from offbeat.core.orders import Progress
 from offbeat.core.parameters import Vector
+from offbeat.core.record import FaultLine, HeardLine, JoinedLine
 from offbeat.core.session import Session
 from offbeat.deployment.protocol.codec import one_line, unpack
 from offbeat.deployment.protocol.messages import (
@@ -42,7 +43,7 @@ from offbeat.deployment.server.translator import Translator
 from offbeat.deployment.server.transport import ReceivedAnswer, SentMessage, Transport
 from offbeat.results.rows import Span
 from offbeat.running.accounts import Accounts
-from offbeat.running.record import FaultLine, HeardLine, JoinedLine, RunRecord
+from offbeat.running.record_file import RunRecord
 from offbeat.settings.schema import DeploymentTable
 
 OutgoingMessage = tuple[PendingOrder, Begin | Answer, Vector | None]
@@ -395,7 +396,7 @@ class Exchange:
             self._attended = self.now
         elif (seconds := self.now - self._attended) > self._settings.answer_seconds:
             raise Disconnected(f"no device has been there, or has answered, for {seconds:.0f} s: resume when some are")
-        if self._backoff.hopeless(self._membership.node_of):
+        if self._backoff.all_fail(self._membership.node_of):
             raise Disconnected(f"all devices fail again and again, the last one so: {self._last_fault}")
 
     def _admit(self, arrived: ReceivedAnswer) -> None:

@@ -18,12 +18,13 @@ port=6379
 cpus=$SLURM_CPUS_PER_TASK
 gpus=${SLURM_GPUS_ON_NODE:-0}
 
-# The driver has a core of the first machine; the other cores, and all of the other machines, train.
-srun --nodes=1 --ntasks=1 --nodelist="$head" \
+# The driver has a core of the first machine; the other cores, and all of the other machines, train. (A step does not
+# take the number of cores from the job: unless told, it has one.)
+srun --nodes=1 --ntasks=1 --cpus-per-task="$cpus" --nodelist="$head" \
     ray start --head --port=$port --num-cpus=$((cpus - 1)) --num-gpus="$gpus" --include-dashboard=false --block &
 until ray status --address="$head:$port" >/dev/null 2>&1; do sleep 2; done
 for node in "${nodes[@]:1}"; do
-    srun --nodes=1 --ntasks=1 --nodelist="$node" \
+    srun --nodes=1 --ntasks=1 --cpus-per-task="$cpus" --nodelist="$node" \
         ray start --address="$head:$port" --num-cpus="$cpus" --num-gpus="$gpus" --block &
 done
 

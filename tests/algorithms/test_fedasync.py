@@ -10,7 +10,7 @@ from offbeat.algorithms.fedasync import FedAsync
 from offbeat.core.effects import Assignment, Settled
 from offbeat.core.errors import InvalidInput
 from offbeat.core.events import Lost, Ready
-from offbeat.testing import ScriptedSession
+from offbeat.testing import ScriptedSession, check_resume
 
 DEVICES = 6
 
@@ -111,6 +111,10 @@ def test_a_constant_weight_does_not_compound_and_a_discarded_update_does_not_cou
     session.upload(8.0, 8.0, ticket=1)
     session.upload(8.0, 8.0, ticket=2)
     assert (session.counters.discarded, session.state.shrunk) == (1, 1.0)
+
+
+def test_a_run_with_a_compounding_weight_can_be_resumed() -> None:
+    check_resume(FedAsync(concurrency=4, compounding=True), devices=12)
 
 
 def test_exactly_at_the_hinge_the_weight_is_still_full() -> None:

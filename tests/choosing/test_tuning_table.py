@@ -1,12 +1,16 @@
 """Several algorithms tuned alike: one budget, winners on seeds that no search has seen, and what is left behind."""
 
 import csv
+from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from offbeat.choosing.tuning_table import Tuning, tune_all
+from offbeat.comparison.criterion import Criterion
 from offbeat.core.errors import InvalidInput
 from offbeat.settings.schema import Experiment
 
@@ -63,3 +67,14 @@ def test_nothing_is_written_if_a_reported_seed_is_among_the_tuning_seeds(tmp_pat
     with pytest.raises(InvalidInput, match="tuning seeds 1: results are reported for these"):
         tune_all(experiment(), ["fedavg"], 2, out=tmp_path / "out", seeds=2, tuning_seeds=[1])
     assert not (tmp_path / "out").exists()
+
+
+def test_speed_ups_over_fedavg_are_paired_by_seed(found: tuple[Tuning, Path]) -> None:
+    """8 / 4 and 9 / 3 times as fast."""
+    times = {"fedavg": {0: 8.0, 1: 9.0}, "fedbuff": {0: 4.0, 1: 3.0}}
+    tuning = replace(found[0], criterion=Criterion(kind="time", target=0.9), reported=times)
+    console = Console(width=200, file=StringIO())
+    console.print(tuning.rich_table())
+    assert isinstance(console.file, StringIO)
+    shown = console.file.getvalue()
+    assert "speed-up over fedavg" in shown and "2.50 (2.00-3.00)" in shown and "3.5 s (3 s-4 s)" in shown

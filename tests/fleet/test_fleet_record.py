@@ -1,6 +1,7 @@
 """A fleet from the record of a real run: speeds, links and availability are those that the run had."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +39,8 @@ def workload(samples: list[int]) -> Workload:
     return Workload(devices=len(samples), samples=np.array(samples), layers=1, flops_per_sample=0.0, seed=3)
 
 
-def written(path: Path, *lines: dict[str, Any]) -> RecordFleet:
-    path.write_text("".join(json.dumps(line) + "\n" for line in (FIRST, *lines)))
+def written(path: Path, *lines: dict[str, Any], **first: Any) -> RecordFleet:
+    path.write_text("".join(json.dumps(line) + "\n" for line in (FIRST | first, *lines)))
     return RecordFleet(path=str(path))
 
 
@@ -121,11 +122,33 @@ def test_a_device_is_away_from_its_loss_until_it_is_ready_again(tmp_path: Path) 
 
 
 def test_a_device_that_never_delivered_is_as_slow_as_the_slowest(tmp_path: Path) -> None:
-    """Device 0 takes 0.1 s for each of its samples, and 1 s for a message."""
-    speeds = written(tmp_path / "r", order(0, 0, 1), upload(4, 0, 1, 2.0)).build(workload([10, 20]))
-    assert list(speeds.slice_seconds(1, 1, Order(slices=1))) == [2.0]
+    """Device 0 takes 0.1 s for each of its samples, and 1 s for a message; device 1 takes 0.05 s and 2 s."""
+    lines = [order(0, 0, 1), upload(4, 0, 1, 2.0), order(0, 1, 2), upload(6, 1, 2, 2.0)]
+    fleet = written(tmp_path / "r", *lines, samples=[10, 20, 40], present=[0, 1, 2])
+    speeds = fleet.build(workload([10, 20, 40]))
+    assert [speeds.slice_seconds(device, 1, Order(slices=1))[0] for device in range(3)] == [1.0, 1.0, 4.0]
     latency = speeds.measured_links["latency"]
-    assert isinstance(latency, np.ndarray) and latency.tolist() == [1.0, 1.0]
+    assert isinstance(latency, np.ndarray) and latency.tolist() == [1.0, 2.0, 2.0]
+
+
+def test_a_device_that_joined_later_was_away_before_and_has_the_samples_it_came_with(tmp_path: Path) -> None:
+    """An epoch over its 5 samples took 1 s, one over 20 takes 4 s. One step an epoch is an epoch, not a layer."""
+    joined = {"what": "joined", "at": 3.0, "device": 1, "samples": 5}
+    lines = [joined, {"what": "Ready", "at": 3.0, "device": 1}, order(3, 1, 1), upload(5, 1, 1, 2.0, steps=2)]
+    speeds = written(tmp_path / "r", *lines, present=[0]).build(workload([10, 20]))
+    assert list(speeds.slice_seconds(1, 1, Order(slices=1))) == [4.0]
+    there = speeds.measured_availability
+    assert there is not None and [there.present(at).tolist() for at in (0.0, 2.9, 3.0, 5.0)] == [
+        [True, False],
+        [True, False],
+        [True, True],
+        [True, False],
+    ]
+
+
+def test_clocks_that_disagree_make_no_negative_latency(tmp_path: Path) -> None:
+    latency = written(tmp_path / "r", order(0, 0, 1), upload(4, 0, 1, 5.0)).build(workload([10, 20])).measured_links
+    assert np.asarray(latency["latency"]).tolist() == [0.0, 0.0]
 
 
 def test_other_numbers_of_devices_draw_from_those_of_the_record(tmp_path: Path) -> None:
@@ -133,6 +156,11 @@ def test_other_numbers_of_devices_draw_from_those_of_the_record(tmp_path: Path) 
     speeds = written(tmp_path / "r", *lines).build(workload([1] * 30))
     seconds = {speeds.slice_seconds(device, 1, Order(slices=1))[0] for device in range(30)}
     assert seconds == {0.1, 0.2}
+    lines += [order(0, 2, 3), upload(9, 2, 3, 16.0)]
+    for seed in range(5):  # of more devices than are needed none is drawn twice
+        fewer = written(tmp_path / "r", *lines, samples=[10, 20, 20], present=[0, 1, 2])
+        drawn = fewer.build(replace(workload([1, 1]), seed=seed))
+        assert drawn.slice_seconds(0, 1, Order(slices=1)) != drawn.slice_seconds(1, 1, Order(slices=1))
 
 
 @pytest.mark.parametrize(

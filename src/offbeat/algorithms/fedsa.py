@@ -22,12 +22,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Annotated
 
-import numpy as np
 from pydantic import Field
 
 from offbeat.core.actions import Action, Commit, Dispatch
 from offbeat.core.errors import InvalidInput
 from offbeat.core.events import Event, Uploaded
+from offbeat.core.orders import LocalWork
+from offbeat.core.parameters import mixture
 from offbeat.core.policy import Policy, View
 from offbeat.core.search import Range, SearchSpace
 
@@ -50,6 +51,7 @@ class FedSA(Policy):
     """
 
     State = FedSAState
+    in_training_setting = "concurrency"
 
     concurrency: Annotated[int, Field(ge=1)] = 10
     """Devices kept in training."""
@@ -74,12 +76,17 @@ class FedSA(Policy):
         if self.concurrency > devices:
             raise InvalidInput(f"algorithm.concurrency = {self.concurrency}: there are only {devices} devices")
 
+    def local_differences(self, training: LocalWork) -> list[str]:
+        later = f"from version {self.convergence_version} on"
+        return [f"fewer epochs on devices with stale updates, and {later}"]
+
     def react(self, event: Event, state: FedSAState, view: View) -> Iterator[Action]:
         if isinstance(event, Uploaded):
             update = event.update
             staleness = state.staleness[update.device] = view.version - update.base
-            alpha = np.float32(self.alpha * (staleness + 1) ** -self.exponent)
-            yield Commit(parameters=(1 - alpha) * view.parameters + alpha * update.parameters, used=(update.ticket,))
+            alpha = self.alpha * (staleness + 1) ** -self.exponent
+            mixed = mixture(view.parameters, update.parameters, alpha)
+            yield Commit(parameters=mixed, used=(update.ticket,))
         for device in view.pick(self.concurrency - len(view.in_flight)):
             yield Dispatch(device=device, order=view.order(slices=self.epochs(device, state, view)))
 

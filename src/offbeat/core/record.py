@@ -97,7 +97,7 @@ class FaultLine(RecordedLine, frozen=True, kw_only=True, tag="fault"):
 
 
 class HeardLine(RecordedLine, frozen=True, kw_only=True, tag="heard"):
-    """A device on a warm node has heard that it is to stop soon, in the midst of its training."""
+    """A device on a warm node has heard, in the midst of its training, that it is to stop soon or of a fresh model."""
 
     device: int
     ticket: int
@@ -105,6 +105,8 @@ class HeardLine(RecordedLine, frozen=True, kw_only=True, tag="heard"):
     """Slices that were done."""
     step: int | None
     """Steps of the next slice that were done; None: it was between two slices."""
+    version: int | None = None
+    """The version that it has merged there; None: it was told to stop."""
 
     def uploads_after(self, *, drops_unfinished: bool) -> int:
         """The slices that the device uploads: with the one it was in, if its order does not drop that, or the first."""

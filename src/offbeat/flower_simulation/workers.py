@@ -33,7 +33,10 @@ def work(setup: ClientSetup, pipe: Connection) -> None:
 
 
 class WorkerProcesses:
-    """Runs ClientApps in processes of their own. A node always has the same one, which keeps its context."""
+    """Runs ClientApps in processes of their own. A node always has the same one, which keeps its context.
+
+    They are no daemons, which could have no processes of their own, as a data loader with workers wants them.
+    """
 
     def __init__(self, setup: ClientSetup, workers: int) -> None:
         context = process_context()
@@ -44,16 +47,19 @@ class WorkerProcesses:
         self._begun: dict[int, Future[ClientAnswer]] = {}
         for number in range(workers):
             ours, theirs = context.Pipe()
-            process = context.Process(target=work, args=(setup, theirs), name=f"offbeat-{number}", daemon=True)
+            process = context.Process(target=work, args=(setup, theirs), name=f"offbeat-{number}")
             process.start()
             theirs.close()
             self._pipes.append(ours)
             self._processes.append(process)
             self._threads.append(ThreadPoolExecutor(1, f"offbeat-worker-{number}"))
-        for pipe in self._pipes:
-            if mistake := _received(pipe):
-                self.close()
-                raise InvalidInput(mistake)
+        try:
+            for pipe in self._pipes:
+                if mistake := _received(pipe):
+                    raise InvalidInput(mistake)
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def process_ids(self) -> Sequence[int]:

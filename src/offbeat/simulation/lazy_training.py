@@ -25,20 +25,42 @@ from offbeat.device.local_training import LocalTraining
 from offbeat.device.memory import NOTHING, DeviceMemory
 from offbeat.device.training_state import TrainingJob, TrainingState
 from offbeat.simulation.executors import Executor
+from offbeat.simulation.workers import JOBS_PER_WORKER
 
-BATCH_BYTES = 256 * 2**20
-"""The results of a batch may take this much memory."""
+BATCH_BYTES = 2**30
+"""The results of a batch may take this much memory, or more if it takes that to give every worker one job."""
 NEW: tuple[ReadOnlyMemory, int] = (NOTHING, 0)
 """What a device remembers that has not trained before, and the ticket that it has this from."""
 
 
+def batch_size(capacity: int, vector_bytes: int) -> int:
+    """How many jobs make a batch: as many as the executor likes, or as its memory takes if that leaves nobody idle.
+
+    >>> batch_size(12, 4 * 61_706), batch_size(12, 100 * 2**20), batch_size(6 * 64, 100 * 2**20)
+    (12, 10, 64)
+    """
+    return max(1, capacity // JOBS_PER_WORKER, min(capacity, BATCH_BYTES // vector_bytes))
+
+
+class MidSlice(Struct, frozen=True, gc=False):
+    """A place in the midst of a slice to train up to."""
+
+    slices: int
+    """Slices before it."""
+    step: int
+    """Steps of the slice that are done there; at least one."""
+
+
+Item = int | MidSlice | Fresh
+
+
 class TrainingPlan(LocalTraining, kw_only=True, eq=False, gc=False):
-    """The plan of one run and how far its numbers have come. An item is a slice to train up to, or a merge."""
+    """The plan of one run and how far its numbers have come. An item is a place to train up to, or a merge there."""
 
     rule: DeviceRule
     remembers: bool
     """Whether the device's next run depends on this one beyond the model."""
-    items: tuple[int | Fresh, ...] = ()
+    items: tuple[Item, ...] = ()
     trained: int = 0
     """Slices that the work has."""
     due: float = 0.0
@@ -73,7 +95,7 @@ class LazyTraining:
         """The last order, and below what follows from it: most policies give one order to many devices."""
         self._rule, self._carried_over = device_rule(self._order.rule), self._order.remembers
         self._remembers = self._carried_over or self._rule.remembers
-        self._batch_size = max(1, min(executor.batch_capacity, BATCH_BYTES // vector_bytes))
+        self._batch_size = batch_size(executor.batch_capacity, vector_bytes)
 
     @property
     def memories(self) -> dict[int, ReadOnlyMemory]:
@@ -116,8 +138,8 @@ class LazyTraining:
             return NEW
         return memory.settle(memory.latest_ticket if settled is None else settled), memory.settled
 
-    def train(self, ticket: int, until: int, due: float) -> None:
-        """The run trains up to this slice, which it will have done at `due`."""
+    def train(self, ticket: int, until: int | MidSlice, due: float) -> None:
+        """The run trains up to this slice, or into its midst, which it will have done at `due`."""
         plan = self.plans[ticket]
         plan.items += (until,)
         plan.due = due  # what follows is `_await`: this is called for every order
@@ -140,15 +162,11 @@ class LazyTraining:
     def shorten(self, ticket: int, until: int, due: float) -> None:
         """The training ends at this slice after all. What was computed beyond it is computed again without."""
         plan = self.plans[ticket]
-        items, cut = plan.items, False
-        while items and not isinstance(last := items[-1], Fresh) and last > until:
-            items, cut = items[:-1], True
-        if plan.performed > len(items):
+        items = _cut(plan.items, until)
+        if plan.items[: plan.performed] != items[: plan.performed]:
             plan.performed = plan.trained = 0
             given = plan.assignment
             plan.work, plan.memory = first_state(given.order, given.parameters, plan.remembered), plan.remembered
-        if cut and until > max((item for item in items if isinstance(item, int)), default=0):
-            items += (until,)
         plan.items = items
         if plan.performed == len(items):
             self._unperformed.pop(ticket, None)
@@ -214,7 +232,10 @@ class LazyTraining:
                 if isinstance(item, Fresh):
                     plan.merge(plan.rule, item, self.executor)
                     continue
-                jobs.append(plan.job(plan.trained, item))
+                if isinstance(item, MidSlice):
+                    jobs.append(plan.job(plan.trained, item.slices, item.step))
+                else:
+                    jobs.append(plan.job(plan.trained, item))
                 break
         for job, work in zip(jobs, self.executor.train(jobs), strict=True):
             plan = batch[job.ticket]
@@ -230,10 +251,7 @@ class LazyTraining:
         """The plans of what is in flight, and what the devices remember, which takes the numbers of their last runs."""
         for plan in list(self._remembering.values()):
             self.finish(plan)
-        plans = {
-            ticket: [item if isinstance(item, int) else ("merge", item.version) for item in plan.items]
-            for ticket, plan in self.plans.items()
-        }
+        plans = {ticket: [_saved(item) for item in plan.items] for ticket, plan in self.plans.items()}
         due = {ticket: plan.due for ticket, plan in self.plans.items()}
         return {"plans": plans, "due": due, "memories": self._memories}
 
@@ -245,10 +263,42 @@ class LazyTraining:
         for ticket, items in saved["plans"].items():
             self.begin(assignments[ticket])
             plan, due = self.plans[ticket], saved["due"][ticket]
-            plan.items = tuple(
-                item if isinstance(item, int) else Fresh(version=item[1], parameters=models[item[1]]) for item in items
-            )
+            plan.items = tuple(_restored(item, models) for item in items)
             if items:
                 self._await(ticket, plan, due)
             if due == inf:
                 self.hold(ticket)
+
+
+def _cut(items: tuple[Item, ...], until: int) -> tuple[Item, ...]:
+    """The items of a run that ends at this slice: what it would have merged later it merges there."""
+    kept: list[Item] = []
+    done = 0
+    for item in items:
+        if isinstance(item, Fresh):
+            kept.append(item)
+        elif isinstance(item, MidSlice) and item.slices < until:
+            kept.append(item)
+            done = item.slices
+        else:
+            upto = min(item.slices if isinstance(item, MidSlice) else item, until)
+            if upto > done:
+                kept.append(upto)
+                done = upto
+    return tuple(kept)
+
+
+def _saved(item: Item) -> int | tuple[str, int] | tuple[str, int, int]:
+    """An item as a snapshot has it: of a merge the version, which the session keeps."""
+    if isinstance(item, Fresh):
+        return "merge", item.version
+    return ("midst", item.slices, item.step) if isinstance(item, MidSlice) else item
+
+
+def _restored(saved: Any, models: Mapping[int, Vector]) -> Item:
+    match saved:
+        case ["merge", version]:
+            return Fresh(version=version, parameters=models[version])
+        case ["midst", slices, step]:
+            return MidSlice(slices, step)
+    return int(saved)

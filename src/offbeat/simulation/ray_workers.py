@@ -154,10 +154,10 @@ class RayWorkers:
         actor, portion = self._waiting.pop(answer)
         try:
             result = self._ray.get(answer)
-        except self._ray.exceptions.RayTaskError as error:
-            return [PortionAnswer(each, _last_line(error)) for each in actor.portions]
-        except self._ray.exceptions.RayError as error:  # the actor, its machine or the answer is gone
-            return self._replace(actor, error)
+        except self._ray.exceptions.RayError as error:
+            if actor.ready and isinstance(error, self._ray.exceptions.RayTaskError):
+                return [PortionAnswer(each, _last_line(error)) for each in actor.portions]
+            return self._replace(actor, error)  # the actor, its machine or the answer is gone
         self._seen = monotonic()
         if portion is None:
             actor.ready, self._failed_starts = True, 0
@@ -168,7 +168,10 @@ class RayWorkers:
 
     def _replace(self, actor: ActorAtWork, error: Exception) -> list[PortionAnswer]:
         """Start another actor in the place of one that is gone; what it had is lost."""
-        self._failed_starts += not actor.ready
+        if actor.ready:
+            self._seen = monotonic()
+        else:
+            self._failed_starts += 1
         if self._failed_starts == ATTEMPTS * self._count:
             raise WorkersLost(f"no worker can be started on the Ray cluster ({_last_line(error)})")
         self._actors.remove(actor)

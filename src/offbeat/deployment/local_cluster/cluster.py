@@ -217,7 +217,7 @@ class Cluster:
             self._keys_given += len(devices)
         for device in devices:
             if device is not None:
-                options += ["--node-config", f"partition-id={device}"]
+                options += ["--node-config", f"partition-id={device} num-partitions={max(self._count, device + 1)}"]
         port, name = free_port(), f"node-{len(self.nodes)}" if len(devices) == 1 else "nodes"
         if warm:
             busy = POLL_SECONDS if len(devices) <= FEW_NODES else len(devices) / POLLS_A_SECOND

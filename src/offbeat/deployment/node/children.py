@@ -134,8 +134,8 @@ class Child:
         try:
             while (frame := self._frames.read()) is not None:
                 self._on_frame(self, *frame)
-        except (BrokenFrame, OSError):
-            self.kill()  # an app that writes into our socket, or an end in the midst of a frame
+        except (BrokenFrame, OSError, IndexError, ValueError):  # the last if we have closed the socket ourselves
+            self.kill()  # an app that writes into our socket, leaves parts out, or ends in the midst of a frame
 
     def kill(self) -> None:
         """End it at once."""

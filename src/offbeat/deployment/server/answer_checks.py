@@ -109,6 +109,14 @@ def comes_to_an_end(body: Leg, expected: Expected) -> None:
         raise DeviceFault(f"no delivery of {slices} slices after {leg} legs")
 
 
+def has_merged_what_it_was_sent(body: Delivery, expected: Expected) -> None:
+    """Models that reached it in the midst of its training are some that it was sent, in order, and before its end."""
+    places = [(merge.slices, merge.step) for merge in body.merges]
+    sent = iter(expected.pending.fresh)
+    if not all(merge.version in sent for merge in body.merges) or sorted([*places, (body.slices, 0)])[:-1] != places:
+        raise DeviceFault(f"it claims to have merged {body.merges}, of the versions {expected.pending.fresh}")
+
+
 def says_what_its_rule_may_say(body: Delivery, expected: Expected) -> None:
     """The device rule admits the extras: the policy will rely on them."""
     order = expected.in_flight.order
@@ -138,6 +146,7 @@ OF_EVERY_ANSWER: tuple[Callable[[Leg, Expected], None], ...] = (
     comes_to_an_end,
 )
 OF_A_DELIVERY: tuple[Callable[[Delivery, Expected], None], ...] = (
+    has_merged_what_it_was_sent,
     says_what_its_rule_may_say,
     has_the_samples_it_greeted_with,
 )

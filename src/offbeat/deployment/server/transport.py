@@ -9,7 +9,7 @@ import httpx
 from flwr.app import Message, RecordDict
 from msgspec import Struct
 
-from offbeat.core.errors import Disconnected
+from offbeat.core.errors import DeviceFault, Disconnected
 from offbeat.core.parameters import Vector
 from offbeat.deployment.protocol.codec import pack
 from offbeat.deployment.protocol.messages import MESSAGE_TYPE, Hello
@@ -66,6 +66,10 @@ class Packing(Protocol):
         """The content of a message and its type."""
         ...
 
+    def unpacked(self, content: RecordDict) -> RecordDict:
+        """The content of an answer as the driver knows it; DeviceFault if it cannot be."""
+        ...
+
     def greeting(self) -> RecordDict | None:
         """What a new node is taken to have said, if nobody asks it."""
         ...
@@ -77,6 +81,10 @@ class OwnPacking:
     def packed(self, body: Any, vector: Vector | None) -> tuple[RecordDict, str]:
         """The content of a message and its type."""
         return pack(body, vector), MESSAGE_TYPE
+
+    def unpacked(self, content: RecordDict) -> RecordDict:
+        """As it is."""
+        return content
 
     def greeting(self) -> RecordDict | None:
         """None: nodes say themselves who they are."""
@@ -135,8 +143,14 @@ class Transport:
                     ReceivedAnswer(sent=sent, content=None, error=f"Flower error {error.code}: {error.reason}")
                 )
             else:
-                found.append(ReceivedAnswer(sent=sent, content=message.content))
+                found.append(self._received(sent, message.content))
         return found
+
+    def _received(self, sent: SentMessage, content: RecordDict) -> ReceivedAnswer:
+        try:
+            return ReceivedAnswer(sent=sent, content=self._packing.unpacked(content))
+        except DeviceFault as fault:
+            return ReceivedAnswer(sent=sent, content=None, error=str(fault))
 
     def count_from(self, origin: float) -> None:
         """Count times from this moment on."""

@@ -39,6 +39,8 @@ class Evaluators(Struct, frozen=True, kw_only=True):
     seconds: float
     weight: str
     aggregate: Aggregate
+    evaluated: Callable[[int, Metrics], None] = lambda version, metrics: None
+    """Called with what the evaluations of a version come to."""
 
     def number(self, nodes: int) -> int:
         """How many of so many nodes evaluate."""
@@ -139,6 +141,7 @@ class NodeEvaluation:
             found = aggregated(answers, evaluators.aggregate, evaluators.weight, self._log) if answers else None
             if found is not None:
                 self.metrics[version] = found
+                evaluators.evaluated(version, found)
 
     def snapshot(self) -> Any:
         """What was measured; evaluations under way are lost when a run goes on."""

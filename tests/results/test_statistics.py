@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offbeat.comparison.statistics import (
+from offbeat.core.errors import InvalidInput
+from offbeat.results.statistics import (
     Estimate,
     difference,
     difference_text,
@@ -14,7 +15,6 @@ from offbeat.comparison.statistics import (
     speed_up,
     speed_up_text,
 )
-from offbeat.core.errors import InvalidInput
 
 Values = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=9)
 
@@ -105,4 +105,6 @@ def test_runs_without_a_common_seed_cannot_be_paired() -> None:
 def test_a_difference_is_paired_by_seed() -> None:
     found = difference({0: 0.9, 1: 0.8, 2: 0.7}, {0: 0.5, 1: 0.7, 2: 0.7})
     assert (round(found.median, 9), found.low, round(found.high, 9)) == (0.1, 0.0, 0.4)
+    both = difference({0: inf, 1: 2.0, 2: 3.0}, {0: inf, 1: 1.0, 2: 1.0})  # two that diverged alike differ by nothing
+    assert (both.low, both.median, both.high) == (0.0, 1.0, 2.0)
     assert difference_text(found) == "+0.1 (+0 to +0.4), includes 0"

@@ -134,7 +134,7 @@ def module_of(block: str, name: str, folder: Path, monkeypatch: pytest.MonkeyPat
 NOT_HERE = {
     "local-cluster": "it starts Flower processes: tests/processes/test_local_cluster.py runs it",
     "replay": "it replays the run of local-cluster: tests/processes/test_local_cluster.py runs it",
-    "deploy": "it needs a SuperLink: tests/processes/test_cluster.py has one",
+    "deploy": "it needs a SuperLink: tests/processes/test_warm_nodes.py has one",
     "node": "it needs a SuperLink: tests/processes/test_warm_nodes.py has one",
     "recommend": "the test of the page on choosing runs it",
     "tune": "the test of the page on choosing runs it",

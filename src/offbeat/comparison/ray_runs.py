@@ -227,7 +227,7 @@ class RayRuns:
         elif monotonic() - self._seen > self._execution.cluster_timeout:
             raise WorkersLost(
                 f"the Ray cluster has had no worker for {self._execution.cluster_timeout:g} s "
-                "(execution.cluster_timeout): does it have a free core, or GPU share, for one?"
+                "(execution.cluster_timeout): does it have a free core, or GPU share, for one, and does one start in that time?"
             )
 
     def _take(self, answer: Any) -> None:

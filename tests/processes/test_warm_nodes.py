@@ -1,6 +1,7 @@
-"""Warm nodes on a real SuperLink: who may take part, mixed with Flower's own nodes, and whatever can go wrong.
+"""Nodes on a real SuperLink, warm ones and Flower's own: who may take part, and whatever can go wrong.
 
-Few runs that see several faults each, because starting processes is what takes the time.
+Few runs that see several faults each, because starting processes is what takes the time. What must be true of every run
+is checked by `faulty.outcome`, as for the many faults that `tests/deployment` tries without processes.
 """
 
 import csv
@@ -118,18 +119,21 @@ class UntilAllIsSeen(FedAsync):
 
 EXPERIMENT = {
     "stop": {"updates": 1000000},
-    "data": {"devices": 7},
-    "algorithm": {"name": "mine.server_app:UntilAllIsSeen", "concurrency": 7},
+    "data": {"devices": 11},
+    "algorithm": {"name": "mine.server_app:UntilAllIsSeen", "concurrency": 11},
     "evaluation": {"every_versions": 20},
-    "deployment": {"answer_seconds": 20.0, "rest_seconds": 0.5},
+    "deployment": {"start_with": 10, "answer_seconds": 20.0, "rest_seconds": 0.5},
 }
 app = server_app(EXPERIMENT, model=network, test_data=test_data)
 """
 CLIENT = """
+import json
 import os
 import time
 from pathlib import Path
 
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message
 from flwr.clientapp import ClientApp
 from mine.task import network, own_data
 from offbeat.deployment import client_app
@@ -141,24 +145,69 @@ app = ClientApp()
 @app.train("offbeat")
 def answer(message, context):
     folder, device = Path(context.run_config["folder"]), int(context.node_config["partition-id"])
-    order = bool(message.content.array_records)
     reply = honest(message, context)
-    first = order and not (folder / f"order-{device}").exists()
-    if order:
-        (folder / f"order-{device}").write_text(str(os.getpid()))
-        time.sleep(0.5)
-    if first and device == 1:
-        time.sleep(3600)  # until the test kills this process
-    if first and device == 2:
-        time.sleep(3600)  # until the node ends this process
+    if not message.content.array_records:
+        return reply  # a greeting
+    sign = folder / f"order-{device}"
+    first = not sign.exists()
+    sign.write_text(str(os.getpid()))
+    time.sleep(0.5)
+    if first and device in (1, 2, 9):
+        time.sleep(3600)  # until the test kills this process, the node ends it, or the test kills the node
     if first and device == 3:
         eaten = []
         while True:
             eaten.append(bytearray(2**24))
-    if device == 5 and order and not (folder / "frozen").exists():
+    if device == 5 and not (folder / "frozen").exists():
         time.sleep(2)  # so that it is frozen in the midst of an order
-    return reply
+    return mischief(message, context, reply, device)
+
+
+def mischief(message, context, reply, device):
+    state, array = context.state, reply.content["offbeat-model"]["vector"]
+    number = state["orders"]["n"] + 1 if "orders" in state else 1
+    state["orders"] = ConfigRecord({"n": number})
+    if (device, number) == (8, 1):
+        state["first talk"], state["first model"] = reply.content["offbeat"], ArrayRecord({"vector": array})
+    if (device, number) in MISCHIEF:
+        MISCHIEF[device, number](reply.content, array, state)
+    return Message(reply.content, reply_to=message)
+
+
+def wrong_shape(content, array, state):
+    content["offbeat-model"] = ArrayRecord({"vector": Array(array.numpy()[:-1])})
+
+
+def not_a_number(content, array, state):
+    content["offbeat-model"] = ArrayRecord({"vector": Array(array.numpy() * np.float32("nan"))})
+
+
+def unknown_ticket(content, array, state):
+    talk = json.loads(content["offbeat"]["json"]) | {"ticket": 999}
+    content["offbeat"] = ConfigRecord({"json": json.dumps(talk)})
+
+
+def replayed(content, array, state):
+    content["offbeat"], content["offbeat-model"] = state["first talk"], state["first model"]
+
+
+def oversized(content, array, state):
+    huge = Array(dtype="float32", shape=array.shape, stype="numpy.ndarray", data=bytes(8 * 10**6))
+    content["offbeat-model"] = ArrayRecord({"vector": huge})
+
+
+MISCHIEF = {
+    (7, 1): wrong_shape,
+    (7, 2): not_a_number,
+    (7, 3): unknown_ticket,
+    (8, 2): replayed,
+    (8, 3): oversized,
+}
 """
+REFUSALS = {
+    7: ["not (212,) float32", "the parameters are not finite", "Delivery of ticket 999"],
+    8: ["leg 1, where ticket", "8,000,000 bytes of parameters where 848 belong"],
+}
 
 
 class Wire:
@@ -214,8 +263,9 @@ def full_disk(folder: Path) -> Iterator[Path | None]:
 
 
 def test_whatever_goes_wrong_nothing_hangs_and_all_is_seen(tmp_path: Path) -> None:
-    """Device 0 is good. The child of 1 is killed, the app of 2 never returns, that of 3 allocates without end; the node
-    of 4 is killed, that of 5 frozen beyond its deadline and woken, that of 6 cut off for 30 s; one more has no disk."""
+    """Device 0 is good. The child of 1 is killed, the app of 2 never returns, that of 3 allocates without end. The node
+    of 4 is killed, that of 5 frozen beyond its deadline and woken, that of 6 cut off for 30 s. 7 and 8 send garbage.
+    The node of 9, a stock one, is killed in training. 10 joins late, and one more has no disk."""
     out, done = tmp_path / "out", set[str]()
 
     def once(name: str) -> bool:
@@ -230,11 +280,12 @@ def test_whatever_goes_wrong_nothing_hangs_and_all_is_seen(tmp_path: Path) -> No
     with full_disk(tmp_path / "full") as full, Cluster(0, warm=True, logs=tmp_path / "logs") as cluster:
         wire = Wire(cluster.superlink.port)
         limits = ["--answer-seconds", "10", "--memory-mb", "2000"]
-        together = [text for device in (1, 2, 3) for text in ("--node-config", f"partition-id={device}")]
+        together = [text for device in (1, 2, 3, 7, 8) for text in ("--node-config", f"partition-id={device}")]
         cluster.add_node(0, options=[*limits, *together], wait=False)
         killed, frozen = cluster.add_node(4, wait=False), cluster.add_node(5, wait=False)
         cut_off = cluster.add_node(6, address=wire.address, wait=False)
-        broken = None if full is None else cluster.add_node(7, home=full, wait=False)
+        stock = cluster.add_node(9, warm=False, wait=False)
+        broken = None if full is None else cluster.add_node(11, home=full, wait=False)
         run = submit(user_project(tmp_path, SERVER.replace("FOLDER", str(tmp_path)), CLIENT), cluster.address)
         thaw = float("inf")
 
@@ -244,6 +295,8 @@ def test_whatever_goes_wrong_nothing_hangs_and_all_is_seen(tmp_path: Path) -> No
                 os.kill(order_of(1) or 0, signal.SIGKILL)
             if order_of(4) and once("node killed"):
                 killed.kill()
+            if order_of(9) and once("stock node killed"):
+                stock.kill()
             if order_of(5) and once("node frozen"):
                 for pid in frozen.pids():
                     os.kill(pid, signal.SIGSTOP)
@@ -254,6 +307,8 @@ def test_whatever_goes_wrong_nothing_hangs_and_all_is_seen(tmp_path: Path) -> No
             if order_of(6) and once("wire cut"):
                 wire.cut(30.0)
                 thaw = time.monotonic() + 30.0
+            if sum(log.count(f"device {device}: refused: ") for device in REFUSALS) == 5 and once("late joiner"):
+                cluster.add_node(10, wait=False)
             seen = all(
                 text in log
                 for text in (
@@ -263,20 +318,29 @@ def test_whatever_goes_wrong_nothing_hangs_and_all_is_seen(tmp_path: Path) -> No
                     "device 4: its node is gone",
                     "device 5: refused: ticket",
                     "device 6: ",
+                    "device 9: its node is gone",
+                    "device 10 joined",
                 )
             )
-            if seen and time.monotonic() > thaw and all(used(out, device) for device in (0, 1, 2, 3, 5, 6)):
+            well = (0, 1, 2, 3, 5, 6, 7, 8, 10)
+            if seen and time.monotonic() > thaw and all(used(out, device) for device in well):
                 (tmp_path / "seen").touch()
 
         log = follow(run, look)
         wire.close()
     found = outcome(out)
     assert found.summary["stopped_by"] == "all is seen"
-    assert {line["device"] for line in found.of("fault")} >= {1, 2, 3, 4, 5, 6}
+    assert {line["device"] for line in found.of("fault")} >= {1, 2, 3, 4, 5, 6, 7, 8, 9}
     assert all(line["reason"] for line in found.of("Lost"))
     assert found.summary["faults_node_error"] >= 3, "the children of 1, 2 and 3"
-    assert found.summary["faults_node_gone"] >= 1 and found.summary["faults_unanswered"] >= 1
-    assert found.summary["updates_refused"] >= 1 and found.summary["restarts"] == 0
+    assert found.summary["faults_node_gone"] >= 2 and found.summary["faults_unanswered"] >= 1
+    assert found.summary["updates_refused"] >= 6 and found.summary["restarts"] == 0
+    assert not found.devices[9]["used"] and found.of("joined", device=10)
+    for device, reasons in REFUSALS.items():
+        refused = [line["why"] for line in found.of("fault", device=device) if line["why"].startswith("refused: ")]
+        for why, reason in zip(refused, reasons, strict=True):
+            assert reason in why and f"device {device}: {why}\n" in log
+        assert found.devices[device]["refused"] == len(reasons)
     assert "; trying again" in cut_off.log.read_text()
     cut = {line["why"] for line in found.of("fault", device=6)}
     assert any("no answer within" in why or "its node is gone" in why or "Flower error 5" in why for why in cut)

@@ -134,7 +134,7 @@ class Child:
         try:
             while (frame := self._frames.read()) is not None:
                 self._on_frame(self, *frame)
-        except (BrokenFrame, OSError, IndexError):
+        except (BrokenFrame, OSError, IndexError, ValueError):  # the last if we have closed the socket ourselves
             self.kill()  # an app that writes into our socket, leaves parts out, or ends in the midst of a frame
 
     def kill(self) -> None:

@@ -10,6 +10,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +102,7 @@ def cluster() -> Iterator[LocalCluster]:
         os.environ.setdefault(name, value)
     from ray.cluster_utils import Cluster
 
+    resource_tracker.ensure_running()  # a process of Python's own, which stays
     before = {process.pid for process in psutil.Process().children(recursive=True)}
     head = {"num_cpus": 0, "include_dashboard": False, "_system_config": SYSTEM}
     logging.getLogger("ray").setLevel(logging.ERROR)
@@ -112,7 +114,7 @@ def cluster() -> Iterator[LocalCluster]:
     yield found
     ray.shutdown()
     found.cluster.shutdown()
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + 60
     while (left := _running(before)) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert not left

@@ -32,9 +32,9 @@ from offbeat.core.actions import Action, Commit, Dispatch
 from offbeat.core.blocks import by_block
 from offbeat.core.errors import InvalidInput
 from offbeat.core.events import Event, Uploaded
-from offbeat.core.orders import Order, Update
+from offbeat.core.orders import LocalWork, Order, Update
 from offbeat.core.parameters import Layout, Vector
-from offbeat.core.policy import Policy, View
+from offbeat.core.policy import Policy, View, proximal_difference
 from offbeat.core.search import Choice, Range, SearchSpace
 from offbeat.core.terms import PastGradients, Proximal
 
@@ -62,6 +62,7 @@ class AsoFed(Policy):
     """
 
     State = AsoFedState
+    in_training_setting = "concurrency"
 
     concurrency: Annotated[int, Field(ge=1)] = 10
     """Devices kept in training."""
@@ -83,6 +84,11 @@ class AsoFed(Policy):
     def check(self, devices: int) -> None:
         if self.concurrency > devices:
             raise InvalidInput(f"algorithm.concurrency = {self.concurrency}: there are only {devices} devices")
+
+    def local_differences(self, training: LocalWork) -> list[str]:
+        proximal = proximal_difference(self.mu, training)
+        faster = ["larger learning rates on slower devices"] if self.dynamic_rate else []
+        return [*proximal, f"a term of past gradients in the local loss (beta = {self.beta:g})", *faster]
 
     def react(self, event: Event, state: AsoFedState, view: View) -> Iterator[Action]:
         if state.first is None:

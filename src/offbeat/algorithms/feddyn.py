@@ -27,7 +27,7 @@ from pydantic import Field
 
 from offbeat.algorithms.fedavg import FedAvg, FedAvgState
 from offbeat.core.blocks import by_block
-from offbeat.core.orders import Order, Update
+from offbeat.core.orders import LocalWork, Order, Update
 from offbeat.core.parameters import Vector, moved
 from offbeat.core.policy import View
 from offbeat.core.search import Range, SearchSpace
@@ -61,6 +61,9 @@ class FedDyn(FedAvg):
     """Weight of a device in the mean: the same for all (published), or its number of samples."""
 
     search = SearchSpace(alpha=Range(0.001, 0.1, log=True))
+
+    def local_differences(self, training: LocalWork) -> list[str]:
+        return [f"a dynamic regulariser in the local loss (alpha = {self.alpha:g})"]
 
     def order(self, device: int, view: View) -> Order:
         """The experiment's local work with the regulariser."""

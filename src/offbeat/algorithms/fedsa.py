@@ -27,6 +27,7 @@ from pydantic import Field
 from offbeat.core.actions import Action, Commit, Dispatch
 from offbeat.core.errors import InvalidInput
 from offbeat.core.events import Event, Uploaded
+from offbeat.core.orders import LocalWork
 from offbeat.core.parameters import mixture
 from offbeat.core.policy import Policy, View
 from offbeat.core.search import Range, SearchSpace
@@ -50,6 +51,7 @@ class FedSA(Policy):
     """
 
     State = FedSAState
+    in_training_setting = "concurrency"
 
     concurrency: Annotated[int, Field(ge=1)] = 10
     """Devices kept in training."""
@@ -73,6 +75,10 @@ class FedSA(Policy):
     def check(self, devices: int) -> None:
         if self.concurrency > devices:
             raise InvalidInput(f"algorithm.concurrency = {self.concurrency}: there are only {devices} devices")
+
+    def local_differences(self, training: LocalWork) -> list[str]:
+        later = f"from version {self.convergence_version} on"
+        return [f"fewer epochs on devices with stale updates, and {later}"]
 
     def react(self, event: Event, state: FedSAState, view: View) -> Iterator[Action]:
         if isinstance(event, Uploaded):

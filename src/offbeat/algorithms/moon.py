@@ -20,7 +20,7 @@ from typing import Annotated
 from pydantic import Field
 
 from offbeat.algorithms.fedavg import FedAvg
-from offbeat.core.orders import Order
+from offbeat.core.orders import LocalWork, Order
 from offbeat.core.policy import View
 from offbeat.core.search import Range, SearchSpace
 from offbeat.core.terms import Contrastive
@@ -44,6 +44,10 @@ class Moon(FedAvg):
         mu=Range(0.1, 10.0, log=True),
         temperature=Range(0.1, 1.0),
     )
+
+    def local_differences(self, training: LocalWork) -> list[str]:
+        settings = f"mu = {self.mu:g}, temperature = {self.temperature:g}"
+        return [f"a contrastive term in the local loss ({settings})"] if self.mu else []
 
     def order(self, device: int, view: View) -> Order:
         """The experiment's local work with the contrastive term."""

@@ -244,6 +244,8 @@ class RayRuns:
         write_files(planned.path, ended.files)
         for name in self._sent.pop(number).keys() - ended.files.keys():  # the checkpoint of a run that is over
             (planned.path / name).unlink(missing_ok=True)
+            with suppress(OSError):
+                (planned.path / name).parent.rmdir()  # if it is empty now
         if ended.failure is not None:
             self._failures[number] = ended.failure.kept(planned)
         elif not ended.interrupted:

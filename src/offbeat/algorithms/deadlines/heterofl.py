@@ -34,7 +34,7 @@ from pydantic import Field
 from offbeat.algorithms.deadlines.planner.depth import Floats
 from offbeat.algorithms.deadlines.rounds import DeadlineState, EqualDeadlines
 from offbeat.core.blocks import by_block
-from offbeat.core.orders import Update
+from offbeat.core.orders import LocalWork, Update
 from offbeat.core.parameters import Layout, Vector
 from offbeat.core.policy import View
 from offbeat.core.search import Range, SearchSpace
@@ -68,6 +68,10 @@ class HeteroFL(EqualDeadlines):
     """Whether a device's loss sees the logits of classes that it does not hold as 0."""
 
     search = SearchSpace(EqualDeadlines.search, confidence=Range(0.05, 0.9))
+
+    def local_differences(self, training: LocalWork) -> list[str]:
+        masked = ["logits of absent classes that count as 0"] if self.masked_loss else []
+        return [*super().local_differences(training), "narrower models on slower devices", *masked]
 
     def widths_of(self, deadline: float, state: DeadlineState, view: View) -> Floats:
         steps = self.local_steps * view.layout.trained_layers

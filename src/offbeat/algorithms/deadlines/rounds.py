@@ -208,6 +208,9 @@ class BatchesBySpeed(EqualDeadlines):
     batch_scale: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
     """m of `batch = "speed"`: seconds that a layer takes a device on average."""
 
+    def local_differences(self, training: LocalWork) -> list[str]:
+        return super().local_differences(training) + (["batch sizes by speed"] if self.batch == "speed" else [])
+
     def batches(self, deadline: float, state: Any, view: View) -> Integers:
         if self.batch == "fixed":
             return super().batches(deadline, state, view)

@@ -124,6 +124,7 @@ class Whole:
 @pytest.mark.parametrize("name", [*NETWORKS, "textcnn", "transformer"])
 def test_layer_by_layer_is_the_same_training_as_at_once(name: str) -> None:
     rng = np.random.default_rng(0)
+    x: npt.NDArray[Any]
     if name in NETWORKS:
         network, x = NETWORKS[name](CIFAR, 10, norm="group"), rng.normal(size=(8, *CIFAR)).astype(np.float32)
     else:

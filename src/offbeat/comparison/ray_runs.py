@@ -225,10 +225,7 @@ class RayRuns:
         if busy or self._free:
             self._seen = monotonic()
         elif monotonic() - self._seen > self._execution.cluster_timeout:
-            raise WorkersLost(
-                f"the Ray cluster has had no worker for {self._execution.cluster_timeout:g} s "
-                "(execution.cluster_timeout): does it have a free core, or GPU share, for one?"
-            )
+            raise self._cluster.no_worker()
 
     def _take(self, answer: Any) -> None:
         actor, number = self._pending.pop(answer)

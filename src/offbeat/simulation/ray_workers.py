@@ -1,7 +1,8 @@
 """Workers on a Ray cluster: one actor for each core or share of a GPU, with the model and the data.
 
-A version of the model is put into the cluster's memory once, goes to each machine once, and is dropped when nothing
-here refers to it any more. An actor that dies, alone or with its machine, is started anew wherever there is room.
+A version of the model is put into the cluster's memory once, goes to each machine once, which is its workers' cache of
+versions, and is dropped when nothing here refers to it any more. An actor that dies, alone or with its machine, is
+started anew wherever there is room.
 """
 
 import pickle
@@ -143,10 +144,7 @@ class RayWorkers:
             if any(actor.ready for actor in self._actors):
                 self._seen = monotonic()
             elif monotonic() - self._seen > self._timeout:
-                raise WorkersLost(
-                    f"the Ray cluster has had no worker for {self._timeout:g} s (execution.cluster_timeout): does it "
-                    "have a free core, or GPU share, for one?"
-                )
+                raise self._cluster.no_worker()
 
     def _take(self, answer: Any) -> list[PortionAnswer]:
         if answer not in self._waiting:

@@ -71,7 +71,7 @@ def test_own_optimisers_terms_and_transforms_travel_too(beside: Path, app: Path)
     for name in ("bundled_optimiser", "bundled_term", "bundled_transform"):
         (beside / f"{name}.py").write_text("def thing(*_): ...\n")
     terms = [{"name": "proximal", "mu": 1.0}, {"name": "bundled_term:thing"}]
-    local = {"optimiser": "bundled_optimiser:thing", "terms": terms}
+    local: dict[str, object] = {"optimiser": "bundled_optimiser:thing", "terms": terms}
     transforms = [{"name": "flip"}, {"name": "bundled_transform:thing"}]
     write_bundle(app, experiment(local=local, data={"transforms": transforms}), out="x")
     assert {path.stem for path in app.glob("*.py")} == {"bundled_optimiser", "bundled_term", "bundled_transform"}

@@ -35,9 +35,9 @@ def same(x: torch.Tensor) -> torch.Tensor:
 
 
 def test_classification_by_hand() -> None:
-    # Equal logits: each loss is ln 2; the first of equals is chosen: class 0, right for the first sample only.
-    found = judged(Classification(), [[0.0, 0.0], [0.0, 0.0]], [0, 1])
-    assert found == {"accuracy": 0.5, "loss": pytest.approx(math.log(2))}
+    # Equal logits: each loss is ln 2; the first of equals is chosen: class 0, right for one sample of three.
+    found = judged(Classification(), [[0.0, 0.0], [0.0, 0.0], [0.0, 0.0]], [1, 0, 1])
+    assert found == {"accuracy": 1 / 3, "loss": pytest.approx(math.log(2))}
     assert list(found) == ["accuracy", "loss"]
 
 

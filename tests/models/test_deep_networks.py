@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -124,6 +125,7 @@ class Whole:
 @pytest.mark.parametrize("name", [*NETWORKS, "textcnn", "transformer"])
 def test_layer_by_layer_is_the_same_training_as_at_once(name: str) -> None:
     rng = np.random.default_rng(0)
+    x: npt.NDArray[Any]
     if name in NETWORKS:
         network, x = NETWORKS[name](CIFAR, 10, norm="group"), rng.normal(size=(8, *CIFAR)).astype(np.float32)
     else:

@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 import tomli_w
 from faulty import outcome
-from user_project import PATIENCE, follow, user_project
+from user_project import MOST_SECONDS, follow, user_project
 
 from offbeat.deployment.bundle import write_bundle
 from offbeat.deployment.certificates import make_credentials
@@ -78,7 +78,7 @@ def test_with_tls_and_keys_both_kinds_of_nodes_take_part_in_one_run_and_those_wi
         address = cluster.address.address
         deploy = [sys.executable, "-c", "from offbeat.cli import main; main()", "deploy", "small.toml", "--out", "run"]
         secured = ["--superlink", address, "--root-certificates", str(credentials.authority)]
-        said = subprocess.run([*deploy, *secured], cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE)
+        said = subprocess.run([*deploy, *secured], cwd=tmp_path, capture_output=True, text=True, timeout=MOST_SECONDS)
         assert said.returncode == 0, said.stdout + said.stderr
         for superlink in (
             SuperLink(address=address, insecure=True),

@@ -1,5 +1,6 @@
 """What a run gives back: the same from memory and from its directory, finished or not."""
 
+import json
 import sys
 from pathlib import Path
 
@@ -72,14 +73,15 @@ def test_a_run_that_is_not_finished_is_read_up_to_its_last_whole_line(ran: offbe
 
 def test_a_run_that_is_not_finished_is_about_the_metric_of_its_task(tmp_path: Path) -> None:
     experiment = offbeat.Experiment.parse(TABLES | {"task": {"name": "regression"}})
-    for name, metric, direction in (("regression", "r2", "max"), ("gone_module:Task", "mae", "min")):
+    for name, metric in (("regression", TargetMetric("r2", "max")), ("gone_module:Task", TargetMetric("mae", "min"))):
         config = experiment.toml().replace('name = "regression"', f'name = "{name}"')
         (tmp_path / "config.toml").write_text(config)
-        (tmp_path / "metrics.jsonl").write_text(f'{{"time": 0.0, "version": 0, "{metric}": 0.6, "in_flight": 1}}\n')
+        row = {"time": 0.0, "version": 0, metric.name: 0.6, "in_flight": 1}
+        (tmp_path / "metrics.jsonl").write_text(f"{json.dumps(row)}\n")
         unfinished = offbeat.read_run(tmp_path)
         assert (unfinished.experiment is None) == ("gone" in name)
-        assert TargetMetric.of(unfinished.summary) == TargetMetric(metric, direction)
-        assert unfinished.summary[f"time_to_{metric}"]["0.6"] == 0.0
+        assert TargetMetric.of(unfinished.summary) == metric
+        assert unfinished.summary[f"time_to_{metric.name}"]["0.6"] == 0.0
         assert offbeat.Comparison([unfinished]).target == 0.6
 
 

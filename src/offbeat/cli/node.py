@@ -58,8 +58,8 @@ def node(
     """Be a device of the runs on a Flower SuperLink: warm, where a SuperNode starts a process for each message.
 
     Takes the place of `flower-supernode`. The app of a run stays loaded in a process of its own, so that a message and
-    its answer take a fraction of a second, and hears of stop notices while it trains. Both kinds may take part in one
-    run. Ends on Ctrl-C or SIGTERM.
+    its answer take a fraction of a second, and hears of stop notices and fresh models while it trains. Both kinds may
+    take part in one run. Ends on Ctrl-C or SIGTERM.
     """
     check_flower()
     from offbeat.deployment.launch import SuperLink, host_and_port

@@ -1,6 +1,5 @@
 """Many runs from the cache, several at a time, in processes that stay for the next ones, or on a Ray cluster."""
 
-import multiprocessing
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -21,6 +20,7 @@ from offbeat.results.rows import Row
 from offbeat.running.driver import OnProgress
 from offbeat.running.interruption import Flag, interruption
 from offbeat.running.lock import DirectoryInUse, DirectoryLock
+from offbeat.running.processes import process_context
 from offbeat.settings.schema import Experiment
 from offbeat.simulation.ray_cluster import RayCluster
 
@@ -52,7 +52,7 @@ class CachedRuns:
         self._cluster: RayCluster | None = None
 
     def __enter__(self) -> Self:
-        context = multiprocessing.get_context("spawn")
+        context = process_context()
         self._progress: Any = context.Queue()
         self._stop = context.Event()
         if self._jobs > 1:

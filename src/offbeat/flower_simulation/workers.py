@@ -1,6 +1,5 @@
 """Worker processes for ClientApps: each loads the app once and keeps the contexts of its nodes as long as the run."""
 
-import multiprocessing
 import signal
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -13,6 +12,7 @@ from flwr.app import Message
 from offbeat.core.errors import InvalidInput, OffbeatError
 from offbeat.flower_simulation.clients import ClientAnswer, ClientSetup, NodeContexts, identify
 from offbeat.flower_simulation.wall_clock import AppTime
+from offbeat.running.processes import process_context
 
 
 def work(setup: ClientSetup, pipe: Connection) -> None:
@@ -39,7 +39,7 @@ class WorkerProcesses:
     """
 
     def __init__(self, setup: ClientSetup, workers: int) -> None:
-        context = multiprocessing.get_context("spawn")
+        context = process_context()
         self._pipes: list[Connection] = []
         self._processes: list[Any] = []
         self._threads: list[ThreadPoolExecutor] = []

@@ -179,6 +179,16 @@ def test_equation_3_uses_the_values_of_the_aggregation_that_made_the_base_whoeve
     assert session.state.made[3].control == found
 
 
+def test_equation_3_uses_what_the_other_device_had_come_to_and_not_what_all_began_with() -> None:
+    session, _ = at_version_2(lambda_0=2.0, sigma_0=1.0, first=3.0, **CORRECTED)
+    session.state.controls[session.in_flight[session.newest].device] = (3.0, 2.0, 0.5)
+    # As above, but the device that made version 2 had come to lambda' = 8, sigma' = 3: xi' = 8 / 2^3 = 1 again, and
+    # d xi' / d lambda = 1/8, d xi' / d sigma = -8 ln 2 / 8.
+    session.state.made[2] = replace(session.state.made[2], control=(8.0, 3.0, 0.0))
+    found = after_a_step(session, session.newest, 1.0, 1.0)
+    assert found == pytest.approx((3 + 0.8 / 4 / 8, 2 - 0.1 * log(2), 0.6), rel=1e-6)
+
+
 def test_equation_3_takes_a_step_for_each_parameter_on_its_own() -> None:
     session, ticket = at_version_2(lambda_0=2.0, sigma_0=1.0, first=3.0, eta_lambda=0.0, eta_sigma=0.4, eta_iota=0.0)
     assert after_a_step(session, ticket, 1.0, 1.0) == pytest.approx((2.0, 1 - 0.1 * log(2), 0.0), rel=1e-6)

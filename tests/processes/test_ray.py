@@ -20,6 +20,7 @@ import pytest
 from offbeat.comparison import compare as comparing
 from offbeat.comparison.cached_runs import CachedRuns
 from offbeat.comparison.ray_runs import LAST, RayRuns
+from offbeat.comparison.run_cache import run_cached
 from offbeat.core.errors import WorkersLost
 from offbeat.device.training_state import TrainingJob
 from offbeat.results.result import Result, read_run
@@ -293,16 +294,13 @@ def test_a_comparison_runs_side_by_side_on_the_cluster_though_a_run_is_killed(
     assert seen and (tmp_path / "compared" / "fedbuff-seed0" / "metrics.png").is_file()
 
 
-def test_runs_of_a_cache_are_computed_on_the_cluster_as_far_as_they_are_needed(
-    there: LocalCluster, alone: Path, tmp_path: Path
-) -> None:
+def test_a_run_of_a_cache_goes_on_on_the_cluster(there: LocalCluster, alone: Path, tmp_path: Path) -> None:
     rows = read_run(alone).rows
-    with CachedRuns(tmp_path, address=there.cluster.address) as runs:
-        (part,) = runs.run([small(execution={"workers": 1})], until=rows[1]["time"])
-    assert isinstance(part, Result) and part.directory is not None
+    part = run_cached(small(), tmp_path, until=rows[1]["time"])
+    assert part.directory is not None
     assert part.rows == rows[:2] and (part.directory / "checkpoint" / "latest.safetensors").is_file()
     with CachedRuns(tmp_path, address=there.cluster.address) as runs:
-        (whole,) = runs.run([small()])  # goes on, and has both workers of the cluster
+        (whole,) = runs.run([small()])  # there is no other, so that it has both workers
     assert isinstance(whole, Result) and whole.rows == rows
     assert sorted(each.name for each in part.directory.iterdir()) == ["config.toml", "devices.csv", *SAME[:2], LAST]
 

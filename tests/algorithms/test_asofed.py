@@ -57,3 +57,14 @@ def test_attention_weights_the_rows_of_the_first_layer_by_their_softmax() -> Non
     # softmax(1, 3) = (e, e^3) / (e + e^3); biases and later layers stay
     total = exp(1.0) + exp(3.0)
     assert found == pytest.approx([exp(1.0) / total, -3 * exp(3.0) / total, 5.0, 7.0, 2.0])
+
+
+@pytest.mark.parametrize("attention", [True, False])
+def test_attention_comes_after_every_upload_if_it_is_asked_for(attention: bool) -> None:
+    policy, one = AsoFed(concurrency=1, attention=attention), Layout.of([("a.weight", (1, 2), True)])
+    session = ScriptedSession(policy, devices=1, start=[0.0, 0.0], layout=one)
+    session.upload(1.0, -3.0)
+    # n_k / n = 1: w = [1, -3], and with attention times (e, e^3) / (e + e^3)
+    shares = [exp(1.0), exp(3.0)] if attention else [1.0, 1.0]
+    total = exp(1.0) + exp(3.0) if attention else 1.0
+    assert session.parameters == pytest.approx([shares[0] / total, -3 * shares[1] / total])

@@ -10,7 +10,7 @@ from offbeat.algorithms.fedasync import FedAsync
 from offbeat.core.effects import Assignment, Settled
 from offbeat.core.errors import InvalidInput
 from offbeat.core.events import Lost, Ready
-from offbeat.testing import ScriptedSession
+from offbeat.testing import ScriptedSession, check_resume
 
 DEVICES = 6
 
@@ -113,6 +113,10 @@ def test_a_constant_weight_does_not_compound_and_a_discarded_update_does_not_cou
     assert (session.counters.discarded, session.state.shrunk) == (1, 1.0)
 
 
+def test_a_run_with_a_compounding_weight_can_be_resumed() -> None:
+    check_resume(FedAsync(concurrency=4, compounding=True), devices=12)
+
+
 def test_exactly_at_the_hinge_the_weight_is_still_full() -> None:
     session = a_session(FedAsync(concurrency=3, alpha=0.5, staleness="hinge", slope=1.0, grace=1))
     session.upload(8.0, 8.0, ticket=1)  # staleness 0: 4
@@ -136,7 +140,7 @@ def test_what_is_staler_than_the_bound_is_discarded_and_its_place_filled() -> No
     session.upload(8.0, 8.0, ticket=2)  # staleness 1, at the bound: used, (4 + 8) / 2 = 6
     assert session.parameters.tolist() == [6.0, 6.0]
     settled, again = session.upload(8.0, 8.0, ticket=3)  # staleness 2
-    assert settled == Settled(ticket=3, used=False)
+    assert settled == Settled(tickets=(3,), used=False)
     assert isinstance(again, Assignment)
     assert again.base == 2
     assert (session.version, session.parameters.tolist()) == (2, [6.0, 6.0])

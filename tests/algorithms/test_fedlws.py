@@ -32,6 +32,18 @@ def test_tau_is_clipped_from_both_sides() -> None:
     assert session.parameters == pytest.approx([5 * 5 / 5.6, 4 * 5 / 5.6, 0.0, 3 / 1.5])
 
 
+def test_tau_goes_by_the_mean_distance_of_the_devices_from_their_mean() -> None:
+    one = Layout.of([("a.weight", (2,), True)])
+    session = ScriptedSession(
+        FedLWS(cohort=3, shrinking=0.3, least=0.0, most=10.0), devices=3, start=[3.0, 4.0], layout=one
+    )
+    for x in (3.0, 3.0, 9.0):
+        session.upload(x, 4.0)
+    # Moved by 0, 0 and 6, mean 2, so 2, 2 and 4 away from it: tau = 0.3 * 8/3 = 0.8 (by the largest: 1.2).
+    # w^ = [5, 4], ||w|| = 5, ||w^ - w|| = 2: gamma = 5 / 6.6
+    assert session.parameters == pytest.approx([5 * 5 / 6.6, 4 * 5 / 6.6])
+
+
 def test_the_published_constants() -> None:
     assert (FedLWS().shrinking, FedLWS().least, FedLWS().most) == (0.03, 0.01, 0.2)
 

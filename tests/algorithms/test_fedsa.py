@@ -27,6 +27,14 @@ def test_a_device_gets_fewer_epochs_after_a_stale_update() -> None:
     assert [(order.device, order.order.slices) for order in reaction.orders] == [(slow, 3)]
 
 
+def test_epochs_are_rounded_to_the_nearest_whole_number() -> None:
+    session = ScriptedSession(FedSA(concurrency=2, epochs_exponent=0.5), devices=2, epochs=5)
+    slow = session.in_flight[2].device
+    session.upload(ticket=1)
+    # staleness 1: 5 / sqrt 2 = 3.54
+    assert [order.order.slices for order in session.upload(device=slow).orders] == [4]
+
+
 def test_staleness_counts_from_the_version_that_the_device_was_given_and_is_each_devices_own() -> None:
     policy = FedSA(concurrency=2, alpha=0.5, exponent=1.0, epochs_exponent=1.0)
     session = ScriptedSession(policy, devices=2, epochs=6)

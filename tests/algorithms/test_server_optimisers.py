@@ -7,7 +7,7 @@ import pytest
 
 from offbeat.algorithms import FedAvg, FedBuff
 from offbeat.algorithms.server_optimisers import ServerMoments
-from offbeat.testing import ScriptedSession
+from offbeat.testing import ScriptedSession, check_resume
 
 ADAPTIVE = {"server_learning_rate": 0.5, "server_momentum": 0.75, "server_decay": 0.75, "server_epsilon": 2.0}
 
@@ -17,7 +17,7 @@ def steps(optimiser: str, *movements: float, **settings: float) -> list[float]:
     policy = FedAvg(server_optimiser=optimiser, **settings)  # type: ignore[arg-type]
     moments, place, places = ServerMoments(), np.zeros(1, dtype=np.float32), []
     for movement in movements:
-        place = policy.server_step(place, np.array([movement]), moments)
+        place = policy.server_step(place, np.array([movement]).__getitem__, moments)
         places.append(float(place[0]))
     return places
 
@@ -75,3 +75,14 @@ def test_fedbuff_steps_along_its_scaled_movement() -> None:
     session.move(0.0, 0.0)
     # Delta = 0, m = 0.5 * [1.5, 1.5]
     assert session.parameters.tolist() == [2.25, 2.25]
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        FedAvg(cohort=3, server_optimiser="momentum"),
+        FedBuff(buffer=3, concurrency=6, variant="plato", server_optimiser="yogi", server_learning_rate=0.1),
+    ],
+)
+def test_a_run_can_be_resumed_with_the_moments_of_its_optimiser(policy: FedAvg | FedBuff) -> None:
+    check_resume(policy, devices=12)

@@ -40,6 +40,20 @@ def test_running_statistics_stand_behind_all_trained_entries_and_keep_their_laye
     assert (layout.size, layout.trained_size, layout.layers) == (11, 9, 3)
 
 
+def test_the_head_is_the_last_module_whatever_else_belongs_to_its_layer() -> None:
+    shapes = [
+        ("a.weight", (3, 2), True),
+        ("norm.weight", (3,), True),
+        ("b.weight", (2, 3), True),
+        ("b.bias", (2,), True),
+    ]
+    for groups in ((), (("a",), ("norm", "b")), (("a",), ("norm",), ("b.weight",), ("b.bias",))):
+        assert [entry.name for entry in Layout.of(shapes, groups).head] == ["b.weight", "b.bias"]
+    behind = Layout.of([shapes[2], shapes[3], shapes[0], ("a_norm.weight", (3,), True)], (("b",), ("a", "a_norm")))
+    assert [entry.name for entry in behind.head] == ["a.weight"], "a vector is no head where there is a matrix"
+    assert Layout(()).head == ()
+
+
 def test_scalars_and_empty_layouts_have_a_size() -> None:
     assert Layout.of([("a.scale", (), True)]).size == 1
     assert (Layout(()).size, Layout(()).layers, Layout(()).bytes) == (0, 0, 0)

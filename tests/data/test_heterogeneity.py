@@ -67,6 +67,12 @@ def test_numbers_are_counted_in_tenths_of_all_targets() -> None:
     assert counted.counts[1].tolist() == [0, 0, 0, 0, 0, 0, 0, 1, 1, 2]
 
 
+def test_a_number_at_the_border_of_two_tenths_is_in_the_upper_one() -> None:
+    # Of 0 to 10 the borders are 1, 2, ..., 9: every number begins a tenth, and the last one has 9 and 10.
+    counted = label_counts(dataset_of(np.arange(11, dtype=np.float32)), partition_of(list(range(11))))
+    assert counted.counts.tolist() == [[1] * 9 + [2]]
+
+
 def test_rows_of_numbers_are_counted_by_their_mean() -> None:
     targets = np.array([[0, 0], [0, 4], [9, 9]], dtype=np.float32)
     counted = label_counts(dataset_of(targets), partition_of([0], [1], [2]))

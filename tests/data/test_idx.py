@@ -98,7 +98,7 @@ def test_emnist_letters_start_at_class_0(tmp_path: Path) -> None:
 def test_emnist_letters_with_a_label_0_are_refused(tmp_path: Path) -> None:
     write(tmp_path, "emnist-letters-train", TRAIN, [0, 26, 2, 2, 1])
     write(tmp_path, "emnist-letters-test", TEST, [26, 1])
-    with pytest.raises(InvalidInput, match=r"emnist-letters-train-labels-idx1-ubyte holds labels .* must be 1 to 26"):
+    with pytest.raises(InvalidInput, match=r"emnist-letters-train-labels-idx1-ubyte, sample .* must be 1 to 26"):
         load("emnist", tmp_path, split="letters")
 
 
@@ -132,7 +132,7 @@ def test_a_missing_file_is_named(folder: Path) -> None:
         (IMAGES, idx(TRAIN[:4]), "holds 4 images and .* holds 5 labels"),
         (IMAGES, idx(TRAIN[0]), "starts with 0x00000802: an IDX file of its kind has 0x00000803"),
         (LABELS, idx(TRAIN), "starts with 0x00000803"),
-        (LABELS, idx([0, 10, 3, 3, 1]), "holds labels from 0 to 10: they must be 0 to 9"),
+        (LABELS, idx([0, 10, 3, 3, 1]), "sample 1: the label is 10: it must be 0 to 9"),
     ],
 )
 def test_a_damaged_file_is_refused_by_name(folder: Path, name: str, content: bytes, message: str) -> None:

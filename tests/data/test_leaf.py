@@ -73,19 +73,37 @@ def test_an_experiment_takes_the_division_of_the_files_and_refuses_another(femni
     table: dict[str, Any] = {"stop": {"versions": 1}, "data": {"name": "femnist", "dir": str(femnist), "devices": 3}}
     _, partition = Experiment.parse(table).load_data()
     assert partition.sizes.tolist() == [2, 1, 1]
-    with pytest.raises(InvalidInput, match="say themselves which device holds what"):
+    with pytest.raises(InvalidInput, match=r"say themselves which device holds what.* or set data\.pool"):
         Experiment.parse(table | {"partition": {"name": "iid"}})
     with pytest.raises(InvalidInput, match=r"data\.devices = 4: .* holds 3 users"):
         Experiment.parse(table | {"data": table["data"] | {"devices": 4}}).load_data()
+
+
+def test_pooled_writers_are_divided_by_a_partition_and_know_whose_sample_it_is(femnist: Path) -> None:
+    data = {"name": "femnist", "dir": str(femnist), "pool": 3, "devices": 2}
+    chosen = Experiment.parse({"stop": {"versions": 1}, "data": data, "partition": {"name": "iid"}})
+    dataset, partition = chosen.load_data()
+    assert dataset.devices is None
+    assert partition.sizes.tolist() == [2, 2]  # the four samples of three writers
+    assert sorted(partition.indices.tolist()) == [0, 1, 2, 3]
+    assert dataset.columns["user"].tolist() == ["f_b", "f_b", "f_a", "f_c"]
+    assert dataset.test_y.tolist() == [5, 6, 7]
+    assert Experiment.parse(chosen.table()).table() == chosen.table()
+    by_writer = chosen.changed({"partition": {"name": "column", "column": "user"}}).load_data()[1]
+    # The first two of f_a, f_b, f_c in sorted order.
+    assert [by_writer.samples(device).tolist() for device in (0, 1)] == [[2], [0, 1]]
+    with pytest.raises(InvalidInput, match=r"data\.pool = 4: .* holds 3 users"):
+        chosen.changed({"data": {"pool": 4}}).load_data()
 
 
 @pytest.mark.parametrize(
     ("x", "y", "message"),
     [
         ([image(1)[:-1]], [1], "user 'f_d': x must be images of 784 numbers"),
-        ([image(300)], [1], "user 'f_d': x must be images of 784 numbers from 0 to 1"),
+        ([image(1), image(300)], [1, 1], "user 'f_d', sample 1: x must be 784 numbers from 0 to 1"),
+        ([image(1) + image(2)], [1], "user 'f_d': x must be images of 784 numbers"),
         ([["a"] * 784], [1], "user 'f_d': x must be images"),
-        ([image(1)], [62], "user 'f_d': y must be labels from 0 to 61"),
+        ([image(1), image(1)], [61, 62], "user 'f_d', sample 1: the label is 62: it must be 0 to 61"),
         ([image(1)], ["a"], "user 'f_d': y must be labels from 0 to 61"),
     ],
 )

@@ -56,9 +56,9 @@ def test_a_truncated_file_is_refused_by_name(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("labels", "others", "message"),
     [
-        ([0, 1], {}, "holds labels from 0 to 1: they must be 1 to 10"),
+        ([0, 1], {}, "sample 0: the label is 0: it must be 1 to 10"),
         ([1, 2], {"y": np.array([[1]], dtype=np.uint8)}, "holds 2 images and 1 labels"),
-        ([1, 300], {"y": np.array([[1], [300]], dtype=np.int16)}, "holds a label 300"),
+        ([1, 300], {"y": np.array([[1], [300]], dtype=np.int16)}, "sample 1: the label is 300: it must be 1 to 10"),
         ([1], {"X": np.zeros((3, 32, 32, 1), dtype=np.uint8)}, r"X is uint8 of shape \(3, 32, 32, 1\)"),
         ([1], {"X": np.zeros((32, 32, 3, 1))}, "X is float64"),
     ],
@@ -67,7 +67,7 @@ def test_what_is_no_svhn_is_refused_by_name(
     folder: Path, labels: list[int], others: dict[str, Any], message: str
 ) -> None:
     write(folder, "test", [label % 256 for label in labels], **others)
-    with pytest.raises(InvalidInput, match=rf"test_32x32\.mat:? {message}"):
+    with pytest.raises(InvalidInput, match=rf"test_32x32\.mat[:,]? {message}"):
         Svhn(dir=str(folder)).load(seed=0)
 
 

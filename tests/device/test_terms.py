@@ -8,16 +8,19 @@ import pytest
 import torch
 from torch import nn
 
+from offbeat.core.learning_rates import RateSchedule
 from offbeat.core.orders import Order
 from offbeat.core.parameters import Vector
 from offbeat.core.terms import Contrastive, Distillation, LinearQuadratic, OwnTerm, PastGradients, Proximal, Term
 from offbeat.device.carry_over import remember
 from offbeat.device.flat_model import FlatModel
 from offbeat.device.tasks import Batch
-from offbeat.device.terms import LossTerm, TermContext, absent_classes, remembered, term_of
+from offbeat.device.terms import ContrastiveTerm, LossTerm, TermContext, absent_classes, remembered, term_of
 from offbeat.device.trainer import TorchTrainer
 from offbeat.device.training_state import TrainingJob, TrainingState
 from offbeat.models import vector_of
+from offbeat.models.projection import with_projection
+from offbeat.models.text_networks import TextTransformer
 
 
 def vector(seed: int, size: int) -> Vector:
@@ -86,6 +89,16 @@ def test_what_aso_fed_remembers_by_hand() -> None:
     assert (memory["past-gradients v"].tolist(), memory["past-gradients h"].tolist()) == ([4.0], [1.5])
 
 
+def test_the_mean_gradient_is_over_the_rates_of_all_steps() -> None:
+    # Halved after every step: 1/2 + 1/4 + 1/8 = 7/8, and 7 over that is 8; without a schedule 7 / (3 1/2).
+    schedule = RateSchedule(shape="exponential", over="steps", decay=0.5)
+    seven, state = np.array([7.0], dtype=np.float32), TrainingState(parameters=np.zeros(1, dtype=np.float32), steps=3)
+    for rates, mean in ((schedule, 8.0), (None, 14 / 3)):
+        order, memory = Order(learning_rate=0.5, schedule=rates, terms=(PastGradients(beta=0.5),)), dict[str, Any]()
+        remember(order, seven, state, memory)
+        assert memory["past-gradients v"] == pytest.approx([mean])
+
+
 def test_absent_classes_are_those_that_no_target_is_of() -> None:
     model = FlatModel(nn.Linear(1, 4))
     assert absent_classes(model, np.array([2, 0, 2])).tolist() == [False, True, False, True]
@@ -143,6 +156,19 @@ def test_the_contrastive_term_by_hand() -> None:
     made.end()
     first = bound(Contrastive(), model, local)
     assert first.value(batch, model.module(batch.x)) is None  # there is no model of last time
+
+
+def test_the_representation_is_what_the_last_dense_layer_is_given() -> None:
+    # Of a transformer it is the mean over the tokens, of a model with a projection head what comes out of that.
+    plain, tokens = TextTransformer(9, 5, embedding=8), torch.ones(2, 4, dtype=torch.int64)
+    for module, x, size in ((plain, tokens, 8), (with_projection(nn.Linear(3, 2), 6), torch.ones(2, 3), 6)):
+        model = FlatModel(module)
+        made = bound(Contrastive(), model, model.values(), {"contrastive last model": vector(1, model.layout.size)})
+        assert isinstance(made, ContrastiveTerm)
+        model.module(x)
+        assert made._seen[0].shape == (2, size)
+        made.end()
+    assert absent_classes(FlatModel(plain), np.array([1, 3])).tolist() == [True, False, True, False, True]
 
 
 class Everyone:

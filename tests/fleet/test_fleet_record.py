@@ -17,7 +17,8 @@ from offbeat.settings.assembly import ExperimentParts
 from offbeat.settings.schema import Experiment
 
 DELAYS = {100: 0.2, 101: 1.0, 102: 3.0, 103: 0.6}
-FIRST = {"what": "run", "at": 0.0, "format": 2, "samples": [10, 20], "present": [0, 1], "own_data": False}
+UNKNOWN = {"speeds": None, "communication": None, "random_layers": None}
+FIRST = {"what": "run", "at": 0.0, "format": 2, "samples": [10, 20], "present": [0, 1], "own_data": False} | UNKNOWN
 
 
 def experiment(**tables: Any) -> Experiment:
@@ -89,7 +90,7 @@ def test_seconds_of_an_epoch_are_the_median_and_go_with_the_samples(tmp_path: Pa
 
 
 def test_time_in_which_a_device_waited_for_an_answer_is_not_put_down_to_its_link(tmp_path: Path) -> None:
-    asked = {"what": "FreshRequested", "at": 3.0, "device": 0, "ticket": 1, "slices": 1, "steps": 3, "seconds": 1.0}
+    asked = upload(3.0, 0, 1, 1.0, slices=1, steps=3) | {"what": "FreshRequested"}
     lines = [order(0, 0, 1), asked, upload(60, 0, 1, 2.0), order(60, 0, 2), upload(63, 0, 2, 2.0)]
     latency = written(tmp_path / "r", *lines).build(workload([10, 20])).measured_links["latency"]
     assert isinstance(latency, np.ndarray) and latency[0] == 0.5
@@ -165,9 +166,10 @@ def test_other_numbers_of_devices_draw_from_those_of_the_record(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("", "not the record of a real run"),
-        ('{"what": "Started", "at": 0.0}\n', "not the record of a real run"),
-        ("what?\n", "cannot be read as a record"),
+        ("", "not the record of a run"),
+        ('{"what": "Started", "at": 0.0}\n', "not the record of a run"),
+        ("what?\n", "not the record of a run"),
+        (json.dumps(FIRST) + "\nwhat?\n", "line 2, cannot be read"),
         (json.dumps(FIRST) + "\n", "has no upload"),
         (json.dumps(FIRST) + "\n" + json.dumps(upload(3, 0, 1, 1.0, slices=4, steps=1)) + "\n", "layer by layer"),
     ],

@@ -3,14 +3,16 @@
 import csv
 import io
 from collections.abc import Sequence
+from math import inf, nan
 from statistics import stdev
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from rich.console import Console
 
 from offbeat.core.errors import InvalidInput
 from offbeat.results.comparison import AlgorithmResults, Comparison
+from offbeat.results.metric import TargetMetric
 from offbeat.results.result import Result
 from offbeat.results.rows import Row
 from offbeat.results.summary import summarise
@@ -94,6 +96,48 @@ def test_an_algorithm_that_never_learns_does_not_take_the_target_from_the_others
     comparison = Comparison([*three_algorithms()[:6], stuck])
     assert comparison.target == 0.8
     assert comparison.cells(comparison.by_algorithm[2])["time to 80 %"] == "not reached"
+
+
+def test_a_listed_target_that_untrained_models_reach_is_taken_only_if_nothing_was_learned() -> None:
+    assert Comparison([entry("fedavg", 0, [(0, 0.85), (100, 0.871)])]).target == 0.87
+    assert Comparison([entry("fedavg", 0, [(0, 0.85), (100, 0.84)])]).target == 0.8
+
+
+def judged_by(metric: TargetMetric, algorithm: str, values: Sequence[float]) -> Result:
+    """A run with these values of a metric, one every 10 s, and a target that none of them reaches."""
+    beyond = 9e9 if metric.direction == "max" else -9e9
+    others: Row = {"updates_used": 1, "in_flight": 1}
+    rows = [{"time": 10.0 * n, "version": n, metric.name: value} | others for n, value in enumerate(values)]
+    summary = summarise(
+        rows, algorithm=algorithm, seed=0, targets=[beyond], reason="time", wall_seconds=1.0, metric=metric
+    )
+    return Result(rows=rows, summary=summary)
+
+
+@pytest.mark.parametrize(
+    ("direction", "curves", "target"),
+    [
+        # The worse of the two comes to 12.34, which is on the easier side of 12: 13.
+        ("min", [[50.0, 20.0, 12.34], [50.0, 8.0, 9.0]], 13.0),
+        ("min", [[50.0, 50.0], [50.0, 8.04]], 8.1),  # one learns nothing
+        ("min", [[41.33, 41.2]], 41.2),  # 42 is what it knew untrained
+        ("min", [[inf, nan, 20.0]], 20.0),
+        ("max", [[-2.0, 0.5, -0.374], [-3.0, -0.374, -0.4]], -0.38),
+        ("max", [[0.0, 0.0], [0.0, -1.0]], None),
+        ("min", [[nan, nan]], None),
+    ],
+)
+def test_of_a_metric_that_is_no_share_the_automatic_target_is_a_number_of_two_digits(
+    direction: Literal["max", "min"], curves: list[list[float]], target: float | None
+) -> None:
+    metric = TargetMetric("score", direction)
+    comparison = Comparison([judged_by(metric, f"method {n}", values) for n, values in enumerate(curves)])
+    assert comparison.target == target
+    if target == 13.0:  # from 20 at 10 s to 12.34 at 20 s; from 50 at 0 s to 8 at 10 s
+        times = [results.median_time for results in comparison.by_algorithm]
+        assert times == pytest.approx([10 + 10 * 7 / 7.66, 10 * 37 / 42])
+    if target == 20.0:  # there is no straight line from infinity
+        assert comparison.by_algorithm[0].median_time == 20.0
 
 
 def test_there_is_no_automatic_target_if_nobody_learns() -> None:

@@ -121,6 +121,12 @@ def test_words_for_a_tie_for_no_target_and_for_a_single_algorithm() -> None:
     )
 
 
+def test_words_say_whose_time_it_was() -> None:
+    (run,) = reaching("fedavg", 50)
+    run.summary["updates_refused"] = 0
+    assert "after 50.0 s of real time" in findings(Comparison([run]))
+
+
 def test_the_page_stands_alone_and_is_well_formed() -> None:
     page = Page(report_html(Comparison([*reaching("fedavg", 100), *reaching("fedbuff", 50)]), ["seed = 0\n"], "Race"))
     assert {"title", "table", "svg", "details"} <= page.tags

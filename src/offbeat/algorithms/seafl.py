@@ -25,7 +25,8 @@ and as many devices as reported are ordered. SEAFL² tells devices in flight tha
 and upload what they have; it is weighted like any other. PORT does that too, and adds the weighted movements:
 w <- w + sum_k p_k Delta_k. What it compares an update with has two readings: the movement w_v - w_o of the global model
 since the update's base (`similarity = "movement"`, our default), and, in its authors' code, the last step w_v - w_{v-1}
-whatever the base, with cosine 1 for updates of staleness 0 and 1 (`similarity = "last-step"`).
+whatever the base, with cosine 1 for updates of staleness 0 and 1 (`similarity = "last-step"`). Its authors had K = 15
+and M = 30; the defaults here are SEAFL's, 10 and 20.
 
 `on_notice = "last-finished"`, for SEAFL² and PORT, is what the framework Plato does in place of the published: a device
 that is told uploads its last finished epoch at once, and what it has done of the next one is lost. One that has not
@@ -46,14 +47,13 @@ from dataclasses import dataclass, field
 from math import isinf, sqrt
 from typing import Annotated, Any, Literal
 
-import numpy as np
 from pydantic import Field
 
 from offbeat.core.actions import Action, Commit, Dispatch, StopSoon
 from offbeat.core.errors import InvalidInput
 from offbeat.core.events import Event, Uploaded
 from offbeat.core.orders import LocalWork, Order, Update
-from offbeat.core.parameters import Vector, dot, weighted_mean
+from offbeat.core.parameters import Vector, dot, mixture, moved, weighted_mean
 from offbeat.core.policy import Policy, View
 from offbeat.core.search import Range, SearchSpace
 
@@ -179,11 +179,11 @@ class Seafl(Policy):
 
     def new_version(self, buffer: Sequence[Update], view: View, last_step: Vector | None = None) -> Vector:
         """Eq. (7) and (8), or w + theta sum_k p_k Delta_k."""
-        weights, mixing = self.weights(buffer, view, last_step), np.float32(self.mixing)
+        weights = self.weights(buffer, view, last_step)
         if self.aggregate == "deltas":
-            return view.parameters + mixing * weighted_mean([update.delta for update in buffer], weights)
-        new = weighted_mean([update.parameters for update in buffer], weights)
-        return (1 - mixing) * view.parameters + mixing * new
+            movement = weighted_mean([update.delta for update in buffer], weights)
+            return moved(view.parameters, movement, self.mixing)
+        return mixture(view.parameters, weighted_mean([update.parameters for update in buffer], weights), self.mixing)
 
     def weights(self, buffer: Sequence[Update], view: View, last_step: Vector | None = None) -> list[float]:
         """Eq. (6), before the normalisation. If similarity alone counts and all are opposite, the data shares."""
@@ -194,13 +194,13 @@ class Seafl(Policy):
         return weights if any(weights) else [float(update.samples) for update in buffer]
 
     def freshness(self, staleness: int) -> float:
-        """Eq. (4)."""
+        """The weight of an update's staleness, Eq. (4)."""
         if isinf(self.staleness_limit):
             return self.staleness_weight
         return self.staleness_weight * self.staleness_limit / (staleness + self.staleness_limit)
 
     def likeness(self, update: Update, view: View, last_step: Vector | None = None) -> float:
-        """Eq. (5)."""
+        """The weight of an update's similarity, Eq. (5)."""
         if not self.similarity_weight:
             return 0.0
         return self.similarity_weight * (self.alignment(update, view, last_step) + 1) / 2
@@ -252,7 +252,7 @@ class Seafl2(Seafl):
 
     on_notice: Literal["finish-epoch", "last-finished"] = "finish-epoch"
     """What a device that is told does: it finishes its epoch and uploads (published), or uploads its last finished one
-    at once (as Plato's code does). In a deployment devices look for notices between epochs: there both are the same."""
+    at once (as Plato's code does). Stock nodes of a deployment hear it between epochs only: there both are the same."""
 
     def order(self, view: View) -> Order:
         return view.order() if self.on_notice == "finish-epoch" else view.order(drops_unfinished=True)
@@ -288,6 +288,7 @@ class Port(Seafl2):
 def cosine(one: Vector, other: Vector) -> float:
     """The cosine of the angle between two vectors; 1 if one of them is zero.
 
+    >>> import numpy as np
     >>> round(cosine(np.float32([3, 4]), np.float32([4, 3])), 6), cosine(np.float32([1, 0]), np.float32([0, 0]))
     (0.96, 1.0)
     """

@@ -10,7 +10,7 @@ from offbeat.settings.schema import IN_TRAINING, Experiment
 SEEDS = (1000, 1001)
 """The seeds that settings are tried with, unless somebody says otherwise."""
 REPORTED = 5
-"""So many seeds, counted from the experiment's, are kept for reporting, unless somebody says otherwise."""
+"""How many seeds, counted from the experiment's, are kept for reporting, unless somebody says otherwise."""
 
 
 def check_seeds(experiment: Experiment, seeds: Sequence[int], reported: Sequence[int] | None = None) -> None:

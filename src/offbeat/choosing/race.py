@@ -22,11 +22,11 @@ OnStage = Callable[[str, int, float], None]
 
 @dataclass(frozen=True)
 class Entry:
-    """One of those that race: an algorithm with a learning rate."""
+    """An algorithm with a learning rate, which takes part in a race."""
 
     experiment: Experiment
     scores: dict[int, float] = field(default_factory=dict)
-    """Its score at each step that it came to; lower is better."""
+    """The score at each step that the entry came to; lower is better."""
 
     @property
     def algorithm(self) -> str:

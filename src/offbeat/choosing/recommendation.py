@@ -30,7 +30,7 @@ from offbeat.settings.schema import Experiment
 from offbeat.settings.shipped import ExperimentSource, experiment_from
 
 FINALISTS = 3
-"""So many algorithms are run on fresh seeds, and the baseline beside them."""
+"""How many algorithms are run on fresh seeds, and the baseline beside them."""
 FILES = "recommendation.md, recommended.toml, accuracy.png, comparison.csv and race.csv"
 
 
@@ -63,11 +63,13 @@ def recommend(
     resume: bool = False,
     watch: OnRun | None = None,
     on_stage: OnStage | None = None,
+    address: str | None = None,
 ) -> Recommendation:
     """Say which of the algorithms (default: all, and the experiment's own) to run for its fleet, data and model.
 
     They race on seeds of their own, with three learning rates each; the best three and the baseline are then run on
     `seeds` seeds from the experiment's on. Writes the answer, a picture, tables, and the experiment ready to deploy.
+    With the `address` of a Ray cluster, its workers carry out the runs.
     """
     given, root = experiment_from(experiment), Path(out)
     names = list(dict.fromkeys(algorithms or [*POLICIES, given.algorithm.name]))
@@ -80,7 +82,7 @@ def recommend(
     entries, unsuited = entries_of(base, names)
     if not entries:
         raise InvalidInput(f"no algorithm suits this experiment: {'; '.join(unsuited.values())}")
-    with DirectoryLock(root), CachedRuns(root / "runs", jobs=jobs, watch=watch) as runs:
+    with DirectoryLock(root), CachedRuns(root / "runs", jobs=jobs, watch=watch, address=address) as runs:
         replace_file(root / "config.toml", tomli_w.dumps(given.given_table()).encode())
         try:
             ranked, failures = race(entries, runs, wanted, seeds=fresh_seeds(reported), on_stage=on_stage)

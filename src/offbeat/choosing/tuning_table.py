@@ -135,11 +135,13 @@ def tune_all(
     resume: bool = False,
     watch: OnRun | None = None,
     on_trial: OnTrial | None = None,
+    address: str | None = None,
 ) -> Tuning:
     """Search for the best settings of each algorithm with the same number of trials, and run the winners.
 
     `seeds` counts, from the experiment's on, those that the winners are run with; no search may see them. Writes a file
-    NAME.toml for each winner, `tuning.csv` and `importance.csv`.
+    NAME.toml for each winner, `tuning.csv` and `importance.csv`. With the `address` of a Ray cluster, its workers carry
+    out the runs.
     """
     given, root = experiment_from(experiment), Path(out)
     reported = range(given.seed, given.seed + seeds)
@@ -149,7 +151,7 @@ def tune_all(
     wanted = criterion or Criterion.of(given)
     base = alike(given, algorithms)
     check_directory(root, given, resume=resume)
-    with DirectoryLock(root), CachedRuns(root / "runs", jobs=jobs, watch=watch) as runs:
+    with DirectoryLock(root), CachedRuns(root / "runs", jobs=jobs, watch=watch, address=address) as runs:
         replace_file(root / "config.toml", tomli_w.dumps(given.given_table()).encode())
         try:
             tuned, failures = [], []

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from offbeat.cli.base import Changes, ExperimentFile, Jobs, Out, Resume, console, joined, load, suffix
-from offbeat.cli.progress import bars, note
+from offbeat.cli.base import Address, Changes, ExperimentFile, Jobs, Out, Resume, console, joined, load, suffix
+from offbeat.cli.progress import bars, cluster_line, note
 from offbeat.core.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ def tune(
     ] = "1000,1001",
     jobs: Jobs = None,
     changes: Changes = None,
+    address: Address = None,
     out: Out = None,
     resume: Resume = False,
 ) -> None:
@@ -63,7 +64,7 @@ def tune(
     names = _names(experiment, algorithms)
     criterion = Criterion.of(experiment, target=target, kind=_kind(kind), at=at)
     root = out or Path("runs") / f"{file.stem}-tune{joined([] if algorithms is None else names)}{suffix(changes)}"
-    with bars() as shown:
+    with bars() as shown, cluster_line(shown):
         bar = shown.add_task("trials", total=float(len(names) * trials), note="")
         done: dict[str, int] = {}
 
@@ -84,6 +85,7 @@ def tune(
             tuning_seeds=_numbers(tuning_seeds),
             criterion=criterion,
             jobs=jobs or runs_that_fill_cores([experiment]),
+            address=address,
             resume=resume,
             watch=watch,
             on_trial=on_trial,
@@ -109,6 +111,7 @@ def recommend(
     ] = 3,
     jobs: Jobs = None,
     changes: Changes = None,
+    address: Address = None,
     out: Out = None,
     resume: Resume = False,
 ) -> None:
@@ -129,7 +132,7 @@ def recommend(
     criterion = Criterion.of(experiment, target=target, kind=_kind(kind))
     names = None if algorithms is None else _names(experiment, algorithms)
     root = out or Path("runs") / f"{file.stem}-recommend{joined(names or [])}{suffix(changes)}"
-    with bars() as shown:
+    with bars() as shown, cluster_line(shown):
         stages = StageBars(shown)
         found = recommend_for(
             experiment,
@@ -138,6 +141,7 @@ def recommend(
             seeds=seeds,
             criterion=criterion,
             jobs=jobs or runs_that_fill_cores([experiment]),
+            address=address,
             resume=resume,
             watch=stages.watch,
             on_stage=stages.begin,

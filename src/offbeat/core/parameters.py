@@ -11,7 +11,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from offbeat.core.blocks import blockwise
+from offbeat.core.blocks import by_block
 from offbeat.core.errors import InvalidInput
 
 Vector = npt.NDArray[np.float32]
@@ -100,11 +100,12 @@ class Layout:
 
     @cached_property
     def head(self) -> tuple[TensorEntry, ...]:
-        """The trained tensors of the last layer; if layers are counted by tensor, of all its module."""
+        """The trained tensors of the last module: that of the last matrix in the last layer, or of its last tensor."""
         trained = [entry for entry in self.entries if entry.trained]
         last = [entry for entry in trained if entry.layer == self.trained_layers - 1]
-        modules = {entry.name.rpartition(".")[0] for entry in last}
-        return tuple(entry for entry in trained if entry in last or entry.name.rpartition(".")[0] in modules)
+        matrices = [entry for entry in last if len(entry.shape) > 1]
+        module = (matrices or last)[-1].name.rpartition(".")[0] if last else ""
+        return tuple(entry for entry in trained if entry.name.rpartition(".")[0] == module)
 
     @cached_property
     def bytes(self) -> int:
@@ -172,16 +173,14 @@ def weighted_mean(vectors: Sequence[Vector], weights: Sequence[float]) -> Vector
     [3.0, 2.0]
     """
     scale = 1.0 / sum(weights)
-    mean = np.empty(len(vectors[0]), dtype=np.float32)
 
-    def add_up(block: slice) -> None:
+    def mean_of(block: slice) -> npt.NDArray[np.float64]:
         total = np.zeros(block.stop - block.start, dtype=np.float64)
         for vector, weight in zip(vectors, weights, strict=True):
             total += (weight * scale) * vector[block]
-        mean[block] = total
+        return total
 
-    blockwise(len(mean), add_up)
-    return mean
+    return by_block(len(vectors[0]), mean_of)
 
 
 def mixture(one: Vector, other: Vector, share: float) -> Vector:
@@ -191,10 +190,14 @@ def mixture(one: Vector, other: Vector, share: float) -> Vector:
     [1.0, 2.0]
     """
     weight = np.float32(share)
-    mixed = np.empty(len(one), dtype=np.float32)
+    return by_block(len(one), lambda block: (1 - weight) * one[block] + weight * other[block])
 
-    def mix(block: slice) -> None:
-        mixed[block] = (1 - weight) * one[block] + weight * other[block]
 
-    blockwise(len(mixed), mix)
-    return mixed
+def moved(one: Vector, movement: Vector, share: float) -> Vector:
+    """x + share d, in float32.
+
+    >>> moved(np.float32([0.0, 2.0]), np.float32([4.0, 0.0]), 0.25).tolist()
+    [1.0, 2.0]
+    """
+    weight = np.float32(share)
+    return by_block(len(one), lambda block: one[block] + weight * movement[block])

@@ -56,11 +56,11 @@ def read(directory: str, *names: str) -> tuple[Path, bytes]:
 
 
 def check_labels(path: Path, labels: Bytes, classes: int, first: int = 0) -> None:
-    """Refuse a file with labels outside `first` to `first + classes - 1`."""
-    if labels.min() < first or labels.max() >= first + classes:
-        raise InvalidInput(
-            f"{path} holds labels from {labels.min()} to {labels.max()}: they must be {first} to {first + classes - 1}."
-        )
+    """Refuse a file with a label outside `first` to `first + classes - 1`."""
+    strange = np.flatnonzero((labels < first) | (labels >= first + classes))
+    if len(strange):
+        place, last = strange[0], first + classes - 1
+        raise InvalidInput(f"{path}, sample {place}: the label is {labels[place]}: it must be {first} to {last}.")
 
 
 def image_dataset(

@@ -1,8 +1,8 @@
 """FEMNIST by writer and Shakespeare by role, from the JSON files that LEAF's own scripts write.
 
 S. Caldas et al.: LEAF: A Benchmark for Federated Settings, 2018. Its folders `train` and `test` hold JSON files with
-`users`, `num_samples` and `user_data`; every user is a device. Files are read one after the other, and no more of them
-than the devices need.
+`users`, `num_samples` and `user_data`; every user is a device, unless `pool` puts the samples of users together for a
+partition to divide. Files are read one after the other, and no more of them than the users need.
 """
 
 import json
@@ -30,25 +30,35 @@ LENGTH = 80
 
 
 class LeafFiles(Settings):
-    """A data set that LEAF's scripts have prepared: every user is a device."""
+    """A data set that LEAF's scripts have prepared: every user is a device, or a partition divides what they hold."""
 
     dir: Annotated[str, Field(min_length=1)]
     """The directory that holds LEAF's folders `train` and `test` (its `data` folder), files plain, .gz or .xz."""
     devices: Annotated[int, Field(gt=0)] = 100
     """Use so many users: the first of the training files. The test set is theirs, or that of all test users if the
     files were split by user."""
+    pool: Annotated[int, Field(gt=0)] | None = None
+    """Put the samples of the first so many users together and let `[partition]` divide them over the devices, by the
+    column "user" if need be (default: every user is a device)."""
 
-    def _read(self) -> tuple[list[tuple[Array, Array]], list[tuple[Array, Array]]]:
-        """Training samples of each device, and test samples."""
+    @property
+    def divided(self) -> bool:
+        """Whether the data say themselves which device holds what."""
+        return self.pool is None
+
+    def _read(self) -> tuple[dict[str, tuple[Array, Array]], list[tuple[Array, Array]]]:
+        """Training samples of each user, and test samples."""
         train: dict[str, tuple[Array, Array]] = {}
+        wanted = self.pool or self.devices
         for where, user, x, y in read_users(self.dir, "train"):
             if user in train:
                 raise InvalidInput(f"{where}: user {user!r} is there twice.")
             train[user] = self._samples(f"{where}, user {user!r}", x, y)
-            if len(train) == self.devices:
+            if len(train) == wanted:
                 break
-        if len(train) < self.devices:
-            raise InvalidInput(f"data.devices = {self.devices}: {self.dir} holds {len(train)} users, each a device.")
+        if len(train) < wanted:
+            setting = "devices" if self.divided else "pool"
+            raise InvalidInput(f"data.{setting} = {wanted}: {self.dir} holds {len(train)} users.")
         known: list[tuple[Array, Array]] = []
         others: list[tuple[Array, Array]] = []
         for where, user, x, y in read_users(self.dir, "test"):
@@ -56,20 +66,24 @@ class LeafFiles(Settings):
                 (known if user in train else others).append(self._samples(f"{where}, user {user!r}", x, y))
         if not known and not others:
             raise InvalidInput(f"{self.dir} holds no test samples.")
-        return list(train.values()), known or others
+        return train, known or others
 
     @abstractmethod
     def _samples(self, where: str, x: list[Any], y: list[Any]) -> tuple[Array, Array]:
         """The samples of one user."""
 
-    def _dataset(self, train: list[tuple[Array, Array]], test: list[tuple[Array, Array]], **others: Any) -> Dataset:
-        ends = np.cumsum([0, *(len(y) for _, y in train)])
+    def _dataset(
+        self, train: dict[str, tuple[Array, Array]], test: list[tuple[Array, Array]], **others: Any
+    ) -> Dataset:
+        sizes = [len(y) for _, y in train.values()]
+        ends = np.cumsum([0, *sizes])
         return Dataset(
-            train_x=np.concatenate([x for x, _ in train]),
-            train_y=np.concatenate([y for _, y in train]),
+            train_x=np.concatenate([x for x, _ in train.values()]),
+            train_y=np.concatenate([y for _, y in train.values()]),
             test_x=np.concatenate([x for x, _ in test]),
             test_y=np.concatenate([y for _, y in test]),
-            devices=tuple(np.arange(first, last) for first, last in pairwise(ends)),
+            devices=tuple(np.arange(first, last) for first, last in pairwise(ends)) if self.divided else None,
+            columns={} if self.divided else {"user": np.repeat(np.array(list(train)), sizes)},
             **others,
         )
 
@@ -88,11 +102,12 @@ class Femnist(LeafFiles):
         Classes are the digits, then the capital and the small letters.
         """
         train, test = self._read()
-        parts = [x for x, _ in [*train, *test]]
+        parts = [x for x, _ in [*train.values(), *test]]
         stay = kept_as_bytes(self.as_bytes, sum(x.size for x in parts)) and all(x.dtype == np.uint8 for x in parts)
         scale = Standardisation()
         if not stay:
-            train, test = ([(scale(x) if x.dtype == np.uint8 else x, y) for x, y in part] for part in (train, test))
+            train = {user: (_numbers(x, scale), y) for user, (x, y) in train.items()}
+            test = [(_numbers(x, scale), y) for x, y in test]
         return self._dataset(
             train,
             test,
@@ -107,10 +122,16 @@ class Femnist(LeafFiles):
             labels = np.asarray(y)
         except (TypeError, ValueError) as error:
             raise InvalidInput(f"{where}: x must be images of 784 numbers and y labels: {error}.") from error
-        if len(pixels) != len(y) or not (pixels.min() >= 0 and pixels.max() <= 1):
-            raise InvalidInput(f"{where}: x must be images of 784 numbers from 0 to 1.")
-        if labels.ndim != 1 or labels.dtype.kind != "i" or labels.min() < 0 or labels.max() > 61:
+        if len(pixels) != len(y):
+            raise InvalidInput(f"{where}: x must be images of 784 numbers.")
+        strange = np.flatnonzero(~((pixels >= 0) & (pixels <= 1)).all(axis=(1, 2, 3)))
+        if len(strange):
+            raise InvalidInput(f"{where}, sample {strange[0]}: x must be 784 numbers from 0 to 1.")
+        if labels.ndim != 1 or labels.dtype.kind != "i":
             raise InvalidInput(f"{where}: y must be labels from 0 to 61.")
+        strange = np.flatnonzero((labels < 0) | (labels > 61))
+        if len(strange):
+            raise InvalidInput(f"{where}, sample {strange[0]}: the label is {labels[strange[0]]}: it must be 0 to 61.")
         values = np.rint(255 * pixels)
         if self.as_bytes is not False and np.abs(values - 255 * pixels).max() <= 1e-3:
             return values.astype(np.uint8), labels
@@ -167,6 +188,10 @@ def read_users(directory: str, part: str) -> Iterator[tuple[Path, str, list[Any]
                 raise InvalidInput(f"{path}: user {user!r} announces {size} samples and holds {counts}.")
             if x:
                 yield path, str(user), x, y
+
+
+def _numbers(x: Array, scale: Standardisation) -> Array:
+    return scale(x) if x.dtype == np.uint8 else x
 
 
 def _pairs(users: list[str], sizes: list[int]) -> Iterator[tuple[str, int]]:

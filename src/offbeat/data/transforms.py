@@ -23,7 +23,7 @@ Floats = npt.NDArray[np.float32]
 Channels = float | tuple[float, ...]
 """One number for all channels, or one for each."""
 Transform = Callable[[Array, np.random.Generator], Array]
-"""From samples [n, ...] to samples of the same shape."""
+"""A function from samples [n, ...] and a generator to samples of the same shape."""
 
 
 class Crop(Settings):

@@ -13,6 +13,7 @@ from offbeat.core.references import describe, resolve
 from offbeat.core.streams import stream
 from offbeat.models.catalogue import MODELS, ModelChoice
 from offbeat.models.flat import called, layers_by_tensor
+from offbeat.models.projection import with_projection
 
 
 def build(model: str | ModelChoice, input_shape: Any, classes: int, seed: int, example: Any = None) -> nn.Module:
@@ -37,6 +38,8 @@ def build(model: str | ModelChoice, input_shape: Any, classes: int, seed: int, e
         try:
             arguments = (input_shape, classes) if _wants_shape(function, settings) else ()
             module: nn.Module = function(*arguments, **settings)
+            if choice.projection is not None:
+                module = with_projection(module, choice.projection)
             output = _try_out(module, torch.zeros(2, *input_shape) if example is None else example)
         except InvalidInput:
             raise

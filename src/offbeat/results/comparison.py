@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from html import escape
+from math import inf, isfinite
 from statistics import fmean, median, stdev
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -69,6 +70,14 @@ class AlgorithmResults:
         return {seed: time for seed, time in zip(self.seeds, self.times, strict=True) if time is not None}
 
     @property
+    def surely_reached(self) -> float:
+        """The best value of the metric that every seed came to; infinitely bad if one has no finite value."""
+        metric = self.metric
+        nothing = inf if metric.direction == "min" else -inf
+        values = [[row[metric.name] for row in entry.rows if isfinite(row[metric.name])] for entry in self.entries]
+        return metric.worst(metric.best(each or [nothing]) for each in values)
+
+    @property
     def median_time(self) -> float | None:
         """Over the seeds that reached the target; so are the first and the last."""
         return median(self.reached) if self.reached else None
@@ -124,9 +133,9 @@ class Comparison:
     """Runs of several algorithms, and the accuracy, or value of another metric, whose time they are compared by.
 
     Without a given target it is the best of the runs' targets that all algorithms reach in all seeds, or if there is
-    none (and the metric is a share) the highest whole percent that they do; if one of them never learns anything, the
-    best that another one reaches in all of its seeds. `notes` are sentences on what was not the same for all;
-    `failures` are sentences on runs that are missing here.
+    none the highest whole percent that they do (of a metric that is no share: the best number of two digits); if one of
+    them never learns anything, the best that another one reaches in all of its seeds. `notes` are sentences on what was
+    not the same for all; `failures` are sentences on runs that are missing here.
     """
 
     def __init__(
@@ -147,17 +156,28 @@ class Comparison:
 
     def _automatic_target(self) -> float | None:
         metric = self.metric
-        known = {float(target) for entry in self.entries for target in entry.summary[f"time_to_{metric.name}"]}
-        percents: list[float] = []
-        if metric.is_share:
-            learned = max(entry.rows[0][metric.name] for entry in self.entries)  # above what a model knows untrained
-            percents = [percent / 100 for percent in range(1, 101) if percent / 100 > learned]
+        listed = {float(target) for entry in self.entries for target in entry.summary[f"time_to_{metric.name}"]}
+        best_first = sorted(listed, reverse=metric.direction == "max")
+        untrained = metric.best(entry.rows[0][metric.name] for entry in self.entries)
         for enough in (all, any):
-            for targets in (known, percents):
-                for target in sorted(targets, reverse=metric.direction == "max"):
-                    if enough(results.reached_by_all for results in self._by_algorithm(target)):
-                        return target
-        return None
+            for target in (*best_first, *self._unlisted_targets(everybody=enough is all)):
+                reached = (results.reached_by_all for results in self._by_algorithm(target))
+                if not metric.reached(untrained, target) and enough(reached):
+                    return target
+        return next((target for target in best_first if metric.reached(untrained, target)), None)
+
+    def _unlisted_targets(self, *, everybody: bool) -> list[float]:
+        """The candidates for the target: of a share all whole percents, the highest first.
+
+        Of another metric it is the best value that everybody reached, or else that one algorithm did: on the easier
+        side as a number of two digits, or as it is.
+        """
+        metric = self.metric
+        if metric.is_share:
+            return [percent / 100 for percent in range(100, 0, -1)]
+        reached = [results.surely_reached for results in self._by_algorithm(None)]
+        value = metric.worst(reached) if everybody else metric.best(reached)
+        return [metric.eased(value), value] if isfinite(value) else []
 
     def _by_algorithm(self, target: float | None) -> list[AlgorithmResults]:
         groups: dict[str, list[Result]] = {}

@@ -20,7 +20,7 @@ from offbeat.results.comparison import (
     time_text,
 )
 from offbeat.results.metric import TargetMetric
-from offbeat.results.plots import accuracy_figure, run_figure
+from offbeat.results.plots import accuracy_figure, clock_of, run_figure
 from offbeat.results.result import Result
 
 STYLE = """
@@ -57,7 +57,7 @@ def report_html(comparison: Comparison, experiments: Sequence[str], title: str) 
         _algorithms(comparison),
         f'<p class="note">{escape(comparison.caption)}</p>',
         "<h2>Over time</h2>",
-        _figure(accuracy_figure(comparison), "Accuracy over virtual time and time to the target, by algorithm"),
+        _figure(accuracy_figure(comparison), "Accuracy over time and time to the target, by algorithm"),
         *_only_run(comparison),
         "<h2>Runs</h2>",
         _runs(comparison),
@@ -109,7 +109,8 @@ def _times(comparison: Comparison) -> Iterable[str]:
 def _first(comparison: Comparison, goal: str) -> str:
     first, *tied = comparison.fastest
     count = len(first.entries)
-    after = f"after {_seconds(first)} of virtual time ({f'median of {count} seeds' if count > 1 else 'one seed'})"
+    clock = "real" if first.entries[0].real else "virtual"
+    after = f"after {_seconds(first)} of {clock} time ({f'median of {count} seeds' if count > 1 else 'one seed'})"
     if len(comparison.by_algorithm) == 1:
         return f"{first.algorithm} reached {goal} {after}."
     if tied:
@@ -253,7 +254,9 @@ def _only_run(comparison: Comparison) -> list[str]:
     if len(comparison.entries) > 1:
         return []
     entry = comparison.entries[0]
-    return [_figure(run_figure(entry.rows, f"{entry.algorithm}, seed {entry.seed}"), "Accuracy, loss and staleness")]
+    title = f"{entry.algorithm}, seed {entry.seed}"
+    figure = run_figure(entry.rows, title, clock_of(comparison), comparison.metric.name)
+    return [_figure(figure, "Accuracy, loss and staleness")]
 
 
 def _figure(figure: Figure, description: str) -> str:

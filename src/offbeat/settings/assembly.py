@@ -28,7 +28,7 @@ from offbeat.settings.schema import Experiment
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ExperimentParts:
-    """See the module's docstring."""
+    """The objects that are made from an experiment: data, who holds what, network and task."""
 
     experiment: Experiment
     dataset: Dataset
@@ -38,7 +38,7 @@ class ExperimentParts:
     network: nn.Module
     task: Task
     example: Batch
-    """Two training samples."""
+    """Two training samples, with which the model is tried out."""
 
     @classmethod
     def of(cls, experiment: Experiment) -> "ExperimentParts":

@@ -63,12 +63,18 @@ class ExecutionTable(Settings):
             return 0
         cores = available_cores()
         workers = cores if self.workers == "auto" else self.workers or 1
-        if workers > cores and self.device == "cpu":
+        if workers > cores and self._on_processor():
             raise InvalidInput(
                 f"execution.workers = {workers}: this machine has {cores} cores, and more workers than cores only wait "
                 'for each other (use at most that many, or "auto")'
             )
         return workers if self.executor == "processes" or workers > 1 else 0
+
+    def _on_processor(self) -> bool:
+        """Whether models are trained on the processor; on a GPU several workers may wait for it."""
+        from offbeat.device.places import place_of  # imports torch
+
+        return self.device == "cpu" or place_of(self.device) == "cpu"
 
 
 def available_cores() -> int:

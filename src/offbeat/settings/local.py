@@ -49,7 +49,7 @@ class LocalTable(Settings):
     """The learning rate rises linearly over so many versions (or what the schedule runs over)."""
     prox: Annotated[float, Field(ge=0, le=1e6)] | None = None
     """mu of a proximal term mu/2 ||w - w_start||^2 in the loss, under every algorithm (default: what the algorithm has
-    by itself, which is none but for FedAsync)."""
+    by itself: FedAsync, FedProx and ASO-Fed have one)."""
     terms: list[Table] = Field([])
     """What is added to the loss, a table each: proximal, linear-quadratic, contrastive, distillation, absent-classes,
     or your own as name = "module:Class", with its settings."""

@@ -151,6 +151,8 @@ class ModelTable(NamedTable):
     """A model or your own as "module:function" or "module:Class"; other keys of the table are its keyword arguments."""
     layers: Layers = "modules"
     """What counts as a layer where training goes layer by layer: a submodule with its parameters, or every tensor."""
+    projection: Annotated[int, Field(ge=1)] | None = None
+    """Outputs of a projection head before the last dense layer, as MOON's authors have it (256; default: no head)."""
     buffers: Literal["average", "local", "ignore"] = "average"
     """Running statistics (batch normalisation): average: they travel and are averaged with the model; local: each
     device keeps its own; ignore: they stay as they were. Without averaging the model is evaluated with the statistics
@@ -167,11 +169,11 @@ class ModelTable(NamedTable):
         """The model in plain values."""
         settings = self.others
         if ":" not in self.name:
-            known = ("name", "layers", "buffers")
+            known = ("name", "layers", "projection", "buffers")
             settings = checked(MODEL_SETTINGS.get(self.name, PlainModel), "model", settings, known).model_dump(
                 exclude_none=True
             )
-        return ModelChoice(name=self.name, settings=settings, layers=self.layers)
+        return ModelChoice(name=self.name, settings=settings, layers=self.layers, projection=self.projection)
 
 
 class FleetTable(NamedTable):

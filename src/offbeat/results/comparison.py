@@ -167,7 +167,7 @@ class Comparison:
         return next((target for target in best_first if metric.reached(untrained, target)), None)
 
     def _unlisted_targets(self, *, everybody: bool) -> list[float]:
-        """The targets of a table: of a share all whole percents, the highest first.
+        """The candidates for the target: of a share all whole percents, the highest first.
 
         Of another metric it is the best value that everybody reached, or else that one algorithm did: on the easier
         side as a number of two digits, or as it is.

@@ -18,7 +18,7 @@ from offbeat.studies.reproductions.reproduction import Case, Form, Reproduction
 PERIODS, PERIOD = 200, 10.0
 IMAGES = 6000
 EPOCH_SECONDS = 1.0
-"""The epoch of the fastest device in a fleet of ratio 5; the mean device of other fleets takes as long as its mean one."""
+"""The epoch of the fastest device in a fleet of ratio 5; mean devices of other fleets are as fast as that fleet's."""
 LENET, CNN = "LeNet, Fashion-MNIST", "CNN, CIFAR-10"
 ALGORITHMS: dict[str, tuple[Table, str, tuple[float, float]]] = {
     "FedASMU": ({"name": "fedasmu", "cohort": 10, "period": PERIOD}, "gamma_0", (4.0, 40.0)),

@@ -31,7 +31,7 @@ import psutil
 import simpy
 
 from offbeat.algorithms import FedBuff
-from offbeat.algorithms.server_optimisers import Floats
+from offbeat.algorithms.server_optimisers import Movement
 from offbeat.core.orders import LocalWork, Update
 from offbeat.core.parameters import Layout, Vector
 from offbeat.core.policy import View
@@ -51,8 +51,8 @@ NO_MOVEMENT = np.zeros(4)
 class NoArithmetic(FedBuff):
     """FedBuff that never reads what it was sent: every version is the one before."""
 
-    def movement(self, updates: list[Update], view: View) -> Floats:
-        return NO_MOVEMENT
+    def movement(self, updates: list[Update], view: View) -> Movement:
+        return NO_MOVEMENT.__getitem__
 
 
 class NoTraining:

@@ -1,6 +1,6 @@
 """What idle nodes cost a SuperLink: its processor time while so many nodes ask for messages, send heartbeats and wait.
 
-python benchmarks/idle_nodes.py [--nodes 1000] [--idle-seconds 3] [--seconds 30]
+python benchmarks/idle_nodes.py [--nodes 1000] [--idle-seconds 10] [--seconds 30]
 
 Starts a SuperLink on loopback. The nodes are connections of `offbeat node`, without children, in this process.
 """
@@ -18,6 +18,7 @@ import psutil
 from offbeat.core.errors import OffbeatError
 from offbeat.deployment.local_cluster.cluster import Cluster
 from offbeat.deployment.node.connection import FleetConnection, SuperLinkAway
+from offbeat.deployment.node.node import Polling
 
 WORKERS = 16
 """Requests that are under way at a time."""
@@ -27,7 +28,7 @@ ATTEMPTS = 20
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", type=int, default=1000)
-    parser.add_argument("--idle-seconds", type=float, default=3.0)
+    parser.add_argument("--idle-seconds", type=float, default=Polling().idle)
     parser.add_argument("--seconds", type=float, default=30.0)
     options = parser.parse_args()
     with Cluster(0) as cluster, ThreadPoolExecutor(WORKERS) as pool:

@@ -2,7 +2,8 @@
 
 1. The standard job (100 devices x 600 samples, LeNet-5) on two actors of a local cluster, beside two worker processes.
 2. A version of 1, 10 and 100 MB: put into the cluster's memory, read by a worker, and an update of that size sent back.
-3. FedBuff with updates of LeNet-5's size that take 1 s each, on 8, 64 and 512 workers that are simulated: events and
+3. What the driver itself needs for an update of that size, most of it to aggregate, under FedAvg and FedBuff.
+4. FedBuff with updates of LeNet-5's size that take 1 s each, on 8, 64 and 512 workers that are simulated: events and
    aggregation take the processor time that they really take, a job costs the driver what was measured on Ray, and
    training costs the time of so many workers. Drawn to docs/scaling.png with --figure.
 
@@ -26,7 +27,8 @@ from standard_job import COHORT, measure, standard_data, with_offbeat
 
 from offbeat.algorithms import FedAvg, FedBuff
 from offbeat.core.orders import LocalWork
-from offbeat.core.parameters import Layout, Vector
+from offbeat.core.parameters import Layout, Vector, frozen
+from offbeat.core.policy import Policy
 from offbeat.core.session import Session
 from offbeat.device.training_state import Evaluation, TrainingJob, TrainingState
 from offbeat.fleet import Fleet, RatioFleet, Workload
@@ -121,15 +123,21 @@ class SimulatedWorkers:
     """Seconds that the driver needs for each job; half of them to give it out."""
     seconds: float = 0.0
     jobs: int = 0
+    uploads: Sequence[Vector] = ()
+    """What the devices upload, one after the other; without any each uploads what it was given."""
 
     @property
     def batch_capacity(self) -> int:
         return self.workers * JOBS_PER_WORKER
 
     def train(self, jobs: Sequence[TrainingJob]) -> list[TrainingState]:
+        first = self.jobs
         self.jobs += len(jobs)
         self.seconds += self._makespan(len(jobs))
-        return [job.work for job in jobs]
+        if not self.uploads:
+            return [job.work for job in jobs]
+        numbers = range(first, self.jobs)
+        return [TrainingState(parameters=self.uploads[number % len(self.uploads)]) for number in numbers]
 
     def _makespan(self, jobs: int) -> float:
         """When a batch is over: a driver that does one thing at a time, and workers that hold two jobs each."""
@@ -159,21 +167,47 @@ class SimulatedWorkers:
         pass
 
 
-def utilisation(workers: int, in_training: int, job_cost: float, size: int = LENET5) -> tuple[float, float]:
-    """The share of the workers' time in which they train, and the driver's own seconds for each update."""
-    devices = 2 * in_training
+def simulated(policy: Policy, devices: int, executor: SimulatedWorkers, updates: int, size: int) -> Simulation:
+    """A fleet of equal data under a policy, trained by simulated workers."""
     samples = np.full(devices, 600)
     session = Session(
-        FedBuff(buffer=10, concurrency=in_training),
+        policy,
         parameters=np.zeros(size, dtype=np.float32),
         layout=Layout.flat(size),
         samples=samples,
         training=LocalWork(epochs=1, batch_size=32, learning_rate=0.01),
     )
     workload = Workload(devices=devices, samples=samples, layers=1, flops_per_sample=0.0, seed=0)
+    return Simulation(session, Fleet.build(workload, RatioFleet(ratio=5.0)), executor, stop=Stop(updates=updates))
+
+
+def aggregation(repeats: int) -> None:
+    """What the driver needs for each update as a function of the model's size, in processor time of all its threads."""
+    policies = {"FedAvg": FedAvg(cohort=10), "FedBuff": FedBuff(buffer=10, concurrency=10)}
+    print(f"{'a model of':14}" + "".join(f"{name:>10}" for name in policies) + "  ms an update")
+    for size in (LENET5 * 4 / MEGABYTE, 1, 10, 100):
+        elements = int(size * MEGABYTE) // 4
+        uploads = [frozen(np.full(elements, 0.001 * number)) for number in range(10)]
+        costs = []
+        for policy in policies.values():
+            updates, spent = int(min(2_000, max(50, 5_000 / size))), []
+            for _ in range(repeats):
+                simulation = simulated(policy, 20, SimulatedWorkers(10, 0.0, uploads=uploads), updates, elements)
+                began = process_time()
+                for _ in simulation:
+                    simulation.spans.clear()
+                spent.append((process_time() - began) / updates)
+            costs.append(median(spent))
+        print(f"{size:>9.2g} MB  " + "".join(f"{1000 * cost:10.3g}" for cost in costs))
+    print()
+
+
+def utilisation(workers: int, in_training: int, job_cost: float) -> tuple[float, float]:
+    """The share of the workers' time in which they train, and the driver's own seconds for each update."""
     executor = SimulatedWorkers(workers, job_cost)
     updates = max(3_000, min(10_000, 10 * JOBS_PER_WORKER * workers))
-    simulation = Simulation(session, Fleet.build(workload, RatioFleet(ratio=5.0)), executor, stop=Stop(updates=updates))
+    policy = FedBuff(buffer=10, concurrency=in_training)
+    simulation = simulated(policy, 2 * in_training, executor, updates, LENET5)
     began = process_time()
     for _ in simulation:
         simulation.spans.clear()
@@ -230,6 +264,7 @@ def main() -> None:
     if job_cost is None:
         compare_with_processes(options.rounds, options.repeats)
         job_cost = shipping(options.repeats)
+        aggregation(options.repeats)
     scaling(job_cost, options.figure)
 
 

@@ -1,14 +1,18 @@
 """What a notebook does: experiments by name, file, tables and objects; comparisons that leave no files."""
 
+import shlex
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import numpy as np
 import pytest
+import typer
 from torch import nn
 
 import offbeat
+from offbeat import cli
 from offbeat.algorithms import FedBuff
 from offbeat.core.errors import InvalidInput
 
@@ -108,6 +112,19 @@ def test_names_are_checked_without_torch() -> None:
         "assert not {'torch', 'matplotlib', 'pandas'} & sys.modules.keys()"
     )
     subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
+
+
+def test_the_examples_for_clusters_are_well_formed() -> None:
+    subprocess.run(["bash", "-n", str(EXAMPLES / "cluster" / "slurm.sh")], check=True)
+    job = pytest.importorskip("yaml").safe_load((EXAMPLES / "cluster" / "kuberay.yaml").read_text())["spec"]
+    (line,) = (line for line in (EXAMPLES / "cluster" / "slurm.sh").read_text().splitlines() if "offbeat run" in line)
+    for command in (job["entrypoint"], line.removesuffix(" &")):
+        program, name, *arguments = shlex.split(command)
+        assert program == "offbeat"
+        given = typer.main.get_command(cli.app).commands[name].make_context(name, arguments).params  # type: ignore[attr-defined]
+        assert given["resume"] and given["address"]
+    project = tomllib.loads((EXAMPLES.parent / "pyproject.toml").read_text())["project"]
+    assert [f"ray[client]=={job['rayClusterSpec']['rayVersion']}"] == project["optional-dependencies"]["ray"]
 
 
 @pytest.mark.parametrize("name", ["own_policy", "own_data_model_and_fleet"])

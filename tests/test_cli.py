@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from importlib.metadata import version
 from pathlib import Path
 from typing import get_args
 
@@ -96,6 +97,11 @@ def test_compare_writes_table_plot_and_report(offbeat, file: Path) -> None:  # t
     page = file.parent / "page.html"
     assert offbeat("report", *(str(root / name) for name in runs), "--out", str(page)).code == 0
     assert page.is_file()
+
+
+def test_the_version_is_shown(offbeat) -> None:  # type: ignore[no-untyped-def]
+    said = offbeat("--version")
+    assert (said.code, said.out) == (0, f"offbeat {version('offbeat')}\n")
 
 
 def test_help_explains_arguments(offbeat) -> None:  # type: ignore[no-untyped-def]

@@ -8,10 +8,14 @@ from typing import Any
 
 import psutil
 import pytest
+from matplotlib.figure import Figure
 
 from offbeat import compare, run
 from offbeat.comparison.compare import sweep
 from offbeat.core.errors import InvalidInput
+from offbeat.results import plots
+from offbeat.results.comparison import Comparison
+from offbeat.running.lock import check_unlocked
 from offbeat.settings.schema import Experiment
 
 
@@ -27,13 +31,24 @@ def small(**changes: Any) -> Experiment:
     return Experiment.parse(table | changes)
 
 
-def test_variants_of_one_algorithm_are_compared_under_their_labels(tmp_path: Path) -> None:
+def test_variants_of_one_algorithm_are_compared_under_their_labels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     variants = {
         "tight": {"algorithm": {"name": "seafl2", "buffer": 2, "concurrency": 4, "staleness_limit": 1.0}},
         "loose": {"algorithm": {"name": "seafl2", "buffer": 2, "concurrency": 4, "staleness_limit": 9.0}},
         "fedavg": {"algorithm": {"cohort": 4}},
     }
+    drawn = plots.accuracy_figure
+
+    def drawn_while_nobody_else_may_write(comparison: Comparison) -> Figure:
+        with pytest.raises(InvalidInput, match="another process is writing to"):
+            check_unlocked(tmp_path / "out")
+        return drawn(comparison)
+
+    monkeypatch.setattr("offbeat.comparison.compare.accuracy_figure", drawn_while_nobody_else_may_write)
     comparison = compare(small(compare=variants), list(variants), [0, 1], tmp_path / "out", jobs=2)
+    check_unlocked(tmp_path / "out")
     assert [results.algorithm for results in comparison.by_algorithm] == ["tight", "loose", "fedavg"]
     assert {entry.summary["algorithm"] for entry in comparison.entries} == {"seafl2", "fedavg"}
     pictures = [path / "metrics.png" for path in (tmp_path / "out").glob("*-seed*")]

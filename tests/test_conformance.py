@@ -37,6 +37,7 @@ def test_no_sequence_of_events_corrupts_a_session(name: str, choices: list[int])
         POLICIES["adel"](warmup_rounds=2, time_budget=400.0, rounds=40, local_steps=2),  # type: ignore[call-arg]
         POLICIES["salf"](variant="code", time_budget=300.0, rounds=60),  # type: ignore[call-arg]
         POLICIES["drop-stragglers"](variant="keep", time_budget=300.0, rounds=60),  # type: ignore[call-arg]
+        POLICIES["fedasmu"](while_asking="train", slot="first"),  # type: ignore[call-arg]
     ],
     ids=[
         "fedasync hinge bounded",
@@ -45,6 +46,7 @@ def test_no_sequence_of_events_corrupts_a_session(name: str, choices: list[int])
         "adel with warm-up",
         "salf as in its code",
         "drop-stragglers keep",
+        "fedasmu that trains on",
     ],
 )
 def test_variants_conform(policy: Policy) -> None:

@@ -134,8 +134,11 @@ def module_of(block: str, name: str, folder: Path, monkeypatch: pytest.MonkeyPat
 NOT_HERE = {
     "local-cluster": "it starts Flower processes: tests/processes/test_local_cluster.py runs it",
     "replay": "it replays the run of local-cluster: tests/processes/test_local_cluster.py runs it",
-    "deploy": "it needs a SuperLink: tests/processes/test_cluster.py has one",
+    "deploy": "it needs a SuperLink: tests/processes/test_warm_nodes.py has one",
     "node": "it needs a SuperLink: tests/processes/test_warm_nodes.py has one",
+    "recommend": "the test of the page on choosing runs it",
+    "tune": "the test of the page on choosing runs it",
+    "simulate": "it needs a Flower app: tests/cli/test_simulate.py has some",
 }
 CHOOSING = {"--trials 24": "--trials 1", "fedavg,fedasync,fedbuff": "fedavg", ",seafl": "", "500,501,502": "500"}
 """What makes the commands that choose an algorithm take seconds in place of minutes."""
@@ -154,6 +157,13 @@ def commands(page: str) -> list[list[str]]:
     return [shlex.split(line, comments=True)[1:] for line in lines]
 
 
+def commands_in_tables(page: str) -> list[list[str]]:
+    """The commands in the tables of a page, but for those of a cluster."""
+    rows = re.findall(r"^\|.*$", (ROOT / page).read_text(), re.MULTILINE)
+    found = [shlex.split(command)[1:] for row in rows for command in re.findall(r"`(offbeat [^`]+)`", row)]
+    return [command for command in found if "--address" not in command]
+
+
 def test_the_commands_of_readme_and_how_to_work_one_after_the_other_in_one_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -162,10 +172,14 @@ def test_the_commands_of_readme_and_how_to_work_one_after_the_other_in_one_direc
         assert long in text
         text = text.replace(long, short)
     (tmp_path / "experiment.toml").write_text(text)
+    for name, block in zip(("my_module", "my_policy"), blocks("docs/how-to.md", "python"), strict=False):
+        (tmp_path / f"{name}.py").write_text(block)
     monkeypatch.chdir(tmp_path)
     words = [*commands("README.md"), *commands("docs/how-to.md")]
     assert len(words) >= 14
-    for command in words:
+    others = [command for command in commands_in_tables("README.md") if command not in words]
+    assert len(others) >= 5
+    for command in [*words, *others]:
         if command[0] in NOT_HERE:
             continue
         monkeypatch.setattr(sys, "argv", ["offbeat", *command])
@@ -175,6 +189,7 @@ def test_the_commands_of_readme_and_how_to_work_one_after_the_other_in_one_direc
             assert not end.code, f"{command}: {capsys.readouterr().err}"
     made = {path.name for path in (tmp_path / "runs").iterdir()}
     assert {"experiment-fedbuff-seed0", "experiment-fedbuff-seed0-ratio110", "first"} <= made
+    assert any("my_module_load" in name for name in made) and any("my_policy" in name for name in made)
     assert (tmp_path / "page.html").is_file()
 
 

@@ -1,5 +1,6 @@
 """Every public name has a docstring that stands alone."""
 
+import ast
 import inspect
 import re
 from collections.abc import Iterator
@@ -76,3 +77,16 @@ def undocumented(module: ModuleType) -> list[str]:
 def test_every_public_name_has_a_docstring(name: str) -> None:
     missing = undocumented(import_module(name))
     assert not missing, f"{name}: no docstring that opens with a whole sentence at {', '.join(missing)}"
+
+
+FRAGMENT = re.compile(r"(Of|Also|See the module)\b|By (version|ticket)\b|Nothing\.|The same,")
+"""Openings that say nothing without their neighbours."""
+
+
+def test_no_docstring_needs_its_neighbours() -> None:
+    """Also not those of fields and constants, which exist in the source alone."""
+    for file in Path(OURS).rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            match node:
+                case ast.Expr(value=ast.Constant(value=str(text))):
+                    assert not FRAGMENT.match(text), f"{file.relative_to(OURS)}:{node.lineno}: {text}"

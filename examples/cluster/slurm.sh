@@ -18,14 +18,17 @@ port=6379
 cpus=$SLURM_CPUS_PER_TASK
 gpus=${SLURM_GPUS_ON_NODE:-0}
 
-# The driver has a core of the first machine; the other cores, and all of the other machines, train.
-srun --nodes=1 --ntasks=1 --nodelist="$head" \
+# The driver has a core of the first machine; the other cores, and all of the other machines, train. (A step does not
+# take the number of cores from the job: unless told, it has one.)
+srun --nodes=1 --ntasks=1 --cpus-per-task="$cpus" --nodelist="$head" \
     ray start --head --port=$port --num-cpus=$((cpus - 1)) --num-gpus="$gpus" --include-dashboard=false --block &
-until ray status --address="$head:$port" >/dev/null 2>&1; do sleep 2; done
+there() { ray status --address="$head:$port" 2>/dev/null | grep -c ' node_'; }
+until (($(there) >= 1)); do sleep 2; done
 for node in "${nodes[@]:1}"; do
-    srun --nodes=1 --ntasks=1 --nodelist="$node" \
+    srun --nodes=1 --ntasks=1 --cpus-per-task="$cpus" --nodelist="$node" \
         ray start --address="$head:$port" --num-cpus="$cpus" --num-gpus="$gpus" --block &
 done
+until (($(there) >= ${#nodes[@]})); do sleep 2; done  # the run has workers on the machines that are there when it begins
 
 # This script runs on the first machine, beside the head.
 offbeat run "$1" --address "$head:$port" --resume &
@@ -35,5 +38,5 @@ status=0
 wait $driver || status=$?
 trap - TERM
 wait $driver 2>/dev/null || status=$?
-ray stop >/dev/null 2>&1 || true
+kill $(jobs -p) 2>/dev/null || true  # the cluster of this job, and no other that may run on these machines
 exit $status

@@ -210,7 +210,7 @@ def test_a_deprecated_devices_upload_is_discarded_and_it_begins_anew() -> None:
     session = with_a_deprecated_device()
     ticket = session.ticket_of(2)
     effects = session.upload(1000.0, 1000.0, device=2)
-    assert [effect for effect in effects if isinstance(effect, Settled)] == [Settled(ticket=ticket, used=False)]
+    assert [effect for effect in effects if isinstance(effect, Settled)] == [Settled(tickets=(ticket,), used=False)]
     assert set(effects.ordered) == {2}
     assert (session.in_flight[session.ticket_of(2)].base, session.version) == (2, 2)
     assert (session.counters.discarded, session.state.arrived) == (1, [])

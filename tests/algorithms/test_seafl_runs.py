@@ -2,10 +2,10 @@
 with any settings over a fleet that fails."""
 
 import json
+from collections import deque
 from collections.abc import Sequence
 from itertools import islice
 from math import inf
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from offbeat.algorithms.seafl import Port, Seafl, Seafl2
+from offbeat.core.journal import JOURNAL_LINES, JournalLine
 from offbeat.core.orders import LocalWork, Order
 from offbeat.core.parameters import Layout, Vector
 from offbeat.core.session import Session
@@ -211,18 +212,20 @@ def test_who_is_notified_is_at_the_limit_and_uploads_once_within_an_epoch_of_the
     notices: dict[int, float] = {}
     uploads: dict[int, int] = {}
 
-    def record(line: tuple[Any, ...]) -> None:
-        time, what, _, ticket, version = line
-        if what == "dispatched":
-            bases[ticket] = version
-        elif what == "notified":
-            assert ticket not in notices, "notified twice"
-            assert version - bases[ticket] == policy.staleness_limit, "notified too early or too late"
-            notices[ticket] = time
-        elif what == "uploaded":
-            uploads[ticket] = uploads.get(ticket, 0) + 1
+    class Journal(deque[JournalLine]):
+        def append(self, line: JournalLine) -> None:
+            time, what, _, ticket, version = line
+            if what == "dispatched":
+                bases[ticket or 0] = version
+            elif what == "notified":
+                assert ticket and ticket not in notices, "notified twice"
+                assert version - bases[ticket] == policy.staleness_limit, "notified too early or too late"
+                notices[ticket] = time
+            elif what == "uploaded":
+                uploads[ticket or 0] = uploads.get(ticket or 0, 0) + 1
+            super().append(line)
 
-    session.journal.record = record
+    session.journal.lines = Journal(maxlen=JOURNAL_LINES)
     for _ in simulation:
         late = [flight for flight in session.in_flight.values() if policy.is_at_limit(flight.base, session)]
         assert all(flight.notified for flight in late), "somebody is at the limit and does not know"

@@ -17,7 +17,7 @@ def steps(optimiser: str, *movements: float, **settings: float) -> list[float]:
     policy = FedAvg(server_optimiser=optimiser, **settings)  # type: ignore[arg-type]
     moments, place, places = ServerMoments(), np.zeros(1, dtype=np.float32), []
     for movement in movements:
-        place = policy.server_step(place, np.array([movement]), moments)
+        place = policy.server_step(place, np.array([movement]).__getitem__, moments)
         places.append(float(place[0]))
     return places
 

@@ -1,5 +1,7 @@
 """The search for an algorithm's settings: one budget, seeds of its own, and no difference whether it was killed."""
 
+import json
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +54,22 @@ def test_the_budget_is_kept_and_the_first_trial_is_the_experiments_own(found: tu
     assert trials[0][1] | first == trials[0][1]
     assert tuned.stopped_early == sum(state == "PRUNED" for state, _, _ in trials) > 0
     assert not tuned.failures
+    assert len({str(values) for _, values, _ in trials}) == 9
+
+
+def test_after_a_third_of_the_trials_proposals_follow_what_was_found(found: tuple[Tuned, Path]) -> None:
+    """Before that they are drawn at random, by a stream of each trial's own."""
+    storage = f"sqlite:///{found[1] / STUDIES}"
+    (name,) = optuna.get_all_study_names(storage)
+    trials = optuna.load_study(study_name=name, storage=storage).get_trials()
+
+    def at_random(number: int) -> dict[str, Any]:
+        sampler = optuna.samplers.TPESampler(seed=zlib.crc32(f"fedasync {number}".encode()), n_startup_trials=1000)
+        trial = optuna.create_study(sampler=sampler).ask(trials[number].distributions)
+        return trial.params
+
+    assert trials[1].params == at_random(1)
+    assert trials[8].params != at_random(8)
 
 
 def test_only_the_best_part_goes_on_at_each_time(found: tuple[Tuned, Path]) -> None:
@@ -134,6 +152,8 @@ def test_with_a_target_runs_end_when_they_reach_it(tmp_path: Path) -> None:
     tuned = tune(experiment(), "fedavg", 1, out=tmp_path, seeds=[7], criterion=wanted)
     assert 0 < tuned.measures[7] < 18.0
     assert tuned.experiment.stop.target is None
+    (summary,) = (tmp_path / "runs").glob("*/summary.json")
+    assert json.loads(summary.read_text())["time"] < 18.0
 
 
 def test_of_few_values_the_best_goes_on() -> None:
@@ -152,3 +172,17 @@ def test_the_setting_that_decides_is_the_most_important() -> None:
     shares = importance_of(study.trials)
     assert next(iter(shares)) == "a" and shares["a"] > 0.8
     assert importance_of(study.trials[:3]) == {}
+
+
+def test_a_trial_that_came_further_counts_as_better_whatever_its_score() -> None:
+    """All with `a` up to 0.2 came to the second step, with the worst scores; `b` decides only among the others."""
+    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=2))
+    for _ in range(40):
+        trial = study.ask()
+        a, b = trial.suggest_float("a", 0.0, 1.0), trial.suggest_float("b", 0.0, 1.0)
+        trial.report(b if a > 0.2 else 2.0, 1)
+        if a <= 0.2:
+            trial.report(5.0, 3)
+        study.tell(trial, 1.0)
+    shares = importance_of(study.trials)
+    assert shares["a"] > 0.8

@@ -3,6 +3,7 @@
 import re
 import shlex
 import sys
+import tomllib
 from pathlib import Path
 from shutil import copytree
 
@@ -12,6 +13,20 @@ from offbeat import cli
 
 APP = Path(__file__).parents[1] / "flower_apps" / "quickstart-numpy"
 PAGE = Path(__file__).parents[2] / "docs" / "flower.md"
+
+
+SCRIPT = """
+import sys
+
+from flwr.clientapp import ClientApp
+from flwr.serverapp import ServerApp
+from flwr.simulation import run_simulation
+
+assert sys.argv[1:] == ["--rounds", "20"]
+server = ServerApp()
+server.main()(lambda grid, context: print(len(grid.get_node_ids()), "nodes"))
+run_simulation(server, ClientApp(), num_supernodes=3)
+"""
 
 
 def offbeat(monkeypatch: pytest.MonkeyPatch, *words: str) -> object:
@@ -32,14 +47,21 @@ def test_the_commands_of_the_documentation_work(
     monkeypatch.chdir(tmp_path)
     section = PAGE.read_text().partition("## Your Flower app on a virtual clock")[2]
     commands = [shlex.split(line) for line in re.findall(r"^    offbeat (.*)$", section, re.MULTILINE)]
-    assert [command[0] for command in commands] == ["simulate", "simulate", "report"]
+    assert [command[0] for command in commands] == ["simulate", "simulate", "report", "simulate"]
+    (tmp_path / "path" / "to" / "sim.py").write_text(SCRIPT)
     for command in commands:
         assert offbeat(monkeypatch, *command) == 0
     assert "fedadam" in capsys.readouterr().out
     assert "fedavg" in Path("report.html").read_text()
     assert (Path("runs") / "app-seed0-ratio-ratio110" / "metrics.png").is_file()
+    table = tomllib.loads((Path("runs") / "sim-seed0-ratio-ratio110-epochs5" / "config.toml").read_text())
+    assert (table["data"]["devices"], table["work"]["epochs"]) == (3, 5)
 
 
 def test_a_mistake_is_one_sentence(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert offbeat(monkeypatch, "simulate", "nowhere") == 2
     assert capsys.readouterr().err == "offbeat: nowhere is not a Flower app: it has no pyproject.toml\n"
+    assert offbeat(monkeypatch, "simulate", "sim.py", "--nodes", "3") == 2
+    assert "sim.py is a script, which says itself how many nodes there are" in capsys.readouterr().err
+    assert offbeat(monkeypatch, "simulate", str(APP), "rounds") == 2
+    assert "is no script, so it takes no arguments: rounds" in capsys.readouterr().err

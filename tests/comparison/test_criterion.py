@@ -45,14 +45,31 @@ def test_scores_are_better_the_lower_whatever_the_metric() -> None:
     assert loss.score(rows(2.0, nan, name="loss"), 10.0) == WORST
 
 
+def test_of_two_measures_the_lower_is_better_for_times_and_losses() -> None:
+    assert Criterion(kind="time", target=0.9).lower_is_better
+    assert Criterion(kind="area", metric=LOSS).lower_is_better
+    assert not Criterion(kind="area").lower_is_better
+
+
 def test_a_diverged_metric_does_not_hide_that_the_target_was_reached() -> None:
     assert Criterion(kind="time", metric=LOSS, target=1.0).score(rows(2.0, 1.0, nan, name="loss"), 30.0) == 10.0
+
+
+def test_a_run_that_diverged_measures_infinitely_bad() -> None:
+    run = Result(rows=rows(2.0, 0.5, nan, name="loss"), summary={})
+    value = Criterion(kind="value", metric=LOSS, at=20.0)
+    assert value.measure(run) == inf and value.text(inf) == "diverged"
+    gain = Criterion(kind="value", metric=TargetMetric("gain", "max"), at=20.0)
+    assert gain.measure(Result(rows=rows(0.0, nan, nan, name="gain"), summary={})) == -inf
+    again = Result(rows=rows(2.0, nan, 1.0, name="loss"), summary={})  # on a straight line from 2 at 0 s to 1 at 20 s
+    assert Criterion(kind="time", metric=LOSS, target=1.5).measure(again) == 10.0
 
 
 def test_measures_are_what_people_say() -> None:
     run = Result(rows=rows(0.1, 0.5), summary={})
     assert Criterion(kind="time", target=0.3).measure(run) == pytest.approx(5.0)
     assert Criterion(kind="time", target=0.6).measure(run) == inf
+    assert Criterion(kind="time", target=0.3, at=4.0).measure(run) == inf  # too late
     assert Criterion(kind="value", at=5.0).measure(run) == pytest.approx(0.3)
     assert Criterion(kind="time", target=0.6).text(inf) == "not reached"
     assert Criterion(kind="value", at=5.0).text(0.3) == "30.0 %"
@@ -68,7 +85,8 @@ def test_what_an_experiment_wants() -> None:
     with pytest.raises(InvalidInput, match="has no target"):
         Criterion.of(experiment, kind="area", target=0.9)
     assert Criterion.of(experiment, kind="value", at=30.0).title == "accuracy at 30 s"
-    with pytest.raises(InvalidInput, match=r"at most stop\.time, which is 60"):
-        Criterion.of(experiment, kind="value", at=61.0)
+    for at in (0.0, 61.0):
+        with pytest.raises(InvalidInput, match=r"at most stop\.time, which is 60"):
+            Criterion.of(experiment, kind="value", at=at)
     with pytest.raises(InvalidInput, match=r"stop\.time is missing"):
         Criterion.of(Experiment(stop={"versions": 3}))

@@ -6,10 +6,19 @@ import pytest
 
 from offbeat import run
 from offbeat.algorithms import POLICIES
-from offbeat.comparison.fairness import fair_experiments, known_by, notes_on, shared_in_training, spread_settings
+from offbeat.comparison.fairness import (
+    fair_experiments,
+    known_by,
+    notes_on,
+    order_seconds,
+    shared_in_training,
+    spread_settings,
+)
 from offbeat.core.errors import InvalidInput
+from offbeat.core.parameters import Layout
 from offbeat.settings.schema import Experiment
 from offbeat.settings.shipped import load_experiment, shipped
+from offbeat.testing import ScriptedSession
 
 
 def experiment(**changes: Any) -> Experiment:
@@ -44,6 +53,8 @@ def test_the_number_of_the_algorithm_in_the_file_is_everybodys() -> None:
     assert settings_of(base, "fedavg")["cohort"] == 20
     assert settings_of(base, "fedasync")["concurrency"] == 20
     assert settings_of(base, "fedbuff")["concurrency"] == 20
+    few = experiment(data={"name": "digits", "devices": 6}, algorithm={"name": "fedbuff", "concurrency": 20})
+    assert shared_in_training(few, ["fedavg"]) == 6
     first = experiment(compare={"fedavg": {"algorithm": {"cohort": 7}}})
     assert shared_in_training(first, ["fedasync", "fedavg"]) == 7
 
@@ -62,15 +73,32 @@ def test_each_algorithm_translates_the_number_in_its_own_way() -> None:
         assert settings_of(base, name) == POLICIES[name]().model_dump()
 
 
-@pytest.mark.parametrize("ratio", [1.0, 20.0])
-def test_fedasmu_keeps_the_number_in_training_on_average(ratio: float) -> None:
+@pytest.mark.parametrize("name", POLICIES)
+def test_every_algorithm_keeps_the_number_in_training_or_everybody(name: str) -> None:
+    (fair,) = fair_experiments(experiment(compare={"in_training": 6}), [name], [0])
+    policy = fair.algorithm.policy
+    if not policy.trains_everybody and name != "fedasmu":  # which has a test of its own
+        assert policy.in_training_setting is not None
+        assert getattr(policy, policy.in_training_setting) == 6
+
+
+@pytest.mark.parametrize(("ratio", "seconds"), [(1.0, 100.0), (20.0, 600.0)])
+def test_fedasmu_keeps_the_number_in_training_on_average(ratio: float, seconds: float) -> None:
     """40 devices, 8 of them wanted in training; orders go out in eights, and the first come all at once."""
-    base = experiment(fleet={"name": "ratio", "ratio": ratio}, compare={"in_training": 8})
+    base = experiment(fleet={"name": "ratio", "ratio": ratio}, compare={"in_training": 8}, stop={"time": seconds})
     (fair,) = fair_experiments(base, ["fedasmu"], [0])
     assert run(fair).summary["in_training"] == pytest.approx(8, rel=0.1)
     assert settings_of(base, "fedasmu")["cohort"] == 8
     given = base.changed({"compare": {"fedasmu": {"algorithm": {"period": 3.0}}}})
     assert run(fair_experiments(given, ["fedasmu"], [0])[0]).summary["in_training"] == pytest.approx(8, rel=0.25)
+
+
+def test_an_order_takes_its_way_there_its_training_and_its_way_back() -> None:
+    # Epochs of 1 s, two of them; 650 numbers of a logistic model are 2,600 bytes or 20.8 kbit: 0.0208 s down at
+    # 1 Mbit/s and 0.208 s up at 0.1 Mbit/s, each with 0.5 s of latency.
+    base = experiment(fleet={"name": "ratio", "ratio": 1.0, "epoch_seconds": 1.0})
+    slow = base.changed({"network": {"downlink_mbps": 1.0, "uplink_mbps": 0.1, "latency": 0.5}})
+    assert order_seconds(slow) == pytest.approx([2 + 0.5 + 0.0208 + 0.5 + 0.208] * 40)
 
 
 def test_settings_that_somebody_gave_stay_and_it_can_be_switched_off() -> None:
@@ -79,6 +107,15 @@ def test_settings_that_somebody_gave_stay_and_it_can_be_switched_off() -> None:
     off = experiment(compare={"in_training": False})
     assert shared_in_training(off, ["fedavg"]) is None
     assert settings_of(off, "fedbuff") == POLICIES["fedbuff"]().model_dump()
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_what_orders_ask_beyond_the_plain_work_is_noted(name: str) -> None:
+    policy, layers = POLICIES[name](), Layout.of([("a.weight", (2, 1), True), ("b.weight", (1, 2), True)])
+    session = ScriptedSession(policy, devices=24, start=[0.0] * 4, layout=layers, speeds=[100.0] * 24, horizon=1e4)
+    plain = session.training.order(0)
+    if any(given.order != plain for given in session.first.orders):
+        assert policy.local_differences(session.training)
 
 
 @pytest.mark.parametrize(
@@ -134,6 +171,16 @@ def test_notes_say_what_is_not_the_same_for_all() -> None:
     assert "Not the same for all: devices in training = 3 (fedavg, fedasync), 4 (fedbuff)." in notes
     assert "All devices are in training all the time in safa." in notes
     assert "Only fedasync: a proximal term in the local loss (prox = 0.005)." in notes
+    terms = notes_on({name: fair_experiments(experiment(), [name], [0])[0] for name in ("aso-fed", "fedprox", "moon")})
+    for note in (
+        "Only aso-fed: a proximal term in the local loss (prox = 0.1).",
+        "Only aso-fed: larger learning rates on slower devices.",
+        "Only fedprox: a proximal term in the local loss (prox = 0.01).",
+        "Only moon: a contrastive term in the local loss (mu = 1, temperature = 0.5).",
+    ):
+        assert note in terms
+    ours = notes_on({name: fair_experiments(experiment(), [name], [0])[0] for name in ("fedavg", "fedsa", "port")})
+    assert "Rules that are our reading (see `offbeat list algorithms`): fedsa, port." in ours
     alike = experiment(local={"prox": 0.01})
     assert notes_on({name: fair_experiments(alike, [name], [0])[0] for name in ("fedasync", "fedbuff")}) == [
         "Rules that are restated (see `offbeat list algorithms`): fedasync."

@@ -73,9 +73,11 @@ def test_another_source_of_the_users_own_module_is_another_run(tmp_path: Path, m
     module.write_text(source)
     monkeypatch.syspath_prepend(tmp_path)
     own = experiment(algorithm={"name": "cached_policy:Mine"})
-    before = digest(own)
+    with_term = experiment(local={"terms": [{"name": "cached_policy:Mine"}]})
+    before = digest(own), digest(with_term)
     module.write_text(source + "\n# changed\n")
-    assert digest(own) != before
+    assert digest(own) != before[0]
+    assert digest(with_term) != before[1]
 
 
 def test_a_run_is_computed_once_and_is_the_plain_run(tmp_path: Path) -> None:

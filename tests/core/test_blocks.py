@@ -2,16 +2,23 @@
 
 import tracemalloc
 from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from offbeat.algorithms import POLICIES
+from offbeat.algorithms.deadlines.heterofl import HeteroFL
+from offbeat.algorithms.deadlines.rounds import with_absent_as_old
 from offbeat.algorithms.fedbuff import FedBuff
 from offbeat.algorithms.server_optimisers import ServerMoments
 from offbeat.core import blocks
-from offbeat.core.parameters import Vector, mixture, weighted_mean
+from offbeat.core.parameters import Layout, Mask, Vector, mixture, weighted_mean
+from offbeat.settings.schedule import Stop
+from offbeat.testing import toy_simulation
 
 MEGABYTE = 2**20
 
@@ -56,7 +63,7 @@ def test_a_server_step_in_blocks_has_the_bits_of_one_in_one_go(in_blocks: None, 
         for delta in deltas:
             model = np.concatenate(
                 [
-                    policy.server_step(model[piece], delta[piece].astype(np.float64), moments[piece.start])
+                    policy.server_step(model[piece], delta[piece].astype(np.float64).__getitem__, moments[piece.start])
                     for piece in pieces
                 ]
             )
@@ -65,6 +72,25 @@ def test_a_server_step_in_blocks_has_the_bits_of_one_in_one_go(in_blocks: None, 
 
     # A step is element by element, so that pieces shorter than a block are steps in one go.
     assert steps(model, [slice(0, 30)]) == steps(model, [slice(first, first + 5) for first in range(0, 30, 5)])
+
+
+def test_means_over_those_who_hold_an_element_have_the_bits_of_one_in_one_go(in_blocks: None) -> None:
+    model, *uploads = vectors(4, 30)
+    chosen = np.random.default_rng(1).random((3, 30)) < 0.5
+    updates: list[Any] = [
+        SimpleNamespace(parameters=upload, mask=Mask(held)) for upload, held in zip(uploads, chosen, strict=True)
+    ]
+    view: Any = SimpleNamespace(parameters=model, layout=Layout.flat(30))
+    total, holders = np.zeros(30), chosen.sum(axis=0)
+    for upload, held in zip(uploads, chosen, strict=True):
+        total += np.where(held, upload, 0.0)
+    mean = total / np.maximum(holders, 1)
+    state: Any = None
+    expected = np.where(holders > 0, mean, model).astype(np.float32)
+    assert HeteroFL(masked_loss=False).aggregate(updates, state, view).tobytes() == expected.tobytes()
+    share = np.minimum(holders / 4, 1.0)
+    expected = (share * mean + (1.0 - share) * model).astype(np.float32)
+    assert with_absent_as_old(updates, 4, view).tobytes() == expected.tobytes()
 
 
 def peak(work: object) -> float:
@@ -82,3 +108,27 @@ def test_the_mean_of_large_models_needs_the_memory_of_one_model_and_some_blocks(
     models = [np.ones(5 * MEGABYTE, dtype=np.float32)] * 3  # 20 MB, shared among threads
     # The mean is 20 MB; each of 4 threads has a block of 2^17 elements in float64 (1 MB) and two in float32 (1 MB).
     assert peak(lambda: weighted_mean(models, [1.0, 2.0, 3.0])) < 20 + 4 * 2 + 1
+
+
+def test_a_step_of_fedbuff_needs_the_memory_of_one_model_and_some_blocks() -> None:
+    model = np.zeros(5 * MEGABYTE, dtype=np.float32)
+    updates: list[Any] = [
+        SimpleNamespace(parameters=np.full_like(model, k), base_parameters=model, base=0) for k in (1.0, 3.0)
+    ]
+    view: Any = SimpleNamespace(version=0, parameters=model)
+    policy = FedBuff(buffer=2, concurrency=2)
+    # The version is 20 MB; each of 4 threads has at most three blocks in float64 (1 MB each) and two in float32.
+    assert peak(lambda: policy.server_step(model, policy.movement(updates, view), ServerMoments())) < 20 + 4 * 4 + 1
+    assert policy.server_step(model, policy.movement(updates, view), ServerMoments())[-1] == 2.0
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_every_policy_makes_the_same_versions_in_blocks_and_threads(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def versions() -> bytes:
+        simulation = toy_simulation(POLICIES[name](), stop=Stop(updates=40))
+        return b"".join(simulation.session.parameters.tobytes() for _ in simulation)
+
+    whole = versions()
+    monkeypatch.setattr(blocks, "BLOCK", 2)  # of the toy model's 6 elements
+    monkeypatch.setattr(blocks, "THREADED_FROM", 3)
+    assert versions() == whole

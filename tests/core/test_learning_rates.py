@@ -8,7 +8,7 @@ from offbeat.core.learning_rates import RateSchedule
 from offbeat.core.orders import LocalWork
 from offbeat.core.parameters import Layout
 from offbeat.core.session import Session
-from offbeat.core.terms import Proximal
+from offbeat.core.terms import Contrastive, Distillation, Proximal
 
 
 @pytest.mark.parametrize(
@@ -70,3 +70,9 @@ def test_the_proximal_term_of_the_experiment_replaces_that_of_the_algorithm() ->
     assert LocalWork(prox=0.1).order(0, terms=own).prox == 0.1
     assert LocalWork(prox=0.0).order(0, terms=own).prox == 0.0
     assert LocalWork(prox=0.1).order(0).prox == 0.1
+
+
+def test_terms_of_the_experiment_stand_before_those_of_the_algorithm() -> None:
+    ours, theirs = (Distillation(),), (Contrastive(),)
+    assert LocalWork(terms=ours).order(0, terms=theirs).terms == ours + theirs
+    assert LocalWork(terms=ours, prox=0.1).order(0, terms=theirs).terms == (*ours, Proximal(mu=0.1), *theirs)

@@ -8,7 +8,7 @@ import pytest
 from offbeat.core.errors import InvalidInput
 from offbeat.core.streams import stream
 from offbeat.data.images import image_dataset
-from offbeat.data.transforms import Crop, Cutout, Flip, transforms_of
+from offbeat.data.transforms import Crop, Cutout, Flip, InputPipeline, Standardisation, transforms_of
 
 
 class Drawn:
@@ -46,6 +46,28 @@ def test_a_cutout_by_hand() -> None:
     assert cut[0, 0].tolist() == [[0, 2, 3], [0, 5, 6], [7, 8, 9]]
 
 
+def test_places_are_drawn_from_all_that_there_are() -> None:
+    # 3 x 3 windows in an image that is padded by one: nine of them, which differ in what is cut off.
+    windows = Crop(padding=1)(IMAGE.repeat(400, axis=0), np.random.default_rng(0))
+    assert len({window.tobytes() for window in windows}) == 9
+    # One pixel of two rows and five columns: ten places.
+    wide = np.ones((400, 1, 2, 5), dtype=np.float32)
+    cut = Cutout(size=1)(wide, np.random.default_rng(0))
+    assert sorted({int(np.argmin(image)) for image in cut}) == list(range(10))
+
+
+def test_an_image_is_normalised_channel_by_channel_before_it_is_padded() -> None:
+    # Pixels 255 and 51 are 1 and 0.2: (1 - 0.5) / 0.25 = 2 and (0.2 - 0.2) / 0.1 = 0; what is padded is 0 after that.
+    norm = Standardisation(mean=(0.5, 0.2), std=(0.25, 0.1))
+    pipeline = InputPipeline(transforms=(Crop(padding=1),), standardisation=norm)
+    pixels = np.array([255, 51], dtype=np.uint8).reshape(1, 2, 1, 1)
+    inside, outside = (pipeline.training(pixels, Drawn([[top], [1]])) for top in (1, 0))  # type: ignore[arg-type]
+    assert inside.ravel() == pytest.approx([2.0, 0.0], abs=1e-6)
+    assert outside.ravel().tolist() == [0.0, 0.0]
+    low = pipeline.evaluation(np.array([0, 0], dtype=np.uint8).reshape(1, 2, 1, 1))
+    assert low.ravel() == pytest.approx([-2.0, -2.0])
+
+
 def test_pixels_that_stay_bytes_become_the_same_numbers_to_the_bit() -> None:
     random = stream(0, "pixels")
     pixels, labels = random.integers(0, 256, (6, 3, 4, 4), dtype=np.uint8), np.arange(6, dtype=np.uint8)
@@ -63,7 +85,7 @@ def test_transforms_by_name_and_what_is_no_transform() -> None:
     for table, words in (
         ({"name": "rotate"}, "unknown transform 'rotate'"),
         ({}, "name is missing"),
-        ({"name": "crop", "padding": 0}, "'crop' cannot be made"),
+        ({"name": "crop", "padding": 0}, r"data\.transforms\[0\]\.padding = 0: input should be greater"),
         ({"name": "math:floor", "x": 1}, "must be a function"),
     ):
         with pytest.raises(InvalidInput, match=words):

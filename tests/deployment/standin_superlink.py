@@ -66,9 +66,28 @@ def do(message, context):
         case "keep":
             said["before"] = (current_mailbox().recall("a name") or b"nothing").decode()
             current_mailbox().keep("a name", str(asked["text"]).encode())
+        case "forge":
+            forge(message, str(asked["text"]))
         case "open":
             said["secrets"] = steal(str(asked["text"]))
     return Message(RecordDict({"said": ConfigRecord(said)} | dict(message.content.array_records)), reply_to=message)
+
+
+def forge(message, what):
+    """Answers that are none, past all that an app is meant to use, and then nothing."""
+    from flwr.common.serde import message_to_proto
+    from flwr.supercore.inflatable.inflatable_object import get_object_tree
+    from offbeat.deployment.node.frames import Reply
+
+    answer = Message(RecordDict({"said": ConfigRecord({})}), reply_to=message)
+    if what == "another message":
+        answer.metadata.__dict__["_reply_to_message_id"] = "another"
+    answer.metadata.__dict__["_message_id"] = answer.object_id
+    head, tree = message_to_proto(answer).SerializeToString(), get_object_tree(answer).SerializeToString()
+    parts = {"nonsense": [b"nonsense", b""], "another message": [head, b""], "too little": [head, tree], "no parts": []}
+    reply = Reply(reply_to=message.metadata.message_id, pieces=[], seconds=0.0)
+    current_mailbox().answer.__self__._frames.write(reply, parts[what])
+    time.sleep(3600)
 
 
 def steal(path):

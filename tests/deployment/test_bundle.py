@@ -67,6 +67,16 @@ def test_own_modules_travel_with_what_they_import_from_beside_them(beside: Path,
     assert {path.name for path in app.glob("*.py")} == {"bundled_model.py", "bundled_helper.py"}
 
 
+def test_own_optimisers_terms_and_transforms_travel_too(beside: Path, app: Path) -> None:
+    for name in ("bundled_optimiser", "bundled_term", "bundled_transform"):
+        (beside / f"{name}.py").write_text("def thing(*_): ...\n")
+    terms = [{"name": "proximal", "mu": 1.0}, {"name": "bundled_term:thing"}]
+    local: dict[str, object] = {"optimiser": "bundled_optimiser:thing", "terms": terms}
+    transforms = [{"name": "flip"}, {"name": "bundled_transform:thing"}]
+    write_bundle(app, experiment(local=local, data={"transforms": transforms}), out="x")
+    assert {path.stem for path in app.glob("*.py")} == {"bundled_optimiser", "bundled_term", "bundled_transform"}
+
+
 def test_a_package_travels_whole_and_what_flower_leaves_behind_is_told(beside: Path, app: Path) -> None:
     package = beside / "bundled_package"
     (package / "inner").mkdir(parents=True)

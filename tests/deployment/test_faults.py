@@ -18,7 +18,7 @@ from msgspec.structs import asdict, replace
 
 from offbeat.core.parameters import Vector
 from offbeat.deployment.protocol.codec import BODY, MODEL, pack
-from offbeat.deployment.protocol.messages import CheckIn, Delivery, Greeting, Question, Refusal
+from offbeat.deployment.protocol.messages import CheckIn, Delivery, Greeting, Merge, Question, Refusal
 
 
 def raw(delivery: Delivery, data: bytes, shape: tuple[int, ...], dtype: str = "float32") -> RecordDict:
@@ -95,6 +95,10 @@ GARBAGE: dict[str, tuple[Change, str]] = {
     "a text for a ticket": (lambda d, v: changed(d, v, ticket="1"), "cannot be read"),
     "endless seconds": (lambda d, v: changed(d, v, seconds=1e300), "cannot be read"),
     "lists for extras": (lambda d, v: changed(d, v, extras={"slot": [1]}), "cannot be read"),
+    "a merge of what was not sent": (
+        lambda d, v: pack(replace(d, merges=[Merge(version=1, slices=0, step=1)]), v),
+        "it claims to have merged",
+    ),
     "uncalled-for extras": (lambda d, v: changed(d, v, extras={"weight": 1e9}), "the rule 'plain' does not say this"),
 }
 

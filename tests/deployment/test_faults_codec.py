@@ -19,6 +19,7 @@ from offbeat.algorithms.fedasync import FedAsync
 from offbeat.core.errors import DeviceFault
 from offbeat.core.orders import LocalWork
 from offbeat.core.parameters import Vector
+from offbeat.core.record import RecordLine
 from offbeat.core.session import Session
 from offbeat.deployment.protocol.codec import BODY, MODEL, pack, unpack, vector
 from offbeat.deployment.protocol.messages import Delivery, FromDevice, Greeting
@@ -27,7 +28,7 @@ from offbeat.deployment.server.membership import Membership, wait_for_devices
 from offbeat.deployment.server.transport import Transport
 from offbeat.device.training_state import Evaluation
 from offbeat.models import layout_of, vector_of
-from offbeat.running.record import RecordLine, RunRecord
+from offbeat.running.record_file import RunRecord
 from offbeat.settings.schedule import Schedule, Stop
 from offbeat.settings.schema import DeploymentTable
 

@@ -5,7 +5,7 @@ holds however the messages fall, and that the record replays to the same bits.
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -18,9 +18,12 @@ from loopback import run_config
 from msgspec.structs import asdict
 from warm_grid import WarmGrid, deploy_warm, warm_grid
 
+from offbeat.algorithms import device_rule
 from offbeat.algorithms.fedasmu.device import MergeSettings
+from offbeat.core.effects import Assignment
 from offbeat.core.orders import Order
 from offbeat.core.parameters import Vector
+from offbeat.core.policy import Fresh
 from offbeat.deployment.device.app import experiment_client_app
 from offbeat.deployment.device.mailbox import Mailbox, open_mailbox
 from offbeat.deployment.protocol.codec import pack, unpack, vector
@@ -32,10 +35,13 @@ from offbeat.deployment.protocol.messages import (
     Greeting,
     Heard,
     Hello,
+    Merge,
     Notice,
     Question,
     Refusal,
 )
+from offbeat.device.local_training import LocalTraining
+from offbeat.device.training_state import TrainingState
 from offbeat.models import layout_of
 from offbeat.settings.assembly import ExperimentParts
 from offbeat.settings.schema import Experiment
@@ -74,6 +80,19 @@ ASKING: dict[str, dict[str, Any]] = {
     "fedasmu": {"cohort": 4, "period": 0.2, "max_in_flight": 4},
     "fedssmu": {"cohort": 4},
 }
+
+
+def test_fresh_models_reach_a_device_in_the_midst_of_an_epoch_and_the_record_says_where(tmp_path: Path) -> None:
+    """Two of the devices are on nodes that only answer: they wait."""
+    algorithm = {"name": "fedasmu", "while_asking": "train", "slot": "first"} | ASKING["fedasmu"]
+    setting = experiment_of(algorithm, stop={"versions": 12})
+    deploy_warm(setting, warm_grid(setting, 2, stock=2), tmp_path / "run")
+    heard = lines(tmp_path / "run", "heard")
+    answers = {(line["ticket"], line["base"]) for line in lines(tmp_path / "run", "answer") if line["newer"]}
+    assert {(line["ticket"], line["version"]) for line in heard} <= answers
+    assert any(line["step"] for line in heard if line["device"] < 2), "in the midst of an epoch"
+    assert all(line["step"] == 0 for line in heard if line["device"] >= 2)
+    replay(tmp_path / "run")
 
 
 @pytest.mark.parametrize("name", [*NOTIFYING, *ASKING])
@@ -149,16 +168,17 @@ class Lone:
         if isinstance(body, Question) and self.fresh is not None:
             self.mailbox.put(self.message(self.fresh, model=self.fresh.newer))
 
-    def interrupt(self, look: int, body: Any) -> None:
-        """Have a message come just before the device looks into its mailbox for the n-th time."""
+    def interrupt(self, look: int, body: Any) -> Iterator[int]:
+        """Have a message come just before the device looks into its mailbox for the n-th time; numbers its looks."""
         take, looks = self.mailbox.take, count(1)
 
         def taken(seconds: float | None = 0.0) -> Message | None:
             if next(looks) == look:
-                self.mailbox.put(self.message(body))
+                self.mailbox.put(self.message(body, model=isinstance(body, Answer) and body.newer))
             return take(seconds)
 
         self.mailbox.take = taken  # type: ignore[method-assign]
+        return looks
 
     def message(self, body: Any, *, model: bool = False) -> Message:
         self._count += 1
@@ -192,7 +212,7 @@ def begin(ticket: int = 5, *, settled: int = 0, experiment: str = "an experiment
     return Begin(device=0, ticket=ticket, order=work, base=1, seed=3, settled=settled, experiment=experiment)
 
 
-def asking(ticket: int = 5, slot: int = 2, **changes: Any) -> Begin:
+def asking(ticket: int = 5, slot: int = 2, *, waits: bool = True, **changes: Any) -> Begin:
     """An order of FedASMU whose device asks before this epoch."""
     refresh = MergeSettings(
         slot=slot,
@@ -207,6 +227,7 @@ def asking(ticket: int = 5, slot: int = 2, **changes: Any) -> Begin:
         gamma_rate=0.01,
         upsilon_rate=0.01,
         round=0,
+        waits=waits,
     )
     return begin(ticket, rule="fedasmu", arguments=asdict(refresh), **changes)
 
@@ -279,6 +300,65 @@ def test_a_question_is_the_answer_to_the_message_that_stands_for_the_order() -> 
     answered, delivery = lone.run(asking(), model=True)
     assert [(identity, type(body)) for identity, body in lone.answers] == [("message-1", Question)]
     assert answered == "message-2" and isinstance(delivery, Delivery) and delivery.leg == 2
+
+
+@pytest.mark.parametrize("steps", [0, 2, 5, 6, 17])
+def test_a_fresh_model_that_a_device_does_not_wait_for_is_merged_between_two_steps(steps: int) -> None:
+    """Device 0 has 6 batches and asks after the first epoch, so its 7th look is before step 0 of the second."""
+    order, lone = asking(waits=False), Lone()
+    lone.interrupt(7 + steps, Answer(ticket=5, leg=1, version=2, newer=True, stop=False))
+    answered, delivery = lone.run(order, model=True)
+    assert [type(body) for _, body in lone.answers] == [Question]
+    assert answered == "message-2" and isinstance(delivery, Delivery)
+    assert (delivery.slices, delivery.steps, delivery.leg) == (EPOCHS, 6 * EPOCHS, 2)
+    assert delivery.merges == [Merge(version=2, slices=1 + steps // 6, step=steps % 6)]
+
+    trainer = ExperimentParts.of(lone.setting).trainer()
+    base = np.zeros(lone.size, dtype=np.float32)
+    given = Assignment(device=0, ticket=5, order=order.order, base=1, parameters=base)
+    whole = LocalTraining(assignment=given, work=TrainingState(parameters=base), remembered={}, memory={})
+    slices, step = divmod(6 + steps, 6)
+    whole.work = trainer.train(whole.job(0, slices, step))
+    whole.performed = 2 if steps else 1
+    whole.merge(device_rule("fedasmu"), Fresh(version=2, parameters=base), trainer)
+    whole.work = trainer.train(whole.job(slices, EPOCHS))
+    assert (lone.delivered == whole.work.parameters).all()
+    assert delivery.extras["reward"] == whole.memory["reward"]
+
+
+def test_a_device_that_does_not_wait_for_its_answer_waits_at_the_end() -> None:
+    lone = Lone()
+    lone.interrupt(6 * EPOCHS + 1, Answer(ticket=5, leg=1, version=2, newer=True, stop=False))
+    _, delivery = lone.run(asking(waits=False), model=True)
+    assert delivery.merges == [Merge(version=2, slices=EPOCHS, step=0)]
+
+
+def test_a_device_that_trains_on_and_hears_that_nothing_is_newer_trains_as_if_it_had_not_asked() -> None:
+    lone, plain = Lone(), Lone()
+    looks = lone.interrupt(9, Answer(ticket=5, leg=1, version=1, newer=False, stop=False))
+    _, delivery = lone.run(asking(waits=False), model=True)
+    plain.run(begin(), model=True)
+    assert delivery.merges == [] and delivery.leg == 2
+    assert next(looks) == 6 * EPOCHS + 2, "once more where a message was, and no epoch was cut in two"
+    assert (lone.delivered == plain.delivered).all()
+
+
+def test_a_notice_to_a_device_that_trains_on_makes_it_stop_after_its_epoch_and_wait_for_its_answer() -> None:
+    """It is told in its second epoch, which it ends, and then looks for the answer."""
+    lone = Lone()
+    lone.interrupt(9, Notice(ticket=5))
+    taken, looks = lone.mailbox.take, count(1)
+
+    def take(seconds: float | None = 0.0) -> Message | None:
+        if seconds:
+            assert next(looks) == 1
+            lone.mailbox.put(lone.message(Answer(ticket=5, leg=1, version=2, newer=True, stop=True), model=True))
+        return taken(seconds)
+
+    lone.mailbox.take = take  # type: ignore[method-assign]
+    _, delivery = lone.run(asking(waits=False), model=True)
+    assert lone.answers[1:] == [("message-2", Heard(ticket=5, slices=1, step=2, working=True))]
+    assert delivery.slices == 2 and delivery.merges == [Merge(version=2, slices=2, step=0)]
 
 
 def test_a_notice_while_a_device_waits_for_the_answer_to_its_question() -> None:

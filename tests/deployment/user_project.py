@@ -9,7 +9,7 @@ import tomli_w
 
 from offbeat.deployment.launch import Launched
 
-PATIENCE = 1200.0
+MOST_SECONDS = 1200.0
 """Seconds after which a run hangs; on two idle cores each takes about two minutes."""
 TASK = """
 import numpy as np
@@ -66,7 +66,7 @@ def user_project(folder: Path, server: str, client: str) -> Path:
 
 def follow(run: Launched, look: Callable[[str], bool | None] = lambda _: None) -> str:
     """The log of a run up to its end, or until `look`, which is called again and again, says that it is enough."""
-    log, deadline = "", time.monotonic() + PATIENCE
+    log, deadline = "", time.monotonic() + MOST_SECONDS
     for line in run.follow():
         assert time.monotonic() < deadline, "the run hangs"
         if line:

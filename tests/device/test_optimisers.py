@@ -10,6 +10,7 @@ from torch import nn
 from offbeat.core.learning_rates import RateSchedule
 from offbeat.core.orders import Order
 from offbeat.core.parameters import Vector
+from offbeat.core.terms import Proximal
 from offbeat.device.carry_over import first_state, remember
 from offbeat.device.optimisers import clipped
 from offbeat.device.tasks import Regression
@@ -37,7 +38,7 @@ def job(order: Order, work: TrainingState, first: int, last: int, **others: Any)
     )
 
 
-def one_number(order: Order, start: float, received: float | None = None) -> tuple[float, TrainingState]:
+def one_number(order: Order, start: float, received: float | None = None, last: int = 1) -> tuple[float, TrainingState]:
     """A model y = w x on one sample x = 1, y = 0: the loss is w^2 and its gradient 2 w."""
 
     class One:
@@ -49,7 +50,7 @@ def one_number(order: Order, start: float, received: float | None = None) -> tup
     vector: Vector = np.array([start], dtype=np.float32)
     anchor = vector if received is None else np.array([received], dtype=np.float32)
     made = TrainingJob(
-        device=0, ticket=0, order=order, first=0, last=1, work=TrainingState(parameters=vector), anchor=anchor
+        device=0, ticket=0, order=order, first=0, last=last, work=TrainingState(parameters=vector), anchor=anchor
     )
     state = single.train(made)
     return float(state.parameters[0]), state
@@ -85,6 +86,21 @@ def test_the_norm_is_that_of_all_gradients_together() -> None:
     long, short = (torch.tensor([3.0]), torch.tensor([4.0])), (torch.tensor([0.3]), torch.tensor([0.4]))
     assert [float(each) for each in clipped(long, 1.0)] == pytest.approx([0.6, 0.8])
     assert [float(each) for each in clipped(short, 1.0)] == pytest.approx([0.3, 0.4])
+
+
+@pytest.mark.parametrize(("name", "moved"), [("sgd", 3 - 0.1 * 2.0), ("torch.optim:SGD", 3 - 0.1 * 2.0)])
+def test_the_gradient_of_loss_and_terms_is_shortened_together(name: str, moved: float) -> None:
+    # g = 6 and a pull of 1 (3 - 2) = 1: 7 together, shortened to 2. Shortened before the pull it would be 3.
+    order = Order(optimiser=name, learning_rate=0.1, clip_norm=2.0, terms=(Proximal(mu=1.0),))
+    assert one_number(order, 3.0, received=2.0)[0] == pytest.approx(moved)
+
+
+def test_torch_s_optimisers_have_the_momentum_of_the_order_and_the_rate_of_each_step() -> None:
+    # RMSprop, first step: v = 0.01 x 36 = 0.36, b = 6 / 0.6 = 10, w = 3 - 0.1 x 10 = 2. Second: g = 4,
+    # v = 0.99 x 0.36 + 0.01 x 16 = 0.5164, b = 0.5 x 10 + 4 / 0.718610 = 10.566306; at half the rate w = 2 - 0.05 b.
+    halved = RateSchedule(shape="exponential", over="steps", decay=0.5)
+    order = Order(slices=2, optimiser="rmsprop", learning_rate=0.1, momentum=0.5, schedule=halved)
+    assert one_number(order, 3.0, last=2)[0] == pytest.approx(2 - 0.05 * 10.566306, abs=1e-5)
 
 
 ORDERS = [
@@ -132,6 +148,19 @@ def test_with_a_schedule_over_steps_each_step_has_its_rate() -> None:
     single = one_number(Order(learning_rate=0.05), float(state.parameters[0]))
     assert state.parameters[0] == pytest.approx(2.4)
     assert single[0] == pytest.approx(2.16)
+
+
+def test_a_layer_goes_on_from_its_own_count_of_steps() -> None:
+    """Adam's first step is as long as the rate, whatever the gradient; a later one is not."""
+    learner = trainer()
+    order = Order(slices=4, unit="layer", batch_size=5, optimiser="adam", learning_rate=0.01)
+    shallow = learner.train(job(order, TrainingState(parameters=vector_of(learner.model)), 0, 1))
+    fresh = TrainingState(parameters=shallow.parameters, optimiser=shallow.optimiser)
+    state = learner.train(job(order, fresh, 0, 2))
+    assert state.optimiser["step"].tolist() == [1, 1, 2, 2]
+    moved = np.abs(state.parameters - shallow.parameters)
+    assert moved[:16] == pytest.approx(0.01, rel=1e-3)
+    assert not np.allclose(moved[16:], 0.01, rtol=1e-3)
 
 
 def test_layers_that_a_step_does_not_reach_keep_parameters_and_state() -> None:

@@ -1,6 +1,7 @@
 """The stacked trainer against the sequential one: the same batches, the same steps, sums in another order."""
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -10,13 +11,15 @@ from msgspec.structs import replace
 from torch import nn
 
 from offbeat.core.errors import InvalidInput
+from offbeat.core.learning_rates import RateSchedule
 from offbeat.core.orders import Order
 from offbeat.core.parameters import frozen
-from offbeat.core.terms import Proximal
-from offbeat.data.transforms import InputPipeline, Standardisation
+from offbeat.core.terms import Distillation, Proximal
+from offbeat.data.transforms import Flip, InputPipeline, Standardisation
 from offbeat.device import batches, stacked
-from offbeat.device.stacked import StackedTrainer, stacking_pays
+from offbeat.device.stacked import StackedTrainer, can_stack, is_plain, stacking_pays
 from offbeat.device.stacked_chains import stackable
+from offbeat.device.tasks import Classification
 from offbeat.device.trainer import TorchTrainer
 from offbeat.device.training_state import TrainingJob, TrainingState
 from offbeat.models import build, vector_of
@@ -247,6 +250,38 @@ def test_so_can_chains_with_convolutions(name: str) -> None:
 )
 def test_other_models_cannot_be_stacked(model: nn.Module) -> None:
     assert not stackable(model)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"task": Classification(label_smoothing=0.1)},
+        {"task": Classification(class_weights=[1.0, 2.0, 3.0])},
+        {"precision": "bfloat16"},
+        {"pipeline": InputPipeline(transforms=(Flip(),))},
+    ],
+)
+def test_only_the_plain_loss_on_plain_batches_is_stacked(other: dict[str, Any]) -> None:
+    x, y = np.zeros((4, 1, 4, 4), dtype=np.float32), np.arange(4) % 3
+    assert can_stack(TorchTrainer(mlp(), x, y, Blocks(4), seed=3))
+    assert not can_stack(TorchTrainer(mlp(), x, y, Blocks(4), seed=3, **other))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"unit": "layer"},
+        {"width": 0.5},
+        {"optimiser": "adam"},
+        {"clip_norm": 1.0},
+        {"schedule": RateSchedule()},
+        {"terms": (Distillation(),)},
+    ],
+)
+def test_only_plain_orders_are_stacked(change: dict[str, Any]) -> None:
+    plain = Order(momentum=0.9, weight_decay=0.1, terms=(Proximal(mu=1.0),))
+    assert is_plain(plain)
+    assert not is_plain(replace(plain, **change))
 
 
 def test_a_model_that_cannot_be_stacked_is_refused() -> None:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -34,9 +35,9 @@ def same(x: torch.Tensor) -> torch.Tensor:
 
 
 def test_classification_by_hand() -> None:
-    # Equal logits: each loss is ln 2; the first of equals is chosen: class 0, right for the first sample only.
-    found = judged(Classification(), [[0.0, 0.0], [0.0, 0.0]], [0, 1])
-    assert found == {"accuracy": 0.5, "loss": pytest.approx(math.log(2))}
+    # Equal logits: each loss is ln 2; the first of equals is chosen: class 0, right for one sample of three.
+    found = judged(Classification(), [[0.0, 0.0], [0.0, 0.0], [0.0, 0.0]], [1, 0, 1])
+    assert found == {"accuracy": 1 / 3, "loss": pytest.approx(math.log(2))}
     assert list(found) == ["accuracy", "loss"]
 
 
@@ -50,11 +51,42 @@ def test_class_weights_make_a_weighted_mean() -> None:
     assert [loss.item(), weight] == pytest.approx([expected, 4.0])
 
 
+def test_a_batch_of_classes_without_weight_has_no_loss() -> None:
+    task = Classification(class_weights=[0.0, 1.0])
+    loss, weight = task.loss(same, Batch(torch.zeros(2, 2), torch.tensor([0, 0])))
+    assert (loss.item(), weight) == (0.0, 0.0)
+    assert judged(task, [[0.0, 0.0]], [0])["loss"] == 0.0
+
+
+@pytest.mark.parametrize("task", [Classification(class_weights=[1.0, 3.3]), MultiLabel()])
+def test_sums_over_outputs_in_half_precision_are_exact(task: Task) -> None:
+    outputs = torch.tensor([[0.5, -1.0], [2.0, 1.0], [0.25, 0.5]]).repeat(101, 1)
+    targets = torch.tensor([0, 1, 1]) if isinstance(task, Classification) else torch.tensor([[1, 0], [0, 1], [1, 1]])
+    targets = targets.repeat(*([101] if targets.ndim == 1 else [101, 1]))
+    half, whole = (dict(task.metrics(task.totals(each, targets))) for each in (outputs.bfloat16(), outputs))
+    assert half == pytest.approx(whole, rel=1e-6)  # all of these outputs are numbers of half precision too
+
+
 def test_label_smoothing_by_hand() -> None:
     # p = (3/4, 1/4), target 0 smoothed by 0.2: 0.9 ln 4/3 + 0.1 ln 4.
     task = Classification(label_smoothing=0.2)
     expected = 0.9 * math.log(4 / 3) + 0.1 * math.log(4)
     assert judged(task, [[math.log(3), 0.0]], [0])["loss"] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("task", "outputs", "targets"),
+    [
+        (Classification(), [[0.5, -1.0], [2.0, 1.0]], [0, 1]),
+        (Classification(class_weights=[1.0, 3.0], label_smoothing=0.1), [[0.5, -1.0], [2.0, 1.0]], [0, 1]),
+        (Regression(), [[0.5, -1.0], [2.0, 1.0]], [[1.0, 1.0], [0.0, 3.0]]),
+        (MultiLabel(), [[0.5, -1.0], [2.0, 1.0]], [[1, 0], [0, 0]]),
+        (TokenSequence(label_smoothing=0.1), [[[0.5, -1.0], [2.0, 1.0]]], [[1, IGNORED]]),
+    ],
+)
+def test_what_is_trained_is_the_loss_that_is_judged(task: Task, outputs: list[Any], targets: list[Any]) -> None:
+    loss, _ = task.loss(same, Batch(torch.tensor(outputs), torch.tensor(targets)))
+    assert loss.item() == pytest.approx(judged(task, outputs, targets)["loss"])
 
 
 def test_f1_is_the_mean_over_classes() -> None:

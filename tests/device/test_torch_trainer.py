@@ -15,6 +15,7 @@ from offbeat.core.orders import Order
 from offbeat.core.parameters import Vector, frozen
 from offbeat.core.streams import stream
 from offbeat.core.terms import Proximal
+from offbeat.device.tasks import Classification
 from offbeat.device.trainer import TorchTrainer
 from offbeat.device.training_state import TrainingJob, TrainingState
 from offbeat.models import build, vector_of
@@ -142,6 +143,20 @@ def test_a_large_full_batch_is_taken_in_blocks_and_is_still_one_step(monkeypatch
     np.testing.assert_allclose(work.parameters, whole.parameters, rtol=1e-5, atol=1e-6)
     assert (work.steps, work.seen) == (whole.steps, whole.seen) == (2, 40)
     assert work.loss_sum == pytest.approx(whole.loss_sum, rel=1e-5)
+
+
+def test_a_weighted_mean_is_never_cut_into_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mean over blocks of weighted means is another number."""
+    model, (x, y) = dense(), data(20, 5)
+    order, task = Order(batch_size=None, learning_rate=0.1), Classification(class_weights=[1.0, 5.0, 0.1])
+
+    def trained() -> bytes:
+        trainer = TorchTrainer(model, x, y, Blocks(20), SEED, task=task)
+        return trainer.train(job_of(model, order, device=0)).parameters.tobytes()
+
+    whole = trained()
+    monkeypatch.setattr("offbeat.device.trainer.BLOCK", 8)
+    assert trained() == whole
 
 
 def test_a_model_that_mixes_its_samples_is_never_cut_into_blocks(monkeypatch: pytest.MonkeyPatch) -> None:

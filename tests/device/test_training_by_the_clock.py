@@ -63,6 +63,31 @@ def test_an_epoch_that_is_cut_short_counts_as_not_begun(asked: int) -> None:
         assert np.array_equal(work.parameters, job.work.parameters) and work.steps == 0
 
 
+@pytest.mark.parametrize("asked", range(1, 14))
+def test_an_epoch_that_is_interrupted_goes_on_where_it_was(asked: int) -> None:
+    """Three epochs of four batches, interrupted before a step, with nothing random in them: the same bits."""
+    model = network()
+    trainer, order = trainer_of(model), Order(slices=3, batch_size=3, learning_rate=0.1, momentum=0.9)
+    job, questions = job_of(model, order), iter(range(1, 100))
+    work, done = trainer.train_while(job, lambda _: next(questions) < asked, keep=True)
+    assert (done, work.within, work.steps) == (*divmod(asked - 1, 4), asked - 1)
+    assert same(work, trainer.train(replace(job, last=done, beyond=work.within)))
+    assert same(trainer.train(replace(job, first=done, work=work)), trainer.train(job))
+
+
+def test_what_follows_an_interruption_has_random_numbers_of_its_own() -> None:
+    """Dropout of the second half is not that of the first again, and the same each time."""
+    model = nn.Sequential(nn.Linear(6, 40), nn.Dropout(0.5), nn.Linear(40, 3))
+    trainer, order = trainer_of(model), Order(slices=1, batch_size=3, learning_rate=0.1)
+    job = job_of(model, order)
+    half = trainer.train(replace(job, last=0, beyond=2))
+    again = replace(job, work=half)
+    assert half.within == half.steps == 2
+    assert same(trainer.train(again), trainer.train(again))
+    elsewhere = replace(job, work=replace(half, within=1, steps=2))
+    assert not same(trainer.train(again), trainer.train(elsewhere))
+
+
 @pytest.mark.parametrize("deep", range(7))
 def test_a_backward_pass_stops_between_layers_when_time_is_up(deep: int) -> None:
     """Two steps through three layers: cut after `deep` layers it is the job of `deep` slices."""

@@ -1,6 +1,7 @@
 """A fleet from the record of a real run: speeds, links and availability are those that the run had."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ from offbeat.settings.assembly import ExperimentParts
 from offbeat.settings.schema import Experiment
 
 DELAYS = {100: 0.2, 101: 1.0, 102: 3.0, 103: 0.6}
-FIRST = {"what": "run", "at": 0.0, "format": 2, "samples": [10, 20], "present": [0, 1], "own_data": False}
+UNKNOWN = {"speeds": None, "communication": None, "random_layers": None}
+FIRST = {"what": "run", "at": 0.0, "format": 2, "samples": [10, 20], "present": [0, 1], "own_data": False} | UNKNOWN
 
 
 def experiment(**tables: Any) -> Experiment:
@@ -37,8 +39,8 @@ def workload(samples: list[int]) -> Workload:
     return Workload(devices=len(samples), samples=np.array(samples), layers=1, flops_per_sample=0.0, seed=3)
 
 
-def written(path: Path, *lines: dict[str, Any]) -> RecordFleet:
-    path.write_text("".join(json.dumps(line) + "\n" for line in (FIRST, *lines)))
+def written(path: Path, *lines: dict[str, Any], **first: Any) -> RecordFleet:
+    path.write_text("".join(json.dumps(line) + "\n" for line in (FIRST | first, *lines)))
     return RecordFleet(path=str(path))
 
 
@@ -88,7 +90,7 @@ def test_seconds_of_an_epoch_are_the_median_and_go_with_the_samples(tmp_path: Pa
 
 
 def test_time_in_which_a_device_waited_for_an_answer_is_not_put_down_to_its_link(tmp_path: Path) -> None:
-    asked = {"what": "FreshRequested", "at": 3.0, "device": 0, "ticket": 1, "slices": 1, "steps": 3, "seconds": 1.0}
+    asked = upload(3.0, 0, 1, 1.0, slices=1, steps=3) | {"what": "FreshRequested"}
     lines = [order(0, 0, 1), asked, upload(60, 0, 1, 2.0), order(60, 0, 2), upload(63, 0, 2, 2.0)]
     latency = written(tmp_path / "r", *lines).build(workload([10, 20])).measured_links["latency"]
     assert isinstance(latency, np.ndarray) and latency[0] == 0.5
@@ -120,11 +122,33 @@ def test_a_device_is_away_from_its_loss_until_it_is_ready_again(tmp_path: Path) 
 
 
 def test_a_device_that_never_delivered_is_as_slow_as_the_slowest(tmp_path: Path) -> None:
-    """Device 0 takes 0.1 s for each of its samples, and 1 s for a message."""
-    speeds = written(tmp_path / "r", order(0, 0, 1), upload(4, 0, 1, 2.0)).build(workload([10, 20]))
-    assert list(speeds.slice_seconds(1, 1, Order(slices=1))) == [2.0]
+    """Device 0 takes 0.1 s for each of its samples, and 1 s for a message; device 1 takes 0.05 s and 2 s."""
+    lines = [order(0, 0, 1), upload(4, 0, 1, 2.0), order(0, 1, 2), upload(6, 1, 2, 2.0)]
+    fleet = written(tmp_path / "r", *lines, samples=[10, 20, 40], present=[0, 1, 2])
+    speeds = fleet.build(workload([10, 20, 40]))
+    assert [speeds.slice_seconds(device, 1, Order(slices=1))[0] for device in range(3)] == [1.0, 1.0, 4.0]
     latency = speeds.measured_links["latency"]
-    assert isinstance(latency, np.ndarray) and latency.tolist() == [1.0, 1.0]
+    assert isinstance(latency, np.ndarray) and latency.tolist() == [1.0, 2.0, 2.0]
+
+
+def test_a_device_that_joined_later_was_away_before_and_has_the_samples_it_came_with(tmp_path: Path) -> None:
+    """An epoch over its 5 samples took 1 s, one over 20 takes 4 s. One step an epoch is an epoch, not a layer."""
+    joined = {"what": "joined", "at": 3.0, "device": 1, "samples": 5}
+    lines = [joined, {"what": "Ready", "at": 3.0, "device": 1}, order(3, 1, 1), upload(5, 1, 1, 2.0, steps=2)]
+    speeds = written(tmp_path / "r", *lines, present=[0]).build(workload([10, 20]))
+    assert list(speeds.slice_seconds(1, 1, Order(slices=1))) == [4.0]
+    there = speeds.measured_availability
+    assert there is not None and [there.present(at).tolist() for at in (0.0, 2.9, 3.0, 5.0)] == [
+        [True, False],
+        [True, False],
+        [True, True],
+        [True, False],
+    ]
+
+
+def test_clocks_that_disagree_make_no_negative_latency(tmp_path: Path) -> None:
+    latency = written(tmp_path / "r", order(0, 0, 1), upload(4, 0, 1, 5.0)).build(workload([10, 20])).measured_links
+    assert np.asarray(latency["latency"]).tolist() == [0.0, 0.0]
 
 
 def test_other_numbers_of_devices_draw_from_those_of_the_record(tmp_path: Path) -> None:
@@ -132,14 +156,20 @@ def test_other_numbers_of_devices_draw_from_those_of_the_record(tmp_path: Path) 
     speeds = written(tmp_path / "r", *lines).build(workload([1] * 30))
     seconds = {speeds.slice_seconds(device, 1, Order(slices=1))[0] for device in range(30)}
     assert seconds == {0.1, 0.2}
+    lines += [order(0, 2, 3), upload(9, 2, 3, 16.0)]
+    for seed in range(5):  # of more devices than are needed none is drawn twice
+        fewer = written(tmp_path / "r", *lines, samples=[10, 20, 20], present=[0, 1, 2])
+        drawn = fewer.build(replace(workload([1, 1]), seed=seed))
+        assert drawn.slice_seconds(0, 1, Order(slices=1)) != drawn.slice_seconds(1, 1, Order(slices=1))
 
 
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("", "not the record of a real run"),
-        ('{"what": "Started", "at": 0.0}\n', "not the record of a real run"),
-        ("what?\n", "cannot be read as a record"),
+        ("", "not the record of a run"),
+        ('{"what": "Started", "at": 0.0}\n', "not the record of a run"),
+        ("what?\n", "not the record of a run"),
+        (json.dumps(FIRST) + "\nwhat?\n", "line 2, cannot be read"),
         (json.dumps(FIRST) + "\n", "has no upload"),
         (json.dumps(FIRST) + "\n" + json.dumps(upload(3, 0, 1, 1.0, slices=4, steps=1)) + "\n", "layer by layer"),
     ],

@@ -104,6 +104,23 @@ def test_a_client_that_sleeps_takes_virtual_time_and_no_real_time(app: Path) -> 
     assert slept.rows[-1]["time"] - plain.rows[-1]["time"] == pytest.approx(300.0)
 
 
+def test_an_app_that_reads_real_time_is_told(app: Path, caplog: pytest.LogCaptureFixture) -> None:
+    start(app)
+    assert "real time" not in caplog.text
+    edit(app, "server", "app = ServerApp()", "import datetime\n\nBEGAN = datetime.date.today()\napp = ServerApp()")
+    start(app)
+    assert "The app sees real time, not virtual, in server_app.py:" in caplog.text
+    assert " date.today" in caplog.text
+
+
+def test_a_client_in_a_worker_may_have_processes_of_its_own(app: Path) -> None:
+    loader = (
+        "__import__('multiprocessing').get_context('fork').Process(target=str)\n    loader.start()\n    loader.join()"
+    )
+    edit(app, "client", "counts = context", f"loader = {loader}\n    counts = context")
+    assert start(app, clients={"workers": 1}).summary["faults"] == 0
+
+
 def test_seeds_of_clients_do_not_reach_the_server(app: Path, capsys: pytest.CaptureFixture[str]) -> None:
     edit(app, "client", "counts = context", "import random; random.seed(0)\n    counts = context")
     edit(

@@ -234,6 +234,21 @@ def test_threads_that_wait_each_for_a_reply_wait_at_the_same_time(
     assert ended[0] < ended[2]
 
 
+def test_a_thread_that_sends_nothing_is_waited_for_once(simulated: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr(grid, "REAL_SLEEP", waits.append)
+    run = simulated(1)
+    over = threading.Event()
+    logger = threading.Thread(target=over.wait)
+    logger.start()
+    for _ in range(3):
+        run.grid.send_and_receive([run.message()])
+    over.set()
+    logger.join()
+    assert len(waits) == 1  # and not at each of the dozen things that have happened
+    assert run.grid.now() == 30.0
+
+
 def test_limits_end_a_run_that_does_not_end(simulated: Make) -> None:
     run = simulated(1, limits={"stop_time": 25.0})
     with pytest.raises(RunEnded, match="time"):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from offbeat.flower_simulation.wall_clock import REAL, AppTime, SleepClock
+from offbeat.flower_simulation.wall_clock import REAL, AppTime, SleepClock, real_time_calls
 
 
 class HourClock:
@@ -64,3 +64,10 @@ def test_a_client_sees_real_time_and_what_it_slept(tmp_path: Path) -> None:
         before, _, after = call()
     assert after - before == pytest.approx(1000.0, abs=60)
     assert clock.slept == 1000.0
+
+
+def test_what_no_clock_can_answer_is_found(tmp_path: Path) -> None:
+    text = "import datetime\nfrom datetime import datetime as d\n\nnow = datetime.datetime.now()\nlater = d.now()\n"
+    (tmp_path / "server_app.py").write_text(text + "import time\n\ntime.sleep(time.time())\n")
+    (tmp_path / "old.py").write_text("print 'datetime.now()'\n")
+    assert real_time_calls(sorted(tmp_path.glob("*.py"))) == ["server_app.py:4 datetime.now"]

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 from functools import partial
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +30,10 @@ def parameters(module: nn.Module) -> int:
     return sum(each.numel() for each in module.parameters())
 
 
+QUARTER = sum(9 * a * b + b for a, b in pairwise((3, 16, 32, 64, 64, 128, 128, 128, 128))) + 128 * 10 + 10
+"""VGG-11 with a quarter of its channels, without normalisation."""
+
+
 @pytest.mark.parametrize(
     ("network", "size"),
     [
@@ -37,6 +43,7 @@ def parameters(module: nn.Module) -> int:
         (vgg(CIFAR, 10, 13), 9_416_010),
         (vgg(CIFAR, 10, 16), 14_728_266),
         (vgg(CIFAR, 10, 11, norm="none"), 9_231_114 - 2 * (64 + 128 + 2 * 256 + 4 * 512)),
+        (vgg(CIFAR, 10, 11, norm="none", width=0.25), QUARTER),
     ],
 )
 def test_sizes_are_those_in_general_use(network: nn.Module, size: int) -> None:
@@ -123,6 +130,7 @@ class Whole:
 @pytest.mark.parametrize("name", [*NETWORKS, "textcnn", "transformer"])
 def test_layer_by_layer_is_the_same_training_as_at_once(name: str) -> None:
     rng = np.random.default_rng(0)
+    x: npt.NDArray[Any]
     if name in NETWORKS:
         network, x = NETWORKS[name](CIFAR, 10, norm="group"), rng.normal(size=(8, *CIFAR)).astype(np.float32)
     else:

@@ -87,7 +87,7 @@ def test_a_setting_that_the_model_does_not_have_is_one_sentence() -> None:
 def test_the_settings_of_a_model_are_written_and_read_again() -> None:
     experiment = Experiment.parse({"stop": {"versions": 1}, "model": {"name": "vgg11", "norm": "group"}})
     again = Experiment.parse(experiment.table())
-    assert again.model.choice == ModelChoice(name="vgg11", settings={"norm": "group"})
+    assert again.model.choice == ModelChoice(name="vgg11", settings={"norm": "group", "width": 1.0})
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -27,7 +27,8 @@ cohort = 2
 [evaluation]
 every_versions = 1
 """
-HEARD = "import signal; signal.signal(2, signal.default_int_handler); "  # also below a shell that ignores Ctrl-C
+HEARD = "import signal; signal.signal(2, signal.default_int_handler); signal.signal(1, signal.SIG_DFL); "
+"""Also below a shell that ignores Ctrl-C, and below `nohup`."""
 
 
 def interrupted(folder: Path, number: signal.Signals, *arguments: str) -> str:
@@ -50,7 +51,7 @@ def interrupted(folder: Path, number: signal.Signals, *arguments: str) -> str:
             assert process.poll() is None and time.monotonic() < deadline, said.read_text()
             time.sleep(0.2)
         process.send_signal(number)
-        assert process.wait(60) == 128 + number, said.read_text()
+        assert process.wait(180) == 128 + number, said.read_text()
     finally:
         process.kill()  # if it has not ended by now; all that it started ends with it
         process.wait()

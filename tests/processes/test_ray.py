@@ -1,23 +1,35 @@
-"""A real Ray cluster of three raylets on this machine: the same bits as alone, whatever is lost meanwhile."""
+"""A real Ray cluster of three raylets on this machine: the same bits as alone, whatever is lost meanwhile.
+
+Nothing here depends on how fast the machine is: what is to be lost is first stopped (SIGSTOP), then given work, which
+it cannot have done when it is lost.
+"""
 
 import logging
 import os
+import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
-from offbeat.comparison.compare import compare
+from offbeat.comparison import compare as comparing
+from offbeat.comparison.cached_runs import CachedRuns
+from offbeat.comparison.ray_runs import LAST, RayRuns
+from offbeat.comparison.run_cache import run_cached
 from offbeat.core.errors import WorkersLost
+from offbeat.device.training_state import TrainingJob
+from offbeat.results.result import Result, read_run
 from offbeat.settings.schema import Experiment
 from offbeat.simulation import executors, ray_cluster
 from offbeat.simulation.ray_cluster import ClusterStatus, watching_cluster
 from offbeat.simulation.ray_workers import RayWorkers
 from offbeat.simulation.run import run, simulation_of
+from offbeat.simulation.workers import PortionAnswer
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'offbeat[ray]'")
 pytestmark = [
@@ -26,11 +38,16 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 
-FAST_DETECTION = {
+SYSTEM = {
+    # A raylet that is gone answers no check at once; one that is only slow has 10 s for each.
     "health_check_initial_delay_ms": 0,
     "health_check_period_ms": 500,
     "health_check_failure_threshold": 4,
+    "memory_monitor_refresh_ms": 0,  # else a machine that is full of other things loses workers of ours
+    "worker_register_timeout_seconds": 300,
 }
+PATIENCE = 300.0
+"""Real seconds after which something will never happen."""
 ON_RAY = {"execution": {"executor": "ray", "workers": 2}}
 SAME = ("metrics.jsonl", "model.safetensors", "timeline.json")
 
@@ -43,7 +60,7 @@ def small(**changes: Any) -> Experiment:
         "local": {"epochs": 2, "batch_size": 16, "learning_rate": 0.2},
         "algorithm": {"name": "fedbuff", "buffer": 3, "concurrency": 6},
         "evaluation": {"every_versions": 1},
-        "execution": {"executor": "sequential"},
+        "execution": {"executor": "sequential", "cluster_timeout": PATIENCE},
     }
     return Experiment.parse(tables).changed(changes)
 
@@ -55,34 +72,50 @@ class LocalCluster:
     cluster: Any
     nodes: list[Any] = field(default_factory=list)
 
-    def add(self) -> None:
-        self.nodes.append(self.cluster.add_node(num_cpus=1))
+    def fill(self) -> None:
+        """Have two nodes."""
+        while len(self.nodes) < 2:
+            self.nodes.append(self.cluster.add_node(num_cpus=1))
+
+    def remove(self, node: Any) -> None:
+        """Let a machine vanish with all its processes."""
+        self.nodes.remove(node)
+        raylet = psutil.Process(node.all_processes["raylet"][0].process.pid)
+        workers = raylet.children(recursive=True)
+        self.cluster.remove_node(node, allow_graceful=False)
+        for each in workers:
+            if each.is_running():
+                each.kill()
+
+    def node(self, number: str) -> Any:
+        """The node of this number."""
+        return next(each for each in self.nodes if each.node_id == number)
 
 
 @pytest.fixture(scope="module", autouse=True)
 def nothing_is_left(orphans_come_to_us: None) -> None:
-    """The cluster outlives each test: `there` sees to it that nothing outlives the cluster."""
+    """The cluster outlives each test: `cluster` sees to it that nothing outlives the cluster."""
 
 
 @pytest.fixture(scope="module")
-def there() -> Iterator[LocalCluster]:
+def cluster() -> Iterator[LocalCluster]:
     for name, value in ray_cluster.ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     from ray.cluster_utils import Cluster
 
+    resource_tracker.ensure_running()  # a process of Python's own, which stays
     before = {process.pid for process in psutil.Process().children(recursive=True)}
-    head = {"num_cpus": 0, "include_dashboard": False, "_system_config": FAST_DETECTION}
+    head = {"num_cpus": 0, "include_dashboard": False, "_system_config": SYSTEM}
     logging.getLogger("ray").setLevel(logging.ERROR)
     found = LocalCluster(Cluster(initialize_head=True, head_node_args=head))
     import ray
 
-    found.add()
-    found.add()
+    found.fill()
     ray.init(found.cluster.address, log_to_driver=False, logging_level=logging.ERROR)
     yield found
     ray.shutdown()
     found.cluster.shutdown()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while (left := _running(before)) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert not left
@@ -101,6 +134,13 @@ def _running(before: set[int]) -> list[psutil.Process]:
     return left
 
 
+@pytest.fixture
+def there(cluster: LocalCluster) -> LocalCluster:
+    """The cluster with both of its nodes."""
+    cluster.fill()
+    return cluster
+
+
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The run on one core of this process."""
@@ -114,104 +154,169 @@ def check_same(found: Path, expected: Path) -> None:
         assert (found / name).read_bytes() == (expected / name).read_bytes()
 
 
-def once(when: Callable[[ClusterStatus], bool], act: Callable[[], None]) -> Callable[[ClusterStatus], None]:
-    """Do this once, in the middle of a batch, as soon as the cluster is so."""
-    done: list[ClusterStatus] = []
+@dataclass
+class Victim:
+    """The process of an actor, and the node that it is on."""
 
-    def watch(status: ClusterStatus) -> None:
-        if not done and when(status):
-            done.append(status)
-            act()
+    pid: int
+    node: str
 
-    return watch
+    @classmethod
+    def of(cls, actor: Any) -> "Victim":
+        import ray
+
+        ask = actor.__ray_call__.remote(lambda _: (os.getpid(), ray.get_runtime_context().get_node_id()))
+        return cls(*ray.get(ask, timeout=PATIENCE))
+
+    def stop(self) -> None:
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        os.kill(self.pid, signal.SIGCONT)
+
+    def kill(self) -> None:
+        os.kill(self.pid, signal.SIGKILL)
+
+
+class StruckWorkers(RayWorkers):
+    """Workers, all ready at once, of which the first is struck when it has got a portion, from a certain one on."""
+
+    made: "list[StruckWorkers]"
+    strike: Callable[[Victim], None] | None
+    portion: int
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.made.append(self)
+        self.lost = 0
+        self.struck = type(self).strike is None
+        if not self.struck:
+            ready, _ = self._ray.wait(list(self._waiting), num_returns=len(self._waiting), timeout=PATIENCE)
+            assert len(ready) == self.count
+            self._first = self._actors[0]
+            self._victim = Victim.of(self._first.handle)
+
+    def give(self, portion: int, jobs: Sequence[TrainingJob], *, ahead: bool) -> bool:
+        if self.struck or portion < self.portion:
+            return super().give(portion, jobs, ahead=ahead)
+        self._victim.stop()
+        given = super().give(portion, jobs, ahead=ahead)
+        if portion in self._first.portions:
+            self.struck = True
+            strike = type(self).strike
+            assert strike is not None
+            strike(self._victim)
+        else:
+            self._victim.go_on()
+        return given
+
+    def take(self, queued: int) -> list[PortionAnswer]:
+        answers = super().take(queued)
+        self.lost += sum(each.result is None for each in answers)
+        return answers
+
+
+Workers = Callable[..., list[StruckWorkers]]
 
 
 @pytest.fixture
-def ready_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All workers are ready before the first batch, or a slow machine ends the run first; each change is told."""
+def workers(monkeypatch: pytest.MonkeyPatch) -> Workers:
+    """Lets the next run have such workers, and lists them."""
 
-    class ReadyWorkers(RayWorkers):
-        def __init__(self, *given: Any) -> None:
-            super().__init__(*given)
-            self._ray.wait(list(self._waiting), num_returns=len(self._waiting), timeout=120)
+    def have(strike: Callable[[Victim], None] | None = None, portion: int = 0) -> list[StruckWorkers]:
+        made: list[StruckWorkers] = []
+        struck = type("Struck", (StruckWorkers,), {"made": made, "strike": strike, "portion": portion})
+        monkeypatch.setattr(executors, "RayWorkers", struck)
+        return made
 
-    monkeypatch.setattr(executors, "RayWorkers", ReadyWorkers)
-    monkeypatch.setattr(ray_cluster, "STATUS_SECONDS", 0.0)
-
-
-def kill_an_actor() -> None:
-    processes = psutil.Process().children(recursive=True)
-    next(each for each in processes if "TrainingActor" in " ".join(each.cmdline())).kill()
+    monkeypatch.setattr(ray_cluster, "STATUS_SECONDS", 0.0)  # each change is told
+    return have
 
 
 def test_a_run_is_bit_equal_though_an_actor_is_killed_in_mid_batch(
-    there: LocalCluster, alone: Path, tmp_path: Path, ready_at_once: None
+    there: LocalCluster, alone: Path, tmp_path: Path, workers: Workers
 ) -> None:
-    seen: list[ClusterStatus] = []
-    kill = once(lambda status: status.workers == 2, kill_an_actor)
-
-    def watch(status: ClusterStatus) -> None:
-        seen.append(status)
-        kill(status)
-
-    with watching_cluster(watch):
+    made, seen = workers(Victim.kill), list[ClusterStatus]()
+    with watching_cluster(seen.append):
         result = run(small(**ON_RAY), tmp_path / "run")
+    assert made[0].struck and made[0].lost
     check_same(tmp_path / "run", alone)
-    assert {status.nodes for status in seen} == {3}
+    assert max(status.nodes for status in seen) == 3
     assert max(status.workers for status in seen) == 2 and max(status.queued for status in seen) > 0
     (kind,) = result.summary["processors"]
     assert "torch" in kind
 
 
 def test_a_run_is_bit_equal_though_a_node_is_removed_in_mid_batch(
-    there: LocalCluster, alone: Path, tmp_path: Path, ready_at_once: None
+    there: LocalCluster, alone: Path, tmp_path: Path, workers: Workers
 ) -> None:
-    def remove() -> None:
-        there.cluster.remove_node(there.nodes.pop(), allow_graceful=False)
-
-    try:
-        with watching_cluster(once(lambda status: status.workers == 2, remove)):
-            run(small(**ON_RAY), tmp_path / "run")
-        assert len(there.nodes) == 1
-    finally:
-        while len(there.nodes) < 2:
-            there.add()
+    made = workers(lambda victim: there.remove(there.node(victim.node)))
+    run(small(**ON_RAY), tmp_path / "run")
+    assert made[0].lost and len(there.nodes) == 1
     check_same(tmp_path / "run", alone)
 
 
-def test_versions_are_dropped_when_no_plan_refers_to_them(there: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[RayWorkers] = []
-
-    class Recorded(RayWorkers):
-        def __init__(self, *given: Any) -> None:
-            super().__init__(*given)
-            made.append(self)
-
-    monkeypatch.setattr(executors, "RayWorkers", Recorded)
-    with simulation_of(small(**ON_RAY)) as simulation:
+def test_versions_are_dropped_when_no_plan_refers_to_them(there: LocalCluster, workers: Workers) -> None:
+    made = workers()
+    # A version for every update, and two devices in training: at most three of the twelve versions are in use.
+    many = {"stop": {"versions": 12}, "algorithm": {"name": "fedbuff", "buffer": 1, "concurrency": 2}}
+    with simulation_of(small(execution={"executor": "ray", "workers": 1}, **many)) as simulation:
         for _ in simulation:
             # What the session keeps, and the version that the last plan began with.
-            assert made[0].versions_held <= simulation.session.kept_versions + 1
-        assert made[0].versions_held and simulation.session.version == 4
+            assert made[0].versions_held <= simulation.session.kept_versions + 1 <= 4
+        assert made[0].versions_held and simulation.session.version == 12
 
 
-def test_no_worker_for_a_while_ends_the_run_with_a_checkpoint_and_a_sentence(
-    there: LocalCluster, alone: Path, tmp_path: Path
+def test_a_comparison_runs_side_by_side_on_the_cluster_though_a_run_is_killed(
+    there: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    no_gpu = {"execution": {"executor": "ray", "workers": 1, "gpus_per_worker": 1.0, "cluster_timeout": 1.5}}
-    with pytest.raises(WorkersLost, match=r"has had no worker for 1.5 s .* go on with --resume"):
-        run(small(**no_gpu), tmp_path / "run")
-    assert (tmp_path / "run" / "checkpoint" / "latest.safetensors").is_file()
-    run(small(), tmp_path / "run", resume=True)
-    check_same(tmp_path / "run", alone)
+    given: list[int] = []
 
+    class StruckRuns(RayRuns):
+        def _give(self, actor: Any, number: int) -> None:
+            given.append(number)
+            if len(given) > 1:
+                super()._give(actor, number)
+                return
+            victim = Victim.of(actor)
+            victim.stop()
+            super()._give(actor, number)
+            victim.kill()
 
-def test_a_comparison_runs_side_by_side_on_the_cluster(there: LocalCluster, alone: Path, tmp_path: Path) -> None:
+    monkeypatch.setattr(comparing, "RayRuns", StruckRuns)
     seen: list[ClusterStatus] = []
     with watching_cluster(seen.append):
-        found = compare(small(**ON_RAY), "fedbuff,fedavg", 1, tmp_path / "compared")
-    assert not found.failures
+        found = comparing.compare(small(**ON_RAY), "fedbuff,fedavg", 1, tmp_path / "compared")
+    assert not found.failures and sorted(given) == [0, 0, 1]
     for each in found.entries:
         assert each.experiment is not None
         assert run(each.experiment.changed({"execution": {"executor": "sequential"}})).rows == each.rows
     assert seen and (tmp_path / "compared" / "fedbuff-seed0" / "metrics.png").is_file()
+
+
+def test_a_run_of_a_cache_goes_on_on_the_cluster(there: LocalCluster, alone: Path, tmp_path: Path) -> None:
+    rows = read_run(alone).rows
+    part = run_cached(small(), tmp_path, until=rows[1]["time"])
+    assert part.directory is not None
+    assert part.rows == rows[:2] and (part.directory / "checkpoint" / "latest.safetensors").is_file()
+    with CachedRuns(tmp_path, address=there.cluster.address) as runs:
+        (whole,) = runs.run([small()])  # there is no other, so that it has both workers
+    assert isinstance(whole, Result) and whole.rows == rows
+    assert sorted(each.name for each in part.directory.iterdir()) == ["config.toml", "devices.csv", *SAME[:2], LAST]
+
+
+def test_no_worker_left_for_a_while_ends_the_run_with_a_checkpoint_and_a_sentence(
+    there: LocalCluster, alone: Path, tmp_path: Path, workers: Workers
+) -> None:
+    def remove_all(_: Victim) -> None:
+        for node in list(there.nodes):
+            there.remove(node)
+
+    made = workers(remove_all, portion=8)  # of the second batch: there is something to keep
+    lost = {"execution": {"executor": "ray", "workers": 1, "cluster_timeout": 1.5, "checkpoint_seconds": 0.001}}
+    with pytest.raises(WorkersLost, match=r"has had no worker for 1.5 s .* go on with --resume"):
+        run(small(**lost), tmp_path / "run")
+    assert made[0].lost and len(read_run(tmp_path / "run").rows) > 1
+    assert (tmp_path / "run" / "checkpoint" / "latest.safetensors").is_file()
+    run(small(), tmp_path / "run", resume=True)
+    check_same(tmp_path / "run", alone)

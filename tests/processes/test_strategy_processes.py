@@ -1,10 +1,11 @@
-"""A Flower project whose server has one line of offbeat's, on a real SuperLink with warm nodes, one of which fails."""
+"""Flower projects whose servers have one line of offbeat's, on a real SuperLink with warm nodes and stock ones."""
 
 import json
 from pathlib import Path
 
 import numpy as np
 import pytest
+from one_line import with_the_one_line
 from safetensors.numpy import load_file
 from user_project import follow, user_project
 
@@ -68,3 +69,22 @@ def test_one_line_makes_a_flower_project_asynchronous(tmp_path: Path) -> None:
     assert "ValueError" in log and "no data here" in log
     moved = load_file(out / "model.safetensors")["w"]
     assert np.all(moved == moved[0]) and 2.0 < moved[0] <= 4.0  # each version moves by 1, less what staleness takes off
+
+
+def test_users_apps_run_with_the_one_line(tmp_path: Path) -> None:
+    with Cluster(2, warm=True, logs=tmp_path / "logs") as cluster:
+        for name in ("quickstart-numpy", "quickstart-pytorch", "quickstart-sklearn", "personal-state"):
+            _check(follow(submit(with_the_one_line(name, tmp_path), cluster.address)), "FedBuff(buffer=2)")
+        cluster.add_node(2, warm=False)
+        everybody = (
+            "ServerAppComponents(strategy=strategy",
+            "ServerAppComponents(server=AsyncServer(flower.FedAvg(), strategy)",
+        )
+        app = with_the_one_line("before-messages", tmp_path, everybody)
+        _check(follow(submit(app, cluster.address)), "3 of 3 devices")
+
+
+def _check(log: str, said: str) -> None:
+    assert said in log
+    assert "ended by versions with version" in log
+    assert "Error" not in log

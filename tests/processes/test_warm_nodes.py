@@ -1,6 +1,7 @@
-"""Warm nodes on a real SuperLink: who may take part, mixed with Flower's own nodes, and whatever can go wrong.
+"""Nodes on a real SuperLink, warm ones and Flower's own: who may take part, and whatever can go wrong.
 
-Few runs that see several faults each, because starting processes is what takes the time.
+Few runs that see several faults each, because starting processes is what takes the time. What must be true of every run
+is checked by `faulty.outcome`, as for the many faults that `tests/deployment` tries without processes.
 """
 
 import csv
@@ -18,12 +19,13 @@ from threading import Event, Thread, Timer
 from typing import Any
 
 import pytest
+import tomli_w
 from faulty import outcome
-from user_project import follow, user_project
+from user_project import MOST_SECONDS, follow, user_project
 
 from offbeat.deployment.bundle import write_bundle
 from offbeat.deployment.certificates import make_credentials
-from offbeat.deployment.launch import Launched, submit
+from offbeat.deployment.launch import Launched, RunFailed, SuperLink, submit
 from offbeat.deployment.local_cluster.cluster import HOST, Cluster
 from offbeat.settings.schema import Experiment
 from offbeat.settings.tables import merge
@@ -45,42 +47,55 @@ def experiment(algorithm: dict[str, Any], **changes: Any) -> Experiment:
     return Experiment.parse(merge(table, changes))
 
 
-def start(cluster: Cluster, setting: Experiment, out: Path, *, resume: bool = False) -> Launched:
+def start(
+    cluster: Cluster, setting: Experiment, out: Path, *, resume: bool = False, superlink: SuperLink | None = None
+) -> Launched:
     bundle = out.parent / f"bundle-{len(list(out.parent.glob('bundle-*')))}"
     bundle.mkdir()
     write_bundle(bundle, setting, out=str(out), resume=resume)
-    return submit(bundle, cluster.address)
+    return submit(bundle, superlink or cluster.address)
 
 
-def test_with_tls_and_keys_a_warm_node_that_is_not_registered_gets_nothing(tmp_path: Path) -> None:
-    credentials = make_credentials(tmp_path / "certificates", 2)
-    with Cluster(1, warm=True, credentials=credentials, logs=tmp_path / "logs") as cluster:
-        intruder = cluster.add_node(1, registered=False, wait=False)
-        setting = experiment({"name": "fedasync", "concurrency": 2}, deployment={"start_with": 1})
-        log = follow(start(cluster, setting, tmp_path / "run"))
-        intruder.wait(60)
-    assert "device 0 joined (1 of 2)" in log and "device 1" not in log
-    assert json.loads((tmp_path / "run" / "summary.json").read_text())["devices"] == 1
-    said = intruder.log.read_text()
-    assert "Failed to activate SuperNode" in said and "Traceback" not in said
-    assert "connected" not in said and "run " not in said
-    replay(tmp_path / "run")
-
-
-def test_warm_nodes_and_flower_s_own_take_part_in_one_run(tmp_path: Path) -> None:
-    """Under SEAFL2, with a slow warm node that is told to stop, and a stock one that checks in."""
+def test_with_tls_and_keys_both_kinds_of_nodes_take_part_in_one_run_and_those_without_get_nothing(
+    tmp_path: Path,
+) -> None:
+    """`offbeat deploy` under SEAFL2, with a warm node that is told to stop and a stock one that checks in. The keys of
+    two more, a warm one and a stock one, are not registered."""
     setting = experiment(
         {"name": "seafl2", "buffer": 1, "concurrency": 2, "staleness_limit": 1},
+        data={"devices": 4},
         local={"epochs": 3},
         fleet={"name": "ratio", "ratio": 1.5, "epoch_seconds": 1.0},
-        deployment={"paced": True, "leg_seconds": 2.0},
+        deployment={"paced": True, "leg_seconds": 2.0, "start_with": 2},
         stop={"versions": 2},
     )
-    with Cluster(1, warm=True, logs=tmp_path / "logs") as cluster:
-        cluster.add_node(1, warm=False, wait=False)
-        follow(start(cluster, setting, tmp_path / "run"))
+    (tmp_path / "small.toml").write_text(tomli_w.dumps(setting.table()))
+    credentials, strangers = make_credentials(tmp_path / "certificates", 4), make_credentials(tmp_path / "others", 0)
+    with Cluster(1, warm=True, credentials=credentials, logs=tmp_path / "logs") as cluster:
+        stock = cluster.add_node(1, warm=False, wait=False)
+        intruders = [cluster.add_node(2, registered=False, wait=False)]
+        intruders.append(cluster.add_node(3, warm=False, registered=False, wait=False))
+        address = cluster.address.address
+        deploy = [sys.executable, "-c", "from offbeat.cli import main; main()", "deploy", "small.toml", "--out", "run"]
+        secured = ["--superlink", address, "--root-certificates", str(credentials.authority)]
+        said = subprocess.run([*deploy, *secured], cwd=tmp_path, capture_output=True, text=True, timeout=MOST_SECONDS)
+        assert said.returncode == 0, said.stdout + said.stderr
+        for superlink in (
+            SuperLink(address=address, insecure=True),
+            SuperLink(address=address, root_certificates=strangers.authority),
+        ):
+            with pytest.raises(RunFailed, match="no SuperLink answers"):
+                start(cluster, setting, tmp_path / "nobody", superlink=superlink)
+        for intruder in intruders:
+            intruder.wait(60)
+    assert stock.log.is_file() and "device 2" not in said.stdout and "device 3" not in said.stdout
     found = outcome(tmp_path / "run")
-    assert not found.faults and len(found.devices) == 2 and found.devices[0]["delivered"]
+    assert not found.faults and found.summary["devices"] == 2 and found.summary["stopped_by"] == "versions"
+    assert found.devices[0]["delivered"] and not any(device["orders"] for device in found.devices[2:])
+    warm, other = (intruder.log.read_text() for intruder in intruders)
+    assert "Failed to activate SuperNode" in warm and "Failed to activate SuperNode" in other
+    assert "connected" not in warm and "run " not in warm and "Traceback" not in warm
+    assert "Receiving" not in other and "flwr-clientapp" not in other
     replay(tmp_path / "run")
 
 
@@ -104,18 +119,21 @@ class UntilAllIsSeen(FedAsync):
 
 EXPERIMENT = {
     "stop": {"updates": 1000000},
-    "data": {"devices": 7},
-    "algorithm": {"name": "mine.server_app:UntilAllIsSeen", "concurrency": 7},
+    "data": {"devices": 11},
+    "algorithm": {"name": "mine.server_app:UntilAllIsSeen", "concurrency": 11},
     "evaluation": {"every_versions": 20},
-    "deployment": {"answer_seconds": 20.0, "rest_seconds": 0.5},
+    "deployment": {"start_with": 10, "answer_seconds": 20.0, "rest_seconds": 0.5},
 }
 app = server_app(EXPERIMENT, model=network, test_data=test_data)
 """
 CLIENT = """
+import json
 import os
 import time
 from pathlib import Path
 
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message
 from flwr.clientapp import ClientApp
 from mine.task import network, own_data
 from offbeat.deployment import client_app
@@ -127,24 +145,69 @@ app = ClientApp()
 @app.train("offbeat")
 def answer(message, context):
     folder, device = Path(context.run_config["folder"]), int(context.node_config["partition-id"])
-    order = bool(message.content.array_records)
     reply = honest(message, context)
-    first = order and not (folder / f"order-{device}").exists()
-    if order:
-        (folder / f"order-{device}").write_text(str(os.getpid()))
-        time.sleep(0.5)
-    if first and device == 1:
-        time.sleep(3600)  # until the test kills this process
-    if first and device == 2:
-        time.sleep(3600)  # until the node ends this process
+    if not message.content.array_records:
+        return reply  # a greeting
+    sign = folder / f"order-{device}"
+    first = not sign.exists()
+    sign.write_text(str(os.getpid()))
+    time.sleep(0.5)
+    if first and device in (1, 2, 9):
+        time.sleep(3600)  # until the test kills this process, the node ends it, or the test kills the node
     if first and device == 3:
         eaten = []
         while True:
             eaten.append(bytearray(2**24))
-    if device == 5 and order and not (folder / "frozen").exists():
+    if device == 5 and not (folder / "frozen").exists():
         time.sleep(2)  # so that it is frozen in the midst of an order
-    return reply
+    return mischief(message, context, reply, device)
+
+
+def mischief(message, context, reply, device):
+    state, array = context.state, reply.content["offbeat-model"]["vector"]
+    number = state["orders"]["n"] + 1 if "orders" in state else 1
+    state["orders"] = ConfigRecord({"n": number})
+    if (device, number) == (8, 1):
+        state["first talk"], state["first model"] = reply.content["offbeat"], ArrayRecord({"vector": array})
+    if (device, number) in MISCHIEF:
+        MISCHIEF[device, number](reply.content, array, state)
+    return Message(reply.content, reply_to=message)
+
+
+def wrong_shape(content, array, state):
+    content["offbeat-model"] = ArrayRecord({"vector": Array(array.numpy()[:-1])})
+
+
+def not_a_number(content, array, state):
+    content["offbeat-model"] = ArrayRecord({"vector": Array(array.numpy() * np.float32("nan"))})
+
+
+def unknown_ticket(content, array, state):
+    talk = json.loads(content["offbeat"]["json"]) | {"ticket": 999}
+    content["offbeat"] = ConfigRecord({"json": json.dumps(talk)})
+
+
+def replayed(content, array, state):
+    content["offbeat"], content["offbeat-model"] = state["first talk"], state["first model"]
+
+
+def oversized(content, array, state):
+    huge = Array(dtype="float32", shape=array.shape, stype="numpy.ndarray", data=bytes(8 * 10**6))
+    content["offbeat-model"] = ArrayRecord({"vector": huge})
+
+
+MISCHIEF = {
+    (7, 1): wrong_shape,
+    (7, 2): not_a_number,
+    (7, 3): unknown_ticket,
+    (8, 2): replayed,
+    (8, 3): oversized,
+}
 """
+REFUSALS = {
+    7: ["not (212,) float32", "the parameters are not finite", "Delivery of ticket 999"],
+    8: ["leg 1, where ticket", "8,000,000 bytes of parameters where 848 belong"],
+}
 
 
 class Wire:
@@ -200,8 +263,9 @@ def full_disk(folder: Path) -> Iterator[Path | None]:
 
 
 def test_whatever_goes_wrong_nothing_hangs_and_all_is_seen(tmp_path: Path) -> None:
-    """Device 0 is good. The child of 1 is killed, the app of 2 never returns, that of 3 allocates without end; the node
-    of 4 is killed, that of 5 frozen beyond its deadline and woken, that of 6 cut off for 30 s; one more has no disk."""
+    """Device 0 is good. The child of 1 is killed, the app of 2 never returns, that of 3 allocates without end. The node
+    of 4 is killed, that of 5 frozen beyond its deadline and woken, that of 6 cut off for 30 s. 7 and 8 send garbage.
+    The node of 9, a stock one, is killed in training. 10 joins late, and one more has no disk."""
     out, done = tmp_path / "out", set[str]()
 
     def once(name: str) -> bool:
@@ -216,11 +280,12 @@ def test_whatever_goes_wrong_nothing_hangs_and_all_is_seen(tmp_path: Path) -> No
     with full_disk(tmp_path / "full") as full, Cluster(0, warm=True, logs=tmp_path / "logs") as cluster:
         wire = Wire(cluster.superlink.port)
         limits = ["--answer-seconds", "10", "--memory-mb", "2000"]
-        together = [text for device in (1, 2, 3) for text in ("--node-config", f"partition-id={device}")]
+        together = [text for device in (1, 2, 3, 7, 8) for text in ("--node-config", f"partition-id={device}")]
         cluster.add_node(0, options=[*limits, *together], wait=False)
         killed, frozen = cluster.add_node(4, wait=False), cluster.add_node(5, wait=False)
         cut_off = cluster.add_node(6, address=wire.address, wait=False)
-        broken = None if full is None else cluster.add_node(7, home=full, wait=False)
+        stock = cluster.add_node(9, warm=False, wait=False)
+        broken = None if full is None else cluster.add_node(11, home=full, wait=False)
         run = submit(user_project(tmp_path, SERVER.replace("FOLDER", str(tmp_path)), CLIENT), cluster.address)
         thaw = float("inf")
 
@@ -230,6 +295,8 @@ def test_whatever_goes_wrong_nothing_hangs_and_all_is_seen(tmp_path: Path) -> No
                 os.kill(order_of(1) or 0, signal.SIGKILL)
             if order_of(4) and once("node killed"):
                 killed.kill()
+            if order_of(9) and once("stock node killed"):
+                stock.kill()
             if order_of(5) and once("node frozen"):
                 for pid in frozen.pids():
                     os.kill(pid, signal.SIGSTOP)
@@ -240,6 +307,8 @@ def test_whatever_goes_wrong_nothing_hangs_and_all_is_seen(tmp_path: Path) -> No
             if order_of(6) and once("wire cut"):
                 wire.cut(30.0)
                 thaw = time.monotonic() + 30.0
+            if sum(log.count(f"device {device}: refused: ") for device in REFUSALS) == 5 and once("late joiner"):
+                cluster.add_node(10, wait=False)
             seen = all(
                 text in log
                 for text in (
@@ -248,21 +317,33 @@ def test_whatever_goes_wrong_nothing_hangs_and_all_is_seen(tmp_path: Path) -> No
                     "device 3: Flower error ",
                     "device 4: its node is gone",
                     "device 5: refused: ticket",
+                    "device 6: ",
+                    "device 9: its node is gone",
+                    "device 10 joined",
                 )
             )
-            if seen and time.monotonic() > thaw and all(used(out, device) for device in (0, 1, 2, 3, 5, 6)):
+            well = (0, 1, 2, 3, 5, 6, 7, 8, 10)
+            if seen and time.monotonic() > thaw and all(used(out, device) for device in well):
                 (tmp_path / "seen").touch()
 
         log = follow(run, look)
         wire.close()
     found = outcome(out)
     assert found.summary["stopped_by"] == "all is seen"
-    assert {line["device"] for line in found.of("fault")} >= {1, 2, 3, 4, 5}
+    assert {line["device"] for line in found.of("fault")} >= {1, 2, 3, 4, 5, 6, 7, 8, 9}
     assert all(line["reason"] for line in found.of("Lost"))
     assert found.summary["faults_node_error"] >= 3, "the children of 1, 2 and 3"
-    assert found.summary["faults_node_gone"] >= 1 and found.summary["faults_unanswered"] >= 1
-    assert found.summary["updates_refused"] >= 1 and found.summary["restarts"] == 0
-    assert "; trying again" in cut_off.log.read_text(), "30 s cost it nothing but time"
+    assert found.summary["faults_node_gone"] >= 2 and found.summary["faults_unanswered"] >= 1
+    assert found.summary["updates_refused"] >= 6 and found.summary["restarts"] == 0
+    assert not found.devices[9]["used"] and found.of("joined", device=10)
+    for device, reasons in REFUSALS.items():
+        refused = [line["why"] for line in found.of("fault", device=device) if line["why"].startswith("refused: ")]
+        for why, reason in zip(refused, reasons, strict=True):
+            assert reason in why and f"device {device}: {why}\n" in log
+        assert found.devices[device]["refused"] == len(reasons)
+    assert "; trying again" in cut_off.log.read_text()
+    cut = {line["why"] for line in found.of("fault", device=6)}
+    assert any("no answer within" in why or "its node is gone" in why or "Flower error 5" in why for why in cut)
     if broken is not None:
         assert "Flower error 7: the app cannot be written to" in log
         assert any("the app cannot be written to" in line["why"] for line in found.of("fault", device=-1))

@@ -3,14 +3,16 @@
 import csv
 import io
 from collections.abc import Sequence
+from math import inf, nan
 from statistics import stdev
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from rich.console import Console
 
 from offbeat.core.errors import InvalidInput
 from offbeat.results.comparison import AlgorithmResults, Comparison
+from offbeat.results.metric import TargetMetric
 from offbeat.results.result import Result
 from offbeat.results.rows import Row
 from offbeat.results.summary import summarise
@@ -96,6 +98,48 @@ def test_an_algorithm_that_never_learns_does_not_take_the_target_from_the_others
     assert comparison.cells(comparison.by_algorithm[2])["time to 80 %"] == "not reached"
 
 
+def test_a_listed_target_that_untrained_models_reach_is_taken_only_if_nothing_was_learned() -> None:
+    assert Comparison([entry("fedavg", 0, [(0, 0.85), (100, 0.871)])]).target == 0.87
+    assert Comparison([entry("fedavg", 0, [(0, 0.85), (100, 0.84)])]).target == 0.8
+
+
+def judged_by(metric: TargetMetric, algorithm: str, values: Sequence[float]) -> Result:
+    """A run with these values of a metric, one every 10 s, and a target that none of them reaches."""
+    beyond = 9e9 if metric.direction == "max" else -9e9
+    others: Row = {"updates_used": 1, "in_flight": 1}
+    rows = [{"time": 10.0 * n, "version": n, metric.name: value} | others for n, value in enumerate(values)]
+    summary = summarise(
+        rows, algorithm=algorithm, seed=0, targets=[beyond], reason="time", wall_seconds=1.0, metric=metric
+    )
+    return Result(rows=rows, summary=summary)
+
+
+@pytest.mark.parametrize(
+    ("direction", "curves", "target"),
+    [
+        # The worse of the two comes to 12.34, which is on the easier side of 12: 13.
+        ("min", [[50.0, 20.0, 12.34], [50.0, 8.0, 9.0]], 13.0),
+        ("min", [[50.0, 50.0], [50.0, 8.04]], 8.1),  # one learns nothing
+        ("min", [[41.33, 41.2]], 41.2),  # 42 is what it knew untrained
+        ("min", [[inf, nan, 20.0]], 20.0),
+        ("max", [[-2.0, 0.5, -0.374], [-3.0, -0.374, -0.4]], -0.38),
+        ("max", [[0.0, 0.0], [0.0, -1.0]], None),
+        ("min", [[nan, nan]], None),
+    ],
+)
+def test_of_a_metric_that_is_no_share_the_automatic_target_is_a_number_of_two_digits(
+    direction: Literal["max", "min"], curves: list[list[float]], target: float | None
+) -> None:
+    metric = TargetMetric("score", direction)
+    comparison = Comparison([judged_by(metric, f"method {n}", values) for n, values in enumerate(curves)])
+    assert comparison.target == target
+    if target == 13.0:  # from 20 at 10 s to 12.34 at 20 s; from 50 at 0 s to 8 at 10 s
+        times = [results.median_time for results in comparison.by_algorithm]
+        assert times == pytest.approx([10 + 10 * 7 / 7.66, 10 * 37 / 42])
+    if target == 20.0:  # there is no straight line from infinity
+        assert comparison.by_algorithm[0].median_time == 20.0
+
+
 def test_there_is_no_automatic_target_if_nobody_learns() -> None:
     comparison = Comparison([entry("fedavg", 0, [(0, 0.1), (100, 0.1)])])
     assert comparison.target is None
@@ -136,12 +180,40 @@ def test_times_to_the_target_and_speed_up_over_fedavg() -> None:
     # 0.1 at 0 s, 0.85 at 70 s: 0.7 / 0.75 of them.
     assert fedasync.times == [pytest.approx(70 * 70 / 75), None]
     assert fedasync.reached_by_all is False
-    # Medians: 120 s over 60 s.
-    assert comparison.speed_up(fedbuff) == 2.0
-    assert comparison.speed_up(fedavg) == 1.0
-    assert comparison.speed_up(fedasync) is None
+    # Seed by seed: 100 / 50, 120 / 60 and 171.43 / 80.
+    speed_up = comparison.speed_up(fedbuff)
+    assert speed_up is not None and (speed_up.median, speed_up.low, speed_up.seeds) == (2.0, 2.0, 3)
+    assert speed_up.high == pytest.approx((100 + 100 * 10 / 14) / 80)
+    assert comparison.cells(fedbuff)["speed-up"] == "2.00 (2.00-2.14)"
+    assert comparison.cells(fedavg)["speed-up"] == "1.00"
+    assert comparison.speed_up(fedasync) is None and comparison.cells(fedasync)["speed-up"] == "-"
     assert comparison.fastest == [fedbuff]
     assert comparison.finishers == [fedbuff, fedavg]
+
+
+def test_a_speed_up_whose_interval_includes_1_is_marked() -> None:
+    """Seed by seed 100 / 110, 120 / 60 and 80 / 50: 0.91, 2 and 1.6; the medians alone would say 100 / 60."""
+    runs = [entry("fedavg", seed, [(0, 0.1), (time, 0.8)]) for seed, time in enumerate((100, 120, 80))]
+    runs += [entry("fedbuff", seed, [(0, 0.1), (time, 0.8)]) for seed, time in enumerate((110, 60, 50))]
+    comparison = Comparison(runs)
+    assert comparison.cells(comparison.by_algorithm[1])["speed-up"] == "1.60 (0.91-2.00) ~"
+    assert "~: the interval includes 1, so these seeds do not tell it from fedavg." in comparison.caption
+    assert "~" not in Comparison(three_algorithms(), 0.8).caption
+    one_seed = Comparison([runs[1], runs[4]])
+    assert one_seed.cells(one_seed.by_algorithm[1])["speed-up"] == "2.00" and "~" not in one_seed.caption
+
+
+def test_the_spread_of_a_time_is_its_bootstrap_interval() -> None:
+    """Of seven seeds the interval leaves out the first and the last (see the tests of the statistics)."""
+    runs = [entry("fedavg", seed, [(0, 0.1), (10 * (seed + 1), 0.8)]) for seed in range(7)]
+    comparison = Comparison(runs, 0.8)
+    assert comparison.cells(comparison.by_algorithm[0])["time to 80 %"] == "40.0 s (20.0-60.0) *"
+    assert "median (95 % bootstrap interval) of 7 seeds" in comparison.caption
+
+
+def test_algorithms_without_a_common_seed_have_no_speed_up() -> None:
+    comparison = Comparison([entry("fedavg", 0, [(0, 0.1), (50, 0.8)]), entry("fedbuff", 1, [(0, 0.1), (20, 0.8)])])
+    assert comparison.speed_up(comparison.by_algorithm[1]) is None
 
 
 def test_there_is_no_speed_up_unless_fedavg_reached_the_target_in_all_seeds() -> None:
@@ -190,16 +262,17 @@ def test_a_divergence_in_any_seed_marks_the_algorithm() -> None:
 
 def test_the_table_says_times_misses_and_the_fastest_in_80_columns() -> None:
     late = [entry("fedasmu", seed, [(0, 0.1), (200, 0.3)]) for seed in range(3)]
-    lines = printed(Comparison(three_algorithms() + late, 0.8))
-    text = " ".join(" ".join(lines).split())
+    comparison = Comparison(three_algorithms() + late, 0.8)
+    lines, text = printed(comparison), " ".join(" ".join(printed(comparison, width=100)).split())
     assert max(len(line.rstrip()) for line in lines) <= 80
-    # Two lines of headings, a rule, one line for each of the four algorithms.
-    assert [line.split()[0] for line in lines[3:7]] == ["fedavg", "fedbuff", "fedasync", "fedasmu"]
+    names = ["fedavg", "fedbuff", "fedasync", "fedasmu"]
+    firsts = [(line.split() or [""])[0] for line in lines if not line.startswith(" ")]
+    assert [word for word in firsts if word in names] == names
     assert "120 s (100-171)" in text
     assert "60.0 s (50.0-80.0) *" in text
     assert "1 of 2 seeds" in text
     assert "not reached" in text
-    assert "2.00" in text
+    assert "2.00 (2.00-2.14)" in text
     assert "80 % accuracy" in text
     assert "2 to 3 seeds" in text
 
@@ -213,7 +286,8 @@ def test_the_csv_has_plain_numbers_and_leaves_empty_what_does_not_exist() -> Non
     fedavg, fedbuff, fedasync = lines
     assert [line["algorithm"] for line in lines] == ["fedavg", "fedbuff", "fedasync"]
     assert float(fedbuff["time_to_target_median"]) == 60
-    assert float(fedbuff["speed_up_over_fedavg"]) == 2
+    assert float(fedbuff["speed_up_over_fedavg"]) == float(fedbuff["speed_up_over_fedavg_low"]) == 2
+    assert float(fedbuff["speed_up_over_fedavg_high"]) == pytest.approx(171.43 / 80, abs=1e-3)
     assert float(fedavg["final_accuracy_std"]) == pytest.approx(0.02)
     assert fedavg["seeds"] == "0 1 2"
     assert (fedasync["seeds_reached"], fedasync["speed_up_over_fedavg"], fedasync["diverged"]) == ("1", "", "true")

@@ -106,6 +106,32 @@ def test_the_last_evaluation_of_a_run_is_marked_and_inside_the_axes() -> None:
         assert axes.get_xlim()[1] > 20
 
 
+def test_a_run_shows_the_metric_that_it_is_named() -> None:
+    rows = [{"time": row["time"], "accuracy": row["accuracy"], "f1": 0.25} | row for row in three_algorithms()[0].rows]
+    for metric, shown, value in (
+        (None, "accuracy", "60.0 %"),
+        ("f1", "f1", "25.0 %"),
+        ("absent", "accuracy", "60.0 %"),
+    ):
+        upper = run_figure(rows, "a run", metric=metric).axes[0]
+        assert (upper.get_ylabel(), texts(upper)) == (f"{shown} on held-out data", [value])
+
+
+@pytest.mark.parametrize(
+    ("real", "clock"),
+    [
+        ([False, False], "virtual time (s)"),
+        ([True, True], "wall-clock time (s)"),
+        ([False, True], "time (s), virtual in simulations"),
+    ],
+)
+def test_axes_say_whose_time_they_show(real: list[bool], clock: str) -> None:
+    runs = [entry(f"method {number}", 0, [(0, 0.1), (9, 0.6)]) for number in range(2)]
+    for run, was_real in zip(runs, real, strict=True):
+        run.summary |= {"updates_refused": 0} if was_real else {}
+    assert [axes.get_xlabel() for axes in accuracy_figure(Comparison(runs, 0.5)).axes] == [clock] * 2
+
+
 def test_axes_say_what_they_show() -> None:
     curves, bars = accuracy_figure(Comparison(three_algorithms(), 0.5)).axes
     assert (curves.get_xlabel(), curves.get_ylabel()) == ("virtual time (s)", "accuracy on held-out data")

@@ -1,5 +1,6 @@
 """What a run gives back: the same from memory and from its directory, finished or not."""
 
+import json
 import sys
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from torch import nn
 
 import offbeat
 from offbeat.core.errors import InvalidInput
+from offbeat.results.metric import TargetMetric
 
 TABLES = {
     "stop": {"versions": 3},
@@ -67,6 +69,20 @@ def test_a_run_that_is_not_finished_is_read_up_to_its_last_whole_line(ran: offbe
     assert unfinished.parameters is None and "not finished" in repr(unfinished)
     with pytest.raises(InvalidInput, match="has no final parameters"):
         unfinished.state_dict()
+
+
+def test_a_run_that_is_not_finished_is_about_the_metric_of_its_task(tmp_path: Path) -> None:
+    experiment = offbeat.Experiment.parse(TABLES | {"task": {"name": "regression"}})
+    for name, metric in (("regression", TargetMetric("r2", "max")), ("gone_module:Task", TargetMetric("mae", "min"))):
+        config = experiment.toml().replace('name = "regression"', f'name = "{name}"')
+        (tmp_path / "config.toml").write_text(config)
+        row = {"time": 0.0, "version": 0, metric.name: 0.6, "in_flight": 1}
+        (tmp_path / "metrics.jsonl").write_text(f"{json.dumps(row)}\n")
+        unfinished = offbeat.read_run(tmp_path)
+        assert (unfinished.experiment is None) == ("gone" in name)
+        assert TargetMetric.of(unfinished.summary) == metric
+        assert unfinished.summary[f"time_to_{metric.name}"]["0.6"] == 0.0
+        assert offbeat.Comparison([unfinished]).target == 0.6
 
 
 def test_a_run_whose_own_modules_are_gone_is_read_without_its_experiment(ran: offbeat.Result, tmp_path: Path) -> None:

@@ -5,12 +5,13 @@ from typing import Any
 import pytest
 
 from offbeat.core.errors import InvalidInput
+from offbeat.settings import execution
 from offbeat.settings.execution import ExecutionTable
 from offbeat.settings.schema import Experiment
 
 
-def experiment(**execution: Any) -> Experiment:
-    return Experiment.parse({"stop": {"versions": 1}, "execution": execution})
+def experiment(**table: Any) -> Experiment:
+    return Experiment.parse({"stop": {"versions": 1}, "execution": table})
 
 
 @pytest.mark.parametrize(
@@ -32,6 +33,15 @@ def test_an_address_on_the_command_line_takes_all_workers_unless_their_number_wa
         changes = given.on_cluster("ray://head:10001")
         assert changes == {"execution": {"executor": "ray", "address": "ray://head:10001", "workers": workers}}
         assert experiment(**changes["execution"]).execution.processes() == 0
+
+
+@pytest.mark.parametrize("device", ["cpu", "auto"])
+def test_more_workers_than_cores_are_refused_on_the_processor(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(execution, "available_cores", lambda: 2)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert ExecutionTable(workers=2, device=device).processes() == 2
+    with pytest.raises(InvalidInput, match=r"execution.workers = 99: this machine has 2 cores, .*at most that many"):
+        ExecutionTable(workers=99, device=device).processes()
 
 
 def test_with_gpus_on_the_cluster_this_process_takes_what_it_has() -> None:

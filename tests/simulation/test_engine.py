@@ -47,10 +47,13 @@ class ToyExecutor:
         return [self._train(job) for job in jobs]
 
     def _train(self, job: TrainingJob) -> TrainingState:
-        trace = np.array([job.last - job.first, sum(2**number for number in range(job.first, job.last))], np.float32)
+        steps = [4] * (job.last - job.first) + [job.beyond] * bool(job.beyond)  # of 4 in each slice
+        steps[0] -= job.work.within
+        shares = [(number, count / 4) for number, count in enumerate(steps, job.first)]
+        trace = np.array([sum(share for _, share in shares), sum(2**n * share for n, share in shares)], np.float32)
         if job.device == self.diverges:
             trace[0] = np.inf
-        return TrainingState(parameters=job.work.parameters + trace)
+        return TrainingState(parameters=job.work.parameters + trace, within=job.beyond)
 
     def evaluate(self, parameters: Vector) -> Evaluation:
         self.evaluations += 1
@@ -534,13 +537,14 @@ def test_a_notice_stops_a_rule_that_is_asked_after_every_slice_just_as_well() ->
 
 
 class Asking(DeviceRule):
-    """Asks once, after `slot` slices, and goes on halfway between its own model and the fresh one."""
+    """Asks once, after `slot` slices, and goes on halfway between its own model and the fresh one, which it awaits or
+    (`waits`) does not."""
 
     def next(self, progress: Progress, fresh_answers: int, order: Order, memory: ReadOnlyMemory) -> Step:
         slot = int(order.arguments["slot"])
         if fresh_answers:
             return super().next(progress, fresh_answers, order, memory)
-        return Train(slot - progress.slices) if progress.slices < slot else Ask()
+        return Train(slot - progress.slices) if progress.slices < slot else Ask(waits=bool(order.arguments["waits"]))
 
     def merge(self, local: Vector, fresh: Fresh, base: int, order: Order, memory: Memory, probe: Probe) -> Vector:
         return (local + fresh.parameters) / np.float32(2)
@@ -549,8 +553,8 @@ class Asking(DeviceRule):
 ASKING = Asking()
 
 
-def asking(slot: int, **order: Any) -> dict[str, Any]:
-    return {"rule": f"{__name__}:ASKING", "arguments": {"slot": slot}} | order
+def asking(slot: int, *, waits: bool = True, **order: Any) -> dict[str, Any]:
+    return {"rule": f"{__name__}:ASKING", "arguments": {"slot": slot, "waits": waits}} | order
 
 
 def test_a_device_that_asks_waits_for_the_newer_model_and_merges_it() -> None:
@@ -640,6 +644,76 @@ def test_a_budget_that_runs_out_while_the_device_waits_ends_the_run_when_the_ans
     run(sim)
     assert landings(sim) == [(0, 8.0, 1, "uploaded")]
     assert sim.accounts.busy_seconds == 2.0
+
+
+# Training on while the question is on its way
+
+
+def trained_on(seconds: float, slot: int = 1, **policy: Any) -> Simulation:
+    """A device with three slices that has the model at 1.5 and does not wait for the fresh one; the version is of 1."""
+    order = asking(slot, waits=False, **policy.pop("order", {}))
+    sim = simulation(Foreman(order=order, answers=True, commits=[1.0], **policy), [seconds], epochs=3, links=SLOW_LINKS)
+    run(sim)
+    return sim
+
+
+def test_a_fresh_model_that_is_not_awaited_is_merged_between_two_steps() -> None:
+    sim = trained_on(1.5)
+    # A slice to 3, request at the server at 3.5, answer 1.5 s later at 5. Slice 1 ends at 4.5; of slice 2, which ends
+    # at 6, a third has passed: 1 of 4 steps is done. Up at 8.5.
+    assert landings(sim) == [(0, 8.5, 3, "uploaded")]
+    # Slices 0 and 1 come to [2, 3], a quarter of slice 2 adds [0.25, 1]; halfway to [100, 100] is [51.125, 52]; the
+    # rest adds [0.75, 3].
+    assert sim.session.state.uploads == [[1, 3, [51.875, 55.0]]]
+    assert sim.accounts.busy_seconds == 4.5
+    assert not sim.spans[0].pauses, "it never waited"
+
+
+def test_a_fresh_model_that_comes_between_two_slices_is_merged_there() -> None:
+    sim = trained_on(2.0)
+    # A slice to 3.5, request at the server at 4, answer at 5.5, just when slice 1 ends; up at 10.
+    assert landings(sim) == [(0, 10.0, 3, "uploaded")]
+    # [2, 3], halfway to [100, 100], and slice 2.
+    assert sim.session.state.uploads == [[1, 3, [52.0, 55.5]]]
+
+
+def test_a_device_that_has_trained_all_when_the_fresh_model_comes_has_waited_for_it() -> None:
+    sim = trained_on(0.5)
+    # Slices to 2, 2.5 and 3; request at the server at 2.5, answer at 4; up at 6.5.
+    assert landings(sim) == [(0, 6.5, 3, "uploaded")]
+    assert sim.session.state.uploads == [[1, 3, [51.5, 53.5]]], "halfway from [3, 7] to [100, 100]"
+    assert sim.spans[0].pauses == ((3.0, 4.0),)
+    assert sim.accounts.busy_seconds == 1.5
+
+
+def test_a_device_that_trains_on_and_is_told_there_is_nothing_newer_has_lost_no_time() -> None:
+    order = asking(1, waits=False)
+    sim = simulation(Foreman(order=order, answers=True), [2.0], epochs=3, links=SLOW_LINKS)
+    run(sim)
+    assert landings(sim) == [(0, 10.0, 3, "uploaded")]
+    assert sim.session.state.uploads == [[1, 3, [3.0, 7.0]]]
+
+
+def test_a_notice_to_a_device_that_trains_on_lets_it_merge_where_it_stops() -> None:
+    # The fresh model would come in slice 2, at 5. The notice of 3.6 is there at 4.1, so slice 1 is the last, to 4.5,
+    # and the device waits for its answer. Up at 7.5.
+    sim = trained_on(1.5, notices=[(3.6, 0)])
+    assert landings(sim) == [(0, 7.5, 2, "uploaded")]
+    assert sim.session.state.uploads == [[1, 2, [51.0, 51.5]]], "halfway from [2, 3]"
+
+
+def test_a_notice_after_the_merge_ends_with_the_slice_that_it_was_in() -> None:
+    sim = trained_on(1.5, slot=0, notices=[(3.2, 0)])
+    # Asked at 1.5, answer at 3.5: slice 0 has ended at 3, and 1 of 4 steps of slice 1 is done. The notice comes at 3.7.
+    assert landings(sim) == [(0, 7.0, 2, "uploaded")]
+    # [1, 1] and a quarter of [1, 2], halfway to [100, 100], and three quarters of [1, 2].
+    assert sim.session.state.uploads == [[1, 2, [51.375, 52.25]]]
+
+
+def test_a_device_whose_order_has_a_budget_waits() -> None:
+    sim = trained_on(2.0, order={"budget": 100.0})
+    assert landings(sim) == [(0, 12.0, 3, "uploaded")]
+    assert sim.session.state.uploads == [[1, 3, [52.5, 56.5]]]
 
 
 def test_a_rule_that_wants_more_than_was_ordered_is_a_bug_of_the_policy() -> None:

@@ -16,7 +16,7 @@ from offbeat.core.policy import DeviceRule, Fresh, Memory, Probe, ReadOnlyMemory
 from offbeat.core.snapshot import decode, encode
 from offbeat.device.memory import DeviceMemory
 from offbeat.device.training_state import Evaluation, TrainingJob, TrainingState
-from offbeat.simulation.lazy_training import LazyOutcome, LazyTraining
+from offbeat.simulation.lazy_training import LazyOutcome, LazyTraining, MidSlice
 
 BASE = np.zeros(2, dtype=np.float32)
 
@@ -137,7 +137,7 @@ def test_what_is_dropped_or_held_is_never_computed() -> None:
     training, recorder = lazy()
     wanted = delivered(training, 1)
     delivered(training, 2)
-    training.settle(2)
+    training.settle([2])
     training.begin(assignment(3))
     training.train(3, 2, 3.0)
     training.hold(3)
@@ -167,7 +167,7 @@ def test_a_run_that_trained_nothing_is_its_base() -> None:
 
 
 def test_what_is_computed_ahead_is_bounded_and_those_due_first_come_first() -> None:
-    training, recorder = lazy(vector_bytes=2**24)  # so large that the memory is enough for 16 only
+    training, recorder = lazy(vector_bytes=2**26)  # so large that the memory is enough for 16 only
     last = [delivered(training, ticket) for ticket in range(1, 41)][-1]
     last()
     assert [ticket for ticket, _, _ in recorder.batches[0]] == [40, *range(1, 16)]
@@ -223,6 +223,33 @@ def test_a_run_shortened_to_nothing_more_keeps_what_it_merged() -> None:
     assert numbers(training.deliver(1)()) == [5.5, 5.0]
 
 
+MIDST = MidSlice(3, 2)
+
+
+@pytest.mark.parametrize(
+    ("until", "places"),
+    [(5, [1, MIDST, "merge", 5]), (4, [1, MIDST, "merge", 4]), (3, [1, 3, "merge"]), (1, [1, "merge"])],
+)
+def test_a_run_with_a_merge_in_the_midst_of_a_slice_merges_where_it_ends_if_that_is_before(
+    until: int, places: list[int | MidSlice | str]
+) -> None:
+    training, _ = lazy()
+    training.begin(assignment(1))
+    newer = fresh()
+    training.train(1, 1, 1.0)
+    training.train(1, MIDST, 3.5)
+    training.merge(1, newer)
+    training.train(1, 5, 5.0)
+    training.shorten(1, until, float(until))
+    tree, arrays = encode(training.snapshot())
+    resumed, _ = lazy()
+    saved = decode(json.loads(json.dumps(tree)), arrays, [DeviceMemory])
+    resumed.restore(saved, {1: assignment(1)}, {1: newer.parameters})
+    for each in (training, resumed):
+        items = each.plans[1].items
+        assert ["merge" if isinstance(item, Fresh) else item for item in items] == places
+
+
 def test_a_held_run_that_is_shortened_can_be_read_again() -> None:
     training, _ = lazy()
     training.begin(assignment(1))
@@ -274,7 +301,7 @@ def test_an_update_that_was_discarded_can_still_be_read() -> None:
     # A policy that keeps a discarded update in its state reads it at the latest when a snapshot is taken.
     training, _ = lazy()
     update = delivered(training, 1)
-    training.settle(1)
+    training.settle([1])
     assert numbers(update()) == [1.5, 1.0]
 
 
@@ -310,7 +337,7 @@ def test_what_a_device_remembers_does_not_depend_on_when_the_server_reads() -> N
 def test_what_was_discarded_is_remembered_across_a_snapshot() -> None:
     training, _ = lazy()
     run_once(training, 1, "REMEMBERING")
-    training.settle(1)
+    training.settle([1])
     tree, arrays = encode(training.snapshot())
     training, _ = lazy()
     training.restore(decode(json.loads(json.dumps(tree)), arrays, [DeviceMemory]), {}, {})
@@ -320,7 +347,7 @@ def test_what_was_discarded_is_remembered_across_a_snapshot() -> None:
 def test_a_device_remembers_also_what_the_server_discarded() -> None:
     training, _ = lazy()
     run_once(training, 1, "REMEMBERING")
-    training.settle(1)
+    training.settle([1])
     assert run_once(training, 2, "REMEMBERING")().extras == {"merges": 2}
 
 

@@ -10,6 +10,7 @@ import offbeat
 from offbeat.cli import app
 from offbeat.core.errors import InvalidInput
 from offbeat.settings.schema import Experiment
+from offbeat.settings.shipped import experiment_from
 from offbeat.simulation.run import simulation_of
 from offbeat.studies.deadline_plan import gradient_constants, plan_of
 
@@ -92,3 +93,15 @@ def test_the_shipped_experiments_are_fair_and_feasible(path: Path) -> None:
         assert len({(str(one.local), str(one.fleet), str(one.network), str(one.data)) for one in each}) == 1
         with simulation_of(each[0]) as simulation:  # ADEL-FL, whose budget could be too short
             assert sum(simulation.session.state.deadlines) <= time
+
+
+def test_the_page_on_deadlines_says_what_is_planned() -> None:
+    plan = plan_of(experiment_from("deadlines-mlp"))
+    page = (Path(__file__).parents[2] / "docs" / "algorithms" / "deadlines.md").read_text(encoding="utf-8")
+    length, batch, share = plan.deadlines, plan.batches, plan.depth / plan.layers
+    assert (
+        f"`offbeat plan deadlines-mlp`: the first round lasts {length[0]:.1f} s, the last {length[-1]:.1f} s, where "
+        f"equal rounds would last {length.mean():.1f} s. Batches are proportional to speed ({batch.min()} for the "
+        f"slowest device, {batch.max()} for the fastest), so that all devices come equally deep: "
+        f"{100 * share[0].mean():.0f} % in the first round, {100 * share[-1].mean():.0f} % in the last."
+    ) in " ".join(page.split())

@@ -29,11 +29,12 @@ from msgspec.structs import replace
 from pydantic import Field
 
 from offbeat.core.actions import Action, Commit, Dispatch
+from offbeat.core.blocks import by_block
 from offbeat.core.errors import InvalidInput
 from offbeat.core.events import Event, Uploaded
-from offbeat.core.orders import Order, Update
+from offbeat.core.orders import LocalWork, Order, Update
 from offbeat.core.parameters import Layout, Vector
-from offbeat.core.policy import Policy, View
+from offbeat.core.policy import Policy, View, proximal_difference
 from offbeat.core.search import Choice, Range, SearchSpace
 from offbeat.core.terms import PastGradients, Proximal
 
@@ -61,6 +62,7 @@ class AsoFed(Policy):
     """
 
     State = AsoFedState
+    in_training_setting = "concurrency"
 
     concurrency: Annotated[int, Field(ge=1)] = 10
     """Devices kept in training."""
@@ -83,6 +85,11 @@ class AsoFed(Policy):
         if self.concurrency > devices:
             raise InvalidInput(f"algorithm.concurrency = {self.concurrency}: there are only {devices} devices")
 
+    def local_differences(self, training: LocalWork) -> list[str]:
+        proximal = proximal_difference(self.mu, training)
+        faster = ["larger learning rates on slower devices"] if self.dynamic_rate else []
+        return [*proximal, f"a term of past gradients in the local loss (beta = {self.beta:g})", *faster]
+
     def react(self, event: Event, state: AsoFedState, view: View) -> Iterator[Action]:
         if state.first is None:
             state.first = view.parameters
@@ -97,7 +104,8 @@ class AsoFed(Policy):
         assert state.first is not None
         total = sum(view.samples(device) for device in range(view.devices))
         share = np.float32(update.samples / total)
-        model = view.parameters - share * (state.copies.get(update.device, state.first) - update.parameters)
+        now, before, after = view.parameters, state.copies.get(update.device, state.first), update.parameters
+        model = by_block(len(now), lambda block: now[block] - share * (before[block] - after[block]))
         return attended(model, view.layout) if self.attention else model
 
     def note(self, update: Update, state: AsoFedState) -> None:
@@ -113,7 +121,7 @@ class AsoFed(Policy):
         return replace(order, learning_rate=order.learning_rate * self.rate(device, state))
 
     def rate(self, device: int, state: AsoFedState) -> float:
-        """r_k."""
+        """r_k, the factor by which the device's learning rate is larger because it is slow."""
         if not self.dynamic_rate or device not in state.reports:
             return 1.0
         mean = state.seconds[device] / state.reports[device]

@@ -50,6 +50,7 @@ import numpy.typing as npt
 from pydantic import Field
 
 from offbeat.core.actions import Action, Commit, Dispatch, SetTimer
+from offbeat.core.blocks import by_block
 from offbeat.core.errors import InvalidInput
 from offbeat.core.events import Event, Started, TimerFired, Uploaded
 from offbeat.core.orders import Update
@@ -171,16 +172,25 @@ class Audg(Policy):
 
     def step(self, contributions: list[Contribution], state: IterationState, view: View) -> Vector:
         """w + sum_i lambda_i movement_i, by device and in float64: the same bits for the same movements."""
-        total = view.parameters.astype(np.float64)
+        parameters = view.parameters
         if self.weights == "renormalised":
             whole = sum(self.weight(device, state, view) for device, _, _ in contributions) or 1.0
             contributions = [(device, factor / whole, movement) for device, factor, movement in contributions]
-        for device, factor, movement in sorted(contributions, key=lambda each: each[0]):
-            total += np.multiply(movement, factor * self.weight(device, state, view), dtype=np.float64)
-        return total.astype(np.float32)
+        movements = [
+            (movement, factor * self.weight(device, state, view))
+            for device, factor, movement in sorted(contributions, key=lambda each: each[0])
+        ]
+
+        def add_up(block: slice) -> npt.NDArray[np.float64]:
+            total = parameters[block].astype(np.float64)
+            for movement, weight in movements:
+                total += np.multiply(movement[block], weight, dtype=np.float64)
+            return total
+
+        return by_block(len(parameters), add_up)
 
     def weight(self, device: int, state: IterationState, view: View) -> float:
-        """lambda_i."""
+        """lambda_i, the weight of a device's gradient."""
         return self.weights[device] if isinstance(self.weights, list) else view.samples(device) / state.samples
 
     def count(self, device: int, state: IterationState) -> None:
@@ -251,7 +261,7 @@ class Psurdg(Audg):
         ]
 
     def keep(self, update: Update, state: PsurdgState) -> None:
-        """In float16 relative to the largest element: gradients are small where float16 has few digits."""
+        """Keep the movement, in float16 relative to its largest element: float16 has few digits for small numbers."""
         device, movement, scale = update.device, update.delta, 1.0
         if self.storage == "float16":
             scale = float(np.abs(movement).max()) or 1.0

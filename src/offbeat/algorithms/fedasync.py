@@ -35,7 +35,7 @@ from offbeat.core.errors import InvalidInput
 from offbeat.core.events import Event, Uploaded
 from offbeat.core.orders import LocalWork
 from offbeat.core.parameters import mixture
-from offbeat.core.policy import Policy, View
+from offbeat.core.policy import Policy, View, proximal_difference
 from offbeat.core.search import Choice, Range, SearchSpace
 from offbeat.core.terms import Proximal
 
@@ -93,8 +93,7 @@ class FedAsync(Policy):
             raise InvalidInput(f"algorithm.concurrency = {self.concurrency}: there are only {devices} devices")
 
     def local_differences(self, training: LocalWork) -> list[str]:
-        own = self.prox and training.prox is None
-        return [f"a proximal term in the local loss (prox = {self.prox:g})"] if own else []
+        return proximal_difference(self.prox, training)
 
     def react(self, event: Event, state: FedAsyncState, view: View) -> Iterator[Action]:
         if isinstance(event, Uploaded):

@@ -25,7 +25,7 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field
 
-from offbeat.algorithms.server_optimisers import ServerMoments, ServerOptimised
+from offbeat.algorithms.server_optimisers import Floats, Movement, ServerMoments, ServerOptimised
 from offbeat.core.actions import Action, Commit, Discard, Dispatch
 from offbeat.core.errors import InvalidInput
 from offbeat.core.events import Event, Uploaded
@@ -79,8 +79,7 @@ class FedAvg(ServerOptimised):
         if state.arrived:
             mean = self.aggregate(state.arrived, state, view)
             if self.server_optimiser != "none" or self.server_learning_rate != 1.0:
-                movement = mean.astype(np.float64) - view.parameters
-                mean = self.server_step(view.parameters, movement, state.moments)
+                mean = self.server_step(view.parameters, _movement(view.parameters, mean), state.moments)
             yield Commit(parameters=mean, used=tuple(update.ticket for update in state.arrived))
             state.arrived = []
         for device in view.pick(self.cohort):
@@ -97,3 +96,10 @@ class FedAvg(ServerOptimised):
     def weight(self, update: Update) -> float:
         """The weight of an update in the mean, before it is normalised."""
         return float(update.samples) if self.weighting == "samples" else 1.0
+
+
+def _movement(before: Vector, after: Vector) -> Movement:
+    def movement_of(block: slice) -> Floats:
+        return after[block].astype(np.float64) - before[block]
+
+    return movement_of

@@ -33,9 +33,8 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field
 
-from offbeat.algorithms.server_optimisers import Floats, ServerMoments, ServerOptimised
+from offbeat.algorithms.server_optimisers import Floats, Movement, ServerMoments, ServerOptimised
 from offbeat.core.actions import Action, Commit, Dispatch
-from offbeat.core.blocks import blockwise
 from offbeat.core.errors import InvalidInput
 from offbeat.core.events import Event, Uploaded
 from offbeat.core.orders import Update
@@ -101,22 +100,21 @@ class FedBuff(ServerOptimised):
         for device in view.pick(self.concurrency - len(view.in_flight) - (buffered if plato else 0)):
             yield Dispatch(device=device, order=view.order())
 
-    def movement(self, updates: list[Update], view: View) -> Floats:
-        """1 / K sum_k s(tau_k) Delta_k."""
+    def movement(self, updates: list[Update], view: View) -> Movement:
+        """1 / K sum_k s(tau_k) Delta_k, block by block."""
         plato = self.variant == "plato"
         weights = [1.0 if plato else self.scale(view.version - update.base) for update in updates]
         ends = [(update.parameters, view.parameters if plato else update.base_parameters) for update in updates]
         divisor = len(updates) if self.normaliser == "K" else sum(weights)
-        movement = np.zeros(updates[0].base_parameters.shape, dtype=np.float64)
 
-        def add_up(block: slice) -> None:
-            total = movement[block]
+        def movement_of(block: slice) -> Floats:
+            total = np.zeros(block.stop - block.start, dtype=np.float64)
             for weight, (after, before) in zip(weights, ends, strict=True):
                 total += weight * (after[block] - before[block])
             total *= 1.0 / divisor
+            return total
 
-        blockwise(len(movement), add_up)
-        return movement
+        return movement_of
 
     def scale(self, staleness: int) -> float:
         """The weight of an update of this staleness."""

@@ -26,8 +26,9 @@ import numpy as np
 from pydantic import Field
 
 from offbeat.algorithms.fedavg import FedAvg, FedAvgState
-from offbeat.core.orders import Order, Update
-from offbeat.core.parameters import Vector
+from offbeat.core.blocks import by_block
+from offbeat.core.orders import LocalWork, Order, Update
+from offbeat.core.parameters import Vector, moved
 from offbeat.core.policy import View
 from offbeat.core.search import Range, SearchSpace
 from offbeat.core.terms import LinearQuadratic
@@ -61,6 +62,9 @@ class FedDyn(FedAvg):
 
     search = SearchSpace(alpha=Range(0.001, 0.1, log=True))
 
+    def local_differences(self, training: LocalWork) -> list[str]:
+        return [f"a dynamic regulariser in the local loss (alpha = {self.alpha:g})"]
+
     def order(self, device: int, view: View) -> Order:
         """The experiment's local work with the regulariser."""
         alpha = self.alpha
@@ -72,8 +76,14 @@ class FedDyn(FedAvg):
     def aggregate(self, updates: Sequence[Update], state: FedAvgState, view: View) -> Vector:
         """The mean of the uploads, plus the mean drift of all devices."""
         assert isinstance(state, FedDynState)
-        correction = np.zeros_like(view.parameters) if state.correction is None else state.correction
-        for update in updates:
-            correction = correction + update.delta / np.float32(view.devices)
-        state.correction = correction
-        return super().aggregate(updates, state, view) + correction
+        before, devices = state.correction, np.float32(view.devices)
+        ends = [(update.parameters, update.base_parameters) for update in updates]
+
+        def corrected(block: slice) -> Vector:
+            correction = np.zeros(block.stop - block.start, dtype=np.float32) if before is None else before[block]
+            for after, base in ends:
+                correction = correction + (after[block] - base[block]) / devices
+            return correction
+
+        state.correction = by_block(len(view.parameters), corrected)
+        return moved(super().aggregate(updates, state, view), state.correction, 1.0)

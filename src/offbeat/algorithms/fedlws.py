@@ -35,14 +35,21 @@ from offbeat.core.search import Range, SearchSpace
 
 
 class FedLWS(FedAvg):
-    """FedAvg whose every layer is shrunk, the more the devices disagree (Shi et al. 2025)."""
+    """FedAvg whose every layer is shrunk, the more the devices disagree (Shi et al. 2025).
+
+    >>> from offbeat.testing import ScriptedSession
+    >>> session = ScriptedSession(FedLWS(cohort=2, least=3.0, most=3.0), devices=2, start=[3.0, 4.0])
+    >>> _ = session.upload(6.0, 8.0), session.upload(6.0, 8.0)  # gamma = 5 / (5 + 3 * 5) = 1/4
+    >>> session.parameters.tolist()
+    [1.5, 2.0]
+    """
 
     shrinking: Annotated[float, Field(gt=0)] = 0.03
     """beta, the strength of the shrinking."""
     least: Annotated[float, Field(ge=0)] = 0.01
-    """The least tau."""
+    """The least value that tau may have."""
     most: Annotated[float, Field(gt=0)] = 0.2
-    """The greatest tau."""
+    """The greatest value that tau may have."""
 
     search = SearchSpace(FedAvg.search, shrinking=Range(0.003, 0.3, log=True))
 

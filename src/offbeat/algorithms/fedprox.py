@@ -19,14 +19,20 @@ from typing import Annotated
 from pydantic import Field
 
 from offbeat.algorithms.fedavg import FedAvg
-from offbeat.core.orders import Order
-from offbeat.core.policy import View
+from offbeat.core.orders import LocalWork, Order
+from offbeat.core.policy import View, proximal_difference
 from offbeat.core.search import Range, SearchSpace
 from offbeat.core.terms import Proximal
 
 
 class FedProx(FedAvg):
-    """FedAvg with a proximal term; stragglers deliver what they have done in time (Li et al. 2020)."""
+    """FedAvg with a proximal term; stragglers deliver what they have done in time (Li et al. 2020).
+
+    >>> from offbeat.testing import ScriptedSession
+    >>> order = ScriptedSession(FedProx(cohort=1, mu=0.3, round_seconds=7.0)).first.orders[0].order
+    >>> order.terms, order.budget
+    ((Proximal(mu=0.3),), 7.0)
+    """
 
     mu: Annotated[float, Field(ge=0)] = 0.01
     """The pull of local training towards the model it started from; the paper tunes it in 0.001 to 1. `local.prox`
@@ -35,6 +41,10 @@ class FedProx(FedAvg):
     """Seconds of training after which a device uploads the epochs that it has done (default: all of them)."""
 
     search = SearchSpace(FedAvg.search, mu=Range(0.001, 1.0, log=True))
+
+    def local_differences(self, training: LocalWork) -> list[str]:
+        short = [] if self.round_seconds is None else [f"training that ends after {self.round_seconds:g} s"]
+        return proximal_difference(self.mu, training) + short
 
     def order(self, device: int, view: View) -> Order:
         """The experiment's local work with the proximal term."""

@@ -22,12 +22,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Annotated
 
-import numpy as np
 from pydantic import Field
 
 from offbeat.core.actions import Action, Commit, Dispatch
 from offbeat.core.errors import InvalidInput
 from offbeat.core.events import Event, Uploaded
+from offbeat.core.orders import LocalWork
+from offbeat.core.parameters import mixture
 from offbeat.core.policy import Policy, View
 from offbeat.core.search import Range, SearchSpace
 
@@ -40,9 +41,17 @@ class FedSAState:
 
 
 class FedSA(Policy):
-    """Asynchronous with fewer local epochs for staler devices (after Chen et al. 2021; our reading)."""
+    """Asynchronous with fewer local epochs for staler devices (after Chen et al. 2021; our reading).
+
+    >>> from offbeat.testing import ScriptedSession
+    >>> session = ScriptedSession(FedSA(concurrency=2, alpha=0.5, exponent=1.0))
+    >>> _ = session.upload(4.0, 0.0), session.upload(6.0, 8.0)  # 1/2 [4, 0], then 3/4 [2, 0] + 1/4 [6, 8]
+    >>> session.parameters.tolist()
+    [3.0, 2.0]
+    """
 
     State = FedSAState
+    in_training_setting = "concurrency"
 
     concurrency: Annotated[int, Field(ge=1)] = 10
     """Devices kept in training."""
@@ -67,17 +76,22 @@ class FedSA(Policy):
         if self.concurrency > devices:
             raise InvalidInput(f"algorithm.concurrency = {self.concurrency}: there are only {devices} devices")
 
+    def local_differences(self, training: LocalWork) -> list[str]:
+        later = f"from version {self.convergence_version} on"
+        return [f"fewer epochs on devices with stale updates, and {later}"]
+
     def react(self, event: Event, state: FedSAState, view: View) -> Iterator[Action]:
         if isinstance(event, Uploaded):
             update = event.update
             staleness = state.staleness[update.device] = view.version - update.base
-            alpha = np.float32(self.alpha * (staleness + 1) ** -self.exponent)
-            yield Commit(parameters=(1 - alpha) * view.parameters + alpha * update.parameters, used=(update.ticket,))
+            alpha = self.alpha * (staleness + 1) ** -self.exponent
+            mixed = mixture(view.parameters, update.parameters, alpha)
+            yield Commit(parameters=mixed, used=(update.ticket,))
         for device in view.pick(self.concurrency - len(view.in_flight)):
             yield Dispatch(device=device, order=view.order(slices=self.epochs(device, state, view)))
 
     def epochs(self, device: int, state: FedSAState, view: View) -> int:
-        """E_i."""
+        """E_i, the epochs that a device is asked for."""
         share = self.convergence_share if view.version >= self.convergence_version else 1.0
         staleness = state.staleness.get(device, 0)
         return max(1, round(view.training.epochs * share * float((staleness + 1) ** -self.epochs_exponent)))

@@ -20,7 +20,7 @@ from typing import Annotated
 from pydantic import Field
 
 from offbeat.algorithms.fedavg import FedAvg
-from offbeat.core.orders import Order
+from offbeat.core.orders import LocalWork, Order
 from offbeat.core.policy import View
 from offbeat.core.search import Range, SearchSpace
 from offbeat.core.terms import Contrastive
@@ -37,13 +37,17 @@ class Moon(FedAvg):
     mu: Annotated[float, Field(ge=0)] = 1.0
     """Weight of the contrastive term; the paper tunes it in 0.1 to 10."""
     temperature: Annotated[float, Field(gt=0)] = 0.5
-    """tau."""
+    """tau, the temperature of the contrastive term."""
 
     search = SearchSpace(
         FedAvg.search,
         mu=Range(0.1, 10.0, log=True),
         temperature=Range(0.1, 1.0),
     )
+
+    def local_differences(self, training: LocalWork) -> list[str]:
+        settings = f"mu = {self.mu:g}, temperature = {self.temperature:g}"
+        return [f"a contrastive term in the local loss ({settings})"] if self.mu else []
 
     def order(self, device: int, view: View) -> Order:
         """The experiment's local work with the contrastive term."""

@@ -47,14 +47,13 @@ from dataclasses import dataclass, field
 from math import isinf, sqrt
 from typing import Annotated, Any, Literal
 
-import numpy as np
 from pydantic import Field
 
 from offbeat.core.actions import Action, Commit, Dispatch, StopSoon
 from offbeat.core.errors import InvalidInput
 from offbeat.core.events import Event, Uploaded
 from offbeat.core.orders import LocalWork, Order, Update
-from offbeat.core.parameters import Vector, dot, weighted_mean
+from offbeat.core.parameters import Vector, dot, mixture, moved, weighted_mean
 from offbeat.core.policy import Policy, View
 from offbeat.core.search import Range, SearchSpace
 
@@ -180,11 +179,11 @@ class Seafl(Policy):
 
     def new_version(self, buffer: Sequence[Update], view: View, last_step: Vector | None = None) -> Vector:
         """Eq. (7) and (8), or w + theta sum_k p_k Delta_k."""
-        weights, mixing = self.weights(buffer, view, last_step), np.float32(self.mixing)
+        weights = self.weights(buffer, view, last_step)
         if self.aggregate == "deltas":
-            return view.parameters + mixing * weighted_mean([update.delta for update in buffer], weights)
-        new = weighted_mean([update.parameters for update in buffer], weights)
-        return (1 - mixing) * view.parameters + mixing * new
+            movement = weighted_mean([update.delta for update in buffer], weights)
+            return moved(view.parameters, movement, self.mixing)
+        return mixture(view.parameters, weighted_mean([update.parameters for update in buffer], weights), self.mixing)
 
     def weights(self, buffer: Sequence[Update], view: View, last_step: Vector | None = None) -> list[float]:
         """Eq. (6), before the normalisation. If similarity alone counts and all are opposite, the data shares."""
@@ -195,13 +194,13 @@ class Seafl(Policy):
         return weights if any(weights) else [float(update.samples) for update in buffer]
 
     def freshness(self, staleness: int) -> float:
-        """Eq. (4)."""
+        """The weight of an update's staleness, Eq. (4)."""
         if isinf(self.staleness_limit):
             return self.staleness_weight
         return self.staleness_weight * self.staleness_limit / (staleness + self.staleness_limit)
 
     def likeness(self, update: Update, view: View, last_step: Vector | None = None) -> float:
-        """Eq. (5)."""
+        """The weight of an update's similarity, Eq. (5)."""
         if not self.similarity_weight:
             return 0.0
         return self.similarity_weight * (self.alignment(update, view, last_step) + 1) / 2
@@ -289,6 +288,7 @@ class Port(Seafl2):
 def cosine(one: Vector, other: Vector) -> float:
     """The cosine of the angle between two vectors; 1 if one of them is zero.
 
+    >>> import numpy as np
     >>> round(cosine(np.float32([3, 4]), np.float32([4, 3])), 6), cosine(np.float32([1, 0]), np.float32([0, 0]))
     (0.96, 1.0)
     """

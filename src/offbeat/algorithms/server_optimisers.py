@@ -6,7 +6,7 @@ Classification*, 2019 (arXiv 1909.06335).
 
 | paper | here |
 |---|---|
-| Delta_t, the mean movement of the devices | `delta` |
+| Delta_t, the mean movement of the devices | `movement` |
 | eta | `server_learning_rate` |
 | beta_1, beta_2 | `server_momentum`, `server_decay` |
 | tau | `server_epsilon` |
@@ -20,6 +20,7 @@ Classification*, 2019 (arXiv 1909.06335).
 As published there is no correction of the bias of m and v; v begins at tau^2.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -27,12 +28,14 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from offbeat.core.blocks import blockwise
+from offbeat.core.blocks import by_block
 from offbeat.core.parameters import Vector
 from offbeat.core.policy import Policy
 from offbeat.core.search import Range, SearchSpace
 
 Floats = npt.NDArray[np.float64]
+Movement = Callable[[slice], Floats]
+"""A function that gives every block of the devices' mean movement."""
 
 
 @dataclass
@@ -59,34 +62,28 @@ class ServerOptimised(Policy):
 
     search = SearchSpace(server_learning_rate=Range(0.3, 3.0, log=True, relative=True))
 
-    def server_step(self, parameters: Vector, delta: Floats, moments: ServerMoments) -> Vector:
+    def server_step(self, parameters: Vector, movement: Movement, moments: ServerMoments) -> Vector:
         """The model after a step along the devices' mean movement; changes the moments."""
-        stepped = np.empty(len(delta), dtype=np.float32)
-        rate = self.server_learning_rate
-
-        def move(block: slice) -> None:
-            stepped[block] = parameters[block] + (rate * delta[block]).astype(np.float32)
-
+        rate, size = self.server_learning_rate, len(parameters)
         if self.server_optimiser == "none":
-            blockwise(len(delta), move)
-            return stepped
-        first = np.zeros_like(delta) if moments.first is None else moments.first
+            return by_block(size, lambda block: parameters[block] + (rate * movement(block)).astype(np.float32))
+        first = np.zeros(size) if moments.first is None else moments.first
         second = moments.second
         if second is None and self.server_optimiser != "momentum":
-            second = np.full_like(delta, self.server_epsilon**2)
-        next_first, next_second = np.empty_like(delta), None if second is None else np.empty_like(delta)
+            second = np.full(size, self.server_epsilon**2)
+        next_first, next_second = np.empty(size), None if second is None else np.empty(size)
 
-        def step(block: slice) -> None:
+        def step(block: slice) -> Floats:
+            delta = movement(block)
             if second is None or next_second is None:
-                next_first[block] = self.server_momentum * first[block] + delta[block]
-                stepped[block] = parameters[block] + rate * next_first[block]
-                return
-            next_first[block] = self.server_momentum * first[block] + (1 - self.server_momentum) * delta[block]
-            next_second[block] = self._second_moment(second[block], delta[block] * delta[block])
+                next_first[block] = self.server_momentum * first[block] + delta
+                return parameters[block] + rate * next_first[block]
+            next_first[block] = self.server_momentum * first[block] + (1 - self.server_momentum) * delta
+            next_second[block] = self._second_moment(second[block], delta * delta)
             direction = next_first[block] / (np.sqrt(next_second[block]) + self.server_epsilon)
-            stepped[block] = parameters[block] + rate * direction
+            return parameters[block] + rate * direction
 
-        blockwise(len(delta), step)
+        stepped = by_block(size, step)
         moments.first, moments.second = next_first, next_second
         return stepped
 

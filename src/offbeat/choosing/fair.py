@@ -1,6 +1,7 @@
 """What makes a search or a race fair: seeds that are never reported, and as many devices in training for all."""
 
 from collections.abc import Sequence
+from itertools import count, islice
 
 from offbeat.comparison.fairness import shared_in_training
 from offbeat.core.errors import InvalidInput
@@ -9,7 +10,7 @@ from offbeat.settings.schema import IN_TRAINING, Experiment
 SEEDS = (1000, 1001)
 """The seeds that settings are tried with, unless somebody says otherwise."""
 REPORTED = 5
-"""So many seeds, counted from the experiment's, are kept for reporting, unless somebody says otherwise."""
+"""How many seeds, counted from the experiment's, are kept for reporting, unless somebody says otherwise."""
 
 
 def check_seeds(experiment: Experiment, seeds: Sequence[int], reported: Sequence[int] | None = None) -> None:
@@ -24,6 +25,15 @@ def check_seeds(experiment: Experiment, seeds: Sequence[int], reported: Sequence
             f"tuning seeds {', '.join(map(str, both))}: results are reported for these; tune on other seeds than "
             f"{', '.join(map(str, reported))}"
         )
+
+
+def fresh_seeds(reported: Sequence[int]) -> list[int]:
+    """As many seeds as settings are tried with, none of them a reported one.
+
+    >>> fresh_seeds(range(3)), fresh_seeds(range(999, 1002))
+    ([1000, 1001], [1002, 1003])
+    """
+    return list(islice((seed for seed in count(SEEDS[0]) if seed not in reported), len(SEEDS)))
 
 
 def alike(experiment: Experiment, algorithms: Sequence[str]) -> Experiment:

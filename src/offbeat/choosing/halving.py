@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from offbeat.core.errors import InvalidInput
 
 REDUCTION = 3
-"""One of so many goes on."""
+"""Successive halving lets one run out of this many go on at each step."""
 STEPS = (1, 3, 9)
 """When it is decided who goes on, in ninths of the run; the last is its end."""
 

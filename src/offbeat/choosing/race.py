@@ -16,17 +16,17 @@ from offbeat.settings.schema import Experiment
 RATES = (1.0, 1 / 3, 3.0)
 """Each algorithm enters with the experiment's learning rate times each of these: none suits all algorithms."""
 
-OnStep = Callable[[int, int], None]
-"""A function that is given the number of a step and how many runs it has."""
+OnStage = Callable[[str, int, float], None]
+"""A function that is told what comes next, in how many runs, and up to which share of each."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One of those that race: an algorithm with a learning rate."""
+    """An algorithm with a learning rate, which takes part in a race."""
 
     experiment: Experiment
     scores: dict[int, float] = field(default_factory=dict)
-    """Its score at each step that it came to; lower is better."""
+    """The score at each step that the entry came to; lower is better."""
 
     @property
     def algorithm(self) -> str:
@@ -73,7 +73,7 @@ def race(
     criterion: Criterion,
     *,
     seeds: Sequence[int] = SEEDS,
-    on_step: OnStep | None = None,
+    on_stage: OnStage | None = None,
 ) -> tuple[list[Entry], list[str]]:
     """All entries, the best first, and a sentence on each that crashed.
 
@@ -83,8 +83,8 @@ def race(
     for number, step in enumerate(STEPS):
         until = criterion.at * step / STEPS[-1]
         these = seeds[:1] if number == 0 else seeds
-        if on_step is not None:
-            on_step(number, len(left) * len(these))
+        if on_stage is not None:
+            on_stage(f"race to {until:.4g} s", len(left) * len(these), step / STEPS[-1])
         found = iter(runs.run([each.experiment.changed({"seed": seed}) for each in left for seed in these], until))
         still = []
         for entry in left:

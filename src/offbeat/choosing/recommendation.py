@@ -10,26 +10,27 @@ from pathlib import Path
 
 import tomli_w
 
-from offbeat.algorithms import POLICIES
+from offbeat.algorithms import POLICIES, policy_class
 from offbeat.choosing.directory import check_directory
-from offbeat.choosing.fair import SEEDS, alike, check_seeds
+from offbeat.choosing.fair import alike, fresh_seeds
 from offbeat.choosing.halving import STEPS
-from offbeat.choosing.race import Entry, OnStep, entries_of, finalists, race
+from offbeat.choosing.race import Entry, OnStage, entries_of, finalists, race
 from offbeat.choosing.verdict import Candidate, answer, other_answers
 from offbeat.comparison.cached_runs import CachedRuns, OnRun
 from offbeat.comparison.criterion import Criterion
-from offbeat.comparison.fairness import notes_on
-from offbeat.comparison.statistics import by_seed, median_of
+from offbeat.comparison.fairness import algorithm_settings, notes_on
 from offbeat.core.errors import Interrupted, InvalidInput, OffbeatError
 from offbeat.results.comparison import BASELINE, Comparison
 from offbeat.results.files import csv_of, replace_file
 from offbeat.results.plots import accuracy_figure, save
 from offbeat.results.result import Result
+from offbeat.results.statistics import by_seed, median_of
 from offbeat.running.lock import DirectoryLock
+from offbeat.settings.schema import Experiment
 from offbeat.settings.shipped import ExperimentSource, experiment_from
 
 FINALISTS = 3
-"""So many algorithms are run on fresh seeds, and the baseline beside them."""
+"""How many algorithms are run on fresh seeds, and the baseline beside them."""
 FILES = "recommendation.md, recommended.toml, accuracy.png, comparison.csv and race.csv"
 
 
@@ -61,29 +62,35 @@ def recommend(
     jobs: int = 1,
     resume: bool = False,
     watch: OnRun | None = None,
-    on_step: OnStep | None = None,
+    on_stage: OnStage | None = None,
+    address: str | None = None,
 ) -> Recommendation:
-    """Say which of the algorithms (default: all) to run for an experiment's fleet, data and model.
+    """Say which of the algorithms (default: all, and the experiment's own) to run for its fleet, data and model.
 
     They race on seeds of their own, with three learning rates each; the best three and the baseline are then run on
     `seeds` seeds from the experiment's on. Writes the answer, a picture, tables, and the experiment ready to deploy.
+    With the `address` of a Ray cluster, its workers carry out the runs.
     """
     given, root = experiment_from(experiment), Path(out)
-    names = list(POLICIES) if algorithms is None else list(algorithms)
+    names = list(dict.fromkeys(algorithms or [*POLICIES, given.algorithm.name]))
+    for name in names:
+        policy_class(algorithm_settings(given, name)[0])  # a name that nobody knows is a mistake, not unsuited
     reported = range(given.seed, given.seed + seeds)
-    check_seeds(given, SEEDS, reported)
     wanted = criterion or Criterion.of(given)
     check_directory(root, given, resume=resume)
-    entries, unsuited = entries_of(alike(given, names), names)
+    base = alike(given, names)
+    entries, unsuited = entries_of(base, names)
     if not entries:
         raise InvalidInput(f"no algorithm suits this experiment: {'; '.join(unsuited.values())}")
-    with DirectoryLock(root), CachedRuns(root / "runs", jobs=jobs, watch=watch) as runs:
+    with DirectoryLock(root), CachedRuns(root / "runs", jobs=jobs, watch=watch, address=address) as runs:
         replace_file(root / "config.toml", tomli_w.dumps(given.given_table()).encode())
         try:
-            ranked, failures = race(entries, runs, wanted, on_step=on_step)
+            ranked, failures = race(entries, runs, wanted, seeds=fresh_seeds(reported), on_stage=on_stage)
             chosen = finalists(ranked, FINALISTS, BASELINE)
+            if on_stage is not None:
+                on_stage("finalists on fresh seeds", len(chosen) * seeds, 1.0)
             candidates = _candidates(chosen, runs, wanted, reported)
-            others = other_answers(candidates, runs, wanted)
+            others = other_answers(candidates, runs, wanted, on_stage)
         except Interrupted as error:
             sentence = f"interrupted; everything so far is in {root}: go on with --resume"
             raise Interrupted(sentence, number=error.number) from None
@@ -92,13 +99,23 @@ def recommend(
     found = Recommendation(
         criterion=wanted,
         candidates=candidates,
-        comparison=Comparison(runs_of_all, wanted.target, notes=notes_on(first)),
+        comparison=Comparison(runs_of_all, wanted.target, notes=[*_in_training(base), *notes_on(first)]),
         sentences=[*answer(candidates, wanted), *others],
         unsuited=unsuited,
         failures=failures,
     )
     _write(found, ranked, root)
     return found
+
+
+def _in_training(base: Experiment) -> list[str]:
+    """How many devices were in training, and who can say otherwise."""
+    if not base.in_training:
+        return []
+    return [
+        f"Where an algorithm chooses its devices, {base.in_training} of {base.data.devices} are in training ([compare] "
+        "in_training says otherwise)."
+    ]
 
 
 def _candidates(
@@ -117,18 +134,21 @@ def _candidates(
     if not candidates:
         raise OffbeatError("none of the finalists could be run on the reported seeds")
     sign = 1 if criterion.lower_is_better else -1
-    return sorted(candidates, key=lambda each: sign * each.estimate.median)
+    return sorted(candidates, key=lambda each: (sign * each.estimate.median, each.score(criterion, criterion.at)))
 
 
 def _write(found: Recommendation, ranked: Sequence[Entry], root: Path) -> None:
     """Leave the answer, the experiment to deploy, the picture and the tables."""
     best = found.best
-    lines = [f"# {best.algorithm}", "", *found.sentences, ""]
-    lines += [f"{name} was left out: {why}" for name, why in found.unsuited.items()]
-    lines += [f"Failed: {each}" for each in found.failures]
-    replace_file(root / "recommendation.md", ("\n".join(lines).rstrip() + "\n").encode())
+    first, *others = found.sentences
+    others += found.comparison.notes
+    others += [f"{name} was left out: {why}" for name, why in found.unsuited.items()]
+    others += [f"Failed: {each}" for each in found.failures]
+    lines = [f"# {best.algorithm}", "", first, "", *(f"- {each}" for each in others)]
+    replace_file(root / "recommendation.md", ("\n".join(lines) + "\n").encode())
     note = f"# {found.sentences[0]}\n"
-    replace_file(root / "recommended.toml", (note + best.entry.experiment.toml()).encode())
+    deployable = best.entry.experiment.changed({"deployment": {"paced": False}})  # real devices have their own pace
+    replace_file(root / "recommended.toml", (note + deployable.toml()).encode())
     replace_file(root / "comparison.csv", found.comparison.csv_text().encode())
     steps = sorted({step for each in ranked for step in each.scores})
     records = [

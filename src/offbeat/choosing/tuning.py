@@ -36,11 +36,11 @@ from offbeat.settings.tables import Table
 BATCH = 4
 """Trials that are asked for together, before any of them is known."""
 STARTUP = 3
-"""One of so many trials is drawn at random, before TPE has anything to go by; no more than ten are."""
+"""One out of this many trials is drawn at random before TPE has anything to go by, and no more than ten are."""
 STUDIES = "studies.db"
 """The file of all studies in a directory."""
 FAILURE = "failure"
-"""Under which name a trial that failed says why."""
+"""The name under which a trial that failed says why."""
 
 OnTrial = Callable[[str, int], None]
 """A function that is given an algorithm and how many of its trials are over."""
@@ -106,7 +106,7 @@ def search(
     criterion: Criterion | None = None,
     on_trial: OnTrial | None = None,
 ) -> Tuned:
-    """The same as `tune`, for whoever holds the directory and the processes."""
+    """Search as `tune` does, in a directory and with processes that the caller holds."""
     if trials < 1:
         raise InvalidInput(f"trials = {trials}: give at least one")
     with _quiet():

@@ -35,7 +35,8 @@ Target = Annotated[
     float | None,
     typer.Option(
         help="Accuracy, or value of the target metric, whose time is compared, on straight lines between evaluations "
-        "(default: the best of `evaluation.targets` that all runs reach, or the highest whole percent).",
+        "(default: the best of `evaluation.targets` that all runs reach, or the highest whole percent, or of a metric "
+        "that is no share the best number of two digits).",
     ),
 ]
 Address = Annotated[

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from offbeat.cli.base import Changes, ExperimentFile, Jobs, Out, Resume, console, joined, load, suffix
-from offbeat.cli.progress import bars, note
+from offbeat.cli.base import Address, Changes, ExperimentFile, Jobs, Out, Resume, console, joined, load, suffix
+from offbeat.cli.progress import bars, cluster_line, note
 from offbeat.core.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ def tune(
     ] = "1000,1001",
     jobs: Jobs = None,
     changes: Changes = None,
+    address: Address = None,
     out: Out = None,
     resume: Resume = False,
 ) -> None:
@@ -63,7 +64,7 @@ def tune(
     names = _names(experiment, algorithms)
     criterion = Criterion.of(experiment, target=target, kind=_kind(kind), at=at)
     root = out or Path("runs") / f"{file.stem}-tune{joined([] if algorithms is None else names)}{suffix(changes)}"
-    with bars() as shown:
+    with bars() as shown, cluster_line(shown):
         bar = shown.add_task("trials", total=float(len(names) * trials), note="")
         done: dict[str, int] = {}
 
@@ -84,12 +85,13 @@ def tune(
             tuning_seeds=_numbers(tuning_seeds),
             criterion=criterion,
             jobs=jobs or runs_that_fill_cores([experiment]),
+            address=address,
             resume=resume,
             watch=watch,
             on_trial=on_trial,
         )
     console.print(found.rich_table())
-    console.print(found.importance_table())
+    console.print(found.settings_table())
     for sentence in found.failures:
         console.print(f"Failed: {sentence}", highlight=False, markup=False)
     console.print(
@@ -109,6 +111,7 @@ def recommend(
     ] = 3,
     jobs: Jobs = None,
     changes: Changes = None,
+    address: Address = None,
     out: Out = None,
     resume: Resume = False,
 ) -> None:
@@ -129,16 +132,8 @@ def recommend(
     criterion = Criterion.of(experiment, target=target, kind=_kind(kind))
     names = None if algorithms is None else _names(experiment, algorithms)
     root = out or Path("runs") / f"{file.stem}-recommend{joined(names or [])}{suffix(changes)}"
-    with bars() as shown:
-        bar = shown.add_task("race", total=3.0, note="")
-
-        def on_step(number: int, count: int) -> None:
-            shown.update(bar, completed=float(number), note=f"step {number + 1}: {count} runs")
-
-        def watch(each: "Experiment", _: float, row: dict[str, float] | None) -> None:
-            if row is not None:
-                shown.update(bar, note=f"{each.algorithm.title}, seed {each.seed}: {note(row)}")
-
+    with bars() as shown, cluster_line(shown):
+        stages = StageBars(shown)
         found = recommend_for(
             experiment,
             names,
@@ -146,9 +141,10 @@ def recommend(
             seeds=seeds,
             criterion=criterion,
             jobs=jobs or runs_that_fill_cores([experiment]),
+            address=address,
             resume=resume,
-            watch=watch,
-            on_step=on_step,
+            watch=stages.watch,
+            on_stage=stages.begin,
         )
     console.print(found.comparison.rich_table())
     for sentence in found.sentences:
@@ -158,6 +154,30 @@ def recommend(
     for sentence in found.failures:
         console.print(f"Failed: {sentence}", highlight=False, markup=False)
     console.print(f"Results in {root}: {FILES}")
+
+
+class StageBars:
+    """A bar for each stage of a recommendation, which fills as the runs of the stage come to their share."""
+
+    def __init__(self, shown: Any) -> None:
+        self._shown = shown
+        self._bar: Any = None
+        self._runs, self._share = 0, 1.0
+        self._done: dict[str, float] = {}
+
+    def begin(self, title: str, runs: int, share: float) -> None:
+        """Begin the bar of a stage with so many runs, each up to a share of its whole; the one before is full."""
+        if self._bar is not None:
+            self._shown.update(self._bar, completed=float(self._runs), note="")
+        self._runs, self._share, self._done = runs, share, {}
+        self._bar = self._shown.add_task(f"{title}, {runs} runs", total=float(runs), note="")
+
+    def watch(self, each: "Experiment", fraction: float, row: dict[str, float] | None) -> None:
+        """Show that a run has come to a fraction of its whole."""
+        name = f"{each.algorithm.title}, rate {each.local.learning_rate:g}, seed {each.seed}"
+        self._done[name] = min(1.0, fraction / self._share)
+        fresh = {"note": f"{name}: {note(row)}"} if row is not None else {}
+        self._shown.update(self._bar, completed=sum(self._done.values()), **fresh)
 
 
 def check_optuna() -> None:

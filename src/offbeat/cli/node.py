@@ -44,8 +44,13 @@ def node(
         float | None,
         typer.Option(min=1.0, help="End an app that has not answered for so long (default: its message's)."),
     ] = None,
-    poll_seconds: Annotated[float, typer.Option(min=0.005, help="Ask for messages so often while at work.")] = 0.05,
-    idle_seconds: Annotated[float, typer.Option(min=0.005, help="And at least so often when nothing comes.")] = 3.0,
+    poll_seconds: Annotated[
+        float, typer.Option(min=0.005, help="Ask for messages so often while something goes on.")
+    ] = 0.05,
+    work_seconds: Annotated[
+        float, typer.Option(min=0.005, help="And at least so often while an app is at work.")
+    ] = 0.5,
+    idle_seconds: Annotated[float, typer.Option(min=0.005, help="And at least so often when nothing comes.")] = 10.0,
     health: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="Answer HTTP here: 200 if all is well, else 503.")
     ] = None,
@@ -53,8 +58,8 @@ def node(
     """Be a device of the runs on a Flower SuperLink: warm, where a SuperNode starts a process for each message.
 
     Takes the place of `flower-supernode`. The app of a run stays loaded in a process of its own, so that a message and
-    its answer take a fraction of a second, and hears of stop notices while it trains. Both kinds may take part in one
-    run. Ends on Ctrl-C or SIGTERM.
+    its answer take a fraction of a second, and hears of stop notices and fresh models while it trains. Both kinds may
+    take part in one run. Ends on Ctrl-C or SIGTERM.
     """
     check_flower()
     from offbeat.deployment.launch import SuperLink, host_and_port
@@ -71,7 +76,7 @@ def node(
             trusted=None if trusted_entities is None else load_trusted_entities(trusted_entities),
             home=Path(os.environ.get("FLWR_HOME") or Path.home() / ".flwr"),
             state=state,
-            polling=Polling(busy=poll_seconds, idle=idle_seconds),
+            polling=Polling(busy=poll_seconds, work=work_seconds, idle=idle_seconds),
             answer_seconds=answer_seconds,
             limits=Limits(memory_mb=memory_mb, user=child_user),
             health=None if health is None else host_and_port("--health", health),

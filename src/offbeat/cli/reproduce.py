@@ -1,5 +1,6 @@
 """The command that holds papers' claims against runs of ours."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -7,9 +8,9 @@ import typer
 from rich import box
 from rich.table import Table
 
-from offbeat.cli.base import Jobs, console
+from offbeat.cli.base import Address, Jobs, console
 from offbeat.cli.choosing import check_optuna
-from offbeat.cli.progress import bars
+from offbeat.cli.progress import bars, cluster_line
 from offbeat.core.errors import Interrupted, InvalidInput
 
 if TYPE_CHECKING:
@@ -37,8 +38,14 @@ def reproduce(
         Path, typer.Option(help="Directory for the pages and, in its results/, the measurements (of the full form).")
     ] = Path("reproductions"),
     cache: Annotated[Path, typer.Option(help="Directory of finished runs, which all reproductions share.")] = CACHE,
+    part: Annotated[str, typer.Option(help="Only the part of this name, or those with this text in their names.")] = "",
     seeds: Annotated[int | None, typer.Option(min=1, help="How many seeds, from 0 on.")] = None,
+    rate: Annotated[
+        float | None,
+        typer.Option(help="delays: this learning rate in place of the chosen one. Its results are shown, not kept."),
+    ] = None,
     jobs: Jobs = 1,
+    address: Address = None,
 ) -> None:
     """Hold a paper's claims against runs: measured beside published, with seeds, spread and a verdict by a stated rule.
 
@@ -47,7 +54,7 @@ def reproduce(
     """
     from offbeat.studies.reproductions.measurements import read_measurements
     from offbeat.studies.reproductions.registry import keep, reproduction_named, results_file, write_pages
-    from offbeat.studies.reproductions.reproduction import QUICK, Form, reproduce, with_seeds
+    from offbeat.studies.reproductions.reproduction import QUICK, Form, reproduce
 
     if quick and full:
         raise InvalidInput("give one of --quick and --full")
@@ -61,26 +68,32 @@ def reproduce(
         write_pages(out)
         _show(chosen, measurements)
         return
-    form = with_seeds(Form(seeds=chosen.seeds, data=data) if full else QUICK, seeds)
+    if rate is not None and name != "delays":
+        raise InvalidInput("--rate is for delays; the others choose a learning rate for each method")
+    form = replace(Form(seeds=chosen.seeds, data=data) if full else QUICK, rate=rate)
+    form = form if seeds is None else replace(form, seeds=seeds)
+    kept = full and rate is None
     measurements = []
-    with bars() as shown:
+    with bars() as shown, cluster_line(shown):
         bar = shown.add_task(name, total=1.0, note="")
         begun = reproduce(
             chosen,
             form,
             cache,
+            part=part,
             jobs=jobs or 1,
+            address=address,
             watch=lambda what, share: shown.update(bar, completed=share, note=what),
         )
         try:
             for measurements in begun:
-                if full:
+                if kept:
                     keep(out, chosen, measurements)
         except Interrupted as error:
             sentence = f"interrupted; finished runs are in {cache}: give the same command again to go on"
             raise Interrupted(sentence, number=error.number) from None
     _show(chosen, measurements)
-    if full:
+    if kept:
         console.print(f"Measurements in {results_file(out, name)}, pages in {out}")
 
 

@@ -1,6 +1,5 @@
 """The command that runs a Flower app on a virtual clock: simulate."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -8,14 +7,20 @@ import typer
 
 from offbeat.cli.base import Changes, Out, Overwrite, console, joined, print_summary, suffix
 from offbeat.cli.deployment import check_flower
+from offbeat.core.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from offbeat.flower_simulation.app import FlowerApp
     from offbeat.results.result import Result
 
 
 def simulate(
-    app: Annotated[Path, typer.Argument(help="The directory of a Flower app, with its pyproject.toml.")],
+    app: Annotated[
+        Path,
+        typer.Argument(help="The directory of a Flower app, with its pyproject.toml; or a script that simulates one."),
+    ],
+    arguments: Annotated[
+        list[str] | None, typer.Argument(help="What the script is called with; after -- if there are options.")
+    ] = None,
     fleet: Annotated[
         str | None, typer.Option(help="How fast the devices are (`offbeat list fleets`; default: ratio).")
     ] = None,
@@ -40,33 +45,37 @@ def simulate(
     waits for is waited for in virtual seconds. Settings are the tables seed, fleet, network, availability, failures,
     work, stop, clients and evaluation, for instance `--set work.epochs=5`.
 
+    A script that calls `run_simulation` or `start_simulation` is run as Python runs it, and its simulation is this one.
+
     Results go to `runs/NAME-seedN`, with what was given added, unless `--out` says otherwise; `offbeat report` compares
     them.
     """
     check_flower()
     from offbeat.flower_simulation.app import read_app
     from offbeat.flower_simulation.run import simulate as simulate_app
+    from offbeat.flower_simulation.script import Script
     from offbeat.flower_simulation.settings import AppSettings
     from offbeat.settings.tables import merge, parse_changes
 
-    found = read_app(app, run_config or ())
-    given: dict[str, Any] = {"nodes": nodes or found.nodes or 10, "label": label}
+    found = None if app.suffix == ".py" else read_app(app, run_config or ())
+    if found is None and (nodes is not None or run_config):
+        raise InvalidInput(f"{app} is a script, which says itself how many nodes there are, and has no run config")
+    if found is not None and arguments:
+        raise InvalidInput(f"{app} is no script, so it takes no arguments: {' '.join(arguments)}")
+    given: dict[str, Any] = {"nodes": nodes or (found and found.nodes) or 10, "label": label}
     given |= {"fleet": {"name": fleet}} if fleet is not None else {}
     limits = {"time": stop_time, "messages": max_messages}
     given["stop"] = {key: value for key, value in limits.items() if value is not None}
     settings = AppSettings.parse(merge(given, parse_changes(changes or ())))
-    root = out or Path("runs") / _name(found, settings.seed, fleet, run_config or (), changes)
-    result = simulate_app(found, settings, root, overwrite=overwrite)
-    _present(result, root)
-
-
-def _name(
-    app: "FlowerApp", seed: int, fleet: str | None, run_config: Sequence[str], changes: Sequence[str] | None
-) -> str:
-    """What the directory of a run is called, unless the user says otherwise."""
-    overrides = [f"{key}{value}" for key, value in sorted(app.overrides.items())]
-    parts = [*([fleet] if fleet else []), *overrides]
-    return f"{app.name}-seed{seed}{joined(parts)}{suffix(changes, but=('seed',))}"
+    overrides = {} if found is None else found.overrides
+    parts = [*([fleet] if fleet else []), *(f"{key}{value}" for key, value in sorted(overrides.items()))]
+    name = f"{app.stem if found is None else found.name}-seed{settings.seed}"
+    root = out or Path("runs") / f"{name}{joined(parts)}{suffix(changes, but=('seed',))}"
+    if found is not None:
+        _present(simulate_app(found, settings, root, overwrite=overwrite), root)
+        return
+    for result in Script(app, settings, root, overwrite=overwrite).run(arguments or ()):
+        _present(result, result.directory or root)
 
 
 def _present(result: "Result", root: Path) -> None:

@@ -1,23 +1,28 @@
-"""Many runs from the cache, several at a time, in processes that stay for the next ones."""
+"""Many runs from the cache, several at a time, in processes that stay for the next ones, or on a Ray cluster."""
 
-import multiprocessing
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
 from offbeat.comparison.compare import sharing_cores
+from offbeat.comparison.planned import PlannedRun
 from offbeat.comparison.pool import POLL_SECONDS, adopt, busy, reporting, reports
-from offbeat.comparison.run_cache import digest, run_cached
+from offbeat.comparison.ray_runs import CachedRunActor, RayRuns
+from offbeat.comparison.run_cache import bare, digest, find, run_cached
 from offbeat.core.errors import Interrupted, OffbeatError
 from offbeat.core.references import describe
 from offbeat.results.result import Result
 from offbeat.results.rows import Row
 from offbeat.running.driver import OnProgress
 from offbeat.running.interruption import Flag, interruption
+from offbeat.running.lock import DirectoryInUse, DirectoryLock
+from offbeat.running.processes import process_context
 from offbeat.settings.schema import Experiment
+from offbeat.simulation.ray_cluster import RayCluster
 
 OnRun = Callable[[Experiment, float, Row | None], None]
 """A function that is given an experiment, how much of its run is done (0 to 1) and its newest row of metrics."""
@@ -34,17 +39,20 @@ class CachedRuns:
     """Runs through a cache, `jobs` at a time. To be used in a `with`, at the end of which its processes end.
 
     A signal that asks to stop lets each run leave a checkpoint, and raises Interrupted. With one job the runs are
-    computed in this process.
+    computed in this process. With the `address` of a Ray cluster, or if the experiments want one, its workers carry
+    out the runs, as many at a time as there are.
     """
 
-    def __init__(self, cache: Path, *, jobs: int = 1, watch: OnRun | None = None) -> None:
+    def __init__(self, cache: Path, *, jobs: int = 1, watch: OnRun | None = None, address: str | None = None) -> None:
         self._cache = cache
         self._jobs = jobs
         self._watch = watch
+        self._address = address
         self._pool: ProcessPoolExecutor | None = None
+        self._cluster: RayCluster | None = None
 
     def __enter__(self) -> Self:
-        context = multiprocessing.get_context("spawn")
+        context = process_context()
         self._progress: Any = context.Queue()
         self._stop = context.Event()
         if self._jobs > 1:
@@ -55,19 +63,31 @@ class CachedRuns:
         if self._pool is not None:
             self._stop.set()
             self._pool.shutdown(cancel_futures=True)
+        if self._cluster is not None:
+            self._cluster.close()
 
     def run(self, experiments: Sequence[Experiment], until: float | None = None) -> list[Result | Failure]:
         """The runs in the order of the experiments, each at least up to a time, or else to its end.
 
         What crashes is a Failure, and the others go on.
         """
-        different = {digest(each): sharing_cores(each, self._jobs) for each in experiments}
+        different = {digest(each): self._where_it_runs(each) for each in experiments}
+        wanted = list(different.values())
+        if self._cluster is None and wanted and wanted[0].execution.executor == "ray":
+            self._cluster = RayCluster(wanted[0].execution)  # before ours, or Ray's own handlers of signals would act
         with interruption() as asked:
-            found = self._run(list(different.values()), until, asked)
+            found = self._run(wanted, until, asked)
         results = dict(zip(different, found, strict=True))
         return [_named(results[digest(each)], each) for each in experiments]
 
+    def _where_it_runs(self, experiment: Experiment) -> Experiment:
+        if self._address is not None:
+            return experiment.changed(experiment.execution.on_cluster(self._address))
+        return sharing_cores(experiment, self._jobs)
+
     def _run(self, experiments: Sequence[Experiment], until: float | None, asked: Flag) -> list[Result | Failure]:
+        if self._cluster is not None:
+            return self._run_on_cluster(self._cluster, experiments, until, asked)
         if self._pool is None:
             return [
                 _attempt(each, self._cache, until, self._watching(each), asked)  # one by one, in this process
@@ -101,6 +121,31 @@ class CachedRuns:
             failures[number] if number in failures else run_cached(each, self._cache, until=until)
             for number, each in enumerate(experiments)
         ]
+
+    def _run_on_cluster(
+        self, cluster: RayCluster, experiments: Sequence[Experiment], until: float | None, asked: Flag
+    ) -> list[Result | Failure]:
+        planned: dict[PlannedRun, Experiment] = {}
+
+        def watch(run: PlannedRun, fraction: float, row: Row | None) -> None:
+            if self._watch is not None:
+                self._watch(planned[run], fraction, row)
+
+        with ExitStack() as locks:
+            for each in experiments:
+                path = self._cache / digest(each)
+                if find(path, until) is None:
+                    try:
+                        locks.enter_context(DirectoryLock(path))
+                    except DirectoryInUse:
+                        continue  # another process computes it, and is waited for below
+                    planned[PlannedRun(experiment=bare(each), path=path)] = each
+            failed = {}
+            if planned:
+                actor = (CachedRunActor, until)
+                runs = RayRuns(list(planned), cluster, resume=True, watch=watch, asked=asked, make_actor=actor)
+                failed = {digest(run.experiment): Failure(reason) for run, reason in runs.run().items()}
+        return [failed.get(digest(each)) or run_cached(each, self._cache, until=until) for each in experiments]
 
     def _watching(self, experiment: Experiment) -> OnProgress | None:
         watch = self._watch

@@ -3,8 +3,8 @@
 import operator
 import os
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import closing, nullcontext
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, SupportsIndex
 
@@ -14,7 +14,7 @@ from offbeat.comparison.fairness import fair_experiments, notes_on
 from offbeat.comparison.planned import OnRunProgress, check_directories, check_experiments, plan_runs
 from offbeat.comparison.pool import RunPool
 from offbeat.comparison.ray_runs import RayRuns
-from offbeat.core.errors import Interrupted, InvalidInput, OffbeatError
+from offbeat.core.errors import Interrupted, InvalidInput, OffbeatError, WorkersLost
 from offbeat.core.policy import Policy
 from offbeat.results.comparison import Comparison, check_target
 from offbeat.results.files import replace_file
@@ -31,7 +31,7 @@ from offbeat.simulation.ray_cluster import RayCluster
 
 Algorithms = str | Policy | type[Policy] | Sequence[str | Policy | type[Policy]]
 Seeds = SupportsIndex | Iterable[SupportsIndex]
-"""How many, or which."""
+"""How many seeds, or which ones."""
 
 
 def compare(
@@ -67,14 +67,13 @@ def compare(
         entries, failed = run_unkept(experiment, experiments, jobs=jobs, watch=watch)
         return Comparison(entries, target, failures=failed, notes=notes_on(first))
     root = Path(out)
-    entries, failed = run_planned(
-        experiment, experiments, root, jobs=jobs, overwrite=overwrite, resume=resume, watch=watch
-    )
-    comparison = Comparison(entries, target, failures=failed, notes=notes_on(first))
-    replace_file(root / "comparison.csv", comparison.csv_text().encode())
-    save(accuracy_figure(comparison), root / "accuracy.png")
-    configs = [each.toml() for each in first.values()]
-    replace_file(root / "report.html", report_html(comparison, configs, root.name).encode())
+    runs = run_planned(experiment, experiments, root, jobs=jobs, overwrite=overwrite, resume=resume, watch=watch)
+    with runs as (entries, failed):
+        comparison = Comparison(entries, target, failures=failed, notes=notes_on(first))
+        replace_file(root / "comparison.csv", comparison.csv_text().encode())
+        save(accuracy_figure(comparison), root / "accuracy.png")
+        configs = [each.toml() for each in first.values()]
+        replace_file(root / "report.html", report_html(comparison, configs, root.name).encode())
     return comparison
 
 
@@ -108,12 +107,12 @@ def sweep(
     if out is None:
         entries, failed = run_unkept(experiment, experiments, jobs=jobs, watch=watch)
         return Comparison(entries, target, failures=failed)
-    entries, failed = run_planned(
-        experiment, experiments, Path(out), jobs=jobs, overwrite=overwrite, resume=resume, watch=watch
-    )
-    comparison = Comparison(entries, target, failures=failed)
-    replace_file(Path(out) / "comparison.csv", comparison.csv_text().encode())
-    save(sweep_figure(comparison, over), Path(out) / "sweep.png")
+    root = Path(out)
+    runs = run_planned(experiment, experiments, root, jobs=jobs, overwrite=overwrite, resume=resume, watch=watch)
+    with runs as (entries, failed):
+        comparison = Comparison(entries, target, failures=failed)
+        replace_file(root / "comparison.csv", comparison.csv_text().encode())
+        save(sweep_figure(comparison, over), root / "sweep.png")
     return comparison
 
 
@@ -147,8 +146,10 @@ def run_unkept(
     base: Experiment, experiments: Sequence[Experiment], *, jobs: int | None = None, watch: OnRunProgress | None = None
 ) -> tuple[list[Result], list[str]]:
     """Run these experiments and leave no files."""
-    with tempfile.TemporaryDirectory(prefix="offbeat-") as folder:
-        ended, failed = run_planned(base, experiments, Path(folder), jobs=jobs, watch=watch)
+    with (
+        tempfile.TemporaryDirectory(prefix="offbeat-") as folder,
+        run_planned(base, experiments, Path(folder), jobs=jobs, watch=watch) as (ended, failed),
+    ):
         unkept = [
             Result(rows=each.rows, summary=each.summary, experiment=each.experiment, tensors=each.tensors)
             for each in ended
@@ -181,6 +182,7 @@ def sharing_cores(experiment: Experiment, runs: int) -> Experiment:
     return experiment.changed({"execution": {"workers": max(1, available_cores() // runs)}})
 
 
+@contextmanager
 def run_planned(
     base: Experiment,
     experiments: Sequence[Experiment],
@@ -190,10 +192,11 @@ def run_planned(
     overwrite: bool = False,
     resume: bool = False,
     watch: OnRunProgress | None = None,
-) -> tuple[list[Result], list[str]]:
+) -> Iterator[tuple[list[Result], list[str]]]:
     """Run these experiments, `jobs` at a time, each in a directory of its own under the root.
 
-    All of them are checked before the first begins. Gives those that ended, and a sentence on each that crashed.
+    All of them are checked before the first begins. Gives those that ended, and a sentence on each that crashed. While
+    the context lasts no other process writes to the root, so that what they come to can be written there.
     """
     jobs = runs_at_a_time(jobs, experiments)
     experiments = [sharing_cores(each, jobs) for each in experiments]
@@ -205,19 +208,22 @@ def run_planned(
     check_directories(root, base, planned_runs, overwrite=overwrite, resume=resume)
     check_experiments(experiments)
     cluster = RayCluster(experiments[0].execution) if experiments[0].execution.executor == "ray" else None
-    with closing(cluster) if cluster else nullcontext(), DirectoryLock(root), interruption() as asked:
+    with closing(cluster) if cluster else nullcontext(), DirectoryLock(root):
         check_directories(root, base, planned_runs, overwrite=overwrite, resume=resume)  # again, now that it is ours
         replace_file(root / "config.toml", tomli_w.dumps(base.given_table()).encode())
-        pool: RunPool | RayRuns
-        if cluster is None:
-            pool = RunPool(planned_runs, jobs=jobs, overwrite=overwrite, resume=resume, watch=watch, asked=asked)
-        else:
-            pool = RayRuns(planned_runs, cluster, resume=resume, watch=watch, asked=asked)
-        try:
-            failed = pool.run()
-        except Interrupted as error:
-            sentence = f"interrupted; everything so far is in {root}: go on with --resume"
-            raise Interrupted(sentence, number=error.number) from None
-    if len(failed) == len(planned_runs):
-        raise OffbeatError("; ".join(failed.values()))
-    return [read_run(each.path) for each in planned_runs if each not in failed], list(failed.values())
+        with interruption() as asked:
+            pool: RunPool | RayRuns
+            if cluster is None:
+                pool = RunPool(planned_runs, jobs=jobs, overwrite=overwrite, resume=resume, watch=watch, asked=asked)
+            else:
+                pool = RayRuns(planned_runs, cluster, resume=resume, watch=watch, asked=asked)
+            try:
+                failed = pool.run()
+            except Interrupted as error:
+                sentence = f"interrupted; everything so far is in {root}: go on with --resume"
+                raise Interrupted(sentence, number=error.number) from None
+            except WorkersLost as error:
+                raise WorkersLost(f"{error} Runs that have ended are in {root}: go on with --resume.") from None
+        if len(failed) == len(planned_runs):
+            raise OffbeatError("; ".join(failed.values()))
+        yield [read_run(each.path) for each in planned_runs if each not in failed], list(failed.values())

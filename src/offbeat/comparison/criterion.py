@@ -77,12 +77,19 @@ class Criterion:
         return cls(kind=kind, metric=metric, target=target, at=at or experiment.stop.time)
 
     def measure(self, result: Result) -> float:
-        """What a run comes to, as people say it: seconds (infinite if never), or a value of the metric."""
+        """What a run comes to, as people say it: seconds, or a value of the metric.
+
+        It is infinite, in the bad direction, if the target was never reached or the metric is no number.
+        """
         if self.kind == "time":
             assert self.target is not None
-            reached = time_to(result.rows, self.target, self.metric)
+            reached = time_to(self._numbers(result.rows), self.target, self.metric)
             return inf if reached is None or reached > self.at else reached
-        return self.score_until(result.rows, self.at)
+        value = self.score_until(result.rows, self.at)
+        return value if isfinite(value) else inf if self.lower_is_better else -inf
+
+    def _numbers(self, rows: Sequence[Row]) -> list[Row]:
+        return [row for row in rows if isfinite(row[self.metric.name])]
 
     def score_until(self, rows: Sequence[Row], time: float) -> float:
         """The value at a time, or the mean of the values up to it."""
@@ -99,12 +106,21 @@ class Criterion:
             worth = value if self.metric.direction == "min" else -value
             return worth if isfinite(worth) else WORST
         assert self.target is not None
-        rows = [row for row in rows if row["time"] <= until and isfinite(row[self.metric.name])]
+        rows = [row for row in self._numbers(rows) if row["time"] <= until]
         reached = time_to(rows, self.target, self.metric)
         if reached is not None:
             return reached
-        gap = abs(self.target - self.metric.best(row[self.metric.name] for row in rows)) if rows else inf
+        gap = abs(self.target - self.best_value(rows)) if rows else inf
         return until * (2 - 1 / (1 + gap))
+
+    def best_value(self, rows: Sequence[Row]) -> float:
+        """The best value of the metric that is a number, up to the time that counts."""
+        return self.metric.best(row[self.metric.name] for row in self._numbers(rows) if row["time"] <= self.at)
+
+    def value_at_end(self, rows: Sequence[Row]) -> float:
+        """The last value of the metric, which is infinitely bad if it is no number."""
+        value = rows[-1][self.metric.name]
+        return value if isfinite(value) else inf if self.metric.direction == "min" else -inf
 
     @property
     def lower_is_better(self) -> bool:
@@ -127,4 +143,8 @@ class Criterion:
         """A measure as people read it."""
         if self.kind == "time":
             return "not reached" if measure == inf else f"{measure:.4g} s"
-        return self.metric.text(measure, 1) if self.metric.is_share else self.metric.text(measure)
+        return self.value_text(measure) if isfinite(measure) else "diverged"
+
+    def value_text(self, value: float) -> str:
+        """A value of the metric as people read it."""
+        return self.metric.text(value, 1) if self.metric.is_share else self.metric.text(value)

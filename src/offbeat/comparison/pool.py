@@ -18,6 +18,7 @@ from offbeat.results.rows import Row
 from offbeat.running.driver import OnProgress
 from offbeat.running.figures import draw_figures
 from offbeat.running.interruption import Flag
+from offbeat.running.processes import process_context
 from offbeat.simulation.run import run
 
 POLL_SECONDS = 0.1
@@ -71,7 +72,7 @@ class RunPool:
             self._done[number] = f"{label} failed: its process died, for instance for lack of memory"
 
     def _run_some(self, numbers: Sequence[int], jobs: int) -> None:
-        context = multiprocessing.get_context("spawn")
+        context = process_context()
         progress: Any = context.Queue()
         stop = context.Event()
         with ProcessPoolExecutor(min(jobs, len(numbers)), context, adopt, (progress, stop)) as pool:

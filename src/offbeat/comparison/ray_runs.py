@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from offbeat.comparison.failure import RunFailure
 from offbeat.comparison.planned import OnRunProgress, PlannedRun
+from offbeat.comparison.run_cache import compute
 from offbeat.core.errors import Interrupted, WorkersLost
 from offbeat.results.files import replace_file
 from offbeat.results.result import read_run
@@ -49,7 +50,7 @@ class RunActor:
     """Carries out one run at a time on a machine of the cluster."""
 
     def __init__(self) -> None:
-        self._stop = threading.Event()
+        self.stopped = threading.Event()
         self._progress: tuple[float, Row | None] = (0.0, None)
 
     def ready(self) -> None:
@@ -61,7 +62,7 @@ class RunActor:
 
     def stop(self) -> None:
         """Ask the run to leave a checkpoint and end."""
-        self._stop.set()
+        self.stopped.set()
 
     def run(self, experiment: Experiment, files: Files, resume: bool) -> EndedRun:
         """Carry out a run, from the files of its directory if it is to be resumed."""
@@ -71,16 +72,33 @@ class RunActor:
             path = Path(folder) / "run"
             write_files(path, files)
             try:
-                result = run(experiment, path, resume=resume, watch=self._watch, interrupted=self._stop)
-                draw_figures(experiment, result.rows, path)
+                self.carry_out(experiment, path, resume)
             except Interrupted:
                 interrupted = True
             except Exception as error:  # a policy of the user's may raise anything: that ends its own run only
                 failure = RunFailure.of(error)
             return EndedRun(read_files(path), failure, interrupted)
 
-    def _watch(self, fraction: float, row: Row | None) -> None:
+    def carry_out(self, experiment: Experiment, path: Path, resume: bool) -> None:
+        """Run to the end, with the figures."""
+        result = run(experiment, path, resume=resume, watch=self.watch, interrupted=self.stopped)
+        draw_figures(experiment, result.rows, path)
+
+    def watch(self, fraction: float, row: Row | None) -> None:
+        """Keep how far the run is, for whoever asks."""
         self._progress = (fraction, row or self._progress[1])
+
+
+class CachedRunActor(RunActor):
+    """Carries out one run of a cache at a time, at least up to a time, or else to its end."""
+
+    def __init__(self, until: float | None) -> None:
+        super().__init__()
+        self._until = until
+
+    def carry_out(self, experiment: Experiment, path: Path, resume: bool) -> None:
+        """Run on from where the files have come, if that is not far enough."""
+        compute(experiment, path, self._until, self.watch, self.stopped)
 
 
 def read_files(path: Path) -> dict[str, bytes]:
@@ -107,8 +125,11 @@ class RayRuns:
         resume: bool,
         watch: OnRunProgress | None,
         asked: Flag,
+        make_actor: tuple[type[RunActor], *tuple[Any, ...]] = (RunActor,),
     ) -> None:
+        """`make_actor` is the class of those that carry out the runs, and what they are made with."""
         self._planned = planned_runs
+        self._make_actor = make_actor
         self._cluster = cluster
         self._execution = cluster.execution
         self._resume = resume
@@ -123,6 +144,8 @@ class RayRuns:
         self._free: list[Any] = []
         self._pending: dict[Any, tuple[Any, int | None]] = {}
         """Whose answer is awaited about which run, or None: that the actor is there."""
+        self._sent: dict[int, Files] = {}
+        """What each run began with."""
         self._stopping = False
         self._losses: Counter[int] = Counter()
         self._failures: dict[int, str] = {}
@@ -161,12 +184,13 @@ class RayRuns:
 
     def _start(self) -> None:
         resources = self._cluster.resources if self._share == 1 else {"num_cpus": 0}
-        actor = self._ray.remote(RunActor).options(max_restarts=0, max_concurrency=2, **resources).remote()
+        kind, *given = self._make_actor
+        actor = self._ray.remote(kind).options(max_restarts=0, max_concurrency=2, **resources).remote(*given)
         self._pending[actor.ready.remote()] = (actor, None)
 
     def _give(self, actor: Any, number: int) -> None:
         planned = self._planned[number]
-        files = read_files(planned.path) if self._resume else {}
+        files = self._sent[number] = read_files(planned.path) if self._resume else {}
         experiment = planned.experiment.changed({"execution": self._execution_there()})
         self._pending[actor.run.remote(experiment, files, self._resume)] = (actor, number)
 
@@ -201,10 +225,7 @@ class RayRuns:
         if busy or self._free:
             self._seen = monotonic()
         elif monotonic() - self._seen > self._execution.cluster_timeout:
-            raise WorkersLost(
-                f"the Ray cluster has had no worker for {self._execution.cluster_timeout:g} s "
-                "(execution.cluster_timeout): does it have a free core, or GPU share, for one?"
-            )
+            raise self._cluster.no_worker()
 
     def _take(self, answer: Any) -> None:
         actor, number = self._pending.pop(answer)
@@ -218,6 +239,10 @@ class RayRuns:
             return
         planned = self._planned[number]
         write_files(planned.path, ended.files)
+        for name in self._sent.pop(number).keys() - ended.files.keys():  # the checkpoint of a run that is over
+            (planned.path / name).unlink(missing_ok=True)
+            with suppress(OSError):
+                (planned.path / name).parent.rmdir()  # if it is empty now
         if ended.failure is not None:
             self._failures[number] = ended.failure.kept(planned)
         elif not ended.interrupted:

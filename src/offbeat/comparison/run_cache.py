@@ -92,10 +92,10 @@ def run_cached(
     path = cache / digest(experiment)
     with interruption(interrupted) as asked:
         while True:
-            found = _found(path, until)
+            found = find(path, until)
             if found is None:
                 try:
-                    found = _compute(bare(experiment), path, until, watch, asked)
+                    found = compute(bare(experiment), path, until, watch, asked)
                 except DirectoryInUse:
                     if asked.is_set():
                         raise Interrupted("interrupted while waiting for another process") from None
@@ -111,7 +111,7 @@ def run_cached(
             )
 
 
-def _found(path: Path, until: float | None) -> Result | None:
+def find(path: Path, until: float | None) -> Result | None:
     """The run, if it is finished or has come far enough."""
     if (path / "summary.json").is_file():
         return read_finished(path)
@@ -144,7 +144,8 @@ class _Far:
         return self.reached or self._asked.is_set()
 
 
-def _compute(experiment: Experiment, path: Path, until: float | None, watch: OnProgress | None, asked: Flag) -> Result:
+def compute(experiment: Experiment, path: Path, until: float | None, watch: OnProgress | None, asked: Flag) -> Result:
+    """The run in its directory of the cache, carried on at least up to a time, or else to its end."""
     far, draft = _Far(until, asked), path / "config.toml.draft"
     if draft.is_file():  # of somebody who is writing at this moment, or was killed then
         with DirectoryLock(path):

@@ -6,6 +6,10 @@ that share them change a bit.
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 BLOCK = 2**17
 """Elements of a block: a megabyte in float64."""
@@ -36,3 +40,19 @@ def blockwise(size: int, compute: Callable[[slice], None]) -> None:
     with ThreadPoolExecutor(THREADS) as threads:
         for _ in threads.map(compute, blocks):
             pass
+
+
+def by_block(size: int, block_of: Callable[[slice], npt.NDArray[Any]]) -> npt.NDArray[np.float32]:
+    """A vector of this size in float32, of which `block_of` gives every block.
+
+    >>> vector = np.float32([1.0, 2.0])
+    >>> by_block(2, lambda block: vector[block] + 1).tolist()
+    [2.0, 3.0]
+    """
+    whole = np.empty(size, dtype=np.float32)
+
+    def compute(block: slice) -> None:
+        whole[block] = block_of(block)
+
+    blockwise(size, compute)
+    return whole

@@ -40,9 +40,9 @@ class TimerSet(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Settled(Struct, frozen=True, kw_only=True, gc=False):
-    """The outcome of a delivered update is known: it went into a version, or it was given up."""
+    """What becomes of delivered updates is known: they went into a version, or they were given up."""
 
-    ticket: int
+    tickets: tuple[int, ...]
     used: bool
 
 

@@ -34,7 +34,7 @@ class Interrupted(OffbeatError):
     def __init__(self, message: str, *, number: int = 2) -> None:
         super().__init__(message)
         self.number = number
-        """Of the signal; Ctrl-C is 2."""
+        """The number of the signal; Ctrl-C is 2."""
 
     def __reduce__(self) -> tuple[type["Interrupted"], tuple[str]]:
         return type(self), (str(self),)

@@ -1,7 +1,6 @@
 """What a session counts, and a journal of what happened."""
 
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 LINES_IN_ERRORS = 6
@@ -33,10 +32,9 @@ class Counters:
 
 @dataclass(slots=True)
 class Journal:
-    """The last lines of what happened; `record`, if set, is given every line as the session writes it."""
+    """The last lines of what happened."""
 
     lines: deque[JournalLine] = field(default_factory=lambda: deque(maxlen=JOURNAL_LINES))
-    record: Callable[[JournalLine], None] | None = None
 
     def last(self, device: int | None) -> str:
         """The last lines about a device (or, without one, about anything), for the reader of an error."""

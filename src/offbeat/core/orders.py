@@ -202,7 +202,7 @@ class Update(Struct, frozen=True, kw_only=True, eq=False, gc=False):
         return self.outcome().extras
 
     def bytes(self, layout: Layout) -> int:
-        """What it weighs on the wire."""
+        """How many bytes the update takes on a link."""
         return layout.bytes if self.mask is None else self.mask.bytes
 
 

@@ -11,7 +11,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from offbeat.core.blocks import blockwise
+from offbeat.core.blocks import by_block
 from offbeat.core.errors import InvalidInput
 
 Vector = npt.NDArray[np.float32]
@@ -173,16 +173,14 @@ def weighted_mean(vectors: Sequence[Vector], weights: Sequence[float]) -> Vector
     [3.0, 2.0]
     """
     scale = 1.0 / sum(weights)
-    mean = np.empty(len(vectors[0]), dtype=np.float32)
 
-    def add_up(block: slice) -> None:
+    def mean_of(block: slice) -> npt.NDArray[np.float64]:
         total = np.zeros(block.stop - block.start, dtype=np.float64)
         for vector, weight in zip(vectors, weights, strict=True):
             total += (weight * scale) * vector[block]
-        mean[block] = total
+        return total
 
-    blockwise(len(mean), add_up)
-    return mean
+    return by_block(len(vectors[0]), mean_of)
 
 
 def mixture(one: Vector, other: Vector, share: float) -> Vector:
@@ -192,10 +190,14 @@ def mixture(one: Vector, other: Vector, share: float) -> Vector:
     [1.0, 2.0]
     """
     weight = np.float32(share)
-    mixed = np.empty(len(one), dtype=np.float32)
+    return by_block(len(one), lambda block: (1 - weight) * one[block] + weight * other[block])
 
-    def mix(block: slice) -> None:
-        mixed[block] = (1 - weight) * one[block] + weight * other[block]
 
-    blockwise(len(mixed), mix)
-    return mixed
+def moved(one: Vector, movement: Vector, share: float) -> Vector:
+    """x + share d, in float32.
+
+    >>> moved(np.float32([0.0, 2.0]), np.float32([4.0, 0.0]), 0.25).tolist()
+    [1.0, 2.0]
+    """
+    weight = np.float32(share)
+    return by_block(len(one), lambda block: one[block] + weight * movement[block])

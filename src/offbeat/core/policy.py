@@ -172,6 +172,15 @@ class Policy(Settings):
         return {}
 
 
+def proximal_difference(mu: float, training: LocalWork) -> list[str]:
+    """What `local_differences` says of an algorithm's own proximal term, if it has one that the experiment leaves it.
+
+    >>> proximal_difference(0.01, LocalWork()), proximal_difference(0.01, LocalWork(prox=0.5))
+    (['a proximal term in the local loss (prox = 0.01)'], [])
+    """
+    return [f"a proximal term in the local loss (prox = {mu:g})"] if mu and training.prox is None else []
+
+
 class Train(Struct, frozen=True, gc=False):
     """Go on with so many slices, then ask the rule again."""
 
@@ -179,7 +188,11 @@ class Train(Struct, frozen=True, gc=False):
 
 
 class Ask(Struct, frozen=True, kw_only=True, gc=False):
-    """Request the fresh model and wait for it."""
+    """Request the fresh model, and wait for it or train on until it comes."""
+
+    waits: bool = True
+    """Whether to wait. A device that does not merges the model between two steps, wherever it is by then; it uploads
+    when it has the answer. One that cannot be reached while it trains, or whose order has a time budget, waits."""
 
 
 class Upload(Struct, frozen=True, kw_only=True, gc=False):

@@ -34,7 +34,7 @@ class Range:
 
 @dataclass(frozen=True)
 class Choice:
-    """One of some values.
+    """A setting that takes one of some values.
 
     >>> str(Choice("constant", "hinge"))
     "'constant' or 'hinge'"

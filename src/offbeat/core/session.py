@@ -105,6 +105,7 @@ class Session:
         self._idle = IdleSet(devices, np.flatnonzero(here))
         self.random = stream(seed, "policy")
         self._tickets = 0
+        self._by_version = training.schedule_over == "versions"
         self._plain_order: tuple[float, Order] = (0, training.order(0))
         """The order without changes at the moment it was made for: most policies give that to every device."""
         self.started = False
@@ -141,7 +142,7 @@ class Session:
     def order(self, **changes: Any) -> Order:
         """The order that the experiment's local work gives at this moment, with changes of the policy's own."""
         moment: float = self.version
-        if self.training.schedule_over != "versions":
+        if not self._by_version:
             moment = self.training.moment(version=self.version, updates=self.counters.used, time=self.now)
         if changes:
             return self.training.order(moment, **changes)
@@ -292,13 +293,14 @@ class Session:
                 effects.append(dispatched)
             case Commit(parameters=parameters, used=used):
                 self._commit(parameters, used)
-                effects += [Settled(ticket=ticket, used=True) for ticket in used]
+                if used:
+                    effects.append(Settled(tickets=used, used=True))
             case Discard(ticket=ticket, reason=reason):
                 self._check_settled((ticket,))
                 del self.received[ticket]
                 self.counters.discarded += 1
                 self._note(f"discarded ({reason})", None, ticket)
-                effects.append(Settled(ticket=ticket, used=False))
+                effects.append(Settled(tickets=(ticket,), used=False))
             case SendFresh(device=device):
                 following = self._following(device, action, PolicyError)
                 asked = self.in_flight[self._ticket_of[device]]
@@ -387,10 +389,7 @@ class Session:
         return found
 
     def _note(self, what: str, device: int | None = None, ticket: int | None = None) -> None:
-        line = (self.now, what, device, ticket, self.version)
-        self.journal.lines.append(line)
-        if self.journal.record is not None:
-            self.journal.record(line)
+        self.journal.lines.append((self.now, what, device, ticket, self.version))
 
     # Audit --------------------------------------------------------------------------------------------------------
 

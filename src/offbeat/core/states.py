@@ -33,4 +33,5 @@ TRANSITIONS: Mapping[tuple[int, type], DeviceState] = {
 FOLLOWING: Mapping[type, tuple[DeviceState | None, ...]] = {
     what: tuple(TRANSITIONS.get((state, what)) for state in DeviceState) for _, what in TRANSITIONS
 }
-"""The same table by what happens, then by state: two look-ups without a hash of a pair, for every event and action."""
+"""The table of transitions by what happens, then by state: two look-ups without a hash of a pair, for every event and
+action."""

@@ -74,7 +74,7 @@ class Dataset:
         return max((1 + int(each.max()) for each in values if each.dtype.kind == "i"), default=0)
 
     def example(self) -> tuple[Samples, Samples]:
-        """Two training samples."""
+        """Two training samples, with which a model is tried out."""
         x, y = self.train_x.load(0) if isinstance(self.train_x, LazyDevices) else (self.train_x, self.train_y)
         places = np.array([0, min(1, count(y) - 1)])
         return taken(x, places), taken(y, places)

@@ -25,7 +25,7 @@ class LabelCounts:
     """How many samples of each label each device holds."""
 
     counts: npt.NDArray[np.int64]
-    """[devices, labels]."""
+    """How many samples each device has of each label, [devices, labels]."""
     sizes: Indices
     """How many samples each device holds."""
     names: tuple[str, ...]

@@ -61,9 +61,9 @@ class HuggingFace(Settings):
     """Keep pixels as bytes and normalise them batch by batch: a quarter of the memory, the same numbers to the bit
     (default: if as numbers they would take more than 256 MB)."""
     vocabulary: Annotated[int, Field(ge=3)] = 20_000
-    """Of texts: how many tokens there are, padding (0) and unknown words (1) among them."""
+    """How many tokens there are, if inputs are texts; padding (0) and unknown words (1) are among them."""
     length: Annotated[int, Field(ge=1)] = 256
-    """Of texts: how many words of each are used, from its beginning."""
+    """How many words of each text are used, from its beginning, if inputs are texts."""
     limit: Annotated[int, Field(gt=0)] | None = None
     """Use at most this many training samples: always the same ones, whatever the seed."""
     lazy: bool = False

@@ -34,12 +34,12 @@ class FlatModel:
         self.entries = [entry for entry in self.layout.entries if entry.trained]
         self.parameters = [tensors[entry.name] for entry in self.entries]
         self.weights: Tensors = tuple(parameter.detach() for parameter in self.parameters)
-        """The same memory as `parameters`, outside autograd, so that it may be updated in place."""
+        """The parameters outside autograd: they share the memory of `parameters` and may be updated in place."""
         self.layers = [
             [place for place, entry in enumerate(self.entries) if entry.layer == layer]
             for layer in range(self.layout.trained_layers)
         ]
-        """Of each layer, from the input on, the places of its parameters in `parameters`."""
+        """The places in `parameters` of each layer's parameters, from the input on."""
         self.head = self.layout.head
         self._counters = [(b, b.clone()) for b in self.module.buffers() if not b.is_floating_point()]
 

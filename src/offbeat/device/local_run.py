@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from offbeat.core.errors import PolicyError
 from offbeat.core.orders import Order, Progress
-from offbeat.core.policy import DeviceRule, ReadOnlyMemory, Step, Train, Upload
+from offbeat.core.policy import Ask, DeviceRule, ReadOnlyMemory, Step, Train, Upload
 
 
 class LocalRun(Struct, kw_only=True, eq=False, gc=False):
@@ -25,6 +25,8 @@ class LocalRun(Struct, kw_only=True, eq=False, gc=False):
     goal: int = 0
     """The slice with which the present stretch ends. Only there is the rule asked again."""
     answers: int = 0
+    asking: bool = False
+    """Whether it trains on while its question is not answered yet."""
     stopping: bool = False
     expired: bool = False
 
@@ -38,7 +40,7 @@ class LocalRun(Struct, kw_only=True, eq=False, gc=False):
         elif done < self.goal:
             return Train(self.goal - done)
         else:
-            step = rule.next(self.progress, self.answers, self.order, memory)
+            step = rule.next(self.progress, self.answers + self.asking, self.order, memory)
         if isinstance(step, Train):
             self.goal = done + step.slices
             if not done < self.goal <= self.order.slices:
@@ -51,9 +53,15 @@ class LocalRun(Struct, kw_only=True, eq=False, gc=False):
         done = self.progress
         self.progress = Progress(slices=done.slices + slices, steps=done.steps + steps, seconds=done.seconds + seconds)
 
+    def ask(self, step: Ask) -> None:
+        """The request is on its way. A slice that a budget or a notice may cut short has no merge in its midst."""
+        order = self.order
+        self.asking = not (step.waits or order.unit == "layer" or order.budget is not None or order.drops_unfinished)
+
     def answered(self) -> None:
         """The request was answered, with a newer model or without."""
         self.answers += 1
+        self.asking = False
 
     def stop_soon(self) -> None:
         """Upload after the slice that is being worked on, or, if the order drops what is unfinished, without it."""

@@ -40,8 +40,8 @@ class LocalTraining(Struct, kw_only=True, eq=False, gc=False):
     memory: ReadOnlyMemory
     """What the device remembered when the run began, with what the run has added; a copy as soon as it has."""
 
-    def job(self, first: int, last: int) -> TrainingJob:
-        """Slices `first` to `last - 1`, for a trainer."""
+    def job(self, first: int, last: int, beyond: int = 0) -> TrainingJob:
+        """Slices `first` to `last - 1`, and so many steps of the next, for a trainer."""
         given = self.assignment
         return TrainingJob(
             device=given.device,
@@ -49,9 +49,10 @@ class LocalTraining(Struct, kw_only=True, eq=False, gc=False):
             order=given.order,
             first=first,
             last=last,
+            beyond=beyond,
             work=self.work,
             anchor=given.parameters,
-            memory=self.remembered if given.order.remembers else NOTHING,
+            memory=self.remembered if self.remembered and given.order.remembers else NOTHING,
         )
 
     def merge(self, rule: DeviceRule, fresh: Fresh, source: GradientSource) -> None:

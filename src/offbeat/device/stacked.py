@@ -41,7 +41,7 @@ from offbeat.device.training_state import TrainingJob, TrainingState
 
 MOST_CLIENTS = 64
 MOST_BYTES = 256 * 2**20
-"""Of one stack: more clients than that wait for the next one."""
+"""How many bytes one stack may take; clients beyond that wait for the next one."""
 SMALL_BATCH = 8
 """Up to so many samples convolutions are faster stacked on the processor (measured on LeNet-5 and the two CNNs)."""
 

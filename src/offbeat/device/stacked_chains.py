@@ -20,7 +20,7 @@ from offbeat.models.normalisation import GroupNorm
 
 Activation = Callable[[torch.Tensor], torch.Tensor]
 Derivative = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-"""From the gradient behind an activation, and its output, to the gradient before it."""
+"""A function of the gradient behind an activation and of its output, which gives the gradient before it."""
 
 
 def _relu_backward(gradient: torch.Tensor, output: torch.Tensor) -> torch.Tensor:
@@ -48,7 +48,7 @@ class StackedParameter:
 
     value: torch.Tensor
     shape: tuple[int, ...]
-    """Of one client's tensor."""
+    """The shape of one client's tensor."""
     rate: torch.Tensor
     velocity: torch.Tensor | None
     decay: torch.Tensor | None
@@ -58,7 +58,7 @@ class StackedParameter:
 
     @classmethod
     def of(cls, jobs: Sequence[TrainingJob], entry: TensorEntry, place: torch.device) -> "StackedParameter":
-        """This tensor of all jobs' models."""
+        """One tensor of all jobs' models, stacked."""
 
         def stacked(vectors: Iterable[Vector]) -> torch.Tensor:
             rows = torch.empty(len(jobs), entry.size)  # aligned, as `trainer` explains
@@ -143,7 +143,7 @@ class StackedTargets:
 
     labels: torch.Tensor
     scale: torch.Tensor
-    """Of each sample's gradient: its share in its client's, as `StackedParameter` wants it. 0: padding."""
+    """The share of each sample's gradient in its client's, as `StackedParameter` wants it; 0 for padding."""
     likelihood: torch.Tensor
     """Filled with the logarithm of each label's probability before the step."""
 
@@ -207,7 +207,7 @@ class ConvolutionalChain:
             parameter.descend(gradient)
 
     def _forward(self, parameters: StackedParameters, x: torch.Tensor) -> torch.Tensor:
-        """From (client, sample, channel, height, width) to (client, sample, class)."""
+        """The logits (client, sample, class) of images (client, sample, channel, height, width)."""
         clients, samples = x.shape[:2]
         x = x.transpose(0, 1).flatten(1, 2)  # (sample, client x channel, height, width)
         for name, layer in self._chain:

@@ -36,7 +36,10 @@ class Batch(Struct, frozen=True, gc=False):
 
 
 class Task(Settings):
-    """See the module's docstring. A subclass has its settings as fields, and defines what is not defined here."""
+    """What is trained: a loss on a batch, and metrics made of sums over samples.
+
+    A subclass has its settings as fields, and defines what is not defined here.
+    """
 
     @property
     def target(self) -> str:
@@ -88,7 +91,7 @@ class Classification(Task):
     measures: list[Literal["accuracy", "loss", "f1"]] = Field(["accuracy", "loss"], min_length=1)
     """The metrics, in the order in which they are shown."""
     class_weights: list[Weight] | None = None
-    """Of each class in the loss, which is then the weighted mean."""
+    """The weight of each class in the loss, which is then the weighted mean."""
     label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
 
     @property
@@ -100,9 +103,14 @@ class Classification(Task):
         return {name: "min" if name == "loss" else "max" for name in self.measures}
 
     def loss(self, model: Model, batch: Batch) -> tuple[torch.Tensor, float]:
-        return self._entropy(called(model, batch.x), batch.y, "mean")
+        outputs = called(model, batch.x)
+        if self.class_weights is None:
+            return self._entropy(outputs, batch.y, "mean")
+        loss, weight = self._entropy(outputs, batch.y, "sum")
+        return loss / (weight or 1.0), weight  # a batch may hold nothing but classes of weight 0
 
     def _entropy(self, outputs: torch.Tensor, y: torch.Tensor, reduction: str) -> tuple[torch.Tensor, float]:
+        outputs = outputs.float()  # sums of products in half precision are not in half precision themselves
         if self.class_weights is None:
             loss = functional.cross_entropy(outputs, y, reduction=reduction, label_smoothing=self.label_smoothing)
             return loss, len(y)
@@ -129,7 +137,7 @@ class Classification(Task):
         return totals
 
     def metrics(self, totals: Totals) -> Mapping[str, float]:
-        known = {"accuracy": totals["correct"] / totals["count"], "loss": totals["loss"] / totals["weight"]}
+        known = {"accuracy": totals["correct"] / totals["count"], "loss": totals["loss"] / (totals["weight"] or 1)}
         if "f1" in self.measures:
             known["f1"] = macro_f1(totals["hits"], totals["chosen"], totals["held"])
         return {name: known[name] for name in self.measures}
@@ -209,10 +217,11 @@ class MultiLabel(Task):
         return {"micro_f1": "max", "macro_f1": "max", "loss": "min"}
 
     def loss(self, model: Model, batch: Batch) -> tuple[torch.Tensor, float]:
-        outputs = called(model, batch.x)
+        outputs = called(model, batch.x).float()
         return functional.binary_cross_entropy_with_logits(outputs, batch.y.to(outputs.dtype)), len(batch.y)
 
     def totals(self, outputs: torch.Tensor, targets: torch.Tensor) -> Totals:
+        outputs = outputs.float()
         held, chosen = targets > 0.5, torch.sigmoid(outputs) >= self.threshold
         loss = functional.binary_cross_entropy_with_logits(outputs, targets.to(outputs.dtype), reduction="sum")
         return {

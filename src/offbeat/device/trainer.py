@@ -15,6 +15,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from itertools import islice
 from typing import Any, Literal
 
 import numpy as np
@@ -99,23 +100,27 @@ class TorchTrainer:
         return self._flat.layout
 
     def train(self, job: TrainingJob) -> TrainingState:
-        """Slices `job.first` to `job.last - 1`. Cutting an order into several jobs changes no bit of the result.
+        """Slices `job.first` to `job.last - 1`. Cutting an order between slices changes no bit of the result.
 
         Integer buffers start afresh in every job. With a `width` below 1 only that submodel is trained.
         """
         return self.train_while(job, None)[0]
 
-    def train_while(self, job: TrainingJob, proceed: Proceed | None) -> tuple[TrainingState, int]:
+    def train_while(
+        self, job: TrainingJob, proceed: Proceed | None, *, keep: bool = False
+    ) -> tuple[TrainingState, int]:
         """As much of a job as a clock allows: the work, and the slice that it has come to.
 
         `proceed` is told how many of the order's slices are done, and asked between layers or between the steps of an
-        epoch. An epoch that it cuts short counts as not begun.
+        epoch. An epoch that it cuts short counts as not begun or, with `keep`, as far as it has come.
         """
         if job.order.width < 1.0:
-            return self._train_submodel(job, proceed)
-        train = self._train_layers if job.order.unit == "layer" else self._train_epochs
+            return self._train_submodel(job, proceed, keep=keep)
         with self._rng(), self._objective(job) as objective:
-            work, done = train(job, objective, proceed)
+            if job.order.unit == "layer":
+                work, done = self._train_layers(job, objective, proceed)
+            else:
+                work, done = self._train_epochs(job, objective, proceed, keep=keep)
         if job.order.masks_absent_classes:
             absent = absent_classes(self._flat, self.batches.targets(job.device))
             work = self._with_rows_of(job.work.parameters, absent, work)
@@ -153,8 +158,9 @@ class TorchTrainer:
         return self._still[name]
 
     def _train_epochs(
-        self, job: TrainingJob, objective: Objective, proceed: Proceed | None
+        self, job: TrainingJob, objective: Objective, proceed: Proceed | None, *, keep: bool
     ) -> tuple[TrainingState, int]:
+        """An epoch that was begun goes on with the same batches; only dropout has random numbers of its own then."""
         order, batches = job.order, self.batches
         self._load(job.work)
         optimiser = self._optimiser(order, job.work, objective)
@@ -162,15 +168,21 @@ class TorchTrainer:
         block = None if any(isinstance(term, OwnTerm) for term in order.terms) else self._block
         steps, loss_sum, seen = job.work.steps, job.work.loss_sum, job.work.seen
 
-        def work() -> TrainingState:
-            return self._state(job, self._flat.values(), optimiser, steps=steps, loss_sum=loss_sum, seen=seen)
+        def work(within: int = 0) -> TrainingState:
+            counts = {"steps": steps, "within": within, "loss_sum": loss_sum, "seen": seen}
+            return self._state(job, self._flat.values(), optimiser, **counts)
 
-        for k in range(job.first, job.last):
-            before = None if proceed is None else work()
-            self._seed_dropout("dropout", job.device, job.ticket, k)
+        for k in range(job.first, job.first + job.slices):
+            before = None if proceed is None or keep else work()
+            begun = job.work.within if k == job.first else 0
+            self._seed_dropout("dropout", job.device, job.ticket, k, *([begun] if begun else []))
             samples = batches.order(job.device, job.ticket, k, order.batch_size)
             random = batches.transforming(job.device, job.ticket, k)
-            for loss, size, gradients in self._steps(job.device, samples, order.batch_size, objective, block, random):
+            given = self._steps(job.device, samples, order.batch_size, objective, block, random, begun)
+            for step in range(begun, batches.steps(job.device, order.batch_size)):
+                if (k == job.last and step == job.beyond) or (keep and proceed is not None and not proceed(k)):
+                    return work(step), k
+                loss, size, gradients = next(given)
                 if before is not None and proceed is not None and not proceed(k):
                     return before, k
                 if schedule is not None:
@@ -260,14 +272,14 @@ class TorchTrainer:
             **counts,
         )
 
-    def _train_submodel(self, job: TrainingJob, proceed: Proceed | None) -> tuple[TrainingState, int]:
+    def _train_submodel(self, job: TrainingJob, proceed: Proceed | None, *, keep: bool) -> tuple[TrainingState, int]:
         width, trained = job.order.width, self.layout.trained_size
         if width not in self._submodels:
             trainer = copy.copy(self)
             trainer._take(narrowed(self.model, self.layout, width))
             self._submodels[width] = trainer, submodel(self.layout, width).chosen
         trainer, chosen = self._submodels[width]
-        work, done = trainer.train_while(job_inside(job, chosen, trained), proceed)
+        work, done = trainer.train_while(job_inside(job, chosen, trained), proceed, keep=keep)
         return work_outside(work, job.work, chosen, trained), done
 
     def _with_rows_of(self, before: Vector, absent: npt.NDArray[np.bool_], work: TrainingState) -> TrainingState:
@@ -295,7 +307,7 @@ class TorchTrainer:
     def loss_and_gradient(
         self, parameters: Vector, device: int, ticket: int, k: int, batch_size: int | None
     ) -> tuple[float, Vector]:
-        """Of one random batch of the device's data; the gradient is zero where nothing is trained."""
+        """Loss and gradient on one random batch of the device's data; the gradient is zero where nothing is trained."""
         self._flat.load(parameters)
         chosen = self.batches.probe(device, ticket, k, batch_size)
         with self._rng():
@@ -330,10 +342,11 @@ class TorchTrainer:
         objective: Objective,
         block: int | None,
         random: np.random.Generator | None = None,
+        begun: int = 0,
     ) -> Iterator[tuple[float, float, Tensors]]:
-        """Loss, size and gradient of each batch, at the model as it is when the batch is asked for."""
+        """Loss, size and gradient of each batch after the first `begun`, at the model as it is when it is asked for."""
         if batch_size is not None or block is None or len(samples) <= block:
-            for batch in self.batches.gather(device, samples, batch_size, random):
+            for batch in islice(self.batches.gather(device, samples, batch_size, random), begun, None):
                 yield objective.gradients(batch)
             return
         total, mean = 0.0, tuple(torch.zeros_like(weight) for weight in self._flat.weights)

@@ -1,4 +1,4 @@
-"""What a trainer is given and gives back: the numbers of a local run between two slices."""
+"""What a trainer is given and gives back: the numbers of a local run between two slices, or between two steps."""
 
 from collections.abc import Mapping
 
@@ -20,6 +20,8 @@ class TrainingState(Struct, frozen=True, kw_only=True, eq=False, gc=False):
     buffers: Vector | None = None
     """The running statistics, where they stay on the device and are no part of the parameters that travel."""
     steps: int = 0
+    within: int = 0
+    """Steps of the next slice that are done already: a newer model came in its midst."""
     loss_sum: float = 0.0
     """Sum of the training loss over the samples (or tokens) seen."""
     seen: float = 0
@@ -33,18 +35,30 @@ class TrainingState(Struct, frozen=True, kw_only=True, eq=False, gc=False):
 
 
 class TrainingJob(Struct, frozen=True, kw_only=True, eq=False, gc=False):
-    """Slices `first` to `last - 1` of one order on one device, starting from `work`."""
+    """Slices `first` to `last - 1` of one order on one device, starting from `work`, and a few steps more."""
 
     device: int
     ticket: int
     order: Order
     first: int
     last: int
+    beyond: int = 0
+    """Steps of slice `last` that are done as well (counted from its beginning; unit "epoch")."""
     work: TrainingState
     anchor: Vector
     """The model that came with the order, to which terms of the loss refer."""
     memory: ReadOnlyMemory = {}
     """What the device remembers of earlier trainings, where the order has a use for it."""
+
+    @property
+    def whole(self) -> bool:
+        """Whether all its slices are whole ones."""
+        return not self.beyond and not self.work.within
+
+    @property
+    def slices(self) -> int:
+        """Slices that it works on, wholly or in part."""
+        return self.last - self.first + bool(self.beyond)
 
 
 class Evaluation(Struct, frozen=True, kw_only=True):

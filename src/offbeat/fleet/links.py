@@ -14,7 +14,7 @@ from offbeat.fleet.series import MeasuredSeries, VaryingBandwidth, bandwidths
 from offbeat.fleet.workload import Floats, Workload
 
 Bandwidths = Floats | Sequence[VaryingBandwidth]
-"""Of each device: a number, or how it changes over time."""
+"""The bandwidth of each device: a number, or how it changes over time."""
 NOTHING_MEASURED: Mapping[str, Bandwidths] = MappingProxyType({})
 
 
@@ -28,21 +28,21 @@ class Links:
         self._latency = array("d", np.asarray(latency, dtype=np.float64).tobytes())
 
     def up_seconds(self, device: int, bytes: int, at: float = 0.0) -> float:
-        """Of a message from the device to the server that is sent at this time."""
+        """Seconds that a message takes from the device to the server if it is sent at this time."""
         return bytes * 8 / self._uplink[device] + self._latency[device]
 
     def down_seconds(self, device: int, bytes: int, at: float = 0.0) -> float:
-        """Of a message from the server to the device that is sent at this time."""
+        """Seconds that a message takes from the server to the device if it is sent at this time."""
         return bytes * 8 / self._downlink[device] + self._latency[device]
 
     def round_trips(self, bytes: int) -> Floats:
-        """Of a message of this size to each device and back."""
+        """Seconds that a message of this size takes to each device and back."""
         bits = bytes * 8
         down, up, latency = map(np.frombuffer, (self._downlink, self._uplink, self._latency))
         return bits / down + bits / up + 2 * latency
 
     def latency(self, device: int) -> float:
-        """Of a message that weighs nothing, either way."""
+        """Seconds that a message without content takes, either way."""
         return self._latency[device]
 
 

@@ -1,6 +1,6 @@
 """A fleet as it really was: speeds, links and availability of every device from the record of a real run.
 
-`record.jsonl` (`running.record` has its schema) says when each order was sent, when its upload came, how many slices
+`record.jsonl` (`core.record` has its schema) says when each order was sent, when its upload came, how many slices
 the device trained meanwhile and how long that took by the device's own clock.
 
 - Seconds of an epoch: the median over a device's uploads of its training seconds by its epochs. If it holds another
@@ -18,13 +18,23 @@ from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
 from statistics import median
-from typing import Any, Literal
+from typing import Literal
 
-import msgspec
 import numpy as np
 from pydantic import Field
 
 from offbeat.core.errors import InvalidInput
+from offbeat.core.record import (
+    FreshRequestedLine,
+    JoinedLine,
+    LeftLine,
+    LostLine,
+    OrderLine,
+    ReadyLine,
+    RecordLine,
+    UploadedLine,
+    read_record,
+)
 from offbeat.core.streams import stream
 from offbeat.fleet.links import Bandwidths
 from offbeat.fleet.series import TracedAvailability
@@ -95,57 +105,44 @@ def availability_of(devices: Sequence[RecordedDevice], seconds: float) -> Traced
 def read_devices(path: Path) -> tuple[list[RecordedDevice], float]:
     """What a record says of each device, and how long the run lasted."""
     file = path / "record.jsonl" if path.is_dir() else path
-    lines = _lines(file)
-    first = lines[0]
+    if not file.is_file():
+        raise InvalidInput(f"fleet.path: there is no file {file}; give the record.jsonl of a real run")
+    first, lines = read_record(file.read_text(encoding="utf-8"), f"fleet.path: {file}")
     devices = [
-        RecordedDevice(samples=samples, present=number in first["present"])
-        for number, samples in enumerate(first["samples"])
+        RecordedDevice(samples=samples, present=number in first.present) for number, samples in enumerate(first.samples)
     ]
     orders: dict[int, float] = {}
     asked: set[int] = set()
     for line in lines:
-        device = devices[line["device"]] if line.get("device", -1) >= 0 else None
-        if device is not None:
-            _read(line, device, orders, asked, file)
+        _read(line, devices, orders, asked, file)
     if not any(device.epochs for device in devices):
         raise InvalidInput(f"fleet.path: {file} has no upload, so that nothing is known of any device's speed")
-    return devices, max(line["at"] for line in lines)
+    return devices, max(line.at for line in lines)
 
 
-def _read(line: Any, device: RecordedDevice, orders: dict[int, float], asked: set[int], file: Path) -> None:
+def _read(
+    line: RecordLine, devices: Sequence[RecordedDevice], orders: dict[int, float], asked: set[int], file: Path
+) -> None:
     """Add what a line says of its device."""
-    match line["what"]:
-        case "order":
-            orders[line["ticket"]] = line["at"]
-        case "FreshRequested":
-            asked.add(line["ticket"])
-        case "Uploaded" if line["slices"] > 0:
-            if line["steps"] < line["slices"]:
+    match line:
+        case OrderLine():
+            orders[line.ticket] = line.at
+        case FreshRequestedLine():
+            asked.add(line.ticket)
+        case UploadedLine() if line.slices > 0:
+            if line.steps < line.slices:
                 raise InvalidInput(
                     f"fleet.path: {file} is of an algorithm whose devices train layer by layer, which does not tell "
                     "what an epoch takes: give the record of another one"
                 )
-            device.epochs.append(line["seconds"] / line["slices"])
-            if line["ticket"] in orders and line["ticket"] not in asked:
-                rest = line["at"] - orders[line["ticket"]] - line["seconds"]
-                device.communication.append(max(0.0, rest))
-        case "joined":
-            device.samples = line["samples"]
-            device.changes.append((line["at"], True))
-        case "Ready":
-            device.changes.append((line["at"], True))
-        case "Left" | "Lost":
-            device.changes.append((line["at"], False))
-
-
-def _lines(file: Path) -> list[Any]:
-    if not file.is_file():
-        raise InvalidInput(f"fleet.path: there is no file {file}; give the record.jsonl of a real run")
-    text = file.read_text(encoding="utf-8")
-    try:
-        lines = [msgspec.json.decode(line) for line in text[: text.rfind("\n") + 1].splitlines()]
-    except msgspec.MsgspecError as error:
-        raise InvalidInput(f"fleet.path: {file} cannot be read as a record: {error}") from None
-    if not lines or not isinstance(lines[0], dict) or lines[0].get("what") != "run":
-        raise InvalidInput(f"fleet.path: {file} is not the record of a real run, or it is empty")
-    return lines
+            device = devices[line.device]
+            device.epochs.append(line.seconds / line.slices)
+            if line.ticket in orders and line.ticket not in asked:
+                device.communication.append(max(0.0, line.at - orders[line.ticket] - line.seconds))
+        case JoinedLine():
+            devices[line.device].samples = line.samples
+            devices[line.device].changes.append((line.at, True))
+        case ReadyLine():
+            devices[line.device].changes.append((line.at, True))
+        case LeftLine() | LostLine():
+            devices[line.device].changes.append((line.at, False))

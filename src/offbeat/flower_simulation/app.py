@@ -25,7 +25,7 @@ class FlowerApp:
 
     directory: Path
     identity: str
-    """`publisher/name`."""
+    """The app as `publisher/name`."""
     version: str
     server_reference: str
     client_reference: str
@@ -39,6 +39,13 @@ class FlowerApp:
     def name(self) -> str:
         """The name of the project."""
         return self.identity.rpartition("/")[2]
+
+    def files(self) -> list[Path]:
+        """The Python files of the packages, or modules, that its two halves are in."""
+        halves = (self.server_reference, self.client_reference)
+        tops = dict.fromkeys(half.partition(":")[0].partition(".")[0] for half in halves)
+        found = [file for top in tops for file in sorted((self.directory / top).rglob("*.py"))]
+        return found + [file for top in tops if (file := self.directory / f"{top}.py").is_file()]
 
     def server_app(self) -> ServerApp:
         """The app's ServerApp; `importable` must hold."""

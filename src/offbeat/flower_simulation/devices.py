@@ -72,7 +72,7 @@ class MessageInFlight:
 
     @property
     def category(self) -> str:
-        """Of its type: train, evaluate, query, or one of the messages before Flower's message API."""
+        """The kind of the message: train, evaluate, query, or one of those before Flower's message API."""
         return self.message.metadata.message_type.partition(".")[0]
 
     @property

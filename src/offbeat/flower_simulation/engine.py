@@ -61,6 +61,8 @@ class MessageEngine:
         self.now = 0.0
         self.version = 0
         """Versions of the model so far: whoever sees a new one counts it here."""
+        self.weight: str | None = None
+        """What the app's strategy weighs replies by: whoever sees that it has one says so here."""
         self.counters = MessageCounters()
         self.accounts = Accounts(len(times.node_ids))
         self.in_flight: dict[str, MessageInFlight] = {}
@@ -130,7 +132,7 @@ class MessageEngine:
             self.counters.used += 1
             self.counters.staleness_sum += staleness
             self.counters.staleness_max = max(self.counters.staleness_max, staleness)
-            self.accounts.settled(flight.number, True, self.version + 1)
+            self.accounts.settled((flight.number,), True, self.version + 1)
         return reply
 
     def abandon(self, names: Iterable[str]) -> None:
@@ -145,7 +147,7 @@ class MessageEngine:
         flight, reply = self.landed.pop(name)
         if flight.trains and not reply.has_error():
             self.counters.discarded += 1
-            self.accounts.settled(flight.number, False, self.version)
+            self.accounts.settled((flight.number,), False, self.version)
 
     def finish(self) -> None:
         """The run is over: updates that nobody took are discarded."""
@@ -309,7 +311,7 @@ class MessageEngine:
             return
         reply = flight.reply
         self._settle(flight, reply)
-        if not reply.has_error() and (mistake := reply_mistake(flight.message, reply, self._types)):
+        if not reply.has_error() and (mistake := reply_mistake(flight.message, reply, self._types, self.weight)):
             self._fault(flight, mistake, WARNING)
 
     def _fail(self, flight: MessageInFlight, code: int, reason: str) -> None:

@@ -40,7 +40,10 @@ class VirtualGrid(Grid):
         self._run = run
         self._devices = {node: device for device, node in enumerate(engine.times.node_ids)}
         self._lock = threading.RLock()
-        self._threads = threading.active_count()
+        self._quiet = set(threading.enumerate())
+        """Threads that send nothing: those from before, and those that had their chance to."""
+        self._senders: set[threading.Thread] = set()
+        """Threads that have sent something, or have asked for replies."""
         self._asked_at = -1.0
         self._looks = 0
         self._waits = 0
@@ -78,7 +81,7 @@ class VirtualGrid(Grid):
     def _advance(self, until: float) -> bool:
         """Let the next thing happen, if that is by this time; else let the time pass."""
         engine, changes = self._engine, self._engine.changes
-        if threading.active_count() > self._threads and self._settled != (engine.counters.messages, changes):
+        if self._settled != (engine.counters.messages, changes) and self._others_may_send():
             self._let_others_send()
             if engine.changes != changes:
                 return True
@@ -90,8 +93,17 @@ class VirtualGrid(Grid):
                 raise RunEnded("nothing left to happen")
         return engine.step(until)
 
+    def _others_may_send(self) -> bool:
+        """Whether there are other threads that have sent something before, or that are new and may do so."""
+        alive = set(threading.enumerate())
+        self._quiet &= alive
+        return bool(alive - self._quiet - {threading.current_thread()})
+
     def _let_others_send(self) -> None:
-        """An app with threads that wait each for a reply means them to wait at the same time."""
+        """An app with threads that wait each for a reply means them to wait at the same time.
+
+        A thread that has let its chance pass (of a logger, of a progress bar) is not waited for again until it sends.
+        """
         sent = -1
         while sent != self._engine.counters.messages:
             sent = self._engine.counters.messages
@@ -99,6 +111,12 @@ class VirtualGrid(Grid):
             REAL_SLEEP(SETTLE_SECONDS)
             self._lock.acquire()
         self._settled = (sent, self._engine.changes)
+        self._quiet |= set(threading.enumerate()) - self._senders - {threading.current_thread()}
+
+    def _called_by_a_sender(self) -> None:
+        thread = threading.current_thread()
+        self._senders.add(thread)
+        self._quiet.discard(thread)
 
     def _asked_in_vain(self) -> None:
         if self._engine.now == self._asked_at:
@@ -108,7 +126,7 @@ class VirtualGrid(Grid):
     # As every grid ---------------------------------------------------------------------------------------------------
 
     def set_run(self, run: Run) -> None:
-        """Set the run."""
+        """Set the run that messages belong to."""
         self._run = run
 
     @property
@@ -134,6 +152,7 @@ class VirtualGrid(Grid):
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Send messages to their nodes; returns their ids."""
         with self._lock:
+            self._called_by_a_sender()
             outgoing = list(messages)
             self._looks = 0
             self.on_send(outgoing)
@@ -152,6 +171,7 @@ class VirtualGrid(Grid):
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         """The replies to these messages that have landed, in the order in which they did."""
         with self._lock:
+            self._called_by_a_sender()
             names = list(dict.fromkeys(message_ids))
             replies = self._pulled(names)
             if names and not replies:

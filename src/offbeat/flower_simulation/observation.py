@@ -17,7 +17,7 @@ from flwr.serverapp.strategy import Strategy
 
 from offbeat.core.policy import Policy
 from offbeat.flower_simulation.engine import MessageEngine
-from offbeat.flower_simulation.replies import mean_metrics, numbers_in, weighed_metrics
+from offbeat.flower_simulation.replies import EXAMPLES, mean_metrics, numbers_in, weighed_metrics
 from offbeat.results.metric import WORK, TargetMetric
 from offbeat.results.rows import Row
 
@@ -61,18 +61,38 @@ class Observation:
         self._replies: dict[str, list[tuple[Row, float]]] = {}
         """What the replies to messages of each type said, since there is this version."""
         self._model: int | None = None
+        self._evaluations: list[Callable[..., Any]] = []
+        """Functions of the app's that are watched."""
         self._spoken = False
         """Whether a strategy or a history speaks for the app, so that replies need not be looked at."""
+        self._by_version = False
+        """Whether the rounds that are spoken of are versions: so it is if the strategy is one of ours."""
+        self._newest = 0
+        """The newest version that was spoken of."""
+        self._central = False
+        """Whether versions are evaluated on the server, so that rows are about that."""
 
     # What is said ----------------------------------------------------------------------------------------------------
 
     def note(self, round_: int | str, kind: str, metrics: Row) -> None:
         """A round is said to have come to these metrics, now."""
+        is_version = self._by_version and isinstance(round_, int)
+        if is_version and self._is_late(int(round_), kind):
+            return
         if round_ != self._round:
             self.flush()
             self._round = round_
         self._found.setdefault(kind, {}).update(metrics)
-        self._when, self._state = self._now(), self._work()
+        if not is_version:
+            self._when, self._state = self._now(), self._work()
+        elif kind == CENTRAL or not self._central:  # what clients say later does not make a version known later
+            self._newest = int(round_)
+            self._engine.version = max(self._engine.version, self._newest)
+            self._when, self._state = self._now() | {"version": self._newest}, self._work()
+
+    def _is_late(self, version: int, kind: str) -> bool:
+        """Clients may be late with a version when a newer one is known already, or when its row is written."""
+        return version < self._newest or (kind == CLIENTS and self._central and version != self._round)
 
     def saw_model(self, arrays: ArrayRecord | None) -> None:
         """The server has these arrays now; None: others than before."""
@@ -156,7 +176,8 @@ class Observation:
             (kind, "start", self._watched_start) for kind in _subclasses(Strategy) if "start" in vars(kind)
         ]
         places += [(History, name, partial(self._watched_add, name)) for name in vars(History) if "add_" in name]
-        places += [(Server, "fit", self._watched_server), (LegacyContext, "__init__", self._watched_server)]
+        places += [(kind, "fit", self._watched_server) for kind in _subclasses(Server) if "fit" in vars(kind)]
+        places += [(LegacyContext, "__init__", self._watched_server)]
         before = [vars(owner)[name] for owner, name, _ in places]
 
         def adopt(kind: type[Any], /, **_: Any) -> None:
@@ -177,14 +198,20 @@ class Observation:
     def _watched_start(self, start: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(start)
         def watched(strategy: Strategy, *args: Any, **kwargs: Any) -> Any:
-            if "aggregate_train" in vars(strategy):  # it is watched already: start was called by a start
-                return start(strategy, *args, **kwargs)
-            self.strategy = _name_of(strategy)
             given = signature(start).bind(strategy, *args, **kwargs)
             evaluate = given.arguments.get("evaluate_fn")
-            self._spoken = evaluate is not None or not isinstance(getattr(strategy, "policy", None), Policy)
             if evaluate is not None:
                 given.arguments["evaluate_fn"] = self._watched_evaluation(evaluate)
+                self._spoken = True
+            if "aggregate_train" in vars(strategy):  # it is watched already: start was called by a start
+                return start(*given.args, **given.kwargs)
+            self.strategy = _name_of(strategy)
+            self._engine.weight = getattr(strategy, "weighted_by_key", EXAMPLES[0])
+            self._by_version = isinstance(getattr(strategy, "policy", None), Policy)
+            self._central = evaluate is not None
+            self._spoken = self._central or not self._by_version
+            if self._by_version and evaluate is None:
+                self._watch_versions(strategy)
             strategy.aggregate_train = self._watched_training(strategy.aggregate_train)  # type: ignore[method-assign]
             strategy.aggregate_evaluate = self._watched_clients(  # type: ignore[method-assign]
                 strategy.aggregate_evaluate
@@ -193,12 +220,27 @@ class Observation:
                 result = start(*given.args, **given.kwargs)
             finally:
                 del strategy.aggregate_train, strategy.aggregate_evaluate
+                self.flush()  # another start counts its rounds from 1 again
             self.arrays = getattr(result, "arrays", None) or self.arrays
             return result
 
         return watched
 
+    def _watch_versions(self, strategy: Any) -> None:
+        """What the nodes measure of a version is said by a method of our own strategies, if they are asked at all."""
+        usual = strategy.evaluated
+
+        def evaluated(version: int, metrics: Any) -> None:
+            self.note(version, CLIENTS, numbers_in(metrics))
+            usual(version, metrics)
+
+        self._spoken = strategy.settings.fraction_evaluate > 0.0
+        strategy.evaluated = evaluated
+
     def _watched_evaluation(self, evaluate: Callable[..., Any]) -> Callable[..., Any]:
+        if evaluate in self._evaluations:  # one start has handed it on to another
+            return evaluate
+
         @wraps(evaluate)
         def watched(server_round: int, arrays: ArrayRecord) -> Any:
             self.saw_model(arrays)
@@ -208,6 +250,7 @@ class Observation:
                 self.note(server_round, CENTRAL, numbers_in(metrics))
             return metrics
 
+        self._evaluations.append(watched)
         return watched
 
     def _watched_training(self, aggregate: Callable[..., Any]) -> Callable[..., Any]:
@@ -234,14 +277,14 @@ class Observation:
         return watched
 
     def _watched_server(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Of servers and contexts from before the message API only the name of their strategy is of interest."""
+        """Note the name of the strategy, which is all that is seen of servers from before the message API."""
 
         @wraps(function)
         def watched(owner: Any, *args: Any, **kwargs: Any) -> Any:
             if function.__name__ == "fit":
-                self.strategy = _name_of(owner.strategy)
+                self.strategy = _name_of(owner if hasattr(owner, "policy") else owner.strategy)
             found = function(owner, *args, **kwargs)
-            self.strategy = _name_of(owner.strategy)
+            self.strategy = _name_of(owner if hasattr(owner, "policy") else owner.strategy)
             return found
 
         return watched

@@ -49,17 +49,18 @@ def mean_metrics(found: Sequence[tuple[Row, float]]) -> Row:
     return {name: value / total for name, value in sums.items()}
 
 
-def reply_mistake(message: Message, reply: Message, first: Mapping[str, str]) -> str:
+def reply_mistake(message: Message, reply: Message, first: Mapping[str, str], weight: str | None) -> str:
     """What Flower's own strategies cannot use of a reply to a training or an evaluation, in a sentence; else nothing.
 
-    `first` is the type of each array of the first model: Flower's averages are not always of the same.
+    `first` is the type of each array of the first model: Flower's averages are not always of the same. `weight` is what
+    the app's strategy weighs replies by, if it has a strategy.
     """
     kind, content = message.metadata.message_type, reply.content
     if kind not in ("train", "evaluate") or any(name.startswith(("fitres", "evaluateres")) for name in content):
         return ""
     metrics = list(content.metric_records.values())
-    if len(metrics) == 1 and EXAMPLES[0] not in metrics[0]:
-        return f"its reply has no {EXAMPLES[0]!r} among its metrics, by which most strategies weigh replies"
+    if weight is not None and len(metrics) == 1 and weight not in metrics[0]:
+        return f"its reply has no {weight!r} among its metrics, by which the strategy weighs replies"
     sent, back = message.content.array_records, content.array_records
     if kind == "train" and len(sent) == len(back) == 1:
         return _difference(next(iter(sent.values())), next(iter(back.values())), first)

@@ -1,9 +1,11 @@
 """Running a Flower app on a virtual clock: from its directory to a run directory and a result."""
 
 import os
+import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, nullcontext
+from logging import WARNING
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from flwr.app import ArrayRecord, Context, RecordDict
 from flwr.common.constant import SUPERLINK_NODE_ID
+from flwr.supercore import log
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
@@ -26,7 +29,7 @@ from offbeat.flower_simulation.engine import MessageEngine, RunEnded
 from offbeat.flower_simulation.grid import VirtualGrid
 from offbeat.flower_simulation.observation import Observation, direction_of
 from offbeat.flower_simulation.settings import AppSettings
-from offbeat.flower_simulation.wall_clock import AppTime
+from offbeat.flower_simulation.wall_clock import AppTime, real_time_calls
 from offbeat.flower_simulation.workers import WorkerProcesses
 from offbeat.results.metric import TargetMetric
 from offbeat.results.result import Result
@@ -61,8 +64,11 @@ def simulate(
 class SimulatedApp:
     """One run of an app: its engine, its grid, and what is seen of it."""
 
-    def __init__(self, app: FlowerApp, settings: AppSettings) -> None:
+    def __init__(self, app: FlowerApp, settings: AppSettings, app_time: AppTime | None = None) -> None:
+        """`app_time` is what the app sees of the time, if that is installed already."""
         self.app, self.settings = app, settings
+        self._app_time = app_time or AppTime(app.directory)
+        self._installed = app_time is not None
         self._stack = ExitStack()
         try:
             self._prepare()
@@ -73,12 +79,22 @@ class SimulatedApp:
     def _prepare(self) -> None:
         app, settings, stop = self.app, self.settings, self.settings.stop
         times, run_id = WorkTimes(app, settings), int(stream(settings.seed, "flower run").integers(1, 2**63))
-        app_time = AppTime(app.directory)
-        for context in (app.importable(), app_time.installed(), _identity(run_id)):
+        app_time = self._app_time
+        for context in (
+            app.importable(),
+            nullcontext() if self._installed else app_time.installed(),
+            _identity(run_id),
+        ):
             self._stack.enter_context(context)
+        with_torch = "torch" in sys.modules
         if settings.clients.seeded:
             seed_generators(settings.seed)
         self._server_app = app.server_app()
+        if settings.clients.seeded and not with_torch:
+            seed_generators(settings.seed)  # which can now seed torch too, if the app has imported it
+        if calls := real_time_calls(app.files()):
+            more = f" and {len(calls) - 3} more" if len(calls) > 3 else ""
+            log(WARNING, "The app sees real time, not virtual, in %s%s", ", ".join(calls[:3]), more)
         setup = ClientSetup(
             app=app, run_id=run_id, nodes=times.node_ids, seed=settings.seed, seeded=settings.clients.seeded
         )
@@ -91,7 +107,6 @@ class SimulatedApp:
         run = Run.create_empty(run_id)
         run.fab_id, run.fab_version, run.override_config = app.identity, app.version, dict(app.overrides)
         self.grid = VirtualGrid(self.engine, run)
-        self._app_time = app_time
         self._context = Context(
             run_id=run_id,
             node_id=SUPERLINK_NODE_ID,

@@ -37,7 +37,7 @@ class LimitsTable(Settings):
     """When an app is ended that does not end by itself."""
 
     time: Positive | None = None
-    """Virtual seconds."""
+    """Virtual seconds after which the run ends."""
     messages: Count | None = None
     """Messages that its ServerApp has sent."""
 
@@ -56,7 +56,8 @@ class MetricTable(Settings):
     """Which of the app's metrics runs are compared by."""
 
     target_metric: str | None = None
-    """Its name (default: the first accuracy, of central evaluation if there is one; or else the first metric)."""
+    """The metric that the target is for (default: the first accuracy, of central evaluation if there is one; or else
+    the first metric)."""
     target_direction: Literal["max", "min"] | None = None
     """Whether a higher or a lower value is better (default: by the name)."""
     targets: list[float] = Field([0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.925, 0.95, 0.96, 0.97, 0.98, 0.99])

@@ -4,11 +4,12 @@ Only calls from the app's files, and from Flower's strategies on its behalf, are
 thread that runs the app. Libraries wait for real things (a lock, a download, a process), and so their time stays real.
 """
 
+import ast
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -19,6 +20,24 @@ import flwr.serverapp.strategy.strategy_utils as strategy_utils
 READINGS = ("time", "monotonic", "perf_counter")
 REAL = {name: getattr(time, name) for name in (*READINGS, *(f"{name}_ns" for name in READINGS), "sleep")}
 FLOWERS = tuple(str(Path(flwr.__file__).parent / part) for part in ("serverapp", "server", "compat"))
+
+
+BEYOND_US = (
+    *("datetime.now", "datetime.utcnow", "datetime.today", "date.today", "timeit.default_timer"),
+    *("time.localtime", "time.strftime", "time.ctime", "asyncio.sleep", "threading.Timer"),
+)
+"""Calls that read the time, or wait, and that no other clock can answer."""
+
+
+def real_time_calls(files: Iterable[Path]) -> list[str]:
+    """Where these files read real time, or wait for it, whatever clock they live by: "file.py:7 datetime.now"."""
+    found: list[str] = []
+    for file in files:
+        with suppress(SyntaxError, ValueError):  # a file that is not for this version of Python is not used either
+            calls = [each for each in ast.walk(ast.parse(file.read_bytes())) if isinstance(each, ast.Call)]
+            names = [(call.lineno, ".".join(ast.unparse(call.func).split(".")[-2:])) for call in calls]
+            found += [f"{file.name}:{line} {name}" for line, name in names if name in BEYOND_US]
+    return found
 
 
 class AppClock(Protocol):
@@ -72,7 +91,7 @@ class AppTime:
 
     @contextmanager
     def by(self, clock: AppClock) -> Iterator[None]:
-        """This thread lives by the clock, which is set to the real time of this moment."""
+        """Have this thread live by the clock, which is set to the real time of this moment."""
         before = self._thread, self._clock, self._began
         self._thread, self._clock = threading.get_ident(), clock
         self._began = {name: REAL[name]() for name in READINGS}

@@ -1,6 +1,5 @@
 """Worker processes for ClientApps: each loads the app once and keeps the contexts of its nodes as long as the run."""
 
-import multiprocessing
 import signal
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -13,6 +12,7 @@ from flwr.app import Message
 from offbeat.core.errors import InvalidInput, OffbeatError
 from offbeat.flower_simulation.clients import ClientAnswer, ClientSetup, NodeContexts, identify
 from offbeat.flower_simulation.wall_clock import AppTime
+from offbeat.running.processes import process_context
 
 
 def work(setup: ClientSetup, pipe: Connection) -> None:
@@ -33,10 +33,13 @@ def work(setup: ClientSetup, pipe: Connection) -> None:
 
 
 class WorkerProcesses:
-    """Runs ClientApps in processes of their own. A node always has the same one, which keeps its context."""
+    """Runs ClientApps in processes of their own. A node always has the same one, which keeps its context.
+
+    They are no daemons, which could have no processes of their own, as a data loader with workers wants them.
+    """
 
     def __init__(self, setup: ClientSetup, workers: int) -> None:
-        context = multiprocessing.get_context("spawn")
+        context = process_context()
         self._pipes: list[Connection] = []
         self._processes: list[Any] = []
         self._threads: list[ThreadPoolExecutor] = []
@@ -44,16 +47,19 @@ class WorkerProcesses:
         self._begun: dict[int, Future[ClientAnswer]] = {}
         for number in range(workers):
             ours, theirs = context.Pipe()
-            process = context.Process(target=work, args=(setup, theirs), name=f"offbeat-{number}", daemon=True)
+            process = context.Process(target=work, args=(setup, theirs), name=f"offbeat-{number}")
             process.start()
             theirs.close()
             self._pipes.append(ours)
             self._processes.append(process)
             self._threads.append(ThreadPoolExecutor(1, f"offbeat-worker-{number}"))
-        for pipe in self._pipes:
-            if mistake := _received(pipe):
-                self.close()
-                raise InvalidInput(mistake)
+        try:
+            for pipe in self._pipes:
+                if mistake := _received(pipe):
+                    raise InvalidInput(mistake)
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def process_ids(self) -> Sequence[int]:

@@ -42,6 +42,13 @@ class DeepModel(Settings):
     """What stands behind every convolution: batch normalisation, group normalisation, or nothing."""
 
 
+class VggModel(DeepModel):
+    """The settings of VGG."""
+
+    width: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """The share of the published channels that each convolution has."""
+
+
 class AlexNetModel(DeepModel):
     """The settings of AlexNet, which was published without normalisation."""
 
@@ -68,14 +75,15 @@ class TransformerModel(Settings):
     embedding: Count = 64
     """Numbers for each token; a multiple of the heads."""
     heads: Count = 4
-    """Heads of attention."""
+    """How many heads of attention each block has."""
     blocks: Count = 2
-    """Layers of attention."""
+    """How many layers of attention there are."""
 
 
 MODEL_SETTINGS: dict[str, type[Settings]] = {
     "alexnet": AlexNetModel,
-    **dict.fromkeys(("vgg11", "vgg13", "vgg16", "resnet20", "resnet18"), DeepModel),
+    **dict.fromkeys(("vgg11", "vgg13", "vgg16"), VggModel),
+    **dict.fromkeys(("resnet20", "resnet18"), DeepModel),
     "textcnn": TextCnnModel,
     **dict.fromkeys(("transformer", "transformer-lm"), TransformerModel),
 }

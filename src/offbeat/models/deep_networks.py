@@ -37,32 +37,36 @@ def alexnet(input_shape: tuple[int, ...], classes: int, norm: Norm = "none") -> 
     return with_head(_without_identities(layers), input_shape, [4096, 4096, classes])
 
 
-def vgg(input_shape: tuple[int, ...], classes: int, depth: int, norm: Norm = "batch") -> nn.Module:
-    """VGG of this depth: 3x3 convolutions with max-pooling between them and one dense layer."""
+def vgg(input_shape: tuple[int, ...], classes: int, depth: int, norm: Norm = "batch", width: float = 1.0) -> nn.Module:
+    """VGG of this depth: 3x3 convolutions with max-pooling between them and one dense layer.
+
+    With a width below 1 each convolution has that share of its channels.
+    """
     channels = image_shape(input_shape)[0]
     layers: list[nn.Module] = []
-    for width in VGG_LAYERS[depth]:
-        if width is None:
+    for published in VGG_LAYERS[depth]:
+        if published is None:
             layers.append(nn.MaxPool2d(2))
             continue
-        layers += [nn.Conv2d(channels, width, 3, padding=1), normalisation(norm, width), nn.ReLU()]
-        channels = width
+        filters = max(1, round(width * published))
+        layers += [nn.Conv2d(channels, filters, 3, padding=1), normalisation(norm, filters), nn.ReLU()]
+        channels = filters
     return with_head(_without_identities(layers), input_shape, [classes])
 
 
-def vgg11(input_shape: tuple[int, ...], classes: int, norm: Norm = "batch") -> nn.Module:
+def vgg11(input_shape: tuple[int, ...], classes: int, norm: Norm = "batch", width: float = 1.0) -> nn.Module:
     """VGG-11: eight 3x3 convolutions and one dense layer; images of 32x32."""
-    return vgg(input_shape, classes, 11, norm)
+    return vgg(input_shape, classes, 11, norm, width)
 
 
-def vgg13(input_shape: tuple[int, ...], classes: int, norm: Norm = "batch") -> nn.Module:
+def vgg13(input_shape: tuple[int, ...], classes: int, norm: Norm = "batch", width: float = 1.0) -> nn.Module:
     """VGG-13: ten 3x3 convolutions and one dense layer; images of 32x32."""
-    return vgg(input_shape, classes, 13, norm)
+    return vgg(input_shape, classes, 13, norm, width)
 
 
-def vgg16(input_shape: tuple[int, ...], classes: int, norm: Norm = "batch") -> nn.Module:
+def vgg16(input_shape: tuple[int, ...], classes: int, norm: Norm = "batch", width: float = 1.0) -> nn.Module:
     """VGG-16: thirteen 3x3 convolutions and one dense layer; images of 32x32."""
-    return vgg(input_shape, classes, 16, norm)
+    return vgg(input_shape, classes, 16, norm, width)
 
 
 def resnet20(input_shape: tuple[int, ...], classes: int, norm: Norm = "batch") -> nn.Module:

@@ -101,7 +101,7 @@ def load_checkpoint(path: Path, fingerprint: str, types: Iterable[type[Any]]) ->
 
 
 def checksum(tree: str, arrays: Mapping[str, npt.NDArray[Any]]) -> str:
-    """Of everything that a checkpoint holds: a single flipped bit would change a run in silence."""
+    """The checksum of everything that a checkpoint holds: a flipped bit would change a run in silence."""
     total = hashlib.sha256(tree.encode())
     for name in sorted(arrays):
         total.update(name.encode() + arrays[name].tobytes())

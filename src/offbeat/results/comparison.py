@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from html import escape
+from math import inf, isfinite
 from statistics import fmean, median, stdev
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -17,6 +18,7 @@ from rich.text import Text
 from offbeat.core.errors import InvalidInput
 from offbeat.results.metric import TargetMetric
 from offbeat.results.result import Result, frame_of
+from offbeat.results.statistics import Estimate, median_of, speed_up
 from offbeat.results.summary import ACCURACY, time_to
 
 if TYPE_CHECKING:  # imported when they are asked for
@@ -61,6 +63,19 @@ class AlgorithmResults:
     def reached_by_all(self) -> bool:
         """Whether the run of every seed reached the target."""
         return len(self.reached) == len(self.entries)
+
+    @property
+    def by_seed(self) -> dict[int, float]:
+        """When each seed that reached the target did so."""
+        return {seed: time for seed, time in zip(self.seeds, self.times, strict=True) if time is not None}
+
+    @property
+    def surely_reached(self) -> float:
+        """The best value of the metric that every seed came to; infinitely bad if one has no finite value."""
+        metric = self.metric
+        nothing = inf if metric.direction == "min" else -inf
+        values = [[row[metric.name] for row in entry.rows if isfinite(row[metric.name])] for entry in self.entries]
+        return metric.worst(metric.best(each or [nothing]) for each in values)
 
     @property
     def median_time(self) -> float | None:
@@ -118,9 +133,9 @@ class Comparison:
     """Runs of several algorithms, and the accuracy, or value of another metric, whose time they are compared by.
 
     Without a given target it is the best of the runs' targets that all algorithms reach in all seeds, or if there is
-    none (and the metric is a share) the highest whole percent that they do; if one of them never learns anything, the
-    best that another one reaches in all of its seeds. `notes` are sentences on what was not the same for all;
-    `failures` are sentences on runs that are missing here.
+    none the highest whole percent that they do (of a metric that is no share: the best number of two digits); if one of
+    them never learns anything, the best that another one reaches in all of its seeds. `notes` are sentences on what was
+    not the same for all; `failures` are sentences on runs that are missing here.
     """
 
     def __init__(
@@ -141,17 +156,28 @@ class Comparison:
 
     def _automatic_target(self) -> float | None:
         metric = self.metric
-        known = {float(target) for entry in self.entries for target in entry.summary[f"time_to_{metric.name}"]}
-        percents: list[float] = []
-        if metric.is_share:
-            learned = max(entry.rows[0][metric.name] for entry in self.entries)  # above what a model knows untrained
-            percents = [percent / 100 for percent in range(1, 101) if percent / 100 > learned]
+        listed = {float(target) for entry in self.entries for target in entry.summary[f"time_to_{metric.name}"]}
+        best_first = sorted(listed, reverse=metric.direction == "max")
+        untrained = metric.best(entry.rows[0][metric.name] for entry in self.entries)
         for enough in (all, any):
-            for targets in (known, percents):
-                for target in sorted(targets, reverse=metric.direction == "max"):
-                    if enough(results.reached_by_all for results in self._by_algorithm(target)):
-                        return target
-        return None
+            for target in (*best_first, *self._unlisted_targets(everybody=enough is all)):
+                reached = (results.reached_by_all for results in self._by_algorithm(target))
+                if not metric.reached(untrained, target) and enough(reached):
+                    return target
+        return next((target for target in best_first if metric.reached(untrained, target)), None)
+
+    def _unlisted_targets(self, *, everybody: bool) -> list[float]:
+        """The candidates for the target: of a share all whole percents, the highest first.
+
+        Of another metric it is the best value that everybody reached, or else that one algorithm did: on the easier
+        side as a number of two digits, or as it is.
+        """
+        metric = self.metric
+        if metric.is_share:
+            return [percent / 100 for percent in range(100, 0, -1)]
+        reached = [results.surely_reached for results in self._by_algorithm(None)]
+        value = metric.worst(reached) if everybody else metric.best(reached)
+        return [metric.eased(value), value] if isfinite(value) else []
 
     def _by_algorithm(self, target: float | None) -> list[AlgorithmResults]:
         groups: dict[str, list[Result]] = {}
@@ -176,13 +202,15 @@ class Comparison:
         finishers = self.finishers
         return [results for results in finishers if results.median_time == finishers[0].median_time]
 
-    def speed_up(self, results: AlgorithmResults) -> float | None:
-        """How many times as fast as the baseline, if both reached the target in all seeds."""
-        baseline = self.baseline
-        if baseline is None or not (baseline.reached_by_all and results.reached_by_all):
+    def speed_up(self, results: AlgorithmResults, over: AlgorithmResults | None = None) -> Estimate | None:
+        """How many times as fast as the baseline, or as others, seed by seed.
+
+        None if either did not reach the target in all of its seeds, or if they have no seed in common.
+        """
+        other = over or self.baseline
+        if other is None or not (other.reached_by_all and results.reached_by_all):
             return None
-        mine, theirs = median(results.reached), median(baseline.reached)
-        return theirs / mine if mine else None
+        return speed_up(results.by_seed, other.by_seed) if results.by_seed.keys() & other.by_seed.keys() else None
 
     @property
     def time_heading(self) -> str:
@@ -234,10 +262,9 @@ class Comparison:
         """What a table says of one algorithm, by heading."""
         cells = {"algorithm": results.algorithm + (" †" if results.diverged else "")}
         if self.target is not None:
-            speed_up = self.speed_up(results)
             cells[self.time_heading] = time_text(results) + (" *" if results in self.fastest else "")
             if self.baseline is not None:
-                cells["speed-up"] = "-" if speed_up is None else f"{speed_up:.2f}"
+                cells["speed-up"] = self._speed_up_text(results) + (" ~" if self._undecided(results) else "")
         return cells | {
             f"final {self.metric.title}": final_text(results),
             "in training": amount(results.in_training),
@@ -257,12 +284,14 @@ class Comparison:
         if self.target is None:
             parts = [f"No algorithm learned anything in all of its seeds ({seeds})."]
         else:
-            median_of = f"median (min-max) of {seeds}" if several else seeds
+            over = f"median (95 % bootstrap interval) of {seeds}" if several else seeds
             parts = [
-                f"{self._clock} until {self.goal} on held-out data, on straight lines between evaluations: {median_of}."
+                f"{self._clock} until {self.goal} on held-out data, on straight lines between evaluations: {over}."
             ]
             if self.baseline is not None:
-                parts.append(f"Speed-up: over {BASELINE}.")
+                parts.append(f"Speed-up: over {BASELINE}{', seed by seed' if several else ''}.")
+            if any(self._undecided(results) for results in self.by_algorithm):
+                parts.append(f"~: the interval includes 1, so these seeds do not tell it from {BASELINE}.")
         parts.append("In training: mean over time.")
         if several:
             parts.append("±: standard deviation over seeds; other numbers: means.")
@@ -271,6 +300,18 @@ class Comparison:
         if any(results.diverged for results in self.by_algorithm):
             parts.append("†: a run diverged.")
         return " ".join([*parts, *self.notes])
+
+    def _speed_up_text(self, results: AlgorithmResults) -> str:
+        known = self.speed_up(results)
+        if known is None:
+            return "-"
+        if results is self.baseline or known.seeds == 1:
+            return f"{known.median:.2f}"
+        return known.text("{:.2f}".format)
+
+    def _undecided(self, results: AlgorithmResults) -> bool:
+        known = None if results is self.baseline else self.speed_up(results)
+        return known is not None and known.seeds > 1 and known.includes(1.0)
 
     @property
     def _clock(self) -> str:
@@ -294,10 +335,10 @@ class Comparison:
             cells["MB sent"] = megabytes(results.mean("bytes_up") + results.mean("bytes_down"))
             if not table.columns:
                 for number, heading in enumerate(cells):
-                    times = heading.startswith("time to")  # the longest cells: they may take two lines
-                    lines = heading if times else heading.replace(" ", "\n").replace("-", "-\n")
+                    long = heading.startswith(("time to", "speed-up"))  # these cells may take two lines
+                    lines = heading if long else heading.replace(" ", "\n")
                     side: Literal["left", "right"] = "right" if number else "left"
-                    table.add_column(lines, justify=side, no_wrap=not times, vertical="bottom")
+                    table.add_column(lines, justify=side, no_wrap=not long, vertical="bottom")
             style = "bold green" if results in self.fastest else ""
             table.add_row(*(Text(cell) for cell in cells.values()), style=style)
         return table
@@ -314,6 +355,8 @@ class Comparison:
     def _csv_record(self, results: AlgorithmResults) -> dict[str, Any]:
         name = self.metric.name
         means = (f"best_{name}", "updates_used", "mean_staleness", "versions", "bytes_up", "bytes_down")
+        known = self.speed_up(results)
+        spread = known if known is not None and known.seeds > 1 else None
         return {
             "algorithm": results.algorithm,
             "seeds": " ".join(str(seed) for seed in results.seeds),
@@ -322,7 +365,9 @@ class Comparison:
             "time_to_target_median": results.median_time,
             "time_to_target_min": results.first_time,
             "time_to_target_max": results.last_time,
-            f"speed_up_over_{BASELINE}": self.speed_up(results),
+            f"speed_up_over_{BASELINE}": None if known is None else known.median,
+            f"speed_up_over_{BASELINE}_low": None if spread is None else spread.low,
+            f"speed_up_over_{BASELINE}_high": None if spread is None else spread.high,
             f"final_{name}": results.final_value,
             f"final_{name}_std": results.final_spread,
             "in_training_mean": results.in_training,
@@ -387,16 +432,17 @@ def megabytes(size: float) -> str:
 
 
 def time_text(results: AlgorithmResults) -> str:
-    """The median time to the target and its range, or how many seeds reached it.
+    """The median time to the target and its interval, or how many seeds reached it.
 
-    A range without a width, or of a single seed, is not shown.
+    An interval without a width, or of a single seed, is not shown.
     """
     if not results.reached:
         return "not reached"
     if not results.reached_by_all:
         return f"{len(results.reached)} of {len(results.entries)} seeds"
-    first, middle, last = amount(min(results.reached)), median(results.reached), amount(max(results.reached))
-    return f"{amount(middle)} s" + (f" ({first}-{last})" if first != last else "")
+    known = median_of(results.reached)
+    low, high = amount(known.low), amount(known.high)
+    return f"{amount(known.median)} s" + (f" ({low}-{high})" if known.seeds > 1 and low != high else "")
 
 
 def final_text(results: AlgorithmResults) -> str:

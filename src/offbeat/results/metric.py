@@ -3,12 +3,15 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import takewhile
+from math import floor, log10
 from typing import Any, Literal
 
 from offbeat.results.rows import Row
 
 SHARES = ("accuracy", "f1", "micro_f1", "macro_f1", "token_accuracy")
 """Metrics from 0 to 1, which are written as percentages."""
+LOWER_IS_BETTER = ("loss", "mae", "perplexity")
+"""Metrics of our tasks that are better the lower they are."""
 
 WORK = ("updates_used", "mean_staleness", "max_staleness", "bytes_up", "bytes_down", "busy_seconds")
 """What a row says of the work."""
@@ -43,6 +46,22 @@ class TargetMetric:
     def best(self, values: Iterable[float]) -> float:
         """The best of the values."""
         return max(values) if self.direction == "max" else min(values)
+
+    def worst(self, values: Iterable[float]) -> float:
+        """The worst of the values."""
+        return min(values) if self.direction == "max" else max(values)
+
+    def eased(self, value: float) -> float:
+        """A number of two digits that somebody who came to this value has surely reached.
+
+        >>> TargetMetric("perplexity", "min").eased(41.337), TargetMetric("r2").eased(0.8971)
+        (42.0, 0.89)
+        """
+        near = float(f"{value:.2g}")
+        if self.reached(value, near):
+            return near
+        last_digit = 10.0 ** (floor(log10(abs(value))) - 1)
+        return float(f"{near - last_digit if self.direction == 'max' else near + last_digit:.2g}")
 
     def text(self, value: float, decimals: int | None = None) -> str:
         """The value as people read it.

@@ -81,22 +81,22 @@ def legend_above(axes: Axes) -> None:
     axes.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=3, frameon=False, borderaxespad=0.0)
 
 
-def run_figure(rows: Sequence[Row], title: str, clock: str = TIME) -> Figure:
-    """One run: its first metric and the loss over time, and below how stale the updates were."""
+def run_figure(rows: Sequence[Row], title: str, clock: str = TIME, metric: str | None = None) -> Figure:
+    """One run: a metric (its first, if none is named) and the loss over time, and below how stale the updates were."""
     figure = Figure(figsize=(8.0, 5.6), layout="constrained")
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1.4))
     time = _column(rows, "time")
     metrics = metrics_in(rows[0])
-    metric = TargetMetric(metrics[0])
-    values = _column(rows, metric.name)
+    shown = TargetMetric(metric if metric in metrics else metrics[0])
+    values = _column(rows, shown.name)
     style_axes(upper, title)
     upper.plot(time, values, color=COLOURS[0], linewidth=2.0)
     upper.plot(time[-1:], values[-1:], "o", color=COLOURS[0], clip_on=False, zorder=5)
-    final = metric.text(float(values[-1]), 1)
+    final = shown.text(float(values[-1]), 1)
     upper.annotate(final, (time[-1], values[-1]), (-8, -14), textcoords="offset points", ha="right", color=COLOURS[0])
-    upper.set_ylabel(held_out(metric), color=COLOURS[0])
-    _scale(upper, metric)
-    if "loss" in metrics and metric.name != "loss":
+    upper.set_ylabel(held_out(shown), color=COLOURS[0])
+    _scale(upper, shown)
+    if "loss" in metrics and shown.name != "loss":
         loss = upper.twinx()
         loss.plot(time, _column(rows, "loss"), color=COLOURS[1], linewidth=1.6, linestyle="--")
         loss.plot(time[-1:], _column(rows, "loss")[-1:], "s", color=COLOURS[1], markersize=5, clip_on=False, zorder=5)
@@ -250,6 +250,12 @@ def mean_and_range(entries: Sequence[Result]) -> tuple[Numbers, Numbers, Numbers
     return grid, values.mean(axis=0), values.min(axis=0), values.max(axis=0)
 
 
+def clock_of(comparison: Comparison) -> str:
+    """What an axis with the time of these runs says."""
+    real = {entry.real for entry in comparison.entries}
+    return TIME if real == {False} else REAL_TIME if real == {True} else "time (s), virtual in simulations"
+
+
 def held_out(metric: TargetMetric) -> str:
     """What an axis with this metric says."""
     return f"{metric.title} on held-out data"
@@ -295,7 +301,7 @@ def draw_curves(axes: Axes, comparison: Comparison) -> None:
     if comparison.target is not None:
         label = f"target {metric.text(comparison.target)}"
         axes.axhline(comparison.target, color=INK, linestyle=":", linewidth=1.2, zorder=1.5, label=label)
-    axes.set_xlabel(TIME)
+    axes.set_xlabel(clock_of(comparison))
     axes.set_ylabel(held_out(metric))
     axes.set_xlim(0.0, 1.01 * max(entry.rows[-1]["time"] for entry in comparison.entries) or 1.0)
     _scale(axes, metric)
@@ -317,7 +323,8 @@ def _bars(axes: Axes, comparison: Comparison, target: float) -> None:
     axes.tick_params(axis="y", length=0, labelsize="medium")
     axes.xaxis.set_major_locator(MaxNLocator(6))
     several = any(len(results.entries) > 1 for results in comparison.by_algorithm)
-    axes.set_xlabel(f"{TIME}: median, min to max of seeds" if several else TIME)
+    clock = clock_of(comparison)
+    axes.set_xlabel(f"{clock}: median, min to max of seeds" if several else clock)
 
 
 def _bar(axes: Axes, number: int, results: AlgorithmResults, longest: float) -> None:

@@ -3,6 +3,7 @@
 import io
 from collections.abc import Iterable, Sequence
 from html import escape
+from math import inf
 from statistics import median
 
 import matplotlib
@@ -19,7 +20,7 @@ from offbeat.results.comparison import (
     time_text,
 )
 from offbeat.results.metric import TargetMetric
-from offbeat.results.plots import accuracy_figure, run_figure
+from offbeat.results.plots import accuracy_figure, clock_of, run_figure
 from offbeat.results.result import Result
 
 STYLE = """
@@ -56,7 +57,7 @@ def report_html(comparison: Comparison, experiments: Sequence[str], title: str) 
         _algorithms(comparison),
         f'<p class="note">{escape(comparison.caption)}</p>',
         "<h2>Over time</h2>",
-        _figure(accuracy_figure(comparison), "Accuracy over virtual time and time to the target, by algorithm"),
+        _figure(accuracy_figure(comparison), "Accuracy over time and time to the target, by algorithm"),
         *_only_run(comparison),
         "<h2>Runs</h2>",
         _runs(comparison),
@@ -108,7 +109,8 @@ def _times(comparison: Comparison) -> Iterable[str]:
 def _first(comparison: Comparison, goal: str) -> str:
     first, *tied = comparison.fastest
     count = len(first.entries)
-    after = f"after {_seconds(first)} of virtual time ({f'median of {count} seeds' if count > 1 else 'one seed'})"
+    clock = "real" if first.entries[0].real else "virtual"
+    after = f"after {_seconds(first)} of {clock} time ({f'median of {count} seeds' if count > 1 else 'one seed'})"
     if len(comparison.by_algorithm) == 1:
         return f"{first.algorithm} reached {goal} {after}."
     if tied:
@@ -120,14 +122,22 @@ def _first(comparison: Comparison, goal: str) -> str:
 
 
 def _against_baseline(comparison: Comparison, results: AlgorithmResults) -> str:
-    speed_up = comparison.speed_up(results)
-    if speed_up is None or results.algorithm == BASELINE:
+    known = comparison.speed_up(results)
+    if known is None or results.algorithm == BASELINE:
         return ""
-    if round(speed_up, 2) == 1:
+    if known.includes(1.0) and known.seeds > 1:
+        return f", which these seeds do not tell from {BASELINE} ({known.text()} times as fast, seed by seed)"
+    if round(known.median, 2) == 1:
         return f", as fast as {BASELINE}"
-    if speed_up > 1:
-        return f", {speed_up:.3g} times as fast as {BASELINE}"
-    return f", {1 / speed_up:.3g} times as long as {BASELINE}"
+    how = "as fast" if known.median > 1 else "as long"
+    ends = (known.low, known.high) if known.median > 1 else (_inverse(known.high), _inverse(known.low))
+    factor = known.median if known.median > 1 else _inverse(known.median)
+    spread = f" (seed by seed {ends[0]:.3g}-{ends[1]:.3g})" if known.seeds > 1 else ""
+    return f", {factor:.3g} times {how} as {BASELINE}{spread}"
+
+
+def _inverse(factor: float) -> float:
+    return 1 / factor if factor else inf
 
 
 def _price(comparison: Comparison) -> Iterable[str]:
@@ -159,18 +169,19 @@ def _caveats(comparison: Comparison) -> Iterable[str]:
     fastest, others = comparison.fastest, comparison.finishers[len(comparison.fastest) :]
     if len(comparison.by_algorithm) > 1 and all(len(results.entries) == 1 for results in comparison.by_algorithm):
         yield "With one seed each, differences may be chance."
-    elif close := [each for each in others if _overlap(fastest[0], each)]:
+    elif close := [each for each in others if not _told_apart(comparison, fastest[0], each)]:
         yield (
-            f"The times of {fastest[0].algorithm} overlap with those of {_list(close)}: "
-            f"with {seeds_text(comparison.by_algorithm)} the order may be chance."
+            f"Seed by seed, {seeds_text(comparison.by_algorithm)} do not tell {fastest[0].algorithm} from "
+            f"{_list(close)}: the order may be chance."
         )
     for results in comparison.by_algorithm:
         if count := sum(entry.diverged for entry in results.entries):
             yield f"{results.algorithm} diverged in {count} of {len(results.entries)} seeds."
 
 
-def _overlap(one: AlgorithmResults, other: AlgorithmResults) -> bool:
-    return min(one.reached) <= max(other.reached) and min(other.reached) <= max(one.reached)
+def _told_apart(comparison: Comparison, one: AlgorithmResults, other: AlgorithmResults) -> bool:
+    known = comparison.speed_up(one, over=other)
+    return known is not None and not known.includes(1.0)
 
 
 def _list(algorithms: Sequence[AlgorithmResults]) -> str:
@@ -243,7 +254,9 @@ def _only_run(comparison: Comparison) -> list[str]:
     if len(comparison.entries) > 1:
         return []
     entry = comparison.entries[0]
-    return [_figure(run_figure(entry.rows, f"{entry.algorithm}, seed {entry.seed}"), "Accuracy, loss and staleness")]
+    title = f"{entry.algorithm}, seed {entry.seed}"
+    figure = run_figure(entry.rows, title, clock_of(comparison), comparison.metric.name)
+    return [_figure(figure, "Accuracy, loss and staleness")]
 
 
 def _figure(figure: Figure, description: str) -> str:

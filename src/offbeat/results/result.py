@@ -17,7 +17,7 @@ from safetensors import SafetensorError, safe_open
 from offbeat.core.errors import InvalidInput
 from offbeat.core.parameters import Layout, Vector
 from offbeat.core.references import thing_name
-from offbeat.results.metric import metrics_in
+from offbeat.results.metric import LOWER_IS_BETTER, TargetMetric, metrics_in
 from offbeat.results.rows import Row
 from offbeat.results.summary import summarise
 from offbeat.settings.schema import Experiment
@@ -130,9 +130,10 @@ class Result:
 
     def plot(self) -> "Figure":
         """Accuracy, loss and staleness over time."""
-        from offbeat.results.plots import run_figure
+        from offbeat.results.plots import REAL_TIME, TIME, run_figure
 
-        return run_figure(self.rows, self._title)
+        metric = TargetMetric.of(self.summary).name
+        return run_figure(self.rows, self._title, REAL_TIME if self.real else TIME, metric)
 
     @property
     def _title(self) -> str:
@@ -170,17 +171,22 @@ def read_run(directory: str | os.PathLike[str]) -> Result:
         rows = [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
         if not rows:
             raise ValueError("it has no line of metrics yet")
-        summary = _summary(path, table, rows)
+        experiment = _experiment(table)
+        summary = _summary(path, table, rows, experiment)
     except (OSError, ValueError, AttributeError, KeyError) as error:
         raise InvalidInput(f"{path} does not hold a readable run: {error}") from None
-    try:
-        experiment = Experiment.parse(table)
-    except InvalidInput:  # it names the user's own modules, and they are not here: the rest can be read all the same
-        experiment = None
     return Result(rows=rows, summary=summary, experiment=experiment, directory=path)
 
 
-def _summary(path: Path, table: Mapping[str, Any], rows: list[Row]) -> dict[str, Any]:
+def _experiment(table: Mapping[str, Any]) -> Experiment | None:
+    """None if it names the user's own modules, and they are not here: the rest can be read all the same."""
+    try:
+        return Experiment.parse(table)
+    except InvalidInput:
+        return None
+
+
+def _summary(path: Path, table: Mapping[str, Any], rows: list[Row], experiment: Experiment | None) -> dict[str, Any]:
     if (path / "summary.json").is_file():
         summary: dict[str, Any] = json.loads((path / "summary.json").read_text(encoding="utf-8"))
         if not {"algorithm", "label", "seed", "stopped_by", "wall_seconds"} <= summary.keys():
@@ -195,7 +201,16 @@ def _summary(path: Path, table: Mapping[str, Any], rows: list[Row]) -> dict[str,
         targets=table["evaluation"]["targets"],
         reason=UNFINISHED,
         wall_seconds=0.0,
+        metric=_metric(table, rows, experiment),
     )
+
+
+def _metric(table: Mapping[str, Any], rows: list[Row], experiment: Experiment | None) -> TargetMetric:
+    """The metric that a run without a summary is about; of a task that is not here it is the first that is measured."""
+    if experiment is not None:
+        return TargetMetric(experiment.target_metric, experiment.target_direction)
+    name = table["evaluation"].get("target_metric", metrics_in(rows[0])[0])
+    return TargetMetric(name, "min" if name in LOWER_IS_BETTER else "max")
 
 
 def tensors_of(parameters: Vector, layout: Layout) -> dict[str, npt.NDArray[Any]]:

@@ -1,6 +1,7 @@
 """What a run comes down to: one flat record made from its rows of metrics."""
 
 from collections.abc import Sequence
+from math import isfinite
 from typing import Any
 
 from offbeat.results.metric import TargetMetric, metrics_in
@@ -18,9 +19,9 @@ def time_to(rows: Sequence[Row], target: float, metric: TargetMetric = ACCURACY)
     for number, row in enumerate(rows):
         value = row[metric.name]
         if metric.reached(value, target):
-            if number == 0:
+            before = rows[max(number - 1, 0)]
+            if number == 0 or not isfinite(before[metric.name]):
                 return row["time"]
-            before = rows[number - 1]
             share = (target - before[metric.name]) / (value - before[metric.name])
             return before["time"] + share * (row["time"] - before["time"])
     return None

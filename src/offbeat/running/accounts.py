@@ -70,15 +70,19 @@ class Accounts:
         self.wasted_seconds += span.seconds
         self.spans.append(span)
 
-    def settled(self, ticket: int, used: bool, version: int) -> None:
-        """A delivery went into this version, or was given up."""
-        span = self._unsettled.pop(ticket)
+    def settled(self, tickets: Iterable[int], used: bool, version: int) -> None:
+        """Deliveries went into this version, or were given up."""
+        spans = map(self._unsettled.pop, tickets)
         if not used:
-            self.wasted_seconds += span.seconds
-        elif self.per_device:
-            account = self._figures.get(span.device) or self._of(span.device)
-            account.used += 1
-            account.staleness_sum += version - 1 - span.base
+            for span in spans:
+                self.wasted_seconds += span.seconds
+            return
+        before, figures = version - 1, self._figures
+        for span in spans:
+            if self.per_device:
+                account = figures.get(span.device) or self._of(span.device)
+                account.used += 1
+                account.staleness_sum += before - span.base
 
     def refused(self, device: int) -> None:
         """An answer of a device was refused."""

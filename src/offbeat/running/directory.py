@@ -120,7 +120,7 @@ class Beginning:
 
     rows: list[Row] = field(default_factory=list)
     wall_seconds: float = 0.0
-    """Real seconds spent."""
+    """Real seconds that the run has taken so far."""
     in_flight_seconds: float = 0.0
     """Seconds that all orders together were in flight."""
     processors: Collection[str] = ()

@@ -13,7 +13,8 @@ def draw_figures(experiment: Experiment, rows: Sequence[Row], directory: Path) -
     """Write `metrics.png` and, if there is a `devices.csv`, `devices.png`; returns whether it ran on real devices."""
     devices, real = read_devices(directory), (directory / "record.jsonl").is_file()
     title = f"{experiment.algorithm.title} on {experiment.data.name}, seed {experiment.seed}"
-    save(run_figure(rows, title, REAL_TIME if real else TIME), directory / "metrics.png")
+    figure = run_figure(rows, title, REAL_TIME if real else TIME, experiment.target_metric)
+    save(figure, directory / "metrics.png")
     if devices:
         save(devices_figure(devices, title), directory / "devices.png")
     return real

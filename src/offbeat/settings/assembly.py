@@ -28,7 +28,7 @@ from offbeat.settings.schema import Experiment
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ExperimentParts:
-    """See the module's docstring."""
+    """The objects that are made from an experiment: data, who holds what, network and task."""
 
     experiment: Experiment
     dataset: Dataset
@@ -38,7 +38,7 @@ class ExperimentParts:
     network: nn.Module
     task: Task
     example: Batch
-    """Two training samples."""
+    """Two training samples, with which the model is tried out."""
 
     @classmethod
     def of(cls, experiment: Experiment) -> "ExperimentParts":
@@ -174,7 +174,7 @@ def check_own(task: Task, network: nn.Module, x: Any, y: Any) -> None:
 
 def check_local_work(experiment: Experiment, task: Task) -> None:
     """Raise InvalidInput if a device could not do what the experiment asks of it."""
-    check_optimiser(experiment.local.optimiser)
+    check_optimiser(experiment.local_work.order(0))
     for term in experiment.local_work.terms:
         if isinstance(term, OwnTerm):
             check_own_term(term.name, term.settings)

@@ -49,7 +49,7 @@ class StopTable(Settings):
     """When the run ends: at whichever of these is reached first."""
 
     time: Positive | None = None
-    """Virtual seconds."""
+    """Virtual seconds after which the run ends."""
     versions: Count | None = None
     """Versions of the model."""
     updates: Count | None = None
@@ -312,7 +312,10 @@ class Experiment(Settings):
             "fleet.name": self.fleet.name,
             "availability.name": self.availability.name,
             "algorithm.name": self.algorithm.name,
+            "local.optimiser": self.local.optimiser,
         }
+        for setting, tables in (("local.terms", self.local.terms), ("data.transforms", self.data.transforms)):
+            names |= {f"{setting}[{place}].name": str(table["name"]) for place, table in enumerate(tables)}
         return {setting: name for setting, name in names.items() if ":" in name}
 
     def check_importable(self) -> None:

@@ -24,7 +24,7 @@ from offbeat.running.accounts import Accounts
 from offbeat.running.driver import Milestones
 from offbeat.settings.schedule import Schedule, Stop
 from offbeat.simulation.executors import Executor
-from offbeat.simulation.lazy_training import LazyTraining
+from offbeat.simulation.lazy_training import LazyTraining, MidSlice
 from offbeat.simulation.queue import EventQueue
 from offbeat.simulation.timed_run import TimedRun
 
@@ -151,8 +151,8 @@ class Simulation:
                 case Assignment():
                     self._begin(effect)
                 case Settled():
-                    self.training.settle(effect.ticket)
-                    self.accounts.settled(effect.ticket, effect.used, self.session.version)
+                    self.training.settle(effect.tickets)
+                    self.accounts.settled(effect.tickets, effect.used, self.session.version)
                 case FreshModel():
                     self._answer(effect)
                 case StopNotice(device=device, ticket=ticket):
@@ -191,8 +191,11 @@ class Simulation:
         self.training.begin(assignment)
         self._proceed(run, arrived)
 
-    def _proceed(self, run: TimedRun, at: float) -> None:
-        """Plan what the device does from this time on, up to the next thing that the server will see."""
+    def _proceed(self, run: TimedRun, at: float, fresh: Fresh | None = None) -> None:
+        """Plan what the device does from this time on, up to the next thing that the server will see.
+
+        A fresh model is merged when the device has heard of it, perhaps in the midst of a slice.
+        """
         ticket, plan, order = run.ticket, self.training.plans[run.ticket], run.order
         epochs = order.unit == "epoch"
         while isinstance(step := run.next(plan.rule, plan.remembered), Train):
@@ -207,9 +210,18 @@ class Simulation:
             run.until = at
             run.trained(slices, slices * run.steps if epochs else run.steps_in(slices), at - began)
             if slices:
+                if fresh is not None and run.heard < at:
+                    self._merge_within(run, first, ends_of(seconds, began), began)
+                    self.training.merge(ticket, fresh)
+                    fresh = None
                 self.training.train(ticket, first + slices, at)
+        if at < run.heard:  # it has trained on, and can say no more before the answer to its question is there
+            at = run.heard
+        if fresh is not None:
+            self.training.merge(ticket, fresh)
         run.asks = isinstance(step, Ask)
-        if run.asks:
+        if isinstance(step, Ask):
+            run.ask(step)
             kind, at = "ask", at + self.fleet.links.latency(run.device)
         else:
             size = self._model_bytes
@@ -228,18 +240,39 @@ class Simulation:
         self.queue.push(at, kind, ticket, run.token)
 
     def _answer(self, answer: FreshModel) -> None:
-        """The device that asked goes on when the answer has reached it."""
-        run, links = self.runs[answer.ticket], self.fleet.links
+        """The device that asked goes on when the answer has reached it, or has trained on all the time."""
+        run, links, fresh = self.runs[answer.ticket], self.fleet.links, None
+        asked = max(run.until, run.start, run.heard)
+        trains_on = run.asking and not run.stopping  # one that was told to stop meanwhile waits
         run.answered()
-        asked = max(run.until, run.start)
         if answer.parameters is None:
-            run.start = self.now + links.latency(answer.device)
+            heard = self.now + links.latency(answer.device)
         else:
-            run.start = self.now + links.down_seconds(answer.device, self._model_bytes, self.now)
+            heard = self.now + links.down_seconds(answer.device, self._model_bytes, self.now)
             run.bytes_down += self._model_bytes
-            self.training.merge(answer.ticket, Fresh(version=answer.version, parameters=answer.parameters))
-        run.pauses += ((asked, run.start),)
-        self._proceed(run, run.start)
+            fresh = Fresh(version=answer.version, parameters=answer.parameters)
+        if trains_on:
+            run.start, run.heard = asked, heard
+        else:
+            run.start = heard
+            run.pauses += ((asked, heard),)
+            if fresh is not None:
+                self.training.merge(answer.ticket, fresh)
+                fresh = None
+        self._proceed(run, run.start, fresh)
+
+    def _merge_within(self, run: TimedRun, first: int, ends: list[float], began: float) -> None:
+        """Plan the training up to where the device has heard of a fresh model: a slice, or a step in the midst of one.
+
+        `ends` are those of the stretch that began with slice `first`, and it hears before the last.
+        """
+        done = slices_by(ends, run.heard)
+        start = ends[done - 1] if done else began
+        step = min(int(run.steps * (run.heard - start) / (ends[done] - start)), run.steps - 1)
+        if step:
+            self.training.train(run.ticket, MidSlice(first + done, step), run.heard)
+        elif done:
+            self.training.train(run.ticket, first + done, run.heard)
 
     def _stop_soon(self, ticket: int) -> None:
         """The notice has reached the device: it ends with the slice it is in or the one before, if it still trains."""

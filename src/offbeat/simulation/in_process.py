@@ -36,7 +36,7 @@ class InProcessTrainer:
 
     def train(self, jobs: Sequence[TrainingJob]) -> list[TrainingState]:
         """Carry out the jobs, plain ones stacked where that pays, and return their states in the same order."""
-        plain = [place for place, job in enumerate(jobs) if is_plain(job.order)]
+        plain = [place for place, job in enumerate(jobs) if is_plain(job.order) and job.whole]
         if self._stacked is None or len(plain) < self._stack_from:
             return [self._trainer.train(job) for job in jobs]
         works = dict(zip(plain, self._stacked.train_many([jobs[place] for place in plain]), strict=True))

@@ -7,7 +7,7 @@ and asynchronous algorithms keep all cores busy. A plan and its inputs determine
 no half-trained model.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from heapq import heappop, heappush
 from math import inf
 from typing import Any
@@ -25,18 +25,42 @@ from offbeat.device.local_training import LocalTraining
 from offbeat.device.memory import NOTHING, DeviceMemory
 from offbeat.device.training_state import TrainingJob, TrainingState
 from offbeat.simulation.executors import Executor
+from offbeat.simulation.workers import JOBS_PER_WORKER
 
-BATCH_BYTES = 256 * 2**20
-"""The results of a batch may take this much memory."""
+BATCH_BYTES = 2**30
+"""The results of a batch may take this much memory, or more if it takes that to give every worker one job."""
+NEW: tuple[ReadOnlyMemory, int] = (NOTHING, 0)
+"""What a device remembers that has not trained before, and the ticket that it has this from."""
+
+
+def batch_size(capacity: int, vector_bytes: int) -> int:
+    """How many jobs make a batch: as many as the executor likes, or as its memory takes if that leaves nobody idle.
+
+    >>> batch_size(12, 4 * 61_706), batch_size(12, 100 * 2**20), batch_size(6 * 64, 100 * 2**20)
+    (12, 10, 64)
+    """
+    return max(1, capacity // JOBS_PER_WORKER, min(capacity, BATCH_BYTES // vector_bytes))
+
+
+class MidSlice(Struct, frozen=True, gc=False):
+    """A place in the midst of a slice to train up to."""
+
+    slices: int
+    """Slices before it."""
+    step: int
+    """Steps of the slice that are done there; at least one."""
+
+
+Item = int | MidSlice | Fresh
 
 
 class TrainingPlan(LocalTraining, kw_only=True, eq=False, gc=False):
-    """The plan of one run and how far its numbers have come. An item is a slice to train up to, or a merge."""
+    """The plan of one run and how far its numbers have come. An item is a place to train up to, or a merge there."""
 
     rule: DeviceRule
     remembers: bool
     """Whether the device's next run depends on this one beyond the model."""
-    items: tuple[int | Fresh, ...] = ()
+    items: tuple[Item, ...] = ()
     trained: int = 0
     """Slices that the work has."""
     due: float = 0.0
@@ -70,7 +94,8 @@ class LazyTraining:
         self._order = Order()
         """The last order, and below what follows from it: most policies give one order to many devices."""
         self._rule, self._carried_over = device_rule(self._order.rule), self._order.remembers
-        self._batch_size = max(1, min(executor.batch_capacity, BATCH_BYTES // vector_bytes))
+        self._remembers = self._carried_over or self._rule.remembers
+        self._batch_size = batch_size(executor.batch_capacity, vector_bytes)
 
     @property
     def memories(self) -> dict[int, ReadOnlyMemory]:
@@ -83,33 +108,38 @@ class LazyTraining:
         It begins with the memory of the ticket `settled`, if that is given, and else with what it learned last.
         Returns the ticket whose memory it has; 0: none.
         """
-        if self._remembering:
-            for earlier in [each for each in self._remembering.values() if each.assignment.device == assignment.device]:
-                self.finish(earlier)
-        memory = self._memories.get(assignment.device)
-        remembered = NOTHING
-        if memory is not None:
-            remembered = memory.settle(memory.latest_ticket if settled is None else settled)
         order, parameters = assignment.order, assignment.parameters
         if order is not self._order:
             self._order, self._rule, self._carried_over = order, device_rule(order.rule), order.remembers
-        rule, carried_over, work = self._rule, self._carried_over, self._start
-        if carried_over:
+            self._remembers = self._carried_over or self._rule.remembers
+        remembered, ticket = self._recall(assignment.device, settled) if self._memories or self._remembering else NEW
+        if self._carried_over:
             work = first_state(order, parameters, remembered)
-        elif work.parameters is not parameters:
+        elif self._start.parameters is parameters:
+            work = self._start
+        else:
             self._start = work = TrainingState(parameters=parameters)
         self.plans[assignment.ticket] = TrainingPlan(
             assignment=assignment,
-            rule=rule,
-            remembers=carried_over or rule.remembers,
+            rule=self._rule,
+            remembers=self._remembers,
             work=work,
             remembered=remembered,
             memory=remembered,
         )
-        return 0 if memory is None else memory.settled
+        return ticket
 
-    def train(self, ticket: int, until: int, due: float) -> None:
-        """The run trains up to this slice, which it will have done at `due`."""
+    def _recall(self, device: int, settled: int | None) -> tuple[ReadOnlyMemory, int]:
+        """What a device remembers, after what it did before is finished, and the ticket that it has this from."""
+        for earlier in [each for each in self._remembering.values() if each.assignment.device == device]:
+            self.finish(earlier)
+        memory = self._memories.get(device)
+        if memory is None:
+            return NEW
+        return memory.settle(memory.latest_ticket if settled is None else settled), memory.settled
+
+    def train(self, ticket: int, until: int | MidSlice, due: float) -> None:
+        """The run trains up to this slice, or into its midst, which it will have done at `due`."""
         plan = self.plans[ticket]
         plan.items += (until,)
         plan.due = due  # what follows is `_await`: this is called for every order
@@ -132,15 +162,11 @@ class LazyTraining:
     def shorten(self, ticket: int, until: int, due: float) -> None:
         """The training ends at this slice after all. What was computed beyond it is computed again without."""
         plan = self.plans[ticket]
-        items, cut = plan.items, False
-        while items and not isinstance(last := items[-1], Fresh) and last > until:
-            items, cut = items[:-1], True
-        if plan.performed > len(items):
+        items = _cut(plan.items, until)
+        if plan.items[: plan.performed] != items[: plan.performed]:
             plan.performed = plan.trained = 0
             given = plan.assignment
             plan.work, plan.memory = first_state(given.order, given.parameters, plan.remembered), plan.remembered
-        if cut and until > max((item for item in items if isinstance(item, int)), default=0):
-            items += (until,)
         plan.items = items
         if plan.performed == len(items):
             self._unperformed.pop(ticket, None)
@@ -160,7 +186,7 @@ class LazyTraining:
     def keep(self, ticket: int) -> None:
         """The upload was lost, but its device is well and remembers what it did."""
         self.deliver(ticket)
-        self.settle(ticket)
+        self.settle((ticket,))
 
     def deliver(self, ticket: int) -> LazyOutcome:
         """The run is over; whoever reads the outcome makes it."""
@@ -169,12 +195,13 @@ class LazyTraining:
             self._remembering[ticket] = plan
         return LazyOutcome(self, plan)
 
-    def settle(self, ticket: int) -> None:
-        """The policy is done with this run: if it was never read, it need not be computed ahead.
+    def settle(self, tickets: Iterable[int]) -> None:
+        """The policy is done with these runs: those that were never read need not be computed ahead.
 
         A device that remembers did train, whatever the server made of it: its run is carried out before its next.
         """
-        self._unperformed.pop(ticket, None)
+        for ticket in tickets:
+            self._unperformed.pop(ticket, None)
 
     def finish(self, plan: TrainingPlan) -> Outcome:
         """Carry out this plan, and others with it."""
@@ -205,7 +232,10 @@ class LazyTraining:
                 if isinstance(item, Fresh):
                     plan.merge(plan.rule, item, self.executor)
                     continue
-                jobs.append(plan.job(plan.trained, item))
+                if isinstance(item, MidSlice):
+                    jobs.append(plan.job(plan.trained, item.slices, item.step))
+                else:
+                    jobs.append(plan.job(plan.trained, item))
                 break
         for job, work in zip(jobs, self.executor.train(jobs), strict=True):
             plan = batch[job.ticket]
@@ -221,10 +251,7 @@ class LazyTraining:
         """The plans of what is in flight, and what the devices remember, which takes the numbers of their last runs."""
         for plan in list(self._remembering.values()):
             self.finish(plan)
-        plans = {
-            ticket: [item if isinstance(item, int) else ("merge", item.version) for item in plan.items]
-            for ticket, plan in self.plans.items()
-        }
+        plans = {ticket: [_saved(item) for item in plan.items] for ticket, plan in self.plans.items()}
         due = {ticket: plan.due for ticket, plan in self.plans.items()}
         return {"plans": plans, "due": due, "memories": self._memories}
 
@@ -236,10 +263,42 @@ class LazyTraining:
         for ticket, items in saved["plans"].items():
             self.begin(assignments[ticket])
             plan, due = self.plans[ticket], saved["due"][ticket]
-            plan.items = tuple(
-                item if isinstance(item, int) else Fresh(version=item[1], parameters=models[item[1]]) for item in items
-            )
+            plan.items = tuple(_restored(item, models) for item in items)
             if items:
                 self._await(ticket, plan, due)
             if due == inf:
                 self.hold(ticket)
+
+
+def _cut(items: tuple[Item, ...], until: int) -> tuple[Item, ...]:
+    """The items of a run that ends at this slice: what it would have merged later it merges there."""
+    kept: list[Item] = []
+    done = 0
+    for item in items:
+        if isinstance(item, Fresh):
+            kept.append(item)
+        elif isinstance(item, MidSlice) and item.slices < until:
+            kept.append(item)
+            done = item.slices
+        else:
+            upto = min(item.slices if isinstance(item, MidSlice) else item, until)
+            if upto > done:
+                kept.append(upto)
+                done = upto
+    return tuple(kept)
+
+
+def _saved(item: Item) -> int | tuple[str, int] | tuple[str, int, int]:
+    """An item as a snapshot has it: of a merge the version, which the session keeps."""
+    if isinstance(item, Fresh):
+        return "merge", item.version
+    return ("midst", item.slices, item.step) if isinstance(item, MidSlice) else item
+
+
+def _restored(saved: Any, models: Mapping[int, Vector]) -> Item:
+    match saved:
+        case ["merge", version]:
+            return Fresh(version=version, parameters=models[version])
+        case ["midst", slices, step]:
+            return MidSlice(slices, step)
+    return int(saved)

@@ -4,7 +4,6 @@ They are started once and live as long as the run; one that dies is started anew
 map, so that memory does not grow with their number.
 """
 
-import multiprocessing
 import pickle  # for processes of our own on this machine; nothing is ever read back from a file
 import signal
 import tempfile
@@ -16,6 +15,7 @@ from pathlib import Path
 
 from offbeat.core.errors import InvalidInput
 from offbeat.device.training_state import TrainingJob
+from offbeat.running.processes import process_context
 from offbeat.simulation.in_process import Arithmetic
 from offbeat.simulation.setup import TrainerSetup
 from offbeat.simulation.worker_setup import TrainingData, Worker, WorkerSetup, store_in
@@ -46,7 +46,7 @@ class LocalWorkers:
                 f"execution.workers = {workers}: worker processes cannot be sent the task or the data ({error}): "
                 "define them in a module, or train with one worker."
             ) from None
-        self._context = multiprocessing.get_context("spawn")
+        self._context = process_context()
         self._processes: dict[Connection, BaseProcess] = {}
         self._at_work: dict[Connection, int] = {}
         """The portion that each busy worker has."""

@@ -125,7 +125,7 @@ class MemoTrainer:
 def _begins_full_batch(job: TrainingJob) -> bool:
     fresh = job.first == 0 and job.work.steps == 0 and job.work.momentum is None
     whole = job.order.batch_size is None and job.order.unit == "epoch"
-    return whole and fresh and not job.order.remembers and job.anchor is job.work.parameters
+    return whole and fresh and job.whole and not job.order.remembers and job.anchor is job.work.parameters
 
 
 def _digest(*parts: bytes | npt.NDArray[Any]) -> bytes:

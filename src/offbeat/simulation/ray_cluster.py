@@ -13,7 +13,7 @@ from math import floor
 from time import monotonic
 from typing import Any
 
-from offbeat.core.errors import InvalidInput
+from offbeat.core.errors import InvalidInput, WorkersLost
 from offbeat.settings.execution import ExecutionTable, available_cores
 
 ENVIRONMENT = {
@@ -107,6 +107,13 @@ class RayCluster:
         self._said = monotonic()
         nodes = sum(bool(node["Alive"]) for node in self.ray.nodes())
         watch(ClusterStatus(address=self.execution.address, nodes=nodes, workers=workers, queued=queued))
+
+    def no_worker(self) -> WorkersLost:
+        """The error that there has been no worker for as long as the settings allow."""
+        return WorkersLost(
+            f"the Ray cluster has had no worker for {self.execution.cluster_timeout:g} s (execution.cluster_timeout): "
+            "does it have a free core, or GPU share, for one, and does one start in that time?"
+        )
 
     def close(self) -> None:
         """Leave the cluster; one that was started for this run alone ends."""

@@ -1,7 +1,8 @@
 """Workers on a Ray cluster: one actor for each core or share of a GPU, with the model and the data.
 
-A version of the model is put into the cluster's memory once, goes to each machine once, and is dropped when nothing
-here refers to it any more. An actor that dies, alone or with its machine, is started anew wherever there is room.
+A version of the model is put into the cluster's memory once, goes to each machine once, which is its workers' cache of
+versions, and is dropped when nothing here refers to it any more. An actor that dies, alone or with its machine, is
+started anew wherever there is room.
 """
 
 import pickle
@@ -26,7 +27,7 @@ from offbeat.simulation.workers import ATTEMPTS, PortionAnswer
 
 POLL_SECONDS = 1.0
 LEFT_OUT: Vector = np.zeros(0, dtype=np.float32)
-"""In place of a version that is sent by reference."""
+"""What stands in the place of a version that is sent by reference."""
 
 
 @dataclass(frozen=True)
@@ -143,10 +144,7 @@ class RayWorkers:
             if any(actor.ready for actor in self._actors):
                 self._seen = monotonic()
             elif monotonic() - self._seen > self._timeout:
-                raise WorkersLost(
-                    f"the Ray cluster has had no worker for {self._timeout:g} s (execution.cluster_timeout): does it "
-                    "have a free core, or GPU share, for one?"
-                )
+                raise self._cluster.no_worker()
 
     def _take(self, answer: Any) -> list[PortionAnswer]:
         if answer not in self._waiting:
@@ -154,10 +152,10 @@ class RayWorkers:
         actor, portion = self._waiting.pop(answer)
         try:
             result = self._ray.get(answer)
-        except self._ray.exceptions.RayTaskError as error:
-            return [PortionAnswer(each, _last_line(error)) for each in actor.portions]
-        except self._ray.exceptions.RayError as error:  # the actor, its machine or the answer is gone
-            return self._replace(actor, error)
+        except self._ray.exceptions.RayError as error:
+            if actor.ready and isinstance(error, self._ray.exceptions.RayTaskError):
+                return [PortionAnswer(each, _last_line(error)) for each in actor.portions]
+            return self._replace(actor, error)  # the actor, its machine or the answer is gone
         self._seen = monotonic()
         if portion is None:
             actor.ready, self._failed_starts = True, 0
@@ -168,7 +166,10 @@ class RayWorkers:
 
     def _replace(self, actor: ActorAtWork, error: Exception) -> list[PortionAnswer]:
         """Start another actor in the place of one that is gone; what it had is lost."""
-        self._failed_starts += not actor.ready
+        if actor.ready:
+            self._seen = monotonic()
+        else:
+            self._failed_starts += 1
         if self._failed_starts == ATTEMPTS * self._count:
             raise WorkersLost(f"no worker can be started on the Ray cluster ({_last_line(error)})")
         self._actors.remove(actor)

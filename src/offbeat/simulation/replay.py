@@ -13,10 +13,8 @@ from offbeat.core.effects import Assignment, FreshModel, Settled
 from offbeat.core.errors import OffbeatError
 from offbeat.core.events import Event, FreshRequested, Left, Lost, Ready, Started, TimerFired, Uploaded
 from offbeat.core.orders import Update
-from offbeat.core.policy import Fresh, Train
-from offbeat.core.session import Session
-from offbeat.device.local_run import LocalRun
-from offbeat.running.record import (
+from offbeat.core.policy import Ask, Fresh, Train
+from offbeat.core.record import (
     ConsequenceLine,
     EventLine,
     FreshRequestedLine,
@@ -32,8 +30,10 @@ from offbeat.running.record import (
     effect_line,
     version_line,
 )
+from offbeat.core.session import Session
+from offbeat.device.local_run import LocalRun
 from offbeat.simulation.executors import Executor
-from offbeat.simulation.lazy_training import LazyTraining
+from offbeat.simulation.lazy_training import LazyTraining, MidSlice
 
 
 class Difference(OffbeatError):
@@ -55,9 +55,11 @@ class Replay:
         self._remembered = {
             line.ticket: line.remembered for line in lines if isinstance(line, UploadedLine | FreshRequestedLine)
         }
-        """Of every ticket that something came back for, which ticket's memory it was begun with."""
+        """The ticket whose memory a ticket was begun with, for each that something came back for."""
         self._heard: dict[int, HeardLine] = {}
-        """Of tickets that were told to stop in the midst of training, where they were."""
+        """Where tickets were when they were told to stop in the midst of training."""
+        self._merged = {(line.ticket, line.version): line for line in lines if isinstance(line, HeardLine)}
+        """Where tickets were when a fresh model reached them in the midst of training, by its version."""
 
     def __iter__(self) -> Iterator[RecordLine]:
         for number, line in enumerate(self._lines, 1):
@@ -66,7 +68,7 @@ class Replay:
                 self._handle(line)
             elif isinstance(line, ConsequenceLine):
                 self._compare(line)
-            elif isinstance(line, HeardLine):
+            elif isinstance(line, HeardLine) and line.version is None:
                 self._heard[line.ticket] = line
             yield line
 
@@ -112,9 +114,11 @@ class Replay:
             match effect:
                 case Assignment():
                     self._begin(effect)
-                case Settled(ticket=ticket):
-                    self.training.settle(ticket)
+                case Settled(tickets=tickets):
+                    self.training.settle(tickets)
                 case FreshModel(ticket=ticket, version=base, parameters=parameters):
+                    if (heard := self._merged.get((ticket, base))) is not None:
+                        self._train_on(heard)
                     self._runs[ticket].answered()
                     if parameters is not None:
                         self.training.merge(ticket, Fresh(version=base, parameters=parameters))
@@ -178,6 +182,21 @@ class Replay:
             run.trained(min(step.slices, line.slices - done), 0, 0.0)
             self.training.train(ticket, run.progress.slices, line.at)
         run.progress = line.progress
+
+    def _train_on(self, heard: HeardLine) -> None:
+        """Train up to where the device was when a fresh model reached it for which it had not waited."""
+        run, ticket, plan = self._runs[heard.ticket], heard.ticket, self.training.plans[heard.ticket]
+        run.ask(Ask(waits=False))
+        while (done := run.progress.slices) < heard.slices or heard.step:
+            step = run.next(plan.rule, plan.remembered)
+            if not isinstance(step, Train):
+                raise self._differs(f"ticket {ticket} has {heard}, where the replay ends the training after {done}")
+            until = min(heard.slices, run.goal)
+            run.trained(until - done, 0, 0.0)
+            if heard.step and until < run.goal:
+                self.training.train(ticket, MidSlice(until, heard.step), heard.at)
+                break
+            self.training.train(ticket, until, heard.at)
 
     def _update(self, line: UploadedLine) -> Update:
         session, run = self.session, self._runs.pop(line.ticket)

@@ -11,13 +11,13 @@ from pathlib import Path
 import numpy as np
 
 from offbeat.core.errors import InvalidInput
+from offbeat.core.record import read_record
 from offbeat.device.places import place_of
 from offbeat.results.result import Result, read_run, tensors_of
 from offbeat.running.directory import RunDirectory, read_model
 from offbeat.running.driver import OnProgress
 from offbeat.running.interruption import Flag
 from offbeat.running.loop import run_to_end
-from offbeat.running.record import read_record
 from offbeat.settings.assembly import ExperimentParts, session_of
 from offbeat.settings.schema import Experiment
 from offbeat.settings.shipped import ExperimentSource, experiment_from

@@ -40,6 +40,8 @@ class TimedRun(LocalRun, kw_only=True, eq=False, gc=False):
     """What the upload will weigh."""
     pauses: tuple[tuple[float, float], ...] = ()
     """When the device waited for a fresh model, from its question to the answer's arrival."""
+    heard: float = 0.0
+    """When the answer reaches a device that trains on after its question: it uploads no sooner."""
     asks: bool = False
     """Whether what the server sees next is a question, and not the upload."""
     over: float = inf
@@ -73,7 +75,9 @@ class TimedRun(LocalRun, kw_only=True, eq=False, gc=False):
         slices = progress.slices
         if until > landed:  # what is planned for later is not done
             slices = self.first + slices_by(self.ends, landed)
-        pauses = (*self.pauses, (until, ended)) if self.asks and until < ended else self.pauses
+        pauses = self.pauses
+        if until < ended and (self.asks or until < self.heard):
+            pauses = (*pauses, (until, ended if self.asks or ended < self.heard else self.heard))
         return Span(  # by position, which is half as fast again: device, ticket, base, then in the order of its fields
             self.device,
             self.ticket,

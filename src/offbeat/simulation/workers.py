@@ -67,11 +67,11 @@ class MeasuredCost:
         if per_slice is None:
             rate = self._seconds / self._samples if self._samples else 1.0
             per_slice = rate * float(self._sizes[job.device])
-        return per_slice * (job.last - job.first)
+        return per_slice * job.slices
 
     def measured(self, job: TrainingJob, seconds: float) -> None:
         """Learn from a job that was computed."""
-        slices = job.last - job.first
+        slices = job.slices
         self._slice_seconds[job.device] = seconds / slices
         self._seconds += seconds
         self._samples += float(self._sizes[job.device]) * slices
@@ -127,8 +127,7 @@ class WorkerPool:
         Who is in a stack decides its last bits, and so must not depend on a stopwatch.
         """
         cost: list[Any] = [
-            int(self._sizes[job.device]) * (job.last - job.first) if self._stacks else self._cost.of(job)
-            for job in jobs
+            int(self._sizes[job.device]) * job.slices if self._stacks else self._cost.of(job) for job in jobs
         ]
         order = sorted(range(len(jobs)), key=lambda place: (-cost[place], place))
         if not self._stacks:

@@ -61,12 +61,16 @@ class Reaction(list[Effect]):
     @property
     def used(self) -> list[int]:
         """The tickets of updates that went into a version."""
-        return [effect.ticket for effect in self if isinstance(effect, Settled) and effect.used]
+        return self._settled(used=True)
 
     @property
     def discarded(self) -> list[int]:
         """The tickets of updates that were given up."""
-        return [effect.ticket for effect in self if isinstance(effect, Settled) and not effect.used]
+        return self._settled(used=False)
+
+    def _settled(self, *, used: bool) -> list[int]:
+        settled = [effect for effect in self if isinstance(effect, Settled) and effect.used == used]
+        return [ticket for effect in settled for ticket in effect.tickets]
 
 
 class ScriptedSession(Session):

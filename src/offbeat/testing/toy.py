@@ -21,7 +21,8 @@ UPDATES = 80
 
 
 class ToyExecutor:
-    """Trains without torch: every slice moves the model a part of the way to a target of the device's own."""
+    """Trains without torch: every slice moves the model a part of the way to a target of the device's own, in its
+    first step."""
 
     batch_capacity = 8
 
@@ -38,16 +39,15 @@ class ToyExecutor:
     def _train(self, job: TrainingJob) -> TrainingState:
         target = stream(self.seed, "target", job.device).normal(size=self.size).astype(np.float32)
         parameters: Vector = job.work.parameters
-        for k in range(job.first, job.last):
+        begun = bool(job.work.within)
+        for k in range(job.first + begun, job.first + job.slices):
             noise = stream(self.seed, "noise", job.device, job.ticket, k).normal(size=self.size).astype(np.float32)
             rate = np.float32(job.order.learning_rate)
             parameters = np.add(parameters, rate * (target - parameters + np.float32(0.1) * noise), dtype=np.float32)
         parameters = frozen(parameters)
         self.given.append((parameters, parameters.tobytes()))
-        slices = job.last - job.first
-        return TrainingState(
-            parameters=parameters, steps=job.work.steps + slices, loss_sum=0.0, seen=job.work.seen + slices
-        )
+        steps, seen = (count + job.slices - begun for count in (job.work.steps, job.work.seen))
+        return TrainingState(parameters=parameters, steps=int(steps), within=job.beyond, loss_sum=0.0, seen=seen)
 
     def evaluate(self, parameters: Vector) -> Evaluation:
         """The distance from zero stands for the loss."""

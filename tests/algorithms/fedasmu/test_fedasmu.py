@@ -1,7 +1,7 @@
 """FedASMU's server half on a model of two numbers: weights, control gradients, the bound, the trigger; and what holds
 in any run. The device half is in test_fedasmu_device.py, the slots in test_slots.py, FedSSMU in test_fedssmu.py."""
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import replace
 from math import isfinite, log, sqrt
@@ -19,6 +19,7 @@ from offbeat.algorithms.fedasmu.slots import MetaModel
 from offbeat.core.effects import Assignment, Settled
 from offbeat.core.errors import InvalidInput
 from offbeat.core.events import Uploaded
+from offbeat.core.journal import JOURNAL_LINES, JournalLine
 from offbeat.core.orders import KnownOutcome, Outcome, Plain, Progress, Update
 from offbeat.core.parameters import Vector
 from offbeat.results.rows import Row
@@ -176,6 +177,16 @@ def test_equation_3_uses_the_values_of_the_aggregation_that_made_the_base_whoeve
     assert found == pytest.approx((3.1, 2 - 0.1 * log(2), 0.6), rel=1e-6)
     # The new parameters are those of the aggregation that made version 3.
     assert session.state.made[3].control == found
+
+
+def test_equation_3_uses_what_the_other_device_had_come_to_and_not_what_all_began_with() -> None:
+    session, _ = at_version_2(lambda_0=2.0, sigma_0=1.0, first=3.0, **CORRECTED)
+    session.state.controls[session.in_flight[session.newest].device] = (3.0, 2.0, 0.5)
+    # As above, but the device that made version 2 had come to lambda' = 8, sigma' = 3: xi' = 8 / 2^3 = 1 again, and
+    # d xi' / d lambda = 1/8, d xi' / d sigma = -8 ln 2 / 8.
+    session.state.made[2] = replace(session.state.made[2], control=(8.0, 3.0, 0.0))
+    found = after_a_step(session, session.newest, 1.0, 1.0)
+    assert found == pytest.approx((3 + 0.8 / 4 / 8, 2 - 0.1 * log(2), 0.6), rel=1e-6)
 
 
 def test_equation_3_takes_a_step_for_each_parameter_on_its_own() -> None:
@@ -353,7 +364,7 @@ def test_at_the_bound_an_update_is_used_beyond_it_is_discarded() -> None:
     session.upload(0.0, 6.0, ticket=2)  # s = 2, at the bound
     before = session.parameters
     device = session.in_flight[3].device
-    assert session.upload(9.0, 9.0, ticket=3) == [Settled(ticket=3, used=False)]  # s = 3
+    assert session.upload(9.0, 9.0, ticket=3) == [Settled(tickets=(3,), used=False)]  # s = 3
     assert (session.version, session.counters.used, session.counters.discarded) == (2, 2, 1)
     assert session.metrics["too_stale"] == 1
     assert session.parameters is before
@@ -591,8 +602,14 @@ POLICIES = st.builds(
 
 def watched(simulation: Simulation) -> list[Row]:
     """The rows of a run of which everything was checked that must always hold."""
-    session, told = simulation.session, Counter[tuple[str, int]]()
-    session.journal.record = lambda line: told.update([(line[1], line[3])] if line[3] is not None else [])
+    session, told = simulation.session, Counter[tuple[str, int | None]]()
+
+    class Journal(deque[JournalLine]):
+        def append(self, line: JournalLine) -> None:
+            told.update([(line[1], line[3])] if line[3] is not None else [])
+            super().append(line)
+
+    session.journal.lines = Journal(maxlen=JOURNAL_LINES)
     rows, version = [], 0
     for row in simulation:
         if row is not None:

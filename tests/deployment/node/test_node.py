@@ -134,6 +134,12 @@ def test_what_a_child_that_died_had_not_answered_is_answered_for_it_and_the_next
     assert len(setup.fork_server.started) == 2
 
 
+@pytest.mark.parametrize("what", ["nonsense", "another message", "too little", "no parts"])
+def test_an_app_that_writes_to_its_node_what_is_no_answer_ends_only_itself(setup: Setup, what: str) -> None:
+    assert setup.link.error("forge", text=what) == (8, "the app's process is gone: it was killed")
+    assert setup.link.ask("echo")["count"] == 1
+
+
 def test_what_is_kept_under_a_name_outlives_child_and_run(setup: Setup) -> None:
     assert setup.link.ask("keep", text="one")["before"] == "nothing"
     assert setup.link.ask("keep", text="two", run_id=RUN + 1)["before"] == "one"
@@ -248,3 +254,4 @@ def test_a_node_asks_often_while_something_goes_on_and_ever_less_often_when_noth
     assert [polling.pause(seconds, at_work=False) for seconds in quiet] == [0.05, 0.05, 0.2, 2.0, 3.0]
     assert [polling.pause(seconds, at_work=True) for seconds in quiet] == [0.05, 0.05, 0.2, 0.5, 0.5]
     assert Polling(busy=0.5, idle=0.1).pause(1000.0, at_work=False) == 0.5
+    assert Polling(busy=0.05, work=0.05).pause(1000.0, at_work=True) == 0.05

@@ -431,3 +431,13 @@ def test_rounds_of_others_are_refused() -> None:
     for method in ("configure_train", "configure_evaluate", "aggregate_train", "aggregate_evaluate"):
         with pytest.raises(InvalidInput, match="has no rounds"):
             getattr(Async(FedAvg()), method)(*(None,) * (4 if "configure" in method else 2))
+
+
+def test_rounds_in_a_subclass_are_refused_since_nobody_would_call_them() -> None:
+    class Decaying(Async):
+        def configure_train(self, server_round, arrays, config, grid):  # type: ignore[no-untyped-def]
+            config["lr"] *= 0.5
+            return super().configure_train(server_round, arrays, config, grid)
+
+    with pytest.raises(InvalidInput, match="Decaying has configure_train of its own, but Async has no rounds"):
+        train(Decaying(FedBuff(buffer=2)), grid_of())

@@ -64,7 +64,7 @@ from offbeat.algorithms.deadlines.rounds import (
 )
 from offbeat.core.actions import Action
 from offbeat.core.errors import InvalidInput
-from offbeat.core.orders import Update
+from offbeat.core.orders import LocalWork, Update
 from offbeat.core.parameters import Vector
 from offbeat.core.policy import View
 from offbeat.core.search import Range, SearchSpace
@@ -78,7 +78,7 @@ class RoundPlan(DeadlineState):
     """The plan of ADEL-FL's rounds, and how far the run has come in it."""
 
     scale: float = 1.0
-    """m."""
+    """m, the batch scale of the plan."""
     warm: list[Update] = field(default_factory=list)
     """Deliveries of warm-up rounds, until they are applied together."""
 
@@ -132,6 +132,9 @@ class Adel(DeadlineRounds):
         if self.warmup_rounds == 1 or (self.rounds != "auto" and self.warmup_rounds >= self.rounds):
             raise ValueError(f"warmup_rounds = {self.warmup_rounds}: must be 0, or from 2 to rounds - 1")
         return self
+
+    def local_differences(self, training: LocalWork) -> list[str]:
+        return [*super().local_differences(training), "batch sizes by speed"]
 
     def check(self, devices: int) -> None:
         if devices < 2:

@@ -27,12 +27,14 @@ from collections.abc import Sequence
 from typing import Annotated, Any
 
 import numpy as np
+import numpy.typing as npt
 import scipy
 from pydantic import Field
 
 from offbeat.algorithms.deadlines.planner.depth import Floats
 from offbeat.algorithms.deadlines.rounds import DeadlineState, EqualDeadlines
-from offbeat.core.orders import Update
+from offbeat.core.blocks import by_block
+from offbeat.core.orders import LocalWork, Update
 from offbeat.core.parameters import Layout, Vector
 from offbeat.core.policy import View
 from offbeat.core.search import Range, SearchSpace
@@ -67,6 +69,10 @@ class HeteroFL(EqualDeadlines):
 
     search = SearchSpace(EqualDeadlines.search, confidence=Range(0.05, 0.9))
 
+    def local_differences(self, training: LocalWork) -> list[str]:
+        masked = ["logits of absent classes that count as 0"] if self.masked_loss else []
+        return [*super().local_differences(training), "narrower models on slower devices", *masked]
+
     def widths_of(self, deadline: float, state: DeadlineState, view: View) -> Floats:
         steps = self.local_steps * view.layout.trained_layers
         whole = super().rates(deadline, state, view)
@@ -87,15 +93,22 @@ class HeteroFL(EqualDeadlines):
         return update.mask is None or update.mask.count > 0
 
     def aggregate(self, updates: Sequence[Update], state: DeadlineState, view: View) -> Vector:
-        total, holders = np.zeros(view.layout.size), np.zeros(view.layout.size)
+        parameters, models = view.parameters, list[tuple[Vector, npt.NDArray[np.bool_]]]()
         for update in updates:
             held = np.ones(view.layout.size, dtype=bool) if update.mask is None else update.mask.chosen
             if self.masked_loss:
                 held = held & ~untouched_rows(update, view.layout)
-            total[held] += update.parameters[held]
-            holders += held
-        mean = total / np.maximum(holders, 1)
-        return np.where(holders > 0, mean, view.parameters).astype(np.float32)
+            models.append((update.parameters, held))
+
+        def mean_of(block: slice) -> Floats:
+            total, holders = np.zeros(block.stop - block.start), np.zeros(block.stop - block.start)
+            for model, held in models:
+                chosen = held[block]
+                total[chosen] += model[block][chosen]
+                holders += chosen
+            return np.where(holders > 0, total / np.maximum(holders, 1), parameters[block])
+
+        return by_block(view.layout.size, mean_of)
 
 
 def untouched_rows(update: Update, layout: Layout) -> np.ndarray[Any, np.dtype[np.bool_]]:

@@ -17,7 +17,7 @@ by layer; a device that is cut within its second step delivers its first step on
 """
 
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from typing import Annotated, Any, Literal
@@ -29,6 +29,7 @@ from pydantic import Field
 from offbeat.algorithms.deadlines.planner import batch_sizes, layer_rates
 from offbeat.algorithms.deadlines.planner.depth import Floats, Integers
 from offbeat.core.actions import Action, Commit, Discard, Dispatch, Finish, SetTimer
+from offbeat.core.blocks import by_block
 from offbeat.core.errors import InvalidInput
 from offbeat.core.events import Event, Started, TimerFired, Uploaded
 from offbeat.core.forecast import Forecast
@@ -57,7 +58,7 @@ class TimeBudgeted(Policy):
         return [f"local_steps = {self.local_steps} of one batch in place of local.epochs"]
 
     def seconds(self, view: View) -> float:
-        """T_max."""
+        """T_max, the seconds that the whole run may take."""
         seconds = min(view.horizon, inf if self.time_budget is None else self.time_budget)
         if seconds == inf:
             raise InvalidInput("the algorithm must know how much time it has: give algorithm.time_budget or stop.time.")
@@ -179,7 +180,7 @@ class EqualDeadlines(DeadlineRounds):
     """Rounds of T_max / R seconds each."""
 
     rounds: Annotated[int, Field(ge=1)] = 100
-    """R."""
+    """R, the number of rounds."""
 
     search = SearchSpace(TimeBudgeted.search, rounds=Range(0.3, 3.0, log=True, relative=True))
 
@@ -207,6 +208,9 @@ class BatchesBySpeed(EqualDeadlines):
     batch_scale: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
     """m of `batch = "speed"`: seconds that a layer takes a device on average."""
 
+    def local_differences(self, training: LocalWork) -> list[str]:
+        return super().local_differences(training) + (["batch sizes by speed"] if self.batch == "speed" else [])
+
     def batches(self, deadline: float, state: Any, view: View) -> Integers:
         if self.batch == "fixed":
             return super().batches(deadline, state, view)
@@ -224,26 +228,40 @@ def samples_of(view: View) -> Integers:
     return np.maximum([view.samples(device) for device in range(view.devices)], 1).astype(np.int64)
 
 
-def mean_of_holders(updates: Sequence[Update], size: int) -> tuple[Floats, Integers]:
-    """For every element the mean over the updates that carry it, and their number. Where nobody does, the mean is 0."""
-    total, holders = np.zeros(size), np.zeros(size, dtype=np.int64)
-    for update in updates:
-        if update.mask is None:
-            total += update.parameters
-            holders += 1
-        else:
-            chosen = update.mask.chosen
-            total[chosen] += update.parameters[chosen]
-            holders += chosen
-    return total / np.maximum(holders, 1), holders
+def mean_of_holders(updates: Sequence[Update]) -> Callable[[slice], tuple[Floats, Integers]]:
+    """For every element of a block the mean over the updates that carry it, and their number.
+
+    Where nobody does, the mean is 0.
+    """
+    models = [(update.parameters, None if update.mask is None else update.mask.chosen) for update in updates]
+
+    def mean_of(block: slice) -> tuple[Floats, Integers]:
+        size = block.stop - block.start
+        total, holders = np.zeros(size), np.zeros(size, dtype=np.int64)
+        for model, mask in models:
+            if mask is None:
+                total += model[block]
+                holders += 1
+            else:
+                chosen = mask[block]
+                total[chosen] += model[block][chosen]
+                holders += chosen
+        return total / np.maximum(holders, 1), holders
+
+    return mean_of
 
 
 def with_absent_as_old(updates: Sequence[Update], users: int, view: View) -> Vector:
     """1/U [ sum over those that delivered it of w_u^l + (U - their number) w^l ], layer by layer: the rule of the
     authors' code, where whoever did not deliver a layer counts as a copy of the old one."""
-    mean, holders = mean_of_holders(updates, view.layout.size)
-    share = np.minimum(holders / users, 1.0)
-    return (share * mean + (1.0 - share) * view.parameters).astype(np.float32)
+    parameters, mean_of = view.parameters, mean_of_holders(updates)
+
+    def combine(block: slice) -> Floats:
+        mean, holders = mean_of(block)
+        share = np.minimum(holders / users, 1.0)
+        return share * mean + (1.0 - share) * parameters[block]
+
+    return by_block(view.layout.size, combine)
 
 
 def per_element(by_layer: Floats, layout: Layout) -> Floats:
@@ -256,7 +274,10 @@ def per_element(by_layer: Floats, layout: Layout) -> Floats:
 
 def bias_corrected(updates: Sequence[Update], missed: Floats, view: View) -> Vector:
     """Eq. (5), layer by layer: (mean over those that delivered it - p w) / (1 - p), or w if nobody did."""
-    mean, holders = mean_of_holders(updates, view.layout.size)
-    p = per_element(missed, view.layout)
-    corrected = (mean - p * view.parameters) / (1.0 - p)
-    return np.where(holders > 0, corrected, view.parameters).astype(np.float32)
+    parameters, mean_of, missing = view.parameters, mean_of_holders(updates), per_element(missed, view.layout)
+
+    def correct(block: slice) -> Floats:
+        (mean, holders), p, old = mean_of(block), missing[block], parameters[block]
+        return np.where(holders > 0, (mean - p * old) / (1.0 - p), old)
+
+    return by_block(view.layout.size, correct)

@@ -1,6 +1,7 @@
 """The device half of FedASMU and FedSSMU: ask for the fresh model in mid-training and merge it (sec. 4.3).
 
-Before epoch l* the device asks the server for the newest model w_g and waits for it. If it is newer than the base w_o:
+Before epoch l* the device asks the server for the newest model w_g and waits for it, or, which is not in the paper,
+trains on and merges it between two steps when it comes. If it is newer than the base w_o:
 
     phi   = gamma / sqrt(g) (1 - upsilon / sqrt(g - o + 1)),  at least 0
     beta  = mu phi / (1 + mu phi)                                                        (10)
@@ -52,6 +53,8 @@ class MergeSettings(Struct, frozen=True, kw_only=True):
     upsilon_rate: float
     round: int
     """The round r in FedSSMU; 0 in FedASMU."""
+    waits: bool = True
+    """Whether the device waits for the fresh model."""
 
     @classmethod
     def of(cls, order: Order) -> "MergeSettings":
@@ -123,7 +126,7 @@ class FreshModelRule(DeviceRule):
         if not fresh_answers and progress.slices < before:
             return Train(before - progress.slices)
         if not fresh_answers and progress.slices == before:
-            return Ask()
+            return Ask(waits=MergeSettings.of(order).waits)
         remaining = order.slices - progress.slices
         return Train(remaining) if remaining else Upload()
 

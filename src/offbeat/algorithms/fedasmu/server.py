@@ -55,12 +55,12 @@ from offbeat.core.actions import Action, Commit, Discard, Dispatch, SendFresh, S
 from offbeat.core.errors import InvalidInput
 from offbeat.core.events import Event, FreshRequested, Started, TimerFired, Uploaded
 from offbeat.core.orders import LocalWork, Order, Update
-from offbeat.core.parameters import Vector, dot
+from offbeat.core.parameters import Vector, dot, moved
 from offbeat.core.policy import Policy, View
 from offbeat.core.search import Range, SearchSpace
 
 Control = tuple[float, float, float]
-"""lambda, sigma, iota."""
+"""The control parameters lambda, sigma and iota."""
 SIGMA_MOST = 10.0
 Positive = Annotated[float, Field(gt=0, le=MOST)]
 Mu = Annotated[float, Field(gt=0, le=100)]
@@ -124,7 +124,7 @@ class TimelyPolicy(Policy):
     control_gradient: Literal["corrected", "printed"] = "corrected"
     """Eq. (4) and (5) as derived, or as printed in the paper."""
     mu_alpha: Mu = 1.0
-    """mu of alpha."""
+    """mu of alpha, the weight of an upload."""
     lambda_0: NotNegative = 4.0
     """Weight of the part that falls with time and staleness, to begin with."""
     sigma_0: Annotated[float, Field(ge=0, le=SIGMA_MOST)] = 0.5
@@ -149,6 +149,9 @@ class TimelyPolicy(Policy):
     """Step size of upsilon (published)."""
     slot: Literal["learned", "first", "middle", "penultimate"] = "learned"
     """When a device asks: learned (published), or always after 1 epoch, after half of them, before epoch E - 1."""
+    while_asking: Literal["wait", "train"] = "wait"
+    """What a device does until the fresh model comes: it waits (published), or trains on and merges between two steps,
+    wherever it is by then."""
     epsilon: Share = 0.1
     """How often a slot is tried at random."""
     q_rate: Share = 0.1
@@ -210,6 +213,7 @@ class TimelyPolicy(Policy):
             gamma_rate=self.eta_gamma,
             upsilon_rate=self.eta_upsilon,
             round=state.round,
+            waits=self.while_asking == "wait",
         )
         return view.order(rule="fedasmu", arguments=asdict(refresh))
 
@@ -248,7 +252,7 @@ class TimelyPolicy(Policy):
         movement = update.parameters - view.parameters
         state.commits += 1
         state.alpha_sum += alpha
-        yield Commit(parameters=view.parameters + np.float32(alpha) * movement, used=(update.ticket,))
+        yield Commit(parameters=moved(view.parameters, movement, alpha), used=(update.ticket,))
         if self.dynamic_weights:
             rate = view.order().learning_rate
             state.made[view.version] = Aggregation(
@@ -264,7 +268,7 @@ class TimelyPolicy(Policy):
         return xi, self.mu_alpha * xi / (1 + self.mu_alpha * xi)
 
     def adapted(self, update: Update, state: TimelyState) -> Control:
-        """Eq. (3)."""
+        """The control parameters after the step of Eq. (3)."""
         control = state.controls.get(update.device, (self.lambda_0, self.sigma_0, self.iota_0))
         made = state.made.get(update.base)
         if made is None:

@@ -29,6 +29,7 @@ from offbeat.deployment.protocol.messages import (
     FromDevice,
     Greeting,
     Hello,
+    Merge,
     Question,
 )
 from offbeat.device.carry_over import first_state
@@ -44,9 +45,9 @@ LISTEN_SECONDS = 0.02
 Pace = Callable[[int, int, Order], Sequence[float]]
 """Seconds that each slice of an order shall take on a device: for trying out an uneven fleet on one machine."""
 Reply = tuple[FromDevice, Vector | None]
-Listen = Callable[["PausedOrder", int | None], None]
+Listen = Callable[["PausedOrder", int | None], bool]
 """Called between two steps of training with the steps of the slice that are done: takes in what has come meanwhile,
-and may tell the order's local run to stop."""
+may tell the order's local run to stop, and returns whether to go on: not if there is a newer model to merge."""
 
 
 class PausedOrder(LocalTraining, kw_only=True, eq=False):
@@ -60,6 +61,10 @@ class PausedOrder(LocalTraining, kw_only=True, eq=False):
     """When the device got the order, by its own clock."""
     checked: int = 0
     """Slices that it had when it last checked in: every leg has something to show for itself."""
+    begun: bool = False
+    """Whether it is in the midst of a stretch."""
+    merges: tuple[Merge, ...] = ()
+    """Newer models for which it did not wait."""
 
 
 class DeviceStore(Struct, kw_only=True):
@@ -69,7 +74,15 @@ class DeviceStore(Struct, kw_only=True):
     memory: DeviceMemory = field(default_factory=DeviceMemory)
 
 
-RECORDS: tuple[type[Struct], ...] = (DeviceStore, PausedOrder, Assignment, LocalRun, TrainingState, DeviceMemory)
+RECORDS: tuple[type[Struct], ...] = (
+    DeviceStore,
+    PausedOrder,
+    Assignment,
+    LocalRun,
+    Merge,
+    TrainingState,
+    DeviceMemory,
+)
 """What a `DeviceStore` is made of."""
 
 
@@ -144,15 +157,29 @@ class DeviceProgram:
             paused.run.stop_soon()
         return self._leg(paused)
 
+    def train_on(self, answered: Callable[[], bool]) -> None:
+        """Train until the question is answered, or there is nothing left to train, if the rule does not wait."""
+        assert self.store.paused is not None
+        paused, run = self.store.paused, self.store.paused.run
+        rule = device_rule(run.order.rule)
+        while run.asking and not answered() and isinstance(run.next(rule, paused.remembered), Train):
+            self._train(paused)
+
     def answered(self, message: Answer, model: Vector | None) -> Reply:
         """Take in the newer model, if there is one, and go on."""
         paused = self._resumed_order(message)
-        paused.run.answered()
+        run, work, trained_on = paused.run, paused.work, paused.run.asking
+        run.answered()
         if message.stop:
-            paused.run.stop_soon()
+            run.stop_soon()
         if model is not None:
+            if trained_on:
+                merge = Merge(version=message.version, slices=run.progress.slices, step=work.within)
+                paused.merges += (merge,)
+            if paused.begun:  # the stretch is cut in two here
+                paused.performed, paused.begun = paused.performed + 1, False
             fresh = Fresh(version=message.version, parameters=frozen(model))
-            paused.merge(device_rule(paused.run.order.rule), fresh, self.trainer)
+            paused.merge(device_rule(run.order.rule), fresh, self.trainer)
         return self._leg(paused)
 
     def _resumed_order(self, message: Continue | Answer) -> PausedOrder:
@@ -197,34 +224,35 @@ class DeviceProgram:
         return self._clock() - started >= paused.leg_seconds
 
     def _train(self, paused: PausedOrder) -> None:
-        """All layers of the stretch, or one epoch of it."""
+        """All layers of the stretch, or one epoch of it; up to the step where the answer to a question comes."""
         run, began = paused.run, self._clock()
         order, first = run.order, run.progress.slices
         job = paused.job(first, run.goal if order.unit == "layer" else first + 1)
         deadline = inf if order.budget is None else paused.arrived + order.budget
         if self.pace is None:
-            work, done = self.trainer.train_while(job, self._watch(paused, deadline))
+            work, done = self.trainer.train_while(job, self._watch(paused, deadline), keep=run.asking)
         else:
             work, done = self._train_paced(paused, job, began, deadline)
-        run.trained(done - first, work.steps - paused.work.steps, self._clock() - began)
+        steps = work.steps - paused.work.steps
+        run.trained(done - first, steps, self._clock() - began)
         paused.work = work
+        paused.begun = done < run.goal and (paused.begun or steps > 0)
         if done == run.goal:
             paused.performed += 1
-        if done < job.last and not run.drops_slice:
+        if done < job.last and not run.drops_slice and not run.asking:
             run.out_of_time()
 
     def _watch(self, paused: PausedOrder, deadline: float) -> Proceed | None:
         """What is asked between two steps of training, or between two layers: whether there is time, and any news."""
         if self.listen is None and deadline == inf:
             return None
-        step = 0
+        step = paused.work.within
 
         def proceed(done: int) -> bool:
             nonlocal step
-            if self.listen is not None:
-                self.listen(paused, step)
+            go_on = self.listen is None or self.listen(paused, step)
             step += 1
-            return self._clock() < deadline and not paused.run.drops_slice
+            return go_on and self._clock() < deadline and not paused.run.drops_slice
 
         return proceed
 
@@ -233,7 +261,9 @@ class DeviceProgram:
     ) -> tuple[TrainingState, int]:
         """Take the time that the fleet gives each slice; what it cannot do by the deadline is left undone."""
         assert self.pace is not None
-        seconds = self.pace(job.device, job.ticket, job.order)[job.first : job.last]
+        seconds = list(self.pace(job.device, job.ticket, job.order)[job.first : job.last])
+        if job.work.within:
+            seconds[0] *= 1.0 - job.work.within / self.trainer.batches.steps(job.device, job.order.batch_size)
         ends = ends_of(seconds, began)
         done = job.first + slices_by(ends, deadline)
         work = job.work
@@ -242,15 +272,26 @@ class DeviceProgram:
         end, step = min(ends[-1], deadline), work.steps - job.work.steps
         while self.listen is not None and end - self._clock() > LISTEN_SECONDS:
             self._sleep(LISTEN_SECONDS)
-            self.listen(paused, step)
+            if not self.listen(paused, step):
+                share = (self._clock() - began) / (end - began)
+                return (work, done) if share >= 1.0 else self._cut(job, share)
             if paused.run.drops_slice:
                 return job.work, job.first
         self._sleep(max(0.0, end - self._clock()))
         return work, done
 
+    def _cut(self, job: TrainingJob, share: float) -> tuple[TrainingState, int]:
+        """So much of the epoch that a job is for, or of what is left of it."""
+        begun = job.work.within
+        left = self.trainer.batches.steps(job.device, job.order.batch_size) - begun
+        steps = min(int(share * left), left - 1)
+        cut = replace(job, last=job.first, beyond=begun + steps)
+        return (self.trainer.train(cut) if steps > 0 else job.work), job.first
+
     def _report(self, paused: PausedOrder, step: Step) -> Reply:
         """The end of a leg: a question, or the delivery with the parameters that count."""
         if isinstance(step, Ask):
+            paused.run.ask(step)
             return Question(**self._progress(paused)), None
         given, rule = paused.assignment, device_rule(paused.run.order.rule)
         outcome = paused.report(rule)
@@ -260,6 +301,7 @@ class DeviceProgram:
             samples=len(self.trainer.batches.partition.samples(given.device)),
             loss=outcome.loss if isfinite(outcome.loss) else None,
             extras=dict(outcome.extras),
+            merges=list(paused.merges),
         )
         self.store.paused = None
         if rule.remembers or given.order.remembers:

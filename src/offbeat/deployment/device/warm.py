@@ -2,7 +2,8 @@
 
 The same program as in legs (`device.legs`), but nothing is put away in between. The message that the device has not
 answered yet stands for the order: it is answered with a question, and then the next one stands for it, or with the
-delivery. What the device remembers is kept by the node under the experiment's identity, so it outlives the run.
+delivery. Notices reach it between two steps of its training, and fresh models too if its rule trains on after it has
+asked. What the device remembers is kept by the node under the experiment's identity, so it outlives the run.
 """
 
 from flwr.app import Message, RecordDict
@@ -28,6 +29,8 @@ class WarmDevice:
         self.mailbox = mailbox
         self._program = program
         self._kept_under = ""
+        self._answer: tuple[Message, Answer] | None = None
+        """The answer to the device's question, if it has come in the midst of training."""
         program.listen = self._listen
 
     def answer(self, message: Message) -> Message:
@@ -54,12 +57,14 @@ class WarmDevice:
         raise DeviceFault(f"out of step: {type(body).__name__}, having nothing")
 
     def _work(self, order: Begin, standing: list[Message]) -> Reply:
-        program, layout = self._program, self._program.trainer.layout
+        program, layout, self._answer = self._program, self._program.trainer.layout, None
         self._recall(f"{order.experiment}/{order.device}")
         reply = program.begin(order, vector(standing[-1].content, program.elements(order.order)))
         while isinstance(reply[0], Question):
             self.mailbox.answer(Message(pack(*reply), reply_to=standing[-1]))
-            message, answer = self._awaited(order.ticket)
+            program.train_on(lambda: self._answer is not None)
+            message, answer = self._answer or self._awaited(order.ticket)
+            self._answer = None
             standing.append(message)
             reply = program.answered(answer, vector(message.content, layout.size) if answer.newer else None)
         if program.store.memory.latest_ticket == order.ticket:
@@ -84,10 +89,11 @@ class WarmDevice:
             self._hear(self._program.store.paused, None, message, body)
         raise DeviceFault(f"no answer to its question within {WAIT_SECONDS:.0f} s")
 
-    def _listen(self, paused: PausedOrder, step: int | None) -> None:
-        """Take in what has come while the device was training."""
+    def _listen(self, paused: PausedOrder, step: int | None) -> bool:
+        """Take in what has come while the device was training; whether it goes on, having no newer model to merge."""
         while (message := self.mailbox.take()) is not None:
             self._hear(paused, step, message, unpack(message.content, ToDevice))
+        return self._answer is None or not self._answer[1].newer
 
     def _hear(self, paused: PausedOrder, step: int | None, message: Message, body: ToDevice) -> None:
         ticket = paused.assignment.ticket
@@ -100,6 +106,8 @@ class WarmDevice:
                     raise DeviceFault(f"the server has given up ticket {ticket}")
                 if working:
                     paused.run.stop_soon()
+            case Answer(ticket=meant) if meant == ticket and paused.run.asking:
+                self._answer = message, body
             case Hello(measure=False):
                 self.mailbox.answer(Message(pack(*self._program.greet(body, None)), reply_to=message))
             case _:  # a new order, for instance: the server knows nothing of this one any more

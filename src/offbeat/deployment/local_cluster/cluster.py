@@ -31,7 +31,7 @@ CHECKPOINT_SECONDS = 20.0
 """How long a ServerApp that was interrupted may take to leave a checkpoint."""
 POLL_SECONDS = 0.05
 FEW_NODES = 4
-"""So many warm nodes may ask the SuperLink as often as they like."""
+"""Up to this many warm nodes may ask the SuperLink as often as they like."""
 POLLS_A_SECOND = 40.0
 """How often more of them may ask together: a question takes the SuperLink 5 to 15 ms of a core, which they share."""
 ENVIRONMENT = {
@@ -75,7 +75,7 @@ class FlowerProcess:
         return self._supervisor is not None and self._supervisor.poll() is None
 
     def pids(self, command: str = "") -> list[int]:
-        """Its processes whose command has this in it, for instance "flwr-clientapp" (Linux only)."""
+        """The processes below this one whose command has a text in it, for instance "flwr-clientapp" (Linux only)."""
         found = supervisor.descendants(self._supervisor.pid) if self._supervisor is not None else []
         return [pid for pid in found if command in supervisor.command_line(pid)]
 
@@ -217,7 +217,7 @@ class Cluster:
             self._keys_given += len(devices)
         for device in devices:
             if device is not None:
-                options += ["--node-config", f"partition-id={device}"]
+                options += ["--node-config", f"partition-id={device} num-partitions={max(self._count, device + 1)}"]
         port, name = free_port(), f"node-{len(self.nodes)}" if len(devices) == 1 else "nodes"
         if warm:
             busy = POLL_SECONDS if len(devices) <= FEW_NODES else len(devices) / POLLS_A_SECOND

@@ -134,7 +134,7 @@ class AppProcess:
     # What is kept -------------------------------------------------------------------------------------------------
 
     def _keep_state(self) -> None:
-        """So that the next child of this run goes on from here, should this one end."""
+        """Have the node keep the app's state, so that the next child of this run goes on from here if this one ends."""
         state = recorddict_to_proto(self.context.state).SerializeToString(deterministic=True)
         if state != self._state:
             self._state = state

@@ -55,7 +55,7 @@ class ForkServer:
 
     @property
     def alive(self) -> bool:
-        """Whether it runs."""
+        """Whether the fork server runs."""
         return self._process is not None and self._process.poll() is None
 
     def child(self, opening: OpenApp, state: bytes | None, on_frame: OnFrame, on_end: "OnEnd") -> "Child":
@@ -134,15 +134,15 @@ class Child:
         try:
             while (frame := self._frames.read()) is not None:
                 self._on_frame(self, *frame)
-        except (BrokenFrame, OSError):
-            self.kill()  # an app that writes into our socket, or an end in the midst of a frame
+        except (BrokenFrame, OSError, IndexError, ValueError):  # the last if we have closed the socket ourselves
+            self.kill()  # an app that writes into our socket, leaves parts out, or ends in the midst of a frame
 
     def kill(self) -> None:
         """End it at once."""
         self._fork_server.kill(self)
 
     def ended(self, how: Ended) -> None:
-        """It has ended: the fork server says so."""
+        """Take note that the child has ended, as the fork server says."""
         self._on_end(self, how.why)
         self._frames.close()
 

@@ -147,7 +147,7 @@ class FrameSocket(Generic[T]):
         return content
 
     def close(self) -> None:
-        """Also ends a `read` that another thread is in."""
+        """Close the socket, which also ends a `read` that another thread is in."""
         with suppress(OSError):  # the other side was faster
             self._socket.shutdown(socket.SHUT_RDWR)
         self._file.close()

@@ -6,7 +6,7 @@ Every message that it takes gets an answer: the app's, or an error that says wha
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from threading import Condition, Event
 from typing import Any
@@ -16,8 +16,10 @@ from flwr.app.message import remove_content_from_message
 from flwr.common.config import get_fused_config_from_fab
 from flwr.common.constant import ErrorCode
 from flwr.common.serde import message_to_proto
+from flwr.proto.message_pb2 import Message as ProtoMessage
 from flwr.proto.message_pb2 import ObjectTree
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree, iterate_object_tree
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from msgspec import Struct
 
 from offbeat.core.errors import OffbeatError
@@ -28,10 +30,8 @@ from offbeat.deployment.node.installation import AppRefused, Installation
 from offbeat.deployment.node.keeping import Keeping
 
 NodeConfig = dict[str, bool | float | int | str]
-PATIENCE = 0.02
-"""The longer nothing has happened, the less often a node asks: every so much of the time that has passed."""
-AT_WORK = 0.5
-"""Seconds between two questions at most while a child is at work, so that it hears of a notice in time."""
+POLL_SHARE = 0.02
+"""The pause before a node asks again, as a share of the time in which nothing has happened."""
 LONGEST_PAUSE = 5.0
 """Seconds between two attempts to reach a SuperLink that does not answer."""
 ATTEMPTS = 200
@@ -45,16 +45,19 @@ class Polling(Struct, frozen=True, kw_only=True):
 
     busy: float = 0.05
     """Seconds, while something is going on."""
-    idle: float = 3.0
-    """Seconds at most, when nothing has come for long."""
+    work: float = 0.5
+    """Seconds at most while a child is at work, so that it hears of a notice in time."""
+    idle: float = 10.0
+    """Seconds at most, when nothing has come for long. A thousand nodes that ask every 3 s are all that a SuperLink can
+    take."""
 
     def pause(self, quiet: float, at_work: bool) -> float:
         """How long to wait before asking again, if nothing has happened for so long.
 
         A question costs the SuperLink some milliseconds of a core, which on one machine the training would lack.
         """
-        longest = min(self.idle, AT_WORK) if at_work else self.idle
-        return max(self.busy, min(PATIENCE * quiet, longest))
+        longest = min(self.idle, self.work) if at_work else self.idle
+        return max(self.busy, min(POLL_SHARE * quiet, longest))
 
 
 class WarmRun(Struct, kw_only=True, eq=False):
@@ -81,7 +84,10 @@ class FinishedAnswer(Struct, kw_only=True, eq=False):
 
 
 class WarmNode:
-    """See the module's docstring. `run` is called by one thread; children report from others."""
+    """A node: it fetches messages, has children work on them and hands their answers in.
+
+    `run` is called by one thread; children report from others.
+    """
 
     def __init__(
         self,
@@ -273,11 +279,15 @@ class WarmNode:
                 run.pieces[identity] = parts[0]
             case Reply(reply_to=reply_to, pieces=pieces, seconds=seconds):
                 found = {identity: run.pieces.pop(identity) for identity in pieces if identity in run.pieces}
-                if run.unanswered.pop(reply_to, None) is not None:
-                    run_id = run.opening.run_id
-                    self._post(
-                        FinishedAnswer(run_id=run_id, reply=parts[0], tree=parts[1], pieces=found, seconds=seconds)
-                    )
+                asked, run_id = run.unanswered.get(reply_to), run.opening.run_id
+                if asked is None:
+                    return  # it was answered before
+                if not _answers(asked, parts[0], parts[1], found):
+                    self._log(f"run {run_id}: what the app's process sends is no answer")
+                    child.kill()
+                    return
+                del run.unanswered[reply_to]
+                self._post(FinishedAnswer(run_id=run_id, reply=parts[0], tree=parts[1], pieces=found, seconds=seconds))
             case Keep(name=name):
                 if name == STATE:
                     run.state = parts[0]
@@ -323,3 +333,14 @@ class WarmNode:
         child, run.child = run.child, None
         if child is not None:
             child.kill()
+
+
+def _answers(asked: Message, reply: bytes, tree: bytes, pieces: Collection[str]) -> bool:
+    """Whether this is a whole answer to that message. The app may write to its node whatever it likes."""
+    try:
+        said = ProtoMessage.FromString(reply).metadata
+        objects = {each.object_id for each in iterate_object_tree(ObjectTree.FromString(tree))}
+    except DecodeError:
+        return False
+    meant = asked.metadata
+    return (said.run_id, said.reply_to_message_id) == (meant.run_id, meant.message_id) and objects <= set(pieces)

@@ -31,7 +31,7 @@ class NodeSettings(Struct, frozen=True, kw_only=True):
 
     superlink: SuperLink
     configs: list[NodeConfig]
-    """One node each."""
+    """The configuration of each node of this process."""
     keys: list[Path] = []
     """Private keys, one for each node; none: nodes that register themselves."""
     trusted: dict[str, str] | None = None

@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping
 from io import BytesIO
 from math import prod
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
@@ -70,17 +70,33 @@ def elements(data: bytes, shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.N
     size = prod(shape) * dtype.itemsize
     if len(data) > size + HEADER:
         raise DeviceFault(f"{len(data):,} bytes of parameters where {size:,} belong")
+    header = array_header(data)
+    if (header.shape, header.dtype) != (shape, dtype) or len(data) - header.length != size:
+        raise DeviceFault(f"parameters that say one shape and are of another: {header.shape} {header.dtype}")
+    flat = np.frombuffer(data, dtype=dtype, offset=header.length)
+    return flat.reshape(shape, order="F" if header.columns_first else "C")
+
+
+class ArrayHeader(NamedTuple):
+    """What an array in numpy's format says of itself."""
+
+    shape: tuple[int, ...]
+    columns_first: bool
+    dtype: np.dtype[Any]
+    length: int
+    """Bytes before the first number."""
+
+
+def array_header(data: bytes) -> ArrayHeader:
+    """The header of an array in numpy's format; DeviceFault if it has none."""
     stream = BytesIO(data)
     try:
         if npy.read_magic(stream) != (1, 0):
             raise ValueError("not version 1.0 of numpy's format")
-        header = npy.read_array_header_1_0(stream)
+        shape, columns_first, dtype = npy.read_array_header_1_0(stream)
     except Exception as error:  # numpy evaluates the header as a literal, and gives the errors of Python's own parser
         raise DeviceFault(f"the parameters cannot be read: {type(error).__name__}: {error}") from None
-    if (header[0], header[2]) != (shape, dtype) or len(data) - stream.tell() != size:
-        raise DeviceFault(f"parameters that say one shape and are of another: {header[0]} {header[2]}")
-    flat = np.frombuffer(data, dtype=dtype, offset=stream.tell())
-    return flat.reshape(shape, order="F" if header[1] else "C")
+    return ArrayHeader(shape, columns_first, dtype, stream.tell())
 
 
 def one_line(text: str) -> str:

@@ -10,7 +10,8 @@ Messages carry the ticket and the number of the leg, so that what was lost, repe
 
 On a node that only answers, the order rests between two legs. On a warm node it does not: the message that the device
 has not answered yet is the one that stands for it, to be answered with a question or with the delivery when there is
-one, and a `Notice` reaches it in the midst of its training, between two steps. So it never has to check in.
+one. A `Notice` reaches it in the midst of its training, between two steps, and so does the `Answer` to a question if
+its rule does not wait for it. So it never has to check in.
 """
 
 from typing import Annotated
@@ -25,6 +26,8 @@ Count = Annotated[int, Meta(ge=0, le=2**53)]
 Seconds = Annotated[float, Meta(ge=0, le=1e9)]
 EXTRAS = 64
 """Most figures that an upload may have beside its parameters."""
+MERGES = 1024
+"""Most models that a device may have merged in one order."""
 
 
 class Hello(Struct, frozen=True, kw_only=True, tag="hello"):
@@ -69,7 +72,7 @@ class Answer(Struct, frozen=True, kw_only=True, tag="answer"):
 
 
 class Notice(Struct, frozen=True, kw_only=True, tag="notice"):
-    """To a device in training: stop soon, or, if nobody waits for it any more, at once."""
+    """Tell a device in training to stop soon, or, if nobody waits for it any more, at once."""
 
     ticket: int
     give_up: bool = False
@@ -89,7 +92,7 @@ class Greeting(Struct, frozen=True, kw_only=True, tag="greeting"):
     speed: Annotated[float, Meta(ge=1e-6, le=1e15)] | None = None
     """Samples per second through one layer, forward and backward."""
     busy: Seconds = 0.0
-    """What measuring took."""
+    """Seconds that measuring took."""
     interruptible: bool = False
     """Whether it hears of a notice while it trains."""
 
@@ -107,11 +110,21 @@ class Leg(Struct, frozen=True, kw_only=True):
 
 
 class CheckIn(Leg, frozen=True, kw_only=True, tag="check in"):
-    """Still training."""
+    """A device says that it is still training."""
 
 
 class Question(Leg, frozen=True, kw_only=True, tag="question"):
     """Is there a newer model?"""
+
+
+class Merge(Struct, frozen=True, kw_only=True):
+    """Where in its order a device was when it merged a newer model for which it had not waited."""
+
+    version: Count
+    slices: Count
+    """Slices that were done."""
+    step: Count
+    """Steps of the next slice that were done."""
 
 
 class Delivery(Leg, frozen=True, kw_only=True, tag="delivery"):
@@ -121,6 +134,8 @@ class Delivery(Leg, frozen=True, kw_only=True, tag="delivery"):
     loss: float | None
     extras: Annotated[dict[Annotated[str, Meta(max_length=64)], Plain | None], Meta(max_length=EXTRAS)] = {}
     """None is a number that is not finite: JSON has none."""
+    merges: Annotated[list[Merge], Meta(max_length=MERGES)] = []
+    """Newer models that came in the midst of its training."""
 
 
 class Refusal(Struct, frozen=True, kw_only=True, tag="refusal"):

@@ -89,24 +89,32 @@ def answers_what_was_sent(body: Leg, expected: Expected) -> None:
 
 
 def has_come_forward(body: Leg, expected: Expected) -> None:
-    """It has no fewer slices than before, and no more than were ordered."""
+    """An answer has no fewer slices than the one before, and no more than were ordered."""
     before, ordered = expected.pending.progress.slices, expected.in_flight.order.slices
     if not before <= body.slices <= ordered:
         raise DeviceFault(f"it claims {body.slices} of {ordered} slices after {before}")
 
 
 def remembers_what_we_know_of(body: Leg, expected: Expected) -> None:
-    """It began with the memory of the last ticket that we had received of it, or with none."""
+    """A device began with the memory of the last ticket that we had received of it, or with none."""
     settled = expected.pending.settled
     if body.remembered not in (0, settled):
         raise DeviceFault(f"it remembers ticket {body.remembered}, where the last that came of it is {settled}")
 
 
 def comes_to_an_end(body: Leg, expected: Expected) -> None:
-    """It delivers after as many legs as an honest device could need."""
+    """A device delivers after as many legs as an honest one could need."""
     slices, leg = expected.in_flight.order.slices, expected.sent.leg
     if not isinstance(body, Delivery) and leg > 2 * (slices + 1):
         raise DeviceFault(f"no delivery of {slices} slices after {leg} legs")
+
+
+def has_merged_what_it_was_sent(body: Delivery, expected: Expected) -> None:
+    """Models that reached it in the midst of its training are some that it was sent, in order, and before its end."""
+    places = [(merge.slices, merge.step) for merge in body.merges]
+    sent = iter(expected.pending.fresh)
+    if not all(merge.version in sent for merge in body.merges) or sorted([*places, (body.slices, 0)])[:-1] != places:
+        raise DeviceFault(f"it claims to have merged {body.merges}, of the versions {expected.pending.fresh}")
 
 
 def says_what_its_rule_may_say(body: Delivery, expected: Expected) -> None:
@@ -138,6 +146,7 @@ OF_EVERY_ANSWER: tuple[Callable[[Leg, Expected], None], ...] = (
     comes_to_an_end,
 )
 OF_A_DELIVERY: tuple[Callable[[Delivery, Expected], None], ...] = (
+    has_merged_what_it_was_sent,
     says_what_its_rule_may_say,
     has_the_samples_it_greeted_with,
 )

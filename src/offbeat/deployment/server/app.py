@@ -27,7 +27,7 @@ from offbeat.models import layout_of, vector_of
 from offbeat.results.rows import Row
 from offbeat.running.directory import RunDirectory
 from offbeat.running.loop import run_to_end
-from offbeat.running.record import RunRecord
+from offbeat.running.record_file import RunRecord
 from offbeat.settings.assembly import ExperimentParts, check_own, session_of
 from offbeat.settings.objects import as_table
 from offbeat.settings.schema import Experiment

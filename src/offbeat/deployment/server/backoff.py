@@ -1,11 +1,11 @@
-"""How long a device that failed rests before it gets its next order, and when there is no hope left."""
+"""How long a device that failed rests before it gets its next order, and when all have failed too often."""
 
 from collections.abc import Collection
 from math import inf
 
 LONGEST_REST = 64
-"""In units of the first rest."""
-HOPELESS = 8
+"""The longest rest, in units of the first one."""
+MOST_FAILURES = 8
 """Failures in a row of every device that is there, after which a run cannot go on."""
 
 
@@ -46,6 +46,6 @@ class Backoff:
         """The rest of the device is over."""
         del self._until[device]
 
-    def hopeless(self, devices: Collection[int]) -> bool:
+    def all_fail(self, devices: Collection[int]) -> bool:
         """Whether all of these have failed again and again."""
-        return bool(devices) and all(self._failures.get(device, 0) >= HOPELESS for device in devices)
+        return bool(devices) and all(self._failures.get(device, 0) >= MOST_FAILURES for device in devices)

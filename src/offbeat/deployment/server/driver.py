@@ -16,6 +16,7 @@ from offbeat.core.errors import DeviceFault
 from offbeat.core.events import Event, FreshRequested, Left, Started, TimerFired, Uploaded
 from offbeat.core.forecast import Forecast
 from offbeat.core.parameters import Vector
+from offbeat.core.record import ResumedLine, RunLine, effect_line, event_line, version_line
 from offbeat.core.session import NANOSECOND, Session
 from offbeat.deployment.server.exchange import Exchange
 from offbeat.deployment.server.membership import Membership, poll_pause
@@ -26,7 +27,7 @@ from offbeat.results.metric import metrics_in
 from offbeat.results.rows import Row, Span
 from offbeat.running.accounts import Accounts
 from offbeat.running.driver import Milestones
-from offbeat.running.record import ResumedLine, RunLine, RunRecord, effect_line, event_line, version_line
+from offbeat.running.record_file import RunRecord
 from offbeat.settings.schedule import Schedule, Stop
 from offbeat.settings.schema import DeploymentTable
 
@@ -198,8 +199,9 @@ class Deployment:
             if (line := effect_line(effect, at=at)) is not None:
                 self._record.write(line)
             if isinstance(effect, Settled):
-                self.accounts.settled(effect.ticket, effect.used, session.version)
-                self._translator.settled(effect.ticket, effect.used, session.version)
+                self.accounts.settled(effect.tickets, effect.used, session.version)
+                for ticket in effect.tickets:
+                    self._translator.settled(ticket, effect.used, session.version)
         self._exchange.carry_out(effects, sending=self._milestones.reached() is None)
 
     # Evaluation and snapshots -------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from secrets import token_hex
 from typing import Any, Literal, get_args
 
 from flwr.app import RecordDict
+from msgspec.structs import asdict
 
 from offbeat.core.coverage import bytes_down, submodel
 from offbeat.core.effects import Assignment, Effect, FreshModel, StopNotice
@@ -19,6 +20,7 @@ from offbeat.core.errors import DeviceFault, Disconnected
 from offbeat.core.events import Event, FreshRequested, Left, Lost, Ready, Uploaded
 from offbeat.core.orders import Progress
 from offbeat.core.parameters import Vector
+from offbeat.core.record import FaultLine, HeardLine, JoinedLine
 from offbeat.core.session import Session
 from offbeat.deployment.protocol.codec import one_line, unpack
 from offbeat.deployment.protocol.messages import (
@@ -28,6 +30,7 @@ from offbeat.deployment.protocol.messages import (
     Delivery,
     FromDevice,
     Heard,
+    Merge,
     Notice,
     Question,
     Refusal,
@@ -40,7 +43,7 @@ from offbeat.deployment.server.translator import Translator
 from offbeat.deployment.server.transport import ReceivedAnswer, SentMessage, Transport
 from offbeat.results.rows import Span
 from offbeat.running.accounts import Accounts
-from offbeat.running.record import FaultLine, HeardLine, JoinedLine, RunRecord
+from offbeat.running.record_file import RunRecord
 from offbeat.settings.schema import DeploymentTable
 
 OutgoingMessage = tuple[PendingOrder, Begin | Answer, Vector | None]
@@ -209,6 +212,7 @@ class Exchange:
         pending.progress = Progress(slices=body.slices, steps=body.steps, seconds=body.seconds)
         pending.remembered = body.remembered
         if isinstance(body, Delivery):
+            pending.merges = body.merges
             update = self._translator.update(body, content, expected)
             return Uploaded(device=sent.device, ticket=sent.ticket, update=update)
         if isinstance(body, Question):
@@ -233,6 +237,8 @@ class Exchange:
             case Uploaded(ticket=ticket, update=update):
                 pending = self._pending.pop(ticket)
                 pending.samples = update.samples
+                for merge in pending.merges:
+                    self._record.write(HeardLine(at=self.now, device=pending.device, ticket=ticket, **asdict(merge)))
                 self._accounts.delivered(pending.span(self.now, "uploaded", update.bytes(self._session.layout)))
                 self._settled[pending.device] = ticket
                 self._backoff.delivered_again(pending.device)
@@ -323,7 +329,9 @@ class Exchange:
 
     def _answer(self, fresh: FreshModel) -> OutgoingMessage:
         pending, newer = self._pending[fresh.ticket], fresh.parameters is not None
-        pending.bytes_down += self._session.layout.bytes if newer else 0
+        if newer:
+            pending.bytes_down += self._session.layout.bytes
+            pending.fresh = [*pending.fresh, fresh.version]
         stop = self._session.in_flight[fresh.ticket].notified
         body = Answer(ticket=fresh.ticket, leg=pending.leg, version=fresh.version, newer=newer, stop=stop)
         return pending, body, fresh.parameters
@@ -388,7 +396,7 @@ class Exchange:
             self._attended = self.now
         elif (seconds := self.now - self._attended) > self._settings.answer_seconds:
             raise Disconnected(f"no device has been there, or has answered, for {seconds:.0f} s: resume when some are")
-        if self._backoff.hopeless(self._membership.node_of):
+        if self._backoff.all_fail(self._membership.node_of):
             raise Disconnected(f"all devices fail again and again, the last one so: {self._last_fault}")
 
     def _admit(self, arrived: ReceivedAnswer) -> None:
@@ -404,7 +412,7 @@ class Exchange:
     # Snapshots ----------------------------------------------------------------------------------------------------
 
     _SAVED = ("identity", "_pending", "_settled", "_faults")
-    snapshot_types = (PendingOrder, Progress)
+    snapshot_types = (PendingOrder, Progress, Merge)
 
     def snapshot(self) -> dict[str, Any]:
         """Everything that the future depends on, but for what devices are doing: a server that resumes cannot know."""

@@ -45,7 +45,7 @@ class Incoming:
     def __init__(self, grid: MessageSource) -> None:
         self._grid = grid
         self._partial: dict[str, PartialAnswer] = {}
-        """By the message that they answer."""
+        """Answers that have come in part, by the message that they answer."""
 
     def fetch(self, identities: list[str]) -> list[Arrived]:
         """Answers to these messages."""

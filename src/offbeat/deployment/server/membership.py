@@ -20,8 +20,8 @@ STOCK_POLL_SECONDS = 0.5
 milliseconds of a core, and a stock node that has answered looks for its next message only 3 s later."""
 LONGEST_POLL = 1.0
 """How often they are looked for at least."""
-PATIENCE = 0.02
-"""The longer nothing has come, the less often it is looked for: every so much of the time that has passed."""
+POLL_SHARE = 0.02
+"""The pause before answers are looked for again, as a share of the time in which none has come."""
 LOOK_SECONDS = 1.0
 """How often the list of nodes is asked for."""
 STRANGERS = ("No train function registered with name", "Invalid message type")
@@ -120,7 +120,7 @@ class Membership:
         return wanted
 
     def count_from(self, origin: float) -> None:
-        """From now on times are counted from here."""
+        """Count times from this moment on."""
         self._again = {node: at - origin for node, at in self._again.items()}
 
     def leave(self, node: int) -> int:
@@ -153,7 +153,7 @@ class Membership:
 
 def poll_pause(quiet: float, *, only_stock: bool = False) -> float:
     """Seconds to wait before looking for answers again, if nothing has happened for so long."""
-    return min(max(STOCK_POLL_SECONDS if only_stock else POLL_SECONDS, PATIENCE * quiet), LONGEST_POLL)
+    return min(max(STOCK_POLL_SECONDS if only_stock else POLL_SECONDS, POLL_SHARE * quiet), LONGEST_POLL)
 
 
 def wait_for_devices(

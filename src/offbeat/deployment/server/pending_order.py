@@ -3,6 +3,7 @@
 from msgspec import Struct
 
 from offbeat.core.orders import Progress
+from offbeat.deployment.protocol.messages import Merge
 from offbeat.results.rows import Span
 
 
@@ -23,6 +24,10 @@ class PendingOrder(Struct, kw_only=True, eq=False):
     progress: Progress = Progress()
     remembered: int = 0
     """The ticket whose memory the device began it with."""
+    fresh: list[int] = []
+    """Newer versions that the device was sent."""
+    merges: list[Merge] = []
+    """Those that it says it did not wait for, and where they reached it."""
     given_up: bool = False
     """Whether it has failed and the session is about to be told."""
 

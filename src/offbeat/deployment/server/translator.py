@@ -18,7 +18,7 @@ class Translator(Packing, Protocol):
         ...
 
     def update(self, body: Delivery, content: RecordDict, expected: Expected) -> Update:
-        """What was delivered."""
+        """The update that was delivered."""
         ...
 
     def settled(self, ticket: int, used: bool, version: int) -> None:
@@ -42,15 +42,15 @@ class OwnMessages(OwnPacking):
         return read_answer(content, expected)
 
     def update(self, body: Delivery, content: RecordDict, expected: Expected) -> Update:
-        """What was delivered."""
+        """The update that was delivered."""
         return read_update(body, content, expected)
 
     def settled(self, ticket: int, used: bool, version: int) -> None:
         """Nothing waits for this."""
 
     def snapshot(self) -> Any:
-        """Nothing."""
+        """Nothing, since this translator remembers nothing."""
         return None
 
     def restore(self, saved: Any) -> None:
-        """Nothing was kept."""
+        """Do nothing, since nothing was kept."""

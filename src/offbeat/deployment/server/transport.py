@@ -9,7 +9,7 @@ import httpx
 from flwr.app import Message, RecordDict
 from msgspec import Struct
 
-from offbeat.core.errors import Disconnected
+from offbeat.core.errors import DeviceFault, Disconnected
 from offbeat.core.parameters import Vector
 from offbeat.deployment.protocol.codec import pack
 from offbeat.deployment.protocol.messages import MESSAGE_TYPE, Hello
@@ -46,9 +46,9 @@ class SentMessage(Struct, kw_only=True, eq=False):
     leg: int = 0
     """The number that the answer must have; of a greeting 0."""
     given_up: bool = False
-    """Its order was given up; it is watched only to know when the node is free again."""
+    """Whether its order was given up, so that it is watched only to know when the node is free again."""
     notice: bool = False
-    """It is news for a device in training, which does not depend on its answer."""
+    """Whether it is a notice to a device in training, whose answer nobody waits for."""
 
 
 class ReceivedAnswer(Struct, frozen=True, kw_only=True, eq=False):
@@ -66,6 +66,10 @@ class Packing(Protocol):
         """The content of a message and its type."""
         ...
 
+    def unpacked(self, content: RecordDict) -> RecordDict:
+        """The content of an answer as the driver knows it; DeviceFault if it cannot be."""
+        ...
+
     def greeting(self) -> RecordDict | None:
         """What a new node is taken to have said, if nobody asks it."""
         ...
@@ -77,6 +81,10 @@ class OwnPacking:
     def packed(self, body: Any, vector: Vector | None) -> tuple[RecordDict, str]:
         """The content of a message and its type."""
         return pack(body, vector), MESSAGE_TYPE
+
+    def unpacked(self, content: RecordDict) -> RecordDict:
+        """As it is."""
+        return content
 
     def greeting(self) -> RecordDict | None:
         """None: nodes say themselves who they are."""
@@ -93,7 +101,7 @@ class Transport:
         self.grid = grid
         self._packing = packing or OwnPacking()
         self._greetings: list[ReceivedAnswer] = []
-        """Of nodes that are not asked."""
+        """Greetings of nodes that are not asked."""
         self.waiting: dict[str, SentMessage] = {}
         self._incoming = Incoming(grid)
         self._log = log
@@ -104,7 +112,7 @@ class Transport:
             return set(self.grid.get_node_ids())
 
     def send(self, sent: SentMessage, body: Any, vector: Vector | None = None) -> bool:
-        """Whether it could be handed to the SuperLink."""
+        """Send a message; returns whether it could be handed to the SuperLink."""
         if isinstance(body, Hello) and (greeting := self._packing.greeting()) is not None:
             self._greetings.append(ReceivedAnswer(sent=sent, content=greeting))
             return True
@@ -119,7 +127,7 @@ class Transport:
         return True
 
     def poll(self) -> list[ReceivedAnswer]:
-        """What has come in since."""
+        """The answers that have come in since this was last called."""
         found, self._greetings = self._greetings, []
         with _connection():
             arrived = self._incoming.fetch(list(self.waiting))
@@ -135,11 +143,17 @@ class Transport:
                     ReceivedAnswer(sent=sent, content=None, error=f"Flower error {error.code}: {error.reason}")
                 )
             else:
-                found.append(ReceivedAnswer(sent=sent, content=message.content))
+                found.append(self._received(sent, message.content))
         return found
 
+    def _received(self, sent: SentMessage, content: RecordDict) -> ReceivedAnswer:
+        try:
+            return ReceivedAnswer(sent=sent, content=self._packing.unpacked(content))
+        except DeviceFault as fault:
+            return ReceivedAnswer(sent=sent, content=None, error=str(fault))
+
     def count_from(self, origin: float) -> None:
-        """From now on times are counted from here."""
+        """Count times from this moment on."""
         for sent in self.waiting.values():
             sent.at, sent.deadline = sent.at - origin, sent.deadline - origin
 

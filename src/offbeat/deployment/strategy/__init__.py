@@ -9,6 +9,8 @@ record, the checkpoints and the run directory of every other real run. What is d
     records.py     the translator: an order becomes Flower's `arrays` and `config`, a reply becomes an update
     arrays.py      a model of named arrays of any type as one flat float32 vector, and back
     evaluation.py  evaluation on the nodes: who is asked, what became of it
+    server.py      AsyncServer: the same for projects from before the message API, whose clients fit and evaluate
+    fit_records.py their translator
     needs.py       which policies a client app of Flower's can work for, found out by a dry run
 
 An order is one message and its reply: Flower's app trains in one piece, so there are no legs, no questions and no

@@ -34,11 +34,13 @@ class Evaluators(Struct, frozen=True, kw_only=True):
     """How many nodes evaluate a version, how long they are waited for, and what is made of their answers."""
 
     share: float
-    """Of the nodes that are connected; 0: nobody evaluates."""
+    """The share of the connected nodes that evaluate; 0: nobody does."""
     least: int
     seconds: float
     weight: str
     aggregate: Aggregate
+    evaluated: Callable[[int, Metrics], None] = lambda version, metrics: None
+    """Called with what the evaluations of a version come to."""
 
     def number(self, nodes: int) -> int:
         """How many of so many nodes evaluate."""
@@ -81,13 +83,13 @@ class NodeEvaluation:
 
     def __init__(self, transport: Transport, evaluators: Evaluators, seed: int, log: Callable[[str], None]) -> None:
         self.metrics: dict[int, Metrics] = {}
-        """By version."""
+        """The metrics of each version that was evaluated on nodes."""
         self._transport = transport
         self._evaluators = evaluators
         self._random = stream(seed, "nodes that evaluate")
         self._log = log
         self._answers: dict[int, list[Metrics]] = {}
-        """By version, of those that are not complete."""
+        """The answers so far, by version, for versions whose evaluation is not complete."""
 
     @property
     def waiting(self) -> bool:
@@ -139,6 +141,7 @@ class NodeEvaluation:
             found = aggregated(answers, evaluators.aggregate, evaluators.weight, self._log) if answers else None
             if found is not None:
                 self.metrics[version] = found
+                evaluators.evaluated(version, found)
 
     def snapshot(self) -> Any:
         """What was measured; evaluations under way are lost when a run goes on."""

@@ -23,7 +23,7 @@ def save_result(directory: Path, result: Result, fingerprint: str) -> None:
 
 
 def load_result(directory: Path, fingerprint: str) -> Result:
-    """What was written."""
+    """The result that `save_result` wrote."""
     if not (directory / RESULT_FILE).is_file():
         raise InvalidInput(f"the run in {directory} ended without its result: run it again with overwrite=True")
     saved = load_checkpoint(directory / RESULT_FILE, fingerprint, ())

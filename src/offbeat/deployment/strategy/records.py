@@ -24,6 +24,8 @@ Aggregate = Callable[[list[RecordDict], str], MetricRecord]
 Metrics = dict[str, Any]
 """A MetricRecord as plain data."""
 MOST_SAMPLES = 2**40
+WORDS = "offbeat-words"
+"""The record of metrics that are no numbers, which only clients from before the message API have."""
 
 
 class Keys(Struct, frozen=True, kw_only=True):
@@ -73,7 +75,7 @@ class FlowerRecords:
         self._aggregate = aggregate
         self._log = log
         self._replies: dict[int, UnsettledReply] = {}
-        """By ticket, of updates that were delivered and are neither used nor given up."""
+        """What updates brought, by ticket, while they are neither used nor given up."""
         self._used: tuple[int, list[Metrics]] = (0, [])
         """The present version, and the metrics of the updates that made it so far."""
         self._sent: tuple[Vector | None, ArrayRecord | None] = (None, None)
@@ -97,6 +99,10 @@ class FlowerRecords:
             self._sent = (parameters, self.model.record(parameters, self.counts))
         assert self._sent[1] is not None
         return self._sent[1]
+
+    def unpacked(self, content: RecordDict) -> RecordDict:
+        """As it is: it is read when it is known what it answers."""
+        return content
 
     def greeting(self) -> RecordDict:
         """Nobody is asked: a node that is connected takes part, and how many samples it has is seen later."""
@@ -142,7 +148,7 @@ class FlowerRecords:
         self._sent = (None, None)
 
     def metrics(self) -> dict[int, Metrics]:
-        """Of each version, the aggregated metrics of the updates that made it."""
+        """The aggregated metrics of the updates that made each version."""
         version, used = self._used
         if used:
             self._used = (version, [])
@@ -168,7 +174,7 @@ class FlowerRecords:
 
 def aggregated(metrics: list[Metrics], aggregate: Aggregate, weight: str, log: Callable[[str], None]) -> Metrics | None:
     """What the metrics of some devices come to; None, and a line in the log, if they do not go together."""
-    contents = [RecordDict({"metrics": MetricRecord(each)}) for each in metrics]
+    contents = [metric_records(each) for each in metrics]
     try:
         return dict(aggregate(contents, weight))
     except Exception as error:  # devices need not agree in what they measure, nor a user's function with them
@@ -181,7 +187,16 @@ def metrics_of(content: RecordDict) -> Metrics:
     if len(content.metric_records) != 1:
         raise DeviceFault(f"the reply has {len(content.metric_records)} MetricRecords, not exactly one")
     (record,) = content.metric_records.values()
-    return dict(record)
+    return dict(record) | dict(content.config_records.get(WORDS, {}))
+
+
+def metric_records(metrics: Metrics) -> RecordDict:
+    """Metrics as the content of a message, in two records if some of them are no numbers."""
+    words: Metrics = {name: value for name, value in metrics.items() if isinstance(value, str | bool)}
+    content = RecordDict({"metrics": MetricRecord({name: metrics[name] for name in metrics if name not in words})})
+    if words:
+        content[WORDS] = ConfigRecord(words)
+    return content
 
 
 def weight_of(content: RecordDict, key: str) -> int:

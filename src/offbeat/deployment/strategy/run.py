@@ -9,7 +9,7 @@ from offbeat.deployment.server.membership import Membership, poll_pause
 from offbeat.deployment.server.transport import Transport
 from offbeat.deployment.strategy.evaluation import NodeEvaluation, ServerEvaluation
 from offbeat.results.rows import Row
-from offbeat.running.record import RunRecord
+from offbeat.running.record_file import RunRecord
 
 LONGEST_WAIT = 3600.0
 """The most seconds that are waited at a time, for grids whose waits end by themselves when something happens."""
@@ -73,7 +73,7 @@ class StrategyRun(Deployment):
         return min(due, poll_pause(self.now - self._stirred))
 
     def snapshot(self) -> dict[str, Any]:
-        """Also what was measured on the nodes."""
+        """The snapshot of the driver, with what was measured on the nodes."""
         measured = {"evaluation": self.evaluation.snapshot(), "server_metrics": self.server_evaluation.metrics}
         return super().snapshot() | measured
 

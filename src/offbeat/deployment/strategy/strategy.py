@@ -26,14 +26,14 @@ from offbeat.deployment.strategy.arrays import ModelArrays
 from offbeat.deployment.strategy.evaluation import Evaluators, NodeEvaluation, ServerEvaluation
 from offbeat.deployment.strategy.finished import load_result, save_result
 from offbeat.deployment.strategy.needs import check_plain
-from offbeat.deployment.strategy.records import Aggregate, FlowerRecords, as_records
+from offbeat.deployment.strategy.records import Aggregate, FlowerRecords, Metrics, as_records
 from offbeat.deployment.strategy.run import ConnectedNodes, StrategyRun
 from offbeat.deployment.strategy.settings import StrategySettings
 from offbeat.results.metric import TargetMetric
 from offbeat.results.rows import Row
 from offbeat.running.directory import RunDirectory
 from offbeat.running.loop import RunDescription, run_to_end
-from offbeat.running.record import RunRecord
+from offbeat.running.record_file import RunRecord
 from offbeat.settings.objects import as_table
 from offbeat.settings.schedule import Schedule
 from offbeat.settings.tables import checked
@@ -43,12 +43,14 @@ WAIT_SECONDS = 1.0
 """How often the number of nodes is looked at before a run begins."""
 TRIAL_DEVICES = (8, 64, 512, 4096)
 """How many devices a policy is tried out with before it is known how many there are."""
+ROUNDS = ("configure_train", "aggregate_train", "configure_evaluate", "aggregate_evaluate")
+"""What Flower's strategies do in a round."""
 WORK = LocalWork(epochs=1)
 """What an order says; a client app knows itself how it trains."""
 
 
 def write_log(what: str) -> None:
-    """Into Flower's log."""
+    """Write a line into Flower's log."""
     log(INFO, "offbeat: %s", what)
 
 
@@ -130,14 +132,7 @@ class Async(Strategy):
         if directory is not None and directory.finished() is not None:
             write_log(f"the run in {out} has ended already")
             return load_result(directory.path, directory.fingerprint)
-        records = FlowerRecords(
-            model,
-            settings.keys,
-            train_config=train_config or ConfigRecord(),
-            evaluate_config=evaluate_config or ConfigRecord(),
-            aggregate=self._train_aggregate,
-            log=write_log,
-        )
+        records = self._records(model, train_config, evaluate_config)
         driver = self._driver(grid, policy, devices, records, num_rounds, timeout, evaluate_fn)
         self._run(driver, table, directory)
         result = Result(
@@ -150,7 +145,28 @@ class Async(Strategy):
             save_result(directory.path, result, directory.fingerprint)
         return result
 
+    def evaluated(self, version: int, metrics: Metrics) -> None:
+        """Called with what the nodes' evaluations of a version come to, as soon as the last of them is there."""
+
+    def _records(
+        self, model: ModelArrays, train_config: ConfigRecord | None, evaluate_config: ConfigRecord | None
+    ) -> FlowerRecords:
+        return FlowerRecords(
+            model,
+            self.settings.keys,
+            train_config=train_config or ConfigRecord(),
+            evaluate_config=evaluate_config or ConfigRecord(),
+            aggregate=self._train_aggregate,
+            log=write_log,
+        )
+
     def _check_start(self, num_rounds: int, timeout: float, evaluate_fn: EvaluateFunction | None) -> None:
+        own = [name for name in ROUNDS if getattr(type(self), name) is not getattr(Async, name)]
+        if own:
+            raise InvalidInput(
+                f"{type(self).__name__} has {', '.join(own)} of its own, but Async has no rounds in which they are "
+                "called: a client finds its version in config['server-round'], and evaluate_fn gets every model"
+            )
         if num_rounds < 1:
             raise InvalidInput(f"num_rounds = {num_rounds}: it is the number of versions to make, at least 1")
         if not 0 < timeout < inf:
@@ -223,6 +239,7 @@ class Async(Strategy):
             seconds=timeout,
             weight=settings.weighted_by_key,
             aggregate=self._evaluate_aggregate,
+            evaluated=self.evaluated,
         )
         on_server = ServerEvaluation(evaluate_fn, session, records, None if stop.target is None else stop.metric)
         return StrategyRun(
@@ -287,6 +304,13 @@ class Async(Strategy):
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Refused: whoever calls this has rounds of its own."""
         raise _no_rounds()
+
+    def initialize_parameters(self, client_manager: Any) -> None:
+        """Refused: whoever calls this is a server from before the message API."""
+        raise InvalidInput(
+            "Async is for ServerApps with @app.main(): in a project with a server_fn, write "
+            "ServerAppComponents(server=AsyncServer(policy, strategy), config=config)"
+        )
 
 
 def _checked_policy(policy: Any) -> Policy:

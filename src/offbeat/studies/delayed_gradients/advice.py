@@ -60,7 +60,7 @@ class Simulated:
 
     @property
     def diverged(self) -> dict[str, int]:
-        """In how many seeds an algorithm diverged, for each that did."""
+        """How many seeds each algorithm diverged with, for those that did."""
         counts = {name: sum(not isfinite(loss) for loss in getattr(self, name)) for name in ("audg", "psurdg")}
         return {name: count for name, count in counts.items() if count}
 
@@ -268,7 +268,7 @@ def _prepared(experiment: Experiment, name: str, seconds: float, iterations: int
 
 
 def rendered(advice: Advice) -> RenderableType:
-    """For a terminal: delays, constants, what follows from them, and what was simulated."""
+    """The advice for a terminal: delays, constants, what follows from them, and what was simulated."""
     constants, delays = advice.estimate.constants, advice.delays
     facts = Table("", "", box=box.SIMPLE_HEAD, show_header=False, title="Estimated", title_justify="left")
     facts.add_row("iteration", f"{advice.iteration_seconds:.4g} s")

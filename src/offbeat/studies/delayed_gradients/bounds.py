@@ -33,7 +33,7 @@ class BoundConstants:
     """What is assumed of the clients' losses f_i."""
 
     smoothness: float
-    """L, Assumption 2."""
+    """L, the smoothness of Assumption 2."""
     convexity: float
     """mu, Assumption 3; with 0 the bounds are infinite, Theta is not."""
     gradient: float
@@ -67,12 +67,12 @@ class Delays:
 
     @property
     def clients(self) -> int:
-        """N."""
+        """N, the number of clients."""
         return len(self.weights)
 
     @property
     def absent(self) -> float:
-        """N - E|I_t|."""
+        """N - E|I_t|, how many clients deliver nothing in an iteration, on average."""
         return self.clients - self.participants
 
     @property
@@ -101,7 +101,7 @@ class Delays:
 
     @classmethod
     def of_orders(cls, iterations: npt.ArrayLike, weights: npt.ArrayLike, *, reused: bool = False) -> "Delays":
-        """From how many iterations the orders of each client take, [clients, orders].
+        """Delays that follow from how many iterations the orders of each client take, [clients, orders].
 
         An order that takes k iterations has the ages 0 to k - 1 while it is out; a moment is the mean over iterations,
         so long orders count in proportion to their length. A client delivers 1 / (mean of k) times an iteration.

@@ -35,7 +35,7 @@ CONVERGED = 0.02
 TRIALS = 300
 """Descent ends after so many trial steps at the latest; then it has not converged."""
 GROWTH = 1.25
-"""Of the step after one that counted: L changes on the way."""
+"""How much larger the next step is after one that counted, because L changes on the way."""
 ORDERS = 200
 """Orders of each client that are timed, where delays have no closed form."""
 
@@ -86,7 +86,10 @@ def order_seconds(simulation: Simulation, orders: int) -> npt.NDArray[np.float64
 
 
 def delays_of(experiment: Experiment, simulation: Simulation, *, reused: bool = False) -> Delays:
-    """In closed form for the Bernoulli fleet, from timed orders for others; `reused`: of what PSURDG applies."""
+    """The delays of a fleet: in closed form for the Bernoulli fleet, from timed orders for others.
+
+    With `reused` they are those of the gradients that PSURDG applies.
+    """
     policy, session = experiment.algorithm.policy, simulation.session
     assert isinstance(policy, Audg)
     weights = np.array([policy.weight(device, session.state, session) for device in range(session.devices)])
@@ -124,7 +127,7 @@ def estimate(experiment: Experiment, weights: npt.NDArray[np.float64], tell: OnF
     start, rate, total = parts.parameters, experiment.local.learning_rate, 2 * len(clients)
 
     def descend(group: Sequence[int], begun: int) -> tuple[Vector, float]:
-        """Of `total` parts of the work so many are done before; this is one for each client of the group."""
+        """Descend on the mean loss of a group; `begun` of the `total` parts of the work were done before."""
         return _descend(partial(look, group), start, rate, seen, lambda done: tell((begun + done * len(group)) / total))
 
     optimum, remaining = descend(clients, 0)

@@ -88,15 +88,16 @@ def study(
     if begun is not None:
         begun(len(planned))
     experiments = [experiment for _, experiment in planned]
-    entries, failed = run_planned(
+    carried_out = run_planned(
         experiments[0], experiments, out, jobs=jobs, overwrite=overwrite, resume=resume, watch=watch
     )
-    if failed:
-        raise OffbeatError("; ".join(str(each) for each in failed))
-    found = findings(planned, entries)
-    replace_file(out / "tables.md", markdown(found.tables, found.verdict, found.notes).encode())
-    replace_file(out / "tables.csv", csv_text(found.tables).encode())
-    save(figure(found.tables), out / "delays.png")
+    with carried_out as (entries, failed):
+        if failed:
+            raise OffbeatError("; ".join(str(each) for each in failed))
+        found = findings(planned, entries)
+        replace_file(out / "tables.md", markdown(found.tables, found.verdict, found.notes).encode())
+        replace_file(out / "tables.csv", csv_text(found.tables).encode())
+        save(figure(found.tables), out / "delays.png")
     return found
 
 

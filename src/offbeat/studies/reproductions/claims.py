@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Literal
 
-from offbeat.comparison.statistics import Estimate, difference, difference_text, speed_up, speed_up_text
+from offbeat.results.statistics import Estimate, difference, difference_text, speed_up, speed_up_text
 from offbeat.studies.reproductions.measurements import Measurement, by_seed
 
 Verdict = Literal["agrees", "same order, smaller gap", "does not reproduce here", "not yet run"]
@@ -103,7 +103,7 @@ def _judged_never(claim: Claim, measurements: Sequence[Measurement]) -> Judged:
 def verdict(measured: Estimate, gap: float | None, *, none: float) -> Verdict:
     """The rule for a gap that is positive beyond `none`, which is 0 for a difference and 1 for a ratio.
 
-    >>> from offbeat.comparison.statistics import median_of
+    >>> from offbeat.results.statistics import median_of
     >>> verdict(median_of([0.18, 0.2, 0.3]), 0.25, none=0.0), verdict(median_of([0.02, 0.03, 0.04]), 0.25, none=0.0)
     ('agrees', 'same order, smaller gap')
     >>> verdict(median_of([-0.01, 0.2, 0.3]), 0.25, none=0.0)

@@ -34,7 +34,10 @@ OWN: dict[str, Table] = {
     NEITHER: {"name": "fedasmu", "fresh_models": False, "dynamic_weights": False},
 }
 METHODS = BASELINES | OWN
-REGIMES = [(epochs, alpha, flight) for epochs in (20, 5) for alpha in (0.1, 0.3) for flight in (15, 50)]
+REGIMES = [
+    (epochs, alpha, flight) for flight in (15, 50) for epochs, alpha in ((20, 0.1), (5, 0.3), (20, 0.3), (5, 0.1))
+]
+"""Local epochs, Dirichlet's alpha and devices in flight; those that claims are about come first."""
 
 
 def title(epochs: int, alpha: float, flight: int) -> str:

@@ -7,14 +7,15 @@ from statistics import median
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from offbeat.comparison.statistics import median_of, speed_up, speed_up_text
 from offbeat.results.plots import legend_below, line_style, style_axes
+from offbeat.results.statistics import median_of, speed_up, speed_up_text
 from offbeat.studies.reproductions.leaderboard import FAMILIES, LEADERBOARD, TARGET
 from offbeat.studies.reproductions.measurements import Measurement, by_seed
 from offbeat.studies.reproductions.page import unfinished
-from offbeat.studies.reproductions.tables import markdown_table, number, part_lines
+from offbeat.studies.reproductions.tables import markdown_table, marked, part_lines, summary
 
 FIGURE = "leaderboard.png"
+TIME = f"time to {100 * TARGET:g} % (s)"
 
 
 def leaderboard_page(measurements: Sequence[Measurement]) -> str:
@@ -43,8 +44,9 @@ def leaderboard_page(measurements: Sequence[Measurement]) -> str:
 def _sorted_lines(part: str, measurements: Sequence[Measurement]) -> list[list[str]]:
     """The table of a part with a column for the family, the fastest first."""
     heading, *lines = part_lines(LEADERBOARD, part, measurements)
-    ranked = sorted(lines, key=lambda line: _rank(measurements, part, line[0]))
-    return [[heading[0], "family", *heading[1:]]] + [[line[0], FAMILIES[line[0]], *line[1:]] for line in ranked]
+    named = zip(LEADERBOARD.methods(part), lines, strict=True)
+    ranked = sorted(named, key=lambda pair: _rank(measurements, part, pair[0]))
+    return [[heading[0], "family", *heading[1:]]] + [[line[0], FAMILIES[name], *line[1:]] for name, line in ranked]
 
 
 def _rank(measurements: Sequence[Measurement], part: str, method: str) -> tuple[float, float]:
@@ -66,22 +68,31 @@ def best_of_families(measurements: Sequence[Measurement], part: str) -> dict[str
 
 
 def winners(measurements: Sequence[Measurement], parts: Sequence[str]) -> str:
-    """Who is the fastest on each fleet, and by how much before the best of the next family, seed by seed."""
+    """Who is the fastest on each fleet, and by how much before the best of the next family, seed by seed.
+
+    What the devices of both spent on it stands beside, because some families keep all devices in training.
+    """
     lines = [
-        ["fleet", "fastest", "family", f"time to {100 * TARGET:g} % (s)", "best of the next family", "times as fast"]
+        ["fleet", "fastest", TIME, "device seconds", "best of the next family", "its device seconds", "times as fast"]
     ]
     for part in parts:
         best = list(best_of_families(measurements, part).items())
         (family, first), *others = best
         times = by_seed(measurements, part, first, "time_to_target")
-        line = [part, first, family, median_of(times.values()).text(lambda value: number("time_to_target", value))]
+        line = [part, f"{marked(first)}, {family}", *_summaries(measurements, part, first)]
         if others:
             other, second = others[0]
             ratio = speed_up(times, by_seed(measurements, part, second, "time_to_target"))
-            lines.append([*line, f"{second} ({other})", speed_up_text(ratio).replace("inf", "∞")])
+            _, spent = _summaries(measurements, part, second)
+            lines.append([*line, f"{marked(second)}, {other}", spent, speed_up_text(ratio).replace("inf", "∞")])
         else:
-            lines.append([*line, "-", "-"])
+            lines.append([*line, "-", "-", "-"])
     return markdown_table(lines)
+
+
+def _summaries(measurements: Sequence[Measurement], part: str, method: str) -> list[str]:
+    """A method's time to the target, and what its devices spent in the whole run."""
+    return [summary(measurements, part, method, name) for name in ("time_to_target", "device_seconds")]
 
 
 def leaderboard_figure(measurements: Sequence[Measurement]) -> Figure:

@@ -1,14 +1,14 @@
 """A reproduction: the cases that it consists of, what papers say of them, and running what is not in the cache yet."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import inf, isfinite
 from pathlib import Path
 
 from offbeat.comparison.cached_runs import CachedRuns, Failure
 from offbeat.comparison.criterion import mean_until
 from offbeat.comparison.fairness import fair_experiments, flattened
-from offbeat.core.errors import OffbeatError
+from offbeat.core.errors import InvalidInput, OffbeatError
 from offbeat.results.result import Result
 from offbeat.running.lock import DirectoryLock
 from offbeat.settings.schema import Experiment
@@ -35,9 +35,11 @@ class Form:
     """The directory with data sets that are not embedded, as `mnist`, `fashion-mnist`, `cifar-10`, `device-traces`."""
     full: bool = True
     """Whether all parts are run, or the few that show the claim."""
+    rate: float | None = None
+    """The learning rate of all runs of `delays`, in place of the one that is chosen on the tuning seed."""
 
     def rounds(self, full: int) -> int:
-        """So many rounds of the full form's, and at least two."""
+        """How many of the full form's rounds this form has, and at least two."""
         return max(2, round(self.length * full))
 
 
@@ -101,12 +103,21 @@ def reproduce(
     form: Form,
     cache: Path,
     *,
+    part: str = "",
     jobs: int = 1,
     watch: OnProgress | None = None,
+    address: str | None = None,
 ) -> Iterator[list[Measurement]]:
-    """Run what is not in the cache, case by case; gives all measurements so far after every case."""
-    cases, done = reproduction.cases(form), list[Measurement]()
-    with CachedRuns(cache, jobs=jobs) as runs:
+    """Run what is not in the cache, case by case; gives all measurements so far after every case.
+
+    With `part` only the part of this name is run, or if there is none those that have this text in their names.
+    With the `address` of a Ray cluster, its workers carry out the runs.
+    """
+    wanted = {part} if part in reproduction.parts else {each for each in reproduction.parts if part in each}
+    cases, done = [case for case in reproduction.cases(form) if case.part in wanted], list[Measurement]()
+    if not cases:
+        raise InvalidInput(f"--part {part}: {reproduction.name} has {'; '.join(reproduction.parts)}")
+    with CachedRuns(cache, jobs=jobs, address=address) as runs:
         for number, case in enumerate(cases):
             if watch is not None:
                 watch(f"{case.part}: {case.method}", number / len(cases))
@@ -185,8 +196,3 @@ def fair_cases(
         Case(part=part, method=label, experiment=experiment, candidates=candidates)
         for label, experiment in zip(methods, experiments, strict=True)
     ]
-
-
-def with_seeds(form: Form, seeds: int | None) -> Form:
-    """The form with another number of seeds, if one is given."""
-    return form if seeds is None else replace(form, seeds=seeds)

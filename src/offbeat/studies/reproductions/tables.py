@@ -3,13 +3,15 @@
 from collections.abc import Sequence
 from math import inf
 
-from offbeat.comparison.statistics import median_of
+from offbeat.algorithms import ORIGINS
+from offbeat.results.statistics import median_of
 from offbeat.studies.reproductions.claims import Judged
 from offbeat.studies.reproductions.measurements import Measurement, by_seed
 from offbeat.studies.reproductions.reproduction import Reproduction
 
 SHARES = ("final_accuracy", "mean_accuracy", "wasted_share", "slow_share")
 MISSING = "not yet run"
+SURE = ("published", "authors' code")
 
 
 def number(name: str, value: float) -> str:
@@ -25,6 +27,16 @@ def number(name: str, value: float) -> str:
     if name == "training_loss":
         return f"{value:.3f}"
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def marked(method: str) -> str:
+    """A method's name, and how sure its rule is where we could not read it in its paper or its authors' code.
+
+    >>> marked("fedbuff"), marked("FedSA"), marked("SEAFL² 3")
+    ('fedbuff', 'FedSA (our reading)', 'SEAFL² 3')
+    """
+    origin = ORIGINS.get(method.lower())
+    return method if origin is None or origin.certainty in SURE else f"{method} ({origin.certainty})"
 
 
 def summary(measurements: Sequence[Measurement], part: str, method: str, name: str) -> str:
@@ -44,7 +56,7 @@ def part_lines(reproduction: Reproduction, part: str, measurements: Sequence[Mea
         heading += [title + unit, "published"] if name in known else [title + unit]
     lines = [[*heading, "seeds"]]
     for method in reproduction.methods(part):
-        line = [method]
+        line = [marked(method)]
         printed = reproduction.published.get((part, method), {})
         for name in reproduction.shown:
             line.append(summary(measurements, part, method, name))

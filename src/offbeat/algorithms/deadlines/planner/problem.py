@@ -41,22 +41,22 @@ class ProblemConstants:
     """What the bound assumes about the loss (A1 to A3). Deadlines depend on sigma^2 / G^2 and on rho_c only."""
 
     strong_convexity: float
-    """rho_c."""
+    """rho_c, the strong convexity of the loss."""
     smoothness: float
-    """rho_s."""
+    """rho_s, the smoothness of the loss."""
     heterogeneity: float
     """Gamma, the gap (6) between the optimum of the mean loss and the mean of the devices' optima."""
     gradient_variance: float
     """sigma_u^2: the variance of a batch gradient is at most sigma_u^2 / S."""
     gradient_bound: float
-    """G^2."""
+    """G^2, a bound on the mean squared norm of a batch gradient."""
     initial_distance: float
     """Delta_1, the squared distance of the first model from the optimum. Matters only for the number of rounds."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Problem:
-    """See the module's docstring."""
+    """Problem 2 of ADEL-FL: devices, rounds, budget and constants, and the bound as a function of T_t and m."""
 
     speeds: Floats
     communication: Floats

@@ -143,7 +143,7 @@ class _PooledProblem:
         worth = WORTH * mean * float(problem.terms(np.array([mean]), scale)[0][0])
 
         def slope(deadlines: Floats) -> tuple[Floats, Floats]:
-            """-h' and h''."""
+            """The negative first derivative of h and its second one, at these deadlines."""
             _, first, second, _ = problem.terms(deadlines, scale)
             return worth / deadlines**2 - first, 2.0 * worth / deadlines**3 + second
 

@@ -123,8 +123,12 @@ def _ratio(theirs: float, mine: float) -> float:
 
 
 def difference(mine: Mapping[int, float], theirs: Mapping[int, float], level: float = LEVEL) -> Estimate:
-    """How much higher my value is than theirs: the median over seeds of the difference."""
-    return median_of((mine[seed] - theirs[seed] for seed in _shared(mine, theirs)), level)
+    """How much higher my value is than theirs: the median over seeds of the difference.
+
+    With a seed with which both are the same, be it infinitely bad, it is 0.
+    """
+    pairs = ((mine[seed], theirs[seed]) for seed in _shared(mine, theirs))
+    return median_of((0.0 if one == other else one - other for one, other in pairs), level)
 
 
 def speed_up_text(estimate: Estimate | None) -> str:

@@ -1,12 +1,12 @@
-"""`record.jsonl`: what happened in a real run, a line each, so that it can be read and replayed.
+"""The lines of `record.jsonl`: what happened in a real run, so that it can be read and replayed.
 
-This is the one schema of the file. The deployment writes these lines, and `simulation.replay` reads them and makes the
-same lines of what comes out there. A line is JSON with the key `what` for its kind, `at` for the time, and the fields
-of its kind. There are remarks, events that the session was told, and what the session asked for because of an event.
+This is the one schema of the file. The deployment writes these lines, `fleet.record` reads from them how fast devices
+were, and `simulation.replay` reads them and makes the same lines of what comes out there. A line is JSON with the key
+`what` for its kind, `at` for the time, and the fields of its kind. There are remarks, events that the session was told,
+and what the session asked for because of an event.
 """
 
 import hashlib
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -19,7 +19,6 @@ from offbeat.core.events import Event, FreshRequested, Left, Lost, Ready, Starte
 from offbeat.core.forecast import Forecast
 from offbeat.core.orders import Progress
 from offbeat.core.session import Session
-from offbeat.results.files import Log
 
 FORMAT = 2
 """The number of this schema, which the first line of a record has. A record without one is of the first schema."""
@@ -98,7 +97,7 @@ class FaultLine(RecordedLine, frozen=True, kw_only=True, tag="fault"):
 
 
 class HeardLine(RecordedLine, frozen=True, kw_only=True, tag="heard"):
-    """A device on a warm node has heard that it is to stop soon, in the midst of its training."""
+    """A device on a warm node has heard, in the midst of its training, that it is to stop soon or of a fresh model."""
 
     device: int
     ticket: int
@@ -106,6 +105,8 @@ class HeardLine(RecordedLine, frozen=True, kw_only=True, tag="heard"):
     """Slices that were done."""
     step: int | None
     """Steps of the next slice that were done; None: it was between two slices."""
+    version: int | None = None
+    """The version that it has merged there; None: it was told to stop."""
 
     def uploads_after(self, *, drops_unfinished: bool) -> int:
         """The slices that the device uploads: with the one it was in, if its order does not drop that, or the first."""
@@ -248,37 +249,7 @@ def version_line(session: Session, *, at: float) -> VersionLine:
     return VersionLine(at=at, version=session.version, sha256=digest)
 
 
-# The file -------------------------------------------------------------------------------------------------------------
-
-
-class RunRecord:
-    """The record of a run, opened when the run begins or goes on, after its directory was cleared of an older one."""
-
-    def __init__(self, path: Path | None) -> None:
-        """Without a path nothing is written."""
-        self._path = path
-        self._log: Log | None = None
-
-    def open(self, position: int = 0) -> None:
-        """Go on from a position, forgetting what comes after it."""
-        self._log = None if self._path is None else Log(self._path, position)
-
-    def write(self, line: RecordLine) -> None:
-        """Add a line."""
-        if self._path is None:
-            return
-        assert self._log is not None
-        self._log.write(msgspec.json.encode(line).decode())
-
-    @property
-    def position(self) -> int:
-        """The length of what was written."""
-        return 0 if self._log is None else self._log.position
-
-    def close(self) -> None:
-        """Let go of the file."""
-        if self._log is not None:
-            self._log.close()
+# Reading --------------------------------------------------------------------------------------------------------------
 
 
 class _FirstLine(Struct):

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offbeat.comparison.statistics import (
+from offbeat.core.errors import InvalidInput
+from offbeat.results.statistics import (
     Estimate,
     difference,
     difference_text,
@@ -14,7 +15,6 @@ from offbeat.comparison.statistics import (
     speed_up,
     speed_up_text,
 )
-from offbeat.core.errors import InvalidInput
 
 Values = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=9)
 
@@ -31,6 +31,10 @@ def test_the_interval_of_three_seeds_goes_from_the_lowest_to_the_highest() -> No
 def test_at_a_lower_level_the_interval_of_three_seeds_is_its_middle() -> None:
     """40 % leaves out 30 % of 27 = 8.1 at each end, so 8, among them the 7 resamples with median 1: the 9th is 2."""
     assert median_of([4.0, 1.0, 2.0], level=0.4) == estimate(2.0, 2.0, 2.0, 3)
+    assert median_of([4.0, 1.0, 2.0], level=0.6) == estimate(2.0, 1.0, 4.0, 3)  # 20 % of 27 = 5.4 < 7
+    # Nothing is drawn: exactly 7 resamples have the median 1, and as many the median 4.
+    assert median_of([4.0, 1.0, 2.0], level=1 - 2 * 6.99 / 27).low == 1.0
+    assert median_of([4.0, 1.0, 2.0], level=1 - 2 * 7.01 / 27).low == 2.0
 
 
 def test_of_four_seeds_the_median_is_the_mean_of_the_two_in_the_middle() -> None:
@@ -105,4 +109,6 @@ def test_runs_without_a_common_seed_cannot_be_paired() -> None:
 def test_a_difference_is_paired_by_seed() -> None:
     found = difference({0: 0.9, 1: 0.8, 2: 0.7}, {0: 0.5, 1: 0.7, 2: 0.7})
     assert (round(found.median, 9), found.low, round(found.high, 9)) == (0.1, 0.0, 0.4)
+    both = difference({0: inf, 1: 2.0, 2: 3.0}, {0: inf, 1: 1.0, 2: 1.0})  # two that diverged alike differ by nothing
+    assert (both.low, both.median, both.high) == (0.0, 1.0, 2.0)
     assert difference_text(found) == "+0.1 (+0 to +0.4), includes 0"

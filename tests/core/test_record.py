@@ -11,7 +11,8 @@ from offbeat.core.effects import Assignment, Effect, FreshModel, Settled, StopNo
 from offbeat.core.errors import InvalidInput
 from offbeat.core.events import Event, FreshRequested, Left, Lost, Ready, Started, TimerFired, Uploaded
 from offbeat.core.orders import KnownOutcome, Order, Outcome, Progress, Update
-from offbeat.running.record import FORMAT, FaultLine, RunLine, RunRecord, effect_line, event_line, read_record
+from offbeat.core.record import FORMAT, FaultLine, RunLine, effect_line, event_line, read_record
+from offbeat.running.record_file import RunRecord
 
 MODEL = np.zeros(2, dtype=np.float32)
 PROGRESS = Progress(slices=3, steps=6, seconds=1.5)
@@ -54,7 +55,7 @@ EFFECTS: list[tuple[Effect, dict[str, Any] | None]] = [
         {"what": "answer", "device": 1, "ticket": 7, "base": 4, "newer": False},
     ),
     (StopNotice(device=1, ticket=7), {"what": "notice", "device": 1, "ticket": 7}),
-    (Settled(ticket=7, used=True), None),
+    (Settled(tickets=(7,), used=True), None),
     (TimerSet(name="round", at=2.0), None),
 ]
 

@@ -78,6 +78,13 @@ class Two(nn.Module):
         return out
 
 
+class NeedsClosure(torch.optim.SGD):
+    """An optimiser that wants to call the loss itself, as LBFGS does."""
+
+    def step(self, closure: Any) -> None:  # type: ignore[override]
+        closure()
+
+
 loads: list[int] = []
 
 
@@ -93,6 +100,7 @@ def module(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         "network": lambda shape, classes: nn.Sequential(
             nn.Flatten(), nn.Linear(int(np.prod(shape)), 8), nn.Tanh(), nn.Linear(8, classes)
         ),
+        "NeedsClosure": NeedsClosure,
         "two": lambda shape, classes: Two(classes),
         "normalised": lambda shape, classes: nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, classes)),
     }
@@ -247,11 +255,15 @@ def test_every_kind_of_policy_trains_with_them_the_same_twice(changes: dict[str,
             "plans",
         ),
         ({"local": {"optimiser": "own_training:network"}}, "must be a class of torch optimisers"),
+        ({"local": {"optimiser": "torch.optim:LBFGS"}}, "'torch.optim:LBFGS' cannot be made"),
+        ({"local": {"optimiser": "own_training:NeedsClosure"}}, "cannot take a step: TypeError"),
+        ({"local": {"terms": [{"name": "proximal"}]}}, r"local\.terms\[0\]\.mu is missing"),
+        ({"local": {"terms": [{"name": "proximal", "mu": "a"}]}}, r"local\.terms\[0\]\.mu = 'a': must be a number"),
         ({"local": {"terms": [{"name": "own_training:network"}]}}, "cannot be made"),
         ({"local": {"momentum": 0.9, "optimiser": "adam"}}, "has moments of its own"),
         ({"local": {"schedule": "step"}}, "say in local.milestones"),
         ({"execution": {"workers": 10_000}}, "execution.workers = 10000: this machine has"),
-        ({"execution": {"device": "tpu"}}, "execution.device = 'tpu'"),
+        ({"execution": {"device": "tpu"}}, "execution.device = 'tpu': must be auto, cpu, mps"),
         ({"partition": {"name": "dirichlet"}, "data": {"name": "own_training:numbers"}}, "divides by label"),
     ],
 )

@@ -11,10 +11,10 @@ from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import Field
+from pydantic import Field, ValidationError
 
 from offbeat.core.errors import InvalidInput, unknown
-from offbeat.core.references import resolve
+from offbeat.core.references import describe, resolve
 from offbeat.core.samples import Array
 from offbeat.core.settings import Settings
 
@@ -133,7 +133,10 @@ def _transform(place: int, table: Mapping[str, Any]) -> Transform:
         return made
     try:
         made = thing(**settings)
+    except ValidationError as error:
+        wrong = error.errors()[0]
+        key = ".".join(str(part) for part in wrong["loc"])
+        raise InvalidInput(f"{where}.{key} = {wrong['input']!r}: {wrong['msg'][0].lower()}{wrong['msg'][1:]}") from None
     except Exception as error:
-        reason = str(error).splitlines()
-        raise InvalidInput(f"{where}: {name!r} cannot be made: {' '.join(reason[1:3]) or reason[0]}") from None
+        raise InvalidInput(f"{where}: {name!r} cannot be made: {describe(error)}") from None
     return made

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
+from torch import nn
 
 from offbeat.core.errors import InvalidInput, unknown
 from offbeat.core.orders import Order
@@ -53,14 +54,38 @@ def optimiser_of(order: Order, model: FlatModel, start: TrainingState, pull: Pul
     return TorchOptimiser(order, model, start, pull)
 
 
-def check_optimiser(name: str) -> None:
-    """Raise InvalidInput if there is no such optimiser."""
+def check_optimiser(order: Order) -> None:
+    """Raise InvalidInput if there is no such optimiser, or if it cannot take a step with the settings of the order."""
+    name = order.optimiser
     if ":" not in name and name not in OPTIMISERS:
         raise unknown("optimiser", name, OPTIMISERS)
     if ":" in name:
         kind = resolve(name)
         if not (isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer)):
             raise InvalidInput(f"local.optimiser = {name!r}: it must be a class of torch optimisers.")
+        trial = nn.Parameter(torch.zeros(2))
+        trial.grad = torch.ones(2)
+        try:
+            made_optimiser(order, [trial]).step()
+        except InvalidInput:
+            raise
+        except Exception as error:
+            raise InvalidInput(f"local.optimiser = {name!r} cannot take a step: {describe(error)}.") from error
+
+
+def made_optimiser(order: Order, parameters: Sequence[torch.Tensor]) -> torch.optim.Optimizer:
+    """The order's optimiser of torch on these parameters."""
+    kind = OPTIMISERS[order.optimiser] if order.optimiser in OPTIMISERS else resolve(order.optimiser)
+    assert kind is not None
+    settings: dict[str, Any] = {"lr": order.learning_rate, "weight_decay": order.weight_decay}
+    if kind is torch.optim.RMSprop:
+        settings["momentum"] = order.momentum
+    if kind in FUSED:
+        settings["fused"] = True
+    try:
+        return kind(parameters, **settings)
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(f"local.optimiser = {order.optimiser!r} cannot be made: {describe(error)}.") from error
 
 
 def clipped(gradients: Tensors, norm: float) -> Tensors:
@@ -124,17 +149,7 @@ class TorchOptimiser:
         self._order = order
         self._model = model
         self._pull = pull
-        kind = OPTIMISERS[order.optimiser] if order.optimiser in OPTIMISERS else resolve(order.optimiser)
-        assert kind is not None
-        settings: dict[str, Any] = {"lr": order.learning_rate, "weight_decay": order.weight_decay}
-        if kind is torch.optim.RMSprop:
-            settings["momentum"] = order.momentum
-        if kind in FUSED:
-            settings["fused"] = True
-        try:
-            self._optimiser = kind(model.parameters, **settings)
-        except (TypeError, ValueError) as error:
-            raise InvalidInput(f"local.optimiser = {order.optimiser!r} cannot be made: {describe(error)}.") from error
+        self._optimiser = made_optimiser(order, model.parameters)
         if start.optimiser:
             self._restore(start.optimiser)
 

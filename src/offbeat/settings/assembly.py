@@ -174,7 +174,7 @@ def check_own(task: Task, network: nn.Module, x: Any, y: Any) -> None:
 
 def check_local_work(experiment: Experiment, task: Task) -> None:
     """Raise InvalidInput if a device could not do what the experiment asks of it."""
-    check_optimiser(experiment.local.optimiser)
+    check_optimiser(experiment.local_work.order(0))
     for term in experiment.local_work.terms:
         if isinstance(term, OwnTerm):
             check_own_term(term.name, term.settings)

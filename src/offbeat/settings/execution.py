@@ -1,6 +1,7 @@
 """The `[execution]` table: who computes, where, and how often the run is saved."""
 
 import os
+import re
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
@@ -27,7 +28,7 @@ class ExecutionTable(Settings):
     """The share of a GPU that each worker of a Ray cluster trains on; 0: it trains on the processor."""
     cluster_timeout: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 120.0
     """Real seconds without any worker on the Ray cluster after which the run ends, to be resumed."""
-    device: Annotated[str, Field(pattern=r"^(auto|cpu|mps|cuda(:\d+)?)$")] = "cpu"
+    device: str = "cpu"
     """Where models are trained: cpu, cuda, cuda:1, mps; auto: cuda if there is one, else cpu."""
     precision: Literal["float32", "bfloat16"] = "float32"
     """bfloat16: products in half precision; parameters, sums and the optimiser stay float32."""
@@ -37,7 +38,9 @@ class ExecutionTable(Settings):
     """Leave the final parameters in the run directory."""
 
     @model_validator(mode="after")
-    def _check_cluster(self) -> "ExecutionTable":
+    def _check(self) -> "ExecutionTable":
+        if not re.fullmatch(r"auto|cpu|mps|cuda(:\d+)?", self.device):
+            raise ValueError(f"execution.device = {self.device!r}: must be auto, cpu, mps, cuda or cuda:1, cuda:2 ...")
         if self.executor != "ray" and (self.address != "local" or self.gpus_per_worker):
             key = "gpus_per_worker" if self.gpus_per_worker else "address"
             raise ValueError(f'execution.{key} is for a Ray cluster: set execution.executor = "ray" too')

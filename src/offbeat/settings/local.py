@@ -97,12 +97,13 @@ def term_of_table(place: int, table: Table) -> Term:
     if strange:
         known = ", ".join(NAMES[name].__struct_fields__) or "none"
         raise InvalidInput(f"unknown key '{where}.{min(strange)}': the term {name!r} has {known}")
-    try:
-        made = msgspec.convert({"type": name} | settings, NAMES[name])
-    except msgspec.ValidationError as error:
-        raise InvalidInput(f"{where}: {error}") from None
+    for field in msgspec.structs.fields(NAMES[name]):
+        if field.required and field.name not in settings:
+            raise InvalidInput(f"{where}.{field.name} is missing: the term {name!r} needs it")
     for key, value in settings.items():
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            raise InvalidInput(f"{where}.{key} = {value!r}: must be a number")
         least = 1e-6 if key == "temperature" else 0.0
         if not least <= value <= 1e6:
             raise InvalidInput(f"{where}.{key} = {value}: must be from {least:g} to 1e6")
-    return made
+    return msgspec.convert({"type": name} | settings, NAMES[name])

@@ -47,6 +47,7 @@ def test_ranges_follow_the_experiment() -> None:
     assert "algorithm.concurrency" not in space
     rounds = space_of(experiment(algorithm={"name": "salf", "rounds": 10}))["algorithm.rounds"]
     assert rounds == Range(3, 30, log=True) and isinstance(rounds, Range) and rounds.whole
+    assert space_of(experiment(algorithm={"name": "salf", "rounds": 1}))["algorithm.rounds"] == Range(1, 3, log=True)
 
 
 def test_what_the_fleet_says_as_well_is_not_varied() -> None:

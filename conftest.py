@@ -13,6 +13,19 @@ from hypothesis import HealthCheck, settings
 MOST_WORKERS = 4
 """More would compete for memory: each worker loads torch."""
 
+LONG = (
+    "tests/test_docs.py",
+    "tests/test_cli.py",
+    "tests/test_compare.py",
+    "tests/test_api.py",
+    "tests/running/test_lock.py",
+    "tests/studies/test_delayed_gradients_study.py",
+)
+"""Tests that run commands as users do: they are begun early, so that none is left to one worker at the end."""
+
+TOGETHER = ("tests/choosing/",)
+"""Files whose tests look at one and the same search, which is made once if they are on one worker."""
+
 collect_ignore_glob = ["tests/flower_apps/*"]
 """Apps that tests run; they are imported as Flower does it, each from its own directory."""
 
@@ -31,6 +44,11 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
         if not (torch.cuda.is_available() or torch.backends.mps.is_available()):
             pytest.skip("torch finds no GPU here")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The long tests come first."""
+    items.sort(key=lambda item: not item.nodeid.startswith(LONG))
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
@@ -52,6 +70,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     class ProcessesApart(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return "processes" if nodeid.startswith("tests/processes/") else nodeid
+            if nodeid.startswith("tests/processes/"):
+                return "processes"
+            return nodeid.split("::")[0] if nodeid.startswith(TOGETHER) else nodeid
 
     return ProcessesApart(config, log)

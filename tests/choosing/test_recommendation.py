@@ -12,7 +12,16 @@ from loopback import LoopbackGrid, deploy, run_config
 
 from offbeat.choosing.race import Entry, entries_of, finalists
 from offbeat.choosing.recommendation import Recommendation, recommend
-from offbeat.choosing.verdict import Candidate, against, cost, first_sentence, other_wishes, slow_share, variants
+from offbeat.choosing.verdict import (
+    Candidate,
+    against,
+    cost,
+    falls_back,
+    first_sentence,
+    other_wishes,
+    slow_share,
+    variants,
+)
 from offbeat.comparison.criterion import Criterion
 from offbeat.comparison.run_cache import run_cached
 from offbeat.core.errors import InvalidInput
@@ -104,6 +113,7 @@ def test_the_best_on_fresh_seeds_is_recommended_in_words_and_as_a_file(found: tu
     text = (root / "recommendation.md").read_text()
     assert text.startswith(f"# {answer.best.algorithm}\n")
     assert f"Run {answer.best.algorithm} with a learning rate of" in text
+    assert "- Where an algorithm chooses its devices, 2 of 8 are in training" in text
     assert "MB up" in text and "slowest quarter of the devices" in text
     assert "If one upload in ten were lost, it would" in text and "If an order were twice the work" in text
     deployed = Experiment.load(root / "recommended.toml")
@@ -136,16 +146,18 @@ def test_what_the_seeds_do_not_tell_apart_is_said() -> None:
     time, value = Criterion(kind="time", target=0.9), Criterion(kind="value", at=10.0)
     near, far = candidate({0: 10.0, 1: 12.0, 2: 10.0}), candidate({0: 9.0, 1: 24.0, 2: 30.0})
     assert against(near, far, time) == (
-        "2.00 times as fast (0.90 to 3.00, which includes 1: these seeds do not tell the two apart)"
+        "seed by seed 2.00 times as fast (0.90 to 3.00, which includes 1: these seeds do not tell the two apart)"
     )
     good, bad = candidate({0: 0.9, 1: 0.8}), candidate({0: 0.8, 1: 0.6})
-    assert against(good, bad, value) == "+15.0 points (+10.0 to +20.0)"
+    assert against(good, bad, value) == "seed by seed +15.0 points (+10.0 to +20.0)"
     level = candidate({0: 0.8, 1: 0.9})
     assert against(good, level, value) == (
-        "+0.0 points (-10.0 to +10.0, which includes 0: these seeds do not tell the two apart)"
+        "seed by seed +0.0 points (-10.0 to +10.0, which includes 0: these seeds do not tell the two apart)"
     )
     one, other = candidate({0: 5.0}), candidate({0: 10.0})
     assert against(one, other, time) == "2.00 times as fast with one seed, which does not tell the two apart"
+    missing = candidate({0: inf, 1: 24.0, 2: 30.0})
+    assert against(near, missing, time) == "seed by seed 3.00 times as fast (2.00 to ∞)"
     never = candidate({0: inf})
     assert against(never, never, time) == "neither reaches the target"
 
@@ -164,6 +176,21 @@ def test_if_nobody_reaches_the_target_that_is_the_answer() -> None:
     assert first_sentence(reached, wanted) == (
         "Run fedavg with a learning rate of 0.03: time to 90 % accuracy 8 s (4 s-not reached) over 3 seeds."
     )
+
+
+def test_a_target_that_is_lost_again_is_warned_of() -> None:
+    wanted, summary = Criterion(kind="time", target=0.6, at=20.0), {"time": 20.0}
+
+    def ending(*last: float) -> Candidate:
+        rows = [[{"time": 10.0, "accuracy": 0.7}, {"time": 20.0, "accuracy": value}] for value in last]
+        plain = candidate(dict.fromkeys(range(len(last)), 9.0))
+        return replace(plain, results=[Result(rows=each, summary=summary) for each in rows])
+
+    (warning,) = falls_back(ending(0.3, 0.5, 0.7), wanted)
+    assert warning.startswith("It does not stay there: at the end of its runs its accuracy is 50.0 % (30.0 %-70.0 %).")
+    assert "stop.target = 0.6" in warning
+    assert falls_back(ending(0.3, 0.6, 0.7), wanted) == []
+    assert falls_back(ending(0.3), Criterion(kind="value", at=20.0)) == []
 
 
 def test_who_has_less_time_or_pays_for_traffic_may_want_another() -> None:

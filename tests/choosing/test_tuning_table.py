@@ -3,11 +3,13 @@
 import csv
 from dataclasses import replace
 from io import StringIO
+from math import inf
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
+from rich.table import Table
 
 from offbeat.choosing.tuning_table import Tuning, tune_all
 from offbeat.comparison.criterion import Criterion
@@ -52,7 +54,7 @@ def test_winners_are_shown_for_seeds_that_no_search_has_seen(found: tuple[Tuning
     ]
     assert float(rows[0]["reported_median"]) == pytest.approx(sum(tuning.reported["fedavg"].values()) / 2)
     assert rows[0]["tuning_low"] == ""  # one seed has no interval
-    assert tuning.rich_table().row_count == 2 and tuning.importance_table().row_count == 2
+    assert tuning.rich_table().row_count == 2
 
 
 def test_a_directory_is_gone_on_with_only_if_that_is_asked_for(found: tuple[Tuning, Path]) -> None:
@@ -73,8 +75,28 @@ def test_speed_ups_over_fedavg_are_paired_by_seed(found: tuple[Tuning, Path]) ->
     """8 / 4 and 9 / 3 times as fast."""
     times = {"fedavg": {0: 8.0, 1: 9.0}, "fedbuff": {0: 4.0, 1: 3.0}}
     tuning = replace(found[0], criterion=Criterion(kind="time", target=0.9), reported=times)
-    console = Console(width=200, file=StringIO())
-    console.print(tuning.rich_table())
-    assert isinstance(console.file, StringIO)
-    shown = console.file.getvalue()
+    shown = printed(tuning.rich_table())
     assert "speed-up over fedavg" in shown and "2.50 (2.00-3.00)" in shown and "3.5 s (3 s-4 s)" in shown
+    never = replace(tuning, reported={"fedavg": {0: 8.0, 1: inf}, "fedbuff": {0: inf, 1: inf}})
+    fedavg, fedbuff = (line.split("│")[2].strip() for line in printed(never.rich_table()).splitlines() if "│" in line)
+    assert (fedavg, fedbuff) == ("not reached (8 s-not reached)", "not reached")
+
+
+def test_every_best_setting_stands_beside_its_importance(found: tuple[Tuning, Path]) -> None:
+    shares = {"local.learning_rate": 0.75, "algorithm.server_learning_rate": 0.25}
+    fedavg, fedbuff = found[0].tuned
+    shown = printed(replace(found[0], tuned=[replace(fedavg, importance=shares), fedbuff]).settings_table())
+    rate, server = (fedavg.settings[path] for path in shares)
+    cells = [[cell.strip() for cell in line.split("│")[1:-1]] for line in shown.splitlines() if "│" in line]
+    assert cells[:2] == [
+        ["fedavg", "local.learning_rate", str(rate), "75 %"],
+        ["", "algorithm.server_learning_rate", str(server), "25 %"],
+    ]
+    assert cells[2][0] == "fedbuff" and {each[3] for each in cells[2:]} == {"too few trials to say"}
+
+
+def printed(table: Table) -> str:
+    console = Console(width=120, file=StringIO())
+    console.print(table)
+    assert isinstance(console.file, StringIO)
+    return console.file.getvalue()

@@ -11,10 +11,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from offbeat.algorithms import POLICIES
+from offbeat.algorithms.deadlines.heterofl import HeteroFL
+from offbeat.algorithms.deadlines.rounds import with_absent_as_old
 from offbeat.algorithms.fedbuff import FedBuff
 from offbeat.algorithms.server_optimisers import ServerMoments
 from offbeat.core import blocks
-from offbeat.core.parameters import Vector, mixture, weighted_mean
+from offbeat.core.parameters import Layout, Mask, Vector, mixture, weighted_mean
 from offbeat.settings.schedule import Stop
 from offbeat.testing import toy_simulation
 
@@ -70,6 +72,25 @@ def test_a_server_step_in_blocks_has_the_bits_of_one_in_one_go(in_blocks: None, 
 
     # A step is element by element, so that pieces shorter than a block are steps in one go.
     assert steps(model, [slice(0, 30)]) == steps(model, [slice(first, first + 5) for first in range(0, 30, 5)])
+
+
+def test_means_over_those_who_hold_an_element_have_the_bits_of_one_in_one_go(in_blocks: None) -> None:
+    model, *uploads = vectors(4, 30)
+    chosen = np.random.default_rng(1).random((3, 30)) < 0.5
+    updates: list[Any] = [
+        SimpleNamespace(parameters=upload, mask=Mask(held)) for upload, held in zip(uploads, chosen, strict=True)
+    ]
+    view: Any = SimpleNamespace(parameters=model, layout=Layout.flat(30))
+    total, holders = np.zeros(30), chosen.sum(axis=0)
+    for upload, held in zip(uploads, chosen, strict=True):
+        total += np.where(held, upload, 0.0)
+    mean = total / np.maximum(holders, 1)
+    state: Any = None
+    expected = np.where(holders > 0, mean, model).astype(np.float32)
+    assert HeteroFL(masked_loss=False).aggregate(updates, state, view).tobytes() == expected.tobytes()
+    share = np.minimum(holders / 4, 1.0)
+    expected = (share * mean + (1.0 - share) * model).astype(np.float32)
+    assert with_absent_as_old(updates, 4, view).tobytes() == expected.tobytes()
 
 
 def peak(work: object) -> float:

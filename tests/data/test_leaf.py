@@ -51,6 +51,8 @@ def test_each_writer_is_a_device_in_the_order_of_the_files(femnist: Path) -> Non
 
 def test_fewer_devices_are_the_first_writers_with_their_own_test_samples(femnist: Path) -> None:
     (femnist / "train" / "all_data_1_niid.json").write_text("not read, because nobody needs it")
+    stranger: Users = {"f_c": ([image(7)], [7])}  # in front of those who train
+    write(femnist / "test" / "all_data_0_a.json", stranger)
     dataset = Femnist(dir=str(femnist), devices=2).load(seed=0)
     assert dataset.test_y.tolist() == [5, 6]
     assert len(dataset.train_y) == 3

@@ -2,7 +2,7 @@
 real ones are tried too where flwr-datasets is installed."""
 
 from itertools import pairwise
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -16,7 +16,10 @@ datasets = pytest.importorskip("datasets", reason="the extra offbeat[datasets] i
 class Halves:
     """Sorted by a column and cut into equal parts; like theirs, it takes a table once and returns parts of it."""
 
+    made: ClassVar[list[tuple[int, int | None]]] = []
+
     def __init__(self, num_partitions: int, partition_by: str, seed: int | None = 42) -> None:
+        self.made.append((num_partitions, seed))
         self._number, self.partition_by, self.seed = num_partitions, partition_by, seed
         self._dataset: Any = None
 
@@ -68,6 +71,8 @@ def test_a_partitioner_is_named_with_its_arguments_and_gets_devices_and_seed(mon
     assert sorted(partition.indices.tolist()) == list(range(len(dataset.train_y)))
     labels = [dataset.train_y[partition.samples(device)] for device in range(5)]
     assert all(first.max() <= second.min() for first, second in pairwise(labels))
+    chosen.changed({"seed": 7}).load_data()
+    assert Halves.made[-1] == (5, 7)
     assert chosen.table()["partition"] == {"name": "partitioners_of_a_user:Halves", "partition_by": "label"}
 
 

@@ -1,5 +1,6 @@
 """Folders of JPEG and PNG files come back as pixels and labels; damaged or mislabelled ones are refused by name."""
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -67,8 +68,12 @@ def test_a_cache_is_written_once_mapped_into_memory_and_made_anew_when_an_image_
         again = settings.load(seed=0)
     np.testing.assert_array_equal(again.train_x, plain.train_x)
     assert isinstance(again.train_x.base, np.memmap)
-    save(cinic / "train" / "cat" / "cifar10-train-0.png", (1, 2, 3), 32)
-    assert settings.load(seed=0).train_x[6, :, 0, 0].tolist() == [1, 2, 3]
+    changed = cinic / "train" / "cat" / "cifar10-train-0.png"
+    for time, colour in ((1, (1, 2, 3)), (2, (4, 5, 6))):
+        save(changed, colour, 32)
+        changed.write_bytes(changed.read_bytes().ljust(1000, b"\0"))  # of one size, so that the time alone tells
+        os.utime(changed, ns=(time, time))
+        assert settings.load(seed=0).train_x[6, :, 0, 0].tolist() == list(colour)
 
 
 def test_a_cache_that_could_not_be_finished_leaves_nothing(cinic: Path, tmp_path: Path) -> None:
@@ -76,6 +81,15 @@ def test_a_cache_that_could_not_be_finished_leaves_nothing(cinic: Path, tmp_path
     with pytest.raises(InvalidInput, match=r"truck.*cifar10-train-1\.png cannot be read as an image"):
         Cinic10(dir=str(cinic), cache=str(tmp_path / "cache")).load(seed=0)
     assert list((tmp_path / "cache").iterdir()) == []
+
+
+def test_pixels_are_channel_row_and_column(tmp_path: Path) -> None:
+    image = Image.new("RGB", (32, 32))
+    image.putpixel((3, 20), (9, 8, 7))  # the fourth from the left, far down
+    image.save(tmp_path / "one.png")
+    pixels = decode(tmp_path / "one.png", 32)
+    assert pixels[:, 20, 3].tolist() == [9, 8, 7]
+    assert not pixels[:, 3, 20].any()
 
 
 def test_a_truncated_or_wrongly_sized_image_is_named(cinic: Path) -> None:

@@ -154,3 +154,16 @@ def test_slices_are_done_when_they_have_ended() -> None:
     ends = ends_of([1.0, 2.0, 0.5], began=10.0)
     assert ends == [11.0, 13.0, 13.5]
     assert [slices_by(ends, time) for time in (9.0, 10.9, 11.0, 13.4, 13.5, 99.0)] == [0, 0, 1, 2, 3, 3]
+
+
+@pytest.mark.parametrize(
+    ("drops", "told", "slices", "dropped"),
+    [(True, True, 1, True), (True, True, 0, False), (True, False, 1, False), (False, True, 1, False)],
+)
+def test_a_slice_is_dropped_if_the_order_says_so_the_run_is_told_and_another_is_done(
+    drops: bool, told: bool, slices: int, dropped: bool
+) -> None:
+    run = LocalRun(order=Order(slices=3, drops_unfinished=drops), progress=Progress(slices=slices))
+    if told:
+        run.stop_soon()
+    assert run.drops_slice is dropped

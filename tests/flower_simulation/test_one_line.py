@@ -66,15 +66,16 @@ def before_messages(tmp_path: Path, policy: str = "FedAvg()") -> Path:
 
 
 def test_clients_that_fit_and_evaluate_give_the_means_of_flowers_own_server(tmp_path: Path) -> None:
-    app = before_messages(tmp_path)
+    app = edit(before_messages(tmp_path), "client", ", 10, {", ", 10 * int(self.goal + 1), {")
     result = run(app, "num-server-rounds=1")
     assert result.summary["label"] == "fedavg"
-    # Clients 0 to 3 move half of the way to their number, so the mean goes from 0 to 0.75 and 1.125.
-    assert [row["loss"] for row in result.rows] == pytest.approx([sum((0.75 - goal) ** 2 for goal in range(4)) / 4])
-    accuracy = sum(1 / (1 + (0.75 - goal) ** 2) for goal in range(4)) / 4
+    # Clients 0 to 3 move half of the way to their number, and weigh 1 to 4: the mean is (0 + 1 + 3 + 6) / 10 = 1.
+    assert [row["loss"] for row in result.rows] == pytest.approx([(1 + 0 + 3 + 16) / 10])
+    accuracy = (1 / 2 + 2 + 3 / 2 + 4 / 5) / 10  # 1 / (1 + loss)
     assert [row["accuracy"] for row in result.rows] == pytest.approx([accuracy])
     edit(app, "server", "= FedAvg(", "= FedAvg(evaluate_fn=lambda number, arrays, config: (float(arrays[0][0]), {}), ")
-    assert [row["loss"] for row in run(app).rows] == pytest.approx([0.0, 0.75, 1.125])
+    # From 1 they move to (1 + number) / 2: the mean is (1 + 4 + 9 + 16) / 20.
+    assert [row["loss"] for row in run(app).rows] == pytest.approx([0.0, 1.0, 1.5])
 
 
 def test_the_strategy_gives_configs_evaluations_and_numbers_of_clients(

@@ -18,7 +18,7 @@ from offbeat.device.trainer import TorchTrainer
 from offbeat.device.training_state import TrainingJob, TrainingState
 from offbeat.models import layout_of, vector_of
 from offbeat.models.deep_networks import ResidualBlock, alexnet, resnet18, resnet20, vgg
-from offbeat.models.normalisation import GroupNorm, Norm
+from offbeat.models.normalisation import GroupNorm, Norm, normalisation
 from offbeat.models.text_networks import TextCNN, TextTransformer
 
 CIFAR = (3, 32, 32)
@@ -90,6 +90,11 @@ def test_every_network_takes_every_normalisation(name: str, norm: Norm) -> None:
     kinds = {type(module) for module in network.modules()}
     assert (nn.BatchNorm2d in kinds, GroupNorm in kinds) == (norm == "batch", norm == "group")
     assert network(torch.zeros(2, *CIFAR)).shape == (2, 7)
+
+
+def test_group_normalisation_has_eight_groups_or_as_many_as_divide_the_channels() -> None:
+    groups = [normalisation("group", channels) for channels in (64, 12, 6)]
+    assert [each.num_groups for each in groups] == [8, 4, 2]
 
 
 @pytest.mark.parametrize("norm", ["batch", "group"])

@@ -20,6 +20,7 @@ import pytest
 from offbeat.comparison import compare as comparing
 from offbeat.comparison.cached_runs import CachedRuns
 from offbeat.comparison.ray_runs import LAST, RayRuns
+from offbeat.comparison.run_cache import run_cached
 from offbeat.core.errors import WorkersLost
 from offbeat.device.training_state import TrainingJob
 from offbeat.results.result import Result, read_run
@@ -257,11 +258,13 @@ def test_a_run_is_bit_equal_though_a_node_is_removed_in_mid_batch(
 
 def test_versions_are_dropped_when_no_plan_refers_to_them(there: LocalCluster, workers: Workers) -> None:
     made = workers()
-    with simulation_of(small(execution={"executor": "ray", "workers": 1})) as simulation:
+    # A version for every update, and two devices in training: at most three of the twelve versions are in use.
+    many = {"stop": {"versions": 12}, "algorithm": {"name": "fedbuff", "buffer": 1, "concurrency": 2}}
+    with simulation_of(small(execution={"executor": "ray", "workers": 1}, **many)) as simulation:
         for _ in simulation:
             # What the session keeps, and the version that the last plan began with.
-            assert made[0].versions_held <= simulation.session.kept_versions + 1
-        assert made[0].versions_held and simulation.session.version == 4
+            assert made[0].versions_held <= simulation.session.kept_versions + 1 <= 4
+        assert made[0].versions_held and simulation.session.version == 12
 
 
 def test_a_comparison_runs_side_by_side_on_the_cluster_though_a_run_is_killed(
@@ -291,16 +294,13 @@ def test_a_comparison_runs_side_by_side_on_the_cluster_though_a_run_is_killed(
     assert seen and (tmp_path / "compared" / "fedbuff-seed0" / "metrics.png").is_file()
 
 
-def test_runs_of_a_cache_are_computed_on_the_cluster_as_far_as_they_are_needed(
-    there: LocalCluster, alone: Path, tmp_path: Path
-) -> None:
+def test_a_run_of_a_cache_goes_on_on_the_cluster(there: LocalCluster, alone: Path, tmp_path: Path) -> None:
     rows = read_run(alone).rows
-    with CachedRuns(tmp_path, address=there.cluster.address) as runs:
-        (part,) = runs.run([small(execution={"workers": 1})], until=rows[1]["time"])
-    assert isinstance(part, Result) and part.directory is not None
+    part = run_cached(small(), tmp_path, until=rows[1]["time"])
+    assert part.directory is not None
     assert part.rows == rows[:2] and (part.directory / "checkpoint" / "latest.safetensors").is_file()
     with CachedRuns(tmp_path, address=there.cluster.address) as runs:
-        (whole,) = runs.run([small()])  # goes on, and has both workers of the cluster
+        (whole,) = runs.run([small()])  # there is no other, so that it has both workers
     assert isinstance(whole, Result) and whole.rows == rows
     assert sorted(each.name for each in part.directory.iterdir()) == ["config.toml", "devices.csv", *SAME[:2], LAST]
 

@@ -81,6 +81,8 @@ def test_users_apps_run_with_the_one_line(tmp_path: Path) -> None:
             "ServerAppComponents(server=AsyncServer(flower.FedAvg(), strategy)",
         )
         app = with_the_one_line("before-messages", tmp_path, everybody)
+        project = (app / "pyproject.toml").read_text()
+        (app / "pyproject.toml").write_text(project.replace("num-server-rounds = 2", "num-server-rounds = 1"))
         _check(follow(submit(app, cluster.address)), "3 of 3 devices")
 
 

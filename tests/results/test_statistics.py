@@ -31,6 +31,10 @@ def test_the_interval_of_three_seeds_goes_from_the_lowest_to_the_highest() -> No
 def test_at_a_lower_level_the_interval_of_three_seeds_is_its_middle() -> None:
     """40 % leaves out 30 % of 27 = 8.1 at each end, so 8, among them the 7 resamples with median 1: the 9th is 2."""
     assert median_of([4.0, 1.0, 2.0], level=0.4) == estimate(2.0, 2.0, 2.0, 3)
+    assert median_of([4.0, 1.0, 2.0], level=0.6) == estimate(2.0, 1.0, 4.0, 3)  # 20 % of 27 = 5.4 < 7
+    # Nothing is drawn: exactly 7 resamples have the median 1, and as many the median 4.
+    assert median_of([4.0, 1.0, 2.0], level=1 - 2 * 6.99 / 27).low == 1.0
+    assert median_of([4.0, 1.0, 2.0], level=1 - 2 * 7.01 / 27).low == 2.0
 
 
 def test_of_four_seeds_the_median_is_the_mean_of_the_two_in_the_middle() -> None:

@@ -201,8 +201,9 @@ def test_without_delays_there_is_nothing_to_choose() -> None:
 def test_delays_of_the_bernoulli_fleet_are_in_closed_form_with_the_weights_of_the_file() -> None:
     experiment = an_experiment()
     with simulation_of(experiment) as simulation:
-        delays = delays_of(experiment, simulation)
+        delays, ages = (delays_of(experiment, simulation, reused=reused) for reused in (False, True))
     assert delays.first == pytest.approx([3.0, 1.0, 1.0, 0.0])
+    assert ages.first == pytest.approx([6.0, 2.0, 2.0, 0.0])
     assert delays.weights.tolist() == [0.4, 0.2, 0.2, 0.2]
     assert delays.participants == pytest.approx(0.25 + 0.5 + 0.5 + 1.0)
 
@@ -216,8 +217,9 @@ def test_delays_of_other_fleets_are_timed() -> None:
         algorithm={"name": "audg", "iteration_seconds": 0.2},
     )
     with simulation_of(experiment) as simulation:
-        delays = delays_of(experiment, simulation)
+        delays, ages = (delays_of(experiment, simulation, reused=reused) for reused in (False, True))
     assert delays.first.tolist() == [1.0] * 4
+    assert ages.first.tolist() == [3.0] * 4  # 2 old when it comes, and applied in three iterations: 2, 3, 4
     assert delays.participants == pytest.approx(4 / 3)
     assert median_order_seconds(experiment) == pytest.approx(0.5)
 

@@ -26,6 +26,7 @@ from offbeat.results.plots import accuracy_figure, save
 from offbeat.results.result import Result
 from offbeat.results.statistics import by_seed, median_of
 from offbeat.running.lock import DirectoryLock
+from offbeat.settings.schema import Experiment
 from offbeat.settings.shipped import ExperimentSource, experiment_from
 
 FINALISTS = 3
@@ -77,7 +78,8 @@ def recommend(
     reported = range(given.seed, given.seed + seeds)
     wanted = criterion or Criterion.of(given)
     check_directory(root, given, resume=resume)
-    entries, unsuited = entries_of(alike(given, names), names)
+    base = alike(given, names)
+    entries, unsuited = entries_of(base, names)
     if not entries:
         raise InvalidInput(f"no algorithm suits this experiment: {'; '.join(unsuited.values())}")
     with DirectoryLock(root), CachedRuns(root / "runs", jobs=jobs, watch=watch, address=address) as runs:
@@ -97,13 +99,23 @@ def recommend(
     found = Recommendation(
         criterion=wanted,
         candidates=candidates,
-        comparison=Comparison(runs_of_all, wanted.target, notes=notes_on(first)),
+        comparison=Comparison(runs_of_all, wanted.target, notes=[*_in_training(base), *notes_on(first)]),
         sentences=[*answer(candidates, wanted), *others],
         unsuited=unsuited,
         failures=failures,
     )
     _write(found, ranked, root)
     return found
+
+
+def _in_training(base: Experiment) -> list[str]:
+    """How many devices were in training, and who can say otherwise."""
+    if not base.in_training:
+        return []
+    return [
+        f"Where an algorithm chooses its devices, {base.in_training} of {base.data.devices} are in training ([compare] "
+        "in_training says otherwise)."
+    ]
 
 
 def _candidates(
@@ -128,10 +140,12 @@ def _candidates(
 def _write(found: Recommendation, ranked: Sequence[Entry], root: Path) -> None:
     """Leave the answer, the experiment to deploy, the picture and the tables."""
     best = found.best
-    lines = [f"# {best.algorithm}", "", *found.sentences, ""]
-    lines += [f"{name} was left out: {why}" for name, why in found.unsuited.items()]
-    lines += [f"Failed: {each}" for each in found.failures]
-    replace_file(root / "recommendation.md", ("\n".join(lines).rstrip() + "\n").encode())
+    first, *others = found.sentences
+    others += found.comparison.notes
+    others += [f"{name} was left out: {why}" for name, why in found.unsuited.items()]
+    others += [f"Failed: {each}" for each in found.failures]
+    lines = [f"# {best.algorithm}", "", first, "", *(f"- {each}" for each in others)]
+    replace_file(root / "recommendation.md", ("\n".join(lines) + "\n").encode())
     note = f"# {found.sentences[0]}\n"
     deployable = best.entry.experiment.changed({"deployment": {"paced": False}})  # real devices have their own pace
     replace_file(root / "recommended.toml", (note + deployable.toml()).encode())

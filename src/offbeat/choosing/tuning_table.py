@@ -36,7 +36,7 @@ class Tuning:
     def rich_table(self) -> RichTable:
         """The winners, for the terminal."""
         table = RichTable(
-            "algorithm", f"{self.criterion.title}, median (interval)", "on tuning seeds", "best settings",
+            "algorithm", f"{self.criterion.title}, median (interval)", "on tuning seeds",
             title=f"Best of {self.tuned[0].trials} trials each, on {len(self.seeds)} seeds that no search has seen",
         )  # fmt: skip
         if BASELINE in self.reported and self.criterion.kind == "time":
@@ -46,26 +46,31 @@ class Tuning:
                 tuned.algorithm,
                 self._text(self.reported.get(tuned.algorithm, {})),
                 self._text(tuned.measures),
-                ", ".join(f"{path.partition('.')[2]} {value}" for path, value in tuned.settings.items()),
             ]
             table.add_row(*cells, *([self._speed_up(tuned.algorithm)] if len(table.columns) > len(cells) else []))
         return table
 
-    def importance_table(self) -> RichTable:
-        """How much each setting mattered, for the terminal."""
-        table = RichTable("algorithm", "what mattered, as a share", title="Importance of each setting in the search")
+    def settings_table(self) -> RichTable:
+        """The best value of each setting and how much it mattered, for the terminal."""
+        title = "Best settings, and how much of the differences in the search was each one's doing"
+        table = RichTable("algorithm", "setting", "best", "importance", title=title)
         for tuned in self.tuned:
-            shares = ", ".join(f"{path} {100 * share:.0f} %" for path, share in tuned.importance.items())
-            table.add_row(tuned.algorithm, shares or "too few trials to say")
+            for number, path in enumerate(tuned.importance or tuned.settings):
+                share = f"{100 * tuned.importance[path]:.0f} %" if tuned.importance else "too few trials to say"
+                table.add_row("" if number else tuned.algorithm, path, str(tuned.settings[path]), share)
         return table
 
     def _text(self, measures: Mapping[int, float]) -> str:
-        return median_of(measures.values()).text(self.criterion.text) if measures else "-"
+        if not measures:
+            return "-"
+        known, write = median_of(measures.values()), self.criterion.text
+        same = len({write(known.low), write(known.median), write(known.high)}) == 1
+        return write(known.median) if same else known.text(write)
 
     def _speed_up(self, algorithm: str) -> str:
         if algorithm == BASELINE or not self.reported.get(algorithm):
             return "-"
-        return speed_up_text(speed_up(self.reported[algorithm], self.reported[BASELINE]))
+        return speed_up_text(speed_up(self.reported[algorithm], self.reported[BASELINE])).replace("inf", "∞")
 
     def records(self) -> list[dict[str, Any]]:
         """A line for each algorithm; what does not exist is empty."""

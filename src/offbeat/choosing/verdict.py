@@ -51,7 +51,7 @@ class Candidate:
 def answer(candidates: Sequence[Candidate], criterion: Criterion) -> list[str]:
     """The best of the candidates, how it compares with the others, and what it costs."""
     best, *others = candidates
-    sentences = [first_sentence(best, criterion)]
+    sentences = [first_sentence(best, criterion), *falls_back(best, criterion)]
     sentences += [f"Against {each.algorithm}: {against(best, each, criterion)}." for each in others]
     sentences.append(f"A run of {best.mean('time'):.4g} s costs {cost(best)}.")
     slow = slow_devices(best)
@@ -73,14 +73,30 @@ def first_sentence(best: Candidate, criterion: Criterion) -> str:
     )
 
 
+def falls_back(best: Candidate, criterion: Criterion) -> list[str]:
+    """A warning if the best reaches the target soon, and has lost it again by the end of its run."""
+    metric = criterion.metric
+    if criterion.kind != "time" or criterion.target is None or best.estimate.median == inf:
+        return []
+    last = median_of(criterion.value_at_end(each.rows) for each in best.results)
+    if metric.reached(last.median, criterion.target):
+        return []
+    return [
+        f"It does not stay there: at the end of its runs its {metric.title} is {last.text(criterion.value_text)}. "
+        f"Stop it when it is there (stop.target = {criterion.target:g}), or ask for what is best at the end: "
+        "--objective value."
+    ]
+
+
 def against(best: Candidate, other: Candidate, criterion: Criterion) -> str:
     """How much better the best is than another, seed by seed, and whether the seeds tell them apart."""
     if criterion.kind == "time":
         found = speed_up(best.measures, other.measures)
         if found is None:
             return "neither reaches the target"
-        text, undecided = f"{found.median:.2f} times as fast", found.includes(1.0)
-        spread, none = f"{found.low:.2f} to {found.high:.2f}", "includes 1"
+        low, median, high = (f"{value:.2f}".replace("inf", "∞") for value in (found.low, found.median, found.high))
+        text, undecided = f"{median} times as fast", found.includes(1.0)
+        spread, none = f"{low} to {high}", "includes 1"
     else:
         found = difference(best.measures, other.measures)
         unit, times, write = (" points", 100, "{:+.1f}") if criterion.metric.is_share else ("", 1, "{:+.3g}")
@@ -89,7 +105,8 @@ def against(best: Candidate, other: Candidate, criterion: Criterion) -> str:
         spread, none = f"{low} to {high}", "includes 0"
     if found.seeds == 1:
         return f"{text} with one seed, which does not tell the two apart"
-    return f"{text} ({spread}" + (f", which {none}: these seeds do not tell the two apart)" if undecided else ")")
+    same = f", which {none}: these seeds do not tell the two apart" if undecided else ""
+    return f"seed by seed {text} ({spread}{same})"
 
 
 def cost(candidate: Candidate) -> str:

@@ -91,7 +91,7 @@ def tune(
             on_trial=on_trial,
         )
     console.print(found.rich_table())
-    console.print(found.importance_table())
+    console.print(found.settings_table())
     for sentence in found.failures:
         console.print(f"Failed: {sentence}", highlight=False, markup=False)
     console.print(

@@ -117,6 +117,11 @@ class Criterion:
         """The best value of the metric that is a number, up to the time that counts."""
         return self.metric.best(row[self.metric.name] for row in self._numbers(rows) if row["time"] <= self.at)
 
+    def value_at_end(self, rows: Sequence[Row]) -> float:
+        """The last value of the metric, which is infinitely bad if it is no number."""
+        value = rows[-1][self.metric.name]
+        return value if isfinite(value) else inf if self.metric.direction == "min" else -inf
+
     @property
     def lower_is_better(self) -> bool:
         """Whether the better of two measures is the lower one."""

@@ -39,8 +39,8 @@ class Vocabulary:
         """The most frequent words of these texts, of equally frequent ones the first by alphabet. Padding and unknown
         words count among the `size` tokens.
 
-        >>> Vocabulary.of(["b a b", "c a b d"], size=4).token_of
-        {'b': 2, 'a': 3}
+        >>> Vocabulary.of(["c b c", "a c d"], size=4).token_of  # of a, b and d, which are there once each, the first
+        {'c': 2, 'a': 3}
         """
         counts: Counter[str] = Counter()
         for text in texts:

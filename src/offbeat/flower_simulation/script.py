@@ -7,7 +7,7 @@ and the number of nodes that the script says; then the script goes on.
 import runpy
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager, nullcontext
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,9 +44,10 @@ class ScriptApp(FlowerApp):
         """The script's ClientApp."""
         return self.client
 
-    def importable(self) -> nullcontext[None]:
-        """It is already: the script is running."""
-        return nullcontext()
+    @contextmanager
+    def importable(self) -> Iterator[None]:
+        """Nothing has to be done: the script is running."""
+        yield
 
 
 class Script:

@@ -325,7 +325,7 @@ class Comparison:
             padding=(0, 0, 0, 1),
             pad_edge=False,
             show_edge=False,
-            caption=self.caption,
+            caption=Text(self.caption, style="table.caption"),
             caption_justify="left",
         )
         for results in self.by_algorithm:

@@ -13,16 +13,16 @@ import sys
 from multiprocessing import forkserver
 from multiprocessing.context import ForkServerContext, SpawnContext
 
-PRELOADED = ["torch", "offbeat.comparison.pool", __name__]
-"""What the fork server imports, this module last."""
+PRELOADED = ("torch", "offbeat.comparison.pool")
+"""What the fork server imports, and then this module."""
 
 
-def process_context() -> ForkServerContext | SpawnContext:
-    """The context of `multiprocessing` in which workers and runs are started."""
+def process_context(*more: str) -> ForkServerContext | SpawnContext:
+    """The context of `multiprocessing` in which workers and runs are started, if need be with more modules imported."""
     if sys.platform != "linux":
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(PRELOADED)
+    context.set_forkserver_preload([*PRELOADED, *more, __name__])
     return context
 
 

@@ -192,7 +192,7 @@ def metrics_of(content: RecordDict) -> Metrics:
 
 def metric_records(metrics: Metrics) -> RecordDict:
     """Metrics as the content of a message, in two records if some of them are no numbers."""
-    words = {name: value for name, value in metrics.items() if isinstance(value, str | bool)}
+    words: Metrics = {name: value for name, value in metrics.items() if isinstance(value, str | bool)}
     content = RecordDict({"metrics": MetricRecord({name: metrics[name] for name in metrics if name not in words})})
     if words:
         content[WORDS] = ConfigRecord(words)

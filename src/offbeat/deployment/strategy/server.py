@@ -161,5 +161,5 @@ def _own_rounds(strategy: RoundStrategy) -> str:
     return ", ".join(name for name, kind in homes.items() if not kind.__module__.startswith("flwr."))
 
 
-def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
+def _numbers(metrics: Mapping[str, Any]) -> Metrics:
     return {name: float(value) for name, value in metrics.items() if isinstance(value, int | float)}

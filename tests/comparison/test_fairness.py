@@ -7,6 +7,7 @@ import pytest
 from offbeat import run
 from offbeat.algorithms import POLICIES
 from offbeat.comparison.fairness import (
+    algorithm_settings,
     fair_experiments,
     known_by,
     notes_on,
@@ -101,6 +102,15 @@ def test_an_order_takes_its_way_there_its_training_and_its_way_back() -> None:
     assert order_seconds(slow) == pytest.approx([2 + 0.5 + 0.0208 + 0.5 + 0.208] * 40)
 
 
+def test_what_is_said_of_one_algorithm_goes_before_the_file_s_own() -> None:
+    base = experiment(
+        algorithm={"name": "fedbuff", "concurrency": 20, "buffer": 3},
+        compare={"fedbuff": {"algorithm": {"concurrency": 4}}},
+    )
+    assert algorithm_settings(base, "fedbuff") == ("fedbuff", {"concurrency": 4, "buffer": 3})
+    assert shared_in_training(experiment(compare={"in_training": 40}), ["fedavg"]) == 40  # all of them
+
+
 def test_settings_that_somebody_gave_stay_and_it_can_be_switched_off() -> None:
     base = experiment(compare={"in_training": 6, "fedavg": {"algorithm": {"cohort": 3}}})
     assert settings_of(base, "fedavg")["cohort"] == 3
@@ -179,6 +189,8 @@ def test_notes_say_what_is_not_the_same_for_all() -> None:
         "Only moon: a contrastive term in the local loss (mu = 1, temperature = 0.5).",
     ):
         assert note in terms
+    everybody = notes_on({name: fair_experiments(experiment(), [name], [0])[0] for name in ("safa", "sfl")})
+    assert not any(note.startswith("All devices are in training") for note in everybody)
     ours = notes_on({name: fair_experiments(experiment(), [name], [0])[0] for name in ("fedavg", "fedsa", "port")})
     assert "Rules that are our reading (see `offbeat list algorithms`): fedsa, port." in ours
     alike = experiment(local={"prox": 0.01})

@@ -187,8 +187,9 @@ def test_state_that_is_kept_is_where_the_next_training_begins(order: Order) -> N
     again = first_state(kept, state.parameters, memory)
     assert (again.steps, again.seen) == (0, 0)
     assert again.parameters is state.parameters
-    forgotten = first_state(replace(kept, keep_optimiser_state=False), state.parameters, memory)
-    assert (forgotten.momentum, dict(forgotten.optimiser)) == (None, {})
+    for others in ({}, {"buffers": "local"}):  # an order that has no use for the memory, and one that has another
+        forgotten = first_state(replace(kept, keep_optimiser_state=False, **others), state.parameters, memory)
+        assert (forgotten.momentum, dict(forgotten.optimiser)) == (None, {})
     on = learner.train(job(kept, again, 0, 1)).parameters
     anew = learner.train(job(kept, forgotten, 0, 1)).parameters
     assert on.tobytes() != anew.tobytes()

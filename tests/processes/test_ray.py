@@ -4,10 +4,12 @@ Nothing here depends on how fast the machine is: what is to be lost is first sto
 it cannot have done when it is lost.
 """
 
+import gc
 import logging
 import os
 import signal
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from multiprocessing import resource_tracker
@@ -118,6 +120,10 @@ def cluster() -> Iterator[LocalCluster]:
     deadline = time.monotonic() + 60
     while (left := _running(before)) and time.monotonic() < deadline:
         time.sleep(0.1)
+    found.nodes, found.cluster = [], None
+    with warnings.catch_warnings():  # Ray leaves files open: they are closed here, and not in another test
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
     assert not left
 
 

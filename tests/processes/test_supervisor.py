@@ -22,19 +22,31 @@ child = "import subprocess, sys, time; subprocess.Popen(['sleep', '600']); time.
 subprocess.Popen([sys.executable, "-c", child.format(600)], start_new_session=True)
 subprocess.Popen([sys.executable, "-c", child.format(0)], start_new_session=True).wait()  # leaves an orphan
 Path(sys.argv[1]).touch()
-time.sleep(float(sys.argv[2]))
+while not Path(sys.argv[2]).exists():
+    time.sleep(0.05)
 """
 
 
-def start(tmp_path: Path, seconds: float) -> tuple[subprocess.Popen[bytes], list[psutil.Process]]:
-    """A supervisor over a command with a child, a grandchild and an orphan, all in sessions of their own."""
+def start(tmp_path: Path) -> tuple[subprocess.Popen[bytes], list[psutil.Process]]:
+    """A supervisor over a command with a child, a grandchild and an orphan, all in sessions of their own.
+
+    The command ends when there is a file `end`.
+    """
     ready = tmp_path / "ready"
-    command = [sys.executable, "-I", supervisor.__file__, sys.executable, "-c", FAMILY, str(ready), str(seconds)]
+    command = [sys.executable, "-I", supervisor.__file__, sys.executable, "-c", FAMILY, str(ready)]
+    command.append(str(tmp_path / "end"))
     process = subprocess.Popen(command, stdin=subprocess.PIPE)
     wait_for(ready)
-    family = psutil.Process(process.pid).children(recursive=True)
-    assert len(family) == 4
-    return process, family
+    return process, family_of(process, 4)
+
+
+def family_of(process: subprocess.Popen[bytes], count: int) -> list[psutil.Process]:
+    """All below a process, as soon as there are so many: the last of them may still be starting."""
+    deadline = time.monotonic() + 30.0
+    while len(family := psutil.Process(process.pid).children(recursive=True)) != count:
+        assert time.monotonic() < deadline, f"{len(family)} processes in place of {count}"
+        time.sleep(0.02)
+    return family
 
 
 def wait_for(path: Path) -> None:
@@ -49,7 +61,7 @@ def gone(family: list[psutil.Process]) -> bool:
 
 
 def test_all_are_killed_when_the_caller_lets_go(tmp_path: Path) -> None:
-    process, family = start(tmp_path, 600)
+    process, family = start(tmp_path)
     assert process.stdin is not None
     process.stdin.close()
     process.wait(10)
@@ -58,12 +70,12 @@ def test_all_are_killed_when_the_caller_lets_go(tmp_path: Path) -> None:
 
 def test_all_are_killed_when_the_caller_is_killed(tmp_path: Path) -> None:
     ready = tmp_path / "ready"
-    command = [sys.executable, "-I", supervisor.__file__, sys.executable, "-c", FAMILY, str(ready), "600"]
+    command = [sys.executable, "-I", supervisor.__file__, sys.executable, "-c", FAMILY, str(ready)]
+    command.append(str(tmp_path / "end"))
     script = f"import subprocess; subprocess.Popen({command!r}, stdin=subprocess.PIPE).wait()"
     caller = subprocess.Popen([sys.executable, "-c", script])
     wait_for(ready)
-    family = psutil.Process(caller.pid).children(recursive=True)
-    assert len(family) == 5
+    family = family_of(caller, 5)
     caller.kill()
     caller.wait()
     psutil.wait_procs(family, timeout=10)
@@ -71,7 +83,8 @@ def test_all_are_killed_when_the_caller_is_killed(tmp_path: Path) -> None:
 
 
 def test_the_rest_ends_with_the_command(tmp_path: Path) -> None:
-    process, family = start(tmp_path, 0)
+    process, family = start(tmp_path)
+    (tmp_path / "end").touch()
     assert process.stdin is not None
     assert process.wait(10) == 0
     process.stdin.close()

@@ -42,10 +42,12 @@ def start(tmp_path: Path) -> tuple[subprocess.Popen[bytes], list[psutil.Process]
 
 def family_of(process: subprocess.Popen[bytes], count: int) -> list[psutil.Process]:
     """All below a process, as soon as there are so many: the last of them may still be starting."""
+    family: list[psutil.Process] = []
     deadline = time.monotonic() + 30.0
-    while len(family := psutil.Process(process.pid).children(recursive=True)) != count:
+    while len(family) != count:
         assert time.monotonic() < deadline, f"{len(family)} processes in place of {count}"
         time.sleep(0.02)
+        family = psutil.Process(process.pid).children(recursive=True)
     return family
 
 

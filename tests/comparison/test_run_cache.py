@@ -67,6 +67,16 @@ def test_another_content_of_the_fleets_file_is_another_run(tmp_path: Path) -> No
     assert digest(traced) != before
 
 
+def test_another_content_of_the_links_file_is_another_run(tmp_path: Path) -> None:
+    trace = tmp_path / "links.csv"
+    trace.write_text("device,time,uplink_mbps\n0,0,1.0\n")
+    traced = experiment(network={"trace": {"path": str(trace)}})
+    before = digest(traced)
+    assert digest(traced) == before
+    trace.write_text("device,time,uplink_mbps\n0,0,2.0\n")
+    assert digest(traced) != before
+
+
 def test_another_source_of_the_users_own_module_is_another_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module = tmp_path / "cached_policy.py"
     source = "from offbeat.algorithms import FedAsync\n\nclass Mine(FedAsync):\n    pass\n"

@@ -58,9 +58,14 @@ def digest(experiment: Experiment) -> str:
 
 def _files(table: Table) -> dict[str, str]:
     """Digests of the files that tables name as their `path`, or of the record in the run that is named so."""
-    paths = {each["path"] for each in table.values() if isinstance(each, dict) and isinstance(each.get("path"), str)}
-    files = {path: Path(path) / "record.jsonl" if Path(path).is_dir() else Path(path) for path in sorted(paths)}
+    files = {path: Path(path) / "record.jsonl" if Path(path).is_dir() else Path(path) for path in sorted(_paths(table))}
     return {path: _hashed(file.read_bytes()) for path, file in files.items() if file.is_file()}
+
+
+def _paths(table: Table) -> set[str]:
+    """What a table and those within it have under `path`."""
+    own = {table["path"]} if isinstance(table.get("path"), str) else set()
+    return own.union(*(_paths(each) for each in table.values() if isinstance(each, dict)))
 
 
 def _source(reference: str) -> str:

@@ -49,6 +49,8 @@ def by_block(size: int, block_of: Callable[[slice], npt.NDArray[Any]]) -> npt.ND
     >>> by_block(2, lambda block: vector[block] + 1).tolist()
     [2.0, 3.0]
     """
+    if size <= BLOCK:
+        return block_of(slice(0, size)).astype(np.float32, copy=False)
     whole = np.empty(size, dtype=np.float32)
 
     def compute(block: slice) -> None:

@@ -191,7 +191,7 @@ class Session:
             self._apply(action, effects)
             if self.finished is not None:
                 break
-        if isinstance(event, FreshRequested) and self._states[event.device] == WAITING:
+        if type(event) is FreshRequested and self._states[event.device] == WAITING:
             effects.append(self._answer(self.in_flight[event.ticket], TRANSITIONS[WAITING, SendFresh], None))
         return effects
 

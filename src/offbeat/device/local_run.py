@@ -32,20 +32,20 @@ class LocalRun(Struct, kw_only=True, eq=False, gc=False):
 
     def next(self, rule: DeviceRule, memory: ReadOnlyMemory) -> Step:
         """What to do now. A run that was told to stop uploads as soon as it has a slice to show for itself."""
-        done = self.progress.slices
         if self.expired:
             return Upload()
+        order, done = self.order, self.progress.slices
         if self.stopping:
             step: Step = Upload() if done else Train(1)
         elif done < self.goal:
             return Train(self.goal - done)
         else:
-            step = rule.next(self.progress, self.answers + self.asking, self.order, memory)
-        if isinstance(step, Train):
-            self.goal = done + step.slices
-            if not done < self.goal <= self.order.slices:
-                remaining = self.order.slices - done
-                raise PolicyError(f"rule {self.order.rule!r} wants {step.slices} slices of {remaining} that remain")
+            step = rule.next(self.progress, self.answers + self.asking, order, memory)
+        if type(step) is Train:  # faster than `isinstance`, and this is asked for every order
+            self.goal = goal = done + step.slices
+            if not done < goal <= order.slices:
+                remaining = order.slices - done
+                raise PolicyError(f"rule {order.rule!r} wants {step.slices} slices of {remaining} that remain")
         return step
 
     def trained(self, slices: int, steps: int, seconds: float) -> None:

@@ -48,9 +48,10 @@ class Accounts:
         self.spans: list[Span] = []
         """Orders that ended since somebody last took them."""
         self.per_device = devices <= MOST_DEVICES
-        self._devices = devices
-        self._figures: dict[int, DeviceAccount] = {}
-        """The accounts of devices that were given an order."""
+        self._figures = [DeviceAccount(device=device) for device in range(devices if self.per_device else 0)]
+        """The account of every device, as far as it is counted."""
+        self._used: list[tuple[int, list[Span]]] = []
+        """Versions, each with the deliveries that went into it, that are not counted for their devices yet."""
         self._landed: dict[int, float] = {}
         """When each device delivered that has had no order since."""
         self._unsettled: dict[int, Span] = {}
@@ -72,21 +73,17 @@ class Accounts:
 
     def settled(self, tickets: Iterable[int], used: bool, version: int) -> None:
         """Deliveries went into this version, or were given up."""
-        spans = map(self._unsettled.pop, tickets)
+        spans = [self._unsettled.pop(ticket) for ticket in tickets]
         if not used:
             for span in spans:
                 self.wasted_seconds += span.seconds
-            return
-        before, figures = version - 1, self._figures
-        for span in spans:
-            if self.per_device:
-                account = figures.get(span.device) or self._of(span.device)
-                account.used += 1
-                account.staleness_sum += before - span.base
+        elif self.per_device:
+            self._used.append((version, spans))
 
     def refused(self, device: int) -> None:
         """An answer of a device was refused."""
-        self._of(device).refused += 1
+        if self.per_device:
+            self._figures[device].refused += 1
 
     # What is made of it -------------------------------------------------------------------------------------------
 
@@ -97,16 +94,11 @@ class Accounts:
         if self.per_device:
             for span in taken:
                 self._count(span)
+            self._count_used()
         return taken
 
-    def _of(self, device: int) -> DeviceAccount:
-        account = self._figures.get(device)
-        if account is None:
-            account = self._figures[device] = DeviceAccount(device=device)
-        return account
-
     def _count(self, span: Span) -> None:
-        account = self._of(span.device)
+        account = self._figures[span.device]
         account.samples = span.samples
         account.orders += 1
         account.bytes_down += span.bytes_down
@@ -120,12 +112,18 @@ class Accounts:
             account.way_seconds += max(0.0, span.landed - span.sent - span.seconds)
             self._landed[span.device] = span.landed
 
+    def _count_used(self) -> None:
+        for version, spans in self._used:
+            for span in spans:
+                account = self._figures[span.device]
+                account.used += 1
+                account.staleness_sum += version - 1 - span.base
+        self._used.clear()
+
     def table(self, open_spans: Iterable[Span] = ()) -> list[DeviceAccount]:
         """The account of every device, including the orders in flight as far as the server has seen."""
-        accounts = [
-            structs.replace(self._figures[device]) if device in self._figures else DeviceAccount(device=device)
-            for device in range(self._devices)
-        ]
+        self._count_used()
+        accounts = [structs.replace(account) for account in self._figures]
         for span in open_spans:
             account = accounts[span.device]
             account.samples = span.samples
@@ -152,11 +150,12 @@ class Accounts:
 
     def snapshot(self) -> dict[str, Any]:
         """Everything that was said so far, counted or not."""
+        self._count_used()
         return {
             "busy": self.busy_seconds,
             "wasted": self.wasted_seconds,
             "spans": self.spans,
-            "figures": self._figures,
+            "figures": {each.device: each for each in self._figures if each.orders or each.used or each.refused},
             "landed": self._landed,
             "unsettled": self._unsettled,
         }
@@ -165,4 +164,6 @@ class Accounts:
         """Go on from a snapshot."""
         self.busy_seconds, self.wasted_seconds = saved["busy"], saved["wasted"]
         self.spans[:] = saved["spans"]
-        self._figures, self._landed, self._unsettled = saved["figures"], saved["landed"], saved["unsettled"]
+        self._landed, self._unsettled = saved["landed"], saved["unsettled"]
+        for device, account in saved["figures"].items():
+            self._figures[device] = account

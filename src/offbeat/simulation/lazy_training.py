@@ -229,14 +229,13 @@ class LazyTraining:
         for ticket, plan in batch.items():
             self._unperformed.pop(ticket, None)
             for item in plan.items[plan.performed :]:
-                if isinstance(item, Fresh):
-                    plan.merge(plan.rule, item, self.executor)
-                    continue
+                if isinstance(item, int):
+                    jobs.append(plan.job(plan.trained, item))
+                    break
                 if isinstance(item, MidSlice):
                     jobs.append(plan.job(plan.trained, item.slices, item.step))
-                else:
-                    jobs.append(plan.job(plan.trained, item))
-                break
+                    break
+                plan.merge(plan.rule, item, self.executor)
         for job, work in zip(jobs, self.executor.train(jobs), strict=True):
             plan = batch[job.ticket]
             plan.work = work

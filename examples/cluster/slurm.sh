@@ -10,7 +10,7 @@
 #SBATCH --signal=B:TERM@60
 set -euo pipefail
 source .venv/bin/activate
-export RAY_USAGE_STATS_ENABLED=0
+export RAY_USAGE_STATS_ENABLED=0 RAY_max_direct_call_object_size=1048576  # the latter: see docs/scaling.md
 
 nodes=($(scontrol show hostnames "$SLURM_JOB_NODELIST"))
 head=${nodes[0]}

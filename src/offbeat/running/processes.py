@@ -13,12 +13,19 @@ import sys
 from multiprocessing import forkserver
 from multiprocessing.context import ForkServerContext, SpawnContext
 
+from offbeat.core.errors import InvalidInput
+
 PRELOADED = ("torch", "offbeat.comparison.pool")
 """What the fork server imports, and then this module."""
 
 
 def process_context(*more: str) -> ForkServerContext | SpawnContext:
     """The context of `multiprocessing` in which workers and runs are started, if need be with more modules imported."""
+    if getattr(multiprocessing.current_process(), "_inheriting", False):  # so `multiprocessing` itself finds it out
+        raise InvalidInput(
+            "a process that this script started has imported it, and would start more: put what the script runs under "
+            '`if __name__ == "__main__":`'
+        )
     if sys.platform != "linux":
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")

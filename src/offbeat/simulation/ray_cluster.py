@@ -22,7 +22,9 @@ ENVIRONMENT = {
     "RAY_DEDUP_LOGS_SKIP_REGEX": ".",  # a worker that dies is our affair: its work is done again
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_worker_niceness": "0",  # where we start Ray: 15, its default, would let any other process of the user go first
-    "RAY_max_direct_call_object_size": str(2**20),  # bytes; what a worker answers up to this goes straight to the driver
+    "RAY_max_direct_call_object_size": str(
+        2**20
+    ),  # bytes; what a worker answers up to this goes straight to the driver
 }
 """Set, unless the user has, before Ray is imported."""
 

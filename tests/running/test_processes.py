@@ -1,0 +1,26 @@
+"""Processes of our own are not started by a script that one of them has just imported."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+SCRIPT = """
+import offbeat
+
+offbeat.run(
+    offbeat.Experiment(
+        data={"name": "synthetic", "devices": 12}, model="mlp", stop={"versions": 1}, execution={"workers": 2}
+    )
+)
+"""
+
+
+def test_a_script_that_does_not_guard_its_run_is_told_what_to_do(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    ended = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=120, check=False)
+    assert ended.returncode == 1
+    guard = '`if __name__ == "__main__":`'
+    assert f"and would start more: put what the script runs under {guard}" in ended.stderr
+    last = ended.stderr.strip().rpartition("\n")[2]
+    assert last.endswith(f"is there enough memory, and is what your script runs under {guard}?")

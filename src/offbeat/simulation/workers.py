@@ -112,8 +112,8 @@ class WorkerPool:
                     attempts[answer.portion] += 1
                     if attempts[answer.portion] == ATTEMPTS:
                         raise WorkersLost(
-                            f"{ATTEMPTS} workers ended unexpectedly one after the other: is there enough memory, and is "
-                            'what your script runs under `if __name__ == "__main__":`?'
+                            f"{ATTEMPTS} workers ended unexpectedly one after the other: is there enough memory, and "
+                            'is what your script runs under `if __name__ == "__main__":`?'
                         )
                     waiting.appendleft(answer.portion)
                     continue

@@ -184,6 +184,9 @@ def test_a_corrupt_data_file_is_named(offbeat, file: Path) -> None:  # type: ign
         (["run"], signal.SIGHUP),
         (["compare", "--algorithms", "fedbuff", "--seeds", "1"], signal.SIGTERM),
         (["sweep", "--over", "fleet.ratio=5", "--seeds", "1"], signal.SIGHUP),
+        (["tune", "--algorithms", "fedbuff", "--trials", "2"], signal.SIGTERM),
+        (["recommend", "--algorithms", "fedavg,fedbuff"], signal.SIGINT),
+        (["study", "--quick", "--runs", "1"], signal.SIGTERM),
     ],
     ids=str,
 )
@@ -194,7 +197,9 @@ def test_a_signal_leaves_a_checkpoint_and_the_command_that_goes_on(
     # Signals are heard also below a shell that ignores them.
     heard = "import signal; signal.signal(2, signal.default_int_handler); signal.signal(1, signal.SIG_DFL); "
     script = heard + "import sys; from offbeat.cli import main; sys.argv[0] = 'offbeat'; main()"
-    command = [sys.executable, "-c", script, words[0], "small.toml", *words[1:], "--out", "a b", "--overwrite"]
+    given = [words[0], "delays" if words[0] == "study" else "small.toml", *words[1:]]
+    replacing = [] if words[0] in ("tune", "recommend") else ["--overwrite"]
+    command = [sys.executable, "-c", script, *given, "--out", "a b", *replacing]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, cwd=file.parent)
     while process.poll() is None and not list((file.parent / "a b").rglob("metrics.jsonl")):
         time.sleep(0.02)
@@ -204,8 +209,7 @@ def test_a_signal_leaves_a_checkpoint_and_the_command_that_goes_on(
     assert process.returncode == 128 + number, said
     assert "everything so far is in a b" in said
     assert list((file.parent / "a b").rglob("checkpoint/latest.safetensors"))
-    rest = " ".join([words[0], "small.toml", *words[1:]])
-    assert said.endswith(f"To go on: offbeat {rest} --out 'a b' --resume")
+    assert said.endswith(f"To go on: offbeat {' '.join(given)} --out 'a b' --resume")
 
 
 def test_without_a_terminal_there_are_plain_lines_now_and_then() -> None:

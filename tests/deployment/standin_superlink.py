@@ -68,9 +68,20 @@ def do(message, context):
             current_mailbox().keep("a name", str(asked["text"]).encode())
         case "forge":
             forge(message, str(asked["text"]))
+        case "flood":
+            flood()
         case "open":
             said["secrets"] = steal(str(asked["text"]))
     return Message(RecordDict({"said": ConfigRecord(said)} | dict(message.content.array_records)), reply_to=message)
+
+
+def flood():
+    """Pieces of an answer without end."""
+    from itertools import count
+    from offbeat.deployment.node.frames import Piece
+
+    for number in count():
+        current_mailbox().answer.__self__._frames.write(Piece(identity=str(number)), [bytes(10_000)])
 
 
 def forge(message, what):

@@ -140,6 +140,18 @@ def test_an_app_that_writes_to_its_node_what_is_no_answer_ends_only_itself(setup
     assert setup.link.ask("echo")["count"] == 1
 
 
+def test_an_app_that_sends_pieces_without_end_ends_only_itself(tmp_path: Path) -> None:
+    setup = Setup(tmp_path, answer_bytes=1_000_000)
+    setup.thread.start()
+    assert setup.link.error("flood") == (8, "the app's process is gone: it was killed")
+    assert "the app's process sends more than this node has memory for" in " ".join(setup.log)
+    model = np.ones(100_000, dtype=np.float32)  # 0.4 MB: pieces of answers that were given count no more
+    for _ in range(4):
+        np.testing.assert_array_equal(model_of(setup.link.reply(setup.link.send_content(with_model(model)))), model)
+    setup.stop.set()
+    setup.thread.join(60.0)
+
+
 def test_what_is_kept_under_a_name_outlives_child_and_run(setup: Setup) -> None:
     assert setup.link.ask("keep", text="one")["before"] == "nothing"
     assert setup.link.ask("keep", text="two", run_id=RUN + 1)["before"] == "one"

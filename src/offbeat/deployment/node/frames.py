@@ -17,8 +17,8 @@ from msgspec import Struct
 
 MOST_HEAD = 2**24
 """Bytes of a head that are read: run configs may be long, for an experiment travels in one."""
-MOST_PART = 2**31
-"""Bytes of a part that are read; Flower cuts arrays into parts of 5 MB."""
+MOST_PARTS = 2**31
+"""Bytes of a frame's parts that are read; Flower cuts arrays into parts of 5 MB."""
 
 STATE = "state"
 """The name under which the node keeps an app's state for the next child of the run."""
@@ -136,7 +136,7 @@ class FrameSocket(Generic[T]):
             body: T = self._incoming.decode(head.body)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise BrokenFrame(str(error)) from None
-        if any(not 0 <= size <= MOST_PART for size in head.sizes):
+        if min(head.sizes, default=0) < 0 or sum(head.sizes) > MOST_PARTS:
             raise BrokenFrame(f"parts of {head.sizes} bytes")
         return body, [self._exactly(size) for size in head.sizes]
 

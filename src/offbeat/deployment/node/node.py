@@ -4,6 +4,7 @@ It goes on asking for messages while a child is at work, so that news of a run r
 Every message that it takes gets an answer: the app's, or an error that says what became of the app.
 """
 
+import os
 import time
 from collections import deque
 from collections.abc import Callable, Collection
@@ -25,7 +26,18 @@ from msgspec import Struct
 from offbeat.core.errors import OffbeatError
 from offbeat.deployment.node.children import Child, ForkServer
 from offbeat.deployment.node.connection import FleetConnection, NotRunning, SuperLinkAway, TurnedAway
-from offbeat.deployment.node.frames import STATE, Deliver, FromChild, Keep, OpenApp, Piece, Recall, Recalled, Reply
+from offbeat.deployment.node.frames import (
+    STATE,
+    BrokenFrame,
+    Deliver,
+    FromChild,
+    Keep,
+    OpenApp,
+    Piece,
+    Recall,
+    Recalled,
+    Reply,
+)
 from offbeat.deployment.node.installation import AppRefused, Installation
 from offbeat.deployment.node.keeping import Keeping
 
@@ -36,6 +48,8 @@ LONGEST_PAUSE = 5.0
 """Seconds between two attempts to reach a SuperLink that does not answer."""
 ATTEMPTS = 200
 """How often an answer is handed in at most, which takes some quarter of an hour if the SuperLink is away."""
+PIECE = 1000
+"""Bytes that it takes to keep a piece, however small it is."""
 RUNS = 4
 """Runs that a node keeps warm; of more it ends those that were used least recently."""
 
@@ -69,7 +83,23 @@ class WarmRun(Struct, kw_only=True, eq=False):
     """What the app left in its context, for the next child."""
     unanswered: dict[str, Message] = {}
     pieces: dict[str, bytes] = {}
+    """What has come of answers that are not whole yet."""
+    held: int = 0
+    """Bytes of those."""
     used: float = 0.0
+
+    def hold(self, identity: str, piece: bytes) -> None:
+        """Take a piece."""
+        self.drop(identity)
+        self.pieces[identity] = piece
+        self.held += PIECE + len(piece)
+
+    def drop(self, identity: str) -> bytes | None:
+        """Give a piece away, if it has come."""
+        piece = self.pieces.pop(identity, None)
+        if piece is not None:
+            self.held -= PIECE + len(piece)
+        return piece
 
 
 class FinishedAnswer(Struct, kw_only=True, eq=False):
@@ -100,6 +130,7 @@ class WarmNode:
         polling: Polling,
         log: Callable[[str], None],
         answer_seconds: float | None = None,
+        answer_bytes: int | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.connection = connection
@@ -112,6 +143,7 @@ class WarmNode:
         self._polling = polling
         self._log = log
         self._answer_seconds = answer_seconds
+        self._answer_bytes = _half_of_memory() if answer_bytes is None else answer_bytes
         self._clock = clock
         self._runs: dict[int, WarmRun] = {}
         self._arrived: tuple[Message, ObjectTree] | None = None
@@ -276,9 +308,12 @@ class WarmNode:
             return
         match body:
             case Piece(identity=identity):
-                run.pieces[identity] = parts[0]
+                run.hold(identity, parts[0])
+                if run.held > self._answer_bytes:
+                    self._log(f"run {run.opening.run_id}: the app's process sends more than this node has memory for")
+                    raise BrokenFrame("too many pieces")  # so that no more is read, and the child is ended
             case Reply(reply_to=reply_to, pieces=pieces, seconds=seconds):
-                found = {identity: run.pieces.pop(identity) for identity in pieces if identity in run.pieces}
+                found = {each: piece for each in pieces if (piece := run.drop(each)) is not None}
                 asked, run_id = run.unanswered.get(reply_to), run.opening.run_id
                 if asked is None:
                     return  # it was answered before
@@ -304,6 +339,7 @@ class WarmNode:
             return
         run.child = None
         run.pieces.clear()
+        run.held = 0
         unanswered, run.unanswered = run.unanswered, {}
         self._log(f"run {run.opening.run_id}: the app's process is gone: {why}")
         for message in unanswered.values():
@@ -333,6 +369,10 @@ class WarmNode:
         child, run.child = run.child, None
         if child is not None:
             child.kill()
+
+
+def _half_of_memory() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
 
 
 def _answers(asked: Message, reply: bytes, tree: bytes, pieces: Collection[str]) -> bool:

@@ -52,7 +52,7 @@ class CachedRuns:
         self._cluster: RayCluster | None = None
 
     def __enter__(self) -> Self:
-        context = process_context()
+        context = process_context(__name__)
         self._progress: Any = context.Queue()
         self._stop = context.Event()
         if self._jobs > 1:

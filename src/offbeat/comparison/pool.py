@@ -72,7 +72,7 @@ class RunPool:
             self._done[number] = f"{label} failed: its process died, for instance for lack of memory"
 
     def _run_some(self, numbers: Sequence[int], jobs: int) -> None:
-        context = process_context("offbeat.results.plots")
+        context = process_context(__name__, "offbeat.results.plots")
         progress: Any = context.Queue()
         stop = context.Event()
         with ProcessPoolExecutor(min(jobs, len(numbers)), context, adopt, (progress, stop)) as pool:

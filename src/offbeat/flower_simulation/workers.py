@@ -39,7 +39,7 @@ class WorkerProcesses:
     """
 
     def __init__(self, setup: ClientSetup, workers: int) -> None:
-        context = process_context()
+        context = process_context(__name__)
         self._pipes: list[Connection] = []
         self._processes: list[Any] = []
         self._threads: list[ThreadPoolExecutor] = []

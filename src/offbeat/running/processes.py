@@ -15,12 +15,9 @@ from multiprocessing.context import ForkServerContext, SpawnContext
 
 from offbeat.core.errors import InvalidInput
 
-PRELOADED = ("torch", "offbeat.comparison.pool")
-"""What the fork server imports, and then this module."""
 
-
-def process_context(*more: str) -> ForkServerContext | SpawnContext:
-    """The context of `multiprocessing` in which workers and runs are started, if need be with more modules imported."""
+def process_context(*imported: str) -> ForkServerContext | SpawnContext:
+    """The context of `multiprocessing` in which workers and runs are started, with torch and these modules imported."""
     if getattr(multiprocessing.current_process(), "_inheriting", False):  # so `multiprocessing` itself finds it out
         raise InvalidInput(
             "a process that this script started has imported it, and would start more: put what the script runs under "
@@ -29,7 +26,7 @@ def process_context(*more: str) -> ForkServerContext | SpawnContext:
     if sys.platform != "linux":
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([*PRELOADED, *more, __name__])
+    context.set_forkserver_preload(["torch", *imported, __name__])
     return context
 
 

@@ -46,7 +46,7 @@ class LocalWorkers:
                 f"execution.workers = {workers}: worker processes cannot be sent the task or the data ({error}): "
                 "define them in a module, or train with one worker."
             ) from None
-        self._context = process_context()
+        self._context = process_context(__name__)
         self._processes: dict[Connection, BaseProcess] = {}
         self._at_work: dict[Connection, int] = {}
         """The portion that each busy worker has."""

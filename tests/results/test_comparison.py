@@ -11,7 +11,8 @@ import pytest
 from rich.console import Console
 
 from offbeat.core.errors import InvalidInput
-from offbeat.results.comparison import AlgorithmResults, Comparison
+from offbeat.results.algorithm_results import AlgorithmResults
+from offbeat.results.comparison import Comparison
 from offbeat.results.metric import TargetMetric
 from offbeat.results.result import Result
 from offbeat.results.rows import Row

@@ -9,7 +9,7 @@ from offbeat.choosing.race import Entry, OnStage
 from offbeat.comparison.cached_runs import CachedRuns, Failure
 from offbeat.comparison.criterion import Criterion
 from offbeat.comparison.fairness import order_seconds
-from offbeat.results.comparison import megabytes, percent
+from offbeat.results.numbers import megabytes, percent
 from offbeat.results.result import Result
 from offbeat.results.statistics import Estimate, difference, median_of, speed_up
 from offbeat.running.directory import read_devices

@@ -13,9 +13,11 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter, StrMethodFormatter
 from numpy.typing import NDArray
 
 from offbeat.core.errors import InvalidInput
-from offbeat.results.comparison import AlgorithmResults, Comparison, amount, seeds_text
+from offbeat.results.algorithm_results import AlgorithmResults, seeds_text
+from offbeat.results.comparison import Comparison
 from offbeat.results.files import replace_file
 from offbeat.results.metric import TargetMetric, metrics_in
+from offbeat.results.numbers import amount
 from offbeat.results.result import Result
 from offbeat.results.rows import Row
 

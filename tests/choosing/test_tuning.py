@@ -81,6 +81,12 @@ def test_only_the_best_part_goes_on_at_each_time(found: tuple[Tuned, Path]) -> N
     assert [3 in reported for reported in first] == [number == best for number in range(4)]
 
 
+def test_a_trial_that_is_stopped_is_not_run_to_its_end(found: tuple[Tuned, Path]) -> None:
+    tuned, root = found
+    whole = sum(state == "COMPLETE" for state, _, _ in tried(root))
+    assert len(list((root / "runs").glob("*/summary.json"))) == whole * len(tuned.measures)
+
+
 def test_the_winner_has_the_best_score_of_all_that_came_to_the_end(found: tuple[Tuned, Path]) -> None:
     tuned, root = found
     ends = {reported[9]: values for state, values, reported in tried(root) if state == "COMPLETE"}

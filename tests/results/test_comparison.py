@@ -126,6 +126,9 @@ def judged_by(metric: TargetMetric, algorithm: str, values: Sequence[float]) -> 
         ("max", [[-2.0, 0.5, -0.374], [-3.0, -0.374, -0.4]], -0.38),
         ("max", [[0.0, 0.0], [0.0, -1.0]], None),
         ("min", [[nan, nan]], None),
+        ("min", [[50.0, nan, nan], [50.0, 8.04]], 8.1),  # what one knew untrained is all that everybody came to
+        ("min", [[inf, nan], [50.0, 8.04]], 8.1),  # one has no finite value
+        ("max", [[-inf, nan], [-3.0, -0.374]], -0.38),
     ],
 )
 def test_of_a_metric_that_is_no_share_the_automatic_target_is_a_number_of_two_digits(
@@ -294,6 +297,9 @@ def test_the_csv_has_plain_numbers_and_leaves_empty_what_does_not_exist() -> Non
     assert float(fedavg["final_accuracy_std"]) == pytest.approx(0.02)
     assert fedavg["seeds"] == "0 1 2"
     assert (fedasync["seeds_reached"], fedasync["speed_up_over_fedavg"], fedasync["diverged"]) == ("1", "", "true")
+    _, alone = csv.DictReader(io.StringIO(Comparison(three_algorithms()[:2], 0.8).csv_text()))
+    names = ("speed_up_over_fedavg", "speed_up_over_fedavg_low", "speed_up_over_fedavg_high")
+    assert [alone[name] for name in names] == ["2.0", "", ""], "one seed has no interval"
 
 
 def test_what_cannot_be_compared_is_refused_in_a_sentence() -> None:

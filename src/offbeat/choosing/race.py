@@ -34,6 +34,11 @@ class Entry:
         return self.experiment.algorithm.title
 
     @property
+    def trains_everybody(self) -> bool:
+        """Whether the algorithm keeps all devices in training."""
+        return self.experiment.algorithm.policy.trains_everybody
+
+    @property
     def rank(self) -> tuple[int, float]:
         """Who came further is better; of those that came equally far, who has the lower score."""
         return -max(self.scores, default=0), self.scores[max(self.scores)] if self.scores else 0.0
@@ -103,9 +108,11 @@ def race(
 
 
 def finalists(entries: Sequence[Entry], count: int, always: str) -> list[Entry]:
-    """The best entry of each of the best `count` algorithms, and of one that is always among them if it raced."""
+    """The best entry of each of the best `count` algorithms, of one that is always among them if it raced, and of the
+    best algorithm that does not keep all devices in training."""
     best: dict[str, Entry] = {}
     for entry in entries:
         if entry.scores:
             best.setdefault(entry.algorithm, entry)
-    return [entry for place, entry in enumerate(best.values()) if place < count or entry.algorithm == always]
+    sparing = next((each.algorithm for each in best.values() if not each.trains_everybody), None)
+    return [entry for place, entry in enumerate(best.values()) if place < count or entry.algorithm in (always, sparing)]

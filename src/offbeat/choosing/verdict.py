@@ -159,7 +159,7 @@ def variants(experiment: Experiment) -> dict[str, Table]:
 
 
 def other_wishes(candidates: Sequence[Candidate], criterion: Criterion) -> list[str]:
-    """Which of the candidates would be the best for somebody who has less time, or pays for traffic."""
+    """Which of the candidates would be the best for somebody who has less time, spares devices or pays for traffic."""
     best, sentences = candidates[0], []
     for share in EARLY:
         until = share * criterion.at
@@ -171,13 +171,22 @@ def other_wishes(candidates: Sequence[Candidate], criterion: Criterion) -> list[
         sentences.append(
             f"If you could only wait for {EARLY[-1] * criterion.at:.4g} s, it would still be {best.algorithm}."
         )
+    sparing = next((each for each in candidates if not each.entry.trains_everybody), best)
+    if sparing is not best:
+        sentences.append(
+            f"If not all devices could be in training all the time, as they are in {best.algorithm}, it would be "
+            f"{at_its_cost(sparing, criterion)}."
+        )
     cheapest = min(candidates, key=lambda each: each.mean("bytes_up") + each.mean("bytes_down"))
     if cheapest is not best:
-        measure = f"{criterion.title} {cheapest.estimate.text(criterion.text)}"
-        sentences.append(
-            f"If only traffic counted, it would be {cheapest.algorithm} ({measure}), which costs {cost(cheapest)}."
-        )
+        sentences.append(f"If only traffic counted, it would be {at_its_cost(cheapest, criterion)}.")
     return sentences
+
+
+def at_its_cost(candidate: Candidate, criterion: Criterion) -> str:
+    """What a candidate comes to and what it costs."""
+    measure = f"{criterion.title} {candidate.estimate.text(criterion.text)}"
+    return f"{candidate.algorithm} ({measure}), which costs {cost(candidate)}"
 
 
 def other_answers(

@@ -278,6 +278,7 @@ def test_the_table_says_times_misses_and_the_fastest_in_80_columns() -> None:
     assert "not reached" in text
     assert "2.00 (2.00-2.14)" in text
     assert "80 % accuracy" in text
+    assert text.count(" 5.00") == 4, "2 MB up and 3 MB down are 5 MB sent"
     assert "2 to 3 seeds" in text
 
 
@@ -300,6 +301,8 @@ def test_the_csv_has_plain_numbers_and_leaves_empty_what_does_not_exist() -> Non
     _, alone = csv.DictReader(io.StringIO(Comparison(three_algorithms()[:2], 0.8).csv_text()))
     names = ("speed_up_over_fedavg", "speed_up_over_fedavg_low", "speed_up_over_fedavg_high")
     assert [alone[name] for name in names] == ["2.0", "", ""], "one seed has no interval"
+    _, pair = csv.DictReader(io.StringIO(Comparison(three_algorithms()[:4], 0.8).csv_text()))
+    assert [alone[name] for name in names] != [pair[name] for name in names] == ["2.0", "2.0", "2.0"]
 
 
 def test_what_cannot_be_compared_is_refused_in_a_sentence() -> None:

@@ -161,7 +161,7 @@ class SimulatedWorkers:
     def loss_and_gradient(
         self, parameters: Vector, device: int, ticket: int, number: int, batch_size: int | None
     ) -> tuple[float, Vector]:
-        raise NotImplementedError
+        return 0.0, parameters
 
     def close(self) -> None:
         pass

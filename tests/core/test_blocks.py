@@ -104,6 +104,14 @@ def peak(work: object) -> float:
         tracemalloc.stop()
 
 
+@pytest.mark.parametrize("size", [3, 2 * blocks.BLOCK + 1])
+def test_a_vector_of_blocks_shares_no_memory_with_what_they_came_from(size: int) -> None:
+    source = np.ones(size, dtype=np.float32)
+    made = blocks.by_block(size, lambda block: source[block])
+    source[:] = 2.0
+    assert made.tolist() == [1.0] * size
+
+
 def test_the_mean_of_large_models_needs_the_memory_of_one_model_and_some_blocks() -> None:
     models = [np.ones(5 * MEGABYTE, dtype=np.float32)] * 3  # 20 MB, shared among threads
     # The mean is 20 MB; each of 4 threads has a block of 2^17 elements in float64 (1 MB) and two in float32 (1 MB).

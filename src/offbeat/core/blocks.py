@@ -50,7 +50,7 @@ def by_block(size: int, block_of: Callable[[slice], npt.NDArray[Any]]) -> npt.ND
     [2.0, 3.0]
     """
     if size <= BLOCK:
-        return block_of(slice(0, size)).astype(np.float32, copy=False)
+        return block_of(slice(0, size)).astype(np.float32)  # a copy in any case, as below
     whole = np.empty(size, dtype=np.float32)
 
     def compute(block: slice) -> None:

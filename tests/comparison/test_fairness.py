@@ -199,3 +199,11 @@ def test_notes_say_what_is_not_the_same_for_all() -> None:
     ]
     alike = experiment(algorithm={"name": "fedbuff", "concurrency": 4})
     assert notes_on({name: fair_experiments(alike, [name], [0])[0] for name in ("fedavg", "fedbuff")}) == []
+
+
+def test_changing_something_else_leaves_the_number_in_training_to_be_shared_out() -> None:
+    base = Experiment(stop={"time": 1.0}, data={"devices": 50}, algorithm="fedavg", compare={"in_training": 20})
+    for each in (base, base.changed({"fleet": {"name": "ratio", "ratio": 7.0}}), base.changed({}).changed({"seed": 3})):
+        assert fair_experiments(each, ["fedavg"], [0])[0].algorithm.resolved()["cohort"] == 20
+    given = base.changed({"algorithm": {"cohort": 5}}).changed({"seed": 3})
+    assert fair_experiments(given, ["fedavg"], [0])[0].algorithm.resolved()["cohort"] == 5

@@ -78,3 +78,18 @@ def test_the_data_say_how_many_tokens_there_are() -> None:
     assert Dataset(train_x=both, train_y=y, test_x=both, test_y=y).tokens == 4
     lazy = LazyDevices(np.array([2]), lambda device: (tokens, y))
     assert Dataset(train_x=lazy, test_x=tokens, test_y=y).tokens == 0
+
+
+def test_a_part_of_the_held_out_samples_is_always_the_same_and_leaves_the_rest_as_it_is() -> None:
+    data = Dataset(
+        train_x=np.array([[0, 1], [2, 9]]),
+        train_y=np.array([0, 1]),
+        test_x=np.array([[token, 0] for token in range(8)] + [[11, 0]] * 2),
+        test_y=np.array([0, 1] * 5),
+    )
+    part, again = data.with_test_samples(3), data.with_test_samples(3)
+    assert part.test_x.shape == (3, 2) and part.test_x.tolist() == again.test_x.tolist()
+    kept = [data.test_x.tolist().index(row) for row in part.test_x.tolist()]
+    assert kept == sorted(kept) and part.test_y.tolist() == data.test_y[kept].tolist()
+    assert part.tokens == data.tokens == 12 and part.classes == data.classes and part.train_x is data.train_x
+    assert data.with_test_samples(10) is data

@@ -112,3 +112,8 @@ def test_a_difference_is_paired_by_seed() -> None:
     both = difference({0: inf, 1: 2.0, 2: 3.0}, {0: inf, 1: 1.0, 2: 1.0})  # two that diverged alike differ by nothing
     assert (both.low, both.median, both.high) == (0.0, 1.0, 2.0)
     assert difference_text(found) == "+0.1 (+0 to +0.4), includes 0"
+
+
+def test_a_difference_of_two_seeds_has_an_interval_and_of_one_has_none() -> None:
+    assert difference_text(median_of([0.02, 0.04])) == "+0.03 (+0.02 to +0.04)"
+    assert difference_text(median_of([0.02])) == "+0.02 (one seed)"

@@ -161,3 +161,11 @@ def test_what_is_not_toml_is_refused(tmp_path: Path) -> None:
 def test_a_change_must_have_a_value() -> None:
     with pytest.raises(InvalidInput, match=r"write it as table\.key=value"):
         parse_changes(["fleet.ratio"])
+
+
+def test_the_model_is_evaluated_on_as_many_held_out_samples_as_the_experiment_says() -> None:
+    small = Experiment(stop={"versions": 1}, data="digits", evaluation={"samples": 25})
+    dataset, _ = small.load_data()
+    whole, _ = small.changed({"evaluation": {"samples": 10_000}}).load_data()
+    assert len(dataset.test_y) == 25 < len(whole.test_y)
+    assert len(dataset.train_y) == len(whole.train_y)

@@ -22,6 +22,7 @@ from offbeat.core.samples import (
     shapes,
     taken,
 )
+from offbeat.core.streams import stream
 from offbeat.data.transforms import InputPipeline, Transform
 
 Floats = npt.NDArray[np.float32]
@@ -87,6 +88,14 @@ class Dataset:
                 "(channels, height, width)."
             )
         return replace(self, pipeline=replace(self.pipeline or InputPipeline(), transforms=transforms))
+
+    def with_test_samples(self, samples: int) -> "Dataset":
+        """The same data with at most so many held-out samples: always the same ones, whatever the seed."""
+        if samples >= count(self.test_y):
+            return self
+        kept = np.sort(stream(0, "held-out samples").permutation(count(self.test_y))[:samples])
+        x, y = taken(self.test_x, kept), taken(self.test_y, kept)
+        return replace(self, test_x=x, test_y=y, vocabulary=self.tokens or None)
 
     def __post_init__(self) -> None:
         lazy = isinstance(self.train_x, LazyDevices)

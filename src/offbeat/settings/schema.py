@@ -81,6 +81,8 @@ class EvaluationTable(Settings):
     """The metric that runs are compared by (default: the task's first)."""
     targets: list[float] = Field([0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.925, 0.95, 0.96, 0.97, 0.98, 0.99])
     """Values of the target metric for which the time to reach them is reported."""
+    samples: Count | None = None
+    """How many of the held-out samples are evaluated on, always the same ones (default: all of them)."""
     training_loss: bool = False
     """Evaluate also the loss over the training samples that the devices hold."""
 
@@ -290,6 +292,8 @@ class Experiment(Settings):
     def load_data(self) -> tuple[Dataset, Partition]:
         """The data and who holds what."""
         dataset, devices = self.data.load(self.seed), self.data.devices
+        if self.evaluation.samples is not None:
+            dataset = dataset.with_test_samples(self.evaluation.samples)
         if dataset.devices is None:
             return dataset, self.partition.settings.divide(dataset, devices, self.seed)
         self._check_divided()
@@ -363,9 +367,12 @@ class Experiment(Settings):
 
     def given_table(self) -> Table:
         """The tables with only those settings of the algorithm that were given: a comparison shares out the others."""
+        return self.table() | self._given_algorithm()
+
+    def _given_algorithm(self) -> Table:
         algorithm = self.algorithm
         named = {"name": algorithm.name} | ({"label": algorithm.label} if algorithm.label else {})
-        return self.table() | {"algorithm": named | algorithm.others}
+        return {"algorithm": named | algorithm.others}
 
     def toml(self) -> str:
         """The experiment as the text of a file."""
@@ -374,8 +381,11 @@ class Experiment(Settings):
     # Variants ---------------------------------------------------------------------------------------------------------
 
     def changed(self, changes: Mapping[str, Any]) -> "Experiment":
-        """This experiment with some settings changed; the changes are as `Experiment` takes them."""
-        return self._merged(self._table(), changes)
+        """This experiment with some settings changed; the changes are as `Experiment` takes them.
+
+        What nobody gave of the algorithm's settings stays not given: a comparison may still share it out.
+        """
+        return self._merged(self._table() | self._given_algorithm(), changes)
 
     def for_algorithm(self, algorithm: str | Policy | type[Policy], seed: int) -> "Experiment":
         """The same experiment under another algorithm and seed, with what `[compare.NAME]` says about it."""
@@ -401,7 +411,7 @@ class Experiment(Settings):
     def _single(self, changes: Mapping[str, Any]) -> "Experiment":
         """The experiment with these changes, and nothing about comparisons."""
         table = {key: value for key, value in self._table().items() if key not in ("compare", "sweep")}
-        return self._merged(table, changes)
+        return self._merged(table | self._given_algorithm(), changes)
 
     def _merged(self, table: Table, changes: Mapping[str, Any]) -> "Experiment":
         held = {section: arrays_read(section, value) for section, value in changes.items()}

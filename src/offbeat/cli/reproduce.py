@@ -49,12 +49,15 @@ def reproduce(
 ) -> None:
     """Hold a paper's claims against runs: measured beside published, with seeds, spread and a verdict by a stated rule.
 
-    The full form goes on where it was stopped when it is given again, and writes its measurements and the pages after
-    every method. With neither `--quick` nor `--full` it shows what has been measured, and writes the pages anew.
+    The full form goes on where it was stopped when it is given again. It writes its measurements after every method,
+    and the pages at the end or when it is interrupted. What the measurements in `--out` have already, from whatever
+    machine, is not run again. With neither `--quick` nor `--full` it shows what has been measured, and writes the pages
+    anew.
     """
     from offbeat.studies.reproductions.measurements import read_measurements
     from offbeat.studies.reproductions.registry import keep, reproduction_named, results_file, write_pages
-    from offbeat.studies.reproductions.reproduction import QUICK, Form, reproduce
+    from offbeat.studies.reproductions.reproduction import QUICK, Form
+    from offbeat.studies.reproductions.run_cases import reproduce
 
     if quick and full:
         raise InvalidInput("give one of --quick and --full")
@@ -83,6 +86,7 @@ def reproduce(
             part=part,
             jobs=jobs or 1,
             address=address,
+            known=read_measurements(results_file(out, name)) if kept else (),
             watch=lambda what, share: shown.update(bar, completed=share, note=what),
         )
         try:
@@ -90,10 +94,13 @@ def reproduce(
                 if kept:
                     keep(out, chosen, measurements)
         except Interrupted as error:
+            if kept:
+                write_pages(out)
             sentence = f"interrupted; finished runs are in {cache}: give the same command again to go on"
             raise Interrupted(sentence, number=error.number) from None
     _show(chosen, measurements)
     if kept:
+        write_pages(out)
         console.print(f"Measurements in {results_file(out, name)}, pages in {out}")
 
 

@@ -1,10 +1,13 @@
 """The rule by which runs agree with a paper or not, on numbers that are worked out by hand."""
 
+from dataclasses import replace
 from math import inf
 
+import numpy as np
 import pytest
 
 from offbeat.studies.reproductions.claims import Claim, Kind, judged
+from offbeat.studies.reproductions.claims_figure import VERDICTS, claims_figure
 from offbeat.studies.reproductions.measurements import Measurement
 
 
@@ -80,3 +83,31 @@ def test_a_single_seed_is_not_enough_for_a_verdict() -> None:
     one = runs("A", "final_accuracy", 0.9) + runs("B", "final_accuracy", 0.1)
     assert judged(claim(), one).verdict == "not yet run"
     assert judged(claim(), []).seeds == 0
+
+
+def test_a_claim_may_be_about_two_parts() -> None:
+    mine = runs("A", "time_to_target", 100.0, 100.0)
+    theirs = [
+        Measurement(part=part, method="B", seed=seed, values={"time_to_target": time})
+        for part, time in (("p", 50.0), ("q", 150.0))
+        for seed in (0, 1)
+    ]
+    across = replace(claim(measure="time_to_target"), their_part="q")
+    assert judged(across, mine + theirs).verdict == "agrees"  # 150 / 100
+    assert judged(claim(measure="time_to_target"), mine + theirs).verdict == "does not reproduce here"  # 50 / 100
+
+
+def test_the_figure_has_a_panel_for_each_kind_of_number_and_the_verdict_as_the_colour() -> None:
+    found = runs("A", "final_accuracy", 0.6, 0.7) + runs("B", "final_accuracy", 0.5, 0.5)
+    found += runs("A", "time_to_target", 100.0, 100.0) + runs("B", "time_to_target", inf, inf)
+    verdicts = [judged(each, found) for each in (claim(gap=0.2), claim(measure="time_to_target"))]
+    figure = claims_figure([*verdicts, judged(claim(measure="mean_accuracy"), found)])  # the last is not yet run
+    assert figure is not None
+    accuracy, time = figure.axes
+    _, _, interval, median, published = accuracy.lines  # after the line of no difference and that of the row
+    assert np.asarray(interval.get_xdata()) == pytest.approx([10.0, 20.0])  # points
+    assert np.asarray(median.get_xdata()) == pytest.approx([15.0])
+    assert np.asarray(published.get_xdata()) == pytest.approx([20.0])
+    assert median.get_color() == VERDICTS["agrees"]  # 15 points are over half of 20
+    assert [line.get_marker() for line in time.lines][-1] == ">"  # B never gets there
+    assert claims_figure([judged(claim(), [])]) is None

@@ -1,22 +1,37 @@
 """Every reproduction in a tiny shape, and the pages in docs/ against the files that they are made from."""
 
+from collections.abc import Iterator
 from dataclasses import replace
+from math import inf, nan
 from pathlib import Path
 
+import numpy as np
 import pytest
+from matplotlib.container import ErrorbarContainer
 from typer.testing import CliRunner
 
 from offbeat.cli import app
-from offbeat.core.errors import InvalidInput
-from offbeat.studies.reproductions import fedasmu, registry
+from offbeat.comparison.cached_runs import CachedRuns
+from offbeat.comparison.fairness import fair_experiments
+from offbeat.core.errors import Interrupted, InvalidInput
+from offbeat.results.result import Result, read_run
+from offbeat.results.rows import Row
+from offbeat.settings.schema import Experiment
+from offbeat.settings.tables import parse_changes
+from offbeat.studies.reproductions import fedasmu, registry, run_cases
 from offbeat.studies.reproductions.claims import judged
-from offbeat.studies.reproductions.leaderboard_page import best_of_families, leaderboard_figure, leaderboard_page
+from offbeat.studies.reproductions.leaderboard_page import NEVER, leaderboard_figure, leaderboard_page
+from offbeat.studies.reproductions.leaderboard_ranking import best_of_families, in_words
 from offbeat.studies.reproductions.measurements import Measurement, read_measurements
-from offbeat.studies.reproductions.page import missing, page
-from offbeat.studies.reproductions.registry import CLAIMS, REPRODUCTIONS, keep, results_file
-from offbeat.studies.reproductions.reproduction import Form, Reproduction, reproduce
+from offbeat.studies.reproductions.page import figure_file, missing, page
+from offbeat.studies.reproductions.record import Record, identity
+from offbeat.studies.reproductions.registry import CLAIMS, REPRODUCTIONS, keep, results_file, write_pages
+from offbeat.studies.reproductions.reproduction import Form, Reproduction
+from offbeat.studies.reproductions.run_cases import chosen, reproduce, score
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
+SHARED = DOCS.parents[1] / "shared" / "data"
+ELSEWHERE = {"fleet": {"ratio": 7.0}}
 TINY = Form(seeds=2, length=0.01, full=False)
 
 
@@ -25,6 +40,11 @@ def shortened(name: str, count: int = 2) -> Reproduction:
     whole = REPRODUCTIONS[name]
     first = [replace(case, candidates=case.candidates[:1]) for case in whole.cases(TINY)[:count]]
     return replace(whole, cases=lambda form: first)
+
+
+def cached(cache: Path) -> list[Path]:
+    """The finished runs of a cache."""
+    return sorted(cache.glob("*/summary.json"))
 
 
 @pytest.mark.parametrize("name", REPRODUCTIONS)
@@ -42,7 +62,7 @@ def test_claims_and_published_numbers_are_about_cases_that_are_run(name: str) ->
     known = {(part, method) for part in chosen.parts for method in chosen.methods(part)}
     for claim in chosen.claims:
         assert (claim.part, claim.mine) in known
-        assert not claim.theirs or (claim.part, claim.theirs) in known
+        assert not claim.theirs or (claim.their_part or claim.part, claim.theirs) in known
     assert set(chosen.published) <= known
 
 
@@ -62,9 +82,106 @@ def test_what_varies_the_regime_keeps_the_settings_that_were_chosen_in_it() -> N
     for part, changed in (("LeNet, ratio 110", "fleet"), ("LeNet, links at 1/50", "network")):
         case = made[part, "FedASMU"]
         assert case.tuned_on == tuned.experiment and case.candidates == tuned.candidates
-        before, after = tuned.experiment.table(), case.experiment.table()
+        before, after = tuned.experiment.changed(fedasmu.shorter(100)).table(), case.experiment.table()
         assert {key for key in before | after if before.get(key) != after.get(key)} == {changed}
     assert made["LeNet, ratio 110", "FedAvg"].experiment.fleet.resolved()["epoch_seconds"] == pytest.approx(6 / 111)
+
+
+def test_the_rate_decays_where_the_page_says_so_and_nowhere_else() -> None:
+    made = {(case.part, case.method): case for case in REPRODUCTIONS["fedasmu"].cases(Form(seeds=1, data=Path("data")))}
+    decaying, constant = (made[part, "FedAvg"].experiment.local for part in ("LeNet, decaying rate", fedasmu.LENET))
+    work = decaying.build()
+    shares = [work.rate(time) / work.rate(0.0) for time in (9.9, 10.0, 500.0, 1000.0)]
+    assert shares == pytest.approx([1, 0.977, 0.977**50, 0.977**100])
+    assert constant.build().rate(1999.0) == constant.build().rate(0.0)
+
+
+@pytest.mark.parametrize("name", REPRODUCTIONS)
+def test_every_run_in_the_files_is_one_of_the_present_definitions(name: str) -> None:
+    """Definitions that change make the runs of before outdated: they must be run again, or removed."""
+    data = SHARED if SHARED.is_dir() else None
+    if name == "fedasmu-regime" and data is None:
+        pytest.skip("how fast devices are depends on Fashion-MNIST, which is not in ../shared/data")
+    chosen = REPRODUCTIONS[name]
+    at_hand = name in ("adel-fl", "fedasmu-regime", "leaderboard")  # their cases are made with the data themselves
+    cases = {(case.part, case.method): case for case in chosen.cases(Form(seeds=1, data=data if at_hand else DOCS))}
+    found = read_measurements(results_file(DOCS, name))
+    assert all(each.run for each in found)
+    first = {(each.part, each.method): each for each in found if each.seed == 0}
+    assert {(each.part, each.method, each.settings) for each in found} == {(*key, first[key].settings) for key in first}
+    for key, each in first.items():
+        if key not in cases:
+            assert data is None, key
+            continue
+        case = cases[key]
+        base = fair_experiments(case.experiment, [case.method], [0])[0] if case.trials else case.experiment
+        changes = parse_changes(each.settings.split("; ") if each.settings else [])
+        assert identity(base.changed(changes)) == each.run, key
+        assert each.values.get("target") == chosen.targets.get(each.part, chosen.target), key
+
+
+def test_what_the_file_has_is_neither_tuned_nor_run_again(tmp_path: Path) -> None:
+    whole = REPRODUCTIONS["fedasmu-regime"]
+    case = replace(whole.cases(TINY)[0], candidates=whole.cases(TINY)[0].candidates[:2])
+    varied = replace(case, part=whole.parts[1], tuned_on=case.experiment, experiment=case.experiment.changed(ELSEWHERE))
+    both = replace(whole, cases=lambda form: [case, varied])
+    *_, found = reproduce(both, TINY, tmp_path / "first")
+    assert len(cached(tmp_path / "first")) == 2 + 2 + 2  # two candidates, then two seeds of each case
+    assert len({each.run for each in found}) == 4 and len({each.settings for each in found}) == 1
+    *_, again = reproduce(both, TINY, tmp_path / "second", known=found)
+    assert again == found and cached(tmp_path / "second") == []
+    # The settings are known from the first case's runs, also where the second's are not.
+    *_, rest = reproduce(both, TINY, tmp_path / "third", known=found[:2])
+    assert rest == found and len(cached(tmp_path / "third")) == 2
+    # A run that was measured with another target is measured again.
+    *_, other = reproduce(replace(both, target=0.1), TINY, tmp_path / "fourth", known=found)
+    assert [each.values["target"] for each in other] == [0.1] * 4 and len(cached(tmp_path / "fourth")) == 4
+
+
+@pytest.mark.processes
+def test_several_jobs_take_several_cases_at_a_time_and_measure_the_same(tmp_path: Path) -> None:
+    whole = REPRODUCTIONS["fedasmu-regime"]
+    three = replace(whole, cases=lambda form: whole.cases(TINY)[:3])
+    one_by_one = list(reproduce(three, TINY, tmp_path / "one"))
+    told: list[tuple[str, float]] = []
+    in_pairs = list(reproduce(three, TINY, tmp_path / "two", jobs=2, watch=lambda *what: told.append(what)))
+    assert [len(found) for found in one_by_one] == [2, 4, 6] and [len(found) for found in in_pairs] == [4, 6]
+    assert in_pairs[-1] == one_by_one[-1]
+    first, second, _ = (case.method for case in whole.cases(TINY)[:3])
+    assert told[0] == (f"{whole.parts[0]}: {first}, {second}", 0.0) and told[1][1] == pytest.approx(2 / 3)
+
+
+def test_settings_that_a_search_found_are_taken_from_the_file(tmp_path: Path) -> None:
+    chosen = shortened("leaderboard", 1)
+    *_, found = reproduce(chosen, TINY, tmp_path / "first")
+    *_, again = reproduce(chosen, TINY, tmp_path / "second", known=found[:1])
+    assert again == found and len(cached(tmp_path / "second")) == 1  # the other seed, and no trial
+
+
+def test_candidates_may_be_compared_by_the_first_part_of_a_run(tmp_path: Path) -> None:
+    case = replace(REPRODUCTIONS["fedasmu-regime"].cases(replace(TINY, length=0.1))[0], tuned_share=0.4)
+    with CachedRuns(tmp_path) as runs:
+        chosen(case, runs, tmp_path, Record())
+    ends = [read_run(path).rows[-1]["time"] for path in tmp_path.iterdir()]
+    # 150 s with an evaluation every 6 s: stopped at the first that is not before 60 s
+    assert case.experiment.stop.time == 150.0 and ends == [60.0, 60.0]
+
+
+def test_candidates_are_scored_by_their_loss_where_it_is_measured_and_else_by_their_mean_accuracy() -> None:
+    rows: list[Row] = [{"time": 0.0, "accuracy": 0.1}, {"time": 10.0, "accuracy": 0.5}, {"time": 20.0, "accuracy": 0.7}]
+    assert score(Result(rows=rows, summary={})) == pytest.approx(0.45)  # (0.3 + 0.6) / 2
+    assert score(Result(rows=rows, summary={}), 10.0) == pytest.approx(0.3)
+    assert score(Result(rows=rows, summary={"training_loss": 2.0})) == -2.0
+    assert score(Result(rows=rows, summary={"training_loss": nan})) == -inf
+    assert score(Result(rows=rows, summary={"training_loss": 2.0}), 10.0) == pytest.approx(0.3)  # not the end's loss
+
+
+def test_where_the_files_lie_makes_no_difference_to_which_run_it_is() -> None:
+    here, there = (
+        Experiment(stop={"time": 1.0}, data={"name": "mnist", "dir": f"{place}/mnist"}) for place in ("a", "b/c")
+    )
+    assert identity(here) == identity(there) != identity(here.changed({"seed": 1}))
+    assert identity(here) != identity(here.changed({"data": {"dir": "a/other"}}))
 
 
 def test_only_the_parts_that_are_asked_for_are_run(tmp_path: Path) -> None:
@@ -80,6 +197,21 @@ def test_the_pages_are_those_of_the_files_of_measurements() -> None:
     again = "write the pages anew: offbeat reproduce NAME --out docs"
     assert (DOCS / "reproduction.md").read_text() == page(CLAIMS, found), again
     assert (DOCS / "leaderboard.md").read_text() == leaderboard_page(found["leaderboard"]), again
+    assert all((DOCS / figure_file(each)).is_file() for each in CLAIMS), again
+
+
+def test_claims_that_are_some_of_many_are_counted_in_the_overview() -> None:
+    chosen = REPRODUCTIONS["delays"]
+    first, second = chosen.claims[:2]
+    found = [
+        Measurement(part=claim.part, method=method, seed=seed, values={claim.measure: value})
+        for claim, higher in ((first, 2.0), (second, 0.5))
+        for method, value in ((claim.mine, higher), (claim.theirs, 1.0))
+        for seed in (0, 1)
+    ]
+    text = page([chosen], {"delays": found})
+    overview = text[: text.index("**The rule.**")]
+    assert overview.count("1 of 2 comparisons of Tables III to V") == 2 and first.says not in overview
 
 
 def test_what_does_not_reproduce_comes_first_and_what_is_missing_is_listed() -> None:
@@ -117,6 +249,7 @@ def test_measurements_replace_older_ones_of_the_same_runs_and_leave_the_others(t
         (first, 1, 0.5),
         (second, 0, 0.1),
     ]
+    write_pages(tmp_path)
     assert (tmp_path / "reproduction.md").is_file() and (tmp_path / "leaderboard.md").is_file()
 
 
@@ -146,6 +279,44 @@ def test_the_best_of_each_family_is_the_one_that_is_sooner_at_the_target() -> No
     assert len(leaderboard_figure(found).axes) == 2
 
 
+def test_the_leaderboard_says_in_words_when_which_family_wins() -> None:
+    # On the first fleet FedBuff is ahead with both seeds, on the second not with the first; SALF has all devices.
+    times = {
+        "ratio 5": {"fedavg": (80.0, 90.0), "fedbuff": (40.0, 41.0), "salf": (30.0, 31.0)},
+        "Pareto": {"fedavg": (50.0, inf), "fedbuff": (51.0, 60.0), "salf": (70.0, 71.0)},
+        "bimodal": {"fedavg": (inf, inf), "fedasync": (10.0, 11.0)},
+    }
+    found = [
+        Measurement(
+            part=part,
+            method=name,
+            seed=seed,
+            values={
+                "time_to_target": time,
+                "final_accuracy": 0.9,
+                "device_seconds": 500.0 if name == "salf" else 100.0,
+                "in_training": 100.0 if name == "salf" else 20.0,
+            },
+        )
+        for part, methods in times.items()
+        for name, both in methods.items()
+        for seed, time in enumerate(both)
+    ]
+    assert in_words(found, list(times)).splitlines()[2:] == [
+        "- With about 20 devices in training the fastest algorithm is of the family *buffered* on 2, *asynchronous* on "
+        "1 of 3 fleets; it is ahead of the next family beyond the spread on 2 (ratio 5; bimodal).",
+        "- The best of a family gets to the target, in the median over seeds: *buffered* on 2, *synchronous* on 1, "
+        "*asynchronous* on 1 of 3.",
+        "- Keeping every device in training is sooner than that, beyond the spread, on 1 (ratio 5), for 5.0 to 5.0 "
+        "times the device seconds.",
+    ]
+    times_shown = leaderboard_figure(found).axes[0]
+    errorbars = [each for each in times_shown.containers if isinstance(each, ErrorbarContainer)]
+    drawn = {each.get_label(): np.asarray(each.lines[0].get_ydata()).tolist() for each in errorbars}
+    assert drawn["synchronous"] == pytest.approx([85.0, NEVER, NEVER]) and drawn["asynchronous"] == [10.5]
+    assert [label.get_text() for label in times_shown.get_yticklabels()][-1] == "never"
+
+
 def test_the_command_writes_measurements_and_pages_and_the_same_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -162,3 +333,21 @@ def test_the_command_writes_measurements_and_pages_and_the_same_again(
     assert shown.exit_code == 0 and "FedAvg" in shown.output
     for path in (results_file(tmp_path, "seafl"), tmp_path / "reproduction.md"):
         assert path.read_bytes() == files[path.name]
+
+
+def test_an_interrupted_command_leaves_the_measurements_and_the_pages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen = REPRODUCTIONS["seafl"]
+    part = chosen.parts[0]
+    one = Measurement(part=part, method=chosen.methods(part)[0], seed=0, values={"final_accuracy": 0.5})
+
+    def interrupted(*_: object, **__: object) -> Iterator[list[Measurement]]:
+        yield [one]
+        raise Interrupted("interrupted", number=15)
+
+    monkeypatch.setattr(run_cases, "reproduce", interrupted)
+    ended = CliRunner().invoke(app, ["reproduce", "seafl", "--full", "--out", str(tmp_path)])
+    assert isinstance(ended.exception, Interrupted) and "give the same command again" in str(ended.exception)
+    assert read_measurements(results_file(tmp_path, "seafl")) == [one]
+    assert f"| {one.method} | " in (tmp_path / "reproduction.md").read_text()

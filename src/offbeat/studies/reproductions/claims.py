@@ -35,11 +35,15 @@ class Claim:
     get to the target."""
     mine: str
     theirs: str = ""
+    their_part: str = ""
+    """The part of `theirs`, if it is another one."""
     gap: float | None = None
     """What is published: a difference of accuracies (0.2 is 20 points), or a ratio of times (1.2: theirs takes 1.2
     times as long); None if the paper gives no number."""
     measure: str = "final_accuracy"
     """The number that is compared: an accuracy, or `time_to_target`."""
+    one_of: str = ""
+    """What the claim is one of many of; an overview counts such claims and does not list them."""
 
     @property
     def about_time(self) -> bool:
@@ -64,13 +68,16 @@ class Judged:
     verdict: Verdict
     measured: str
     seeds: int
+    estimate: Estimate | None = None
+    """The measured gap, where there is one."""
 
 
 def judged(claim: Claim, measurements: Sequence[Measurement]) -> Judged:
     """Hold a claim against the runs."""
     if claim.kind == "never":
         return _judged_never(claim, measurements)
-    mine, theirs = (by_seed(measurements, claim.part, method, claim.measure) for method in (claim.mine, claim.theirs))
+    mine = by_seed(measurements, claim.part, claim.mine, claim.measure)
+    theirs = by_seed(measurements, claim.their_part or claim.part, claim.theirs, claim.measure)
     seeds = len(mine.keys() & theirs.keys())
     if seeds < 2:
         return Judged(claim=claim, verdict="not yet run", measured="-", seeds=seeds)
@@ -83,7 +90,16 @@ def judged(claim: Claim, measurements: Sequence[Measurement]) -> Judged:
     found: Verdict = verdict(gap, claim.gap, none=none)
     if claim.kind == "alike":
         found = "agrees" if gap.includes(none) else "does not reproduce here"
-    return Judged(claim=claim, verdict=found, measured=text, seeds=seeds)
+    return Judged(claim=claim, verdict=found, measured=text, seeds=seeds, estimate=gap)
+
+
+def gap_text(
+    measurements: Sequence[Measurement], mine: str, theirs: str, part: str, *, measure: str = "final_accuracy"
+) -> str:
+    """By how much a method is ahead of another, as it stands in a table of claims; empty if it is not yet run."""
+    claim = Claim(where="", says="", part=part, kind="better", mine=mine, theirs=theirs, measure=measure)
+    found = judged(claim, measurements)
+    return "" if found.verdict == "not yet run" else found.measured
 
 
 def _points(share: float) -> str:

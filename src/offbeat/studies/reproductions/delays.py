@@ -97,6 +97,7 @@ def _claim(group: Group, where: str, delay: int, pair: tuple[str, str], measure:
         theirs=lower,
         gap=gap,
         measure=measure,
+        one_of="comparisons of Tables III to V and VII to X",
     )
 
 

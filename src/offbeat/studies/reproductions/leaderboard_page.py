@@ -1,21 +1,23 @@
 """The page and the figure of the leaderboard, made from its file of measurements alone."""
 
 from collections.abc import Sequence
-from math import inf, isfinite
-from statistics import median
+from textwrap import fill
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from offbeat.results.plots import legend_below, line_style, style_axes
 from offbeat.results.statistics import median_of, speed_up, speed_up_text
-from offbeat.studies.reproductions.leaderboard import FAMILIES, IN_TRAINING, LEADERBOARD, TARGET
+from offbeat.studies.reproductions.leaderboard import FAMILIES, IN_TRAINING, LEADERBOARD, SECONDS, TIME
+from offbeat.studies.reproductions.leaderboard_ranking import best_of_families, equally_busy, in_words, rank
 from offbeat.studies.reproductions.measurements import Measurement, by_seed
 from offbeat.studies.reproductions.page import unfinished
 from offbeat.studies.reproductions.tables import markdown_table, marked, part_lines, summary
 
 FIGURE = "leaderboard.png"
-TIME = f"time to {100 * TARGET:g} % (s)"
+NEVER = 1.1 * SECONDS
+"""Where the figure has a target that is not reached."""
 
 
 def leaderboard_page(measurements: Sequence[Measurement]) -> str:
@@ -29,8 +31,9 @@ def leaderboard_page(measurements: Sequence[Measurement]) -> str:
     ]
     if measured:
         parts += [
+            in_words(measurements, measured),
             f"Of those that keep about {IN_TRAINING} devices in training:",
-            winners(_equally_busy(measurements), measured),
+            winners(equally_busy(measurements), measured),
             "Of all, also those that keep every device in training:",
             winners(measurements, measured),
             f"![the best of each family on each fleet]({FIGURE})",
@@ -47,35 +50,12 @@ def leaderboard_page(measurements: Sequence[Measurement]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _equally_busy(measurements: Sequence[Measurement]) -> list[Measurement]:
-    """The runs with no more devices in training than all were given, but for a fifth."""
-    return [each for each in measurements if each.values.get("in_training", 0.0) <= 1.2 * IN_TRAINING]
-
-
 def _sorted_lines(part: str, measurements: Sequence[Measurement]) -> list[list[str]]:
     """The table of a part with a column for the family, the fastest first."""
     heading, *lines = part_lines(LEADERBOARD, part, measurements)
     named = zip(LEADERBOARD.methods(part), lines, strict=True)
-    ranked = sorted(named, key=lambda pair: _rank(measurements, part, pair[0]))
+    ranked = sorted(named, key=lambda pair: rank(measurements, part, pair[0]))
     return [[heading[0], "family", *heading[1:]]] + [[line[0], FAMILIES[name], *line[1:]] for name, line in ranked]
-
-
-def _rank(measurements: Sequence[Measurement], part: str, method: str) -> tuple[float, float]:
-    """Sooner at the target first; among those that never get there, the more accurate first."""
-    times = by_seed(measurements, part, method, "time_to_target")
-    accuracies = by_seed(measurements, part, method, "final_accuracy")
-    if not times:
-        return inf, inf
-    return median(times.values()), -median(accuracies.values())
-
-
-def best_of_families(measurements: Sequence[Measurement], part: str) -> dict[str, str]:
-    """The best algorithm of each family on a fleet, the best family first."""
-    known = {each.method for each in measurements if each.part == part}
-    best: dict[str, str] = {}
-    for method in sorted(known, key=lambda method: _rank(measurements, part, method)):
-        best.setdefault(FAMILIES[method], method)
-    return best
 
 
 def winners(measurements: Sequence[Measurement], parts: Sequence[str]) -> str:
@@ -84,7 +64,15 @@ def winners(measurements: Sequence[Measurement], parts: Sequence[str]) -> str:
     What the devices of both spent on it stands beside, because some families keep all devices in training.
     """
     lines = [
-        ["fleet", "fastest", TIME, "device seconds", "best of the next family", "its device seconds", "times as fast"]
+        [
+            "fleet",
+            "fastest",
+            f"{TIME} (s)",
+            "device seconds",
+            "best of the next family",
+            "its device seconds",
+            "times as fast",
+        ]
     ]
     for part in parts:
         best = list(best_of_families(measurements, part).items())
@@ -112,15 +100,17 @@ def leaderboard_figure(measurements: Sequence[Measurement]) -> Figure:
     """The best algorithm of each family on each fleet: its time to the target, and its accuracy at the end."""
     parts = [part for part in LEADERBOARD.parts if any(each.part == part for each in measurements)]
     families = list(dict.fromkeys(FAMILIES.values()))
-    figure = Figure(figsize=(11.0, 4.8), layout="constrained")
-    panels = {"time_to_target": f"Time to {100 * TARGET:g} % (virtual s)", "final_accuracy": "Accuracy at the end (%)"}
+    figure = Figure(figsize=(12.0, 5.2), layout="constrained")
+    panels = {"time_to_target": f"{TIME[0].upper()}{TIME[1:]}, virtual s", "final_accuracy": "Accuracy at the end (%)"}
     for axes, (name, title) in zip(figure.subplots(1, 2), panels.items(), strict=True):
         style_axes(axes, f"{title}: the best of each family")
         for place, family in enumerate(families):
             _draw_family(axes, measurements, parts, family, name, place)
-        axes.set_xticks(range(len(parts)), [part.replace(", ", ",\n") for part in parts], fontsize="small")
+        axes.set_xticks(range(len(parts)), [fill(part, 11) for part in parts], fontsize="small")
         axes.set_xlim(-0.5, len(parts) - 0.3)
-    figure.axes[0].set_ylim(bottom=0.0)
+    ticks = np.linspace(0.0, SECONDS, 5)
+    figure.axes[0].set_yticks([*ticks, NEVER], [*(f"{tick:g}" for tick in ticks), "never"])
+    figure.axes[0].set_ylim(0.0, 1.05 * NEVER)
     legend_below(figure, *figure.axes[0].get_legend_handles_labels())
     return figure
 
@@ -128,24 +118,27 @@ def leaderboard_figure(measurements: Sequence[Measurement]) -> Figure:
 def _draw_family(
     axes: Axes, measurements: Sequence[Measurement], parts: Sequence[str], family: str, name: str, place: int
 ) -> None:
-    """Medians with intervals; what is not reached is left out."""
+    """Medians with intervals; a target that is not reached stands above the others, as never."""
     colour, _, marker = line_style(place)
-    shown = []
-    for x, part in enumerate(parts):
-        method = best_of_families(measurements, part).get(family)
-        if method is None:
-            continue
-        estimate = median_of(by_seed(measurements, part, method, name).values())
-        scale = 100.0 if name == "final_accuracy" else 1.0
-        if isfinite(estimate.median):
-            low = estimate.low if isfinite(estimate.low) else estimate.median
-            high = estimate.high if isfinite(estimate.high) else estimate.median
-            shown.append((x + 0.07 * place, scale * estimate.median, scale * low, scale * high))
-    if not shown:
+    methods = {x: best_of_families(measurements, part).get(family) for x, part in enumerate(parts)}
+    found = {
+        x: median_of(by_seed(measurements, parts[x], method, name).values())
+        for x, method in methods.items()
+        if method is not None
+    }
+    if not found:
         return
-    xs, middle, lows, highs = zip(*shown, strict=True)
-    below = [m - low for m, low in zip(middle, lows, strict=True)]
-    above = [high - m for m, high in zip(middle, highs, strict=True)]
+    scale = 100.0 if name == "final_accuracy" else 1.0
+    middle, low, high = (
+        np.minimum([scale * getattr(each, end) for each in found.values()], NEVER) for end in ("median", "low", "high")
+    )
     axes.errorbar(
-        xs, middle, yerr=[below, above], color=colour, marker=marker or "o", linestyle="none", capsize=3, label=family
+        [x + 0.07 * place for x in found],
+        middle,
+        yerr=[middle - low, high - middle],
+        color=colour,
+        marker=marker or "o",
+        linestyle="none",
+        capsize=3,
+        label=family,
     )

@@ -22,6 +22,7 @@ KEYS = ("part", "method", "seed")
 MEASURES = (
     "final_accuracy",
     "mean_accuracy",
+    "target",
     "time_to_target",
     "training_loss",
     "versions",
@@ -48,10 +49,19 @@ class Measurement:
     """By the names in MEASURES; what a run does not have is missing, a target that was not reached is infinite."""
     settings: str = ""
     """The settings that were chosen on other seeds, as `table.key=value` with semicolons between."""
+    run: str = ""
+    """The run that this was measured on, as `record.identity` names it."""
 
 
 def measured(
-    result: Result, *, part: str, method: str, target: float | None, slow: Sequence[int] = (), settings: str = ""
+    result: Result,
+    *,
+    part: str,
+    method: str,
+    target: float | None,
+    slow: Sequence[int] = (),
+    settings: str = "",
+    run: str = "",
 ) -> Measurement:
     """What a finished run comes to; `slow` are the devices whose share in the model is wanted."""
     summary, rows = result.summary, result.rows
@@ -70,11 +80,12 @@ def measured(
         values["training_loss"] = summary["training_loss"]
     if target is not None:
         reached = time_to(rows, target)
+        values["target"] = target
         values["time_to_target"] = inf if reached is None else reached
     if slow and result.directory is not None:
         values["slow_share"] = slow_share(result, slow)
     rounded = {name: _rounded(float(value)) for name, value in values.items()}
-    return Measurement(part=part, method=method, seed=result.seed, values=rounded, settings=settings)
+    return Measurement(part=part, method=method, seed=result.seed, values=rounded, settings=settings, run=run)
 
 
 def slow_devices(experiment: Experiment) -> list[int]:
@@ -105,10 +116,10 @@ def csv_text(measurements: Iterable[Measurement]) -> str:
     """One line per run; a target that was not reached is "never", what was not measured is empty."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([*KEYS, *MEASURES, "settings"])
+    writer.writerow([*KEYS, *MEASURES, "settings", "run"])
     for each in measurements:
         cells = [_cell(each.values.get(name)) for name in MEASURES]
-        writer.writerow([each.part, each.method, each.seed, *cells, each.settings])
+        writer.writerow([each.part, each.method, each.seed, *cells, each.settings, each.run])
     return text.getvalue()
 
 
@@ -133,6 +144,7 @@ def read_measurements(path: Path) -> list[Measurement]:
                 seed=int(row["seed"]),
                 values={name: inf if row[name] == "never" else float(row[name]) for name in MEASURES if row.get(name)},
                 settings=row.get("settings") or "",
+                run=row.get("run") or "",
             )
             for row in reader
         ]

@@ -39,22 +39,42 @@ def overview(reproductions: Sequence[Reproduction], verdicts: Mapping[str, Seque
             names = dict.fromkeys(each.name for each, _ in these)
             lines.append("Claims of " + ", ".join(f"[{name}](#{name})" for name in names) + ": see there.\n")
             continue
-        for each, one in these:
-            claim = one.claim
-            lines.append(
-                f"- *{each.name}*, {claim.where}: {claim.says}. Published: {claim.published}; here: {one.measured}."
-            )
+        for each in reproductions:
+            lines += _overview_lines(each, verdicts[each.name], verdict)
         lines.append("")
     return "\n".join(lines).rstrip()
+
+
+def _overview_lines(reproduction: Reproduction, verdicts: Sequence[Judged], verdict: str) -> list[str]:
+    """The claims of a reproduction with this verdict, a line each, but for those that are some of many."""
+    found = [one for one in verdicts if one.verdict == verdict]
+    lines = [
+        f"- *{reproduction.name}*, {one.claim.where}: {one.claim.says}. "
+        f"Published: {one.claim.published}; here: {one.measured}."
+        for one in found
+        if not one.claim.one_of
+    ]
+    for many in dict.fromkeys(one.claim.one_of for one in found if one.claim.one_of):
+        some = sum(one.claim.one_of == many for one in found)
+        whole = sum(one.claim.one_of == many for one in verdicts if one.verdict != "not yet run")
+        lines.append(f"- *{reproduction.name}*: {some} of {whole} {many}; [they are here](#{reproduction.name}).")
+    return lines
+
+
+def figure_file(reproduction: Reproduction) -> str:
+    """The name of the figure of a reproduction."""
+    return f"reproduction-{reproduction.name}.png"
 
 
 def section(reproduction: Reproduction, measurements: Sequence[Measurement], verdicts: Sequence[Judged]) -> str:
     """One reproduction: its claims, its tables, and what is not yet run."""
     parts = [f"## {reproduction.name}", f"**{reproduction.title}.** {reproduction.paper}.", reproduction.about]
-    if verdicts:
-        parts.append(markdown_table(claim_lines(verdicts)))
     if remark := reproduction.remark(measurements):
         parts.append(remark)
+    if verdicts:
+        parts.append(markdown_table(claim_lines(verdicts)))
+    if any(one.estimate for one in verdicts):
+        parts.append(f"![published beside measured, claim by claim]({figure_file(reproduction)})")
     measured = {each.part for each in measurements}
     parts += [
         f"**{part}**\n\n" + markdown_table(part_lines(reproduction, part, measurements))

@@ -7,13 +7,15 @@ from offbeat.core.errors import unknown
 from offbeat.results.files import replace_file
 from offbeat.results.plots import save
 from offbeat.studies.reproductions.adel_fl import ADEL_FL
+from offbeat.studies.reproductions.claims import judged
+from offbeat.studies.reproductions.claims_figure import claims_figure
 from offbeat.studies.reproductions.delays import DELAYS_STUDY
 from offbeat.studies.reproductions.fedasmu import FEDASMU
 from offbeat.studies.reproductions.fedasmu_regime import FEDASMU_REGIME
 from offbeat.studies.reproductions.leaderboard import LEADERBOARD
 from offbeat.studies.reproductions.leaderboard_page import FIGURE, leaderboard_figure, leaderboard_page
 from offbeat.studies.reproductions.measurements import Measurement, read_measurements, write_measurements
-from offbeat.studies.reproductions.page import page
+from offbeat.studies.reproductions.page import figure_file, page
 from offbeat.studies.reproductions.reproduction import Reproduction
 from offbeat.studies.reproductions.seafl import SEAFL
 
@@ -34,7 +36,7 @@ def results_file(out: Path, name: str) -> Path:
 
 
 def keep(out: Path, reproduction: Reproduction, measurements: Sequence[Measurement]) -> None:
-    """Write measurements into the file of a reproduction, in place of older ones of the same runs, and the pages.
+    """Write measurements into the file of a reproduction, in place of older ones of the same runs.
 
     What the reproduction has no longer goes; what was not measured this time stays.
     """
@@ -46,13 +48,16 @@ def keep(out: Path, reproduction: Reproduction, measurements: Sequence[Measureme
         key=lambda each: (order.index((each.part, each.method)), each.seed),
     )
     write_measurements(path, kept)
-    write_pages(out)
 
 
 def write_pages(out: Path) -> None:
-    """Write the pages from the files of measurements."""
+    """Write the pages and their figures from the files of measurements."""
     found = {name: read_measurements(results_file(out, name)) for name in REPRODUCTIONS}
     replace_file(out / "reproduction.md", page(CLAIMS, found).encode())
+    for each in CLAIMS:
+        figure = claims_figure([judged(claim, found[each.name]) for claim in each.claims])
+        if figure is not None:
+            save(figure, out / figure_file(each))
     ranked = found[LEADERBOARD.name]
     replace_file(out / "leaderboard.md", leaderboard_page(ranked).encode())
     if ranked:

@@ -1,24 +1,15 @@
-"""A reproduction: the cases that it consists of, what papers say of them, and running what is not in the cache yet."""
+"""A reproduction: the cases that it consists of, and what papers say of them."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import inf, isfinite
+from functools import cached_property
 from pathlib import Path
 
-from offbeat.comparison.cached_runs import CachedRuns, Failure
-from offbeat.comparison.criterion import mean_until
-from offbeat.comparison.fairness import fair_experiments, flattened
-from offbeat.core.errors import InvalidInput, OffbeatError
-from offbeat.results.result import Result
-from offbeat.running.lock import DirectoryLock
+from offbeat.comparison.fairness import fair_experiments
 from offbeat.settings.schema import Experiment
 from offbeat.settings.tables import Table
 from offbeat.studies.reproductions.claims import Claim
-from offbeat.studies.reproductions.measurements import (
-    Measurement,
-    measured,
-    slow_devices,
-)
+from offbeat.studies.reproductions.measurements import Measurement
 
 TUNING_SEED = 100
 """Settings are chosen on this seed, and reported are others, from 0 on."""
@@ -59,8 +50,30 @@ class Case:
     many. None: the experiment is run as it is."""
     tuned_on: Experiment | None = None
     """The experiment that the candidates are tried with, if it is not this one."""
+    tuned_share: float = 1.0
+    """How much of a run the candidates are compared by, from its beginning on."""
     trials: int = 0
     """How many settings a search tries on the tuning seed; `method` is then the name of the algorithm."""
+
+    @cached_property
+    def base(self) -> Experiment:
+        """What settings are changes to."""
+        return (
+            fair_experiments(self.experiment, [self.method], [self.experiment.seed])[0]
+            if self.trials
+            else self.experiment
+        )
+
+    @property
+    def tried(self) -> list[Experiment]:
+        """The candidates' runs."""
+        return [seeded((self.tuned_on or self.experiment).changed(each), TUNING_SEED) for each in self.candidates]
+
+    @property
+    def tuned_until(self) -> float | None:
+        """The virtual time up to which candidates are run and compared; None: to their end."""
+        end = (self.tuned_on or self.experiment).stop.time
+        return None if end is None or self.tuned_share == 1.0 else self.tuned_share * end
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,90 +107,9 @@ class Reproduction:
     """The directories below `--data` without which some parts cannot be run."""
 
 
-OnProgress = Callable[[str, float], None]
-"""A function that is told what is being run and how much of the reproduction is done (0 to 1)."""
-
-
-def reproduce(
-    reproduction: Reproduction,
-    form: Form,
-    cache: Path,
-    *,
-    part: str = "",
-    jobs: int = 1,
-    watch: OnProgress | None = None,
-    address: str | None = None,
-) -> Iterator[list[Measurement]]:
-    """Run what is not in the cache, case by case; gives all measurements so far after every case.
-
-    With `part` only the part of this name is run, or if there is none those that have this text in their names.
-    With the `address` of a Ray cluster, its workers carry out the runs.
-    """
-    wanted = {part} if part in reproduction.parts else {each for each in reproduction.parts if part in each}
-    cases, done = [case for case in reproduction.cases(form) if case.part in wanted], list[Measurement]()
-    if not cases:
-        raise InvalidInput(f"--part {part}: {reproduction.name} has {'; '.join(reproduction.parts)}")
-    with CachedRuns(cache, jobs=jobs, address=address) as runs:
-        for number, case in enumerate(cases):
-            if watch is not None:
-                watch(f"{case.part}: {case.method}", number / len(cases))
-            experiment, settings = chosen(case, runs, cache)
-            seeded = [_seeded(experiment, seed) for seed in range(form.seeds)]
-            done += [_measurement(reproduction, case, result, settings) for result in finished(runs.run(seeded))]
-            yield list(done)
-
-
-def _seeded(experiment: Experiment, seed: int) -> Experiment:
+def seeded(experiment: Experiment, seed: int) -> Experiment:
+    """The experiment as it is run with a seed."""
     return experiment.changed({"seed": seed, "execution": {"save_model": False}})
-
-
-def _measurement(reproduction: Reproduction, case: Case, result: Result, settings: str) -> Measurement:
-    assert result.experiment is not None
-    slow = slow_devices(result.experiment) if reproduction.slow else ()
-    target = reproduction.targets.get(case.part, reproduction.target)
-    return measured(result, part=case.part, method=case.method, target=target, slow=slow, settings=settings)
-
-
-def chosen(case: Case, runs: CachedRuns, cache: Path) -> tuple[Experiment, str]:
-    """The experiment with the settings that did best on the tuning seed, and these settings in words."""
-    if case.trials:
-        from offbeat.choosing.tuning import search  # it needs Optuna, which the others go without
-
-        root = cache / "studies"
-        with DirectoryLock(root):
-            tuned = search(case.experiment, case.method, case.trials, root=root, runs=runs, seeds=[TUNING_SEED])
-        return tuned.experiment, in_words(tuned.settings)
-    if not case.candidates:
-        return case.experiment, ""
-    tried = [(case.tuned_on or case.experiment).changed(changes) for changes in case.candidates]
-    scores = [score(result) for result in finished(runs.run([_seeded(each, TUNING_SEED) for each in tried]))]
-    best = case.candidates[scores.index(max(scores))]  # the first of equals
-    return case.experiment.changed(best), in_words(flattened(best, ()))
-
-
-def score(result: Result) -> float:
-    """What candidates are chosen by: a low training loss at the end, if it is measured, else the mean accuracy."""
-    if "training_loss" in result.summary:
-        loss = result.summary["training_loss"]
-        return -loss if isfinite(loss) else -inf
-    return mean_until(result.rows, result.rows[-1]["time"])
-
-
-def in_words(settings: Table) -> str:
-    """Settings as they stand in the file of measurements.
-
-    >>> in_words({"local.learning_rate": 0.1, "algorithm.buffer": 5})
-    'local.learning_rate=0.1; algorithm.buffer=5'
-    """
-    return "; ".join(f"{path}={value}" for path, value in settings.items())
-
-
-def finished(found: Sequence[Result | Failure]) -> list[Result]:
-    """The results, if no run failed."""
-    failed = [each.reason for each in found if isinstance(each, Failure)]
-    if failed:
-        raise OffbeatError("; ".join(failed))
-    return [each for each in found if isinstance(each, Result)]
 
 
 def fair_cases(

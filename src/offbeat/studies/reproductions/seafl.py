@@ -5,12 +5,16 @@ samples. The paper's figures are of single runs with unknown learning rates; her
 three on the tuning seed.
 """
 
+from collections.abc import Sequence
+from functools import partial
 from math import inf
 
 from offbeat.settings.schema import Experiment
 from offbeat.settings.tables import Table
-from offbeat.studies.reproductions.claims import Claim
+from offbeat.studies.reproductions.claims import Claim, gap_text
+from offbeat.studies.reproductions.measurements import Measurement
 from offbeat.studies.reproductions.reproduction import Case, Form, Reproduction, fair_cases
+from offbeat.studies.reproductions.tables import in_short
 
 FLEETS: dict[str, Table] = {
     "Pareto": {"name": "pareto", "shape": 1.5, "epoch_seconds": 2.0},
@@ -179,6 +183,21 @@ def _claims() -> list[Claim]:
     return claims
 
 
+def _in_short(found: Sequence[Measurement]) -> str:
+    """What becomes of the comparison with FedBuff, and what it is made of."""
+    pairs = {
+        "SEAFL² 3 over the published FedBuff (times as fast)": ("SEAFL² 3", FEDBUFF),
+        "SEAFL² 3 over Plato's FedBuff": ("SEAFL² 3", PLATO_FEDBUFF),
+        "Plato's FedBuff over the published one": (PLATO_FEDBUFF, FEDBUFF),
+        "SEAFL 10 with movements over SEAFL 10 with stale models": ("SEAFL 10, deltas", "SEAFL 10"),
+        "SEAFL² 3, last finished epoch over finishing the one under way": ("SEAFL² 3, last finished epoch", "SEAFL² 3"),
+    }
+    return in_short(
+        FLEETS,
+        {title: partial(gap_text, found, *pair, measure="time_to_target") for title, pair in pairs.items()},
+    )
+
+
 SEAFL = Reproduction(
     name="seafl",
     title="SEAFL: Figures 2, 4, 5 and 6",
@@ -197,6 +216,7 @@ weight of its FedAsync compounds towards 0. Both stand here as *as in Plato*, be
     parts=tuple(PARTS),
     methods=lambda part: tuple(PARTS[part]),
     claims=_claims(),
+    remark=_in_short,
     shown={
         "time_to_target": f"time to {100 * TARGET:g} %",
         "final_accuracy": "final accuracy",

@@ -1,6 +1,6 @@
 """The measurements of a reproduction as tables: medians with intervals, beside what the paper has in their place."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import inf
 
 from offbeat.algorithms import ORIGINS
@@ -74,6 +74,21 @@ def claim_lines(judged: Sequence[Judged]) -> list[list[str]]:
         claim = each.claim
         lines.append([claim.says, claim.where, claim.published, each.measured, str(each.seeds), f"**{each.verdict}**"])
     return lines
+
+
+def in_short(rows: Iterable[str], columns: Mapping[str, Callable[[str], str]]) -> str:
+    """A table of numbers by parts: a row for each part of which something is known, a column for each question.
+
+    >>> print(in_short(["here", "there"], {"A above B": {"here": "+2.0", "there": ""}.__getitem__}))
+    **In short**
+    <BLANKLINE>
+    | part | A above B |
+    | --- | --- |
+    | here | +2.0 |
+    """
+    lines = [[row, *(answer(row) for answer in columns.values())] for row in rows]
+    known = [[cell or "-" for cell in line] for line in lines if any(line[1:])]
+    return "**In short**\n\n" + markdown_table([["part", *columns], *known]) if known else ""
 
 
 def markdown_table(lines: Sequence[Sequence[str]]) -> str:

@@ -73,6 +73,12 @@ def test_an_evaluation_has_every_sample_once_in_its_order() -> None:
     assert found == [[0, 1], [2, 3], [4]]
 
 
+def test_numbers_of_another_type_are_written_whatever_stands_in_the_array_before() -> None:
+    out = np.full(2, 0x7F800001, dtype=np.uint32).view(np.float32)  # a NaN that the processor complains about
+    numbered().write(np.arange(5.0), np.array([3, 1]), out)
+    assert out.tolist() == [3.0, 1.0]
+
+
 def test_data_that_are_loaded_device_by_device_are_that_device_s_and_only_a_few_are_kept() -> None:
     loads: list[int] = []
 

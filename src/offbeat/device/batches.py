@@ -111,10 +111,12 @@ class Batches:
 
     def write(self, x: Array, chosen: Indices, out: Array) -> None:
         """Write the inputs at these indices as a model takes them into an array."""
-        if self.standardisation is None:
-            np.take(x, chosen, axis=0, out=out, mode="clip")
-        else:
+        if self.standardisation is not None:
             self.standardisation(x.take(chosen, axis=0), out=out)
+        elif x.dtype == out.dtype:
+            np.take(x, chosen, axis=0, out=out, mode="clip")
+        else:  # np.take would read what stands in the array before, which may be anything
+            out[...] = x.take(chosen, axis=0)
 
     def standardised(self, x: torch.Tensor) -> torch.Tensor:
         """Inputs that lie elsewhere than on the processor as numbers: the same arithmetic there."""

@@ -65,6 +65,12 @@ def test_if_neither_gets_there_nothing_reproduces() -> None:
     assert judged(claim(measure="time_to_target"), never).verdict == "does not reproduce here"
 
 
+def test_seeds_with_which_neither_gets_there_are_counted_in_words() -> None:
+    some = runs("A", "time_to_target", inf, inf, 200.0) + runs("B", "time_to_target", inf, inf, 100.0)
+    found = judged(claim(measure="time_to_target"), some)
+    assert found.measured == "0.50 (one seed); neither gets there with 2 of 3 seeds"
+
+
 def test_alike_means_that_the_interval_includes_no_difference() -> None:
     others = runs("B", "final_accuracy", 0.5, 0.5, 0.5)
     assert judged(claim("alike"), runs("A", "final_accuracy", 0.49, 0.5, 0.52) + others).verdict == "agrees"

@@ -87,6 +87,8 @@ def judged(claim: Claim, measurements: Sequence[Measurement]) -> Judged:
         return Judged(claim=claim, verdict="does not reproduce here", measured="neither gets there", seeds=seeds)
     write = "{:+.3f}".format if claim.measure == "training_loss" else _points
     text = speed_up_text(gap).replace("inf", "∞") if claim.about_time else difference_text(gap, write)
+    if gap.seeds < seeds:
+        text += f"; neither gets there with {seeds - gap.seeds} of {seeds} seeds"
     found: Verdict = verdict(gap, claim.gap, none=none)
     if claim.kind == "alike":
         found = "agrees" if gap.includes(none) else "does not reproduce here"

@@ -249,6 +249,7 @@ def test_what_does_not_reproduce_comes_first_and_what_is_missing_is_listed() -> 
     found += runs("ADEL-FL (code)", 0.8, 0.9) + runs("SALF (code)", 0.5, 0.5)
     text = page([chosen], {"adel-fl": found})
     assert text.index("Does not reproduce here") < text.index("**Agrees**") < text.index("## adel-fl")
+    assert f"| [adel-fl](#adel-fl) | 1 | 0 | 1 | {len(chosen.claims) - 2} |" in text
     assert "+35.0 (+30.0 to +40.0)" in text  # 0.8 - 0.5 and 0.9 - 0.5
     lacking = missing(chosen, found)
     assert set(lacking) == set(chosen.parts) and "ADEL-FL (paper)" in lacking[part]  # two of three seeds

@@ -19,12 +19,22 @@ def page(reproductions: Sequence[Reproduction], found: Found) -> str:
         "# What reproduces, and what does not",
         "This page is written by `offbeat reproduce NAME --full --out docs` from the files in `docs/results/`, a line "
         "per run; edit neither by hand. Published numbers stand beside ours, with the table or figure they are from.",
+        counts(reproductions, verdicts),
         overview(reproductions, verdicts),
         "**The rule.** " + RULE,
         "Numbers are medians over seeds, in brackets their 95 % bootstrap intervals; accuracies are in %.",
     ]
     parts += [section(each, found[each.name], verdicts[each.name]) for each in reproductions]
     return "\n\n".join(parts) + "\n"
+
+
+def counts(reproductions: Sequence[Reproduction], verdicts: Mapping[str, Sequence[Judged]]) -> str:
+    """How many claims of each paper have which verdict, as a table."""
+    lines = [["claims of", *ORDER]]
+    for each in reproductions:
+        found = [one.verdict for one in verdicts[each.name]]
+        lines.append([f"[{each.name}](#{each.name})", *(str(found.count(verdict)) for verdict in ORDER)])
+    return markdown_table(lines)
 
 
 def overview(reproductions: Sequence[Reproduction], verdicts: Mapping[str, Sequence[Judged]]) -> str:

@@ -2,14 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 
-from offbeat.studies.reproductions.claims import RULE, Judged, judged
+from offbeat.studies.reproductions.claims import RULE, Judged, Verdict, judged
 from offbeat.studies.reproductions.measurements import Measurement
 from offbeat.studies.reproductions.reproduction import Reproduction
 from offbeat.studies.reproductions.tables import claim_lines, markdown_table, part_lines
 
 Found = Mapping[str, Sequence[Measurement]]
 """The measurements of each reproduction, by its name."""
-ORDER = ("does not reproduce here", "same order, smaller gap", "agrees", "not yet run")
+ORDER: tuple[Verdict, ...] = ("does not reproduce here", "same order, smaller gap", "agrees", "not yet run")
 
 
 def page(reproductions: Sequence[Reproduction], found: Found) -> str:

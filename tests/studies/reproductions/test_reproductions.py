@@ -18,8 +18,9 @@ from offbeat.results.result import Result, read_run
 from offbeat.results.rows import Row
 from offbeat.settings.schema import Experiment
 from offbeat.settings.tables import parse_changes
-from offbeat.studies.reproductions import fedasmu, registry, run_cases
+from offbeat.studies.reproductions import registry, run_cases
 from offbeat.studies.reproductions.claims import judged
+from offbeat.studies.reproductions.fedasmu_cases import CNN, CONSTANT, LENET, shorter
 from offbeat.studies.reproductions.leaderboard_page import NEVER, leaderboard_figure, leaderboard_page
 from offbeat.studies.reproductions.leaderboard_ranking import best_of_families, in_words
 from offbeat.studies.reproductions.measurements import Measurement, read_measurements
@@ -78,11 +79,11 @@ def test_the_full_form_has_every_method_of_every_part(name: str) -> None:
 
 def test_what_varies_the_regime_keeps_the_settings_that_were_chosen_in_it() -> None:
     made = {(case.part, case.method): case for case in REPRODUCTIONS["fedasmu"].cases(Form(seeds=1, data=Path("data")))}
-    tuned = made[fedasmu.CONSTANT, "FedASMU"]
+    tuned = made[CONSTANT, "FedASMU"]
     for part, changed in (("LeNet, ratio 110", "fleet"), ("LeNet, links at 1/50", "network")):
         case = made[part, "FedASMU"]
         assert case.tuned_on == tuned.experiment and case.candidates == tuned.candidates
-        before, after = tuned.experiment.changed(fedasmu.shorter(100)).table(), case.experiment.table()
+        before, after = tuned.experiment.changed(shorter(100)).table(), case.experiment.table()
         assert {key for key in before | after if before.get(key) != after.get(key)} == {changed}
     assert made["LeNet, ratio 110", "FedAvg"].experiment.fleet.resolved()["epoch_seconds"] == pytest.approx(6 / 111)
 
@@ -92,20 +93,20 @@ def test_the_rate_decays_where_the_page_says_so_and_nowhere_else() -> None:
     for case in made:
         work = case.experiment.local.build()
         shares = [work.rate(time) / work.rate(0.0) for time in (9.9, 10.0, 500.0, 2000.0)]
-        decaying = case.part in (fedasmu.LENET, fedasmu.CNN)
+        decaying = case.part in (LENET, CNN)
         assert shares == pytest.approx([1, 0.9886, 0.9886**50, 0.1009] if decaying else [1] * 4, rel=1e-3), case.part
 
 
 def test_all_twelve_methods_are_tuned_alike_and_the_paper_s_rate_is_tried() -> None:
     made = REPRODUCTIONS["fedasmu"].cases(Form(seeds=1, data=Path("data")))
-    for part, rate, tried in ((fedasmu.LENET, 0.005, 6), (fedasmu.CNN, 0.028, 6), (fedasmu.CONSTANT, 0.005, 4)):
+    for part, rate, tried in ((LENET, 0.005, 6), (CNN, 0.028, 6), (CONSTANT, 0.005, 4)):
         cases = [case for case in made if case.part == part]
         assert len(cases) == 12 and {len(case.candidates) for case in cases} == {tried}
         assert all(rate in {each["local"]["learning_rate"] for each in case.candidates} for case in cases)
 
 
 def test_numbers_that_could_not_be_read_are_neither_claimed_nor_shown() -> None:
-    cnn = [claim for claim in fedasmu.FEDASMU.claims if claim.part == fedasmu.CNN]
+    cnn = [claim for claim in REPRODUCTIONS["fedasmu"].claims if claim.part == CNN]
     gaps = {(claim.theirs, claim.measure): claim.gap for claim in cnn}
     assert gaps["FedAsync", "time_to_target"] == pytest.approx(24931 / 10109)
     assert gaps["MOON", "final_accuracy"] == pytest.approx(0.15)
@@ -113,7 +114,7 @@ def test_numbers_that_could_not_be_read_are_neither_claimed_nor_shown() -> None:
     assert gaps["FedDyn", "final_accuracy"] is None and gaps["FedLWS", "final_accuracy"] is None
     # There the paper has FedDyn a little sooner, and of FedLWS nothing is legible.
     assert ("FedDyn", "time_to_target") not in gaps and ("FedLWS", "time_to_target") not in gaps
-    assert fedasmu.FEDASMU.published[fedasmu.CNN, "FedDyn"] == {"time_to_target": 43974}
+    assert REPRODUCTIONS["fedasmu"].published[CNN, "FedDyn"] == {"time_to_target": 43974}
 
 
 @pytest.mark.parametrize("name", REPRODUCTIONS)

@@ -169,3 +169,31 @@ def test_the_model_is_evaluated_on_as_many_held_out_samples_as_the_experiment_sa
     whole, _ = small.changed({"evaluation": {"samples": 10_000}}).load_data()
     assert len(dataset.test_y) == 25 < len(whole.test_y)
     assert len(dataset.train_y) == len(whole.train_y)
+
+
+@pytest.mark.parametrize(
+    ("local", "said"),
+    [
+        (
+            {"learning_rate_decay": 0.1, "decay_every": 200.0, "schedule_over": "time"},
+            "first at time 200, and",
+        ),
+        ({"learning_rate_decay": 0.1, "decay_every": 199.0, "schedule_over": "time"}, ""),
+        ({"learning_rate_decay": 0.1, "decay_every": 30}, "first at versions 30, and stop.versions = 30"),
+        (
+            {"learning_rate_decay": 0.1, "decay_every": 300, "schedule_over": "updates"},
+            "",
+        ),  # stop has no updates
+        ({"learning_rate_decay": 0.1, "decay_every": 300, "schedule_over": "steps"}, ""),
+        ({"learning_rate_decay": 0.1, "schedule": "step", "milestones": [80, 40]}, "first at versions 40"),
+        ({"learning_rate_decay": 0.1, "schedule": "step", "milestones": [80, 20]}, ""),
+        ({"learning_rate_decay": 0.1, "schedule": "cosine", "decay_every": 300}, ""),
+        ({"decay_every": 300}, ""),
+    ],
+)
+def test_a_decay_that_would_begin_after_the_end_is_said(local: dict[str, Any], said: str, tmp_path: Path) -> None:
+    experiment = Experiment(stop={"time": 200.0, "versions": 30}, local=local)
+    path = tmp_path / "experiment.toml"
+    path.write_text(experiment.toml())
+    for notes in (experiment.notes, Experiment.load(path).notes):
+        assert len(notes) == bool(said) and all(said in note for note in notes)

@@ -68,6 +68,14 @@ class LocalTable(Settings):
         return self
 
     @property
+    def first_decay(self) -> float | None:
+        """Where on its axis a schedule that goes by steps takes the first one; None if this one does not."""
+        if self.learning_rate_decay == 1.0:
+            return None
+        steps = {"exponential": self.decay_every, "step": min(self.milestones, default=None)}
+        return steps.get(self.schedule)
+
+    @property
     def loss_terms(self) -> tuple[Term, ...]:
         """The terms that are added to the loss."""
         return tuple(term_of_table(place, table) for place, table in enumerate(self.terms))

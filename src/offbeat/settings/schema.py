@@ -202,8 +202,13 @@ class Experiment(Settings):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a reader of the file should know, a line each: settings that are written otherwise today."""
-        return self._notes
+        """What a reader of the file should know, a line each: settings that are written otherwise today, or idle."""
+        first, over = self.local.first_decay, self.local.schedule_over
+        end = None if over == "steps" else getattr(self.stop, over)
+        if first is None or end is None or first < end:
+            return self._notes
+        idle = f"the learning rate never decays in this run: first at {over} {first:g}, and stop.{over} = {end:g}"
+        return (*self._notes, idle)
 
     @model_validator(mode="after")
     def _compare_has_tables(self) -> "Experiment":
@@ -346,7 +351,7 @@ class Experiment(Settings):
         table, notes = todays(read_toml(path))
         changes_, more = todays(parse_changes(changes), table)
         experiment = cls.parse(merge(table, changes_))
-        experiment._notes = (*notes, *more, *experiment.notes)
+        experiment._notes = (*notes, *more, *experiment._notes)
         return experiment
 
     def table(self) -> Table:

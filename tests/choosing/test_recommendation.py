@@ -108,7 +108,7 @@ def test_a_score_of_the_race_is_the_mean_over_seeds_that_are_not_reported(found:
     answer, root = found
     (entry,) = (each.entry for each in answer.candidates if 9 in each.entry.scores)
     runs = [run_cached(entry.experiment.changed({"seed": seed}), root / "runs") for seed in (1000, 1001)]
-    scores = [answer.criterion.score(run.rows, 18.0) for run in runs]
+    scores = [answer.criterion.score(run, 18.0) for run in runs]
     assert scores[0] != scores[1] and entry.scores[9] == pytest.approx(sum(scores) / 2)
 
 

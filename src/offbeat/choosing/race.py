@@ -97,7 +97,7 @@ def race(
             failed = [each.reason for each in results if isinstance(each, Failure)]
             failures += failed[:1]
             if not failed:
-                scores = [criterion.score(each.rows, until) for each in results if not isinstance(each, Failure)]
+                scores = [criterion.score(each, until) for each in results if not isinstance(each, Failure)]
                 entry.scores[step] = fmean(scores)
                 still.append(entry)
         if not still:

@@ -2,7 +2,8 @@
 
 A study lies in an SQLite file and its runs in a cache, so that a search that was killed goes on and ends with the same
 trials. The trials go in batches whose width does not depend on the machine, and each has a sampler whose seed is its
-number: however many runs there are at a time, the same settings are tried. The first trial is the experiment's own.
+number: however many runs there are at a time, the same settings are tried. The first trial is the experiment's own: it
+is always run to its end, so that what is found is never worse, on the tuning seeds, than what was there before.
 """
 
 import os
@@ -59,7 +60,7 @@ class Tuned:
     measures: dict[int, float]
     """What the best settings come to with each of the tuning seeds."""
     own_measures: dict[int, float]
-    """What the experiment's own settings came to with them; nothing if they were stopped early, or failed."""
+    """What the experiment's own settings came to with them; nothing if they failed."""
     trials: int
     stopped_early: int
     failures: list[str]
@@ -125,7 +126,7 @@ def _quiet() -> Iterator[None]:
 
 
 class Halving(optuna.pruners.BasePruner):
-    """Lets a trial go on if it is in the best part of all that have come to its step.
+    """Lets a trial go on if it is the first, or in the best part of all that have come to its step.
 
     Unlike Optuna's own it keeps nothing beside the reported values: a study that was killed while it decided decides
     the same when it is resumed.
@@ -134,7 +135,7 @@ class Halving(optuna.pruners.BasePruner):
     def prune(self, study: optuna.Study, trial: optuna.trial.FrozenTrial) -> bool:
         """Whether the trial ends here."""
         step = trial.last_step
-        if step is None:
+        if step is None or trial.number == 0:
             return False
         others = study.get_trials(deepcopy=False)
         scores = [each.intermediate_values[step] for each in others if step in each.intermediate_values]
@@ -218,7 +219,7 @@ class _Search:
                 trial.set_user_attr(FAILURE, results.reason)
                 self._study.tell(trial, state=TrialState.FAIL)
                 continue
-            scores[trial.number] = fmean(self._criterion.score(each.rows, until) for each in results)
+            scores[trial.number] = fmean(self._criterion.score(each, until) for each in results)
             if step not in self._known[trial.number].intermediate_values:
                 trial.report(scores[trial.number], step)
         left = [trial for trial in trials if trial.number in scores]

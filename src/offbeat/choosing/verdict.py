@@ -45,7 +45,7 @@ class Candidate:
 
     def score(self, criterion: Criterion, until: float) -> float:
         """The mean over seeds of the score at a time; lower is better."""
-        return fmean(criterion.score(each.rows, until) for each in self.results)
+        return fmean(criterion.score(each, until) for each in self.results)
 
 
 def answer(candidates: Sequence[Candidate], criterion: Criterion) -> list[str]:
@@ -228,8 +228,6 @@ def changed_answer(names: Sequence[str], plain: int | None, changed: int) -> str
 def _first(results: Sequence[Result | Failure], criterion: Criterion) -> int | None:
     """The number of the best of the runs; None if all crashed."""
     scores = {
-        number: criterion.score(each.rows, criterion.at)
-        for number, each in enumerate(results)
-        if isinstance(each, Result)
+        number: criterion.score(each, criterion.at) for number, each in enumerate(results) if isinstance(each, Result)
     }
     return min(scores, key=lambda number: scores[number], default=None)

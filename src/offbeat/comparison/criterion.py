@@ -1,6 +1,7 @@
 """What a run is judged by, as one number: the time to a target, a metric at a time, or the area under its curve.
 
-Between two evaluations the metric goes on a straight line; after the last one it stays where it was.
+Between two evaluations the metric goes on a straight line; after the last one it stays where it was. A run that
+diverged is the worst of all, however good it was before: nobody can go on from its model.
 """
 
 from collections.abc import Sequence
@@ -19,7 +20,7 @@ from offbeat.settings.schema import Experiment
 
 Kind = Literal["time", "value", "area"]
 WORST = 1e9
-"""The score of a metric that is no number, because the run diverged."""
+"""The score of a run that diverged."""
 
 
 def value_at(rows: Sequence[Row], time: float, metric: TargetMetric = ACCURACY) -> float:
@@ -79,14 +80,16 @@ class Criterion:
     def measure(self, result: Result) -> float:
         """What a run comes to, as people say it: seconds, or a value of the metric.
 
-        It is infinite, in the bad direction, if the target was never reached or the metric is no number.
+        It is infinite, in the bad direction, if the target was never reached, the run diverged or the metric is no
+        number.
         """
         if self.kind == "time":
             assert self.target is not None
             reached = time_to(self._numbers(result.rows), self.target, self.metric)
             return inf if reached is None or reached > self.at else reached
         value = self.score_until(result.rows, self.at)
-        return value if isfinite(value) else inf if self.lower_is_better else -inf
+        usable = isfinite(value) and not result.diverged_before(self.at)
+        return value if usable else inf if self.lower_is_better else -inf
 
     def _numbers(self, rows: Sequence[Row]) -> list[Row]:
         return [row for row in rows if isfinite(row[self.metric.name])]
@@ -95,21 +98,24 @@ class Criterion:
         """The value at a time, or the mean of the values up to it."""
         return (value_at if self.kind == "value" else mean_until)(rows, time, self.metric)
 
-    def score(self, rows: Sequence[Row], until: float) -> float:
+    def score(self, result: Result, until: float) -> float:
         """A finite number, better the lower it is, from what happened until a time: for a search, and for ranking.
 
         Where the target was not reached it is above `until`, the more the further the best value was from the target;
-        a metric that is no number counts as the worst.
+        a run that diverged, or whose metric is no number, counts as the worst.
         """
+        diverged = result.diverged_before(until)
         if self.kind != "time":
-            value = self.score_until(rows, until)
+            value = self.score_until(result.rows, until)
             worth = value if self.metric.direction == "min" else -value
-            return worth if isfinite(worth) else WORST
+            return worth if isfinite(worth) and not diverged else WORST
         assert self.target is not None
-        rows = [row for row in self._numbers(rows) if row["time"] <= until]
+        rows = [row for row in self._numbers(result.rows) if row["time"] <= until]
         reached = time_to(rows, self.target, self.metric)
         if reached is not None:
             return reached
+        if diverged:
+            return WORST
         gap = abs(self.target - self.best_value(rows)) if rows else inf
         return until * (2 - 1 / (1 + gap))
 

@@ -69,7 +69,11 @@ class Result:
     @property
     def diverged(self) -> bool:
         """Whether the run ended because its numbers diverged."""
-        return str(self.summary["stopped_by"]).startswith("diverged")
+        return str(self.summary.get("stopped_by", "")).startswith("diverged")
+
+    def diverged_before(self, time: float) -> bool:
+        """Whether the run diverged before it was evaluated at this time, or later."""
+        return self.diverged and self.rows[-1]["time"] < time
 
     @property
     def real(self) -> bool:

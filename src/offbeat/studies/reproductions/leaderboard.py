@@ -109,9 +109,10 @@ SAFA, keep all of them in training: see their device seconds). Fleets: epoch tim
 on two fleets, evaluated on {TEST_IMAGES:,} test images.
 
 **Tuned alike.** For each algorithm on each fleet a search (`offbeat tune`) tried {TRIALS} settings of the learning
-rate and of what the algorithm itself names, on seed 100, by the mean accuracy over the run; the first of them are the
-defaults. Reported are seeds 0 to 4. Algorithms with a time budget take one to five steps in each of
-{ROUNDS} rounds.""",
+rate and of what the algorithm itself names, on seed 100, by the mean accuracy over the run. The first of them are the
+defaults, which are run to the end; of the others only those go on that are among the best third at a ninth and again at
+a third of the time. Settings that diverge are never chosen. Reported are seeds 0 to 4. Algorithms with a time budget
+take one to five steps in each of {ROUNDS} rounds.""",
     cases=cases,
     parts=PARTS,
     methods=lambda part: ALGORITHMS,

@@ -1,6 +1,7 @@
 """The page and the figure of the leaderboard, made from its file of measurements alone."""
 
 from collections.abc import Sequence
+from itertools import product
 from textwrap import fill
 
 import numpy as np
@@ -36,7 +37,7 @@ def leaderboard_page(measurements: Sequence[Measurement]) -> str:
             winners(equally_busy(measurements), measured),
             "Of all, also those that keep every device in training:",
             winners(measurements, measured),
-            f"![the best of each family on each fleet]({FIGURE})",
+            f"![the best of each family on each fleet, equally busy ones and all]({FIGURE})",
         ]
     parts.append(LEADERBOARD.about)
     parts.append(
@@ -97,21 +98,28 @@ def _summaries(measurements: Sequence[Measurement], part: str, method: str) -> l
 
 
 def leaderboard_figure(measurements: Sequence[Measurement]) -> Figure:
-    """The best algorithm of each family on each fleet: its time to the target, and its accuracy at the end."""
+    """The best algorithm of each family on each fleet: its time to the target, and its accuracy at the end.
+
+    On the left are algorithms with about equally many devices in training, on the right all of them.
+    """
     parts = [part for part in LEADERBOARD.parts if any(each.part == part for each in measurements)]
     families = list(dict.fromkeys(FAMILIES.values()))
-    figure = Figure(figsize=(12.0, 5.2), layout="constrained")
-    panels = {"time_to_target": f"{TIME[0].upper()}{TIME[1:]}, virtual s", "final_accuracy": "Accuracy at the end (%)"}
-    for axes, (name, title) in zip(figure.subplots(1, 2), panels.items(), strict=True):
-        style_axes(axes, f"{title}: the best of each family")
+    figure = Figure(figsize=(12.0, 9.0), layout="constrained")
+    rows = {"time_to_target": f"{TIME[0].upper()}{TIME[1:]}, virtual s", "final_accuracy": "Accuracy at the end (%)"}
+    columns = {f"about {IN_TRAINING} devices in training": equally_busy(measurements), "all algorithms": measurements}
+    panels = figure.subplots(2, 2, sharey="row")
+    for (axes, (name, title)), (column, (who, these)) in product(
+        zip(panels, rows.items(), strict=True), enumerate(columns.items())
+    ):
+        style_axes(axes[column], f"{title}: {who}")
         for place, family in enumerate(families):
-            _draw_family(axes, measurements, parts, family, name, place)
-        axes.set_xticks(range(len(parts)), [fill(part, 11) for part in parts], fontsize="small")
-        axes.set_xlim(-0.5, len(parts) - 0.3)
+            _draw_family(axes[column], these, parts, family, name, place)
+        axes[column].set_xticks(range(len(parts)), [fill(part, 11) for part in parts], fontsize="small")
+        axes[column].set_xlim(-0.5, len(parts) - 0.3)
     ticks = np.linspace(0.0, SECONDS, 5)
-    figure.axes[0].set_yticks([*ticks, NEVER], [*(f"{tick:g}" for tick in ticks), "never"])
-    figure.axes[0].set_ylim(0.0, 1.05 * NEVER)
-    legend_below(figure, *figure.axes[0].get_legend_handles_labels())
+    panels[0, 0].set_yticks([*ticks, NEVER], [*(f"{tick:g}" for tick in ticks), "never"])
+    panels[0, 0].set_ylim(0.0, 1.05 * NEVER)
+    legend_below(figure, *panels[0, 1].get_legend_handles_labels())
     return figure
 
 

@@ -4,7 +4,7 @@ import csv
 import io
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from math import inf
+from math import inf, isnan
 from pathlib import Path
 
 import numpy as np
@@ -33,6 +33,7 @@ MEASURES = (
     "device_seconds",
     "wasted_share",
     "slow_share",
+    "diverged",
 )
 SLOW_SHARE = 0.2
 """The devices that count as slow: this share of the fleet, those that take longest for an order."""
@@ -46,7 +47,8 @@ class Measurement:
     method: str
     seed: int
     values: dict[str, float]
-    """By the names in MEASURES; what a run does not have is missing, a target that was not reached is infinite."""
+    """By the names in MEASURES; what a run does not have is missing, a target that was not reached is infinite, and so
+    is a loss that is no number. `diverged` is 1 in a run that ended because its model was no longer finite."""
     settings: str = ""
     """The settings that were chosen on other seeds, as `table.key=value` with semicolons between."""
     run: str = ""
@@ -65,9 +67,10 @@ def measured(
 ) -> Measurement:
     """What a finished run comes to; `slow` are the devices whose share in the model is wanted."""
     summary, rows = result.summary, result.rows
+    planned = result.experiment.stop.time if result.diverged and result.experiment is not None else None
     values = {
         "final_accuracy": summary["final_accuracy"],
-        "mean_accuracy": mean_until(rows, rows[-1]["time"]),
+        "mean_accuracy": mean_until(rows, planned or rows[-1]["time"]),
         "versions": summary["versions"],
         "updates_used": summary["updates_used"],
         "in_training": result.in_training,
@@ -77,7 +80,10 @@ def measured(
         "wasted_share": summary["wasted_seconds"] / summary["busy_seconds"] if summary["busy_seconds"] else 0.0,
     }
     if "training_loss" in summary:
-        values["training_loss"] = summary["training_loss"]
+        loss = summary["training_loss"]
+        values["training_loss"] = inf if isnan(loss) else loss
+    if result.diverged:
+        values["diverged"] = 1
     if target is not None:
         reached = time_to(rows, target)
         values["target"] = target

@@ -130,7 +130,12 @@ def settings_before(case: Case, record: Record) -> Table | None:
 
 
 def score(result: Result, until: float | None = None) -> float:
-    """What candidates are chosen by: a low training loss at the end, if it is measured, else the mean accuracy."""
+    """What candidates are chosen by: a low training loss at the end, if it is measured, else the mean accuracy.
+
+    A candidate that diverged is the worst.
+    """
+    if result.diverged_before(inf if until is None else until):
+        return -inf
     if until is None and "training_loss" in result.summary:
         loss = result.summary["training_loss"]
         return -loss if isfinite(loss) else -inf

@@ -62,9 +62,15 @@ def part_lines(reproduction: Reproduction, part: str, measurements: Sequence[Mea
             line.append(summary(measurements, part, method, name))
             if name in known:
                 line.append(number(name, printed[name]) if name in printed else "-")
-        seeds = len({each.seed for each in measurements if (each.part, each.method) == (part, method)})
-        lines.append([*line, str(seeds)])
+        own = [each for each in measurements if (each.part, each.method) == (part, method)]
+        lines.append([*line, _seeds(own)])
     return lines
+
+
+def _seeds(runs: Sequence[Measurement]) -> str:
+    """How many runs there are, and how many of them diverged."""
+    diverged = sum("diverged" in each.values for each in runs)
+    return f"{len(runs)}, {diverged} diverged" if diverged else str(len(runs))
 
 
 def claim_lines(judged: Sequence[Judged]) -> list[list[str]]:

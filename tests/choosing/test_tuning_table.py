@@ -54,6 +54,7 @@ def test_winners_are_shown_for_seeds_that_no_search_has_seen(found: tuple[Tuning
     ]
     assert float(rows[0]["reported_median"]) == pytest.approx(sum(tuning.reported["fedavg"].values()) / 2)
     assert rows[0]["tuning_low"] == ""  # one seed has no interval
+    assert all(float(row["tuning_median"]) >= float(row["own_median"]) for row in rows)
     assert tuning.rich_table().row_count == 2
 
 

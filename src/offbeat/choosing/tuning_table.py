@@ -36,7 +36,7 @@ class Tuning:
     def rich_table(self) -> RichTable:
         """The winners, for the terminal."""
         table = RichTable(
-            "algorithm", f"{self.criterion.title}, median (interval)", "on tuning seeds",
+            "algorithm", f"{self.criterion.title}, median (interval)", "on tuning seeds", "own settings there",
             title=f"Best of {self.tuned[0].trials} trials each, on {len(self.seeds)} seeds that no search has seen",
         )  # fmt: skip
         if BASELINE in self.reported and self.criterion.kind == "time":
@@ -46,6 +46,7 @@ class Tuning:
                 tuned.algorithm,
                 self._text(self.reported.get(tuned.algorithm, {})),
                 self._text(tuned.measures),
+                self._text(tuned.own_measures),
             ]
             table.add_row(*cells, *([self._speed_up(tuned.algorithm)] if len(table.columns) > len(cells) else []))
         return table
@@ -83,6 +84,7 @@ class Tuning:
                 "failed": len(tuned.failures),
                 "tuning_seeds": _joined(tuned.measures),
                 **_numbers("tuning", tuned.measures),
+                **_numbers("own", tuned.own_measures),
                 "reported_seeds": _joined(self.reported.get(tuned.algorithm, {})),
                 **_numbers("reported", self.reported.get(tuned.algorithm, {})),
                 "settings": " ".join(f"{path}={value}" for path, value in tuned.settings.items()),

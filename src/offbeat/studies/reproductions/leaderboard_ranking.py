@@ -11,7 +11,7 @@ from offbeat.studies.reproductions.measurements import Measurement, by_seed
 
 
 def equally_busy(measurements: Sequence[Measurement]) -> list[Measurement]:
-    """The runs of methods that have no more devices in training, in the median, than all were given, but for a fifth."""
+    """The runs of methods with no more devices in training, in the median, than all were given, but for a fifth."""
     counts: dict[tuple[str, str], list[float]] = {}
     for each in measurements:
         counts.setdefault((each.part, each.method), []).append(each.values.get("in_training", 0.0))

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich import box
+from rich.markdown import Markdown
 from rich.table import Table
 
-from offbeat.cli.base import Address, Jobs, console
+from offbeat.cli.base import Address, console
 from offbeat.cli.choosing import check_optuna
 from offbeat.cli.progress import bars, cluster_line
 from offbeat.core.errors import Interrupted, InvalidInput
@@ -44,7 +45,7 @@ def reproduce(
         float | None,
         typer.Option(help="delays: this learning rate in place of the chosen one. Its results are shown, not kept."),
     ] = None,
-    jobs: Jobs = 1,
+    jobs: Annotated[int, typer.Option(min=1, help="Runs at a time.")] = 1,
     address: Address = None,
 ) -> None:
     """Hold a paper's claims against runs: measured beside published, with seeds, spread and a verdict by a stated rule.
@@ -76,6 +77,8 @@ def reproduce(
     form = replace(Form(seeds=chosen.seeds, data=data) if full else QUICK, rate=rate)
     form = form if seeds is None else replace(form, seeds=seeds)
     kept = full and rate is None
+    if full and data is None and chosen.needs:
+        console.print(f"Parts that need {' or '.join(chosen.needs)} are left out: no --data is given.", style="dim")
     measurements = []
     with bars() as shown, cluster_line(shown):
         bar = shown.add_task(name, total=1.0, note="")
@@ -84,7 +87,7 @@ def reproduce(
             form,
             cache,
             part=part,
-            jobs=jobs or 1,
+            jobs=jobs,
             address=address,
             known=read_measurements(results_file(out, name)) if kept else (),
             watch=lambda what, share: shown.update(bar, completed=share, note=what),
@@ -99,6 +102,13 @@ def reproduce(
             sentence = f"interrupted; finished runs are in {cache}: give the same command again to go on"
             raise Interrupted(sentence, number=error.number) from None
     _show(chosen, measurements)
+    if quick:
+        console.print(
+            f"This was the quick form: runs of {100 * form.length:g} % of the length, {form.seeds} seeds. It shows how "
+            "claims are held against runs; what the full form found is on the page 'What reproduces'.",
+            style="bold",
+            highlight=False,
+        )
     if kept:
         write_pages(out)
         console.print(f"Measurements in {results_file(out, name)}, pages in {out}")
@@ -111,6 +121,8 @@ def _show(chosen: "Reproduction", measurements: "list[Measurement]") -> None:
     measured = {each.part for each in measurements}
     for part in (each for each in chosen.parts if each in measured):
         _print(part, part_lines(chosen, part, measurements))
+    if remark := chosen.remark(measurements):
+        console.print(Markdown(remark))
     for each in (judged(claim, measurements) for claim in chosen.claims):
         if each.seeds:
             claim = each.claim

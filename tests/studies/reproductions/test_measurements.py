@@ -1,12 +1,13 @@
 """What is kept of a run, and that a file gives back what was written."""
 
-from math import inf
+from math import inf, nan
 from pathlib import Path
 
 import pytest
 
 from offbeat.core.errors import InvalidInput
 from offbeat.results.result import Result
+from offbeat.settings.schema import Experiment
 from offbeat.studies.reproductions.measurements import (
     Measurement,
     measured,
@@ -39,6 +40,16 @@ def test_the_measures_of_a_run() -> None:
     assert found.values["mean_accuracy"] == 0.5  # (0.1 + 0.5) / 2 for 10 s, (0.5 + 0.9) / 2 for 10 s
     assert found.values["wasted_share"] == 0.25 and found.values["megabytes_up"] == 3.0
     assert measured(result(), part="p", method="m", target=0.95).values["time_to_target"] == inf
+
+
+def test_a_run_that_diverged_says_so_and_is_averaged_over_the_time_that_it_should_have_had() -> None:
+    broken = result()
+    broken.summary |= {"stopped_by": "diverged: version 4 is not finite", "training_loss": nan}
+    broken.experiment = Experiment(stop={"time": 40.0})
+    found = measured(broken, part="p", method="m", target=0.7)
+    assert found.values["diverged"] == 1 and found.values["training_loss"] == inf
+    assert found.values["mean_accuracy"] == 0.7  # (0.3 x 10 s + 0.7 x 10 s + 0.9 x 20 s) / 40 s
+    assert "diverged" not in measured(result(), part="p", method="m", target=0.7).values
 
 
 def test_slow_devices_count_by_their_used_updates_and_samples(tmp_path: Path) -> None:

@@ -22,13 +22,14 @@ from offbeat.studies.reproductions import registry, run_cases
 from offbeat.studies.reproductions.claims import judged
 from offbeat.studies.reproductions.fedasmu_cases import CNN, CONSTANT, LENET, shorter
 from offbeat.studies.reproductions.leaderboard_page import NEVER, leaderboard_figure, leaderboard_page
-from offbeat.studies.reproductions.leaderboard_ranking import best_of_families, in_words
+from offbeat.studies.reproductions.leaderboard_ranking import best_of_families, equally_busy, in_words
 from offbeat.studies.reproductions.measurements import Measurement, read_measurements
 from offbeat.studies.reproductions.page import figure_file, missing, page
 from offbeat.studies.reproductions.record import Record, identity
 from offbeat.studies.reproductions.registry import CLAIMS, REPRODUCTIONS, keep, results_file, write_pages
 from offbeat.studies.reproductions.reproduction import Form, Reproduction
 from offbeat.studies.reproductions.run_cases import chosen, reproduce, score
+from offbeat.studies.reproductions.tables import part_lines
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 SHARED = DOCS.parents[1] / "shared" / "data"
@@ -194,6 +195,8 @@ def test_candidates_are_scored_by_their_loss_where_it_is_measured_and_else_by_th
     assert score(Result(rows=rows, summary={}), 10.0) == pytest.approx(0.3)
     assert score(Result(rows=rows, summary={"training_loss": 2.0})) == -2.0
     assert score(Result(rows=rows, summary={"training_loss": nan})) == -inf
+    diverged = Result(rows=rows, summary={"stopped_by": "diverged: version 3 is not finite"})
+    assert score(diverged) == score(diverged, 30.0) == -inf and score(diverged, 20.0) == pytest.approx(0.45)
     assert score(Result(rows=rows, summary={"training_loss": 2.0}), 10.0) == pytest.approx(0.3)  # not the end's loss
 
 
@@ -211,6 +214,8 @@ def test_only_the_parts_that_are_asked_for_are_run(tmp_path: Path) -> None:
     assert {each.part for each in found} == {"CNN, rounds of 4 s"}
     with pytest.raises(InvalidInput, match="--part VGG-12: adel-fl has MLP, rounds of 3 s; CNN"):
         next(reproduce(chosen, TINY, tmp_path / "cache", part="VGG-12"))
+    with pytest.raises(InvalidInput, match="--part VGG: --full runs it, with --data: a directory with cifar-10"):
+        next(reproduce(chosen, TINY, tmp_path / "cache", part="VGG"))
 
 
 def test_the_pages_are_those_of_the_files_of_measurements() -> None:
@@ -298,7 +303,7 @@ def test_the_best_of_each_family_is_the_one_that_is_sooner_at_the_target() -> No
     busy = leaderboard_page([each for each in found if each.method != "fedbuff"] + everybody)
     fair, whole = busy.split("Of all, also")
     assert "fedbuff, buffered" not in fair and "fedbuff, buffered" in whole  # it had five times the devices
-    assert len(leaderboard_figure(found).axes) == 2
+    assert len(leaderboard_figure(found).axes) == 4
 
 
 def test_the_leaderboard_says_in_words_when_which_family_wins() -> None:
@@ -337,6 +342,35 @@ def test_the_leaderboard_says_in_words_when_which_family_wins() -> None:
     drawn = {each.get_label(): np.asarray(each.lines[0].get_ydata()).tolist() for each in errorbars}
     assert drawn["synchronous"] == pytest.approx([85.0, NEVER, NEVER]) and drawn["asynchronous"] == [10.5]
     assert [label.get_text() for label in times_shown.get_yticklabels()][-1] == "never"
+    # The algorithm with all devices is on the right only.
+    labels = [{each.get_label() for each in axes.containers} for axes in leaderboard_figure(found).axes]
+    assert ["time budget" in each for each in labels] == [False, True] * 2
+
+
+def test_how_busy_a_method_is_goes_by_its_median_and_keeps_all_its_seeds() -> None:
+    def runs(method: str, *in_training: float) -> list[Measurement]:
+        return [
+            Measurement(part="Pareto", method=method, seed=seed, values={"in_training": count})
+            for seed, count in enumerate(in_training)
+        ]
+
+    few, many = runs("sfl", 10.0, 24.0, 60.0), runs("salf", 10.0, 24.1, 60.0)
+    assert equally_busy(few + many) == few
+
+
+def test_tables_count_the_runs_that_diverged() -> None:
+    chosen = REPRODUCTIONS["adel-fl"]
+    part, method = chosen.parts[0], "SALF (code)"
+    values = [{"final_accuracy": 0.1, "diverged": 1.0}, {"final_accuracy": 0.5}]
+    found = [Measurement(part=part, method=method, seed=seed, values=each) for seed, each in enumerate(values)]
+    assert [line[-1] for line in part_lines(chosen, part, found) if line[0].startswith(method)] == ["2, 1 diverged"]
+
+
+def test_the_quick_form_says_what_it_is_and_shows_the_remark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(registry.REPRODUCTIONS, "seafl", replace(shortened("seafl"), remark=lambda found: "**Remark**"))
+    done = CliRunner().invoke(app, ["reproduce", "seafl", "--quick", "--cache", str(tmp_path / "cache")])
+    assert done.exit_code == 0, done.output
+    assert "Remark" in done.output and "This was the quick form: runs of 40 % of the length, 2 seeds." in done.output
 
 
 def test_the_command_writes_measurements_and_pages_and_the_same_again(

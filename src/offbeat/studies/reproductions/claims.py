@@ -14,12 +14,12 @@ ENOUGH = 0.5
 """The share of the published gap that a gap of ours must have to agree."""
 
 RULE = """\
-Two methods are compared seed by seed: by the difference of an accuracy, or by the ratio of two times. The verdict is
-about the median over the seeds and its 95 % bootstrap interval. **agrees**: the whole interval lies on the side that
-the paper says, and the median is at least half of the published gap (where the paper gives one). **same order, smaller
-gap**: the interval lies on that side, and the median is less than half of the gap. **does not reproduce here**:
-the interval includes no difference, or lies on the other side. A claim that two are alike agrees if the interval
-includes no difference, and one that a method never gets to its target agrees if no seed does."""
+Two methods are compared seed by seed: by the difference of an accuracy or of a training loss, or by the ratio of two
+times. The verdict is about the median over the seeds and its 95 % bootstrap interval. **agrees**: the whole interval
+lies on the side that the paper says, and the median is at least half of the published gap (where the paper gives one).
+**same order, smaller gap**: the interval lies on that side, and the median is less than half of the gap. **does not
+reproduce here**: the interval includes no difference, or lies on the other side. A claim that two are alike agrees if
+the interval includes no difference, and one that a method never gets to its target agrees if no seed does."""
 
 
 @dataclass(frozen=True, kw_only=True)

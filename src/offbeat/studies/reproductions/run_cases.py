@@ -44,6 +44,9 @@ def reproduce(
     wanted = {part} if part in reproduction.parts else {each for each in reproduction.parts if part in each}
     cases, done = [case for case in reproduction.cases(form) if case.part in wanted], list[Measurement]()
     record = Record(known)
+    if wanted and not cases:
+        folders = " and ".join(reproduction.needs)
+        raise InvalidInput(f"--part {part}: --full runs it, with --data: a directory with {folders}")
     if not cases:
         raise InvalidInput(f"--part {part}: {reproduction.name} has {'; '.join(reproduction.parts)}")
     width = jobs if address is None else CASES_ON_CLUSTER

@@ -67,8 +67,9 @@ def recommend(
 ) -> Recommendation:
     """Say which of the algorithms (default: all, and the experiment's own) to run for its fleet, data and model.
 
-    They race on seeds of their own, with three learning rates each; the best three and the baseline are then run on
-    `seeds` seeds from the experiment's on. Writes the answer, a picture, tables, and the experiment ready to deploy.
+    They race on seeds of their own, with three learning rates each; the best three, the best that does not keep all
+    devices in training, and the baseline are then run on `seeds` seeds from the experiment's on. Writes the answer, a
+    picture, tables, and the experiment ready to deploy.
     With the `address` of a Ray cluster, its workers carry out the runs.
     """
     given, root = experiment_from(experiment), Path(out)

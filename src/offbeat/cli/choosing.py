@@ -118,8 +118,9 @@ def recommend(
     """Which algorithm should run on this fleet, with these data and this model?
 
     Races all algorithms that suit the experiment, with three learning rates each: at a ninth and at a third of the time
-    the best third goes on. The best three and FedAvg are then run on fresh seeds. Says what to run, by how much it is
-    better, what it costs and what would change the answer; writes that, a picture, and `recommended.toml` to `deploy`.
+    the best third goes on. The best three, the best that does not keep all devices in training, and FedAvg are then run
+    on fresh seeds. Says what to run, by how much it is better, what it costs and what would change the answer; writes
+    that, a picture, and `recommended.toml` to `deploy`.
 
     A fleet may be a trace (`[fleet] name = "trace"`), or that of a real run (`name = "record"`, its path).
     """

@@ -366,6 +366,16 @@ def test_tables_count_the_runs_that_diverged() -> None:
     assert [line[-1] for line in part_lines(chosen, part, found) if line[0].startswith(method)] == ["2, 1 diverged"]
 
 
+def test_tables_show_the_settings_that_were_chosen() -> None:
+    chosen = REPRODUCTIONS["adel-fl"]
+    part, method = chosen.parts[0], "SALF (code)"
+    settings = "local.learning_rate=0.1; algorithm.rounds=3"
+    found = [Measurement(part=part, method=method, seed=0, values={"final_accuracy": 0.5}, settings=settings)]
+    heading, *lines = part_lines(chosen, part, found)
+    assert heading[-1] == "chosen"
+    assert {line[-1] for line in lines} == {"-", "learning_rate=0.1, rounds=3"}
+
+
 def test_the_quick_form_says_what_it_is_and_shows_the_remark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(registry.REPRODUCTIONS, "seafl", replace(shortened("seafl"), remark=lambda found: "**Remark**"))
     done = CliRunner().invoke(app, ["reproduce", "seafl", "--quick", "--cache", str(tmp_path / "cache")])

@@ -48,13 +48,15 @@ def summary(measurements: Sequence[Measurement], part: str, method: str, name: s
 
 
 def part_lines(reproduction: Reproduction, part: str, measurements: Sequence[Measurement]) -> list[list[str]]:
-    """A heading and a line for each method of a part: each measure, and the paper's number where it has one."""
+    """A heading and a line for each method of a part: each measure, the paper's number where it has one, how many seeds
+    there are, and the settings that were chosen on the tuning seed."""
     known = {name for method in reproduction.methods(part) for name in reproduction.published.get((part, method), {})}
     heading = ["method"]
     for name, title in reproduction.shown.items():
         unit = " (%)" if name in SHARES else " (s)" if name == "time_to_target" else ""
         heading += [title + unit, "published"] if name in known else [title + unit]
-    lines = [[*heading, "seeds"]]
+    tuned = any(each.settings for each in measurements if each.part == part)
+    lines = [[*heading, "seeds", *(["chosen"] if tuned else [])]]
     for method in reproduction.methods(part):
         line = [marked(method)]
         printed = reproduction.published.get((part, method), {})
@@ -63,7 +65,7 @@ def part_lines(reproduction: Reproduction, part: str, measurements: Sequence[Mea
             if name in known:
                 line.append(number(name, printed[name]) if name in printed else "-")
         own = [each for each in measurements if (each.part, each.method) == (part, method)]
-        lines.append([*line, _seeds(own)])
+        lines.append([*line, _seeds(own), *([_chosen(own)] if tuned else [])])
     return lines
 
 
@@ -71,6 +73,12 @@ def _seeds(runs: Sequence[Measurement]) -> str:
     """How many runs there are, and how many of them diverged."""
     diverged = sum("diverged" in each.values for each in runs)
     return f"{len(runs)}, {diverged} diverged" if diverged else str(len(runs))
+
+
+def _chosen(runs: Sequence[Measurement]) -> str:
+    """The settings that were chosen for the runs, without the names of their tables."""
+    settings = next((each.settings for each in runs if each.settings), "")
+    return ", ".join(each.partition(".")[2] for each in settings.split("; ")) or "-"
 
 
 def claim_lines(judged: Sequence[Judged]) -> list[list[str]]:

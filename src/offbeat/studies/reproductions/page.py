@@ -41,15 +41,14 @@ def overview(reproductions: Sequence[Reproduction], verdicts: Mapping[str, Seque
     """All claims by their verdicts, those that do not reproduce first."""
     lines = []
     for verdict in ORDER:
-        these = [(each, one) for each in reproductions for one in verdicts[each.name] if one.verdict == verdict]
+        these = [each for each in reproductions if any(one.verdict == verdict for one in verdicts[each.name])]
         if not these:
             continue
-        lines.append(f"**{verdict.capitalize()}** ({len(these)})\n")
+        lines.append(f"**{verdict.capitalize()}**\n")
         if verdict == "not yet run":
-            names = dict.fromkeys(each.name for each, _ in these)
-            lines.append("Claims of " + ", ".join(f"[{name}](#{name})" for name in names) + ": see there.\n")
+            lines.append("Claims of " + ", ".join(f"[{each.name}](#{each.name})" for each in these) + ": see there.\n")
             continue
-        for each in reproductions:
+        for each in these:
             lines += _overview_lines(each, verdicts[each.name], verdict)
         lines.append("")
     return "\n".join(lines).rstrip()

@@ -121,6 +121,8 @@ def _show(chosen: "Reproduction", measurements: "list[Measurement]") -> None:
     measured = {each.part for each in measurements}
     for part in (each for each in chosen.parts if each in measured):
         _print(part, part_lines(chosen, part, measurements))
+    if lines := chosen.in_short(measurements):
+        _print("In short", [list(row) for row in zip(*lines, strict=True)])  # the questions are long: one a line
     if remark := chosen.remark(measurements):
         console.print(Markdown(remark))
     for each in (judged(claim, measurements) for claim in chosen.claims):

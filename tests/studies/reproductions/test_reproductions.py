@@ -1,5 +1,6 @@
 """Every reproduction in a tiny shape, and the pages in docs/ against the files that they are made from."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from math import inf, nan
@@ -377,9 +378,12 @@ def test_tables_show_the_settings_that_were_chosen() -> None:
 
 
 def test_the_quick_form_says_what_it_is_and_shows_the_remark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(registry.REPRODUCTIONS, "seafl", replace(shortened("seafl"), remark=lambda found: "**Remark**"))
+    short = [["part", "SEAFL above FedBuff"], ["Pareto", "+2.0"]]
+    whole = replace(shortened("seafl"), remark=lambda found: "**Remark**", in_short=lambda found: short)
+    monkeypatch.setitem(registry.REPRODUCTIONS, "seafl", whole)
     done = CliRunner().invoke(app, ["reproduce", "seafl", "--quick", "--cache", str(tmp_path / "cache")])
     assert done.exit_code == 0, done.output
+    assert re.search(r"part +Pareto", done.output) and re.search(r"SEAFL above FedBuff +\+2\.0", done.output)
     assert "Remark" in done.output and "This was the quick form: runs of 40 % of the length, 2 seeds." in done.output
 
 

@@ -150,7 +150,7 @@ def _claims() -> Sequence[Claim]:
     return claims
 
 
-def _in_short(found: Sequence[Measurement]) -> str:
+def _in_short(found: Sequence[Measurement]) -> list[list[str]]:
     """What the deadlines, the batches and the rule each do."""
     pairs = {
         "ADEL-FL above SALF, code's rule (points)": ("ADEL-FL (code)", "SALF (code)"),
@@ -184,7 +184,7 @@ The published numbers are the table's.""",
     parts=PARTS,
     methods=lambda part: METHODS,
     claims=_claims(),
-    remark=_in_short,
+    in_short=_in_short,
     seeds=3,
     needs=("cifar-10",),
     shown={"final_accuracy": "final accuracy", "mean_accuracy": "mean accuracy over the run"},

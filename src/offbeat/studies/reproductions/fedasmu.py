@@ -130,7 +130,7 @@ def _ahead(
         )
 
 
-def _in_short(found: Sequence[Measurement]) -> str:
+def _in_short(found: Sequence[Measurement]) -> list[list[str]]:
     """Who ends ahead of whom in which part."""
     columns = {f"{pair[0]} above {pair[1]} at the end (points)": partial(gap_text, found, *pair) for pair in PAIRS}
     return in_short((*REGIMES, *VARIATIONS), columns)
@@ -164,7 +164,7 @@ a little more than they are. Its ablations and slots are with CIFAR-10.""",
     parts=tuple(PARTS),
     methods=lambda part: PARTS[part],
     claims=list(_claims()),
-    remark=_in_short,
+    in_short=_in_short,
     shown={
         "final_accuracy": "final accuracy",
         "time_to_target": "time to 70 % (CNN: 40 %)",

@@ -151,7 +151,7 @@ def _claims() -> list[Claim]:
     return claims
 
 
-def _in_short(found: Sequence[Measurement]) -> str:
+def _in_short(found: Sequence[Measurement]) -> list[list[str]]:
     """Where fresh models pay, and how large the confound of a constant weight is."""
     polynomial, constant = "FedAsync, polynomial", "FedAsync, constant 0.9"
     pairs = {
@@ -182,7 +182,7 @@ FedASMU with a strong merge. The published gaps of sec. 6.2.6 are relative, and 
     parts=PARTS,
     methods=lambda part: tuple(methods(part)),
     claims=_claims(),
-    remark=_in_short,
+    in_short=_in_short,
     shown={
         "final_accuracy": "final accuracy",
         "mean_accuracy": "mean accuracy",

@@ -78,6 +78,8 @@ def figure_file(reproduction: Reproduction) -> str:
 def section(reproduction: Reproduction, measurements: Sequence[Measurement], verdicts: Sequence[Judged]) -> str:
     """One reproduction: its claims, its tables, and what is not yet run."""
     parts = [f"## {reproduction.name}", f"**{reproduction.title}.** {reproduction.paper}.", reproduction.about]
+    if lines := reproduction.in_short(measurements):
+        parts.append("**In short**\n\n" + markdown_table(lines))
     if remark := reproduction.remark(measurements):
         parts.append(remark)
     if verdicts:

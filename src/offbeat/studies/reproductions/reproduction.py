@@ -98,6 +98,8 @@ class Reproduction:
     target: float | None = None
     targets: Mapping[str, float] = field(default_factory=dict)
     """The targets of parts that have another one."""
+    in_short: Callable[[Sequence[Measurement]], list[list[str]]] = lambda _: []
+    """A table of what all measurements come to, its heading first; nothing if too little is known."""
     remark: Callable[[Sequence[Measurement]], str] = lambda _: ""
     """What the page says about all measurements together."""
     seeds: int = 5

@@ -144,7 +144,7 @@ def _time(
     )
 
 
-def _in_short(found: Sequence[Measurement]) -> str:
+def _in_short(found: Sequence[Measurement]) -> list[list[str]]:
     """What becomes of the comparison with FedBuff, and what it is made of."""
     pairs = {
         "SEAFL² 3 over the published FedBuff (times as fast)": ("SEAFL² 3", FEDBUFF),
@@ -179,7 +179,7 @@ weight of its FedAsync compounds towards 0. Both stand here as *as in Plato*, be
     parts=tuple(PARTS),
     methods=lambda part: tuple(PARTS[part]),
     claims=list(_claims()),
-    remark=_in_short,
+    in_short=_in_short,
     shown={
         "time_to_target": f"time to {100 * TARGET:g} %",
         "final_accuracy": "final accuracy",

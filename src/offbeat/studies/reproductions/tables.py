@@ -90,19 +90,15 @@ def claim_lines(judged: Sequence[Judged]) -> list[list[str]]:
     return lines
 
 
-def in_short(rows: Iterable[str], columns: Mapping[str, Callable[[str], str]]) -> str:
+def in_short(rows: Iterable[str], columns: Mapping[str, Callable[[str], str]]) -> list[list[str]]:
     """A table of numbers by parts: a row for each part of which something is known, a column for each question.
 
-    >>> print(in_short(["here", "there"], {"A above B": {"here": "+2.0", "there": ""}.__getitem__}))
-    **In short**
-    <BLANKLINE>
-    | part | A above B |
-    | --- | --- |
-    | here | +2.0 |
+    >>> in_short(["here", "there"], {"A above B": {"here": "+2.0", "there": ""}.__getitem__})
+    [['part', 'A above B'], ['here', '+2.0']]
     """
     lines = [[row, *(answer(row) for answer in columns.values())] for row in rows]
     known = [[cell or "-" for cell in line] for line in lines if any(line[1:])]
-    return "**In short**\n\n" + markdown_table([["part", *columns], *known]) if known else ""
+    return [["part", *columns], *known] if known else []
 
 
 def markdown_table(lines: Sequence[Sequence[str]]) -> str:

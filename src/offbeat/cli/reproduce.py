@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from offbeat.studies.reproductions.reproduction import Reproduction
 
 CACHE = Path("runs") / "cache"
+WIDE = 3
+"""How many measures a table has in the terminal where no claim says which ones matter; the pages have all."""
 
 
 def reproduce(
@@ -119,8 +121,10 @@ def _show(chosen: "Reproduction", measurements: "list[Measurement]") -> None:
     from offbeat.studies.reproductions.tables import part_lines
 
     measured = {each.part for each in measurements}
+    claimed = {claim.measure for claim in chosen.claims} or set(list(chosen.shown)[:WIDE])
+    fits = replace(chosen, shown={name: title for name, title in chosen.shown.items() if name in claimed})
     for part in (each for each in chosen.parts if each in measured):
-        _print(part, part_lines(chosen, part, measurements))
+        _print(part, part_lines(fits, part, measurements))
     if lines := chosen.in_short(measurements):
         _print("In short", [list(row) for row in zip(*lines, strict=True)])  # the questions are long: one a line
     if remark := chosen.remark(measurements):
@@ -137,7 +141,9 @@ def _show(chosen: "Reproduction", measurements: "list[Measurement]") -> None:
 
 
 def _print(title: str, lines: list[list[str]]) -> None:
-    table = Table(*lines[0], title=title, title_justify="left", box=box.SIMPLE_HEAD)
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
+    for heading in lines[0]:
+        table.add_column(heading, overflow="fold")
     for line in lines[1:]:
         table.add_row(*(cell.replace("**", "") for cell in line))
     console.print(table)

@@ -374,7 +374,7 @@ def test_tables_show_the_settings_that_were_chosen() -> None:
     found = [Measurement(part=part, method=method, seed=0, values={"final_accuracy": 0.5}, settings=settings)]
     heading, *lines = part_lines(chosen, part, found)
     assert heading[-1] == "chosen"
-    assert {line[-1] for line in lines} == {"-", "learning_rate=0.1, rounds=3"}
+    assert {line[-1] for line in lines} == {"-", "learning_rate 0.1, rounds 3"}
 
 
 def test_the_quick_form_says_what_it_is_and_shows_the_remark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

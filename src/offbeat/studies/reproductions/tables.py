@@ -78,7 +78,7 @@ def _seeds(runs: Sequence[Measurement]) -> str:
 def _chosen(runs: Sequence[Measurement]) -> str:
     """The settings that were chosen for the runs, without the names of their tables."""
     settings = next((each.settings for each in runs if each.settings), "")
-    return ", ".join(each.partition(".")[2] for each in settings.split("; ")) or "-"
+    return ", ".join(each.partition(".")[2].replace("=", " ") for each in settings.split("; ")) or "-"
 
 
 def claim_lines(judged: Sequence[Judged]) -> list[list[str]]:

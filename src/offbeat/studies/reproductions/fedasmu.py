@@ -156,8 +156,8 @@ have its settings and its constant rate, {VARIED_PERIODS} periods, and the varia
 and the CNN are evaluated on {TEST_IMAGES:,} of the 10,000 test images. On fleets of ratio 110 and 440 the mean device
 is as fast as on that of ratio 5. Over slow links FedASMU, which orders ten devices in every period whatever is under
 way, has up to 40 of them in flight, where the other asynchronous methods keep their 15 (column *in flight*): what it
-gains there is not its rule's doing alone. With the constant rate nearly all methods chose the higher of the two rates,
-so that a still higher one might do better. The paper gives ranges of gains over its models and data; the
+gains there is not its rule's doing alone. With LeNet nearly all methods chose the highest rate that was tried, so that
+a still higher one might do better. The paper gives ranges of gains over its models and data; the
 smallest of each range stands here as published. Its gains of accuracy are relative, and stand here as points, which is
 a little more than they are. Its ablations and slots are with CIFAR-10.""",
     cases=cases,

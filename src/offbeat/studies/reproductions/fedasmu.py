@@ -147,9 +147,9 @@ decays the rate, and does not say how: here every period, to a tenth in {PERIODS
 same for methods that make a version per upload, per buffer and per round. Smaller than the paper: {IMAGES:,} images in
 place of 60,000, and {PERIODS} periods in place of 500; the CNN has {CNN_PERIODS}, and products in bfloat16.
 Each method is tuned with six settings, three learning rates and two values of its own most important setting, on seed
-100, by the mean accuracy over the first half of a run (the CNN: with four settings, the paper's rate and half of it,
-over the first {100 * REGIMES[CNN].tuned_share:g} %). Published times are the authors' clock; only their ratios are
-compared. Of the CNN's row the copy of the paper that was read has no legible accuracy of FedDyn and nothing of FedLWS.
+100, by the mean accuracy over the first half of a run (the CNN has four: the paper's rate, half of it, and the two
+values). Published times are the authors' clock; only their ratios are compared. Of the CNN's row the copy of the paper
+that was read has no legible accuracy of FedDyn and nothing of FedLWS.
 
 *{CONSTANT}* is the same without the decay, tuned with two learning rates over whole runs. The variations and ablations
 have its settings and its constant rate, {VARIED_PERIODS} periods, and the variations five of the twelve methods. These

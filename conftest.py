@@ -19,11 +19,11 @@ LONG = (
     "tests/test_compare.py",
     "tests/test_api.py",
     "tests/running/test_lock.py",
-    "tests/studies/test_delayed_gradients_study.py",
+    "tests/experiments/test_delayed_gradients_study.py",
 )
 """Tests that run commands as users do: they are begun early, so that none is left to one worker at the end."""
 
-TOGETHER = ("tests/choosing/",)
+TOGETHER = ("tests/comparison/",)
 """Files whose tests look at one and the same search, which is made once if they are on one worker."""
 
 collect_ignore_glob = ["tests/flower_apps/*"]

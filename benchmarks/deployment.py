@@ -19,10 +19,10 @@ from typing import Any
 
 import psutil
 
-from offbeat.deployment.bundle import write_bundle
-from offbeat.deployment.launch import submit
-from offbeat.deployment.local_cluster.cluster import Cluster
-from offbeat.settings.schema import Experiment
+from offbeat.experiment.schema import Experiment
+from offbeat.flower.launch.bundle import write_bundle
+from offbeat.flower.launch.local_cluster import Cluster
+from offbeat.flower.launch.superlink import submit
 
 APP = Path(__file__).parent / "flower_app"
 TARGET = 0.85

@@ -36,11 +36,11 @@ from offbeat.core.orders import LocalWork, Update
 from offbeat.core.parameters import Layout, Vector
 from offbeat.core.policy import View
 from offbeat.core.session import Session
-from offbeat.device.training_state import Evaluation, TrainingJob, TrainingState
+from offbeat.experiment.schedule import Stop
 from offbeat.fleet import Fleet, RatioFleet, Workload
-from offbeat.settings.schedule import Stop
 from offbeat.simulation.engine import Simulation
 from offbeat.simulation.queue import EventQueue
+from offbeat.training.training_state import Evaluation, TrainingJob, TrainingState
 
 DEVICES, EVENTS, EPOCHS, BUFFER = 10_000, 50, 5, 10
 EVENTS_PER_UPDATE = EPOCHS + 2

@@ -25,8 +25,8 @@ APPS = ROOT / "tests" / "flower_apps"
 
 def on_the_virtual_clock(app: Path, nodes: int, rounds: int) -> float:
     """Real seconds of a run by offbeat."""
-    from offbeat.flower_simulation.run import simulate
-    from offbeat.flower_simulation.settings import AppSettings
+    from offbeat.flower.virtual.run import simulate
+    from offbeat.flower.virtual.settings import AppSettings
 
     began = time.perf_counter()
     simulate(app, AppSettings(nodes=nodes), run_config=[f"num-server-rounds={rounds}"])
@@ -41,8 +41,8 @@ def on_ray(app: Path, nodes: int, rounds: int) -> float:
     from flwr.supercore.run import Run
     from flwr.supercore.telemetry import EventType
 
-    from offbeat.flower_simulation.app import read_app
-    from offbeat.flower_simulation.clients import identify
+    from offbeat.flower.virtual.app import read_app
+    from offbeat.flower.virtual.clients import identify
 
     found = read_app(app, [f"num-server-rounds={rounds}"])
     run = Run.create_empty(1)
@@ -108,9 +108,9 @@ def compare(app: Path, nodes: int, rounds: list[int], repeats: int) -> None:
 
 def memory(nodes: int, floats: int) -> None:
     """Print what so many nodes weigh that keep this many floats of 8 bytes in their state."""
-    from offbeat.flower_simulation.app import read_app
-    from offbeat.flower_simulation.run import SimulatedApp
-    from offbeat.flower_simulation.settings import AppSettings
+    from offbeat.flower.virtual.app import read_app
+    from offbeat.flower.virtual.run import SimulatedApp
+    from offbeat.flower.virtual.settings import AppSettings
 
     app = read_app(APPS / "personal-state", ["num-server-rounds=2", f"head-size={floats}"])
     before = psutil.Process().memory_info().rss

@@ -16,9 +16,9 @@ from threading import Event, Thread
 import psutil
 
 from offbeat.core.errors import OffbeatError
-from offbeat.deployment.local_cluster.cluster import Cluster
-from offbeat.deployment.node.connection import FleetConnection, SuperLinkAway
-from offbeat.deployment.node.node import Polling
+from offbeat.flower.launch.local_cluster import Cluster
+from offbeat.flower.node.connection import FleetConnection, SuperLinkAway
+from offbeat.flower.node.node import Polling
 
 WORKERS = 16
 """Requests that are under way at a time."""

@@ -22,11 +22,11 @@ from torch.nn import functional
 from offbeat.core.orders import Order
 from offbeat.core.streams import stream
 from offbeat.data import Dataset, Partition
-from offbeat.device.stacked import StackedTrainer
-from offbeat.device.trainer import TorchTrainer
-from offbeat.device.training_state import TrainingJob, TrainingState
 from offbeat.models import ModelChoice, build, vector_of
-from offbeat.simulation.executors import torch_executor
+from offbeat.training.executor import torch_executor
+from offbeat.training.stacked import StackedTrainer
+from offbeat.training.trainer import TorchTrainer
+from offbeat.training.training_state import TrainingJob, TrainingState
 
 SAMPLES, BATCH, WORDS, LENGTH = 600, 32, 2000, 40
 

@@ -30,14 +30,14 @@ from offbeat.core.orders import LocalWork
 from offbeat.core.parameters import Layout, Vector, frozen
 from offbeat.core.policy import Policy
 from offbeat.core.session import Session
-from offbeat.device.training_state import Evaluation, TrainingJob, TrainingState
+from offbeat.experiment.schedule import Stop
 from offbeat.fleet import Fleet, RatioFleet, Workload
-from offbeat.settings.execution import ExecutionTable
-from offbeat.settings.schedule import Stop
 from offbeat.simulation.engine import Simulation
-from offbeat.simulation.executors import torch_executor
-from offbeat.simulation.ray_cluster import RayCluster
-from offbeat.simulation.workers import JOBS_PER_WORKER
+from offbeat.training.execution import ExecutionTable
+from offbeat.training.executor import torch_executor
+from offbeat.training.ray_cluster import RayCluster
+from offbeat.training.training_state import Evaluation, TrainingJob, TrainingState
+from offbeat.training.workers import JOBS_PER_WORKER
 
 ON_RAY = ExecutionTable(executor="ray", workers=2)
 LENET5 = 61_706

@@ -21,11 +21,11 @@ from offbeat.core.policy import Policy
 from offbeat.core.session import Session
 from offbeat.core.streams import stream
 from offbeat.data import Dataset, Partition
+from offbeat.experiment.schedule import Stop
 from offbeat.fleet import Fleet, RatioFleet, Workload
 from offbeat.models import build, layout_of, vector_of
-from offbeat.settings.schedule import Stop
 from offbeat.simulation.engine import Simulation
-from offbeat.simulation.executors import TorchExecutor, torch_executor
+from offbeat.training.executor import TorchExecutor, torch_executor
 
 DEVICES, SAMPLES, BATCH, COHORT, RATE = 100, 600, 32, 10, 0.01
 RATIOS = [

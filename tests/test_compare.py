@@ -13,10 +13,10 @@ from matplotlib.figure import Figure
 from offbeat import compare, run
 from offbeat.comparison.compare import sweep
 from offbeat.core.errors import InvalidInput
+from offbeat.experiment.schema import Experiment
 from offbeat.results import plots
 from offbeat.results.comparison import Comparison
 from offbeat.running.lock import check_unlocked
-from offbeat.settings.schema import Experiment
 
 
 def small(**changes: Any) -> Experiment:

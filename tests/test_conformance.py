@@ -8,9 +8,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from offbeat.algorithms import POLICIES
-from offbeat.core.actions import Action, Commit, Dispatch
 from offbeat.core.errors import PolicyError
-from offbeat.core.events import Event, Uploaded
+from offbeat.core.messages import Action, Commit, Dispatch, Event, Uploaded
 from offbeat.core.orders import Update
 from offbeat.core.policy import Policy, View
 from offbeat.testing import check_events, check_policy, toy_simulation

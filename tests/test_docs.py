@@ -16,7 +16,7 @@ from offbeat.algorithms import POLICIES
 from offbeat.core.orders import Order
 from offbeat.core.policy import Policy
 from offbeat.data import DATASETS
-from offbeat.settings.schema import Experiment
+from offbeat.experiment.schema import Experiment
 from offbeat.simulation.run import simulation_of
 from offbeat.testing import check_policy
 
@@ -138,7 +138,7 @@ NOT_HERE = {
     "node": "it needs a SuperLink: tests/processes/test_warm_nodes.py has one",
     "recommend": "the test of the page on choosing runs it",
     "tune": "the test of the page on choosing runs it",
-    "reproduce": "tests/studies/reproductions/test_reproductions.py runs it in a tiny shape",
+    "reproduce": "tests/experiments/reproductions/test_reproductions.py runs it in a tiny shape",
     "simulate": "it needs a Flower app: tests/cli/test_simulate.py has some",
 }
 CHOOSING = {"--trials 24": "--trials 1", "fedavg,fedasync,fedbuff": "fedavg", ",seafl": "", "500,501,502": "500"}

@@ -12,7 +12,7 @@ from flwr.app import Context, RecordDict
 from torch import nn
 
 from offbeat.algorithms import POLICIES
-from offbeat.deployment.strategy.settings import StrategySettings
+from offbeat.flower.strategy.settings import StrategySettings
 
 PAGE = (Path(__file__).resolve().parents[1] / "docs" / "flower.md").read_text()
 

@@ -15,15 +15,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from offbeat.choosing.tuning import tune
     from offbeat.comparison.compare import compare, sweep
+    from offbeat.comparison.tuning import tune
     from offbeat.core.policy import DeviceRule, Policy
     from offbeat.data import Dataset, Partition, PartitionSettings
+    from offbeat.experiment.schema import Experiment
+    from offbeat.experiment.shipped import load_experiment
     from offbeat.fleet import AvailabilitySettings, FleetSettings
     from offbeat.results.comparison import Comparison
     from offbeat.results.result import Result, read_run
-    from offbeat.settings.schema import Experiment
-    from offbeat.settings.shipped import load_experiment
     from offbeat.simulation.run import replay, run
 
     __version__: str
@@ -54,19 +54,19 @@ _HOMES = {
     "Comparison": "offbeat.results.comparison",
     "Dataset": "offbeat.data",
     "DeviceRule": "offbeat.core.policy",
-    "Experiment": "offbeat.settings.schema",
+    "Experiment": "offbeat.experiment.schema",
     "FleetSettings": "offbeat.fleet",
     "Partition": "offbeat.data",
     "PartitionSettings": "offbeat.data",
     "Policy": "offbeat.core.policy",
     "Result": "offbeat.results.result",
     "compare": "offbeat.comparison.compare",
-    "load_experiment": "offbeat.settings.shipped",
+    "load_experiment": "offbeat.experiment.shipped",
     "read_run": "offbeat.results.result",
     "replay": "offbeat.simulation.run",
     "run": "offbeat.simulation.run",
     "sweep": "offbeat.comparison.compare",
-    "tune": "offbeat.choosing.tuning",
+    "tune": "offbeat.comparison.tuning",
 }
 
 

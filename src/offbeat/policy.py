@@ -36,24 +36,31 @@ It runs as an object, or from a file as `name = "my_module:Mix"`:
 `offbeat.testing.check_policy` tries a policy on devices that fail in every way that can be simulated.
 """
 
-from offbeat.core.actions import (
+from offbeat.core.errors import InvalidInput
+from offbeat.core.messages import (
     Action,
     Commit,
     Discard,
     Dispatch,
+    Event,
     Finish,
+    FreshRequested,
+    Left,
+    Lost,
+    Ready,
     SendFresh,
     SetTimer,
+    Started,
     StopSoon,
+    TimerFired,
+    Uploaded,
 )
-from offbeat.core.errors import InvalidInput
-from offbeat.core.events import Event, FreshRequested, Left, Lost, Ready, Started, TimerFired, Uploaded
-from offbeat.core.forecast import Forecast
 from offbeat.core.orders import LocalWork, Order, Progress, Update
 from offbeat.core.parameters import Layout, Mask, Vector, weighted_mean
 from offbeat.core.policy import (
     Ask,
     DeviceRule,
+    Forecast,
     Fresh,
     InFlight,
     Memory,

@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from offbeat.algorithms.asofed import AsoFed, attended
-from offbeat.core.events import Uploaded
+from offbeat.core.messages import Uploaded
 from offbeat.core.orders import Progress
 from offbeat.core.parameters import Layout
 from offbeat.core.terms import PastGradients, Proximal

@@ -7,7 +7,7 @@ import pytest
 from offbeat import Experiment, run
 from offbeat.algorithms import Audg, Psurdg, Sfl
 from offbeat.core.errors import InvalidInput
-from offbeat.core.events import Ready
+from offbeat.core.messages import Ready
 from offbeat.testing import ScriptedSession, check_resume
 
 

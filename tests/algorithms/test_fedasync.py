@@ -7,9 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from offbeat.algorithms.fedasync import FedAsync
-from offbeat.core.effects import Assignment, Settled
 from offbeat.core.errors import InvalidInput
-from offbeat.core.events import Lost, Ready
+from offbeat.core.messages import Assignment, Lost, Ready, Settled
 from offbeat.testing import ScriptedSession, check_resume
 
 DEVICES = 6

@@ -5,9 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from offbeat.algorithms.fedavg import FedAvg
-from offbeat.core.effects import Assignment
 from offbeat.core.errors import DeviceFault, InvalidInput
-from offbeat.core.events import Left, Ready
+from offbeat.core.messages import Assignment, Left, Ready
 from offbeat.testing import ScriptedSession
 
 SAMPLES = (10, 30, 60, 0)

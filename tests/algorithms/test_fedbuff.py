@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from offbeat.algorithms.fedbuff import FedBuff
 from offbeat.core.errors import InvalidInput
-from offbeat.core.events import Lost
+from offbeat.core.messages import Lost
 from offbeat.testing import ScriptedSession
 
 DEVICES = 8

@@ -11,7 +11,7 @@ import pytest
 
 from offbeat.algorithms import POLICIES
 from offbeat.algorithms.seafl import Port
-from offbeat.core.effects import StopNotice
+from offbeat.core.messages import StopNotice
 from offbeat.core.orders import KnownOutcome, Outcome, Progress, Update
 from offbeat.core.parameters import Vector
 from offbeat.testing import ScriptedSession, check_resume

@@ -13,10 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from offbeat.algorithms.safa import Safa
-from offbeat.core.effects import Settled, TimerSet
-from offbeat.core.events import Left, Ready, TimerFired
+from offbeat.core.messages import Left, Ready, Settled, TimerFired, TimerSet
 from offbeat.core.snapshot import decode, encode
-from offbeat.settings.schedule import Stop
+from offbeat.experiment.schedule import Stop
 from offbeat.testing import ScriptedSession, check_accounts, check_events, toy_simulation
 
 START = (10.0, 0.0)

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from offbeat.algorithms.seafl import Port, Seafl, Seafl2, cosine
-from offbeat.core.effects import Assignment, StopNotice
 from offbeat.core.errors import InvalidInput
-from offbeat.core.events import Left, Ready
+from offbeat.core.messages import Assignment, Left, Ready, StopNotice
 from offbeat.core.orders import KnownOutcome, Outcome, Progress, Update
 from offbeat.core.parameters import Vector
 from offbeat.testing import ScriptedSession

@@ -13,19 +13,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from offbeat.algorithms.seafl import Port, Seafl, Seafl2
-from offbeat.core.journal import JOURNAL_LINES, JournalLine
 from offbeat.core.orders import LocalWork, Order
 from offbeat.core.parameters import Layout, Vector
 from offbeat.core.session import Session
 from offbeat.core.snapshot import decode, encode
-from offbeat.device.training_state import Evaluation, TrainingJob, TrainingState
+from offbeat.core.state import JOURNAL_LINES, JournalLine
+from offbeat.experiment.schedule import Stop
 from offbeat.fleet import FailureSettings, Fleet, NetworkSettings, Workload
 from offbeat.fleet.availability import Always
 from offbeat.fleet.speeds import FixedSpeeds
 from offbeat.results.rows import Row
-from offbeat.settings.schedule import Stop
 from offbeat.simulation.engine import Simulation
 from offbeat.testing import check_accounts, check_events, toy_simulation
+from offbeat.training.training_state import Evaluation, TrainingJob, TrainingState
 
 EPOCHS = 3  # of the toy simulation
 

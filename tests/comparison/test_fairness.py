@@ -17,8 +17,8 @@ from offbeat.comparison.fairness import (
 )
 from offbeat.core.errors import InvalidInput
 from offbeat.core.parameters import Layout
-from offbeat.settings.schema import Experiment
-from offbeat.settings.shipped import load_experiment, shipped
+from offbeat.experiment.schema import Experiment
+from offbeat.experiment.shipped import load_experiment, shipped
 from offbeat.testing import ScriptedSession
 
 

@@ -9,7 +9,7 @@ import pytest
 from offbeat import compare, run
 from offbeat.comparison.gathered import comparison_of, gather
 from offbeat.core.errors import InvalidInput
-from offbeat.settings.schema import Experiment
+from offbeat.experiment.schema import Experiment
 
 
 def small(**changes: Any) -> Experiment:

@@ -11,9 +11,9 @@ from offbeat.comparison import run_cache
 from offbeat.comparison.cached_runs import CachedRuns, Failure
 from offbeat.comparison.run_cache import digest, run_cached
 from offbeat.core.errors import Interrupted
+from offbeat.experiment.schema import Experiment
 from offbeat.results.result import Result
 from offbeat.running.lock import DirectoryLock
-from offbeat.settings.schema import Experiment
 
 
 def experiment(**tables: Any) -> Experiment:

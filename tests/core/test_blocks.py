@@ -15,9 +15,9 @@ from offbeat.algorithms.deadlines.heterofl import HeteroFL
 from offbeat.algorithms.deadlines.rounds import with_absent_as_old
 from offbeat.algorithms.fedbuff import FedBuff
 from offbeat.algorithms.server_optimisers import ServerMoments
-from offbeat.core import blocks
+from offbeat.core import parameters as blocks
 from offbeat.core.parameters import Layout, Mask, Vector, mixture, weighted_mean
-from offbeat.settings.schedule import Stop
+from offbeat.experiment.schedule import Stop
 from offbeat.testing import toy_simulation
 
 MEGABYTE = 2**20

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offbeat.core.idle import IdleSet
+from offbeat.core.state import IdleSet
 from offbeat.core.streams import stream
 
 DEVICES = 6

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from offbeat.algorithms import FedAvg
-from offbeat.core.learning_rates import RateSchedule
-from offbeat.core.orders import LocalWork
+from offbeat.core.orders import LocalWork, RateSchedule
 from offbeat.core.parameters import Layout
 from offbeat.core.session import Session
 from offbeat.core.terms import Contrastive, Distillation, Proximal

@@ -7,12 +7,26 @@ from typing import Any
 import numpy as np
 import pytest
 
-from offbeat.core.effects import Assignment, Effect, FreshModel, Settled, StopNotice, TimerSet
 from offbeat.core.errors import InvalidInput
-from offbeat.core.events import Event, FreshRequested, Left, Lost, Ready, Started, TimerFired, Uploaded
+from offbeat.core.messages import (
+    Assignment,
+    Effect,
+    Event,
+    FreshModel,
+    FreshRequested,
+    Left,
+    Lost,
+    Ready,
+    Settled,
+    Started,
+    StopNotice,
+    TimerFired,
+    TimerSet,
+    Uploaded,
+)
 from offbeat.core.orders import KnownOutcome, Order, Outcome, Progress, Update
 from offbeat.core.record import FORMAT, FaultLine, RunLine, effect_line, event_line, read_record
-from offbeat.running.record_file import RunRecord
+from offbeat.running.directory import RunRecord
 
 MODEL = np.zeros(2, dtype=np.float32)
 PROGRESS = Progress(slices=3, steps=6, seconds=1.5)

@@ -12,16 +12,37 @@ from typing import Any
 import numpy as np
 import pytest
 
-from offbeat.core.actions import Action, Commit, Discard, Dispatch, Finish, SendFresh, SetTimer, StopSoon
-from offbeat.core.effects import Assignment, Effect, FreshModel, Settled, StopNotice, TimerSet
 from offbeat.core.errors import DeviceFault, Diverged, InvalidInput, OffbeatError, PolicyError
-from offbeat.core.events import Event, FreshRequested, Left, Lost, Ready, Started, TimerFired, Uploaded
+from offbeat.core.messages import (
+    Action,
+    Assignment,
+    Commit,
+    Discard,
+    Dispatch,
+    Effect,
+    Event,
+    Finish,
+    FreshModel,
+    FreshRequested,
+    Left,
+    Lost,
+    Ready,
+    SendFresh,
+    SetTimer,
+    Settled,
+    Started,
+    StopNotice,
+    StopSoon,
+    TimerFired,
+    TimerSet,
+    Uploaded,
+)
 from offbeat.core.orders import KnownOutcome, LocalWork, Order, Outcome, Progress, Update
 from offbeat.core.parameters import Layout, Mask
 from offbeat.core.policy import Policy, View
 from offbeat.core.session import Session
 from offbeat.core.snapshot import encode
-from offbeat.core.states import AWAY, IDLE, TRAINING, TRANSITIONS, WAITING, DeviceState
+from offbeat.core.state import AWAY, IDLE, TRAINING, TRANSITIONS, WAITING, DeviceState
 from offbeat.core.terms import Proximal
 
 OTHER = 3

@@ -9,15 +9,30 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from offbeat.core.actions import Action, Commit, Discard, Dispatch, SendFresh, SetTimer, StopSoon
 from offbeat.core.errors import DeviceFault
-from offbeat.core.events import Event, FreshRequested, Left, Lost, Ready, Started, TimerFired, Uploaded
+from offbeat.core.messages import (
+    Action,
+    Commit,
+    Discard,
+    Dispatch,
+    Event,
+    FreshRequested,
+    Left,
+    Lost,
+    Ready,
+    SendFresh,
+    SetTimer,
+    Started,
+    StopSoon,
+    TimerFired,
+    Uploaded,
+)
 from offbeat.core.orders import KnownOutcome, LocalWork, Outcome, Progress, Update
 from offbeat.core.parameters import Layout
 from offbeat.core.policy import Policy, View
 from offbeat.core.session import Session
 from offbeat.core.snapshot import encode
-from offbeat.core.states import AWAY, IDLE, TRAINING, WAITING
+from offbeat.core.state import AWAY, IDLE, TRAINING, WAITING
 
 DEVICES = 4
 KINDS = ("ready", "left", "uploaded", "asked", "lost", "timer")

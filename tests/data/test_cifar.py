@@ -14,8 +14,7 @@ import pytest
 
 from offbeat.core.errors import InvalidInput
 from offbeat.data import Dataset
-from offbeat.data.cifar import MEAN, MEAN_100, STD, STD_100, Cifar10, Cifar100
-from offbeat.data.cifar_pickle import parse_python_batch
+from offbeat.data.cifar import MEAN, MEAN_100, STD, STD_100, Cifar10, Cifar100, parse_python_batch
 
 Bytes = npt.NDArray[np.uint8]
 PACK: dict[str, Callable[[bytes], bytes]] = {"": bytes, ".gz": gzip.compress, ".xz": lzma.compress}

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from offbeat.core.errors import InvalidInput
-from offbeat.core.samples import LazyDevices, Ragged
 from offbeat.data import DATASETS, Dataset
+from offbeat.data.samples import LazyDevices, Ragged
 
 
 def arrays(**changes: Any) -> dict[str, Any]:

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from offbeat.core.samples import LazyDevices, Ragged, Samples
 from offbeat.data import Dataset, Partition
 from offbeat.data.heterogeneity import NUMBERS, ROWS, SEVERAL, TOKENS, LabelCounts, label_counts
+from offbeat.data.samples import LazyDevices, Ragged, Samples
 
 
 def dataset_of(y: Samples, classes: int = 0) -> Dataset:

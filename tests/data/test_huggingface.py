@@ -9,11 +9,11 @@ import pytest
 from PIL import Image
 
 from offbeat.core.errors import InvalidInput
-from offbeat.core.samples import LazyDevices, Ragged
 from offbeat.data import Dataset
 from offbeat.data.huggingface import HuggingFace
 from offbeat.data.imdb import Imdb
-from offbeat.settings.schema import Experiment
+from offbeat.data.samples import LazyDevices, Ragged
+from offbeat.experiment.schema import Experiment
 
 datasets = pytest.importorskip("datasets", reason="the extra offbeat[datasets] is not installed")
 

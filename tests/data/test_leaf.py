@@ -9,7 +9,7 @@ import pytest
 
 from offbeat.core.errors import InvalidInput
 from offbeat.data.leaf import CHARACTERS, Femnist, Shakespeare
-from offbeat.settings.schema import Experiment
+from offbeat.experiment.schema import Experiment
 
 Users = dict[str, tuple[list[Any], list[Any]]]
 

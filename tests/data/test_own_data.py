@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from offbeat.core.errors import InvalidInput
-from offbeat.core.references import resolve
 from offbeat.data import load_own
+from offbeat.references import resolve
 
 MODULE = """
 import numpy as np

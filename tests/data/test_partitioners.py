@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from offbeat.core.errors import InvalidInput
-from offbeat.settings.schema import Experiment
+from offbeat.experiment.schema import Experiment
 
 datasets = pytest.importorskip("datasets", reason="the extra offbeat[datasets] is not installed")
 

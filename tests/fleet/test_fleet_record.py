@@ -11,10 +11,10 @@ from loopback import LoopbackGrid, deploy, run_config
 
 from offbeat.core.errors import InvalidInput
 from offbeat.core.orders import Order
+from offbeat.experiment.schema import Experiment
 from offbeat.fleet.record import RecordFleet
 from offbeat.fleet.workload import Workload
-from offbeat.settings.assembly import ExperimentParts
-from offbeat.settings.schema import Experiment
+from offbeat.running.assembly import ExperimentParts
 
 DELAYS = {100: 0.2, 101: 1.0, 102: 3.0, 103: 0.6}
 UNKNOWN = {"speeds": None, "communication": None, "random_layers": None}

@@ -10,9 +10,9 @@ import pytest
 
 from offbeat.core.errors import InvalidInput
 from offbeat.core.orders import Order
+from offbeat.experiment.schema import Experiment
 from offbeat.fleet import Fleet, NetworkSettings, RatioFleet, Speeds, TraceFleet, Workload
 from offbeat.fleet.series import MeasuredSeries
-from offbeat.settings.schema import Experiment
 
 MEASURED = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "device-traces"
 

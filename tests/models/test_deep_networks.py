@@ -13,13 +13,13 @@ from torch import nn
 
 from offbeat.core.coverage import submodel
 from offbeat.core.orders import Order
-from offbeat.device.submodel import narrowed
-from offbeat.device.trainer import TorchTrainer
-from offbeat.device.training_state import TrainingJob, TrainingState
 from offbeat.models import layout_of, vector_of
 from offbeat.models.deep_networks import ResidualBlock, alexnet, resnet18, resnet20, vgg
 from offbeat.models.normalisation import GroupNorm, Norm, normalisation
 from offbeat.models.text_networks import TextCNN, TextTransformer
+from offbeat.training.submodel import narrowed
+from offbeat.training.trainer import TorchTrainer
+from offbeat.training.training_state import TrainingJob, TrainingState
 
 CIFAR = (3, 32, 32)
 Make = Callable[..., nn.Module]

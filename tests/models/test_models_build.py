@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 from offbeat.core.errors import InvalidInput
-from offbeat.core.references import resolve
+from offbeat.experiment.schema import Experiment
 from offbeat.models import MODELS, ModelChoice, build, vector_of, with_vocabulary
-from offbeat.settings.schema import Experiment
+from offbeat.references import resolve
 
 MNIST = (1, 28, 28)
 

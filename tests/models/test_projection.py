@@ -6,9 +6,9 @@ import torch
 from torch import nn
 
 from offbeat.core.errors import InvalidInput
+from offbeat.experiment.schema import Experiment
 from offbeat.models import ModelChoice, build, layout_of, vector_of
 from offbeat.models.projection import with_projection
-from offbeat.settings.schema import Experiment
 
 
 def test_the_head_stands_before_the_last_layer_and_the_rest_is_as_without_it() -> None:

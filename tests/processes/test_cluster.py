@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from offbeat.deployment.launch import RunFailed, SuperLink, submit
-from offbeat.deployment.local_cluster.cluster import HOST, Cluster
+from offbeat.flower.launch.local_cluster import HOST, Cluster
+from offbeat.flower.launch.superlink import RunFailed, SuperLink, submit
 
 pytestmark = pytest.mark.processes
 

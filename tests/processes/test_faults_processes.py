@@ -13,10 +13,10 @@ import pytest
 from faulty import outcome
 from user_project import follow
 
-from offbeat.deployment.bundle import write_bundle
-from offbeat.deployment.launch import Launched, RunFailed, submit
-from offbeat.deployment.local_cluster.cluster import Cluster
-from offbeat.settings.schema import Experiment
+from offbeat.experiment.schema import Experiment
+from offbeat.flower.launch.bundle import write_bundle
+from offbeat.flower.launch.local_cluster import Cluster
+from offbeat.flower.launch.superlink import Launched, RunFailed, submit
 
 pytestmark = pytest.mark.processes
 

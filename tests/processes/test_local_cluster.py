@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from offbeat.deployment.local_cluster.cluster import Cluster
+from offbeat.flower.launch.local_cluster import Cluster
 
 pytestmark = pytest.mark.processes
 

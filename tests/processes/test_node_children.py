@@ -21,12 +21,12 @@ import pytest
 from standin_superlink import StandinConnection, app_folder, model_of, with_model
 
 import offbeat
-from offbeat.deployment.certificates import make_credentials
-from offbeat.deployment.node.children import ForkServer
-from offbeat.deployment.node.installation import Installation
-from offbeat.deployment.node.keeping import Keeping
-from offbeat.deployment.node.node import Polling, WarmNode
-from offbeat.deployment.node.sandbox import Limits, landlock_version
+from offbeat.flower.launch.certificates import make_credentials
+from offbeat.flower.node.children import ForkServer
+from offbeat.flower.node.installation import Installation
+from offbeat.flower.node.keeping import Keeping
+from offbeat.flower.node.node import Polling, WarmNode
+from offbeat.flower.node.sandbox import Limits, landlock_version
 
 pytestmark = pytest.mark.processes
 
@@ -161,9 +161,9 @@ def test_all_end_with_the_node(tmp_path: Path) -> None:
     """Also when it is killed."""
     script = (
         "import sys, time\n"
-        "from offbeat.deployment.node.children import ForkServer\n"
-        "from offbeat.deployment.node.sandbox import Limits\n"
-        "from offbeat.deployment.node.frames import OpenApp\n"
+        "from offbeat.flower.node.children import ForkServer\n"
+        "from offbeat.flower.node.sandbox import Limits\n"
+        "from offbeat.flower.node.frames import OpenApp\n"
         "fork_server = ForkServer(Limits())\n"
         "opening = OpenApp(run_id=1, node_id=1, series_id=1, node_config={}, run_config={}, app_id='a/b',\n"
         "                  app_version='1', app_hash='c', directory='nowhere')\n"

@@ -24,14 +24,15 @@ from offbeat.comparison.cached_runs import CachedRuns
 from offbeat.comparison.ray_runs import LAST, RayRuns
 from offbeat.comparison.run_cache import run_cached
 from offbeat.core.errors import WorkersLost
-from offbeat.device.training_state import TrainingJob
+from offbeat.experiment.schema import Experiment
 from offbeat.results.result import Result, read_run
-from offbeat.settings.schema import Experiment
-from offbeat.simulation import executors, ray_cluster
-from offbeat.simulation.ray_cluster import ClusterStatus, watching_cluster
-from offbeat.simulation.ray_workers import RayWorkers
 from offbeat.simulation.run import run, simulation_of
-from offbeat.simulation.workers import PortionAnswer
+from offbeat.training import executor as executors
+from offbeat.training import ray_cluster
+from offbeat.training.ray_cluster import ClusterStatus, watching_cluster
+from offbeat.training.ray_workers import RayWorkers
+from offbeat.training.training_state import TrainingJob
+from offbeat.training.workers import PortionAnswer
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'offbeat[ray]'")
 pytestmark = [

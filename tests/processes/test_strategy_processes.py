@@ -9,8 +9,8 @@ from one_line import with_the_one_line
 from safetensors.numpy import load_file
 from user_project import follow, user_project
 
-from offbeat.deployment.launch import submit
-from offbeat.deployment.local_cluster.cluster import Cluster
+from offbeat.flower.launch.local_cluster import Cluster
+from offbeat.flower.launch.superlink import submit
 
 pytestmark = pytest.mark.processes
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from offbeat.deployment.local_cluster import supervisor
+from offbeat.flower.launch import supervisor
 
 pytestmark = [
     pytest.mark.processes,

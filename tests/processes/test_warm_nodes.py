@@ -1,7 +1,7 @@
 """Nodes on a real SuperLink, warm ones and Flower's own: who may take part, and whatever can go wrong.
 
 Few runs that see several faults each, because starting processes is what takes the time. What must be true of every run
-is checked by `faulty.outcome`, as for the many faults that `tests/deployment` tries without processes.
+is checked by `faulty.outcome`, as for the many faults that `tests/flower` tries without processes.
 """
 
 import csv
@@ -23,12 +23,12 @@ import tomli_w
 from faulty import outcome
 from user_project import MOST_SECONDS, follow, user_project
 
-from offbeat.deployment.bundle import write_bundle
-from offbeat.deployment.certificates import make_credentials
-from offbeat.deployment.launch import Launched, RunFailed, SuperLink, submit
-from offbeat.deployment.local_cluster.cluster import HOST, Cluster
-from offbeat.settings.schema import Experiment
-from offbeat.settings.tables import merge
+from offbeat.experiment.schema import Experiment
+from offbeat.experiment.tables import merge
+from offbeat.flower.launch.bundle import write_bundle
+from offbeat.flower.launch.certificates import make_credentials
+from offbeat.flower.launch.local_cluster import HOST, Cluster
+from offbeat.flower.launch.superlink import Launched, RunFailed, SuperLink, submit
 from offbeat.simulation.run import replay
 
 pytestmark = pytest.mark.processes
@@ -106,8 +106,8 @@ from pathlib import Path
 
 from mine.task import network, test_data
 from offbeat.algorithms.fedasync import FedAsync
-from offbeat.core.actions import Finish
-from offbeat.deployment import server_app
+from offbeat.core.messages import Finish
+from offbeat.flower import server_app
 
 
 class UntilAllIsSeen(FedAsync):
@@ -136,7 +136,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message
 from flwr.clientapp import ClientApp
 from mine.task import network, own_data
-from offbeat.deployment import client_app
+from offbeat.flower import client_app
 
 honest = client_app(model=network, data=own_data)
 app = ClientApp()

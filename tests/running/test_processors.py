@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from offbeat.core.errors import Interrupted
-from offbeat.device.places import processor_kind
-from offbeat.running.processors import ProcessorKinds
-from offbeat.settings.schema import Experiment
-from offbeat.simulation import executors
+from offbeat.experiment.schema import Experiment
+from offbeat.running.loop import ProcessorKinds
 from offbeat.simulation.run import run
+from offbeat.training import executor as executors
+from offbeat.training.torch_device import processor_kind
 
 
 def test_one_kind_of_processor_is_noted_in_silence_and_a_second_is_said(caplog: pytest.LogCaptureFixture) -> None:

@@ -14,20 +14,34 @@ import numpy as np
 import pytest
 from pydantic import Field
 
-from offbeat.core.actions import Action, Commit, Discard, Dispatch, Finish, SendFresh, SetTimer, StopSoon
 from offbeat.core.errors import Diverged, PolicyError
-from offbeat.core.events import Event, FreshRequested, Ready, Started, TimerFired, Uploaded
+from offbeat.core.messages import (
+    Action,
+    Commit,
+    Discard,
+    Dispatch,
+    Event,
+    Finish,
+    FreshRequested,
+    Ready,
+    SendFresh,
+    SetTimer,
+    Started,
+    StopSoon,
+    TimerFired,
+    Uploaded,
+)
 from offbeat.core.orders import LocalWork, Order, Progress
 from offbeat.core.parameters import Layout, Vector
 from offbeat.core.policy import Ask, DeviceRule, Fresh, Memory, Policy, Probe, ReadOnlyMemory, Step, Train, View
 from offbeat.core.session import Session
-from offbeat.device.training_state import Evaluation, TrainingJob, TrainingState
+from offbeat.experiment.schedule import Schedule, Stop
 from offbeat.fleet import Failures, FailureSettings, Fleet, NetworkSettings, OrderFailure, Workload
 from offbeat.fleet.availability import Always, Availability, OnOff
 from offbeat.fleet.speeds import FixedSpeeds
 from offbeat.results.rows import Row, Span
-from offbeat.settings.schedule import Schedule, Stop
 from offbeat.simulation.engine import Simulation
+from offbeat.training.training_state import Evaluation, TrainingJob, TrainingState
 
 INF = float("inf")
 NO_LINKS = NetworkSettings(uplink_mbps=INF, downlink_mbps=INF, latency=0.0)

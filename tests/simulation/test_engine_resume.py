@@ -12,19 +12,31 @@ import pytest
 from offbeat.algorithms.fedasync import FedAsync
 from offbeat.algorithms.fedavg import FedAvg
 from offbeat.algorithms.fedbuff import FedBuff
-from offbeat.core.actions import Action, Commit, Discard, Dispatch, SendFresh, SetTimer, StopSoon
-from offbeat.core.events import Event, FreshRequested, Started, TimerFired, Uploaded
+from offbeat.core.messages import (
+    Action,
+    Commit,
+    Discard,
+    Dispatch,
+    Event,
+    FreshRequested,
+    SendFresh,
+    SetTimer,
+    Started,
+    StopSoon,
+    TimerFired,
+    Uploaded,
+)
 from offbeat.core.orders import LocalWork, Order, Progress, Update
 from offbeat.core.parameters import Layout, Vector
 from offbeat.core.policy import Ask, DeviceRule, Fresh, Memory, Policy, Probe, ReadOnlyMemory, Step, Train, View
 from offbeat.core.session import Session
 from offbeat.core.snapshot import decode, encode
 from offbeat.core.streams import stream
-from offbeat.device.training_state import Evaluation, TrainingJob, TrainingState
+from offbeat.experiment.schedule import Schedule, Stop
 from offbeat.fleet import FailureSettings, Fleet, NetworkSettings, OnOffAvailable, RatioFleet, Workload
 from offbeat.results.rows import Row
-from offbeat.settings.schedule import Schedule, Stop
 from offbeat.simulation.engine import Simulation
+from offbeat.training.training_state import Evaluation, TrainingJob, TrainingState
 
 DEVICES = 6
 

@@ -7,8 +7,8 @@ from offbeat.algorithms import Audg
 from offbeat.core.orders import LocalWork
 from offbeat.core.parameters import Layout
 from offbeat.core.session import Session
+from offbeat.experiment.schedule import Stop
 from offbeat.fleet import Fleet, NetworkSettings, RatioFleet, Workload
-from offbeat.settings.schedule import Stop
 from offbeat.simulation.engine import Simulation
 from offbeat.testing import SIZE, ToyExecutor
 

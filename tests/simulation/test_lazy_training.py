@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from offbeat.core.effects import Assignment
+from offbeat.core.messages import Assignment
 from offbeat.core.orders import Order, Outcome, Plain
 from offbeat.core.parameters import Vector
 from offbeat.core.policy import DeviceRule, Fresh, Memory, Probe, ReadOnlyMemory
 from offbeat.core.snapshot import decode, encode
-from offbeat.device.memory import DeviceMemory
-from offbeat.device.training_state import Evaluation, TrainingJob, TrainingState
 from offbeat.simulation.lazy_training import LazyOutcome, LazyTraining, MidSlice
+from offbeat.training.local_training import DeviceMemory
+from offbeat.training.training_state import Evaluation, TrainingJob, TrainingState
 
 BASE = np.zeros(2, dtype=np.float32)
 

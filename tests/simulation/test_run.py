@@ -14,9 +14,9 @@ import pytest
 from safetensors.numpy import load_file
 
 from offbeat.core.errors import Interrupted, InvalidInput
+from offbeat.experiment.schema import Experiment
 from offbeat.results import checkpoint
 from offbeat.running.lock import DirectoryLock
-from offbeat.settings.schema import Experiment
 from offbeat.simulation.run import run
 
 

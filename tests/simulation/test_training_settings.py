@@ -13,9 +13,9 @@ from torch import nn
 
 import offbeat
 from offbeat.core.errors import Interrupted, InvalidInput
-from offbeat.core.samples import LazyDevices, Ragged
 from offbeat.data import Dataset
-from offbeat.settings.assembly import ExperimentParts
+from offbeat.data.samples import LazyDevices, Ragged
+from offbeat.running.assembly import ExperimentParts
 
 BASE: dict[str, Any] = {
     "stop": {"updates": 12},
@@ -112,7 +112,7 @@ def module(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def experiment(**changes: Any) -> offbeat.Experiment:
-    from offbeat.settings.tables import merge
+    from offbeat.experiment.tables import merge
 
     return offbeat.Experiment.parse(merge(BASE, changes))
 
@@ -292,7 +292,7 @@ def test_half_precision_trains_about_as_well() -> None:
 
 def test_runs_and_their_workers_fill_the_cores_of_a_comparison_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     from offbeat.comparison import compare
-    from offbeat.settings import execution
+    from offbeat.training import execution
 
     monkeypatch.setattr(compare, "available_cores", lambda: 6)
     monkeypatch.setattr(execution, "available_cores", lambda: 6)

@@ -7,11 +7,11 @@ import pytest
 import torch
 
 import offbeat
-from offbeat.core.samples import Ragged
 from offbeat.data import Dataset
+from offbeat.data.samples import Ragged
 from offbeat.data.transforms import InputPipeline, Standardisation
-from offbeat.device import batches, flat_model, stacked
-from offbeat.settings.tables import merge
+from offbeat.experiment.tables import merge
+from offbeat.training import batches, flat_model, stacked
 
 BASE: dict[str, Any] = {
     "stop": {"updates": 6},

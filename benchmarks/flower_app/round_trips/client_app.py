@@ -6,10 +6,10 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 
 from offbeat.core.orders import Order
-from offbeat.deployment import client_app
-from offbeat.deployment.experiment_source import AllSamples
-from offbeat.device.trainer import TorchTrainer
-from offbeat.device.training_state import TrainingJob, TrainingState
+from offbeat.flower import client_app
+from offbeat.flower.experiment_source import AllSamples
+from offbeat.training.trainer import TorchTrainer
+from offbeat.training.training_state import TrainingJob, TrainingState
 from round_trips.task import BATCH, EPOCHS, RATE, data, model
 
 app = client_app(model=model, data=data)

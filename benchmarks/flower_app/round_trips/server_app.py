@@ -12,13 +12,13 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordD
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 
-from offbeat.deployment.protocol.codec import pack, unpack
-from offbeat.deployment.protocol.messages import MESSAGE_TYPE, FromDevice, Hello
-from offbeat.deployment.server.app import ServerParts, serve
-from offbeat.deployment.server.membership import POLL_SECONDS
-from offbeat.deployment.server.transport import SentMessage, Transport
+from offbeat.experiment.schema import Experiment
+from offbeat.flower.protocol.codec import pack, unpack
+from offbeat.flower.protocol.messages import MESSAGE_TYPE, FromDevice, Hello
+from offbeat.flower.server.app import ServerParts, serve
+from offbeat.flower.server.membership import POLL_SECONDS
+from offbeat.flower.server.transport import SentMessage, Transport
 from offbeat.models import vector_of
-from offbeat.settings.schema import Experiment
 from round_trips.task import BATCH, EPOCHS, RATE, model, test_data
 
 app = ServerApp()

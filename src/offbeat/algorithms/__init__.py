@@ -24,7 +24,7 @@ from offbeat.algorithms.safa import Safa
 from offbeat.algorithms.seafl import Port, Seafl, Seafl2
 from offbeat.core.errors import InvalidInput, unknown
 from offbeat.core.policy import DeviceRule, Policy
-from offbeat.core.references import resolve
+from offbeat.references import resolve
 
 __all__ = [
     "DEVICE_RULES",

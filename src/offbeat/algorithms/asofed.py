@@ -28,12 +28,10 @@ import numpy as np
 from msgspec.structs import replace
 from pydantic import Field
 
-from offbeat.core.actions import Action, Commit, Dispatch
-from offbeat.core.blocks import by_block
 from offbeat.core.errors import InvalidInput
-from offbeat.core.events import Event, Uploaded
+from offbeat.core.messages import Action, Commit, Dispatch, Event, Uploaded
 from offbeat.core.orders import LocalWork, Order, Update
-from offbeat.core.parameters import Layout, Vector
+from offbeat.core.parameters import Layout, Vector, by_block
 from offbeat.core.policy import Policy, View, proximal_difference
 from offbeat.core.search import Choice, Range, SearchSpace
 from offbeat.core.terms import PastGradients, Proximal

@@ -2,7 +2,7 @@
 
 Hao, Cui, Yang, Wu, Feng, Hu: *The Impact Analysis of Delays in Asynchronous Federated Learning with Data Heterogeneity
 for Edge Intelligence*, 2025 (arXiv 2503.04052), Algorithms 1 to 3. Its bounds are in
-`offbeat.studies.delayed_gradients.bounds`.
+`offbeat.comparison.delayed_gradients.bounds`.
 
 | paper | here |
 |---|---|
@@ -49,12 +49,10 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from offbeat.core.actions import Action, Commit, Dispatch, SetTimer
-from offbeat.core.blocks import by_block
 from offbeat.core.errors import InvalidInput
-from offbeat.core.events import Event, Started, TimerFired, Uploaded
+from offbeat.core.messages import Action, Commit, Dispatch, Event, SetTimer, Started, TimerFired, Uploaded
 from offbeat.core.orders import Update
-from offbeat.core.parameters import Vector
+from offbeat.core.parameters import Vector, by_block
 from offbeat.core.policy import Policy, View
 from offbeat.core.search import Range, SearchSpace
 

@@ -30,9 +30,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from offbeat.core.actions import Action, Commit, Discard, Dispatch
 from offbeat.core.errors import InvalidInput
-from offbeat.core.events import Event, Uploaded
+from offbeat.core.messages import Action, Commit, Discard, Dispatch, Event, Uploaded
 from offbeat.core.orders import LocalWork
 from offbeat.core.parameters import mixture
 from offbeat.core.policy import Policy, View, proximal_difference

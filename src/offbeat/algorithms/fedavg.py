@@ -26,9 +26,8 @@ import numpy as np
 from pydantic import Field
 
 from offbeat.algorithms.server_optimisers import Floats, Movement, ServerMoments, ServerOptimised
-from offbeat.core.actions import Action, Commit, Discard, Dispatch
 from offbeat.core.errors import InvalidInput
-from offbeat.core.events import Event, Uploaded
+from offbeat.core.messages import Action, Commit, Discard, Dispatch, Event, Uploaded
 from offbeat.core.orders import Order, Update
 from offbeat.core.parameters import Vector, weighted_mean
 from offbeat.core.policy import View

@@ -34,9 +34,8 @@ import numpy as np
 from pydantic import Field
 
 from offbeat.algorithms.server_optimisers import Floats, Movement, ServerMoments, ServerOptimised
-from offbeat.core.actions import Action, Commit, Dispatch
 from offbeat.core.errors import InvalidInput
-from offbeat.core.events import Event, Uploaded
+from offbeat.core.messages import Action, Commit, Dispatch, Event, Uploaded
 from offbeat.core.orders import Update
 from offbeat.core.policy import View
 from offbeat.core.search import Range, SearchSpace

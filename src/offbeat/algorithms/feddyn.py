@@ -26,9 +26,8 @@ import numpy as np
 from pydantic import Field
 
 from offbeat.algorithms.fedavg import FedAvg, FedAvgState
-from offbeat.core.blocks import by_block
 from offbeat.core.orders import LocalWork, Order, Update
-from offbeat.core.parameters import Vector, moved
+from offbeat.core.parameters import Vector, by_block, moved
 from offbeat.core.policy import View
 from offbeat.core.search import Range, SearchSpace
 from offbeat.core.terms import LinearQuadratic

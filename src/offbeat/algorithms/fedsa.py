@@ -24,9 +24,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from offbeat.core.actions import Action, Commit, Dispatch
 from offbeat.core.errors import InvalidInput
-from offbeat.core.events import Event, Uploaded
+from offbeat.core.messages import Action, Commit, Dispatch, Event, Uploaded
 from offbeat.core.orders import LocalWork
 from offbeat.core.parameters import mixture
 from offbeat.core.policy import Policy, View

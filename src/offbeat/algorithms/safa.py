@@ -35,8 +35,18 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from offbeat.core.actions import Action, Commit, Discard, Dispatch, SetTimer, StopSoon
-from offbeat.core.events import Event, Started, TimerFired, Uploaded
+from offbeat.core.messages import (
+    Action,
+    Commit,
+    Discard,
+    Dispatch,
+    Event,
+    SetTimer,
+    Started,
+    StopSoon,
+    TimerFired,
+    Uploaded,
+)
 from offbeat.core.orders import LocalWork, Update
 from offbeat.core.parameters import Vector, weighted_mean
 from offbeat.core.policy import Policy, View

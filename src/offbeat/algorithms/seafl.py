@@ -49,9 +49,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from offbeat.core.actions import Action, Commit, Dispatch, StopSoon
 from offbeat.core.errors import InvalidInput
-from offbeat.core.events import Event, Uploaded
+from offbeat.core.messages import Action, Commit, Dispatch, Event, StopSoon, Uploaded
 from offbeat.core.orders import LocalWork, Order, Update
 from offbeat.core.parameters import Vector, dot, mixture, moved, weighted_mean
 from offbeat.core.policy import Policy, View

@@ -28,8 +28,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from offbeat.core.blocks import by_block
-from offbeat.core.parameters import Vector
+from offbeat.core.parameters import Vector, by_block
 from offbeat.core.policy import Policy
 from offbeat.core.search import Range, SearchSpace
 

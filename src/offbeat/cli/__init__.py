@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from offbeat.cli import catalogue, choosing, deployment, node, partition, replay, reproduce, runs, simulate, studies
+from offbeat.cli import catalogue, choosing, deployment, node, partition, replay, runs, simulate, studies
 from offbeat.cli.base import console
 from offbeat.cli.progress import messages
 from offbeat.core.errors import Interrupted, InvalidInput, OffbeatError
@@ -34,8 +34,6 @@ for command in (
     studies.plan,
     studies.advise,
     studies.pretrain,
-    studies.study,
-    reproduce.reproduce,
     catalogue.list_,
     catalogue.describe,
     deployment.local_cluster,

@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.table import Table
 
 if TYPE_CHECKING:  # what needs torch is imported when a command runs, so that --help is quick
+    from offbeat.experiment.schema import Experiment
     from offbeat.results.rows import Row
-    from offbeat.settings.schema import Experiment
 
 console = Console()
 LONGEST = 80
@@ -53,7 +53,7 @@ Jobs = Annotated[
 
 def load(file: Path, changes: Iterable[str] | None) -> "Experiment":
     """The experiment of a file with its changes. Python files beside it can be imported; notes go to standard error."""
-    from offbeat.settings.shipped import experiment_from
+    from offbeat.experiment.shipped import experiment_from
 
     sys.path.insert(1, str(file.resolve().parent))
     experiment = experiment_from(file, changes or ())
@@ -99,7 +99,7 @@ def joined(parts: Sequence[str]) -> str:
 
 def present(experiment: "Experiment", rows: "Sequence[Row]", summary: Mapping[str, Any], root: Path) -> None:
     """Draw the figures of a run that has ended, print its summary, and say where everything is."""
-    from offbeat.running.figures import draw_figures
+    from offbeat.results.figures import draw_figures
 
     real = draw_figures(experiment, rows, root)
     print_summary(f"{experiment.algorithm.name}, seed {experiment.seed}", summary)

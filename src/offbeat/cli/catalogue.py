@@ -29,11 +29,11 @@ def describe(
     name: Annotated[str, typer.Argument(help="A name from `offbeat list`, or a table of the file such as stop.")],
 ) -> None:
     """Show the settings of a thing, with ranges and defaults, and where it comes from."""
-    from offbeat.core.references import resolve
+    from offbeat.cli.describe import description
     from offbeat.core.settings import Settings
+    from offbeat.experiment.schema import Experiment
     from offbeat.models import MODEL_SETTINGS
-    from offbeat.settings.describe import description
-    from offbeat.settings.schema import Experiment
+    from offbeat.references import resolve
 
     things = {key: thing for registry in _registries().values() for key, thing in registry.items()}
     tables: dict[str, Any] = {key: field.annotation for key, field in Experiment.model_fields.items()}
@@ -67,10 +67,10 @@ def _algorithms() -> Table:
 def _registries() -> dict[str, dict[str, Any]]:
     from offbeat.algorithms import POLICIES
     from offbeat.data import DATASETS, PARTITIONS
+    from offbeat.experiment.shipped import shipped
+    from offbeat.experiment.task import TASKS
     from offbeat.fleet import AVAILABILITIES, FLEETS
     from offbeat.models import MODELS
-    from offbeat.settings.shipped import shipped
-    from offbeat.settings.task import TASKS
 
     return {
         "algorithms": dict(POLICIES),

@@ -11,7 +11,7 @@ from offbeat.cli.progress import bars, cluster_line, note
 from offbeat.core.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from offbeat.settings.schema import Experiment
+    from offbeat.experiment.schema import Experiment
 
 Kind = Annotated[
     str | None,
@@ -57,9 +57,9 @@ def tune(
     """
     check_optuna()
     experiment = load(file, changes)
-    from offbeat.choosing.tuning_table import tune_all
     from offbeat.comparison.compare import runs_that_fill_cores
-    from offbeat.comparison.criterion import Criterion
+    from offbeat.comparison.tuning_table import tune_all
+    from offbeat.results.criterion import Criterion
 
     names = _names(experiment, algorithms)
     criterion = Criterion.of(experiment, target=target, kind=_kind(kind), at=at)
@@ -125,10 +125,10 @@ def recommend(
     A fleet may be a trace (`[fleet] name = "trace"`), or that of a real run (`name = "record"`, its path).
     """
     experiment = load(file, changes)
-    from offbeat.choosing.recommendation import FILES
-    from offbeat.choosing.recommendation import recommend as recommend_for
     from offbeat.comparison.compare import runs_that_fill_cores
-    from offbeat.comparison.criterion import Criterion
+    from offbeat.comparison.recommendation import FILES
+    from offbeat.comparison.recommendation import recommend as recommend_for
+    from offbeat.results.criterion import Criterion
 
     criterion = Criterion.of(experiment, target=target, kind=_kind(kind))
     names = None if algorithms is None else _names(experiment, algorithms)

@@ -14,7 +14,7 @@ from offbeat.cli.progress import bars, messages, note
 from offbeat.core.errors import Interrupted, InvalidInput
 
 if TYPE_CHECKING:
-    from offbeat.settings.schema import Experiment
+    from offbeat.experiment.schema import Experiment
 
 
 def local_cluster(
@@ -90,7 +90,7 @@ def deploy(
     check_flower()
     experiment = load(file, changes)
     _check_algorithm(experiment)
-    from offbeat.deployment.launch import SuperLink, submit
+    from offbeat.flower.launch.superlink import SuperLink, submit
     from offbeat.running.directory import RunDirectory, read_finished
     from offbeat.running.interruption import stopping_signals_raise
 
@@ -133,7 +133,7 @@ def make_certificates(
     They are valid for 30 days and not for production.
     """
     check_flower()
-    from offbeat.deployment.certificates import make_credentials
+    from offbeat.flower.launch.certificates import make_credentials
 
     make_credentials(directory, nodes, hosts or ())
     console.print(f"Certificates in {directory}: ca.pem, superlink.pem, superlink.key and keys for {nodes} nodes")
@@ -148,7 +148,7 @@ def register_nodes(
 ) -> None:
     """Tell a SuperLink that admits only nodes it knows which nodes these are, as `flwr supernode register` does."""
     check_flower()
-    from offbeat.deployment.launch import SuperLink, register
+    from offbeat.flower.launch.superlink import SuperLink, register
 
     link = SuperLink(address=superlink, root_certificates=root_certificates)
     for key in public_keys:
@@ -181,8 +181,8 @@ class Tail:
 def _run_on_cluster(
     app: Path, experiment: "Experiment", nodes: int, root: Path, logs: Path | None, *, warm: bool
 ) -> None:
-    from offbeat.deployment.launch import RunFailed, submit
-    from offbeat.deployment.local_cluster.cluster import Cluster
+    from offbeat.flower.launch.local_cluster import Cluster
+    from offbeat.flower.launch.superlink import RunFailed, submit
 
     rows, stop = Tail(root / "metrics.jsonl"), experiment.when_to_stop
     with bars() as shown:
@@ -229,7 +229,7 @@ def _check_algorithm(experiment: "Experiment") -> None:
 
 
 def _bundle(folder: Path, experiment: "Experiment", root: Path, *, resume: bool, overwrite: bool) -> None:
-    from offbeat.deployment.bundle import write_bundle
+    from offbeat.flower.launch.bundle import write_bundle
 
     left = write_bundle(folder, experiment, out=str(root), resume=resume, overwrite=overwrite)
     if left:

@@ -62,11 +62,11 @@ def node(
     take part in one run. Ends on Ctrl-C or SIGTERM.
     """
     check_flower()
-    from offbeat.deployment.launch import SuperLink, host_and_port
-    from offbeat.deployment.node.installation import load_trusted_entities
-    from offbeat.deployment.node.node import Polling
-    from offbeat.deployment.node.sandbox import Limits
-    from offbeat.deployment.node.service import NodeSettings, parse_node_config, serve_nodes
+    from offbeat.flower.launch.superlink import SuperLink, host_and_port
+    from offbeat.flower.node.installation import load_trusted_entities
+    from offbeat.flower.node.node import Polling
+    from offbeat.flower.node.sandbox import Limits
+    from offbeat.flower.node.service import NodeSettings, parse_node_config, serve_nodes
 
     serve_nodes(
         NodeSettings(

@@ -86,7 +86,7 @@ def bars() -> Iterator[Any]:
 @contextmanager
 def cluster_line(shown: Any) -> Iterator[None]:
     """A line about the Ray cluster beside the bars, if runs compute on one."""
-    from offbeat.simulation.ray_cluster import ClusterStatus, watching_cluster
+    from offbeat.training.ray_cluster import ClusterStatus, watching_cluster
 
     lines: list[Any] = []
 

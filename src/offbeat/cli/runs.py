@@ -28,8 +28,8 @@ from offbeat.cli.progress import bars, cluster_line, messages, note, watched_bar
 from offbeat.core.errors import InvalidInput
 
 if TYPE_CHECKING:
+    from offbeat.experiment.schema import Experiment
     from offbeat.results.comparison import Comparison
-    from offbeat.settings.schema import Experiment
 
 
 def demo(
@@ -43,7 +43,7 @@ def demo(
     and prints who is how accurate when. Takes about a minute on two cores.
     """
     from offbeat.comparison.picture import draw_overview
-    from offbeat.settings.shipped import load_experiment
+    from offbeat.experiment.shipped import load_experiment
 
     experiment = load_experiment("demo")
     root = out or (_latest if resume else _unused)(Path("offbeat-demo"))
@@ -141,7 +141,7 @@ def sweep(
     The last setting becomes the horizontal axis, the one before it the lines, the one before that the panels of
     `sweep.png`; `comparison.csv` has the numbers.
     """
-    from offbeat.settings.tables import parse_values
+    from offbeat.experiment.tables import parse_values
 
     given = dict(parse_values(each) for each in over or ())
     general, settings = _algorithm_changes(changes) if "algorithm.name" in given else (changes, {})
@@ -238,7 +238,7 @@ def _show(comparison: "Comparison", where: str) -> None:
 
 def _algorithm_changes(changes: Sequence[str] | None) -> tuple[list[str], dict[str, Any]]:
     """Changes apart from those that are settings of algorithms, and the latter by key."""
-    from offbeat.settings.tables import parse_changes
+    from offbeat.experiment.tables import parse_changes
 
     def is_setting(change: str) -> bool:
         path = change.partition("=")[0].strip()

@@ -51,11 +51,11 @@ def simulate(
     them.
     """
     check_flower()
-    from offbeat.flower_simulation.app import read_app
-    from offbeat.flower_simulation.run import simulate as simulate_app
-    from offbeat.flower_simulation.script import Script
-    from offbeat.flower_simulation.settings import AppSettings
-    from offbeat.settings.tables import merge, parse_changes
+    from offbeat.experiment.tables import merge, parse_changes
+    from offbeat.flower.virtual.app import read_app
+    from offbeat.flower.virtual.run import simulate as simulate_app
+    from offbeat.flower.virtual.script import Script
+    from offbeat.flower.virtual.settings import AppSettings
 
     found = None if app.suffix == ".py" else read_app(app, run_config or ())
     if found is None and (nodes is not None or run_config):
@@ -80,8 +80,8 @@ def simulate(
 
 def _present(result: "Result", root: Path) -> None:
     """Draw the figures of a run that has ended, print its summary, and say where everything is."""
+    from offbeat.results.figures import read_devices
     from offbeat.results.plots import devices_figure, run_figure, save
-    from offbeat.running.directory import read_devices
 
     title = f"{result.algorithm}, seed {result.seed}"
     save(run_figure(result.rows, title), root / "metrics.png")

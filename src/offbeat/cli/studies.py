@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from offbeat.cli.base import Address, Changes, ExperimentFile, Jobs, Out, Overwrite, Resume, Seeds, console, load
-from offbeat.cli.progress import bars, cluster_line, messages
-from offbeat.core.errors import InvalidInput, unknown
+from offbeat.cli.base import Changes, ExperimentFile, Seeds, console, load
+from offbeat.cli.progress import bars, messages
+from offbeat.core.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from offbeat.comparison.planned import PlannedRun
+    pass
 
 
 def pretrain(file: ExperimentFile, changes: Changes = None) -> None:
@@ -20,7 +20,7 @@ def pretrain(file: ExperimentFile, changes: Changes = None) -> None:
     Runs the experiment with devices that ask at random times and prints the line to add to its `[algorithm]` table. Use
     another seed than the one you want to report, for instance `--set seed=100`.
     """
-    from offbeat.studies.fedasmu_slots import measure_slots
+    from offbeat.comparison.slots import measure_slots
 
     experiment = load(file, changes)
     with bars() as shown:
@@ -48,8 +48,8 @@ def advise(
 
     Estimates delays and constants and prints the sign of Theta; with `--simulate` a short simulation stands beside it.
     """
-    from offbeat.studies.delayed_gradients.advice import advise as advise_on
-    from offbeat.studies.delayed_gradients.advice import rendered
+    from offbeat.comparison.delayed_gradients.advice import advise as advise_on
+    from offbeat.comparison.delayed_gradients.advice import rendered
 
     experiment = load(file, changes)
     chosen = list(range(experiment.seed, experiment.seed + seeds))
@@ -83,8 +83,8 @@ def plan(
     For `adel`, `salf`, `drop-stragglers` and `heterofl`. Prints a table and draws a figure. Too little time for the
     rounds is answered with the least that would do.
     """
+    from offbeat.comparison.deadline_plan import gradient_constants, plan_of
     from offbeat.results.plots import check_figure_path, save
-    from offbeat.studies.deadline_plan import gradient_constants, plan_of
 
     check_figure_path(out)
     if out.exists() and not overwrite:
@@ -109,54 +109,3 @@ def plan(
     for remark in planned.remarks:
         console.print(remark)
     console.print(f"Figure in {out}")
-
-
-def study(
-    name: Annotated[str, typer.Argument(help="The study: delays.", metavar="NAME")],
-    quick: Annotated[bool, typer.Option("--quick", help="Embedded data, few samples and runs.")] = False,
-    mnist: Annotated[
-        Path | None, typer.Option("--dir", help="Directory with MNIST's files, for the full form.")
-    ] = None,
-    runs: Annotated[int | None, typer.Option(min=1, help="Monte-Carlo runs (default: 10, quick 3).")] = None,
-    jobs: Jobs = None,
-    address: Address = None,
-    out: Out = None,
-    overwrite: Overwrite = False,
-    resume: Resume = False,
-) -> None:
-    """Repeat a paper's study, and print its tables beside the paper's numbers.
-
-    NAME is `delays`: SFL, AUDG and PSURDG from IID to very uneven data (Hao et al. 2025).
-
-    The quick form takes six minutes on two cores, the full form days. Ctrl-C stops it, `--resume` goes on.
-    """
-    from offbeat.studies.delayed_gradients.study import study as study_delays
-
-    if name != "delays":
-        raise unknown("study", name, ["delays"])
-    if quick == (mnist is not None):
-        raise InvalidInput("give either --quick, or --dir with the directory that holds MNIST's files")
-    root = out or Path("runs") / f"study-{name}{'-quick' if quick else ''}"
-    with bars() as shown, cluster_line(shown):
-        bar, done = shown.add_task("runs", total=None, note=""), dict[str, float]()
-
-        def watch(planned: "PlannedRun", fraction: float, row: dict[str, float] | None) -> None:
-            done[planned.label] = fraction
-            shown.update(bar, completed=sum(done.values()), note=planned.experiment.algorithm.title)
-
-        found = study_delays(
-            root,
-            mnist=mnist,
-            runs=runs,
-            begun=lambda n: shown.update(bar, total=n),
-            jobs=jobs,
-            overwrite=overwrite,
-            resume=resume,
-            watch=watch,
-            address=address,
-        )
-    for table in found.tables:
-        console.print(table.rich_table())
-    for line in (found.verdict, *found.notes):
-        console.print(line)
-    console.print(f"Results in {root}: tables.md, tables.csv, delays.png and a directory for each run")

@@ -14,15 +14,15 @@ from offbeat.comparison.pool import POLL_SECONDS, adopt, busy, reporting, report
 from offbeat.comparison.ray_runs import CachedRunActor, RayRuns
 from offbeat.comparison.run_cache import bare, digest, find, run_cached
 from offbeat.core.errors import Interrupted, OffbeatError
-from offbeat.core.references import describe
+from offbeat.experiment.schema import Experiment
+from offbeat.references import describe
 from offbeat.results.result import Result
 from offbeat.results.rows import Row
 from offbeat.running.driver import OnProgress
 from offbeat.running.interruption import Flag, interruption
 from offbeat.running.lock import DirectoryInUse, DirectoryLock
-from offbeat.running.processes import process_context
-from offbeat.settings.schema import Experiment
-from offbeat.simulation.ray_cluster import RayCluster
+from offbeat.training.processes import process_context
+from offbeat.training.ray_cluster import RayCluster
 
 OnRun = Callable[[Experiment, float, Row | None], None]
 """A function that is given an experiment, how much of its run is done (0 to 1) and its newest row of metrics."""

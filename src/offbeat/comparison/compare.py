@@ -16,6 +16,8 @@ from offbeat.comparison.pool import RunPool
 from offbeat.comparison.ray_runs import RayRuns
 from offbeat.core.errors import Interrupted, InvalidInput, OffbeatError, WorkersLost
 from offbeat.core.policy import Policy
+from offbeat.experiment.schema import Experiment
+from offbeat.experiment.shipped import ExperimentSource, experiment_from
 from offbeat.results.comparison import Comparison, check_target
 from offbeat.results.files import replace_file
 from offbeat.results.metric import TargetMetric
@@ -24,10 +26,8 @@ from offbeat.results.report import report_html
 from offbeat.results.result import Result, read_run
 from offbeat.running.interruption import interruption
 from offbeat.running.lock import DirectoryLock, check_unlocked
-from offbeat.settings.execution import available_cores
-from offbeat.settings.schema import Experiment
-from offbeat.settings.shipped import ExperimentSource, experiment_from
-from offbeat.simulation.ray_cluster import RayCluster
+from offbeat.training.execution import available_cores
+from offbeat.training.ray_cluster import RayCluster
 
 Algorithms = str | Policy | type[Policy] | Sequence[str | Policy | type[Policy]]
 Seeds = SupportsIndex | Iterable[SupportsIndex]

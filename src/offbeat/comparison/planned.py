@@ -1,16 +1,23 @@
-"""The runs of a comparison, and what is checked of all of them before the first begins."""
+"""The runs of a comparison, and what is checked of all of them before the first begins.
+
+How a run of a comparison failed: a sentence for the user, and a file that says where.
+"""
 
 import re
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from msgspec import Struct
+
 from offbeat.core.errors import InvalidInput, OffbeatError
+from offbeat.experiment.schema import Experiment
+from offbeat.experiment.tables import read_toml
+from offbeat.results.files import replace_file
 from offbeat.results.rows import Row
-from offbeat.running.directory import RunDirectory, check_may_write
-from offbeat.settings.assembly import ExperimentParts, session_of
-from offbeat.settings.schema import Experiment
-from offbeat.settings.tables import read_toml
+from offbeat.running.assembly import ExperimentParts, session_of
+from offbeat.running.directory import ERROR_FILE, RunDirectory, check_may_write
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -93,3 +100,27 @@ def _what_matters(experiment: Experiment) -> str:
 
 def _data(experiment: Experiment) -> str:
     return repr((experiment.data.resolved(), experiment.partition.resolved()))
+
+
+class RunFailure(Struct, frozen=True):
+    """What went wrong in a run, as plain text that any process can send."""
+
+    reason: str
+    trace: str | None
+    """Where it went wrong; None where that would tell a user nothing."""
+
+    @classmethod
+    def of(cls, error: Exception) -> "RunFailure":
+        """The failure that an error is."""
+        reason = " ".join(str(error).split())
+        if isinstance(error, InvalidInput):
+            return cls(reason, None)
+        return cls(f"{type(error).__name__}: {reason}", "".join(traceback.format_exception(error)))
+
+    def kept(self, planned: PlannedRun) -> str:
+        """The failure in one sentence; the traceback goes into a file of the run's directory."""
+        if self.trace is None:
+            return f"{planned.label} failed: {self.reason}"
+        file = planned.path / ERROR_FILE
+        replace_file(file, self.trace.encode())
+        return f"{planned.label} failed: {self.reason} (where: {file})"

@@ -11,15 +11,14 @@ from contextlib import contextmanager
 from queue import Empty
 from typing import Any
 
-from offbeat.comparison.failure import RunFailure
-from offbeat.comparison.planned import OnRunProgress, PlannedRun
+from offbeat.comparison.planned import OnRunProgress, PlannedRun, RunFailure
 from offbeat.core.errors import Interrupted
+from offbeat.results.figures import draw_figures
 from offbeat.results.rows import Row
 from offbeat.running.driver import OnProgress
-from offbeat.running.figures import draw_figures
 from offbeat.running.interruption import Flag
-from offbeat.running.processes import process_context
 from offbeat.simulation.run import run
+from offbeat.training.processes import process_context
 
 POLL_SECONDS = 0.1
 

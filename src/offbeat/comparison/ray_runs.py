@@ -15,21 +15,20 @@ from typing import Any
 
 from msgspec import Struct
 
-from offbeat.comparison.failure import RunFailure
-from offbeat.comparison.planned import OnRunProgress, PlannedRun
+from offbeat.comparison.planned import OnRunProgress, PlannedRun, RunFailure
 from offbeat.comparison.run_cache import compute
 from offbeat.core.errors import Interrupted, WorkersLost
+from offbeat.experiment.schema import Experiment
+from offbeat.results.figures import draw_figures
 from offbeat.results.files import replace_file
 from offbeat.results.result import read_run
 from offbeat.results.rows import Row
 from offbeat.running.directory import clear_run
-from offbeat.running.figures import draw_figures
 from offbeat.running.interruption import Flag
 from offbeat.running.lock import LOCK_FILE
-from offbeat.settings.schema import Experiment
-from offbeat.simulation.ray_cluster import RayCluster
 from offbeat.simulation.run import run
-from offbeat.simulation.workers import ATTEMPTS
+from offbeat.training.ray_cluster import RayCluster
+from offbeat.training.workers import ATTEMPTS
 
 POLL_SECONDS = 0.5
 LAST = "summary.json"

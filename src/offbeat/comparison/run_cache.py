@@ -17,15 +17,15 @@ from pathlib import Path
 from time import sleep
 
 from offbeat.core.errors import Interrupted, InvalidInput
-from offbeat.core.references import resolve
+from offbeat.experiment.schema import Experiment
+from offbeat.experiment.tables import Table
+from offbeat.references import resolve
 from offbeat.results.result import Result, read_run
 from offbeat.results.rows import Row
 from offbeat.running.directory import read_finished
 from offbeat.running.driver import OnProgress
 from offbeat.running.interruption import Flag, interruption
 from offbeat.running.lock import DirectoryInUse, DirectoryLock
-from offbeat.settings.schema import Experiment
-from offbeat.settings.tables import Table
 from offbeat.simulation.run import run
 
 NUMBERS = 1

@@ -1,4 +1,6 @@
-"""What crosses between server and device: orders go out, updates come back. Plain data, complete when made.
+"""How the learning rate changes, over versions, updates, time or the steps of one training.
+
+What crosses between server and device: orders go out, updates come back. Plain data, complete when made.
 
 Records that are made for every single thing that happens, here and in `events`, `actions` and `effects`, are msgspec
 structs: frozen, slotted and keyword-only like dataclasses, and ten times cheaper to make. Plain data cannot be part of
@@ -7,14 +9,60 @@ the same records again and again.
 """
 
 from collections.abc import Callable, Mapping
+from math import cos, pi
 from typing import Any, Literal
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from offbeat.core.learning_rates import Over, RateSchedule, Shape
 from offbeat.core.parameters import Layout, Mask, Vector
 from offbeat.core.terms import AbsentClasses, Proximal, Term
+
+Over = Literal["versions", "updates", "time", "steps"]
+Shape = Literal["constant", "exponential", "inverse", "step", "cosine"]
+
+
+class RateSchedule(Struct, frozen=True, kw_only=True, gc=False):
+    """By which factor the learning rate is multiplied at a moment: a version, a count of updates, seconds, a step."""
+
+    shape: Shape = "constant"
+    over: Over = "versions"
+    decay: float = 1.0
+    every: float = 1
+    milestones: tuple[float, ...] = ()
+    warmup: float = 0
+
+    def factor(self, moment: float) -> float:
+        """
+        "exponential": `decay` once for every `every`. "inverse": 1 / (1 + moment / `every`). "step": `decay` once for
+        every milestone reached. "cosine": from 1 to `decay` along half a cosine of length `every`, then `decay`.
+        In the first `warmup` moments the factor rises linearly, as (moment + 1) / `warmup`.
+
+        >>> RateSchedule(shape="step", decay=0.5, milestones=(10, 20)).factor(25)
+        0.25
+        """
+        factor = self._decayed(moment)
+        return factor * (moment + 1) / self.warmup if moment + 1 < self.warmup else factor
+
+    def _decayed(self, moment: float) -> float:
+        match self.shape:
+            case "exponential":
+                return float(self.decay ** (moment // self.every))
+            case "inverse":
+                return 1.0 / (1.0 + moment / self.every)
+            case "step":
+                return float(self.decay ** sum(moment >= milestone for milestone in self.milestones))
+            case "cosine":
+                share = min(1.0, moment / self.every)
+                return self.decay + (1.0 - self.decay) * (1.0 + cos(pi * share)) / 2.0
+        return 1.0
+
+    def rate(self, base: float, moment: float) -> float:
+        """The learning rate at a moment, where it is `base` at first."""
+        if self.shape == "inverse" and not self.warmup:
+            return base / (1.0 + moment / self.every)
+        return base * self.factor(moment)
+
 
 Plain = bool | int | float | str
 """The values that an order's arguments and an update's extras may hold: they cross the wire as they are."""

@@ -1,22 +1,39 @@
-"""The two halves of an algorithm: `Policy` on the server, `DeviceRule` on the devices. Neither does IO or has a clock.
+"""What a server may know of its devices before a run begins: how fast they are and how far away.
+
+The two halves of an algorithm: `Policy` on the server, `DeviceRule` on the devices. Neither does IO or has a clock.
 
 A policy is frozen settings plus a state dataclass. `react` is a generator: each action it yields takes effect in the
 session before it goes on, so that after `yield Commit(...)` the view shows the new version.
 """
 
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
+import numpy.typing as npt
 from msgspec import Struct
 
-from offbeat.core.actions import Action
-from offbeat.core.events import Event
-from offbeat.core.forecast import Forecast
+from offbeat.core.messages import Action, Event
 from offbeat.core.orders import LocalWork, Order, Plain, Progress
 from offbeat.core.parameters import Layout, Vector
 from offbeat.core.search import SearchSpace
 from offbeat.core.settings import Settings
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Forecast:
+    """Averages, from the simulator's fleet or from measurements; policies that plan ahead plan with these."""
+
+    speeds: Floats
+    """P_u: samples per second that each device takes through one layer of the model, forward and backward."""
+    communication: Floats
+    """B_u: seconds that each device needs to receive the whole model and to send it back."""
+    random_layers: bool = True
+    """Whether the time of a layer is drawn anew each time (exponentially distributed in ADEL-FL's model), so that
+    everybody comes through all layers now and then; with fixed speeds a slow device never does."""
 
 
 class InFlight(Protocol):

@@ -13,11 +13,23 @@ import msgspec
 import numpy as np
 from msgspec import Struct
 
-from offbeat.core.effects import Assignment, Effect, FreshModel, StopNotice
 from offbeat.core.errors import InvalidInput
-from offbeat.core.events import Event, FreshRequested, Left, Lost, Ready, Started, TimerFired, Uploaded
-from offbeat.core.forecast import Forecast
+from offbeat.core.messages import (
+    Assignment,
+    Effect,
+    Event,
+    FreshModel,
+    FreshRequested,
+    Left,
+    Lost,
+    Ready,
+    Started,
+    StopNotice,
+    TimerFired,
+    Uploaded,
+)
 from offbeat.core.orders import Progress
+from offbeat.core.policy import Forecast
 from offbeat.core.session import Session
 
 FORMAT = 2

@@ -2,7 +2,7 @@
 
 It owns the version, the parameters, who is idle, which orders are in flight from which base, tickets, timers and
 counters. Nobody else writes into it. Every event and every action is checked against what is legal before anything
-changes, and the table of transitions (`core.states`) alone says what state a device is in next. An illegal event is the
+changes, and the table of transitions (`core.state`) alone says what state a device is in next. An illegal event is the
 device's fault (`DeviceFault`, the session is as before); an illegal action is the policy's (`PolicyError`).
 It does no IO and has no clock: drivers tell it the time, and carry out the effects that it returns.
 """
@@ -16,22 +16,52 @@ import numpy as np
 import numpy.typing as npt
 from msgspec.structs import replace
 
-from offbeat.core.actions import Action, Commit, Discard, Dispatch, Finish, SendFresh, SetTimer, StopSoon
 from offbeat.core.coverage import bytes_down
-from offbeat.core.effects import Effect, FreshModel, Settled, StopNotice, TimerSet
 from offbeat.core.errors import DeviceFault, Diverged, OffbeatError, PolicyError
-from offbeat.core.events import Event, FreshRequested, Left, Lost, Ready, Started, TimerFired, Uploaded
-from offbeat.core.forecast import Forecast
-from offbeat.core.idle import IdleSet
-from offbeat.core.in_flight import OrderInFlight
-from offbeat.core.journal import JOURNAL_LINES, Counters, Journal, JournalLine
+from offbeat.core.messages import (
+    Action,
+    Commit,
+    Discard,
+    Dispatch,
+    Effect,
+    Event,
+    Finish,
+    FreshModel,
+    FreshRequested,
+    Left,
+    Lost,
+    Ready,
+    SendFresh,
+    SetTimer,
+    Settled,
+    Started,
+    StopNotice,
+    StopSoon,
+    TimerFired,
+    TimerSet,
+    Uploaded,
+)
 from offbeat.core.orders import LocalWork, Order
 from offbeat.core.parameters import Layout, Vector, frozen
-from offbeat.core.policy import Policy
+from offbeat.core.policy import Forecast, Policy
 from offbeat.core.snapshot import decode, encode
-from offbeat.core.states import AWAY, FOLLOWING, IDLE, TRAINING, TRANSITIONS, WAITING, DeviceState
+from offbeat.core.state import (
+    AWAY,
+    FOLLOWING,
+    IDLE,
+    JOURNAL_LINES,
+    TRAINING,
+    TRANSITIONS,
+    WAITING,
+    Counters,
+    DeviceState,
+    IdleSet,
+    Journal,
+    JournalLine,
+    OrderInFlight,
+    check_update,
+)
 from offbeat.core.streams import stream
-from offbeat.core.update_checks import check_update
 
 NANOSECOND = 9
 """Decimals of a time that matter: timers, and what a simulation compares with them, lie on this grid, so that the tenth

@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict
 class Settings(BaseModel):
     """Parsed once, then passed down. Each field carries its range and, as a string below it, a line of help.
 
-    The help is read from the source when somebody asks for it (`settings.describe`): to let pydantic do that at import
+    The help is read from the source when somebody asks for it (`cli.describe`): to let pydantic do that at import
     would double the time that a command takes to start.
     """
 

@@ -14,8 +14,7 @@ import numpy.typing as npt
 from msgspec import Struct, structs
 
 from offbeat.core.errors import InvalidInput
-from offbeat.core.learning_rates import RateSchedule
-from offbeat.core.orders import KnownOutcome, Order, Outcome, Progress, Update
+from offbeat.core.orders import KnownOutcome, Order, Outcome, Progress, RateSchedule, Update
 from offbeat.core.parameters import Mask
 from offbeat.core.terms import TERMS
 

@@ -1,4 +1,4 @@
-"""What is added to the loss of a local training, as data that an order carries. `device.terms` does the arithmetic."""
+"""What is added to the loss of a local training, as data in the order; `training.terms` computes it."""
 
 from collections.abc import Mapping
 from typing import ClassVar

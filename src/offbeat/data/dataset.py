@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from offbeat.core.errors import InvalidInput
-from offbeat.core.samples import (
+from offbeat.core.streams import stream
+from offbeat.data.samples import (
     Array,
     Indices,
     LazyDevices,
@@ -22,7 +23,6 @@ from offbeat.core.samples import (
     shapes,
     taken,
 )
-from offbeat.core.streams import stream
 from offbeat.data.transforms import InputPipeline, Transform
 
 Floats = npt.NDArray[np.float32]

@@ -11,11 +11,11 @@ from typing import Literal
 
 import numpy as np
 
-from offbeat.core.samples import Indices
 from offbeat.core.settings import Settings
 from offbeat.data.dataset import Dataset, Labels
 from offbeat.data.idx import MNIST_MEAN, MNIST_STD
 from offbeat.data.images import image_dataset
+from offbeat.data.samples import Indices
 from offbeat.data.transforms import Bytes
 
 

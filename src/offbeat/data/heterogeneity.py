@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from offbeat.core.samples import Array, Indices, LazyDevices, Ragged, Samples
 from offbeat.data.dataset import IGNORED, Dataset
 from offbeat.data.partition import Partition
+from offbeat.data.samples import Array, Indices, LazyDevices, Ragged, Samples
 
 BINS = 10
 """Parts of equal size into which targets that are numbers are cut."""

@@ -16,10 +16,10 @@ import numpy as np
 from pydantic import Field
 
 from offbeat.core.errors import InvalidInput
-from offbeat.core.samples import Array
 from offbeat.core.settings import Settings
 from offbeat.data.dataset import Dataset
 from offbeat.data.images import kept_as_bytes, read
+from offbeat.data.samples import Array
 from offbeat.data.transforms import InputPipeline, Standardisation
 
 DIGITS, CAPITALS, SMALL = "0123456789", "ABCDEFGHIJKLMNOPQRSTUVWXYZ", "abcdefghijklmnopqrstuvwxyz"

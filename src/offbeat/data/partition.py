@@ -14,10 +14,10 @@ import numpy as np
 from pydantic import Field
 
 from offbeat.core.errors import InvalidInput
-from offbeat.core.samples import Array, Indices
 from offbeat.core.settings import Settings
 from offbeat.core.streams import stream
 from offbeat.data.dataset import Dataset, Labels
+from offbeat.data.samples import Array, Indices
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -13,9 +13,9 @@ import numpy as np
 from pydantic import ConfigDict
 
 from offbeat.core.errors import InvalidInput
-from offbeat.core.references import describe, resolve
 from offbeat.data.dataset import Dataset, Labels
 from offbeat.data.partition import Partition, PartitionSettings
+from offbeat.references import describe, resolve
 
 INDEX = "offbeat_sample"
 """The column by which we know the samples of a part again."""

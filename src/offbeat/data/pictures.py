@@ -16,12 +16,12 @@ from numpy.lib.format import open_memmap
 from pydantic import Field
 
 from offbeat.core.errors import InvalidInput
-from offbeat.core.references import describe
 from offbeat.core.streams import stream
 from offbeat.data import cifar
 from offbeat.data.dataset import Dataset, Labels
 from offbeat.data.images import ImageFiles, image_dataset
 from offbeat.data.transforms import Bytes, Channels
+from offbeat.references import describe
 
 A = TypeVar("A", bound=np.ndarray[Any, np.dtype[np.uint8]])
 Listing = tuple[list[Path], Labels]

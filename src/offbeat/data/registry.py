@@ -2,11 +2,11 @@
 
 from offbeat.data.cifar import Cifar10, Cifar100
 from offbeat.data.embedded import Digits, Mnist5k
-from offbeat.data.folder import Folder
 from offbeat.data.huggingface import HuggingFace
 from offbeat.data.idx import Emnist, FashionMnist, Mnist
 from offbeat.data.imdb import Imdb
 from offbeat.data.leaf import Femnist, Shakespeare
+from offbeat.data.own import Folder
 from offbeat.data.pictures import Cinic10, TinyImageNet
 from offbeat.data.svhn import Svhn
 from offbeat.data.synthetic import Synthetic

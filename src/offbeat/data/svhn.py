@@ -7,10 +7,10 @@ from typing import Any, Literal
 import numpy as np
 
 from offbeat.core.errors import InvalidInput
-from offbeat.core.references import describe
 from offbeat.data.dataset import Dataset
 from offbeat.data.images import ImageFiles, check_labels, image_dataset, read
 from offbeat.data.transforms import Bytes
+from offbeat.references import describe
 
 MEAN = (0.4377, 0.4438, 0.4728)
 STD = (0.1980, 0.2010, 0.1970)

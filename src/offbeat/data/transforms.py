@@ -14,9 +14,9 @@ import numpy.typing as npt
 from pydantic import Field, ValidationError
 
 from offbeat.core.errors import InvalidInput, unknown
-from offbeat.core.references import describe, resolve
-from offbeat.core.samples import Array
 from offbeat.core.settings import Settings
+from offbeat.data.samples import Array
+from offbeat.references import describe, resolve
 
 Bytes = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float32]

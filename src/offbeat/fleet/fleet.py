@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from offbeat.core.forecast import Forecast
+from offbeat.core.policy import Forecast
 from offbeat.fleet.availability import AlwaysAvailable, Availability, AvailabilitySettings
 from offbeat.fleet.failures import Failures, FailureSettings
 from offbeat.fleet.links import Links, NetworkSettings

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 from offbeat.models.catalogue import MODEL_SETTINGS, MODELS, ModelChoice
 
 if TYPE_CHECKING:
-    from offbeat.models.flat import called, flops_per_sample, layout_of, tensors_of, vector_of
-    from offbeat.models.purity import is_pure
+    from offbeat.models.flat import called, flops_per_sample, is_pure, layout_of, tensors_of, vector_of
     from offbeat.models.registry import build, with_vocabulary
 
 __all__ = [
@@ -27,7 +26,7 @@ __all__ = [
     "with_vocabulary",
 ]
 
-_HOMES = {"build": "registry", "with_vocabulary": "registry", "is_pure": "purity"}
+_HOMES = {"build": "registry", "with_vocabulary": "registry"}
 
 
 def __getattr__(name: str) -> Any:

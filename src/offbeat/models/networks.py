@@ -1,7 +1,7 @@
 """The papers' networks: functions from (shape of one input, number of classes) to an untrained module.
 
 A function trusts that the network fits the input; `registry.build` checks it and words the error. All of them are
-plain `nn.Sequential`s, and those without convolutions can be trained stacked (see `device.stacked`).
+plain `nn.Sequential`s, and those without convolutions can be trained stacked (see `training.stacked`).
 
 Max-pooling stands before ReLU: both are monotone, so the order does not change the function, and ReLU then touches a
 quarter of the elements (10 % off a LeNet-5 step).

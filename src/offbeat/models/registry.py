@@ -9,11 +9,11 @@ import torch
 from torch import nn
 
 from offbeat.core.errors import InvalidInput, unknown
-from offbeat.core.references import describe, resolve
 from offbeat.core.streams import stream
 from offbeat.models.catalogue import MODELS, ModelChoice
 from offbeat.models.flat import called, layers_by_tensor
 from offbeat.models.projection import with_projection
+from offbeat.references import describe, resolve
 
 
 def build(model: str | ModelChoice, input_shape: Any, classes: int, seed: int, example: Any = None) -> nn.Module:

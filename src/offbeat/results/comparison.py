@@ -15,8 +15,7 @@ from rich.text import Text
 
 from offbeat.core.errors import InvalidInput
 from offbeat.results.algorithm_results import AlgorithmResults, final_text, seeds_text, time_text
-from offbeat.results.metric import TargetMetric
-from offbeat.results.numbers import amount, megabytes, percent
+from offbeat.results.metric import TargetMetric, amount, megabytes, percent
 from offbeat.results.result import Result, frame_of
 from offbeat.results.statistics import Estimate, speed_up
 from offbeat.results.summary import ACCURACY

@@ -16,8 +16,7 @@ from offbeat.core.errors import InvalidInput
 from offbeat.results.algorithm_results import AlgorithmResults, seeds_text
 from offbeat.results.comparison import Comparison
 from offbeat.results.files import replace_file
-from offbeat.results.metric import TargetMetric, metrics_in
-from offbeat.results.numbers import amount
+from offbeat.results.metric import TargetMetric, amount, metrics_in
 from offbeat.results.result import Result
 from offbeat.results.rows import Row
 

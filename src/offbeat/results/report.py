@@ -11,8 +11,7 @@ from matplotlib.figure import Figure
 
 from offbeat.results.algorithm_results import AlgorithmResults, final_text, seeds_text, time_text
 from offbeat.results.comparison import BASELINE, Comparison
-from offbeat.results.metric import TargetMetric
-from offbeat.results.numbers import amount, megabytes
+from offbeat.results.metric import TargetMetric, amount, megabytes
 from offbeat.results.plots import accuracy_figure, clock_of, run_figure
 from offbeat.results.result import Result
 

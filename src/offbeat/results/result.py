@@ -16,11 +16,11 @@ from safetensors import SafetensorError, safe_open
 
 from offbeat.core.errors import InvalidInput
 from offbeat.core.parameters import Layout, Vector
-from offbeat.core.references import thing_name
+from offbeat.experiment.schema import Experiment
+from offbeat.references import thing_name
 from offbeat.results.metric import LOWER_IS_BETTER, TargetMetric, metrics_in
 from offbeat.results.rows import Row
 from offbeat.results.summary import summarise
-from offbeat.settings.schema import Experiment
 
 if TYPE_CHECKING:  # imported when they are asked for
     import pandas

@@ -9,9 +9,10 @@ devices.csv           what each device did, of a fleet that is not too large
 model.safetensors     the final parameters by name, if they are to be saved
 summary.json          written last: a directory that has it is finished
 error.txt             of a comparison's run that crashed: where
+
+The file `record.jsonl` of a real run, whose lines `core.record` describes.
 """
 
-import csv
 import hashlib
 import json
 import tomllib
@@ -21,12 +22,14 @@ from pathlib import Path
 from shutil import rmtree
 from typing import Any
 
+import msgspec
 import numpy as np
 import tomli_w
 from safetensors.numpy import save
 
 from offbeat.core.errors import InvalidInput
 from offbeat.core.parameters import Layout, Vector
+from offbeat.core.record import RecordLine
 from offbeat.results.checkpoint import CheckpointWriter, load_checkpoint
 from offbeat.results.files import Log, replace_file, write_json
 from offbeat.results.result import ORDER, Result, read_run, read_tensors, tensors_of
@@ -66,14 +69,6 @@ def read_model(path: Path, layout: Layout) -> Vector | None:
         return np.concatenate([tensors[entry.name].reshape(entry.size) for entry in layout.entries])
     except (KeyError, ValueError) as error:
         raise InvalidInput(f"{path} does not hold the parameters of this model: {error}") from None
-
-
-def read_devices(path: Path) -> list[Row]:
-    """What each device of a run did; nothing if the fleet was too large to say."""
-    if not (path / "devices.csv").is_file():
-        return []
-    with (path / "devices.csv").open(encoding="utf-8", newline="") as file:
-        return [{name: float(value) for name, value in line.items()} for line in csv.DictReader(file)]
 
 
 def clear_run(path: Path) -> None:
@@ -255,3 +250,33 @@ class RunDirectory:
         write_json(self.path / "summary.json", summary)
         rmtree(self.path / "checkpoint", ignore_errors=True)
         self.close()
+
+
+class RunRecord:
+    """The record of a run, opened when the run begins or goes on, after its directory was cleared of an older one."""
+
+    def __init__(self, path: Path | None) -> None:
+        """Open the record at a path; without one nothing is written."""
+        self._path = path
+        self._log: Log | None = None
+
+    def open(self, position: int = 0) -> None:
+        """Go on from a position, forgetting what comes after it."""
+        self._log = None if self._path is None else Log(self._path, position)
+
+    def write(self, line: RecordLine) -> None:
+        """Add a line."""
+        if self._path is None:
+            return
+        assert self._log is not None
+        self._log.write(msgspec.json.encode(line).decode())
+
+    @property
+    def position(self) -> int:
+        """The length of what was written."""
+        return 0 if self._log is None else self._log.position
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self._log is not None:
+            self._log.close()

@@ -6,10 +6,10 @@ from typing import Any, Protocol
 from offbeat.core.errors import PolicyError
 from offbeat.core.parameters import Vector
 from offbeat.core.session import Session
-from offbeat.device.training_state import Evaluation
+from offbeat.experiment.schedule import Schedule, Stop
 from offbeat.results.rows import Row, Span
 from offbeat.running.accounts import Accounts
-from offbeat.settings.schedule import Schedule, Stop
+from offbeat.training.training_state import Evaluation
 
 OnProgress = Callable[[float, Row | None], None]
 """A function that is given how much of a run is done (0 to 1) and, when there is one, the newest row of metrics."""

@@ -1,8 +1,11 @@
-"""The loop around a driver: its results go into a directory, it leaves checkpoints, signals stop it between two turns.
+"""On what kinds of processors a run was computed: on one kind its numbers are the same bits, on several perhaps not.
+
+The loop around a driver: its results go into a directory, it leaves checkpoints, signals stop it between two turns.
 
 The same for a simulation and for a deployment.
 """
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing, nullcontext
@@ -10,15 +13,36 @@ from dataclasses import dataclass
 from math import inf
 
 from offbeat.core.errors import Disconnected, Diverged, Interrupted, WorkersLost
-from offbeat.device.places import processor_kind
+from offbeat.experiment.schema import Experiment
 from offbeat.results.metric import TargetMetric
 from offbeat.results.result import Result, tensors_of
 from offbeat.results.summary import summarise
 from offbeat.running.directory import Beginning, RunDirectory
 from offbeat.running.driver import Driver, OnProgress, progress_of
 from offbeat.running.interruption import Flag, interruption
-from offbeat.running.processors import ProcessorKinds
-from offbeat.settings.schema import Experiment
+from offbeat.training.torch_device import processor_kind
+
+log = logging.getLogger("offbeat")
+
+
+class ProcessorKinds:
+    """The kinds of processors that a run was computed on so far. A second one is said as soon as it shows."""
+
+    def __init__(self, known: Iterable[str] = ()) -> None:
+        self.known = set(known)
+
+    def note(self, kinds: Iterable[str]) -> None:
+        """Take down these kinds; say so if the run had others before."""
+        for kind in sorted(set(kinds) - self.known):
+            if self.known:
+                before = " and ".join(sorted(self.known))
+                log.warning(
+                    "offbeat: note: this run was computed on %s, and is now on %s: the last bits of its numbers may "
+                    "differ from those of a run on one kind of processor",
+                    before,
+                    kind,
+                )
+            self.known.add(kind)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,24 +10,37 @@ from math import ceil, inf
 from typing import Any
 
 from offbeat.core.coverage import bytes_down, coverage
-from offbeat.core.effects import Assignment, FreshModel, Settled, StopNotice, TimerSet
-from offbeat.core.events import Event, FreshRequested, Left, Lost, Ready, Started, TimerFired, Uploaded
-from offbeat.core.in_flight import OrderInFlight
+from offbeat.core.messages import (
+    Assignment,
+    Event,
+    FreshModel,
+    FreshRequested,
+    Left,
+    Lost,
+    Ready,
+    Settled,
+    Started,
+    StopNotice,
+    TimerFired,
+    TimerSet,
+    Uploaded,
+)
 from offbeat.core.orders import Progress
 from offbeat.core.policy import Ask, Fresh, Train
 from offbeat.core.session import NANOSECOND, Session
-from offbeat.device.local_run import ends_of, slices_by
-from offbeat.device.memory import DeviceMemory
-from offbeat.device.training_state import Evaluation
+from offbeat.core.state import OrderInFlight
+from offbeat.experiment.schedule import Schedule, Stop
 from offbeat.fleet import Fleet
 from offbeat.results.rows import Row, Span
 from offbeat.running.accounts import Accounts
 from offbeat.running.driver import Milestones
-from offbeat.settings.schedule import Schedule, Stop
-from offbeat.simulation.executors import Executor
 from offbeat.simulation.lazy_training import LazyTraining, MidSlice
 from offbeat.simulation.queue import EventQueue
 from offbeat.simulation.timed_run import TimedRun
+from offbeat.training.executor import Executor
+from offbeat.training.local_run import ends_of, slices_by
+from offbeat.training.local_training import DeviceMemory
+from offbeat.training.training_state import Evaluation
 
 TIMERS_LAST = 1
 """At equal times what devices do comes before what timers do: an upload at the deadline is in time."""

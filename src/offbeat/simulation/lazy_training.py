@@ -16,16 +16,14 @@ import numpy as np
 from msgspec import Struct
 
 from offbeat.algorithms import device_rule
-from offbeat.core.effects import Assignment
+from offbeat.core.messages import Assignment
 from offbeat.core.orders import Order, Outcome
 from offbeat.core.parameters import Vector
 from offbeat.core.policy import DeviceRule, Fresh, ReadOnlyMemory
-from offbeat.device.carry_over import first_state
-from offbeat.device.local_training import LocalTraining
-from offbeat.device.memory import NOTHING, DeviceMemory
-from offbeat.device.training_state import TrainingJob, TrainingState
-from offbeat.simulation.executors import Executor
-from offbeat.simulation.workers import JOBS_PER_WORKER
+from offbeat.training.executor import Executor
+from offbeat.training.local_training import NOTHING, DeviceMemory, LocalTraining, first_state
+from offbeat.training.training_state import TrainingJob, TrainingState
+from offbeat.training.workers import JOBS_PER_WORKER
 
 BATCH_BYTES = 2**30
 """The results of a batch may take this much memory, or more if it takes that to give every worker one job."""

@@ -9,9 +9,20 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 
 from offbeat.core.coverage import coverage
-from offbeat.core.effects import Assignment, FreshModel, Settled
 from offbeat.core.errors import OffbeatError
-from offbeat.core.events import Event, FreshRequested, Left, Lost, Ready, Started, TimerFired, Uploaded
+from offbeat.core.messages import (
+    Assignment,
+    Event,
+    FreshModel,
+    FreshRequested,
+    Left,
+    Lost,
+    Ready,
+    Settled,
+    Started,
+    TimerFired,
+    Uploaded,
+)
 from offbeat.core.orders import Update
 from offbeat.core.policy import Ask, Fresh, Train
 from offbeat.core.record import (
@@ -31,9 +42,9 @@ from offbeat.core.record import (
     version_line,
 )
 from offbeat.core.session import Session
-from offbeat.device.local_run import LocalRun
-from offbeat.simulation.executors import Executor
 from offbeat.simulation.lazy_training import LazyTraining, MidSlice
+from offbeat.training.executor import Executor
+from offbeat.training.local_run import LocalRun
 
 
 class Difference(OffbeatError):

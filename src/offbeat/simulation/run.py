@@ -12,19 +12,19 @@ import numpy as np
 
 from offbeat.core.errors import InvalidInput
 from offbeat.core.record import read_record
-from offbeat.device.places import place_of
+from offbeat.experiment.schema import Experiment
+from offbeat.experiment.shipped import ExperimentSource, experiment_from
 from offbeat.results.result import Result, read_run, tensors_of
+from offbeat.running.assembly import ExperimentParts, session_of
 from offbeat.running.directory import RunDirectory, read_model
 from offbeat.running.driver import OnProgress
 from offbeat.running.interruption import Flag
 from offbeat.running.loop import run_to_end
-from offbeat.settings.assembly import ExperimentParts, session_of
-from offbeat.settings.schema import Experiment
-from offbeat.settings.shipped import ExperimentSource, experiment_from
 from offbeat.simulation.engine import Simulation
-from offbeat.simulation.executors import TorchExecutor, torch_executor
-from offbeat.simulation.in_process import Arithmetic
 from offbeat.simulation.replay import Difference, Replay
+from offbeat.training.executor import TorchExecutor, torch_executor
+from offbeat.training.in_process import Arithmetic
+from offbeat.training.torch_device import place_of
 
 ARITHMETIC: dict[str, Arithmetic] = {
     "auto": "auto",

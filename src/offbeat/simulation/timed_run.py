@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from math import inf
 
 from offbeat.core.parameters import Mask
-from offbeat.device.local_run import LocalRun, ends_of, slices_by
 from offbeat.results.rows import Span
+from offbeat.training.local_run import LocalRun, ends_of, slices_by
 
 
 class TimedRun(LocalRun, kw_only=True, eq=False, gc=False):

@@ -16,19 +16,28 @@ from typing import Any, cast
 
 import numpy as np
 
-from offbeat.core.actions import Action, Commit
 from offbeat.core.errors import DeviceFault, PolicyError
-from offbeat.core.events import Event, FreshRequested, Left, Lost, Ready, Started, TimerFired, Uploaded
-from offbeat.core.forecast import Forecast
+from offbeat.core.messages import (
+    Action,
+    Commit,
+    Event,
+    FreshRequested,
+    Left,
+    Lost,
+    Ready,
+    Started,
+    TimerFired,
+    Uploaded,
+)
 from offbeat.core.orders import KnownOutcome, LocalWork, Outcome, Progress, Update
 from offbeat.core.parameters import Layout, Vector, frozen
-from offbeat.core.policy import Policy, View
+from offbeat.core.policy import Forecast, Policy, View
 from offbeat.core.session import Session
 from offbeat.core.snapshot import decode, encode
-from offbeat.core.states import AWAY, IDLE, TRAINING
+from offbeat.core.state import AWAY, IDLE, TRAINING
 from offbeat.core.streams import stream
+from offbeat.experiment.schedule import Stop
 from offbeat.results.rows import Row
-from offbeat.settings.schedule import Stop
 from offbeat.simulation.engine import Simulation
 from offbeat.testing.toy import SIZE, UPDATES, ToyExecutor, toy_simulation
 

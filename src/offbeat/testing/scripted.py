@@ -21,12 +21,24 @@ from typing import Any
 import numpy as np
 
 from offbeat.core.coverage import coverage
-from offbeat.core.effects import Assignment, Effect, FreshModel, Settled, StopNotice
-from offbeat.core.events import Event, FreshRequested, Left, Lost, Ready, Started, TimerFired, Uploaded
-from offbeat.core.forecast import Forecast
+from offbeat.core.messages import (
+    Assignment,
+    Effect,
+    Event,
+    FreshModel,
+    FreshRequested,
+    Left,
+    Lost,
+    Ready,
+    Settled,
+    Started,
+    StopNotice,
+    TimerFired,
+    Uploaded,
+)
 from offbeat.core.orders import KnownOutcome, LocalWork, Outcome, Plain, Progress, Update
 from offbeat.core.parameters import Layout, frozen
-from offbeat.core.policy import Policy
+from offbeat.core.policy import Forecast, Policy
 from offbeat.core.session import Session
 
 

@@ -9,10 +9,10 @@ from offbeat.core.parameters import Layout, Vector, frozen
 from offbeat.core.policy import Policy
 from offbeat.core.session import Session
 from offbeat.core.streams import stream
-from offbeat.device.training_state import Evaluation, TrainingJob, TrainingState
+from offbeat.experiment.schedule import Schedule, Stop
 from offbeat.fleet import FailureSettings, Fleet, NetworkSettings, OnOffAvailable, RatioFleet, Workload
-from offbeat.settings.schedule import Schedule, Stop
 from offbeat.simulation.engine import Simulation
+from offbeat.training.training_state import Evaluation, TrainingJob, TrainingState
 
 SIZE = 6
 """Elements of the toy model."""

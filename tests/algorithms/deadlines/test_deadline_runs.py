@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from offbeat.experiment.schema import Experiment
 from offbeat.fleet import BernoulliFleet, ExponentialFleet, Fleet, RatioFleet, Workload, ZipfFleet
-from offbeat.settings.schema import Experiment
 from offbeat.simulation.run import run, simulation_of
 
 FAMILY = ("adel", "salf", "drop-stragglers", "wait-stragglers", "heterofl")

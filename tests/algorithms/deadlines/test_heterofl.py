@@ -11,12 +11,12 @@ from offbeat.core.coverage import bytes_down, submodel, submodel_shapes
 from offbeat.core.errors import InvalidInput
 from offbeat.core.orders import Order
 from offbeat.core.parameters import Layout
-from offbeat.device.submodel import narrowed
-from offbeat.device.trainer import TorchTrainer
-from offbeat.device.training_state import TrainingJob, TrainingState
 from offbeat.fleet import ExponentialFleet, RatioFleet, Workload
 from offbeat.models import build, layout_of, vector_of
 from offbeat.testing import ScriptedSession
+from offbeat.training.submodel import narrowed
+from offbeat.training.trainer import TorchTrainer
+from offbeat.training.training_state import TrainingJob, TrainingState
 
 # Two inputs, two hidden units, two classes: a.weight (2, 2), a.bias (2), b.weight (2, 2), b.bias (2).
 LAYOUT = Layout.of(

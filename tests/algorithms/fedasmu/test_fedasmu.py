@@ -16,14 +16,13 @@ from pydantic import ValidationError
 
 from offbeat.algorithms.fedasmu.server import Aggregation, Control, FedASMU, FedSSMU, TimelyPolicy, TimelyState
 from offbeat.algorithms.fedasmu.slots import MetaModel
-from offbeat.core.effects import Assignment, Settled
 from offbeat.core.errors import InvalidInput
-from offbeat.core.events import Uploaded
-from offbeat.core.journal import JOURNAL_LINES, JournalLine
+from offbeat.core.messages import Assignment, Settled, Uploaded
 from offbeat.core.orders import KnownOutcome, Outcome, Plain, Progress, Update
 from offbeat.core.parameters import Vector
+from offbeat.core.state import JOURNAL_LINES, JournalLine
+from offbeat.experiment.schedule import Stop
 from offbeat.results.rows import Row
-from offbeat.settings.schedule import Stop
 from offbeat.simulation.engine import Simulation
 from offbeat.testing import ScriptedSession, ToyExecutor, check_accounts, check_events, toy_simulation
 

@@ -19,13 +19,13 @@ from offbeat.core.parameters import Layout, Vector
 from offbeat.core.policy import Ask, Fresh, Memory, Probe, Train, Upload
 from offbeat.core.session import Session
 from offbeat.core.snapshot import decode, encode
-from offbeat.device.training_state import Evaluation, TrainingJob, TrainingState
+from offbeat.experiment.schedule import Stop
 from offbeat.fleet import FailureSettings, Fleet, NetworkSettings, Workload
 from offbeat.fleet.availability import Always
 from offbeat.fleet.speeds import FixedSpeeds
-from offbeat.settings.schedule import Stop
 from offbeat.simulation.engine import Simulation
 from offbeat.testing import check_resume, toy_simulation
+from offbeat.training.training_state import Evaluation, TrainingJob, TrainingState
 
 RULE = FreshModelRule()
 STAY, ADD, MINUS = 0, 1, 2  # columns of the table

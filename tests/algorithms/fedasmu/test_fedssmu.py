@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 
 from offbeat.algorithms.fedasmu.server import FedSSMU
-from offbeat.core.effects import Settled
-from offbeat.core.events import Left, Ready
+from offbeat.core.messages import Left, Ready, Settled
 from offbeat.core.parameters import Vector
-from offbeat.settings.schedule import Stop
+from offbeat.experiment.schedule import Stop
 from offbeat.testing import ScriptedSession, toy_simulation
 
 

@@ -62,8 +62,8 @@ from offbeat.algorithms.deadlines.rounds import (
     speed_batches,
     with_absent_as_old,
 )
-from offbeat.core.actions import Action
 from offbeat.core.errors import InvalidInput
+from offbeat.core.messages import Action
 from offbeat.core.orders import LocalWork, Update
 from offbeat.core.parameters import Vector
 from offbeat.core.policy import View

@@ -7,7 +7,7 @@ ICLR 2021, and its authors' code; here with rounds of T_max / R, as ADEL-FL (Gor
 |---|---|
 | computation complexity levels, r = 1, 1/2, ... | `widths` |
 | first ceil(r C) channels of each layer | `core.coverage` |
-| scaler: activations / r in training | `device.submodel` |
+| scaler: activations / r in training | `training.submodel` |
 | masked cross-entropy | `masked_loss` (`core.terms.AbsentClasses`): logits of classes that a device lacks count as 0 |
 
     element e of the model  <-  mean over the devices whose submodel has e,  or its old value if there is none
@@ -33,9 +33,8 @@ from pydantic import Field
 
 from offbeat.algorithms.deadlines.planner.depth import Floats
 from offbeat.algorithms.deadlines.rounds import DeadlineState, EqualDeadlines
-from offbeat.core.blocks import by_block
 from offbeat.core.orders import LocalWork, Update
-from offbeat.core.parameters import Layout, Vector
+from offbeat.core.parameters import Layout, Vector, by_block
 from offbeat.core.policy import View
 from offbeat.core.search import Range, SearchSpace
 from offbeat.core.terms import AbsentClasses

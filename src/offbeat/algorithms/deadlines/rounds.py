@@ -28,14 +28,22 @@ from pydantic import Field
 
 from offbeat.algorithms.deadlines.planner import batch_sizes, layer_rates
 from offbeat.algorithms.deadlines.planner.depth import Floats, Integers
-from offbeat.core.actions import Action, Commit, Discard, Dispatch, Finish, SetTimer
-from offbeat.core.blocks import by_block
 from offbeat.core.errors import InvalidInput
-from offbeat.core.events import Event, Started, TimerFired, Uploaded
-from offbeat.core.forecast import Forecast
+from offbeat.core.messages import (
+    Action,
+    Commit,
+    Discard,
+    Dispatch,
+    Event,
+    Finish,
+    SetTimer,
+    Started,
+    TimerFired,
+    Uploaded,
+)
 from offbeat.core.orders import LocalWork, Order, Update
-from offbeat.core.parameters import Layout, Vector
-from offbeat.core.policy import Policy, View
+from offbeat.core.parameters import Layout, Vector, by_block
+from offbeat.core.policy import Forecast, Policy, View
 from offbeat.core.search import Range, SearchSpace
 
 SLACK = 1e-9

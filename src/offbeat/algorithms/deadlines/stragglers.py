@@ -22,8 +22,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from offbeat.algorithms.deadlines.rounds import BatchesBySpeed, DeadlineState, TimeBudgeted, with_absent_as_old
-from offbeat.core.actions import Action, Commit, Dispatch, Finish, SetTimer
-from offbeat.core.events import Event, Started, TimerFired, Uploaded
+from offbeat.core.messages import Action, Commit, Dispatch, Event, Finish, SetTimer, Started, TimerFired, Uploaded
 from offbeat.core.orders import Update
 from offbeat.core.parameters import Vector, weighted_mean
 from offbeat.core.policy import View

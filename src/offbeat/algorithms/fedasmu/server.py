@@ -51,9 +51,20 @@ from pydantic import Field
 
 from offbeat.algorithms.fedasmu.device import MOST, MergeSettings
 from offbeat.algorithms.fedasmu.slots import MetaLearner, MetaModel, middle
-from offbeat.core.actions import Action, Commit, Discard, Dispatch, SendFresh, SetTimer
 from offbeat.core.errors import InvalidInput
-from offbeat.core.events import Event, FreshRequested, Started, TimerFired, Uploaded
+from offbeat.core.messages import (
+    Action,
+    Commit,
+    Discard,
+    Dispatch,
+    Event,
+    FreshRequested,
+    SendFresh,
+    SetTimer,
+    Started,
+    TimerFired,
+    Uploaded,
+)
 from offbeat.core.orders import LocalWork, Order, Update
 from offbeat.core.parameters import Vector, dot, moved
 from offbeat.core.policy import Policy, View

@@ -1,0 +1,180 @@
+"""The runs of FedASMU and FedSSMU, Table 4 and sections 6.2.2 to 6.2.6, in the paper's regime.
+
+Twelve methods with LeNet on Fashion-MNIST, with a decaying and with a constant learning rate, and with the CNN on
+CIFAR-10; five of them with more devices, on less even fleets and over slower links; the ablations and the fixed slots.
+Each method has the same small budget of settings to be tuned with, as the paper says that it tuned all; what varies the
+regime keeps the settings that were chosen with the constant rate.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+
+from experiments.reproduction import Case, Form
+from offbeat.core.errors import InvalidInput
+from offbeat.experiment.schema import Experiment
+from offbeat.experiment.tables import Table, merge, nested
+
+PERIODS, PERIOD = 200, 10.0
+VARIED_PERIODS, CNN_PERIODS = 100, 50
+"""Periods where LeNet's regime or FedASMU itself is varied, and of the CNN, whose steps take several times as long."""
+IMAGES, TEST_IMAGES = 6000, 2000
+"""Training images; and the test images of runs with fewer periods, the others having all 10,000."""
+EPOCH_SECONDS = 1.0
+"""The epoch of the fastest device in a fleet of ratio 5; mean devices of other fleets are as fast as that fleet's."""
+LENET, CONSTANT, CNN = "LeNet, Fashion-MNIST", "LeNet, constant rate", "CNN, CIFAR-10"
+DECAY: Table = {"learning_rate_decay": 0.9886, "decay_every": PERIOD, "schedule_over": "time"}
+"""The paper decays the rate and does not say how: here every period, to a tenth in 200 of them."""
+
+
+@dataclass(frozen=True)
+class Regime:
+    """One model on one data set in the paper's regime, in which every method is tuned."""
+
+    model: str
+    data: str
+    folder: str
+    """Where the files of the data lie, below `--data`."""
+    rates: Sequence[float]
+    """The learning rates that every method is tuned with; the first is not higher than the paper's."""
+    local: Table
+    tuned_share: float
+    """How much of a run the candidates are compared by."""
+
+
+REGIMES = {
+    LENET: Regime("lenet5", "fashion-mnist", "fashion-mnist", (0.005, 0.02, 0.08), DECAY, 0.5),
+    CONSTANT: Regime("lenet5", "fashion-mnist", "fashion-mnist", (0.005, 0.05), {}, 1.0),
+    CNN: Regime("cnn", "cifar10", "cifar-10", (0.014, 0.028), DECAY, 0.5),
+}
+ALGORITHMS: dict[str, tuple[Table, str, tuple[float, float]]] = {
+    "FedASMU": ({"name": "fedasmu", "cohort": 10, "period": PERIOD}, "gamma_0", (4.0, 40.0)),
+    "FedAsync": ({"name": "fedasync", "concurrency": 15}, "alpha", (0.3, 0.6)),
+    "PORT": ({"name": "port", "concurrency": 15}, "staleness_weight", (1.0, 3.0)),
+    "ASO-Fed": ({"name": "aso-fed", "concurrency": 15}, "mu", (0.001, 0.1)),
+    "FedBuff": ({"name": "fedbuff", "concurrency": 15}, "server_learning_rate", (0.5, 1.0)),
+    "FedSA": ({"name": "fedsa", "concurrency": 15}, "alpha", (0.3, 0.6)),
+    "FedSSMU": ({"name": "fedssmu", "cohort": 10}, "gamma_0", (4.0, 40.0)),
+    "FedAvg": ({"name": "fedavg", "cohort": 10}, "server_learning_rate", (0.5, 1.0)),
+    "FedProx": ({"name": "fedprox", "cohort": 10}, "mu", (0.001, 0.1)),
+    "MOON": ({"name": "moon", "cohort": 10}, "mu", (1.0, 5.0)),
+    "FedDyn": ({"name": "feddyn", "cohort": 10}, "alpha", (0.001, 0.01)),
+    "FedLWS": ({"name": "fedlws", "cohort": 10}, "shrinking", (0.01, 0.03)),
+}
+"""Each method's settings, and the one that is tuned beside the learning rate."""
+VARIED = ("FedASMU", "FedAsync", "FedBuff", "FedSSMU", "FedAvg")
+"""The methods that are run where the regime is varied."""
+
+
+def ratio_fleet(ratio: float) -> Table:
+    """A ratio fleet whose mean device is as fast as that of ratio 5."""
+    return {"fleet": {"name": "ratio", "ratio": ratio, "epoch_seconds": EPOCH_SECONDS * (1 + 5) / (1 + ratio)}}
+
+
+def links(slowness: float) -> Table:
+    """Links that have so many times less bandwidth than the default ones."""
+    return {"network": {"slow_share": 1.0, "slow_factor": slowness}}
+
+
+VARIATIONS = {
+    "LeNet, ratio 110": ratio_fleet(110.0),
+    "LeNet, ratio 440": ratio_fleet(440.0),
+    "LeNet, 200 devices": {"data": {"devices": 200}},
+    "LeNet, 250 devices": {"data": {"devices": 250}},
+    "LeNet, links at 1/50": links(50.0),
+    "LeNet, links at 1/100": links(100.0),
+}
+"""Changes to LeNet's regime."""
+ABLATIONS = "LeNet, ablations and slots"
+ABLATED: dict[str, Table] = {
+    "FedASMU": {},
+    "FedASMU-DA (fresh models)": {"dynamic_weights": False},
+    "FedASMU-FA (dynamic weights)": {"fresh_models": False},
+    "FedASMU-0 (neither)": {"dynamic_weights": False, "fresh_models": False},
+    "H1, after the first epoch": {"slot": "first"},
+    "H2, half way": {"slot": "middle"},
+    "H3, in the penultimate epoch": {"slot": "penultimate"},
+}
+PARTS = {
+    **dict.fromkeys(REGIMES, tuple(ALGORITHMS)),
+    ABLATIONS: tuple(ABLATED),
+    **dict.fromkeys(VARIATIONS, VARIED),
+}
+"""The methods of each part."""
+
+
+def cases(form: Form) -> list[Case]:
+    """Every method in every part; the quick form has LeNet's regime with an MLP on embedded data."""
+    if not form.full:
+        return tuned_cases(LENET, form)
+    constant = tuned_cases(CONSTANT, form)
+    tuned = {case.method: case for case in constant}
+    fewer = shorter(form.rounds(VARIED_PERIODS))
+    ablations = [
+        varied(tuned["FedASMU"], ABLATIONS, method, fewer | {"algorithm": settings})
+        for method, settings in ABLATED.items()
+    ]
+    variations = [
+        varied(tuned[method], part, method, fewer | changes)
+        for part, changes in VARIATIONS.items()
+        for method in VARIED
+    ]
+    return [*tuned_cases(LENET, form), *constant, *tuned_cases(CNN, form), *ablations, *variations]
+
+
+def tuned_cases(part: str, form: Form) -> list[Case]:
+    """All methods in the paper's regime, each to be tuned there."""
+    regime, seconds = REGIMES[part], form.rounds(PERIODS) * PERIOD
+    rates = regime.rates if form.full else (0.02, 0.1)
+    base = Experiment(
+        stop={"time": seconds},
+        data=data_of(regime, form) | {"devices": 100},
+        partition={"name": "dirichlet", "alpha": 0.3},
+        model=regime.model if form.full else "mlp",
+        local={"epochs": 5, "batch_size": 20, "learning_rate": rates[0]} | regime.local,
+        fleet={"name": "ratio", "ratio": 5.0, "epoch_seconds": EPOCH_SECONDS},
+        evaluation={"every_seconds": seconds / 50},
+    )
+    if part == CNN:
+        base = base.changed(shorter(form.rounds(CNN_PERIODS)) | {"execution": {"precision": "bfloat16"}})
+    made = []
+    for method in PARTS[part]:
+        algorithm, setting, values = ALGORITHMS[method]
+        candidates = [
+            merge({"local": {"learning_rate": rate}}, nested(f"algorithm.{setting}", value))
+            for rate, value in product(rates, values)
+        ]
+        made.append(
+            Case(
+                part=part,
+                method=method,
+                experiment=base.changed({"algorithm": algorithm}),
+                candidates=candidates,
+                tuned_share=regime.tuned_share,
+            )
+        )
+    return made
+
+
+def shorter(periods: int) -> Table:
+    """Changes to the regime that make a run shorter, and evaluate it less."""
+    seconds = periods * PERIOD
+    return {
+        "stop": {"time": seconds},
+        "evaluation": {"every_seconds": seconds / 25, "samples": TEST_IMAGES},
+    }
+
+
+def varied(case: Case, part: str, method: str, changes: Table) -> Case:
+    """A case with changes and with the settings that were chosen for it without them."""
+    changed = case.experiment.changed(changes)
+    return replace(case, part=part, method=method, experiment=changed, tuned_on=case.experiment)
+
+
+def data_of(regime: Regime, form: Form) -> Table:
+    """The regime's data set, or in the quick form embedded images."""
+    if not form.full:
+        return {"name": "mnist5k"}
+    if form.data is None:
+        raise InvalidInput(f"--data: give the directory that has {regime.data}'s files in {regime.folder}/")
+    return {"name": regime.data, "limit": IMAGES, "dir": str(form.data / regime.folder)}

@@ -1,0 +1,313 @@
+"""How much each setting of a search mattered.
+
+A search for the best settings of one algorithm, with Optuna: TPE, and successive halving over virtual time.
+
+A study lies in an SQLite file and its runs in a cache, so that a search that was killed goes on and ends with the same
+trials. The trials go in batches whose width does not depend on the machine, and each has a sampler whose seed is its
+number: however many runs there are at a time, the same settings are tried. The first trial is the experiment's own: it
+is always run to its end, so that what is found is never worse, on the tuning seeds, than what was there before.
+"""
+
+import os
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import optuna
+from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
+from optuna.trial import FrozenTrial, TrialState, create_trial
+
+from offbeat.comparison.cached_runs import CachedRuns, Failure, OnRun
+from offbeat.comparison.fairness import SEEDS, check_seeds, fair_experiments
+from offbeat.comparison.race import STEPS, best_part
+from offbeat.comparison.run_cache import digest
+from offbeat.comparison.search_space import own_values, rounded, space_of, with_values
+from offbeat.core.errors import InvalidInput, OffbeatError
+from offbeat.core.search import Choice
+from offbeat.experiment.schema import Experiment
+from offbeat.experiment.shipped import ExperimentSource, experiment_from
+from offbeat.experiment.tables import Table
+from offbeat.results.criterion import Criterion
+from offbeat.results.result import Result
+from offbeat.running.lock import DirectoryLock
+
+LEAST_TRIALS = 8
+"""After fewer trials nothing is said on what mattered."""
+BEST = 0.25
+"""What mattered is how the settings of this share of the trials differ from those of all."""
+
+
+def importance_of(trials: Sequence[FrozenTrial]) -> dict[str, float]:
+    """How much each setting mattered, as shares of 1, the most important first (PED-ANOVA, which goes by ranks).
+
+    All trials count, also those that were stopped early: one that came further is better than one that did not, and of
+    those that came equally far the one with the lower score is. Nothing is said after too few trials.
+    """
+    ended = sorted((each for each in trials if each.intermediate_values), key=_order)
+    if len(ended) < LEAST_TRIALS:
+        return {}
+    study = optuna.create_study(direction="minimize")
+    for rank, each in enumerate(ended):
+        study.add_trial(create_trial(params=each.params, distributions=each.distributions, value=float(rank)))
+    found = get_param_importances(study, evaluator=PedAnovaImportanceEvaluator(target_quantile=BEST))
+    return dict(sorted(found.items(), key=lambda item: -item[1]))
+
+
+def _order(trial: FrozenTrial) -> tuple[int, float]:
+    step = max(trial.intermediate_values)
+    return -step, trial.intermediate_values[step]
+
+
+BATCH = 4
+"""Trials that are asked for together, before any of them is known."""
+STARTUP = 3
+"""One out of this many trials is drawn at random before TPE has anything to go by, and no more than ten are."""
+STUDIES = "studies.db"
+"""The file of all studies in a directory."""
+FAILURE = "failure"
+"""The name under which a trial that failed says why."""
+
+OnTrial = Callable[[str, int], None]
+"""A function that is given an algorithm and how many of its trials are over."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tuned:
+    """What a search found for one algorithm."""
+
+    algorithm: str
+    experiment: Experiment
+    """The experiment with the best settings, and with its own seed."""
+    settings: Table
+    """The best settings that the search varied, by "table.key"."""
+    criterion: Criterion
+    measures: dict[int, float]
+    """What the best settings come to with each of the tuning seeds."""
+    own_measures: dict[int, float]
+    """What the experiment's own settings came to with them; nothing if they failed."""
+    trials: int
+    stopped_early: int
+    failures: list[str]
+    importance: dict[str, float]
+    """How much each setting mattered, as shares of 1; empty after too few trials."""
+
+
+def tune(
+    experiment: ExperimentSource,
+    algorithm: str,
+    trials: int = 24,
+    *,
+    out: str | os.PathLike[str],
+    cache: str | os.PathLike[str] | None = None,
+    seeds: Sequence[int] = SEEDS,
+    reported: Sequence[int] | None = None,
+    criterion: Criterion | None = None,
+    jobs: int = 1,
+    watch: OnRun | None = None,
+    on_trial: OnTrial | None = None,
+) -> Tuned:
+    """Search for the best settings of an algorithm (a name, or one of the experiment's [compare]).
+
+    The study is kept in `out`, the runs in `cache` (default: `runs` below it); the same call goes on from both. The
+    seeds are those that settings are tried with; `reported` are those that results will be shown for (default: five,
+    from the experiment's on), and none may be in both. Without a criterion it is the area under the curve.
+    """
+    base, root = experiment_from(experiment), Path(out)
+    check_seeds(base, seeds, reported)
+    with DirectoryLock(root), CachedRuns(Path(cache or root / "runs"), jobs=jobs, watch=watch) as runs:
+        return search(
+            base, algorithm, trials, root=root, runs=runs, seeds=seeds, criterion=criterion, on_trial=on_trial
+        )
+
+
+def search(
+    base: Experiment,
+    algorithm: str,
+    trials: int,
+    *,
+    root: Path,
+    runs: CachedRuns,
+    seeds: Sequence[int] = SEEDS,
+    criterion: Criterion | None = None,
+    on_trial: OnTrial | None = None,
+) -> Tuned:
+    """Search as `tune` does, in a directory and with processes that the caller holds."""
+    if trials < 1:
+        raise InvalidInput(f"trials = {trials}: give at least one")
+    with _quiet():
+        return _Search(base, algorithm, trials, root, runs, seeds, criterion or Criterion.of(base), on_trial).search()
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Optuna says nothing of each trial."""
+    before = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    try:
+        yield
+    finally:
+        optuna.logging.set_verbosity(before)
+
+
+class Halving(optuna.pruners.BasePruner):
+    """Lets a trial go on if it is the first, or in the best part of all that have come to its step.
+
+    Unlike Optuna's own it keeps nothing beside the reported values: a study that was killed while it decided decides
+    the same when it is resumed.
+    """
+
+    def prune(self, study: optuna.Study, trial: optuna.trial.FrozenTrial) -> bool:
+        """Whether the trial ends here."""
+        step = trial.last_step
+        if step is None or trial.number == 0:
+            return False
+        others = study.get_trials(deepcopy=False)
+        scores = [each.intermediate_values[step] for each in others if step in each.intermediate_values]
+        return trial.intermediate_values[step] > best_part(scores)
+
+
+class _Search:
+    def __init__(
+        self,
+        base: Experiment,
+        algorithm: str,
+        trials: int,
+        root: Path,
+        runs: CachedRuns,
+        seeds: Sequence[int],
+        criterion: Criterion,
+        on_trial: OnTrial | None,
+    ) -> None:
+        self._base = fair_experiments(base, [algorithm], [base.seed])[0]
+        self._title = self._base.algorithm.title
+        self._trials, self._runs, self._seeds, self._criterion = trials, runs, seeds, criterion
+        self._on_trial = on_trial
+        self._space = space_of(self._base)
+        what = f"{digest(self._base)} {list(seeds)} {criterion}"
+        self._study = optuna.create_study(
+            storage=f"sqlite:///{root.resolve() / STUDIES}",
+            study_name=f"{self._title} {zlib.crc32(what.encode()):08x}",
+            direction="minimize",
+            pruner=Halving(),
+            load_if_exists=True,
+        )
+
+    def search(self) -> Tuned:
+        if not self._known:
+            self._study.enqueue_trial(own_values(self._base, self._space))
+        for first in range(0, self._trials, BATCH):
+            self._run_batch(range(first, min(first + BATCH, self._trials)))
+        return self._tuned()
+
+    @property
+    def _known(self) -> list[FrozenTrial]:
+        return self._study.get_trials(deepcopy=False)
+
+    def _run_batch(self, numbers: range) -> None:
+        """All trials of a batch are asked for before any is run; those of a killed search are taken up again."""
+        batch = [self._trial(number) for number in numbers]
+        left = [trial for trial in batch if trial is not None]
+        for step in STEPS:
+            left = self._run_to(step, left) if left else []
+        if self._on_trial is not None:
+            self._on_trial(self._title, numbers.stop)
+
+    def _trial(self, number: int) -> optuna.Trial | None:
+        """The trial of this number with its settings; None if it is over."""
+        known = self._known
+        startup = min(10, max(1, self._trials // STARTUP))
+        seed = zlib.crc32(f"{self._title} {number}".encode())
+        self._study.sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=startup)
+        if number < len(known) and known[number].state.is_finished():
+            return None
+        waiting = number >= len(known) or known[number].state == TrialState.WAITING
+        trial = self._study.ask() if waiting else optuna.Trial(self._study, known[number]._trial_id)
+        for path, each in self._space.items():
+            if isinstance(each, Choice):
+                trial.suggest_categorical(path, each.values)
+            elif each.whole:
+                trial.suggest_int(path, int(each.low), int(each.high), log=each.log)
+            else:
+                trial.suggest_float(path, each.low, each.high, log=each.log)
+        return trial
+
+    def _run_to(self, step: int, trials: Sequence[optuna.Trial]) -> list[optuna.Trial]:
+        """The trials that go on after this step."""
+        last = step == STEPS[-1]
+        until = self._criterion.at * step / STEPS[-1]
+        whole = last and self._criterion.at == self._base.stop.time
+        found = self._results(trials, None if whole else until)
+        scores = {}
+        for trial, results in zip(trials, found, strict=True):
+            if isinstance(results, Failure):
+                trial.set_user_attr(FAILURE, results.reason)
+                self._study.tell(trial, state=TrialState.FAIL)
+                continue
+            scores[trial.number] = fmean(self._criterion.score(each, until) for each in results)
+            if step not in self._known[trial.number].intermediate_values:
+                trial.report(scores[trial.number], step)
+        left = [trial for trial in trials if trial.number in scores]
+        if last:
+            for trial in left:
+                self._study.tell(trial, scores[trial.number])
+            return []
+        stopped = [trial for trial in left if trial.should_prune()]
+        for trial in stopped:
+            self._study.tell(trial, state=TrialState.PRUNED)
+        return [trial for trial in left if trial not in stopped]
+
+    def _results(self, trials: Sequence[optuna.Trial], until: float | None) -> list[list[Result] | Failure]:
+        """The runs of each trial, one for each seed."""
+        experiments: list[list[Experiment] | Failure] = [self._experiments(trial.params) for trial in trials]
+        flat = [each for group in experiments if not isinstance(group, Failure) for each in group]
+        found = iter(self._runs.run(flat, until))
+        groups = [group if isinstance(group, Failure) else [next(found) for _ in group] for group in experiments]
+        return [_all_or_failure(group) for group in groups]
+
+    def _experiments(self, values: dict[str, Any]) -> list[Experiment] | Failure:
+        """The experiment with these values under each tuning seed; it stops as soon as the target is reached."""
+        target, stop = self._criterion.target, self._base.stop
+        enough = {} if target is None or stop.target is not None else {"stop": {"target": target}}
+        try:
+            changed = with_values(self._base, values).changed(enough)
+            return [changed.changed({"seed": seed}) for seed in self._seeds]
+        except InvalidInput as error:
+            return Failure(f"{self._title} failed: {error}")
+
+    def _tuned(self) -> Tuned:
+        trials = self._known[: self._trials]
+        failures = [str(each.user_attrs[FAILURE]) for each in trials if FAILURE in each.user_attrs]
+        complete = [each for each in trials if each.state == TrialState.COMPLETE]
+        if not complete:
+            raise OffbeatError(f"no settings of {self._title} could be run: {'; '.join(dict.fromkeys(failures))}")
+        best = min(complete, key=lambda each: (each.value, each.number))
+        return Tuned(
+            algorithm=self._title,
+            experiment=with_values(self._base, best.params),
+            settings={path: rounded(value) for path, value in best.params.items()},
+            criterion=self._criterion,
+            measures=self._measures(best),
+            own_measures=self._measures(trials[0]) if trials[0] in complete else {},
+            trials=len(trials),
+            stopped_early=sum(each.state == TrialState.PRUNED for each in trials),
+            failures=failures,
+            importance=importance_of(trials),
+        )
+
+    def _measures(self, trial: FrozenTrial) -> dict[int, float]:
+        """What a trial comes to with each seed; the runs are in the cache."""
+        experiments = self._experiments(trial.params)
+        assert not isinstance(experiments, Failure)
+        found = self._runs.run(experiments, self._criterion.at)
+        return {each.seed: self._criterion.measure(each) for each in found if isinstance(each, Result)}
+
+
+def _all_or_failure(group: list[Result | Failure] | Failure) -> list[Result] | Failure:
+    if isinstance(group, Failure):
+        return group
+    failed = next((each for each in group if isinstance(each, Failure)), None)
+    return failed or [each for each in group if isinstance(each, Result)]

@@ -1,0 +1,196 @@
+"""Several algorithms tuned with the same budget, and their winners on seeds that no search has seen, as files."""
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+from rich.table import Table as RichTable
+
+from offbeat.comparison.cached_runs import CachedRuns, Failure, OnRun
+from offbeat.comparison.directory import check_directory
+from offbeat.comparison.fairness import SEEDS, alike, check_seeds
+from offbeat.comparison.tuning import OnTrial, Tuned, search
+from offbeat.core.errors import Interrupted, InvalidInput, OffbeatError
+from offbeat.experiment.shipped import ExperimentSource, experiment_from
+from offbeat.results.comparison import BASELINE
+from offbeat.results.criterion import Criterion
+from offbeat.results.files import csv_of, replace_file
+from offbeat.results.statistics import Estimate, median_of, speed_up, speed_up_text
+from offbeat.running.lock import DirectoryLock
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tuning:
+    """What the searches found, and what the winners come to with the reported seeds, by algorithm and seed."""
+
+    criterion: Criterion
+    seeds: Sequence[int]
+    tuned: list[Tuned]
+    reported: dict[str, dict[int, float]]
+    failures: list[str] = field(default_factory=list)
+
+    def rich_table(self) -> RichTable:
+        """The winners, for the terminal."""
+        table = RichTable(
+            "algorithm", f"{self.criterion.title}, median (interval)", "on tuning seeds", "own settings there",
+            title=f"Best of {self.tuned[0].trials} trials each, on {len(self.seeds)} seeds that no search has seen",
+        )  # fmt: skip
+        if BASELINE in self.reported and self.criterion.kind == "time":
+            table.add_column(f"speed-up over {BASELINE}")
+        for tuned in self.tuned:
+            cells = [
+                tuned.algorithm,
+                self._text(self.reported.get(tuned.algorithm, {})),
+                self._text(tuned.measures),
+                self._text(tuned.own_measures),
+            ]
+            table.add_row(*cells, *([self._speed_up(tuned.algorithm)] if len(table.columns) > len(cells) else []))
+        return table
+
+    def settings_table(self) -> RichTable:
+        """The best value of each setting and how much it mattered, for the terminal."""
+        title = "Best settings, and how much of the differences in the search was each one's doing"
+        table = RichTable("algorithm", "setting", "best", "importance", title=title)
+        for tuned in self.tuned:
+            for number, path in enumerate(tuned.importance or tuned.settings):
+                share = f"{100 * tuned.importance[path]:.0f} %" if tuned.importance else "too few trials to say"
+                table.add_row("" if number else tuned.algorithm, path, str(tuned.settings[path]), share)
+        return table
+
+    def _text(self, measures: Mapping[int, float]) -> str:
+        if not measures:
+            return "-"
+        known, write = median_of(measures.values()), self.criterion.text
+        same = len({write(known.low), write(known.median), write(known.high)}) == 1
+        return write(known.median) if same else known.text(write)
+
+    def _speed_up(self, algorithm: str) -> str:
+        if algorithm == BASELINE or not self.reported.get(algorithm):
+            return "-"
+        return speed_up_text(speed_up(self.reported[algorithm], self.reported[BASELINE])).replace("inf", "∞")
+
+    def records(self) -> list[dict[str, Any]]:
+        """A line for each algorithm; what does not exist is empty."""
+        return [
+            {
+                "algorithm": tuned.algorithm,
+                "criterion": self.criterion.title,
+                "trials": tuned.trials,
+                "stopped_early": tuned.stopped_early,
+                "failed": len(tuned.failures),
+                "tuning_seeds": _joined(tuned.measures),
+                **_numbers("tuning", tuned.measures),
+                **_numbers("own", tuned.own_measures),
+                "reported_seeds": _joined(self.reported.get(tuned.algorithm, {})),
+                **_numbers("reported", self.reported.get(tuned.algorithm, {})),
+                "settings": " ".join(f"{path}={value}" for path, value in tuned.settings.items()),
+            }
+            for tuned in self.tuned
+        ]
+
+    def importance_records(self) -> list[dict[str, Any]]:
+        """A line for each setting of each algorithm."""
+        return [
+            {"algorithm": each.algorithm, "setting": path, "best": each.settings[path], "importance": round(share, 4)}
+            for each in self.tuned
+            for path, share in each.importance.items()
+        ]
+
+
+def _joined(measures: Mapping[int, float]) -> str:
+    return " ".join(map(str, measures))
+
+
+def _numbers(name: str, measures: Mapping[int, float]) -> dict[str, float | None]:
+    known: Estimate | None = median_of(measures.values()) if measures else None
+    one = known is None or known.seeds == 1
+    return {
+        f"{name}_median": None if known is None else known.median,
+        f"{name}_low": None if one or known is None else known.low,
+        f"{name}_high": None if one or known is None else known.high,
+    }
+
+
+def file_name(algorithm: str) -> str:
+    """A name for an algorithm's file that every file system takes.
+
+    >>> file_name("my_policy:Mine"), file_name("aso-fed")
+    ('my_policy_Mine', 'aso-fed')
+    """
+    return re.sub(r"[^\w.²-]+", "_", algorithm)
+
+
+def tune_all(
+    experiment: ExperimentSource,
+    algorithms: Sequence[str],
+    trials: int = 24,
+    *,
+    out: str | os.PathLike[str],
+    seeds: int = 3,
+    tuning_seeds: Sequence[int] = SEEDS,
+    criterion: Criterion | None = None,
+    jobs: int = 1,
+    resume: bool = False,
+    watch: OnRun | None = None,
+    on_trial: OnTrial | None = None,
+    address: str | None = None,
+) -> Tuning:
+    """Search for the best settings of each algorithm with the same number of trials, and run the winners.
+
+    `seeds` counts, from the experiment's on, those that the winners are run with; no search may see them. Writes a file
+    NAME.toml for each winner, `tuning.csv` and `importance.csv`. With the `address` of a Ray cluster, its workers carry
+    out the runs.
+    """
+    given, root = experiment_from(experiment), Path(out)
+    reported = range(given.seed, given.seed + seeds)
+    check_seeds(given, tuning_seeds, reported)
+    if not algorithms or len(set(algorithms)) < len(algorithms):
+        raise InvalidInput("give each algorithm once, and at least one")
+    wanted = criterion or Criterion.of(given)
+    base = alike(given, algorithms)
+    check_directory(root, given, resume=resume)
+    with DirectoryLock(root), CachedRuns(root / "runs", jobs=jobs, watch=watch, address=address) as runs:
+        replace_file(root / "config.toml", tomli_w.dumps(given.given_table()).encode())
+        try:
+            tuned, failures = [], []
+            for name in algorithms:
+                try:
+                    found = search(
+                        base,
+                        name,
+                        trials,
+                        root=root,
+                        runs=runs,
+                        seeds=tuning_seeds,
+                        criterion=wanted,
+                        on_trial=on_trial,
+                    )
+                    tuned.append(found)
+                except Interrupted:
+                    raise
+                except OffbeatError as error:
+                    failures.append(f"{name}: {error}")
+            if not tuned:
+                raise OffbeatError("; ".join(failures))
+            winners = [each.experiment.changed({"seed": seed}) for each in tuned for seed in reported]
+            results = runs.run(winners)
+        except Interrupted as error:
+            sentence = f"interrupted; everything so far is in {root}: go on with --resume"
+            raise Interrupted(sentence, number=error.number) from None
+    measures: dict[str, dict[int, float]] = {}
+    for winner, result in zip(winners, results, strict=True):
+        if isinstance(result, Failure):
+            failures.append(result.reason)
+        else:
+            measures.setdefault(winner.algorithm.title, {})[winner.seed] = wanted.measure(result)
+    tuning = Tuning(criterion=wanted, seeds=reported, tuned=tuned, reported=measures, failures=failures)
+    for each in tuned:
+        note = f"# Best of {each.trials} trials for {wanted.title}, on the seeds {_joined(each.measures)}.\n"
+        replace_file(root / f"{file_name(each.algorithm)}.toml", (note + each.experiment.toml()).encode())
+    replace_file(root / "tuning.csv", csv_of(tuning.records()).encode())
+    replace_file(root / "importance.csv", csv_of(tuning.importance_records()).encode())
+    return tuning

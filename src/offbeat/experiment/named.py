@@ -1,0 +1,242 @@
+"""The tables that name a thing and hold its settings (`[fleet] name = "ratio", ratio = 5.0`).
+
+Which keys such a table may have depends on the name. A name is one of ours, and an unknown one is answered with the
+nearest known; or it is "module:thing" for the user's own, whose class has the same base as ours.
+"""
+
+import inspect
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import ConfigDict, Field, PrivateAttr, model_validator
+
+from offbeat.algorithms import policy_class
+from offbeat.core.errors import InvalidInput, unknown
+from offbeat.core.policy import Policy
+from offbeat.core.settings import Settings
+from offbeat.data import DATASETS, PARTITIONS, Dataset, DatasetSettings, PartitionSettings, load_own
+from offbeat.data.partition import Iid
+from offbeat.data.partitioners import PartitionerSettings, is_partitioner
+from offbeat.data.transforms import transforms_of
+from offbeat.experiment.tables import Table, checked
+from offbeat.fleet import AVAILABILITIES, FLEETS, AvailabilitySettings, FleetSettings
+from offbeat.models.catalogue import MODEL_SETTINGS, MODELS, Layers, ModelChoice, PlainModel
+from offbeat.references import GIVEN, resolve, thing_name
+
+S = TypeVar("S", bound=Settings)
+
+
+def chosen(section: str, word: str, name: str, registry: Mapping[str, type[S]], base: type[Any]) -> type[S]:
+    """The settings class of this name: one of ours, or a subclass of the same base as "module:Class"."""
+    if ":" not in name:
+        if name not in registry:
+            raise unknown(word, name, registry)
+        return registry[name]
+    found = resolve(name)
+    if not (isinstance(found, type) and issubclass(found, base)):
+        raise InvalidInput(f"{section}.name = {name!r}: it is not a subclass of offbeat.{base.__name__}")
+    if inspect.isabstract(found):
+        missing = ", ".join(sorted(getattr(found, "__abstractmethods__", ())))
+        raise InvalidInput(f"{section}.name = {name!r}: it does not define {missing}")
+    return found
+
+
+def written(name: str, settings: Settings) -> Table:
+    """A table as a file has it."""
+    return {"name": name} | settings.model_dump(exclude={"name"}, exclude_none=True)
+
+
+class NamedTable(Settings):
+    """A table that names a thing and holds its settings."""
+
+    model_config = ConfigDict(extra="allow")
+    name: str
+    _thing: Any = PrivateAttr(None)
+    """What was given as a Python object, so that it lives as long as this table."""
+
+    @property
+    def others(self) -> Table:
+        """The settings beside the name, which belong to the thing that the name stands for."""
+        return dict(self.model_extra or {})
+
+    @model_validator(mode="after")
+    def _check(self) -> "NamedTable":
+        if self.name.startswith(GIVEN):
+            self._thing = resolve(self.name)
+        self.check()
+        return self
+
+    def check(self) -> None:
+        """Raise InvalidInput if the name or one of the settings cannot be."""
+
+
+class DataTable(NamedTable):
+    """Which data, and how many devices hold them. The settings of the data set join in."""
+
+    name: str = "mnist5k"
+    """A data set (`offbeat list datasets`) or your own as "module:function"."""
+    devices: Annotated[int, Field(ge=1)] = 100
+    """Devices that hold the data; `[partition]` says which holds what."""
+    transforms: list[Table] = Field([])
+    """What is done to images batch by batch in training, a table each: crop, flip, cutout, or your own as name =
+    "module:function"."""
+
+    def check(self) -> None:
+        transforms_of(self.transforms)
+        if self.dataset is None and self.others:
+            raise InvalidInput(f"unknown key 'data.{next(iter(self.others))}': allowed: name, devices, transforms")
+
+    @cached_property
+    def dataset(self) -> DatasetSettings | None:
+        """The settings of a data set of ours; None for the user's own."""
+        if ":" in self.name:
+            return None
+        if self.name not in DATASETS:
+            raise unknown("data set", self.name, DATASETS)
+        kind = DATASETS[self.name]
+        devices = {"devices": self.devices} if "devices" in kind.model_fields else {}
+        return checked(kind, "data", {"name": self.name} | self.others | devices, {"devices", "transforms"})
+
+    @property
+    def divided(self) -> bool | None:
+        """Whether the data come divided over the devices; None if that is seen only when they are loaded."""
+        if self.dataset is None:
+            return None
+        divided: bool | None = getattr(self.dataset, "divided", "devices" in type(self.dataset).model_fields)
+        return divided
+
+    def load(self, seed: int) -> Dataset:
+        """The data set, with the transforms of this table."""
+        dataset = load_own(self.name, seed) if self.dataset is None else self.dataset.load(seed)
+        return dataset.transformed(transforms_of(self.transforms)) if self.transforms else dataset
+
+    def resolved(self) -> Table:
+        """All settings with their values."""
+        transforms = {"transforms": self.transforms} if self.transforms else {}
+        own = written(self.name, self.dataset) if self.dataset else {}
+        return {"name": self.name, "devices": self.devices} | transforms | own
+
+
+class PartitionTable(NamedTable):
+    """Which device holds which samples (`offbeat list partitions`). Data that come divided need none."""
+
+    name: str = ""
+    """A partition (default: iid), or your own or one of Flower Datasets as "module:Class"."""
+
+    def check(self) -> None:
+        _ = self.settings
+
+    @cached_property
+    def settings(self) -> PartitionSettings:
+        """The settings of the partition, checked by its own class."""
+        if not self.name and self.others:
+            raise InvalidInput(f"partition.name is missing: whose setting is {next(iter(self.others))!r}?")
+        if ":" in self.name and is_partitioner(resolve(self.name)):
+            other = PartitionerSettings(name=self.name, **self.others)
+            other.check()
+            return other
+        kind = chosen("partition", "partition", self.name, PARTITIONS, PartitionSettings) if self.name else Iid
+        return checked(kind, "partition", self.others)
+
+    def resolved(self) -> Table:
+        """All settings with their values."""
+        return written(self.name or "iid", self.settings)
+
+
+class ModelTable(NamedTable):
+    """Which network (`offbeat list models`). The settings of the network join in."""
+
+    name: str = "lenet5"
+    """A model or your own as "module:function" or "module:Class"; other keys of the table are its keyword arguments."""
+    layers: Layers = "modules"
+    """What counts as a layer where training goes layer by layer: a submodule with its parameters, or every tensor."""
+    projection: Annotated[int, Field(ge=1)] | None = None
+    """Outputs of a projection head before the last dense layer, as MOON's authors have it (256; default: no head)."""
+    buffers: Literal["average", "local", "ignore"] = "average"
+    """Running statistics (batch normalisation): average: they travel and are averaged with the model; local: each
+    device keeps its own; ignore: they stay as they were. Without averaging the model is evaluated with the statistics
+    of each batch."""
+
+    def check(self) -> None:
+        """Raise InvalidInput if the name is unknown or the model has no such setting."""
+        if ":" not in self.name and self.name not in MODELS:
+            raise unknown("model", self.name, MODELS)
+        _ = self.choice
+
+    @cached_property
+    def choice(self) -> ModelChoice:
+        """The model in plain values."""
+        settings = self.others
+        if ":" not in self.name:
+            known = ("name", "layers", "projection", "buffers")
+            settings = checked(MODEL_SETTINGS.get(self.name, PlainModel), "model", settings, known).model_dump(
+                exclude_none=True
+            )
+        return ModelChoice(name=self.name, settings=settings, layers=self.layers, projection=self.projection)
+
+
+class FleetTable(NamedTable):
+    """How fast the devices are (`offbeat list fleets`)."""
+
+    name: str = "ratio"
+    """A fleet or your own as "module:Class"."""
+
+    def check(self) -> None:
+        _ = self.settings
+
+    @cached_property
+    def settings(self) -> FleetSettings:
+        """The settings of the fleet, checked by its own class."""
+        return checked(chosen("fleet", "fleet", self.name, FLEETS, FleetSettings), "fleet", self.others)
+
+    def resolved(self) -> Table:
+        """All settings with their values."""
+        return written(self.name, self.settings)
+
+
+class AvailabilityTable(NamedTable):
+    """Whether devices come and go (`offbeat list availability`)."""
+
+    name: str = "always"
+    """Either "always", or "on-off", or your own as "module:Class"."""
+
+    def check(self) -> None:
+        _ = self.settings
+
+    @cached_property
+    def settings(self) -> AvailabilitySettings:
+        """The settings of the availability, checked by its own class."""
+        kind = chosen("availability", "availability", self.name, AVAILABILITIES, AvailabilitySettings)
+        return checked(kind, "availability", self.others)
+
+    def resolved(self) -> Table:
+        """All settings with their values."""
+        return written(self.name, self.settings)
+
+
+class AlgorithmTable(NamedTable):
+    """Which algorithm (`offbeat list algorithms`; `offbeat describe NAME` for its settings)."""
+
+    name: str = "fedavg"
+    """An algorithm or your own as "module:Class"."""
+    label: str = ""
+    """What tables and plots call it (default: its name)."""
+
+    def check(self) -> None:
+        _ = self.policy
+
+    @property
+    def title(self) -> str:
+        """What the algorithm is called in tables and plots: its label, or else its name."""
+        return self.label or thing_name(self.name)
+
+    @cached_property
+    def policy(self) -> Policy:
+        """The policy with its settings, checked by its own class."""
+        return checked(policy_class(self.name), "algorithm", self.others)
+
+    def resolved(self) -> Table:
+        """All settings with their values."""
+        label = {"label": self.label} if self.label else {}
+        return {"name": self.name} | label | self.policy.model_dump(exclude_none=True)

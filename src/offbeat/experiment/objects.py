@@ -1,0 +1,103 @@
+"""Python objects in place of names: whatever a table may be given as becomes the table that a file would have.
+
+A settings object becomes the name of its class and its fields; a class, a function or a data set becomes its name (see
+`references`). So an experiment is always plain data, whoever made it.
+"""
+
+import sys
+from collections.abc import Mapping
+from pathlib import PurePath
+from typing import Any
+
+import numpy as np
+
+from offbeat.algorithms import POLICIES
+from offbeat.core.errors import InvalidInput
+from offbeat.core.policy import Policy
+from offbeat.core.settings import Settings
+from offbeat.data import DATASETS, PARTITIONS, Dataset, PartitionSettings, from_arrays
+from offbeat.data.partitioners import is_partitioner
+from offbeat.experiment.tables import Table
+from offbeat.experiment.task import TASKS
+from offbeat.fleet import AVAILABILITIES, FLEETS, AvailabilitySettings, FleetSettings
+from offbeat.models import MODELS
+from offbeat.references import reference_to
+
+REGISTRIES: dict[str, Mapping[str, Any]] = {
+    "data": DATASETS,
+    "partition": PARTITIONS,
+    "model": MODELS,
+    "fleet": FLEETS,
+    "availability": AVAILABILITIES,
+    "algorithm": POLICIES,
+    "task": TASKS,
+}
+OWN_KINDS = (PartitionSettings, FleetSettings, AvailabilitySettings, Policy)
+
+
+def arrays_read(section: str, given: Any) -> Any:
+    """What was given, with (train_x, train_y, test_x, test_y) made a Dataset. Hold it until the experiment is made."""
+    match given:
+        case (train_x, train_y, test_x, test_y) if section == "data":
+            return from_arrays(train_x, train_y, test_x, test_y)
+        case Mapping() if section == "data" and "name" in given:
+            return {**given, "name": arrays_read(section, given["name"])}
+    return given
+
+
+def as_table(section: str, given: Any) -> Any:
+    """What a file would have in this section; what makes no sense stays, and is refused by the section's checks."""
+    if section not in REGISTRIES:
+        return plain(given)
+    known = REGISTRIES[section]
+    if section == "task" and isinstance(given, Settings):
+        return {"name": name_of(section, type(given))} | given.model_dump(exclude_none=True)
+    kinds = tuple(kind for kind in known.values() if isinstance(kind, type))
+    match given:
+        case str():
+            return {"name": given}
+        case Mapping() if "name" in given and not isinstance(given["name"], str):
+            named = as_table(section, given["name"])
+            return (named if isinstance(named, dict) else {"name": named}) | _plain_table(given, but="name")
+        case Settings() if isinstance(given, (*kinds, *OWN_KINDS)):
+            return {"name": name_of(section, type(given))} | given.model_dump(exclude={"name"}, exclude_none=True)
+        case _ if section == "partition" and is_partitioner(given) and not isinstance(given, type):
+            return {"name": reference_to(given)}
+        case Dataset():
+            devices = {} if given.devices is None else {"devices": len(given.devices)}
+            return {"name": reference_to(given)} | devices
+    if section == "model" and "torch" in sys.modules and isinstance(given, sys.modules["torch"].nn.Module):
+        raise InvalidInput(
+            f"model is a {type(given).__name__} that exists already: give the class or a function that makes it, "
+            "because its first parameters must come from the experiment's seed"
+        )
+    return {"name": name_of(section, given)} if callable(given) else plain(given)
+
+
+def name_of(section: str, thing: Any) -> str:
+    """Our name for it, or "module:thing"."""
+    reference = reference_to(thing)
+    ours = (name for name, known in REGISTRIES[section].items() if known is thing or known == reference)
+    return next(ours, reference)
+
+
+def plain(value: Any) -> Any:
+    """The value without numpy's scalars, tuples and paths, which a file does not have.
+
+    >>> plain({"seed": np.int64(3), "sizes": (1, 2)})
+    {'seed': 3, 'sizes': [1, 2]}
+    """
+    match value:
+        case np.generic():
+            return value.item()
+        case Mapping():
+            return _plain_table(value)
+        case list() | tuple():
+            return [plain(each) for each in value]
+        case PurePath():
+            return str(value)
+    return value
+
+
+def _plain_table(table: Mapping[Any, Any], but: str = "") -> Table:
+    return {str(key): plain(value) for key, value in table.items() if key != but}

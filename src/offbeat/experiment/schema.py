@@ -1,0 +1,439 @@
+"""The experiment file: TOML tables parsed once into frozen, checked settings; every mistake is one sentence.
+
+Tables that name a thing (`[fleet] name = "ratio"`) are in `named`, Python objects in their place in `objects`.
+"""
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import product
+from math import inf
+from typing import Annotated, Any, Literal
+
+import numpy.typing as npt
+import tomli_w
+from pydantic import Field, PrivateAttr, ValidationError, model_validator
+
+from offbeat.core.errors import InvalidInput
+from offbeat.core.orders import LocalWork
+from offbeat.core.policy import Policy
+from offbeat.core.settings import Settings
+from offbeat.data import Dataset, DatasetSettings, Partition, PartitionSettings
+from offbeat.data.partitioners import Partitioner
+from offbeat.experiment.local import LocalTable
+from offbeat.experiment.migrations import todays
+from offbeat.experiment.named import (
+    AlgorithmTable,
+    AvailabilityTable,
+    DataTable,
+    FleetTable,
+    ModelTable,
+    PartitionTable,
+)
+from offbeat.experiment.objects import arrays_read, as_table
+from offbeat.experiment.schedule import Schedule, Stop
+from offbeat.experiment.tables import Table, checked, explain, merge, nested, parse_changes, read_toml
+from offbeat.experiment.task import TaskTable
+from offbeat.fleet import AvailabilitySettings, FailureSettings, FleetSettings, NetworkSettings
+from offbeat.references import GIVEN, thing_name
+from offbeat.training.execution import ExecutionTable
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=1)]
+Share = Annotated[float, Field(gt=0, le=1)]
+MOST_EVALUATIONS = 1_000_000
+IN_TRAINING = "in_training"
+"""The one key of `[compare]` that is not the name of an algorithm."""
+
+
+class StopTable(Settings):
+    """When the run ends: at whichever of these is reached first."""
+
+    time: Positive | None = None
+    """Virtual seconds after which the run ends."""
+    versions: Count | None = None
+    """Versions of the model."""
+    updates: Count | None = None
+    """Updates that went into the model."""
+    accuracy: Share | None = None
+    """Accuracy on the held-out data, when evaluated."""
+    target: Annotated[float, Field(allow_inf_nan=False)] | None = None
+    """A value of `evaluation.target_metric` on the held-out data, when evaluated."""
+
+    @model_validator(mode="after")
+    def _one_at_least(self) -> "StopTable":
+        if all(value is None for value in (self.time, self.versions, self.updates, self.accuracy, self.target)):
+            raise ValueError("give at least one of stop.time, stop.versions, stop.updates, stop.accuracy, stop.target")
+        return self
+
+    def build(self, metric: str = "accuracy", direction: Literal["max", "min"] = "max") -> Stop:
+        """The conditions that end a run, with the metric that the target is about."""
+        return Stop(**self.model_dump(exclude_none=True), metric=metric, direction=direction)
+
+
+class EvaluationTable(Settings):
+    """When the model is evaluated on the held-out data, beside at the start and at the end."""
+
+    every_seconds: Positive | None = None
+    """Virtual seconds between evaluations (default: a thirtieth of stop.time, if that is given)."""
+    every_versions: Count | None = None
+    """Versions between evaluations (default: 10, if stop.time is not given)."""
+    target_metric: str | None = None
+    """The metric that runs are compared by (default: the task's first)."""
+    targets: list[float] = Field([0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.925, 0.95, 0.96, 0.97, 0.98, 0.99])
+    """Values of the target metric for which the time to reach them is reported."""
+    samples: Count | None = None
+    """How many of the held-out samples are evaluated on, always the same ones (default: all of them)."""
+    training_loss: bool = False
+    """Evaluate also the loss over the training samples that the devices hold."""
+
+    def build(self, stop: Stop) -> Schedule:
+        """When the model is evaluated, by default about thirty times in a run that ends by time."""
+        if self.every_seconds is None and self.every_versions is None:
+            return Schedule(every_seconds=stop.time / 30) if stop.time < inf else Schedule(every_versions=10)
+        if self.every_seconds is not None and stop.time / self.every_seconds > MOST_EVALUATIONS and stop.time < inf:
+            raise InvalidInput(
+                f"evaluation.every_seconds = {self.every_seconds}: that is more than {MOST_EVALUATIONS:,} evaluations"
+            )
+        return Schedule(every_seconds=self.every_seconds or inf, every_versions=self.every_versions)
+
+
+class DeploymentTable(Settings):
+    """How real devices are dealt with (`offbeat deploy`, `offbeat local-cluster`); a simulation does not look at it."""
+
+    start_with: Count | None = None
+    """Devices that must have joined before the run begins (default: all)."""
+    start_seconds: Positive = 300.0
+    """Wait no longer than this for them if at least one has joined."""
+    answer_seconds: Positive = 600.0
+    """A device that has not answered a message after so long is given up until it does."""
+    leg_seconds: Positive = 30.0
+    """How often a device in training checks whether it was told to stop, under an algorithm that tells so. Every such
+    message costs Flower some seconds."""
+    rest_seconds: Positive = 5.0
+    """A device that failed gets its next order after a rest, which doubles with every failure in a row."""
+    norm_bound: Positive | None = None
+    """Refuse an update that moved the model by more than this (Euclidean norm)."""
+    paced: bool = False
+    """Devices take the time that `[fleet]` says, by waiting: for trying out an uneven fleet on one machine."""
+
+
+Arrays = tuple[npt.ArrayLike, npt.ArrayLike, npt.ArrayLike, npt.ArrayLike]
+"""train_x, train_y, test_x, test_y."""
+Given = str | Mapping[str, Any]
+"""A name alone, or a table as a file has it, in which `name` may also be an object."""
+
+
+class Experiment(Settings):
+    """Everything that determines a run.
+
+    Each table may be given as a file has it, as a name alone, or as an object: a policy, a fleet, a partition or an
+    availability as settings objects or classes; data as a Dataset, as four arrays or as a function of the seed; a model
+    as a class or a function.
+
+    >>> from offbeat.algorithms import FedBuff
+    >>> Experiment(stop={"versions": 5}, algorithm=FedBuff(buffer=3), model="mlp").table()["algorithm"]["buffer"]
+    3
+    """
+
+    seed: Annotated[int, Field(ge=0)] = 0
+    stop: StopTable
+    data: DataTable = DataTable()
+    partition: PartitionTable = PartitionTable()
+    model: ModelTable = ModelTable()
+    task: TaskTable = TaskTable()
+    local: LocalTable = LocalTable()
+    fleet: FleetTable = FleetTable()
+    network: NetworkSettings = NetworkSettings()
+    availability: AvailabilityTable = AvailabilityTable()
+    failures: FailureSettings = FailureSettings()
+    algorithm: AlgorithmTable = AlgorithmTable()
+    evaluation: EvaluationTable = EvaluationTable()
+    execution: ExecutionTable = ExecutionTable()
+    deployment: DeploymentTable = DeploymentTable()
+    compare: dict[str, Any] = Field({})
+    """Changes to the experiment for single algorithms, as `[compare.NAME.TABLE]`. With `algorithm.name` among them NAME
+    is only a label, so that variants of one algorithm can be compared. `[compare] in_training = N` gives all of them
+    that many devices in training, false leaves each its own."""
+    sweep: dict[str, list[Any]] = Field({})
+    """Settings and the values that `offbeat sweep` gives them, as `"TABLE.KEY" = [...]`."""
+
+    _notes: tuple[str, ...] = PrivateAttr(())
+
+    def __init__(
+        self,
+        *,
+        seed: int | None = None,
+        data: Given | DatasetSettings | Dataset | Arrays | Callable[[int], Dataset | Arrays] | None = None,
+        partition: Given | PartitionSettings | type[PartitionSettings] | Partitioner | type[Partitioner] | None = None,
+        model: Given | Callable[..., Any] | None = None,
+        fleet: Given | FleetSettings | type[FleetSettings] | None = None,
+        availability: Given | AvailabilitySettings | type[AvailabilitySettings] | None = None,
+        algorithm: Given | Policy | type[Policy] | None = None,
+        **tables: Any,
+    ) -> None:
+        """The other tables, of which `stop` is needed, are given as a file has them or as settings objects."""
+        things = {
+            "data": data,
+            "partition": partition,
+            "model": model,
+            "fleet": fleet,
+            "availability": availability,
+            "algorithm": algorithm,
+        }
+        given = {"seed": seed} | things | tables
+        held = {section: arrays_read(section, value) for section, value in given.items() if value is not None}
+        plain, notes = todays({section: as_table(section, value) for section, value in held.items()})
+        for section, value in plain.items():
+            field = type(self).model_fields.get(section)
+            if isinstance(value, dict) and field is not None and isinstance(field.annotation, type):
+                _check_section(section, field.annotation, value)
+        if isinstance(plain.get("compare"), dict):
+            plain["compare"] = {
+                label: each if label == IN_TRAINING else _todays_changes(each, plain, notes)
+                for label, each in plain["compare"].items()
+            }
+        try:
+            super().__init__(**plain)
+        except ValidationError as error:
+            raise InvalidInput(explain(error, "", list(type(self).model_fields))) from None
+        self._notes = tuple(dict.fromkeys(notes))
+        for label in self.compared:
+            self.for_algorithm(label, self.seed)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader of the file should know, a line each: settings that are written otherwise today, or idle."""
+        first, over = self.local.first_decay, self.local.schedule_over
+        end = None if over == "steps" else getattr(self.stop, over)
+        if first is None or end is None or first < end:
+            return self._notes
+        idle = f"the learning rate never decays in this run: first at {over} {first:g}, and stop.{over} = {end:g}"
+        return (*self._notes, idle)
+
+    @model_validator(mode="after")
+    def _compare_has_tables(self) -> "Experiment":
+        for key, value in self.compare.items():
+            if key != IN_TRAINING and not isinstance(value, Mapping):
+                raise InvalidInput(f"compare.{key} = {value!r}: must be a table, or `in_training` a number")
+        number = self.in_training
+        if number is not None and number is not False and (type(number) is not int or number < 1):
+            raise InvalidInput(
+                f"compare.{IN_TRAINING} = {number!r}: must be a number of devices, or false to leave each its own"
+            )
+        return self
+
+    @property
+    def compared(self) -> dict[str, Table]:
+        """What `[compare]` says of each algorithm that it names."""
+        return {name: changes for name, changes in self.compare.items() if name != IN_TRAINING}
+
+    @property
+    def in_training(self) -> int | bool | None:
+        """How many devices all algorithms of a comparison keep in training; False: each its own; None: not said."""
+        return self.compare.get(IN_TRAINING)
+
+    @model_validator(mode="after")
+    def _tables_agree(self) -> "Experiment":
+        """A fleet that thinks in iterations and an algorithm that does must mean the same ones; and who holds what is
+        said once."""
+        fleet = getattr(self.fleet.settings, "iteration_seconds", None)
+        algorithm = getattr(self.algorithm.policy, "iteration_seconds", None)
+        if fleet is not None and algorithm is not None and fleet != algorithm:
+            raise InvalidInput(
+                f"fleet.iteration_seconds = {fleet} and algorithm.iteration_seconds = {algorithm}: they must be equal"
+            )
+        if self.data.divided:
+            self._check_divided()
+        return self
+
+    @model_validator(mode="after")
+    def _task_and_algorithm_fit(self) -> "Experiment":
+        """The metrics that the experiment names exist, and the algorithm can use what devices do."""
+        _ = self.target_direction
+        if self.stop.accuracy is not None:
+            self.task.direction("accuracy")
+        if self.evaluation.training_loss:
+            self.task.direction("loss")
+        for place, target in enumerate(self.evaluation.targets):
+            if self.target_metric == "accuracy" and not 0 < target <= 1:
+                raise InvalidInput(f"evaluation.targets.{place} = {target}: an accuracy is above 0 and at most 1")
+        local = self.local
+        if self.algorithm.policy.plain_gradients and (local.optimiser != "sgd" or local.clip_norm):
+            setting = f"clip_norm = {local.clip_norm}" if local.clip_norm else f"optimiser = {local.optimiser!r}"
+            raise InvalidInput(
+                f"local.{setting}: algorithm {self.algorithm.name!r} takes updates for gradients and needs plain SGD"
+            )
+        return self
+
+    @property
+    def target_metric(self) -> str:
+        """The metric that runs are compared by."""
+        return self.evaluation.target_metric or self.task.target
+
+    @property
+    def target_direction(self) -> Literal["max", "min"]:
+        """Whether a higher or a lower value of it is better."""
+        return self.task.direction(self.target_metric)
+
+    @property
+    def when_to_stop(self) -> Stop:
+        """The conditions that end a run."""
+        return self.stop.build(self.target_metric, self.target_direction)
+
+    @property
+    def local_work(self) -> LocalWork:
+        """What a device does with an order, unless the algorithm changes it."""
+        return self.local.build(self.model.buffers)
+
+    def _check_divided(self) -> None:
+        """Raise InvalidInput if there is a partition for data that need none."""
+        if self.partition.name:
+            instead = " or set data.pool" if hasattr(self.data.dataset, "pool") else ""
+            raise InvalidInput(
+                f"partition.name = {self.partition.name!r}: the data {self.data.name!r} say themselves which device "
+                f"holds what, leave [partition] out{instead}"
+            )
+
+    def load_data(self) -> tuple[Dataset, Partition]:
+        """The data and who holds what."""
+        dataset, devices = self.data.load(self.seed), self.data.devices
+        if self.evaluation.samples is not None:
+            dataset = dataset.with_test_samples(self.evaluation.samples)
+        if dataset.devices is None:
+            return dataset, self.partition.settings.divide(dataset, devices, self.seed)
+        self._check_divided()
+        if len(dataset.devices) != devices:
+            raise InvalidInput(
+                f"data.devices = {devices}: {self.data.name!r} comes divided over {len(dataset.devices)}"
+            )
+        return dataset, Partition.of(dataset.devices)
+
+    # Named from outside ---------------------------------------------------------------------------------------------
+
+    @property
+    def own(self) -> dict[str, str]:
+        """The user's own things by the setting that names them, as "module:thing"."""
+        names = {
+            "data.name": self.data.name,
+            "partition.name": self.partition.name,
+            "model.name": self.model.name,
+            "task.name": self.task.name,
+            "fleet.name": self.fleet.name,
+            "availability.name": self.availability.name,
+            "algorithm.name": self.algorithm.name,
+            "local.optimiser": self.local.optimiser,
+        }
+        for setting, tables in (("local.terms", self.local.terms), ("data.transforms", self.data.transforms)):
+            names |= {f"{setting}[{place}].name": str(table["name"]) for place, table in enumerate(tables)}
+        return {setting: name for setting, name in names.items() if ":" in name}
+
+    def check_importable(self) -> None:
+        """Raise InvalidInput if a thing was given as a Python object that other processes cannot import."""
+        for setting, name in self.own.items():
+            if name.startswith(GIVEN):
+                raise InvalidInput(
+                    f"{setting}: {thing_name(name)!r} exists in this process only, and other processes need it: put "
+                    'it into a module and give it as "module:thing"'
+                )
+
+    # As tables and files ----------------------------------------------------------------------------------------------
+
+    @classmethod
+    def parse(cls, table: Mapping[str, Any]) -> "Experiment":
+        """The experiment of nested tables, as a file has them."""
+        return cls(**{str(section): value for section, value in table.items()})
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], changes: Iterable[str] = ()) -> "Experiment":
+        """The experiment of a file, with changes like "fleet.ratio=110"."""
+        if not isinstance(path, str | os.PathLike):
+            raise InvalidInput(f"an experiment is loaded from the path of a file, not from a {type(path).__name__}")
+        table, notes = todays(read_toml(path))
+        changes_, more = todays(parse_changes(changes), table)
+        experiment = cls.parse(merge(table, changes_))
+        experiment._notes = (*notes, *more, *experiment._notes)
+        return experiment
+
+    def table(self) -> Table:
+        """All settings with their values, as tables: parsing them gives this experiment again."""
+        return self._table(default_partition=self.data.divided is False)
+
+    def _table(self, *, default_partition: bool = False) -> Table:
+        """A partition that nobody chose is left out unless asked for: other data may come divided."""
+        plain = self.model_dump(exclude_none=True)
+        plain["data"] = self.data.resolved()
+        plain["partition"] = self.partition.resolved() if self.partition.name or default_partition else {}
+        plain["fleet"] = self.fleet.resolved()
+        plain["availability"] = self.availability.resolved()
+        plain["algorithm"] = self.algorithm.resolved()
+        plain["task"] = self.task.resolved()
+        plain["deployment"] = self.deployment.model_dump(exclude_defaults=True)
+        return {key: value for key, value in plain.items() if value != {}}
+
+    def given_table(self) -> Table:
+        """The tables with only those settings of the algorithm that were given: a comparison shares out the others."""
+        return self.table() | self._given_algorithm()
+
+    def _given_algorithm(self) -> Table:
+        algorithm = self.algorithm
+        named = {"name": algorithm.name} | ({"label": algorithm.label} if algorithm.label else {})
+        return {"algorithm": named | algorithm.others}
+
+    def toml(self) -> str:
+        """The experiment as the text of a file."""
+        return tomli_w.dumps(self.table())
+
+    # Variants ---------------------------------------------------------------------------------------------------------
+
+    def changed(self, changes: Mapping[str, Any]) -> "Experiment":
+        """This experiment with some settings changed; the changes are as `Experiment` takes them.
+
+        What nobody gave of the algorithm's settings stays not given: a comparison may still share it out.
+        """
+        return self._merged(self._table() | self._given_algorithm(), changes)
+
+    def for_algorithm(self, algorithm: str | Policy | type[Policy], seed: int) -> "Experiment":
+        """The same experiment under another algorithm and seed, with what `[compare.NAME]` says about it."""
+        table: Table = as_table("algorithm", algorithm)
+        changes = self.compared.get(table["name"], {})
+        if "name" in changes.get("algorithm", {}):
+            changes = merge(changes, {"algorithm": {"label": table["name"]}})
+        else:
+            changes = merge({"algorithm": table}, changes)
+        return self._single(merge(changes, {"seed": seed}))
+
+    def swept(self, over: Mapping[str, Sequence[Any]], seed: int) -> "list[Experiment]":
+        """The same experiment with every combination of these settings' values, which become its label."""
+        experiments = []
+        for values in product(*over.values()):
+            changes: Table = {"seed": seed}
+            for path, value in zip(over, values, strict=True):
+                changes = merge(changes, nested(path, value))
+            label = " / ".join(str(value) for value in values)
+            experiments.append(self._single(merge(changes, {"algorithm": {"label": label}})))
+        return experiments
+
+    def _single(self, changes: Mapping[str, Any]) -> "Experiment":
+        """The experiment with these changes, and nothing about comparisons."""
+        table = {key: value for key, value in self._table().items() if key not in ("compare", "sweep")}
+        return self._merged(table | self._given_algorithm(), changes)
+
+    def _merged(self, table: Table, changes: Mapping[str, Any]) -> "Experiment":
+        held = {section: arrays_read(section, value) for section, value in changes.items()}
+        plain, _ = todays({section: as_table(section, value) for section, value in held.items()}, table)
+        return Experiment.parse(merge(table, plain))
+
+
+def _check_section(section: str, kind: type[Any], value: Table) -> None:
+    """Check one table on its own first, so that a mistake in it is explained with what the table may hold."""
+    if issubclass(kind, Settings):
+        checked(kind, section, value)
+
+
+def _todays_changes(changes: Any, base: Table, notes: list[str]) -> Any:
+    """An entry of [compare] as it is written today; its notes join the others."""
+    if not isinstance(changes, dict):
+        return changes
+    tables, more = todays(changes, base)
+    notes += more
+    return tables

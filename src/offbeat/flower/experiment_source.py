@@ -1,0 +1,52 @@
+"""What both of Flower's apps of a run need: the experiment, from wherever it comes, and data that are a device's own.
+
+The experiment may come from three places, the later ones winning: the argument `experiment`, a JSON text in the run
+config's `experiment`, and run config keys with a dot (`algorithm.name`, `stop.versions`).
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from offbeat.core.errors import InvalidInput
+from offbeat.experiment.schema import Experiment
+from offbeat.experiment.tables import merge, nested, read_toml
+
+SampleArrays = tuple[npt.ArrayLike, npt.ArrayLike]
+"""Samples and their labels."""
+ExperimentSource = str | Path | Mapping[str, Any]
+"""An experiment as a file, or as tables."""
+
+
+def experiment_of(source: ExperimentSource | None, run_config: Mapping[str, Any]) -> Experiment:
+    """The experiment from a source and a run config, as the docstring of this module has it."""
+    table = read_toml(Path(source)) if isinstance(source, str | Path) else dict(source or {})
+    try:
+        table = merge(table, json.loads(str(run_config.get("experiment", "{}"))))
+    except ValueError as error:
+        raise InvalidInput(f"the run config's experiment is not JSON: {error}") from None
+    for key, value in run_config.items():
+        if "." in key or key == "seed":
+            table = merge(table, nested(key, value))
+    return Experiment.parse(table)
+
+
+def log_line(what: str) -> None:
+    """Into the run's log, which `flwr log` and `flwr run --stream` show."""
+    print(f"offbeat: {what}", flush=True)
+
+
+@dataclass(frozen=True)
+class AllSamples:
+    """A partition that gives any device everything there is: a real one has only its own data."""
+
+    count: int
+
+    def samples(self, device: int) -> npt.NDArray[np.int64]:
+        """The places of all samples, whatever the device."""
+        return np.arange(self.count, dtype=np.int64)

@@ -1,0 +1,386 @@
+"""One node: fetches messages from a SuperLink, has children work on them, and hands their answers in.
+
+It goes on asking for messages while a child is at work, so that news of a run reach it in the midst of its training.
+Every message that it takes gets an answer: the app's, or an error that says what became of the app.
+"""
+
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from threading import Condition, Event
+from typing import Any
+
+from flwr.app import Error, Message
+from flwr.app.message import remove_content_from_message
+from flwr.common.config import get_fused_config_from_fab
+from flwr.common.constant import ErrorCode
+from flwr.common.serde import message_to_proto
+from flwr.proto.message_pb2 import Message as ProtoMessage
+from flwr.proto.message_pb2 import ObjectTree
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree, iterate_object_tree
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from msgspec import Struct
+
+from offbeat.core.errors import OffbeatError
+from offbeat.flower.node.children import Child, ForkServer
+from offbeat.flower.node.connection import FleetConnection, NotRunning, SuperLinkAway, TurnedAway
+from offbeat.flower.node.frames import (
+    STATE,
+    BrokenFrame,
+    Deliver,
+    FromChild,
+    Keep,
+    OpenApp,
+    Piece,
+    Recall,
+    Recalled,
+    Reply,
+)
+from offbeat.flower.node.installation import AppRefused, Installation
+from offbeat.flower.node.keeping import Keeping
+
+NodeConfig = dict[str, bool | float | int | str]
+POLL_SHARE = 0.02
+"""The pause before a node asks again, as a share of the time in which nothing has happened."""
+LONGEST_PAUSE = 5.0
+"""Seconds between two attempts to reach a SuperLink that does not answer."""
+ATTEMPTS = 200
+"""How often an answer is handed in at most, which takes some quarter of an hour if the SuperLink is away."""
+PIECE = 1000
+"""Bytes that it takes to keep a piece, however small it is."""
+RUNS = 4
+"""Runs that a node keeps warm; of more it ends those that were used least recently."""
+
+
+class Polling(Struct, frozen=True, kw_only=True):
+    """How often a node asks for messages."""
+
+    busy: float = 0.05
+    """Seconds, while something is going on."""
+    work: float = 0.5
+    """Seconds at most while a child is at work, so that it hears of a notice in time."""
+    idle: float = 10.0
+    """Seconds at most, when nothing has come for long. A thousand nodes that ask every 3 s are all that a SuperLink can
+    take."""
+
+    def pause(self, quiet: float, at_work: bool) -> float:
+        """How long to wait before asking again, if nothing has happened for so long.
+
+        A question costs the SuperLink some milliseconds of a core, which on one machine the training would lack.
+        """
+        longest = min(self.idle, self.work) if at_work else self.idle
+        return max(self.busy, min(POLL_SHARE * quiet, longest))
+
+
+class WarmRun(Struct, kw_only=True, eq=False):
+    """A run that this node takes part in."""
+
+    opening: OpenApp
+    child: Child | None = None
+    state: bytes | None = None
+    """What the app left in its context, for the next child."""
+    unanswered: dict[str, Message] = {}
+    pieces: dict[str, bytes] = {}
+    """What has come of answers that are not whole yet."""
+    held: int = 0
+    """Bytes of those."""
+    used: float = 0.0
+
+    def hold(self, identity: str, piece: bytes) -> None:
+        """Take a piece."""
+        self.drop(identity)
+        self.pieces[identity] = piece
+        self.held += PIECE + len(piece)
+
+    def drop(self, identity: str) -> bytes | None:
+        """Give a piece away, if it has come."""
+        piece = self.pieces.pop(identity, None)
+        if piece is not None:
+            self.held -= PIECE + len(piece)
+        return piece
+
+
+class FinishedAnswer(Struct, kw_only=True, eq=False):
+    """An answer that waits to be handed in."""
+
+    run_id: int
+    reply: bytes
+    tree: bytes
+    pieces: dict[str, bytes]
+    seconds: float
+    attempts: int = 0
+
+
+class WarmNode:
+    """A node: it fetches messages, has children work on them and hands their answers in.
+
+    `run` is called by one thread; children report from others.
+    """
+
+    def __init__(
+        self,
+        connection: FleetConnection,
+        fork_server: ForkServer,
+        installation: Installation,
+        keeping: Keeping,
+        *,
+        config: NodeConfig,
+        polling: Polling,
+        log: Callable[[str], None],
+        answer_seconds: float | None = None,
+        answer_bytes: int | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.connection = connection
+        self.contact = -1.0
+        """When the SuperLink answered last."""
+        self._fork_server = fork_server
+        self._installation = installation
+        self._keeping = keeping
+        self._config = config
+        self._polling = polling
+        self._log = log
+        self._answer_seconds = answer_seconds
+        self._answer_bytes = _half_of_memory() if answer_bytes is None else answer_bytes
+        self._clock = clock
+        self._runs: dict[int, WarmRun] = {}
+        self._arrived: tuple[Message, ObjectTree] | None = None
+        """A message that is being taken: the SuperLink hands it out once, so it is held until that has worked."""
+        self._outbox: deque[FinishedAnswer] = deque()
+        self._news = Condition()
+        self._stirred = clock()
+        """When something happened last."""
+
+    # The loop -----------------------------------------------------------------------------------------------------
+
+    def run(self, stop: Event) -> None:
+        """Serve until told to stop. Only that the SuperLink will not have this node is an error."""
+        connected, pause = False, self._polling.busy
+        while not stop.is_set():
+            try:
+                if not connected or self.connection.forgotten:
+                    self._connect()
+                    connected = True
+                self._turn()
+                pause = self._polling.busy
+            except SuperLinkAway as error:
+                if pause == self._polling.busy:
+                    self._log(f"{error}; trying again")
+                pause = min(2.0 * pause, LONGEST_PAUSE)
+                stop.wait(pause)
+            except TurnedAway as error:
+                if not connected:
+                    raise
+                self._log(f"{error}; connecting anew")
+                connected = False
+        self._close()
+
+    def _connect(self) -> None:
+        before, node_id = self.connection.node_id, self.connection.open()
+        self._log(f"connected to {self.connection.superlink.address} as node {node_id}")
+        if node_id != before:  # what was asked of another node is nobody's business any more
+            for run_id in list(self._runs):
+                self._forget(run_id)
+            self._outbox.clear()
+            self._arrived = None
+
+    def _turn(self) -> None:
+        """Hand in what is ready, then fetch what is new, then rest."""
+        while self._outbox:
+            self._hand_in(self._outbox[0])
+            self._outbox.popleft()
+        self._arrived = self._arrived or self.connection.receive()
+        self.contact = self._clock()
+        if self._arrived is not None:
+            self._stirred = self._clock()
+            self._take(*self._arrived)
+            self._arrived = None
+            return
+        self._end_overdue()
+        with self._news:
+            at_work = any(run.unanswered for run in self._runs.values())
+            self._news.wait_for(lambda: self._outbox, self._polling.pause(self._clock() - self._stirred, at_work))
+
+    def _close(self) -> None:
+        for run in self._runs.values():
+            self._end_child(run)
+        self.connection.close()
+
+    # Messages -----------------------------------------------------------------------------------------------------
+
+    def _take(self, message: Message, tree: ObjectTree) -> None:
+        """Give a message to the child of its run."""
+        run_id, identity = message.metadata.run_id, message.metadata.message_id
+        try:
+            run = self._runs.get(run_id) or self._warm(run_id)
+            run.used = self._clock()
+            child = run.child or self._fork_server.child(run.opening, run.state, self._on_frame, self._on_end)
+            run.child = child
+            run.unanswered[identity] = message
+            self._forward(child, run_id, identity, tree)
+            if run.child is not child and run.unanswered.pop(identity, None) is not None:  # it ended before it was told
+                self._answer_error(message, ErrorCode.CLIENT_APP_CRASHED, "the app's process is gone")
+        except NotRunning as error:
+            self._log(f"run {run_id} is over: {error}")
+            self._forget(run_id)
+        except AppRefused as error:
+            self._log(f"run {run_id}: {error}")
+            self._answer_error(message, ErrorCode.INVALID_FAB, str(error))
+        except (SuperLinkAway, TurnedAway):
+            raise
+        except OffbeatError as error:
+            self._log(f"run {run_id}: {error}")
+            self._answer_error(message, ErrorCode.CLIENT_APP_CRASHED, str(error))
+
+    def _forward(self, child: Child, run_id: int, message: str, tree: ObjectTree) -> None:
+        """Fetch the pieces of a message, and hand on each as it comes: a large model is never here as a whole."""
+        pieces = list(dict.fromkeys(each.object_id for each in iterate_object_tree(tree)))
+        for identity in pieces:
+            while (content := self.connection.pull_object(run_id, identity)) is None:
+                time.sleep(self._polling.busy)  # the sender is still handing it in
+            child.tell(Piece(identity=identity), content)
+        child.tell(Deliver(message=message, pieces=pieces))
+        with suppress(SuperLinkAway):  # then it keeps the content a while longer
+            self.connection.confirm(run_id, message)
+
+    def _warm(self, run_id: int) -> WarmRun:
+        """A run that is new here: fetch its app, check it, unpack it."""
+        details = self.connection.run(run_id)
+        app = self.connection.app(details)
+        directory = self._installation.install(details, app)
+        config: Any = get_fused_config_from_fab(app.content, details)
+        opening = OpenApp(
+            run_id=run_id,
+            node_id=self.connection.node_id,
+            series_id=details.series_id,
+            node_config=self._config,
+            run_config=config,
+            app_id=details.fab_id,
+            app_version=details.fab_version,
+            app_hash=details.fab_hash,
+            directory=str(directory),
+        )
+        self._log(f"run {run_id}: {details.fab_id} {details.fab_version}")
+        unused = sorted((run.used, old) for old, run in self._runs.items() if not run.unanswered)
+        for _, old in unused[: max(0, len(self._runs) - RUNS + 1)]:
+            self._forget(old)
+        run = self._runs[run_id] = WarmRun(opening=opening)
+        return run
+
+    def _hand_in(self, answer: FinishedAnswer) -> None:
+        self._stirred = self._clock()
+        try:
+            self.connection.push(answer.reply, answer.tree, answer.pieces, answer.seconds)
+        except NotRunning:
+            self._forget(answer.run_id)
+        except SuperLinkAway as error:
+            answer.attempts += 1
+            if answer.attempts < ATTEMPTS:
+                raise
+            self._log(f"run {answer.run_id}: an answer is given up after {answer.attempts} attempts: {error}")
+
+    def _answer_error(self, message: Message, code: int, reason: str) -> None:
+        reply = Message(Error(code, reason), reply_to=message)
+        reply.metadata.__dict__["_message_id"] = reply.object_id
+        self._post(
+            FinishedAnswer(
+                run_id=message.metadata.run_id,
+                reply=message_to_proto(remove_content_from_message(reply)).SerializeToString(),
+                tree=get_object_tree(reply).SerializeToString(),
+                pieces={identity: each.deflate() for identity, each in get_all_nested_objects(reply).items()},
+                seconds=0.0,
+            )
+        )
+
+    def _post(self, answer: FinishedAnswer) -> None:
+        with self._news:
+            self._outbox.append(answer)
+            self._news.notify_all()
+
+    # Children -----------------------------------------------------------------------------------------------------
+
+    def _on_frame(self, child: Child, body: FromChild, parts: list[bytes]) -> None:
+        """A child says something (in its own thread)."""
+        run = self._run_of(child)
+        if run is None:
+            return
+        match body:
+            case Piece(identity=identity):
+                run.hold(identity, parts[0])
+                if run.held > self._answer_bytes:
+                    self._log(f"run {run.opening.run_id}: the app's process sends more than this node has memory for")
+                    raise BrokenFrame("too many pieces")  # so that no more is read, and the child is ended
+            case Reply(reply_to=reply_to, pieces=pieces, seconds=seconds):
+                found = {each: piece for each in pieces if (piece := run.drop(each)) is not None}
+                asked, run_id = run.unanswered.get(reply_to), run.opening.run_id
+                if asked is None:
+                    return  # it was answered before
+                if not _answers(asked, parts[0], parts[1], found):
+                    self._log(f"run {run_id}: what the app's process sends is no answer")
+                    child.kill()
+                    return
+                del run.unanswered[reply_to]
+                self._post(FinishedAnswer(run_id=run_id, reply=parts[0], tree=parts[1], pieces=found, seconds=seconds))
+            case Keep(name=name):
+                if name == STATE:
+                    run.state = parts[0]
+                else:
+                    self._keeping.keep(name, parts[0])
+            case Recall(name=name):
+                kept = self._keeping.recall(name)
+                child.tell(Recalled(name=name), *([] if kept is None else [kept]))
+
+    def _on_end(self, child: Child, why: str) -> None:
+        """A child has ended (in the fork server's thread): what it had not answered is answered for it."""
+        run = self._run_of(child)
+        if run is None:
+            return
+        run.child = None
+        run.pieces.clear()
+        run.held = 0
+        unanswered, run.unanswered = run.unanswered, {}
+        self._log(f"run {run.opening.run_id}: the app's process is gone: {why}")
+        for message in unanswered.values():
+            self._answer_error(message, ErrorCode.CLIENT_APP_CRASHED, f"the app's process is gone: {why}")
+
+    def _run_of(self, child: Child) -> WarmRun | None:
+        return next((run for run in list(self._runs.values()) if run.child is child), None)
+
+    def _end_overdue(self) -> None:
+        """End children that hang: nobody waits for their answer any more."""
+        now = time.time()
+        for run in self._runs.values():
+            for message in list(run.unanswered.values()):
+                sent, lives = message.metadata.created_at, message.metadata.ttl
+                patience = lives if self._answer_seconds is None else min(lives, self._answer_seconds)
+                if run.child is not None and now > sent + patience:
+                    self._log(f"run {run.opening.run_id}: no answer from the app after {now - sent:.0f} s")
+                    run.child.kill()
+                    break
+
+    def _forget(self, run_id: int) -> None:
+        run = self._runs.pop(run_id, None)
+        if run is not None:
+            self._end_child(run)
+
+    def _end_child(self, run: WarmRun) -> None:
+        child, run.child = run.child, None
+        if child is not None:
+            child.kill()
+
+
+def _half_of_memory() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+
+
+def _answers(asked: Message, reply: bytes, tree: bytes, pieces: Collection[str]) -> bool:
+    """Whether this is a whole answer to that message. The app may write to its node whatever it likes."""
+    try:
+        said = ProtoMessage.FromString(reply).metadata
+        objects = {each.object_id for each in iterate_object_tree(ObjectTree.FromString(tree))}
+    except DecodeError:
+        return False
+    meant = asked.metadata
+    return (said.run_id, said.reply_to_message_id) == (meant.run_id, meant.message_id) and objects <= set(pieces)

@@ -1,0 +1,161 @@
+"""What an answer of a device must satisfy before anything is made of it. What does not is a `DeviceFault`.
+
+All checks that an answer passes, in this order:
+
+1. Flower could take the message apart (`transport`), and its order was not given up before it came (`in_time`).
+2. It is a message of offbeat, of bounded length, with fields of the right type and in range (`protocol.codec.unpack`).
+3. `OF_EVERY_ANSWER`: it answers what was sent, has come forward, remembers what we know of, and comes to an end.
+4. `OF_A_DELIVERY`: its rule may say what it says, of the samples that the device greeted with.
+5. The parameters have exactly the size that the order calls for (`protocol.codec.vector`), and have not moved too far.
+6. The session holds the ticket for this device, in a state where this may happen (`core.session`), and the update is
+   about that order, with numbers that are finite (`core.state`).
+
+A greeting is checked in `membership.Membership.admit`.
+"""
+
+from collections.abc import Callable
+from math import nan
+
+import numpy as np
+from flwr.app import RecordDict
+from msgspec import Struct
+
+from offbeat.algorithms import device_rule
+from offbeat.core.coverage import coverage
+from offbeat.core.errors import DeviceFault
+from offbeat.core.orders import KnownOutcome, Outcome, Plain, Progress, Update
+from offbeat.core.parameters import Layout, Vector, frozen
+from offbeat.core.state import OrderInFlight
+from offbeat.flower.protocol.codec import unpack, vector
+from offbeat.flower.protocol.messages import CheckIn, Delivery, FromDevice, Leg, Question, Refusal
+from offbeat.flower.server.pending_order import PendingOrder
+from offbeat.flower.server.transport import SentMessage
+
+
+class Expected(Struct, frozen=True, kw_only=True, eq=False):
+    """What the server knows of an answer before it is read."""
+
+    sent: SentMessage
+    pending: PendingOrder
+    in_flight: OrderInFlight
+    samples: int
+    """The samples that the device greeted with."""
+    layout: Layout
+    norm_bound: float | None
+    now: float
+    """When the answer came."""
+
+
+def read_answer(content: RecordDict, expected: Expected) -> CheckIn | Question | Delivery | Refusal:
+    """What the device says, if it is an answer to what it was sent."""
+    body: FromDevice = unpack(content, FromDevice)
+    if isinstance(body, Refusal):
+        return body
+    if not isinstance(body, CheckIn | Question | Delivery):
+        raise _out_of_step(body, expected)
+    for check in OF_EVERY_ANSWER:
+        check(body, expected)
+    return body
+
+
+def read_update(body: Delivery, content: RecordDict, expected: Expected) -> Update:
+    """What was delivered, with the parameters that did not come taken from the base."""
+    for check in OF_A_DELIVERY:
+        check(body, expected)
+    given = expected.in_flight
+    mask = coverage(given.order, body.slices, expected.layout)
+    if mask is None:
+        parameters = vector(content, expected.layout.size)
+    else:
+        parameters = given.parameters.copy()
+        parameters[mask.chosen] = vector(content, mask.count)
+    has_not_moved_too_far(parameters, expected)
+    loss = nan if body.loss is None else body.loss
+    outcome = KnownOutcome(Outcome(parameters=frozen(parameters), loss=loss, extras=_extras(body)))
+    progress = Progress(slices=body.slices, steps=body.steps, seconds=body.seconds)
+    return given.update(body.samples, progress, outcome, mask)
+
+
+def in_time(sent: SentMessage) -> None:
+    """The order was not given up before its answer came."""
+    if sent.given_up:
+        raise DeviceFault(f"ticket {sent.ticket} was answered too late")
+
+
+def answers_what_was_sent(body: Leg, expected: Expected) -> None:
+    """Ticket and leg are those of the message that it answers."""
+    if (body.ticket, body.leg) != (expected.sent.ticket, expected.sent.leg):
+        raise _out_of_step(body, expected)
+
+
+def has_come_forward(body: Leg, expected: Expected) -> None:
+    """An answer has no fewer slices than the one before, and no more than were ordered."""
+    before, ordered = expected.pending.progress.slices, expected.in_flight.order.slices
+    if not before <= body.slices <= ordered:
+        raise DeviceFault(f"it claims {body.slices} of {ordered} slices after {before}")
+
+
+def remembers_what_we_know_of(body: Leg, expected: Expected) -> None:
+    """A device began with the memory of the last ticket that we had received of it, or with none."""
+    settled = expected.pending.settled
+    if body.remembered not in (0, settled):
+        raise DeviceFault(f"it remembers ticket {body.remembered}, where the last that came of it is {settled}")
+
+
+def comes_to_an_end(body: Leg, expected: Expected) -> None:
+    """A device delivers after as many legs as an honest one could need."""
+    slices, leg = expected.in_flight.order.slices, expected.sent.leg
+    if not isinstance(body, Delivery) and leg > 2 * (slices + 1):
+        raise DeviceFault(f"no delivery of {slices} slices after {leg} legs")
+
+
+def has_merged_what_it_was_sent(body: Delivery, expected: Expected) -> None:
+    """Models that reached it in the midst of its training are some that it was sent, in order, and before its end."""
+    places = [(merge.slices, merge.step) for merge in body.merges]
+    sent = iter(expected.pending.fresh)
+    if not all(merge.version in sent for merge in body.merges) or sorted([*places, (body.slices, 0)])[:-1] != places:
+        raise DeviceFault(f"it claims to have merged {body.merges}, of the versions {expected.pending.fresh}")
+
+
+def says_what_its_rule_may_say(body: Delivery, expected: Expected) -> None:
+    """The device rule admits the extras: the policy will rely on them."""
+    order = expected.in_flight.order
+    if not device_rule(order.rule).admits(_extras(body), order):
+        raise DeviceFault(f"the rule {order.rule!r} does not say this with an upload: {body.extras}")
+
+
+def has_the_samples_it_greeted_with(body: Delivery, expected: Expected) -> None:
+    """A device cannot give itself more weight than it had when it joined."""
+    if body.samples != expected.samples:
+        raise DeviceFault(f"it claims {body.samples} samples, having greeted with {expected.samples}")
+
+
+def has_not_moved_too_far(parameters: Vector, expected: Expected) -> None:
+    """The movement from the base is within `deployment.norm_bound`, if there is one."""
+    if expected.norm_bound is None:
+        return
+    norm = float(np.linalg.norm(parameters.astype(np.float64) - expected.in_flight.parameters))
+    if not norm <= expected.norm_bound:
+        raise DeviceFault(f"a movement of norm {norm:.6g}, where {expected.norm_bound:g} is allowed")
+
+
+OF_EVERY_ANSWER: tuple[Callable[[Leg, Expected], None], ...] = (
+    answers_what_was_sent,
+    has_come_forward,
+    remembers_what_we_know_of,
+    comes_to_an_end,
+)
+OF_A_DELIVERY: tuple[Callable[[Delivery, Expected], None], ...] = (
+    has_merged_what_it_was_sent,
+    says_what_its_rule_may_say,
+    has_the_samples_it_greeted_with,
+)
+
+
+def _out_of_step(body: Struct, expected: Expected) -> DeviceFault:
+    said = f"{type(body).__name__} of ticket {getattr(body, 'ticket', '-')}, leg {getattr(body, 'leg', '-')}"
+    return DeviceFault(f"{said}, where ticket {expected.sent.ticket}, leg {expected.sent.leg} was to come")
+
+
+def _extras(body: Delivery) -> dict[str, Plain]:
+    return {name: nan if value is None else value for name, value in body.extras.items()}

@@ -1,0 +1,192 @@
+"""Flower's ServerApp: `server_app` for a project with a model and data of its own, and the one that `offbeat deploy`
+ships, for which an experiment file says everything."""
+
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+from torch import nn
+
+from offbeat.core.errors import InvalidInput, OffbeatError
+from offbeat.data.samples import count
+from offbeat.experiment.objects import as_table
+from offbeat.experiment.schema import Experiment
+from offbeat.flower.experiment_source import AllSamples, ExperimentSource, SampleArrays, experiment_of, log_line
+from offbeat.flower.server.driver import Deployment
+from offbeat.flower.server.membership import Membership, wait_for_devices
+from offbeat.flower.server.transport import Transport
+from offbeat.models import layout_of, vector_of
+from offbeat.results.rows import Row
+from offbeat.running.assembly import ExperimentParts, session_of
+from offbeat.running.directory import RunDirectory, RunRecord
+from offbeat.running.loop import run_to_end
+from offbeat.training.factory import check_own
+from offbeat.training.tasks import Task
+from offbeat.training.torch_device import place_of
+from offbeat.training.trainer import TorchTrainer
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ServerParts:
+    """What the server must have beside the experiment."""
+
+    network: nn.Module
+    test: SampleArrays
+    samples: npt.NDArray[np.int64] | None = None
+    """The number of samples that each device holds, where the server knows."""
+    parts: ExperimentParts | None = None
+
+
+def server_app(
+    experiment: ExperimentSource | None = None,
+    *,
+    model: Callable[[], nn.Module],
+    test_data: Callable[[], SampleArrays],
+    task: Task | None = None,
+    out: str | Path = "results",
+) -> ServerApp:
+    """A ServerApp that trains your model with an algorithm of offbeat. `data.devices` is how many may take part.
+
+    The task, that of your ClientApp, may also be named in the experiment.
+    """
+
+    def prepare(experiment: Experiment) -> ServerParts:
+        network, test = model(), test_data()
+        check_own(experiment.task.task, network, *test)
+        return ServerParts(network=network, test=test)
+
+    return _server(experiment, prepare, out, task)
+
+
+def experiment_server_app() -> ServerApp:
+    """The ServerApp of an experiment that travels in the run config."""
+
+    def prepare(experiment: Experiment) -> ServerParts:
+        parts = ExperimentParts.of(experiment)
+        test = (parts.dataset.test_x, parts.dataset.test_y)
+        return ServerParts(network=parts.network, test=test, samples=parts.partition.sizes, parts=parts)
+
+    return _server(None, prepare, "results")
+
+
+def _server(
+    source: ExperimentSource | None,
+    prepare: Callable[[Experiment], ServerParts],
+    out: str | Path,
+    task: Task | None = None,
+) -> ServerApp:
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        try:
+            experiment = experiment_of(source, context.run_config)
+            if task is not None:
+                experiment = experiment.changed({"task": as_table("task", task)})
+            serve(
+                grid,
+                experiment,
+                prepare(experiment),
+                Path(str(context.run_config.get("out", out))),
+                resume=bool(context.run_config.get("resume", False)),
+                overwrite=bool(context.run_config.get("overwrite", False)),
+            )
+        except OffbeatError as error:
+            log_line(f"error: {error}")
+            raise
+
+    return app
+
+
+def evaluation_place(device: str) -> str:
+    """Where the server evaluates: there where its devices train, or on the processor if it has no such device."""
+    try:
+        return place_of(device)
+    except InvalidInput as error:
+        log_line(f"the server evaluates on the processor: {error}")
+        return "cpu"
+
+
+def serve(
+    grid: Grid,
+    experiment: Experiment,
+    given: ServerParts,
+    out: Path,
+    *,
+    resume: bool = False,
+    overwrite: bool = False,
+    **clock: Any,
+) -> None:
+    """Run an experiment on the nodes of a grid; the results are in the same kind of directory as a simulation's."""
+    directory = RunDirectory(out, experiment.table(), overwrite=overwrite, resume=resume)
+    if directory.finished() is not None:
+        log_line(f"the run in {out} has ended already")
+        return
+    settings, training, stop = experiment.deployment, experiment.local_work, experiment.when_to_stop
+    policy, layout, parameters = experiment.algorithm.policy, layout_of(given.network), vector_of(given.network)
+    policy.check(experiment.data.devices)
+    if settings.paced and given.parts is None:
+        log_line("deployment.paced is left out: the devices have data of their own, and no fleet")
+    paced = given.parts.fleet().forecast(layout.bytes) if given.parts and settings.paced else None
+    membership = Membership(
+        experiment.data.devices,
+        model=parameters,
+        batch_size=training.batch_size,
+        samples=given.samples,
+        measure=policy.plans,
+        forecast=paced,
+        answer_seconds=settings.answer_seconds,
+    )
+    transport = Transport(grid, log_line)
+    wanted = min(settings.start_with or experiment.data.devices, experiment.data.devices)
+    log_line(f"waiting for {wanted} of {experiment.data.devices} devices")
+    wait_for_devices(membership, transport, wanted=wanted, seconds=settings.start_seconds, log=log_line, **clock)
+    session = session_of(
+        experiment,
+        given.network,
+        samples=membership.samples,
+        present=membership.present,
+        forecast=membership.estimate_absent(),
+    )
+    trainer = TorchTrainer(
+        given.network,
+        *given.test,
+        AllSamples(count(given.test[1])),
+        experiment.seed,
+        task=experiment.task.task,
+        pipeline=given.parts.dataset.pipeline if given.parts else None,
+        place=evaluation_place(experiment.execution.device),
+        precision=experiment.execution.precision,
+        batch_statistics=experiment.model.buffers != "average",
+    )
+    out.mkdir(parents=True, exist_ok=True)
+    record = RunRecord(out / "record.jsonl")
+    deployment = Deployment(
+        session,
+        transport,
+        membership,
+        partial(trainer.evaluate, x=given.test[0], y=given.test[1]),
+        seed=experiment.seed,
+        stop=stop,
+        schedule=experiment.evaluation.build(stop),
+        record=record,
+        log=log_line,
+        settings=settings,
+        **clock,
+    )
+
+    def watch(progress: float, row: Row | None) -> None:
+        if row is not None:
+            directory.write_devices(deployment)
+
+    with closing(record):
+        result = run_to_end(deployment, experiment, directory, watch=watch)
+    metric, summary = experiment.target_metric, result.summary
+    log_line(f"ended by {summary['stopped_by']}, {metric} {summary[f'final_{metric}']:.4f}; results in {out}")

@@ -1,0 +1,165 @@
+"""`AsyncServer`: a policy of offbeat's in a project from before Flower's message API, whose clients stay as they are.
+
+    strategy = FedAvg(initial_parameters=..., evaluate_fn=..., on_fit_config_fn=...)
+    return ServerAppComponents(server=AsyncServer(FedBuff(buffer=10), strategy), config=config)
+
+The project's strategy still gives the first parameters, the configs of versions, the evaluation on the server and the
+aggregation of metrics, and says how many clients take part. When models are mixed, and how, is up to the policy.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from flwr.common import parameters_to_ndarrays
+from flwr.compat.common.recorddict_compat import arrayrecord_to_parameters
+from flwr.server import History, Server, SimpleClientManager
+from flwr.server.client_manager import ClientManager
+from flwr.server.compat.grid_client_proxy import GridClientProxy
+from flwr.server.strategy import Strategy as RoundStrategy
+
+from offbeat.core.errors import InvalidInput
+from offbeat.core.policy import Policy
+from offbeat.flower.grid_clock import grid_now
+from offbeat.flower.strategy.arrays import ModelArrays
+from offbeat.flower.strategy.fit_records import LOSS, FitRecords
+from offbeat.flower.strategy.records import Aggregate, FlowerRecords, Metrics, metrics_of
+from offbeat.flower.strategy.strategy import Async, write_log
+
+SHARES = {
+    "fraction_evaluate": "fraction_evaluate",
+    "min_fit_clients": "min_train_nodes",
+    "min_evaluate_clients": "min_evaluate_nodes",
+    "min_available_clients": "min_available_nodes",
+}
+"""What a strategy from before messages calls the settings of `Async`."""
+ROUNDS = ("configure_fit", "aggregate_fit", "configure_evaluate", "aggregate_evaluate")
+PRIVACY = "flwr.server.strategy.dp"
+"""Where Flower's strategies with differential privacy are."""
+LEAST_SHARE = 1e-9
+"""The share of clients for a fraction of 0, which leaves it to the least number."""
+ANSWER_SECONDS = 3600.0
+"""How long a client is waited for if the config has no `round_timeout`."""
+
+
+class AsyncServer(Server):
+    """A server whose versions are made by a policy: `AsyncServer(FedBuff(buffer=10), strategy)`.
+
+    `settings` are those of `Async`, in the place of what the strategy says.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        strategy: RoundStrategy | None = None,
+        *,
+        client_manager: ClientManager | None = None,
+        **settings: Any,
+    ) -> None:
+        """InvalidInput if the policy needs more of its devices than a client of Flower's does."""
+        super().__init__(client_manager=client_manager or SimpleClientManager(), strategy=strategy)
+        self.policy = policy
+        self._history = History()
+        rounds = self.strategy
+        if any(kind.__module__.startswith(PRIVACY) for kind in type(rounds).__mro__):
+            raise InvalidInput(f"AsyncServer has no rounds, in which alone {type(rounds).__name__} would add its noise")
+        given = {ours: getattr(rounds, theirs) for theirs, ours in SHARES.items() if hasattr(rounds, theirs)}
+        if isinstance(policy, Policy) and policy.in_training_setting not in (None, *policy.model_fields_set):
+            given["fraction_train"] = max(LEAST_SHARE, getattr(rounds, "fraction_fit", 1.0))
+        self._strategy = FitAsync(policy, self.strategy, self._history, **(given | settings))
+
+    def fit(self, num_rounds: int, timeout: float | None) -> tuple[History, float]:
+        """Make so many versions of the model; what was measured, and how many seconds it took."""
+        (client,) = self._client_manager.sample(1)
+        if not isinstance(client, GridClientProxy):
+            raise InvalidInput("AsyncServer works in a ServerApp: put it into ServerAppComponents(server=...)")
+        grid = client.grid
+        if own := _own_rounds(self.strategy):
+            write_log(f"there are no rounds, so {own} of {type(self.strategy).__name__} will not be called")
+        began = grid_now(grid)
+        first = parameters_to_ndarrays(self._get_initial_parameters(server_round=0, timeout=timeout))
+        result = self._strategy.start(
+            grid,
+            ArrayRecord({str(place): Array(array) for place, array in enumerate(first)}),
+            num_rounds,
+            ANSWER_SECONDS if timeout is None else timeout,
+            evaluate_fn=None if getattr(self.strategy, "evaluate_fn", self) is None else self._evaluate,
+        )
+        self.parameters = arrayrecord_to_parameters(result.arrays, keep_input=True)
+        for version, metrics in result.train_metrics_clientapp.items():
+            for name, value in metrics.items():
+                self._history.metrics_distributed_fit.setdefault(name, []).append((version, value))  # type: ignore[arg-type]
+        return self._history, grid_now(grid) - began
+
+    def _evaluate(self, version: int, arrays: ArrayRecord) -> MetricRecord | None:
+        """What the project's strategy measures of a version."""
+        found = self.strategy.evaluate(version, parameters=arrayrecord_to_parameters(arrays, keep_input=True))
+        if found is None:
+            return None
+        loss, metrics = found
+        self._history.add_loss_centralized(server_round=version, loss=loss)
+        self._history.add_metrics_centralized(server_round=version, metrics=metrics)
+        return MetricRecord(_numbers(metrics) | {LOSS: float(loss)})
+
+
+class FitAsync(Async):
+    """`Async` over clients who fit and evaluate."""
+
+    def __init__(self, policy: Policy, strategy: RoundStrategy, history: History, **settings: Any) -> None:
+        super().__init__(
+            policy,
+            train_metrics_aggr_fn=_aggregation(getattr(strategy, "fit_metrics_aggregation_fn", None)),
+            evaluate_metrics_aggr_fn=_aggregation(getattr(strategy, "evaluate_metrics_aggregation_fn", None)),
+            **settings,
+        )
+        self._round_strategy = strategy
+        self._history = history
+
+    def _records(
+        self, model: ModelArrays, train_config: ConfigRecord | None, evaluate_config: ConfigRecord | None
+    ) -> FlowerRecords:
+        return FitRecords(
+            model,
+            self.settings.keys,
+            fit_config=_config(self._round_strategy, "on_fit_config_fn"),
+            evaluate_config=_config(self._round_strategy, "on_evaluate_config_fn"),
+            aggregate=self._train_aggregate,
+            log=write_log,
+        )
+
+    def evaluated(self, version: int, metrics: Metrics) -> None:
+        """Into the history, as Flower has it."""
+        others = {name: value for name, value in metrics.items() if name != LOSS}
+        self._history.add_loss_distributed(server_round=version, loss=metrics[LOSS])
+        self._history.add_metrics_distributed(server_round=version, metrics=others)
+
+
+def _config(strategy: RoundStrategy, name: str) -> Callable[[int], Mapping[str, Any]]:
+    """What a function of the strategy's says of a version's config; nothing if it has none."""
+    return getattr(strategy, name, None) or (lambda _: {})
+
+
+def _aggregation(function: Callable[[list[tuple[int, Metrics]]], Mapping[str, Any]] | None) -> Aggregate:
+    """A function of the user's as `Async` wants it; the loss is always averaged."""
+
+    def aggregate(contents: list[RecordDict], weight: str) -> MetricRecord:
+        found = [metrics_of(content) for content in contents]
+        examples = [int(metrics.pop(weight)) for metrics in found]
+        together = _numbers(function(list(zip(examples, found, strict=True)))) if function is not None else {}
+        if all(LOSS in metrics for metrics in found):
+            losses = [float(metrics[LOSS]) for metrics in found]
+            mean = sum(count * loss for count, loss in zip(examples, losses, strict=True)) / sum(examples)
+            together = {LOSS: mean} | together
+        return MetricRecord(together)
+
+    return aggregate
+
+
+def _own_rounds(strategy: RoundStrategy) -> str:
+    """The methods about rounds that a strategy of the user's own has."""
+    homes = {name: next(kind for kind in type(strategy).__mro__ if name in vars(kind)) for name in ROUNDS}
+    return ", ".join(name for name, kind in homes.items() if not kind.__module__.startswith("flwr."))
+
+
+def _numbers(metrics: Mapping[str, Any]) -> Metrics:
+    return {name: float(value) for name, value in metrics.items() if isinstance(value, int | float)}

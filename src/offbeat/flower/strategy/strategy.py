@@ -1,0 +1,339 @@
+"""`Async`: a policy of offbeat's in the place of a strategy of Flower's, with client apps that stay as they are."""
+
+import tomllib
+from collections.abc import Callable, Iterable
+from contextlib import closing
+from functools import partial
+from logging import INFO
+from math import inf
+from pathlib import Path
+from typing import Any, Literal
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result, Strategy
+from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
+from flwr.supercore import log
+
+from offbeat.core.errors import InvalidInput
+from offbeat.core.orders import LocalWork
+from offbeat.core.policy import Policy
+from offbeat.core.session import Session
+from offbeat.experiment.objects import as_table
+from offbeat.experiment.schedule import Schedule
+from offbeat.experiment.tables import checked
+from offbeat.flower.grid_clock import grid_now, grid_wait, has_clock
+from offbeat.flower.server.membership import wait_for_devices
+from offbeat.flower.server.transport import Transport
+from offbeat.flower.strategy.arrays import ModelArrays
+from offbeat.flower.strategy.evaluation import Evaluators, NodeEvaluation, ServerEvaluation
+from offbeat.flower.strategy.finished import load_result, save_result
+from offbeat.flower.strategy.needs import check_plain
+from offbeat.flower.strategy.records import Aggregate, FlowerRecords, Metrics, as_records
+from offbeat.flower.strategy.run import ConnectedNodes, StrategyRun
+from offbeat.flower.strategy.settings import StrategySettings
+from offbeat.results.metric import TargetMetric
+from offbeat.results.rows import Row
+from offbeat.running.directory import RunDirectory, RunRecord
+from offbeat.running.loop import RunDescription, run_to_end
+
+EvaluateFunction = Callable[[int, ArrayRecord], MetricRecord | None]
+WAIT_SECONDS = 1.0
+"""How often the number of nodes is looked at before a run begins."""
+TRIAL_DEVICES = (8, 64, 512, 4096)
+"""How many devices a policy is tried out with before it is known how many there are."""
+ROUNDS = ("configure_train", "aggregate_train", "configure_evaluate", "aggregate_evaluate")
+"""What Flower's strategies do in a round."""
+WORK = LocalWork(epochs=1)
+"""What an order says; a client app knows itself how it trains."""
+
+
+def write_log(what: str) -> None:
+    """Write a line into Flower's log."""
+    log(INFO, "offbeat: %s", what)
+
+
+class Async(Strategy):
+    """A policy of offbeat's as a strategy: `Async(FedBuff(buffer=10))` in the place of `FedAvg()` in a ServerApp.
+
+    The settings are described in `offbeat.flower.strategy.settings`; those of Flower's FedAvg mean the same.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        *,
+        fraction_train: float = 1.0,
+        fraction_evaluate: float = 1.0,
+        min_train_nodes: int = 2,
+        min_evaluate_nodes: int = 2,
+        min_available_nodes: int = 2,
+        weighted_by_key: str = "num-examples",
+        arrayrecord_key: str = "arrays",
+        configrecord_key: str = "config",
+        train_metrics_aggr_fn: Aggregate | None = None,
+        evaluate_metrics_aggr_fn: Aggregate | None = None,
+        train_action: str = "",
+        evaluate_action: str = "",
+        evaluate_every: int = 1,
+        seconds: float | None = None,
+        updates: int | None = None,
+        target: float | None = None,
+        target_metric: str = "accuracy",
+        target_direction: Literal["max", "min"] = "max",
+        devices: int | None = None,
+        seed: int = 0,
+        rest_seconds: float = 5.0,
+        norm_bound: float | None = None,
+        out: str | Path | None = None,
+        resume: bool = False,
+        overwrite: bool = False,
+        checkpoint_seconds: float = 30.0,
+    ) -> None:
+        """InvalidInput if the policy needs more of its devices than a client app of Flower's does."""
+        given = {name: value for name, value in locals().items() if name in StrategySettings.model_fields}
+        self.settings: StrategySettings = checked(StrategySettings, "Async", given)
+        self.policy = _checked_policy(policy)
+        self._train_aggregate = train_metrics_aggr_fn or aggregate_metricrecords
+        self._evaluate_aggregate = evaluate_metrics_aggr_fn or aggregate_metricrecords
+
+    def summary(self) -> None:
+        """Write into Flower's log what is run."""
+        given = self.policy.model_dump(exclude_unset=True)
+        write_log(f"{type(self.policy).__name__}({', '.join(f'{name}={value!r}' for name, value in given.items())})")
+
+    # A run --------------------------------------------------------------------------------------------------------
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int = 3,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: EvaluateFunction | None = None,
+    ) -> Result:
+        """Train until there are `num_rounds` versions of the model, or what else was set has come.
+
+        A node that has not answered after `timeout` seconds is given up until it does. `evaluate_fn` is called with the
+        number of a version, at the start (0), every `evaluate_every` versions, and at the end.
+        """
+        settings, model = self.settings, ModelArrays(initial_arrays)
+        self._check_start(num_rounds, timeout, evaluate_fn)
+        self.summary()
+        out = None if settings.out is None else Path(settings.out)
+        devices = self._devices(grid, out)
+        policy = settings.sized(self.policy, devices)
+        check_plain(policy, devices)
+        table = self._table(policy, devices, model, num_rounds, timeout)
+        directory = None if out is None else _directory(out, table, settings)
+        if directory is not None and directory.finished() is not None:
+            write_log(f"the run in {out} has ended already")
+            return load_result(directory.path, directory.fingerprint)
+        records = self._records(model, train_config, evaluate_config)
+        driver = self._driver(grid, policy, devices, records, num_rounds, timeout, evaluate_fn)
+        self._run(driver, table, directory)
+        result = Result(
+            arrays=records.arrays(driver.session.parameters),
+            train_metrics_clientapp=as_records(records.metrics()),
+            evaluate_metrics_clientapp=as_records(driver.evaluation.metrics),
+            evaluate_metrics_serverapp=as_records(driver.server_evaluation.metrics),
+        )
+        if directory is not None:
+            save_result(directory.path, result, directory.fingerprint)
+        return result
+
+    def evaluated(self, version: int, metrics: Metrics) -> None:
+        """Called with what the nodes' evaluations of a version come to, as soon as the last of them is there."""
+
+    def _records(
+        self, model: ModelArrays, train_config: ConfigRecord | None, evaluate_config: ConfigRecord | None
+    ) -> FlowerRecords:
+        return FlowerRecords(
+            model,
+            self.settings.keys,
+            train_config=train_config or ConfigRecord(),
+            evaluate_config=evaluate_config or ConfigRecord(),
+            aggregate=self._train_aggregate,
+            log=write_log,
+        )
+
+    def _check_start(self, num_rounds: int, timeout: float, evaluate_fn: EvaluateFunction | None) -> None:
+        own = [name for name in ROUNDS if getattr(type(self), name) is not getattr(Async, name)]
+        if own:
+            raise InvalidInput(
+                f"{type(self).__name__} has {', '.join(own)} of its own, but Async has no rounds in which they are "
+                "called: a client finds its version in config['server-round'], and evaluate_fn gets every model"
+            )
+        if num_rounds < 1:
+            raise InvalidInput(f"num_rounds = {num_rounds}: it is the number of versions to make, at least 1")
+        if not 0 < timeout < inf:
+            raise InvalidInput(f"timeout = {timeout}: it must be a number of seconds above 0")
+        if self.settings.target is not None and evaluate_fn is None:
+            raise InvalidInput(f"target = {self.settings.target}: give an evaluate_fn, which measures it")
+
+    def _devices(self, grid: Grid, out: Path | None) -> int:
+        """Wait for enough nodes; how many devices there may be."""
+        wanted, said = self.settings.min_available_nodes, -1
+        while (there := len(list(grid.get_node_ids()))) < wanted:
+            if there != said:
+                write_log(f"waiting for nodes: {there} of {wanted} are connected")
+                said = there
+            grid_wait(grid, WAIT_SECONDS)
+        if self.settings.devices is not None:
+            return self.settings.devices
+        return (self._devices_before(out) if out is not None and self.settings.resume else None) or there
+
+    def _devices_before(self, out: Path) -> int | None:
+        """How many devices the run that is gone on with had."""
+        try:
+            return int(tomllib.loads((out / "config.toml").read_text(encoding="utf-8"))["flower"]["devices"])
+        except (OSError, ValueError, KeyError):
+            return None
+
+    def _table(self, policy: Policy, devices: int, model: ModelArrays, versions: int, timeout: float) -> dict[str, Any]:
+        """What is written down of the run, and must be the same when it goes on."""
+        return {
+            "seed": self.settings.seed,
+            "algorithm": as_table("algorithm", policy),
+            "evaluation": {"targets": [], "every_versions": self.settings.evaluate_every},
+            "flower": self.settings.table()
+            | {"devices": devices, "num_rounds": versions, "timeout": timeout, "model": model.digest},
+        }
+
+    def _driver(
+        self,
+        grid: Grid,
+        policy: Policy,
+        devices: int,
+        records: FlowerRecords,
+        versions: int,
+        timeout: float,
+        evaluate_fn: EvaluateFunction | None,
+    ) -> StrategyRun:
+        settings, model = self.settings, records.model
+        clock: dict[str, Any] = {"clock": partial(grid_now, grid), "sleep": partial(grid_wait, grid)}
+        stop, deployment = settings.stop(versions), settings.deployment(timeout)
+        transport = Transport(grid, write_log, records)
+        membership = ConnectedNodes(devices, model=model.parameters, batch_size=None, answer_seconds=timeout)
+        connected = min(devices, len(transport.nodes()))
+        wait_for_devices(membership, transport, wanted=connected, seconds=inf, log=lambda _: None, **clock)
+        in_training = policy.in_training_setting
+        chosen = f", {in_training} = {getattr(policy, in_training)}" if in_training else ""
+        write_log(f"beginning with {connected} of {devices} devices{chosen}")
+        session = Session(
+            policy,
+            parameters=model.parameters,
+            layout=model.layout,
+            samples=membership.samples.copy(),  # which stay 1 for the policy: nobody knows them in advance
+            training=WORK,
+            seed=settings.seed,
+            present=membership.present,
+            horizon=stop.time,
+        )
+        evaluators = Evaluators(
+            share=settings.fraction_evaluate,
+            least=settings.min_evaluate_nodes,
+            seconds=timeout,
+            weight=settings.weighted_by_key,
+            aggregate=self._evaluate_aggregate,
+            evaluated=self.evaluated,
+        )
+        on_server = ServerEvaluation(evaluate_fn, session, records, None if stop.target is None else stop.metric)
+        return StrategyRun(
+            session,
+            transport,
+            membership,
+            on_server,
+            evaluation=NodeEvaluation(Transport(grid, write_log, records), evaluators, settings.seed, write_log),
+            seed=settings.seed,
+            stop=stop,
+            schedule=Schedule(every_versions=settings.evaluate_every),
+            record=RunRecord(None if settings.out is None else Path(settings.out) / "record.jsonl"),
+            log=write_log,
+            settings=deployment,
+            wakes=has_clock(grid),
+            translator=records,
+            **clock,
+        )
+
+    def _run(self, driver: StrategyRun, table: dict[str, Any], directory: RunDirectory | None) -> None:
+        settings, name = self.settings, table["algorithm"]["name"]
+        about = RunDescription(
+            algorithm=name,
+            label=type(self.policy).__name__ if ":" in name else name,
+            seed=settings.seed,
+            targets=[] if settings.target is None else [settings.target],
+            metric=TargetMetric(settings.target_metric, settings.target_direction),
+            checkpoint_seconds=settings.checkpoint_seconds,
+            save_model=True,
+        )
+
+        def watch(progress: float, row: Row | None) -> None:
+            if row is not None and directory is not None:
+                directory.write_devices(driver)
+
+        if directory is not None:
+            directory.path.mkdir(parents=True, exist_ok=True)
+        with closing(driver.record):
+            result = run_to_end(driver, about, directory, watch=watch)
+        write_log(f"ended by {result.summary['stopped_by']} with version {driver.session.version}")
+
+    # Rounds, of which there are none ------------------------------------------------------------------------------
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Refused: whoever calls this has rounds of its own."""
+        raise _no_rounds()
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Refused: whoever calls this has rounds of its own."""
+        raise _no_rounds()
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Refused: whoever calls this has rounds of its own."""
+        raise _no_rounds()
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """Refused: whoever calls this has rounds of its own."""
+        raise _no_rounds()
+
+    def initialize_parameters(self, client_manager: Any) -> None:
+        """Refused: whoever calls this is a server from before the message API."""
+        raise InvalidInput(
+            "Async is for ServerApps with @app.main(): in a project with a server_fn, write "
+            "ServerAppComponents(server=AsyncServer(policy, strategy), config=config)"
+        )
+
+
+def _checked_policy(policy: Any) -> Policy:
+    """The policy, if it is one, and if it can be seen already that client apps of Flower's will do."""
+    if not isinstance(policy, Policy):
+        raise InvalidInput(f"Async({policy!r}): give a policy of offbeat's, for instance Async(FedBuff(buffer=10))")
+    for devices in TRIAL_DEVICES:
+        try:
+            policy.check(devices)
+        except InvalidInput:  # it is for more devices, or for a number of its own: seen when they are there
+            continue
+        check_plain(policy, devices)
+        break
+    return policy
+
+
+def _directory(out: Path, table: dict[str, Any], settings: StrategySettings) -> RunDirectory:
+    """The run directory; what is wrong with it is said in the words of `Async`."""
+    try:
+        return RunDirectory(out, table, overwrite=settings.overwrite, resume=settings.resume)
+    except InvalidInput as error:
+        words = str(error).replace("--out", "out").replace("--resume", "resume=True")
+        raise InvalidInput(words.replace("--overwrite", "overwrite=True")) from None
+
+
+def _no_rounds() -> InvalidInput:
+    return InvalidInput("Async has no rounds that could be wrapped in another strategy: call its own start()")

@@ -1,0 +1,162 @@
+"""The fleet as it meets an app's messages: what each takes on its device, and what goes wrong with it.
+
+A device works on one message at a time, in the order in which they reach it. Times are those of `offbeat.fleet`: a
+training is an order of so many epochs, an evaluation a share of one, links take time by the size of a message.
+"""
+
+from collections import deque
+from dataclasses import dataclass, field
+from math import inf
+
+import numpy as np
+from flwr.app import Message, RecordDict
+
+from offbeat.core.errors import InvalidInput
+from offbeat.core.orders import Order
+from offbeat.core.streams import stream
+from offbeat.fleet import Fleet, Workload
+from offbeat.flower.virtual.app import FlowerApp
+from offbeat.flower.virtual.clients import ClientAnswer
+from offbeat.flower.virtual.settings import AppSettings
+from offbeat.results.rows import Span
+
+
+def size_of(content: RecordDict) -> int:
+    """Bytes that the records weigh on a link: arrays as they are serialised, numbers eight, and their names."""
+    total = 0
+    for name, record in content.items():
+        total += len(name)
+        for key, value in record.items():
+            total += len(key) + _weight(value)
+    return total
+
+
+def _weight(value: object) -> int:
+    if isinstance(value, str | bytes):
+        return len(value)
+    if isinstance(value, list):
+        return sum(_weight(each) for each in value)
+    data = getattr(value, "data", None)
+    return len(data) if isinstance(data, bytes) else 8
+
+
+@dataclass(kw_only=True, eq=False)
+class MessageInFlight:
+    """A message from its sending until its reply has landed, or until the server has learned that none will."""
+
+    number: int
+    name: str
+    """The id by which the app asks for the reply."""
+    message: Message
+    device: int
+    base: int
+    """The version of the model that the server had when it sent the message."""
+    sent: float
+    bytes_down: int
+    began: float = inf
+    """When the device began to work on it."""
+    ended: float = inf
+    """When the device had done its work, or vanished."""
+    bytes_up: int = 0
+    answer: ClientAnswer | None = None
+    closed: bool = False
+    """Whether the server has its answer; the device may still be at work."""
+    abandoned: bool = False
+    """Whether nobody waits for the reply any more."""
+
+    @property
+    def reply(self) -> Message:
+        """What the ClientApp has answered."""
+        assert self.answer is not None
+        return self.answer.reply
+
+    @property
+    def category(self) -> str:
+        """The kind of the message: train, evaluate, query, or one of those before Flower's message API."""
+        return self.message.metadata.message_type.partition(".")[0]
+
+    @property
+    def trains(self) -> bool:
+        """Whether it asks for training."""
+        return self.category == "train"
+
+    def span(self, landed: float, outcome: str, *, epochs: int, samples: int = 0) -> Span:
+        """What became of the message, for the timeline and the accounts."""
+        until = min(self.ended, landed)
+        began = min(self.began, until)
+        return Span(
+            device=self.device,
+            ticket=self.number,
+            base=self.base,
+            sent=self.sent,
+            arrived=began,
+            landed=landed,
+            slices=epochs if outcome == "uploaded" else 0,
+            outcome=outcome,
+            trained_until=until,
+            ended=landed if outcome != "lost" else until,
+            samples=samples,
+            seconds=until - began,
+            bytes_down=self.bytes_down,
+            bytes_up=self.bytes_up,
+        )
+
+
+@dataclass(eq=False)
+class Device:
+    """What a device is about."""
+
+    current: MessageInFlight | None = None
+    waiting: deque[MessageInFlight] = field(default_factory=deque)
+    """Messages that have reached it while it was at work."""
+    gone: float = inf
+    """When it vanishes, or has vanished."""
+    back: float = 0.0
+    """When it is there again after that."""
+
+
+class WorkTimes:
+    """How long messages take on the devices of a fleet."""
+
+    def __init__(self, app: FlowerApp, settings: AppSettings) -> None:
+        workload = Workload(
+            devices=settings.nodes,
+            samples=np.ones(settings.nodes, dtype=np.int64),
+            layers=1,
+            flops_per_sample=0.0,
+            seed=settings.seed,
+        )
+        self.fleet = Fleet.build(
+            workload,
+            settings.fleet.settings,
+            settings.network,
+            settings.availability.settings,
+            settings.failures,
+        )
+        self.epochs = settings.epochs(app)
+        self.node_ids = [int(stream(settings.seed, "flower node", k).integers(2, 2**63)) for k in range(settings.nodes)]
+        self._work = settings.work
+        self._slowness = None
+        if self._work.seconds == "measured":
+            speeds = self.fleet.speeds.layer_speeds()
+            if speeds is None:
+                raise InvalidInput(
+                    f"work.seconds = 'measured': devices of the fleet {settings.fleet.name!r} have no "
+                    "slowness by which to multiply: use 'fleet'."
+                )
+            self._slowness = speeds.max() / speeds * self._work.processor
+
+    def known(self, flight: MessageInFlight) -> float:
+        """Seconds of work that are known before the ClientApp has run."""
+        if self._slowness is not None or flight.category not in ("train", "evaluate"):
+            return 0.0
+        if flight.trains:
+            order = Order(slices=self.epochs)
+            return float(sum(self.fleet.speeds.slice_seconds(flight.device, flight.number, order)))
+        return float(self.fleet.speeds.slice_seconds(flight.device, flight.number, Order())[0]) * self._work.evaluation
+
+    def more(self, flight: MessageInFlight, answer: ClientAnswer) -> float:
+        """Seconds of work that are known only when the ClientApp has run: what it slept, and what was measured."""
+        if self._slowness is None:
+            return answer.slept_seconds
+        return answer.slept_seconds + answer.processor_seconds * float(self._slowness[flight.device])

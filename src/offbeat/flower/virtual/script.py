@@ -1,0 +1,149 @@
+"""Scripts that begin a simulation of Flower's themselves (`run_simulation`, `start_simulation`), on a virtual clock.
+
+The script is run as Python runs it. When it begins a simulation, that is one of ours, with the ServerApp, the ClientApp
+and the number of nodes that the script says; then the script goes on.
+"""
+
+import runpy
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import flwr.simulation
+from flwr.app import Context
+from flwr.clientapp import ClientApp
+from flwr.server import History
+from flwr.server.compat import start_grid
+from flwr.serverapp import Grid, ServerApp
+
+from offbeat.core.errors import InvalidInput, OffbeatError
+from offbeat.flower.virtual.app import FlowerApp
+from offbeat.flower.virtual.clients import seed_generators
+from offbeat.flower.virtual.directory import AppDirectory
+from offbeat.flower.virtual.run import AppFailed, SimulatedApp
+from offbeat.flower.virtual.settings import AppSettings
+from offbeat.flower.virtual.wall_clock import AppTime
+from offbeat.results.result import Result
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScriptApp(FlowerApp):
+    """The two halves of an app as a script has made them."""
+
+    server: ServerApp
+    client: ClientApp
+
+    def server_app(self) -> ServerApp:
+        """The script's ServerApp."""
+        return self.server
+
+    def client_app(self) -> ClientApp:
+        """The script's ClientApp."""
+        return self.client
+
+    @contextmanager
+    def importable(self) -> Iterator[None]:
+        """Nothing has to be done: the script is running."""
+        yield
+
+
+class Script:
+    """A script, and the simulations that it has begun so far."""
+
+    def __init__(self, path: Path, settings: AppSettings, out: Path | None = None, *, overwrite: bool = False) -> None:
+        if not path.is_file():
+            raise InvalidInput(f"{path}: there is no such file")
+        if settings.clients.workers:
+            raise InvalidInput("clients.workers: the clients of a script run in its own process, so it must be 0")
+        self.path = path.resolve()
+        self.results: list[Result] = []
+        self._settings = settings
+        self._out = out
+        self._overwrite = overwrite
+        self._time = AppTime(self.path.parent)
+
+    def run(self, arguments: Sequence[str] = ()) -> list[Result]:
+        """Run the script with these arguments; what its simulations came to."""
+        place = _app(self.path, ServerApp(), ClientApp())
+        if self._settings.clients.seeded:
+            import torch  # noqa: F401  (what the script draws from it before its simulation begins is seeded then)
+
+            seed_generators(self._settings.seed)
+        with FlowerApp.importable(place), self._time.installed(), self._replaced(), _arguments(self.path, arguments):
+            try:
+                runpy.run_path(str(self.path), run_name="__main__")
+            except OffbeatError:
+                raise
+            except (Exception, SystemExit) as error:
+                if not (isinstance(error, SystemExit) and self.results and not error.code):
+                    raise AppFailed(f"{self.path.name} raised {type(error).__name__}: {error}") from error
+        if not self.results:
+            raise InvalidInput(f"{self.path}: it calls neither run_simulation nor start_simulation of flwr.simulation")
+        return self.results
+
+    def directory(self, number: int) -> Path | None:
+        """Where the results of its first, second, ... simulation are."""
+        return self._out if self._out is None or number == 1 else self._out.with_name(f"{self._out.name}-{number}")
+
+    # What the script calls -------------------------------------------------------------------------------------------
+
+    def _run_simulation(
+        self, server_app: ServerApp, client_app: ClientApp, num_supernodes: int, *_: Any, **__: Any
+    ) -> None:
+        """In the place of `flwr.simulation.run_simulation`."""
+        where = self.directory(len(self.results) + 1)
+        settings = self._settings.model_copy(update={"nodes": num_supernodes})
+        directory = None if where is None else AppDirectory(where, overwrite=self._overwrite)
+        simulated = SimulatedApp(_app(self.path, server_app, client_app), settings, self._time)
+        with closing(directory) if directory is not None else ExitStack(), closing(simulated):
+            self.results.append(simulated.run(directory))
+
+    def _start_simulation(self, *, client_fn: Callable[..., Any], num_clients: int, **settings: Any) -> History:
+        """In the place of `flwr.simulation.start_simulation`."""
+        parts = {name: settings.get(name) for name in ("server", "config", "strategy", "client_manager")}
+        histories = [History()]
+        server_app = ServerApp()
+
+        @server_app.main()
+        def main(grid: Grid, context: Context) -> None:
+            histories.append(start_grid(grid=grid, **parts))
+
+        self._run_simulation(server_app, ClientApp(client_fn=client_fn), num_clients)
+        return histories[-1]
+
+    @contextmanager
+    def _replaced(self) -> Iterator[None]:
+        module: Any = flwr.simulation
+        before = module.run_simulation, module.start_simulation
+        module.run_simulation, module.start_simulation = self._run_simulation, self._start_simulation
+        try:
+            yield
+        finally:
+            module.run_simulation, module.start_simulation = before
+
+
+def _app(path: Path, server: ServerApp, client: ClientApp) -> ScriptApp:
+    return ScriptApp(
+        directory=path.parent,
+        identity=path.stem,
+        version="",
+        server_reference=path.stem,
+        client_reference=path.stem,
+        run_config={},
+        overrides={},
+        nodes=None,
+        server=server,
+        client=client,
+    )
+
+
+@contextmanager
+def _arguments(path: Path, arguments: Sequence[str]) -> Iterator[None]:
+    before, sys.argv = sys.argv, [str(path), *arguments]
+    try:
+        yield
+    finally:
+        sys.argv = before

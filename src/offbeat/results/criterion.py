@@ -1,0 +1,156 @@
+"""What a run is judged by, as one number: the time to a target, a metric at a time, or the area under its curve.
+
+Between two evaluations the metric goes on a straight line; after the last one it stays where it was. A run that
+diverged is the worst of all, however good it was before: nobody can go on from its model.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf, isfinite
+from typing import Literal
+
+import numpy as np
+
+from offbeat.core.errors import InvalidInput
+from offbeat.experiment.schema import Experiment
+from offbeat.results.metric import TargetMetric
+from offbeat.results.result import Result
+from offbeat.results.rows import Row
+from offbeat.results.summary import ACCURACY, time_to
+
+Kind = Literal["time", "value", "area"]
+WORST = 1e9
+"""The score of a run that diverged."""
+
+
+def value_at(rows: Sequence[Row], time: float, metric: TargetMetric = ACCURACY) -> float:
+    """The metric at a time, on a straight line between two evaluations.
+
+    >>> value_at([{"time": 0.0, "accuracy": 0.2}, {"time": 10.0, "accuracy": 0.7}], 4.0)
+    0.4
+    """
+    return float(np.interp(time, [row["time"] for row in rows], [row[metric.name] for row in rows]))
+
+
+def mean_until(rows: Sequence[Row], time: float, metric: TargetMetric = ACCURACY) -> float:
+    """The mean of the metric from the first evaluation to a time: the area under its curve by the time.
+
+    >>> mean_until([{"time": 0.0, "accuracy": 0.2}, {"time": 10.0, "accuracy": 0.6}], 20.0)  # (0.4 + 0.6) / 2
+    0.5
+    """
+    inside = [(row["time"], row[metric.name]) for row in rows if row["time"] < time]
+    times, values = zip(*inside, (time, value_at(rows, time, metric)), strict=True)
+    spent = times[-1] - times[0]
+    return float(np.trapezoid(values, times) / spent) if spent > 0 else float(values[-1])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Criterion:
+    """What is wanted of a run: a target soon ("time"), a good model at a time ("value"), or good models all along."""
+
+    kind: Kind
+    metric: TargetMetric = ACCURACY
+    target: float | None = None
+    """The value to be reached, if the time to it is what counts."""
+    at: float = inf
+    """The time at which the metric counts, or up to which its area does."""
+
+    @classmethod
+    def of(
+        cls,
+        experiment: Experiment,
+        *,
+        target: float | None = None,
+        kind: Kind | None = None,
+        at: float | None = None,
+    ) -> "Criterion":
+        """The time to a target if one is given, else the area under the curve up to a time (default: the end)."""
+        metric = TargetMetric(experiment.target_metric, experiment.target_direction)
+        kind = kind or ("area" if target is None else "time")
+        if kind == "time" and target is None:
+            raise InvalidInput("the time to a target needs a target: give --target, or another --objective")
+        if kind != "time" and target is not None:
+            raise InvalidInput(f"target = {target}: the objective {kind!r} has no target, leave it out")
+        if experiment.stop.time is None:
+            raise InvalidInput("stop.time is missing: runs are compared at equal times")
+        if at is not None and not 0 < at <= experiment.stop.time:
+            raise InvalidInput(f"at = {at}: must be above 0 and at most stop.time, which is {experiment.stop.time:g}")
+        return cls(kind=kind, metric=metric, target=target, at=at or experiment.stop.time)
+
+    def measure(self, result: Result) -> float:
+        """What a run comes to, as people say it: seconds, or a value of the metric.
+
+        It is infinite, in the bad direction, if the target was never reached, the run diverged or the metric is no
+        number.
+        """
+        if self.kind == "time":
+            assert self.target is not None
+            reached = time_to(self._numbers(result.rows), self.target, self.metric)
+            return inf if reached is None or reached > self.at else reached
+        value = self.score_until(result.rows, self.at)
+        usable = isfinite(value) and not result.diverged_before(self.at)
+        return value if usable else inf if self.lower_is_better else -inf
+
+    def _numbers(self, rows: Sequence[Row]) -> list[Row]:
+        return [row for row in rows if isfinite(row[self.metric.name])]
+
+    def score_until(self, rows: Sequence[Row], time: float) -> float:
+        """The value at a time, or the mean of the values up to it."""
+        return (value_at if self.kind == "value" else mean_until)(rows, time, self.metric)
+
+    def score(self, result: Result, until: float) -> float:
+        """A finite number, better the lower it is, from what happened until a time: for a search, and for ranking.
+
+        Where the target was not reached it is above `until`, the more the further the best value was from the target;
+        a run that diverged, or whose metric is no number, counts as the worst.
+        """
+        diverged = result.diverged_before(until)
+        if self.kind != "time":
+            value = self.score_until(result.rows, until)
+            worth = value if self.metric.direction == "min" else -value
+            return worth if isfinite(worth) and not diverged else WORST
+        assert self.target is not None
+        rows = [row for row in self._numbers(result.rows) if row["time"] <= until]
+        reached = time_to(rows, self.target, self.metric)
+        if reached is not None:
+            return reached
+        if diverged:
+            return WORST
+        gap = abs(self.target - self.best_value(rows)) if rows else inf
+        return until * (2 - 1 / (1 + gap))
+
+    def best_value(self, rows: Sequence[Row]) -> float:
+        """The best value of the metric that is a number, up to the time that counts."""
+        return self.metric.best(row[self.metric.name] for row in self._numbers(rows) if row["time"] <= self.at)
+
+    def value_at_end(self, rows: Sequence[Row]) -> float:
+        """The last value of the metric, which is infinitely bad if it is no number."""
+        value = rows[-1][self.metric.name]
+        return value if isfinite(value) else inf if self.metric.direction == "min" else -inf
+
+    @property
+    def lower_is_better(self) -> bool:
+        """Whether the better of two measures is the lower one."""
+        return self.kind == "time" or self.metric.direction == "min"
+
+    @property
+    def title(self) -> str:
+        """The criterion in words."""
+        if self.kind == "time":
+            assert self.target is not None
+            return f"time to {self.metric.goal(self.target)}"
+        return (
+            f"{self.metric.title} at {self.at:g} s"
+            if self.kind == "value"
+            else f"mean {self.metric.title} until {self.at:g} s"
+        )
+
+    def text(self, measure: float) -> str:
+        """A measure as people read it."""
+        if self.kind == "time":
+            return "not reached" if measure == inf else f"{measure:.4g} s"
+        return self.value_text(measure) if isfinite(measure) else "diverged"
+
+    def value_text(self, value: float) -> str:
+        """A value of the metric as people read it."""
+        return self.metric.text(value, 1) if self.metric.is_share else self.metric.text(value)

@@ -1,0 +1,139 @@
+"""What an experiment is made of, whoever runs it: data, who holds what, network, task, fleet and session."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from torch import nn
+
+from offbeat.core.errors import InvalidInput
+from offbeat.core.parameters import Layout, Vector
+from offbeat.core.policy import Forecast
+from offbeat.core.session import Session
+from offbeat.core.terms import AbsentClasses, Contrastive, Distillation, OwnTerm
+from offbeat.data import Dataset, Partition
+from offbeat.experiment.schema import Experiment
+from offbeat.fleet import Fleet, Workload
+from offbeat.models import ModelChoice, build, flops_per_sample, layout_of, vector_of, with_vocabulary
+from offbeat.training.factory import check_task, example_batch, inputs_to_try
+from offbeat.training.optimisers import check_optimiser
+from offbeat.training.tasks import Batch, Classification, Task, TokenSequence
+from offbeat.training.terms import check_own_term
+from offbeat.training.torch_device import place_of
+from offbeat.training.trainer import TorchTrainer
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ExperimentParts:
+    """The objects that are made from an experiment: data, who holds what, network and task."""
+
+    experiment: Experiment
+    dataset: Dataset
+    partition: Partition
+    choice: ModelChoice
+    """The model, with what it takes over from the data."""
+    network: nn.Module
+    task: Task
+    example: Batch
+    """Two training samples, with which the model is tried out."""
+
+    @classmethod
+    def of(cls, experiment: Experiment) -> "ExperimentParts":
+        """Load and build everything; InvalidInput if the parts do not fit each other."""
+        dataset, partition = experiment.load_data()
+        task = experiment.task.task
+        example = example_batch(dataset)
+        trial = inputs_to_try(task, example)
+        choice = with_vocabulary(experiment.model.choice, lambda: dataset.tokens)
+        network = build(choice, dataset.input_shape, dataset.classes, experiment.seed, trial)
+        check_task(task, network, example, dataset.classes)
+        check_local_work(experiment, task)
+        return cls(
+            experiment=experiment,
+            dataset=dataset,
+            partition=partition,
+            choice=choice,
+            network=network,
+            task=task,
+            example=example,
+        )
+
+    @property
+    def layout(self) -> Layout:
+        """How the flat vector of the network's parameters is made up of tensors and layers."""
+        return layout_of(self.network)
+
+    @property
+    def parameters(self) -> Vector:
+        """The first model."""
+        return vector_of(self.network)
+
+    def trainer(self, place: str | None = None) -> TorchTrainer:
+        """A trainer of all devices, in this process: where the experiment says, unless it is told a device of torch."""
+        data, execution = self.dataset, self.experiment.execution
+        return TorchTrainer(
+            self.network,
+            data.train_x,
+            data.train_y,
+            self.partition,
+            self.experiment.seed,
+            task=self.task,
+            pipeline=data.pipeline,
+            place=place_of(execution.device) if place is None else place,
+            precision=execution.precision,
+            batch_statistics=self.experiment.model.buffers != "average",
+        )
+
+    def fleet(self) -> Fleet:
+        """The devices' speeds, links, availability and failures."""
+        experiment = self.experiment
+        workload = Workload(
+            devices=self.partition.devices,
+            samples=self.partition.sizes,
+            layers=self.layout.trained_layers,
+            flops_per_sample=flops_per_sample(self.network, self.example.x),
+            seed=experiment.seed,
+        )
+        return Fleet.build(
+            workload,
+            experiment.fleet.settings,
+            experiment.network,
+            experiment.availability.settings,
+            experiment.failures,
+        )
+
+
+def session_of(
+    experiment: Experiment,
+    network: nn.Module,
+    *,
+    samples: npt.NDArray[np.int64],
+    present: npt.NDArray[np.bool_],
+    forecast: Forecast | None,
+) -> Session:
+    """The session of an experiment, whoever drives it, with these devices and from this network's parameters."""
+    return Session(
+        experiment.algorithm.policy,
+        parameters=vector_of(network),
+        layout=layout_of(network),
+        samples=samples,
+        training=experiment.local_work,
+        seed=experiment.seed,
+        present=present,
+        forecast=forecast,
+        horizon=experiment.when_to_stop.time,
+    )
+
+
+def check_local_work(experiment: Experiment, task: Task) -> None:
+    """Raise InvalidInput if a device could not do what the experiment asks of it."""
+    check_optimiser(experiment.local_work.order(0))
+    for term in experiment.local_work.terms:
+        if isinstance(term, OwnTerm):
+            check_own_term(term.name, term.settings)
+        if isinstance(term, AbsentClasses) and not isinstance(task, Classification):
+            raise InvalidInput("local.terms: absent-classes needs the task classification.")
+        if isinstance(term, Distillation) and not isinstance(task, Classification | TokenSequence):
+            raise InvalidInput("local.terms: distillation needs the task classification or sequence.")
+        if isinstance(term, Contrastive) and isinstance(task, TokenSequence):
+            raise InvalidInput("local.terms: contrastive needs one representation for each sample, not for each token.")

@@ -1,0 +1,212 @@
+"""Which samples a device sees, in which order, and as which tensors: a function of (seed, device, ticket, slice) only.
+
+All trainers draw their batches here, so that they train on the same ones.
+"""
+
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from offbeat.core.streams import stream
+from offbeat.data.samples import Array, Indices, LazyDevices, Ragged, Samples, count, each_array, numbers, taken
+from offbeat.training.tasks import IGNORED, Batch
+from offbeat.training.torch_device import on_processor
+
+GATHERED = 4096
+"""Samples that are gathered at a time: a whole slice of most devices, and bounded memory for the largest."""
+LOADED = 4
+"""Devices whose data are kept in memory, where data are loaded device by device."""
+
+
+class SampleLookup(Protocol):
+    """Which samples each device has."""
+
+    def samples(self, device: int) -> Indices:
+        """Indices into the training data."""
+
+
+class Standardising(Protocol):
+    """How pixels that are kept as bytes become numbers: pixel / 255, less a mean, divided by a deviation."""
+
+    def __call__(self, pixels: Array, out: npt.NDArray[np.float32] | None = None) -> npt.NDArray[np.float32]:
+        """The pixels as numbers, in `out` if that is given."""
+        ...
+
+    def by_channel(self) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+        """Mean and deviation, shaped [channels, 1, 1]."""
+        ...
+
+
+class Pipeline(Protocol):
+    """What is done to inputs before a model sees them."""
+
+    @property
+    def transforms(self) -> tuple[Any, ...]:
+        """What is done to them in training only, by chance."""
+        ...
+
+    @property
+    def standardisation(self) -> Standardising | None:
+        """How bytes become numbers; None: inputs are numbers already."""
+        ...
+
+    def training(self, x: Array, random: np.random.Generator) -> npt.NDArray[np.float32]:
+        """The batch as the model takes it in training, random transforms included."""
+        ...
+
+    def evaluation(self, x: Array) -> npt.NDArray[np.float32]:
+        """The batch as the model takes it in an evaluation."""
+        ...
+
+
+class Batches:
+    """The training data of all devices. What a device needs is gathered when it is needed."""
+
+    def __init__(
+        self,
+        x: Samples | LazyDevices,
+        y: Samples | None,
+        partition: SampleLookup,
+        seed: int,
+        *,
+        pipeline: Pipeline | None = None,
+        place: torch.device | str = "cpu",
+    ) -> None:
+        self.lazy = x if isinstance(x, LazyDevices) else None
+        self.pipeline = pipeline
+        self.x: Any = None
+        self.y: Any = None
+        if self.lazy is None:
+            self.x, self.y = self.converted(x, y)
+        self.partition = partition
+        self.seed = seed
+        self.place = torch.device(place)
+        self.channels_last = False
+        self._loaded: dict[int, tuple[Samples, Samples]] = {}
+        self.resident: tuple[torch.Tensor, torch.Tensor] | None = None
+        """Where training happens on another device than the processor, plain arrays lie there as a whole."""
+        if self.is_plain and not on_processor(self.place):
+            self.resident = self._tensor(self.x), self._tensor(self.y)
+
+    def converted(self, x: Samples, y: Samples) -> tuple[Samples, Samples]:
+        """Inputs and targets as they are kept: the padding of targets is what no loss looks at."""
+        targets = numbers(y, integers="iub")
+        if isinstance(targets, Ragged):
+            targets = Ragged(targets.values, targets.offsets, IGNORED)
+        return numbers(x, pixels=self.pipeline is not None), targets
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether inputs and targets are one array each, and no chance changes the inputs."""
+        arrays = isinstance(self.x, np.ndarray) and isinstance(self.y, np.ndarray)
+        return arrays and not (self.pipeline and self.pipeline.transforms)
+
+    @property
+    def standardisation(self) -> Standardising | None:
+        """How inputs that are kept as bytes become numbers."""
+        return None if self.pipeline is None else self.pipeline.standardisation
+
+    def write(self, x: Array, chosen: Indices, out: Array) -> None:
+        """Write the inputs at these indices as a model takes them into an array."""
+        if self.standardisation is not None:
+            self.standardisation(x.take(chosen, axis=0), out=out)
+        elif x.dtype == out.dtype:
+            np.take(x, chosen, axis=0, out=out, mode="clip")
+        else:  # np.take would read what stands in the array before, which may be anything
+            out[...] = x.take(chosen, axis=0)
+
+    def standardised(self, x: torch.Tensor) -> torch.Tensor:
+        """Inputs that lie elsewhere than on the processor as numbers: the same arithmetic there."""
+        if self.standardisation is None:
+            return x
+        mean, std = (self._tensor(each) for each in self.standardisation.by_channel())
+        return x.float().div_(255).sub_(mean).div_(std)
+
+    def order(self, device: int, ticket: int, k: int, batch_size: int | None) -> Indices:
+        """The device's samples in the order of slice k, to be cut into batches. One full batch is not shuffled."""
+        samples = self.partition.samples(device)
+        if batch_size is None:
+            return samples
+        return stream(self.seed, "batches", device, ticket, k).permutation(samples)
+
+    def probe(self, device: int, ticket: int, k: int, batch_size: int | None) -> Indices:
+        """One random batch for looking at the loss, apart from those that are trained on."""
+        samples = self.partition.samples(device)
+        size = len(samples) if batch_size is None else min(batch_size, len(samples))
+        return stream(self.seed, "probe", device, ticket, k).choice(samples, size, replace=False)
+
+    def steps(self, device: int, batch_size: int | None) -> int:
+        """Batches in a slice; the last one may be smaller."""
+        samples = len(self.partition.samples(device))
+        return min(samples, 1) if batch_size is None else -(-samples // batch_size)
+
+    def targets(self, device: int) -> Samples:
+        """The targets of a device's samples."""
+        x_y, first = self._held(device)
+        return taken(x_y[1], self.partition.samples(device) - first)
+
+    def transforming(self, device: int, ticket: int, k: int) -> np.random.Generator | None:
+        """The random numbers of the transforms in slice k, where there are any."""
+        chance = self.pipeline is not None and self.pipeline.transforms
+        return stream(self.seed, "transforms", device, ticket, k) if chance else None
+
+    def gather(
+        self, device: int, samples: Indices, batch_size: int | None, random: np.random.Generator | None = None
+    ) -> Iterator[Batch]:
+        """The samples of a device at these indices, in this order, cut into batches."""
+        size = batch_size or max(1, len(samples))
+        (x, y), first = self._held(device)
+        block = max(1, GATHERED // size) * size if isinstance(x, np.ndarray) and isinstance(y, np.ndarray) else size
+        for start in range(0, len(samples), block):
+            chosen = samples[start : start + block]
+            if first:
+                chosen = chosen - first
+            whole = self._gathered(x, y, chosen, random)
+            if block == size:
+                yield whole
+            else:
+                parts = zip(torch.split(whole.x, size), torch.split(whole.y, size), strict=True)
+                yield from (Batch(part_x, part_y) for part_x, part_y in parts)
+
+    def for_evaluation(self, x: Samples, y: Samples, size: int) -> Iterator[Batch]:
+        """The samples in their order, as a model is evaluated on them, cut into batches."""
+        for start in range(0, count(y), size):
+            places = np.arange(start, min(start + size, count(y)))
+            yield self._gathered(x, y, places, None)
+
+    def _held(self, device: int) -> tuple[tuple[Samples, Samples], int]:
+        """The arrays in which a device's samples lie, and the index of the first sample in them."""
+        if self.lazy is None:
+            return (self.x, self.y), 0
+        if device not in self._loaded:
+            while len(self._loaded) >= LOADED:
+                del self._loaded[next(iter(self._loaded))]
+            self._loaded[device] = self.converted(*self.lazy.load(device))
+        return self._loaded[device], int(self.partition.samples(device)[0])
+
+    def _gathered(self, x: Samples, y: Samples, chosen: Indices, random: np.random.Generator | None) -> Batch:
+        if self.resident is not None and x is self.x:
+            places = self._tensor(chosen)
+            return Batch(self._formatted(self.standardised(self.resident[0][places])), self.resident[1][places])
+        if isinstance(x, np.ndarray) and isinstance(y, np.ndarray) and y.ndim == 1 and on_processor(self.place):
+            targets = torch.from_numpy(y.take(chosen))
+        else:
+            targets = each_array(self._tensor, taken(y, chosen))
+        if not isinstance(x, np.ndarray):
+            return Batch(each_array(self._tensor, taken(x, chosen)), targets)
+        if self.pipeline is not None and random is not None:
+            done = self.pipeline.training(x.take(chosen, axis=0), random)
+            return Batch(self._formatted(self._tensor(done)), targets)
+        inputs = torch.empty(len(chosen), *x.shape[1:], dtype=torch.int64 if x.dtype == np.int64 else torch.float32)
+        self.write(x, chosen, inputs.numpy())
+        return Batch(self._formatted(inputs.to(self.place)), targets)
+
+    def _tensor(self, part: Any) -> torch.Tensor:
+        """A tensor of its own memory, which torch aligns."""
+        return torch.tensor(part.padded() if isinstance(part, Ragged) else part, device=self.place)
+
+    def _formatted(self, x: torch.Tensor) -> torch.Tensor:
+        return x.to(memory_format=torch.channels_last) if self.channels_last else x

@@ -1,0 +1,204 @@
+"""The optimisers of a device: SGD written out, which is the fast path, and those of torch.
+
+Each goes on from the state that a training was left with, slice after slice, and a step may move the last layers only.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import nn
+
+from offbeat.core.errors import InvalidInput, unknown
+from offbeat.core.orders import Order
+from offbeat.core.parameters import Vector, frozen
+from offbeat.references import describe, resolve
+from offbeat.training.flat_model import FlatModel, Tensors, flat_vector
+from offbeat.training.training_state import TrainingState
+
+Pull = Callable[[Tensors, Tensors, Sequence[int] | None], Tensors]
+"""Adds to gradients what the terms of the loss contribute at these weights (of these parameters; None: of all)."""
+
+OPTIMISERS: dict[str, type[torch.optim.Optimizer] | None] = {
+    "sgd": None,
+    "adam": torch.optim.Adam,
+    "adamw": torch.optim.AdamW,
+    "rmsprop": torch.optim.RMSprop,
+}
+FUSED = (torch.optim.Adam, torch.optim.AdamW)
+"""Optimisers of which torch does a step in one pass over memory."""
+COUNT = "step"
+"""How often a parameter was moved: the one thing that torch's optimisers keep of a parameter as a whole."""
+
+
+class Optimiser(Protocol):
+    """Moves the weights of a model, step by step."""
+
+    def step(self, gradients: Tensors, rate: float, places: Sequence[int] | None = None) -> None:
+        """One step; `places` are the parameters that the gradients are of (None: all)."""
+
+    def momentum(self) -> Vector | None:
+        """The momentum as one flat vector; None if there is none, or if it is part of the state."""
+        ...
+
+    def state(self) -> Mapping[str, Vector]:
+        """What the optimiser keeps from step to step beside the momentum, as flat vectors by name."""
+        ...
+
+
+def optimiser_of(order: Order, model: FlatModel, start: TrainingState, pull: Pull | None) -> Optimiser:
+    """The order's optimiser, where the state before left it."""
+    if order.optimiser == "sgd":
+        return Sgd(order, model, start, pull)
+    return TorchOptimiser(order, model, start, pull)
+
+
+def check_optimiser(order: Order) -> None:
+    """Raise InvalidInput if there is no such optimiser, or if it cannot take a step with the settings of the order."""
+    name = order.optimiser
+    if ":" not in name and name not in OPTIMISERS:
+        raise unknown("optimiser", name, OPTIMISERS)
+    if ":" in name:
+        kind = resolve(name)
+        if not (isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer)):
+            raise InvalidInput(f"local.optimiser = {name!r}: it must be a class of torch optimisers.")
+        trial = nn.Parameter(torch.zeros(2))
+        trial.grad = torch.ones(2)
+        try:
+            made_optimiser(order, [trial]).step()
+        except InvalidInput:
+            raise
+        except Exception as error:
+            raise InvalidInput(f"local.optimiser = {name!r} cannot take a step: {describe(error)}.") from error
+
+
+def made_optimiser(order: Order, parameters: Sequence[torch.Tensor]) -> torch.optim.Optimizer:
+    """The order's optimiser of torch on these parameters."""
+    kind = OPTIMISERS[order.optimiser] if order.optimiser in OPTIMISERS else resolve(order.optimiser)
+    assert kind is not None
+    settings: dict[str, Any] = {"lr": order.learning_rate, "weight_decay": order.weight_decay}
+    if kind is torch.optim.RMSprop:
+        settings["momentum"] = order.momentum
+    if kind in FUSED:
+        settings["fused"] = True
+    try:
+        return kind(parameters, **settings)
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(f"local.optimiser = {order.optimiser!r} cannot be made: {describe(error)}.") from error
+
+
+def clipped(gradients: Tensors, norm: float) -> Tensors:
+    """The gradients, shortened to this length if they are longer together."""
+    length = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
+    return tuple(torch._foreach_mul(gradients, float(torch.clamp(norm / length, max=1.0))))
+
+
+class Sgd:
+    """PyTorch's SGD: v <- momentum v + g,  w <- w - rate v, where g is the gradient of loss and terms + decay w.
+
+    With `clip_norm` the gradient of loss and terms is shortened before the decay comes to it.
+    """
+
+    def __init__(self, order: Order, model: FlatModel, start: TrainingState, pull: Pull | None) -> None:
+        self._order = order
+        self._weights = model.weights
+        self._pull = pull
+        self._velocity: Tensors = ()
+        self._flat: torch.Tensor | None = None
+        if order.momentum:
+            self._flat = model.zeros()
+            if start.momentum is not None:
+                self._flat.copy_(torch.from_numpy(start.momentum.copy()))
+            flat = self._flat
+            self._velocity = tuple(flat[entry.span].view(entry.shape) for entry in model.entries)
+
+    def step(self, gradients: Tensors, rate: float, places: Sequence[int] | None = None) -> None:
+        """Move the weights by one step along the gradients; only those at the given places, if places are given."""
+        order, weights, velocity = self._order, self._weights, self._velocity
+        if places is not None:
+            weights = tuple(weights[place] for place in places)
+            velocity = tuple(velocity[place] for place in places) if velocity else ()
+        if order.clip_norm and self._pull is not None:
+            gradients = self._pull(gradients, weights, places)
+        if order.clip_norm:
+            gradients = clipped(gradients, order.clip_norm)
+        if order.weight_decay:
+            gradients = torch._foreach_add(gradients, weights, alpha=order.weight_decay)
+        if self._pull is not None and not order.clip_norm:
+            gradients = self._pull(gradients, weights, places)
+        if order.momentum:
+            torch._foreach_mul_(velocity, order.momentum)
+            torch._foreach_add_(velocity, gradients)
+            gradients = velocity
+        torch._foreach_add_(weights, gradients, alpha=-rate)
+
+    def momentum(self) -> Vector | None:
+        """The momentum as one flat vector; None without momentum."""
+        return None if self._flat is None else flat_vector(self._flat)
+
+    def state(self) -> Mapping[str, Vector]:
+        """Nothing: SGD keeps no state beside its momentum."""
+        return {}
+
+
+class TorchOptimiser:
+    """An optimiser of torch on the model's own parameters; its state comes and goes as flat vectors."""
+
+    def __init__(self, order: Order, model: FlatModel, start: TrainingState, pull: Pull | None) -> None:
+        self._order = order
+        self._model = model
+        self._pull = pull
+        self._optimiser = made_optimiser(order, model.parameters)
+        if start.optimiser:
+            self._restore(start.optimiser)
+
+    def step(self, gradients: Tensors, rate: float, places: Sequence[int] | None = None) -> None:
+        """Move the weights by one step along the gradients; only those at the given places, if places are given."""
+        parameters, weights = self._model.parameters, self._model.weights
+        if places is not None:
+            parameters, weights = [parameters[place] for place in places], tuple(weights[place] for place in places)
+        if self._pull is not None:
+            gradients = self._pull(gradients, weights, places)
+        if self._order.clip_norm:
+            gradients = clipped(gradients, self._order.clip_norm)
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.grad = gradient
+        for group in self._optimiser.param_groups:
+            group["lr"] = rate
+        self._optimiser.step()
+        for parameter in parameters:
+            parameter.grad = None
+
+    def momentum(self) -> Vector | None:
+        """None: torch's optimisers keep their momentum in their state."""
+        return None
+
+    def state(self) -> Mapping[str, Vector]:
+        """What is kept of every element, as vectors over the trained elements, and how often each parameter was moved.
+
+        A parameter that was never moved has zeros.
+        """
+        states = [self._optimiser.state.get(parameter, {}) for parameter in self._model.parameters]
+        names = {name: None for state in states for name, value in state.items() if isinstance(value, torch.Tensor)}
+        return {name: self._joined(name, states) for name in names}
+
+    def _joined(self, name: str, states: Sequence[Mapping[str, Any]]) -> Vector:
+        parameters = self._model.parameters
+        kept = [state.get(name) for state in states]
+        if name == COUNT:
+            return frozen(np.array([0.0 if value is None else float(value) for value in kept], dtype=np.float32))
+        whole = [torch.zeros_like(p) if value is None else value for value, p in zip(kept, parameters, strict=True)]
+        return flat_vector(torch.cat([value.detach().reshape(-1) for value in whole]))
+
+    def _restore(self, saved: Mapping[str, Vector]) -> None:
+        fused = any(group.get("fused") for group in self._optimiser.param_groups)
+        for place, (parameter, entry) in enumerate(zip(self._model.parameters, self._model.entries, strict=True)):
+            if COUNT in saved and not saved[COUNT][place]:
+                continue  # torch makes the state of a parameter with its first step
+            for name, vector in saved.items():
+                if name == COUNT:
+                    part = torch.tensor(float(vector[place]), device=parameter.device if fused else "cpu")
+                else:
+                    part = torch.tensor(vector[entry.span], device=parameter.device).view(entry.shape)
+                self._optimiser.state[parameter][name] = part

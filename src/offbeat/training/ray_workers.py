@@ -1,0 +1,222 @@
+"""Workers on a Ray cluster: one actor for each core or share of a GPU, with the model and the data.
+
+A version of the model is put into the cluster's memory once, goes to each machine once, which is its workers' cache of
+versions, and is dropped when nothing here refers to it any more. An actor that dies, alone or with its machine, is
+started anew wherever there is room.
+"""
+
+import pickle
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import Any
+
+import numpy as np
+from msgspec import structs
+
+from offbeat.core.errors import InvalidInput, WorkersLost
+from offbeat.core.parameters import Vector
+from offbeat.training.execution import ExecutionTable
+from offbeat.training.factory import TrainerSetup
+from offbeat.training.ray_cluster import RayCluster
+from offbeat.training.torch_device import processor_kind
+from offbeat.training.training_state import TrainingJob, TrainingState
+from offbeat.training.worker_setup import Array, Trained, TrainingData, Worker, WorkerSetup
+from offbeat.training.workers import ATTEMPTS, PortionAnswer
+
+POLL_SECONDS = 1.0
+LEFT_OUT: Vector = np.zeros(0, dtype=np.float32)
+"""What stands in the place of a version that is sent by reference."""
+
+
+@dataclass(frozen=True)
+class SharedArray:
+    """An array in the cluster's memory, of which the workers of a machine share one copy."""
+
+    reference: Any
+
+    def read(self) -> Array:
+        """The array, mapped from this machine's part of the memory."""
+        import ray
+
+        array: Array = ray.get(self.reference)
+        return array
+
+
+class TrainingActor:
+    """A worker as Ray runs it."""
+
+    def __init__(self, setup: WorkerSetup) -> None:
+        self._place = setup.trainer.place
+        self._worker = Worker(setup)
+
+    def kind(self) -> str:
+        """The kind of processor, as soon as the worker is ready."""
+        return processor_kind(self._place)
+
+    def train(self, jobs: Sequence[TrainingJob], *anchors: Vector) -> Trained | str:
+        """Carry out the jobs, whose versions come beside them."""
+        return self._worker.train([_put_back(job, anchor) for job, anchor in zip(jobs, anchors, strict=True)])
+
+
+@dataclass(eq=False)
+class ActorAtWork:
+    """An actor, whether it is ready, and the portions that it has."""
+
+    handle: Any
+    ready: bool = False
+    portions: list[int] = field(default_factory=list)
+
+
+class RayWorkers:
+    """Actors that compute portions of jobs, each one after the other."""
+
+    def __init__(self, execution: ExecutionTable, data: TrainingData, setup: TrainerSetup) -> None:
+        self._cluster = RayCluster(execution)
+        self._ray = ray = self._cluster.ray
+        self._timeout = execution.cluster_timeout
+        try:
+            self._setup = ray.put(WorkerSetup.of(setup, "sequential", data, lambda array: SharedArray(ray.put(array))))
+        except (pickle.PicklingError, AttributeError, TypeError) as error:
+            self._cluster.close()
+            raise InvalidInput(
+                f"execution.executor = 'ray': workers cannot be sent the task or the data ({error}): define them in a "
+                "module that every machine of the cluster can import"
+            ) from None
+        self._actor = ray.remote(TrainingActor).options(max_restarts=0, max_task_retries=0, **self._cluster.resources)
+        self._count = self._cluster.workers()
+        self._versions: dict[int, Any] = {}
+        """References to versions in the cluster's memory, by the identity of the vector."""
+        self._waiting: dict[Any, tuple[ActorAtWork, int | None]] = {}
+        """What answers are awaited from whom: about which portion, or None: that the actor is ready."""
+        self._actors: list[ActorAtWork] = []
+        self._failed_starts = 0
+        self._seen = monotonic()
+        """When there was last an actor that is ready."""
+        self.processors: set[str] = set()
+        """The kinds of processors that the workers have had."""
+        for _ in range(self._count):
+            self._start()
+
+    def _start(self) -> None:
+        actor = ActorAtWork(self._actor.remote(self._setup))
+        self._actors.append(actor)
+        self._waiting[actor.handle.kind.remote()] = (actor, None)
+
+    @property
+    def count(self) -> int:
+        """How many workers there are when all of them are well."""
+        return self._count
+
+    def give(self, portion: int, jobs: Sequence[TrainingJob], *, ahead: bool) -> bool:
+        """Hand a portion to an actor that has nothing to do or, `ahead`, only one other; False if there is none."""
+        able = [actor for actor in self._actors if actor.ready and len(actor.portions) <= ahead]
+        if not able:
+            return False
+        actor = min(able, key=lambda each: len(each.portions))
+        anchors = [self._reference(job.anchor) for job in jobs]
+        answer = actor.handle.train.remote([_leave_out(job) for job in jobs], *anchors)
+        actor.portions.append(portion)
+        self._waiting[answer] = (actor, portion)
+        return True
+
+    def _reference(self, version: Vector) -> Any:
+        known = self._versions.get(id(version))
+        if known is None:
+            known = self._versions[id(version)] = self._ray.put(version)
+            weakref.finalize(version, self._versions.pop, id(version), None).atexit = False
+        return known
+
+    @property
+    def versions_held(self) -> int:
+        """How many versions are in the cluster's memory."""
+        return len(self._versions)
+
+    def take(self, queued: int) -> list[PortionAnswer]:
+        """Wait until something has become of portions, or an actor is ready for one."""
+        while True:
+            self._cluster.say(sum(actor.ready for actor in self._actors), queued)
+            ready, others = self._ray.wait(list(self._waiting), timeout=POLL_SECONDS)
+            if ready:
+                ready += self._ray.wait(others, num_returns=len(others), timeout=0)[0] if others else []
+                return [answer for each in ready for answer in self._take(each)]
+            if any(actor.ready for actor in self._actors):
+                self._seen = monotonic()
+            elif monotonic() - self._seen > self._timeout:
+                raise self._cluster.no_worker()
+
+    def _take(self, answer: Any) -> list[PortionAnswer]:
+        if answer not in self._waiting:
+            return []  # of an actor that was found dead just now
+        actor, portion = self._waiting.pop(answer)
+        try:
+            result = self._ray.get(answer)
+        except self._ray.exceptions.RayError as error:
+            if actor.ready and isinstance(error, self._ray.exceptions.RayTaskError):
+                return [PortionAnswer(each, _last_line(error)) for each in actor.portions]
+            return self._replace(actor, error)  # the actor, its machine or the answer is gone
+        self._seen = monotonic()
+        if portion is None:
+            actor.ready, self._failed_starts = True, 0
+            self.processors.add(result)
+            return []
+        actor.portions.remove(portion)
+        return [PortionAnswer(portion, result if isinstance(result, str) else _owned(result))]
+
+    def _replace(self, actor: ActorAtWork, error: Exception) -> list[PortionAnswer]:
+        """Start another actor in the place of one that is gone; what it had is lost."""
+        if actor.ready:
+            self._seen = monotonic()
+        else:
+            self._failed_starts += 1
+        if self._failed_starts == ATTEMPTS * self._count:
+            raise WorkersLost(f"no worker can be started on the Ray cluster ({_last_line(error)})")
+        self._actors.remove(actor)
+        self._waiting = {each: whose for each, whose in self._waiting.items() if whose[0] is not actor}
+        self._ray.kill(actor.handle)  # only its answer may have been lost
+        self._start()
+        return [PortionAnswer(portion, None) for portion in actor.portions]
+
+    def close(self) -> None:
+        """End the actors, and leave the cluster."""
+        for actor in self._actors:
+            self._ray.kill(actor.handle)
+        self._versions.clear()
+        self._cluster.close()
+
+
+def _leave_out(job: TrainingJob) -> TrainingJob:
+    """The job without the version that it refers to."""
+    work = job.work
+    if work.parameters is job.anchor:
+        work = structs.replace(work, parameters=LEFT_OUT)
+    return structs.replace(job, anchor=LEFT_OUT, work=work)
+
+
+def _put_back(job: TrainingJob, anchor: Vector) -> TrainingJob:
+    work = job.work if job.work.parameters.size else structs.replace(job.work, parameters=anchor)
+    return structs.replace(job, anchor=anchor, work=work)
+
+
+def _owned(trained: Trained) -> Trained:
+    """The states in memory of our own: views of the cluster's memory would fill it as long as a policy keeps them."""
+
+    def own(vector: Vector | None) -> Any:
+        return None if vector is None else vector.copy()
+
+    def of(state: TrainingState) -> TrainingState:
+        return structs.replace(
+            state,
+            parameters=state.parameters.copy(),
+            momentum=own(state.momentum),
+            optimiser={name: vector.copy() for name, vector in state.optimiser.items()},
+            buffers=own(state.buffers),
+            start=None if state.start is None else of(state.start),
+        )
+
+    return Trained(states=[of(state) for state in trained.states], seconds=trained.seconds)
+
+
+def _last_line(error: Exception) -> str:
+    return str(error).strip().rpartition("\n")[2].strip()

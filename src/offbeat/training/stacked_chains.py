@@ -1,0 +1,275 @@
+"""Networks with the weights of many clients stacked into one tensor per layer: one step of SGD for all of them.
+
+Dense chains have forward and backward written out by hand, with batched matrix products. Chains with convolutions go
+through autograd: the channels of all clients lie side by side, and a convolution with a group for each client keeps
+them apart.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional
+
+from offbeat.core.parameters import TensorEntry, Vector
+from offbeat.models.normalisation import GroupNorm
+from offbeat.training.training_state import TrainingJob
+
+Activation = Callable[[torch.Tensor], torch.Tensor]
+Derivative = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+"""A function of the gradient behind an activation and of its output, which gives the gradient before it."""
+
+
+def _relu_backward(gradient: torch.Tensor, output: torch.Tensor) -> torch.Tensor:
+    result: torch.Tensor = torch.ops.aten.threshold_backward(gradient, output, 0.0)
+    return result
+
+
+ACTIVATIONS: dict[type[nn.Module], tuple[Activation, Derivative]] = {
+    nn.ReLU: (torch.relu, _relu_backward),
+    nn.Tanh: (torch.tanh, torch.ops.aten.tanh_backward),
+    nn.Sigmoid: (torch.sigmoid, torch.ops.aten.sigmoid_backward),
+}
+POOLS = (nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d)
+"""What treats every channel on its own, so that it need not know whose it is."""
+IMAGE_LAYERS = (nn.Conv2d, nn.GroupNorm, GroupNorm, *POOLS)
+
+
+@dataclass(frozen=True, slots=True)
+class StackedParameter:
+    """One tensor of the model in all clients of a stack, shaped (client, rows, columns), and how SGD moves it.
+
+    What no client of the stack needs is None. `decay` and `prox` are scaled as the gradient is: with momentum the
+    velocity takes up the gradient itself, without it the weights take up -rate x gradient.
+    """
+
+    value: torch.Tensor
+    shape: tuple[int, ...]
+    """The shape of one client's tensor."""
+    rate: torch.Tensor
+    velocity: torch.Tensor | None
+    decay: torch.Tensor | None
+    prox: torch.Tensor | None
+    anchor: torch.Tensor | None
+    momentum: float
+
+    @classmethod
+    def of(cls, jobs: Sequence[TrainingJob], entry: TensorEntry, place: torch.device) -> "StackedParameter":
+        """One tensor of all jobs' models, stacked."""
+
+        def stacked(vectors: Iterable[Vector]) -> torch.Tensor:
+            rows = torch.empty(len(jobs), entry.size)  # aligned, as `trainer` explains
+            np.stack([vector[entry.span] for vector in vectors], out=rows.numpy())
+            return rows.view(len(jobs), -1, entry.shape[-1]).to(place)
+
+        def per_client(numbers: Iterable[float]) -> torch.Tensor:
+            return torch.tensor(list(numbers), device=place).view(-1, 1, 1)
+
+        orders = [job.order for job in jobs]
+        momentum = orders[0].momentum
+        rate = per_client(order.learning_rate for order in orders)
+        scale = 1.0 if momentum else -rate
+        decays, pulls = any(order.weight_decay for order in orders), any(order.prox for order in orders)
+        still = np.zeros(entry.offset + entry.size, dtype=np.float32)
+        velocities = [still if job.work.momentum is None else job.work.momentum for job in jobs]
+        return cls(
+            value=stacked(job.work.parameters for job in jobs),
+            shape=entry.shape,
+            rate=rate,
+            velocity=stacked(velocities) if momentum else None,
+            decay=scale * per_client(order.weight_decay for order in orders) if decays else None,
+            prox=scale * per_client(order.prox for order in orders) if pulls else None,
+            anchor=stacked(job.anchor for job in jobs) if pulls else None,
+            momentum=momentum,
+        )
+
+    def first(self, clients: int) -> "StackedParameter":
+        """The parameter of the first clients only, in the same memory."""
+
+        def cut(tensor: torch.Tensor | None) -> torch.Tensor | None:
+            return None if tensor is None else tensor[:clients]
+
+        return replace(
+            self,
+            value=self.value[:clients],
+            rate=self.rate[:clients],
+            velocity=cut(self.velocity),
+            decay=cut(self.decay),
+            prox=cut(self.prox),
+            anchor=cut(self.anchor),
+        )
+
+    def side_by_side(self) -> torch.Tensor:
+        """The tensors of all clients as one, along its first axis."""
+        return self.value.reshape(-1, *self.shape[1:])
+
+    def descend(self, gradient: torch.Tensor | tuple[torch.Tensor, torch.Tensor]) -> None:
+        """One step of SGD; the gradient, scaled as said above, is given as it is or as two factors of a product."""
+        pull: list[torch.Tensor] = []
+        if self.decay is not None:
+            pull.append(self.value * self.decay)
+        if self.prox is not None and self.anchor is not None:
+            pull.append((self.value - self.anchor) * self.prox)
+        target = self.value if self.velocity is None else self.velocity
+        if isinstance(gradient, tuple):
+            target.baddbmm_(*gradient, beta=1.0 if self.velocity is None else self.momentum)
+        else:
+            if self.velocity is not None:
+                target.mul_(self.momentum)
+            target.add_(gradient.view_as(target))
+        for term in pull:
+            target.add_(term)
+        if self.velocity is not None:
+            self.value.addcmul_(self.velocity, self.rate, value=-1.0)
+
+
+StackedParameters = dict[str, StackedParameter]
+
+
+class StackedChain(Protocol):
+    """A model of many clients."""
+
+    def step(self, parameters: StackedParameters, x: torch.Tensor, y: "StackedTargets") -> None:
+        """One step of SGD on a batch x (client, sample, ...) of each client."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class StackedTargets:
+    """What belongs to the samples of one step of a stack, each shaped (client, sample, 1)."""
+
+    labels: torch.Tensor
+    scale: torch.Tensor
+    """The share of each sample's gradient in its client's, as `StackedParameter` wants it; 0 for padding."""
+    likelihood: torch.Tensor
+    """Filled with the logarithm of each label's probability before the step."""
+
+
+class DenseChain:
+    """A chain of dense layers and activations, with forward and backward by hand: the SGD update is part of the product
+    that would have made the gradient."""
+
+    def __init__(self, layers: Iterable[tuple[str, nn.Module]]) -> None:
+        self._chain = [(name, layer) for name, layer in layers if not isinstance(layer, nn.Flatten | nn.Identity)]
+        self._first_dense = next(i for i, (_, layer) in enumerate(self._chain) if isinstance(layer, nn.Linear))
+
+    def step(self, parameters: StackedParameters, x: torch.Tensor, y: StackedTargets) -> None:
+        """One step of SGD on a batch x (client, sample, ...) of each client."""
+        outputs = self._forward(parameters, x.flatten(2))
+        logarithms = torch.log_softmax(outputs[-1], 2)
+        torch.gather(logarithms, 2, y.labels, out=y.likelihood)
+        gradient = logarithms.exp_()  # softmax, less one at the label: the derivative of cross-entropy
+        gradient.scatter_add_(2, y.labels, torch.full_like(y.likelihood, -1.0))
+        self._backward(parameters, outputs, gradient.mul_(y.scale))
+
+    def _forward(self, parameters: StackedParameters, x: torch.Tensor) -> list[torch.Tensor]:
+        """The input, then the output of each layer of the chain."""
+        outputs = [x]
+        for name, layer in self._chain:
+            dense = isinstance(layer, nn.Linear)
+            outputs.append(_dense(parameters, name, outputs[-1]) if dense else ACTIVATIONS[type(layer)][0](outputs[-1]))
+        return outputs
+
+    def _backward(self, parameters: StackedParameters, outputs: list[torch.Tensor], gradient: torch.Tensor) -> None:
+        """Walk back through the chain and update each dense layer as soon as nothing needs its old weights any more."""
+        for i in range(len(self._chain) - 1, self._first_dense - 1, -1):
+            name, layer = self._chain[i]
+            if isinstance(layer, nn.Linear):
+                behind = gradient
+                weight = parameters[f"{name}.weight"]
+                if i > self._first_dense:
+                    gradient = torch.bmm(behind, weight.value)
+                weight.descend((behind.transpose(1, 2), outputs[i]))
+                if f"{name}.bias" in parameters:
+                    ones = behind.new_ones(behind.shape[0], 1, behind.shape[1])
+                    parameters[f"{name}.bias"].descend((ones, behind))
+            else:
+                gradient = ACTIVATIONS[type(layer)][1](gradient, outputs[i + 1])
+
+
+class ConvolutionalChain:
+    """A chain of convolutions, pooling, group normalisation and activations, then one of dense layers."""
+
+    def __init__(self, layers: Iterable[tuple[str, nn.Module]]) -> None:
+        self._chain = list(layers)
+
+    def step(self, parameters: StackedParameters, x: torch.Tensor, y: StackedTargets) -> None:
+        """One step of SGD on a batch x (client, sample, ...) of each client."""
+        leaves = {name: parameter.value.detach().requires_grad_() for name, parameter in parameters.items()}
+        watched = {name: replace(parameter, value=leaves[name]) for name, parameter in parameters.items()}
+        likelihood = torch.gather(torch.log_softmax(self._forward(watched, x), 2), 2, y.labels)
+        y.likelihood.copy_(likelihood.detach())
+        gradients = torch.autograd.grad((likelihood * y.scale).sum().neg(), list(leaves.values()))
+        for parameter, gradient in zip(parameters.values(), gradients, strict=True):
+            parameter.descend(gradient)
+
+    def _forward(self, parameters: StackedParameters, x: torch.Tensor) -> torch.Tensor:
+        """The logits (client, sample, class) of images (client, sample, channel, height, width)."""
+        clients, samples = x.shape[:2]
+        x = x.transpose(0, 1).flatten(1, 2)  # (sample, client x channel, height, width)
+        for name, layer in self._chain:
+            if isinstance(layer, nn.Conv2d):
+                x = self._convolution(parameters, name, layer, x, clients)
+            elif isinstance(layer, nn.GroupNorm):
+                weight, bias = (parameters[f"{name}.{part}"].side_by_side() for part in ("weight", "bias"))
+                x = functional.group_norm(x, clients * layer.num_groups, weight, bias, layer.eps)
+            elif isinstance(layer, nn.Flatten):
+                x = x.reshape(samples, clients, -1).transpose(0, 1)
+            else:
+                x = _dense(parameters, name, x) if isinstance(layer, nn.Linear) else layer(x)
+        return x
+
+    def _convolution(
+        self, parameters: StackedParameters, name: str, layer: nn.Conv2d, x: torch.Tensor, clients: int
+    ) -> torch.Tensor:
+        bias = parameters.get(f"{name}.bias")
+        return functional.conv2d(
+            x,
+            parameters[f"{name}.weight"].side_by_side(),
+            None if bias is None else bias.side_by_side(),
+            layer.stride,
+            layer.padding,
+            layer.dilation,
+            clients * layer.groups,
+        )
+
+
+def _dense(parameters: StackedParameters, name: str, x: torch.Tensor) -> torch.Tensor:
+    """A dense layer of every client; x is (client, sample, feature)."""
+    weight, bias = parameters[f"{name}.weight"].value.transpose(1, 2), parameters.get(f"{name}.bias")
+    return torch.bmm(x, weight) if bias is None else torch.baddbmm(bias.value, x, weight)
+
+
+def is_convolutional(model: nn.Module) -> bool:
+    """Whether the model has convolutions: it is then stacked through autograd."""
+    return any(isinstance(layer, nn.Conv2d) for layer in model.modules())
+
+
+def stackable(model: nn.Module) -> bool:
+    """Whether the model is a plain chain, all of it trained: of dense layers and activations, or of layers for images
+    that end in one."""
+    if type(model) is not nn.Sequential:
+        return False
+    layers = list(model)
+    kinds = [type(layer) for layer in layers]
+    trained = [layer for layer in layers if any(True for _ in layer.parameters())]
+    if nn.Linear not in kinds:
+        return False
+    body, head = layers[: kinds.index(nn.Linear)], kinds[kinds.index(nn.Linear) :]
+    flat = [place for place, layer in enumerate(body) if isinstance(layer, nn.Flatten)]
+    images = [place for place, layer in enumerate(body) if type(layer) in IMAGE_LAYERS]
+    return (
+        all(kind in ACTIVATIONS or kind in (nn.Linear, nn.Flatten, nn.Identity, *IMAGE_LAYERS) for kind in kinds)
+        and all(kind in ACTIVATIONS or kind in (nn.Linear, nn.Identity) for kind in head)
+        and (not images or (is_convolutional(model) and len(flat) == 1 and max(images) < flat[0]))
+        and all(layer.start_dim == 1 and layer.end_dim == -1 for layer in body if isinstance(layer, nn.Flatten))
+        and all(layer.padding_mode == "zeros" for layer in body if isinstance(layer, nn.Conv2d))
+        and all(layer.affine for layer in body if isinstance(layer, nn.GroupNorm))
+        and not any(layer.return_indices for layer in body if isinstance(layer, nn.MaxPool2d))
+        and len(set(trained)) == len(trained)
+        and all(parameter.requires_grad for parameter in model.parameters())
+        and not any(True for _ in model.buffers())
+    )

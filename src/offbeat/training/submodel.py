@@ -1,0 +1,98 @@
+"""Submodels of less width (HeteroFL): the first channels of every layer as a module, and work taken in and out of it.
+
+Diao, Ding, Tarokh: *HeteroFL: Computation and Communication Efficient Federated Learning for Heterogeneous Clients*,
+ICLR 2021. The scaler of the paper: in training the output of every layer but the last is divided by the width, so that
+what follows sees activations of the same size as in the whole model.
+"""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from msgspec.structs import replace
+from torch import nn
+
+from offbeat.core.coverage import forward_order, submodel_shapes
+from offbeat.core.parameters import Layout, Vector, frozen
+from offbeat.models import tensors_of
+from offbeat.training.training_state import TrainingJob, TrainingState
+
+Chosen = npt.NDArray[np.bool_]
+
+
+def narrowed(model: nn.Module, layout: Layout, width: float) -> nn.Module:
+    """A copy of the model with the first channels only and a scaler behind every layer but the last."""
+    narrow = copy.deepcopy(model)
+    tensors = tensors_of(narrow)
+    for entry, shape in zip(layout.entries, submodel_shapes(layout, width), strict=True):
+        tensors[entry.name].data = tensors[entry.name].data[tuple(slice(part) for part in shape)].clone()
+    names = [entry.name.rpartition(".")[0] for entry in forward_order(layout) if len(entry.shape) > 1]
+    for name in names[:-1]:
+        narrow.get_submodule(name).register_forward_hook(_scaler(width))
+    return narrow
+
+
+def _scaler(width: float) -> Callable[[nn.Module, Any, torch.Tensor], torch.Tensor]:
+    return lambda module, inputs, output: output / width if module.training else output
+
+
+def job_inside(job: TrainingJob, chosen: Chosen, trained: int) -> TrainingJob:
+    """The job on the submodel's own vectors."""
+    return replace(
+        job,
+        order=replace(job.order, width=1.0),
+        work=_work_inside(job.work, chosen, trained),
+        anchor=frozen(job.anchor[chosen]),
+        memory={name: _inside(value, chosen, trained) for name, value in job.memory.items()},
+    )
+
+
+def _inside(value: Any, chosen: Chosen, trained: int) -> Any:
+    """The submodel's part of a vector over all elements or over the trained ones; anything else as it is."""
+    if not isinstance(value, np.ndarray):
+        return value
+    if len(value) == len(chosen):
+        return frozen(value[chosen])
+    return frozen(value[chosen[:trained]]) if len(value) == trained else value
+
+
+def _work_inside(work: TrainingState, chosen: Chosen, trained: int) -> TrainingState:
+    return replace(
+        work,
+        parameters=frozen(work.parameters[chosen]),
+        momentum=None if work.momentum is None else frozen(work.momentum[chosen[:trained]]),
+        optimiser={name: _inside(vector, chosen, trained) for name, vector in work.optimiser.items()},
+        buffers=None if work.buffers is None else frozen(work.buffers[chosen[trained:]]),
+        start=None if work.start is None else _work_inside(work.start, chosen, trained),
+    )
+
+
+def work_outside(work: TrainingState, before: TrainingState, chosen: Chosen, trained: int) -> TrainingState:
+    """What the submodel has learned, on the whole model's vectors; the rest is as before."""
+    inside, still = chosen[:trained], np.zeros(trained, dtype=np.float32)
+
+    def outside(name: str, vector: Vector) -> Vector:
+        """A part of the optimiser's state; what counts the moves of whole parameters has the same length inside."""
+        if len(vector) != np.count_nonzero(inside):
+            return vector
+        return _filled(before.optimiser.get(name, still), inside, vector)
+
+    momentum = still if before.momentum is None else before.momentum
+    buffers = before.parameters[trained:] if before.buffers is None else before.buffers
+    return replace(
+        work,
+        parameters=_filled(before.parameters, chosen, work.parameters),
+        momentum=None if work.momentum is None else _filled(momentum, inside, work.momentum),
+        optimiser={name: outside(name, vector) for name, vector in work.optimiser.items()},
+        buffers=None if work.buffers is None else _filled(buffers, chosen[trained:], work.buffers),
+        start=None if work.start is None else work_outside(work.start, before, chosen, trained),
+    )
+
+
+def _filled(vector: Vector, chosen: Chosen, values: Vector) -> Vector:
+    filled = vector.copy()
+    filled[chosen] = values
+    return frozen(filled)

@@ -1,0 +1,390 @@
+"""The torch trainer: does slices of local work on one device after another, the same bits every time.
+
+It owns a private copy of the model (`flat_model`). A trainer is used by one thread, in the process that made it.
+
+What makes it faster than a plain loop with `torch.optim.SGD`: a slice's samples are gathered by one `numpy.take`,
+`autograd.grad` and one `_foreach_` update take the place of an optimizer object, and networks with max-pooling or batch
+normalisation get channels-last input, since these kernels are vectorised over channels (ResNet-20 takes a tenth less
+time so; a network of convolutions and dense layers alone 5-10 % more).
+Gradients as views into one flat vector were slower: autograd then accumulates into them instead of handing them over.
+"""
+
+import copy
+import ctypes
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from itertools import islice
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from msgspec.structs import replace
+from torch import nn
+
+from offbeat.core.coverage import last_layers, submodel
+from offbeat.core.orders import Order
+from offbeat.core.parameters import Layout, Vector, frozen
+from offbeat.core.streams import stream
+from offbeat.core.terms import OwnTerm
+from offbeat.data.samples import Indices, LazyDevices, Samples
+from offbeat.models import called, is_pure
+from offbeat.training.batches import Batches, Pipeline, SampleLookup
+from offbeat.training.flat_model import FlatModel, Tensors
+from offbeat.training.layered import Proceed, backward
+from offbeat.training.objective import Objective
+from offbeat.training.optimisers import Optimiser, optimiser_of
+from offbeat.training.submodel import job_inside, narrowed, work_outside
+from offbeat.training.tasks import CLASSIFICATION, Task, added
+from offbeat.training.terms import LossTerm, TermContext, absent_classes, term_of, with_rows_of
+from offbeat.training.training_state import Evaluation, TrainingJob, TrainingState
+
+EVALUATION_BATCH = 512
+BLOCK = 128
+"""A full batch is taken in blocks of so many samples: all its activations would not fit the cache, or the memory."""
+
+Precision = Literal["float32", "bfloat16"]
+
+
+class TorchTrainer:
+    """Trains and evaluates one model on the devices' data: any task, any optimiser, on the processor or elsewhere.
+
+    Making one sets torch to a single thread for the whole process: the number of threads would change the last bits,
+    and small models train faster that way.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        x: Samples | LazyDevices,
+        y: Samples | None,
+        partition: SampleLookup,
+        seed: int,
+        *,
+        task: Task = CLASSIFICATION,
+        pipeline: Pipeline | None = None,
+        place: torch.device | str = "cpu",
+        precision: Precision = "float32",
+        batch_statistics: bool = False,
+    ) -> None:
+        torch.set_num_threads(1)
+        _keep_freed_memory()
+        self.batches = Batches(x, y, partition, seed, pipeline=pipeline, place=place)
+        self.task = task
+        self._place = torch.device(place)
+        self.precision = precision
+        self._batch_statistics = batch_statistics
+        """Whether batch normalisation uses the statistics of each batch in an evaluation too."""
+        self._take(model)
+        self.batches.channels_last = _takes_channels_last(self.model, self.batches.x)
+
+    def _take(self, model: nn.Module) -> None:
+        """Make this the model that is trained."""
+        self._flat = FlatModel(model, self._place)
+        self._plain = Objective(self.task, self._flat, half=self.precision == "bfloat16")
+        self._submodels: dict[float, tuple[TorchTrainer, npt.NDArray[np.bool_]]] = {}
+        self._still: dict[str, FlatModel] = {}
+        self._block = BLOCK if is_pure(self.model) and self.task.averages_samples else None
+        """Only where the gradient is surely a mean over samples."""
+
+    @property
+    def model(self) -> nn.Module:
+        """The torch module whose weights are trained."""
+        return self._flat.module
+
+    @property
+    def layout(self) -> Layout:
+        """How the flat vector of the model's parameters is made up of tensors and layers."""
+        return self._flat.layout
+
+    def train(self, job: TrainingJob) -> TrainingState:
+        """Slices `job.first` to `job.last - 1`. Cutting an order between slices changes no bit of the result.
+
+        Integer buffers start afresh in every job. With a `width` below 1 only that submodel is trained.
+        """
+        return self.train_while(job, None)[0]
+
+    def train_while(
+        self, job: TrainingJob, proceed: Proceed | None, *, keep: bool = False
+    ) -> tuple[TrainingState, int]:
+        """As much of a job as a clock allows: the work, and the slice that it has come to.
+
+        `proceed` is told how many of the order's slices are done, and asked between layers or between the steps of an
+        epoch. An epoch that it cuts short counts as not begun or, with `keep`, as far as it has come.
+        """
+        if job.order.width < 1.0:
+            return self._train_submodel(job, proceed, keep=keep)
+        with self._rng(), self._objective(job) as objective:
+            if job.order.unit == "layer":
+                work, done = self._train_layers(job, objective, proceed)
+            else:
+                work, done = self._train_epochs(job, objective, proceed, keep=keep)
+        if job.order.masks_absent_classes:
+            absent = absent_classes(self._flat, self.batches.targets(job.device))
+            work = self._with_rows_of(job.work.parameters, absent, work)
+        return work, done
+
+    @contextmanager
+    def _objective(self, job: TrainingJob) -> Iterator[Objective]:
+        """The loss of a job with the terms of its order."""
+        if not job.order.terms:
+            yield self._plain
+            return
+        terms: list[LossTerm] = [term_of(term) for term in job.order.terms]
+        context = TermContext(
+            model=self._flat,
+            received=job.anchor,
+            memory=job.memory,
+            targets=partial(self.batches.targets, job.device),
+            still=self._still_model,
+        )
+        try:
+            for term in terms:
+                term.context = context
+                term.begin()
+            yield Objective(self.task, self._flat, terms, half=self.precision == "bfloat16")
+        finally:
+            for term in terms:
+                term.end()
+
+    def _still_model(self, name: str, parameters: Vector) -> FlatModel:
+        """A second model that is not trained, in evaluation mode."""
+        if name not in self._still:
+            self._still[name] = FlatModel(self.model, self._place)
+            self._still[name].module.eval()
+        self._still[name].load(parameters)
+        return self._still[name]
+
+    def _train_epochs(
+        self, job: TrainingJob, objective: Objective, proceed: Proceed | None, *, keep: bool
+    ) -> tuple[TrainingState, int]:
+        """An epoch that was begun goes on with the same batches; only dropout has random numbers of its own then."""
+        order, batches = job.order, self.batches
+        self._load(job.work)
+        optimiser = self._optimiser(order, job.work, objective)
+        rate, schedule = order.learning_rate, order.schedule
+        block = None if any(isinstance(term, OwnTerm) for term in order.terms) else self._block
+        steps, loss_sum, seen = job.work.steps, job.work.loss_sum, job.work.seen
+
+        def work(within: int = 0) -> TrainingState:
+            counts = {"steps": steps, "within": within, "loss_sum": loss_sum, "seen": seen}
+            return self._state(job, self._flat.values(), optimiser, **counts)
+
+        for k in range(job.first, job.first + job.slices):
+            before = None if proceed is None or keep else work()
+            begun = job.work.within if k == job.first else 0
+            self._seed_dropout("dropout", job.device, job.ticket, k, *([begun] if begun else []))
+            samples = batches.order(job.device, job.ticket, k, order.batch_size)
+            random = batches.transforming(job.device, job.ticket, k)
+            given = self._steps(job.device, samples, order.batch_size, objective, block, random, begun)
+            for step in range(begun, batches.steps(job.device, order.batch_size)):
+                if (k == job.last and step == job.beyond) or (keep and proceed is not None and not proceed(k)):
+                    return work(step), k
+                loss, size, gradients = next(given)
+                if before is not None and proceed is not None and not proceed(k):
+                    return before, k
+                if schedule is not None:
+                    rate = schedule.rate(order.learning_rate, steps)
+                optimiser.step(gradients, rate)
+                steps += 1
+                loss_sum += loss * size
+                seen += size
+        return work(), job.last
+
+    def _train_layers(
+        self, job: TrainingJob, objective: Objective, proceed: Proceed | None
+    ) -> tuple[TrainingState, int]:
+        """A slice is a layer of the backward pass of a step; the layers of a step are taken from the last on."""
+        layers = self.layout.trained_layers
+        done, work = job.first, job.work
+        if done % layers:  # the step under way is taken again from its beginning, and this time it comes deeper
+            assert work.start is not None
+            done, work = done - done % layers, work.start
+        while done < job.last:
+            wanted = min(layers, job.last - done)
+            work, depth = self._layered_step(job, objective, work, done, wanted, proceed)
+            done += depth
+            if depth < wanted:
+                break
+        return work, done
+
+    def _layered_step(
+        self,
+        job: TrainingJob,
+        objective: Objective,
+        work: TrainingState,
+        done: int,
+        depth: int,
+        proceed: Proceed | None,
+    ) -> tuple[TrainingState, int]:
+        """One step on one batch that comes up to `depth` layers deep; the layers before stay as they were."""
+        order, model, layers = job.order, self._flat, self.layout.trained_layers
+        step = done // layers
+        self._load(work)
+        optimiser = self._optimiser(order, work, objective)
+        self._seed_dropout("dropout", job.device, job.ticket, step)
+        samples = self.batches.order(job.device, job.ticket, step, order.batch_size)[: order.batch_size]
+        if not len(samples):
+            return replace(work, start=None if depth == layers else work), depth
+        random = self.batches.transforming(job.device, job.ticket, step)
+        (batch,) = self.batches.gather(job.device, samples, None, random)
+        loss, size, whole = objective.loss(batch)
+        by_layer = [[model.parameters[place] for place in places] for places in model.layers]
+        reached = backward(whole, by_layer, lambda deep: deep < depth and (proceed is None or proceed(done + deep)))
+        if not reached:
+            return work, 0
+        depth = len(reached)
+        places = [place for layer in model.layers[layers - depth :] for place in layer]
+        gradients = tuple(gradient for layer in reversed(reached) for gradient in layer)
+        rate = order.learning_rate
+        if order.schedule is not None:
+            rate = order.schedule.rate(order.learning_rate, work.steps)
+        optimiser.step(gradients, rate, places)
+        values = model.values()
+        if depth < layers:  # running statistics of layers that were not reached have moved all the same
+            values = np.where(last_layers(self.layout, depth).chosen, values, work.parameters)
+        state = self._state(
+            job,
+            values,
+            optimiser,
+            steps=work.steps + (depth == layers),
+            loss_sum=work.loss_sum + loss.item() * size,
+            seen=work.seen + size,
+        )
+        return replace(state, start=None if depth == layers else work), depth
+
+    def _optimiser(self, order: Order, work: TrainingState, objective: Objective) -> Optimiser:
+        return optimiser_of(order, self._flat, work, objective.pull if objective.pulls else None)
+
+    def _state(self, job: TrainingJob, values: Vector, optimiser: Optimiser, **counts: Any) -> TrainingState:
+        """The state with these values. Buffers that do not travel are, among the parameters, as they came."""
+        buffers, trained = None, self.layout.trained_size
+        if job.order.buffers != "average":
+            buffers = frozen(values[trained:].copy()) if job.order.buffers == "local" else None
+            values[trained:] = job.work.parameters[trained:]
+        return TrainingState(
+            parameters=frozen(values),
+            momentum=optimiser.momentum(),
+            optimiser=optimiser.state(),
+            buffers=buffers,
+            **counts,
+        )
+
+    def _train_submodel(self, job: TrainingJob, proceed: Proceed | None, *, keep: bool) -> tuple[TrainingState, int]:
+        width, trained = job.order.width, self.layout.trained_size
+        if width not in self._submodels:
+            trainer = copy.copy(self)
+            trainer._take(narrowed(self.model, self.layout, width))
+            self._submodels[width] = trainer, submodel(self.layout, width).chosen
+        trainer, chosen = self._submodels[width]
+        work, done = trainer.train_while(job_inside(job, chosen, trained), proceed, keep=keep)
+        return work_outside(work, job.work, chosen, trained), done
+
+    def _with_rows_of(self, before: Vector, absent: npt.NDArray[np.bool_], work: TrainingState) -> TrainingState:
+        parameters = with_rows_of(before, absent, work.parameters, self.layout)
+        start = None if work.start is None else self._with_rows_of(before, absent, work.start)
+        return replace(work, parameters=parameters, start=start)
+
+    def evaluate(self, parameters: Vector, x: Samples, y: Samples) -> Evaluation:
+        """The task's metrics over all of these samples, in evaluation mode."""
+        inputs, targets = self.batches.converted(x, y)
+        self._flat.load(parameters)
+        self.model.eval()
+        if self._batch_statistics:
+            for module in self.model.modules():
+                module.training = isinstance(module, nn.modules.batchnorm._BatchNorm)
+        sums: dict[str, Any] = {}
+        try:
+            with torch.inference_mode(), self._plain.precision():
+                for batch in self.batches.for_evaluation(inputs, targets, EVALUATION_BATCH):
+                    sums = added(sums, self.task.totals(called(self.model, batch.x), batch.y))
+        finally:
+            self.model.train()
+        return Evaluation(metrics=dict(self.task.metrics(sums)))
+
+    def loss_and_gradient(
+        self, parameters: Vector, device: int, ticket: int, k: int, batch_size: int | None
+    ) -> tuple[float, Vector]:
+        """Loss and gradient on one random batch of the device's data; the gradient is zero where nothing is trained."""
+        self._flat.load(parameters)
+        chosen = self.batches.probe(device, ticket, k, batch_size)
+        with self._rng():
+            self._seed_dropout("probe-dropout", device, ticket, k)
+            ((loss, _, gradients),) = self._steps(device, chosen, None, self._plain, self._block)
+        flat = np.zeros(self.layout.size, dtype=np.float32)
+        whole = torch.cat([gradient.reshape(-1) for gradient in gradients])
+        flat[: self.layout.trained_size] = whole.numpy(force=True)
+        return loss, frozen(flat)
+
+    def _load(self, work: TrainingState) -> None:
+        if work.buffers is None:
+            self._flat.load(work.parameters)
+        else:
+            self._flat.load(np.concatenate([work.parameters[: self.layout.trained_size], work.buffers]))
+
+    def _rng(self) -> Any:
+        """Torch's own random numbers (dropout) are put back as they were."""
+        return torch.random.fork_rng(devices=[self._place] if self._place.type == "cuda" else [])
+
+    def _seed_dropout(self, role: str, *keys: int) -> None:
+        seed = int(stream(self.batches.seed, role, *keys).integers(2**63))
+        torch.default_generator.manual_seed(seed)
+        if self._place.type == "cuda":
+            torch.cuda.manual_seed(seed)
+
+    def _steps(
+        self,
+        device: int,
+        samples: Indices,
+        batch_size: int | None,
+        objective: Objective,
+        block: int | None,
+        random: np.random.Generator | None = None,
+        begun: int = 0,
+    ) -> Iterator[tuple[float, float, Tensors]]:
+        """Loss, size and gradient of each batch after the first `begun`, at the model as it is when it is asked for."""
+        if batch_size is not None or block is None or len(samples) <= block:
+            for batch in islice(self.batches.gather(device, samples, batch_size, random), begun, None):
+                yield objective.gradients(batch)
+            return
+        total, mean = 0.0, tuple(torch.zeros_like(weight) for weight in self._flat.weights)
+        for batch in self.batches.gather(device, samples, block, random):
+            loss, size, gradients = objective.gradients(batch)
+            share = size / len(samples)
+            total += share * loss
+            torch._foreach_add_(mean, gradients, alpha=share)
+        yield total, len(samples), mean
+
+
+def _keep_freed_memory() -> None:
+    """Ask glibc to keep up to 256 MB that were freed instead of giving them back to the kernel.
+
+    A step frees all its activations; handing them back and faulting them in again costs wide convolutions (`cnn`) a
+    quarter of their time. Other C libraries have no such switch and need none of this to be correct.
+    """
+    if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "mallopt"):
+        trim_threshold, mmap_threshold = -1, -3  # from malloc.h
+        libc.mallopt(trim_threshold, 256 * 2**20)
+        libc.mallopt(mmap_threshold, 32 * 2**20)
+
+
+def _takes_channels_last(model: nn.Module, x: Samples) -> bool:
+    """Whether channels-last input is faster, and works at all: `view` after a convolution refuses it."""
+    if (
+        not isinstance(x, np.ndarray)
+        or x.ndim != 4
+        or not any(isinstance(module, nn.MaxPool2d | nn.BatchNorm2d) for module in model.modules())
+    ):
+        return False
+    trial = torch.zeros(2, *x.shape[1:], device=next(model.parameters()).device).to(memory_format=torch.channels_last)
+    model.eval()
+    try:
+        with torch.no_grad():
+            model(trial)
+    except RuntimeError:
+        return False
+    finally:
+        model.train()
+    return True

@@ -1,0 +1,302 @@
+"""A recommendation: who may race, who goes on, what is said of the winner, and that it can be deployed."""
+
+import csv
+import json
+from dataclasses import replace
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import pytest
+from loopback import LoopbackGrid, deploy, run_config
+
+from offbeat.comparison.race import Entry, entries_of, finalists
+from offbeat.comparison.recommendation import Recommendation, recommend
+from offbeat.comparison.run_cache import run_cached
+from offbeat.comparison.verdict import (
+    Candidate,
+    against,
+    cost,
+    falls_back,
+    first_sentence,
+    other_wishes,
+    slow_share,
+    variants,
+)
+from offbeat.core.errors import InvalidInput
+from offbeat.experiment.schema import Experiment
+from offbeat.results.criterion import Criterion
+from offbeat.results.result import Result
+from offbeat.results.rows import Row
+from offbeat.results.statistics import median_of
+
+
+def experiment(**tables: Any) -> Experiment:
+    plain: dict[str, Any] = {
+        "stop": {"time": 18.0},
+        "data": {"name": "digits", "devices": 8},
+        "model": "logistic",
+        "local": {"epochs": 1, "learning_rate": 0.03},
+        "fleet": {"name": "ratio", "ratio": 5.0, "epoch_seconds": 0.3},
+        "evaluation": {"every_seconds": 2.0},
+        "execution": {"executor": "sequential", "save_model": False},
+    }
+    return Experiment.parse(plain | tables)
+
+
+NAMES = ["fedavg", "fedasync", "fedbuff", "salf"]
+STAGES: list[tuple[str, int, float]] = []
+"""What was said of the progress of the recommendation below."""
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[Recommendation, Path]:
+    root = tmp_path_factory.mktemp("recommended") / "out"
+    return recommend(experiment(), NAMES, out=root, seeds=2, on_stage=lambda *stage: STAGES.append(stage)), root
+
+
+def test_each_algorithm_that_suits_the_experiment_enters_with_three_learning_rates() -> None:
+    slow = experiment(network={"latency": 2.0})  # rounds of 18 s / 100 are too short for that
+    entries, unsuited = entries_of(slow, ["fedavg", "salf"])
+    assert [(each.algorithm, each.experiment.local.learning_rate) for each in entries] == [
+        ("fedavg", 0.03),
+        ("fedavg", 0.01),
+        ("fedavg", 0.09),
+    ]
+    assert unsuited.keys() == {"salf"} and "too short" in unsuited["salf"]
+
+
+def test_a_name_that_nobody_knows_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="fedavgg"):
+        recommend(experiment(compare={"in_training": 2}), ["fedavg", "fedavgg"], out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_who_came_further_is_better_and_the_baseline_is_always_among_the_finalists() -> None:
+    (own, *_), _ = entries_of(experiment(), ["fedavg"])
+    names = ("a", "b", "c", "fedavg")
+    one, two, three, four = (
+        Entry(own.experiment.changed({"algorithm": {"label": name}}), scores)
+        for name, scores in zip(names, ({1: 1.0}, {1: 9.0, 3: 5.0}, {1: 3.0, 3: 4.0}, {1: 8.0}), strict=True)
+    )
+    ranked = sorted([one, two, three, four], key=lambda each: each.rank)
+    assert [each.algorithm for each in ranked] == ["c", "b", "a", "fedavg"]
+    assert [each.algorithm for each in finalists(ranked, 2, "fedavg")] == ["c", "b", "fedavg"]
+
+
+def test_the_best_that_spares_devices_is_among_the_finalists() -> None:
+    entries, _ = entries_of(experiment(), ["audg", "psurdg", "fedasync", "fedbuff", "fedavg"])
+    ranked = [replace(each, scores={1: place}) for place, each in enumerate(entries)]
+    assert [each.algorithm for each in finalists(ranked, 2, "fedavg")] == ["audg", "psurdg", "fedasync", "fedavg"]
+
+
+def test_the_race_lets_a_third_go_on_and_leaves_its_scores(found: tuple[Recommendation, Path]) -> None:
+    """Twelve entries with one seed each at 2 s, four at 6 s, and one of these, 4 // 3, to the end; or more if equal."""
+    with (found[1] / "race.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 12
+    came = {step: [row for row in rows if row[f"score_at_{step}"]] for step in ("2", "6", "18")}
+    assert [len(each) for each in came.values()] == [12, 4, 1]
+    limit = sorted(float(row["score_at_2"]) for row in rows)[3]
+    assert all(float(row["score_at_2"]) <= limit for row in came["6"])
+    assert STAGES[:3] == [("race to 2 s", 12, 1 / 9), ("race to 6 s", 8, 1 / 3), ("race to 18 s", 2, 1.0)]
+    finalists = len(found[0].candidates)
+    assert [stage[1] for stage in STAGES[3:]] == [2 * finalists, finalists, finalists]
+
+
+def test_a_score_of_the_race_is_the_mean_over_seeds_that_are_not_reported(found: tuple[Recommendation, Path]) -> None:
+    answer, root = found
+    (entry,) = (each.entry for each in answer.candidates if 9 in each.entry.scores)
+    runs = [run_cached(entry.experiment.changed({"seed": seed}), root / "runs") for seed in (1000, 1001)]
+    scores = [answer.criterion.score(run, 18.0) for run in runs]
+    assert scores[0] != scores[1] and entry.scores[9] == pytest.approx(sum(scores) / 2)
+
+
+def test_the_best_on_fresh_seeds_is_recommended_in_words_and_as_a_file(found: tuple[Recommendation, Path]) -> None:
+    answer, root = found
+    medians = [each.estimate.median for each in answer.candidates]
+    assert medians == sorted(medians, reverse=True)  # of the area under the curve of accuracy, most is best
+    assert answer.best.measures.keys() == {0, 1}
+    text = (root / "recommendation.md").read_text()
+    assert text.startswith(f"# {answer.best.algorithm}\n")
+    assert f"Run {answer.best.algorithm} with a learning rate of" in text
+    assert "- Where an algorithm chooses its devices, 2 of 8 are in training" in text
+    assert "MB up" in text and "slowest quarter of the devices" in text
+    assert "If one upload in ten were lost, it would" in text and "If an order were twice the work" in text
+    deployed = Experiment.load(root / "recommended.toml")
+    assert deployed.algorithm.name == answer.best.algorithm and deployed.seed == 0
+    assert (root / "accuracy.png").read_bytes().startswith(b"\x89PNG")
+    assert "fedavg" in {each.algorithm for each in answer.candidates}
+
+
+def test_a_recommendation_goes_on_from_what_is_there(found: tuple[Recommendation, Path]) -> None:
+    answer, root = found
+
+    def watch(*_: Any) -> None:
+        raise AssertionError("a run was computed")
+
+    again = recommend(experiment(), NAMES, out=root, seeds=2, resume=True, watch=watch)
+    assert again.sentences == answer.sentences
+    with pytest.raises(InvalidInput, match="--resume"):
+        recommend(experiment(), NAMES, out=root, seeds=2)
+    with pytest.raises(InvalidInput, match="another experiment"):
+        recommend(experiment(seed=5), NAMES, out=root, seeds=2, resume=True)
+
+
+def candidate(measures: dict[int, float], **summary: float) -> Candidate:
+    (own, *_), _ = entries_of(experiment(), ["fedavg"])
+    results = [Result(rows=[], summary=dict(summary)) for _ in measures]
+    return Candidate(entry=own, results=results, measures=measures, estimate=median_of(measures.values()))
+
+
+def test_what_the_seeds_do_not_tell_apart_is_said() -> None:
+    time, value = Criterion(kind="time", target=0.9), Criterion(kind="value", at=10.0)
+    near, far = candidate({0: 10.0, 1: 12.0, 2: 10.0}), candidate({0: 9.0, 1: 24.0, 2: 30.0})
+    assert against(near, far, time) == (
+        "seed by seed 2.00 times as fast (0.90 to 3.00, which includes 1: these seeds do not tell the two apart)"
+    )
+    good, bad = candidate({0: 0.9, 1: 0.8}), candidate({0: 0.8, 1: 0.6})
+    assert against(good, bad, value) == "seed by seed +15.0 points (+10.0 to +20.0)"
+    level = candidate({0: 0.8, 1: 0.9})
+    assert against(good, level, value) == (
+        "seed by seed +0.0 points (-10.0 to +10.0, which includes 0: these seeds do not tell the two apart)"
+    )
+    one, other = candidate({0: 5.0}), candidate({0: 10.0})
+    assert against(one, other, time) == "2.00 times as fast with one seed, which does not tell the two apart"
+    missing = candidate({0: inf, 1: 24.0, 2: 30.0})
+    assert against(near, missing, time) == "seed by seed 3.00 times as fast (2.00 to ∞)"
+    never = candidate({0: inf})
+    assert against(never, never, time) == "neither reaches the target"
+
+
+def test_if_nobody_reaches_the_target_that_is_the_answer() -> None:
+    """With seeds 0 and 1 the best accuracies by 20 s are 0.5 and 0.6; what comes later does not count."""
+    wanted = Criterion(kind="time", target=0.9, at=20.0)
+    rows = [[{"time": 10.0, "accuracy": 0.5}, {"time": 30.0, "accuracy": 0.9}], [{"time": 20.0, "accuracy": 0.6}]]
+    plain = candidate({0: inf, 1: inf})
+    missed = replace(plain, results=[Result(rows=each, summary={}) for each in rows])
+    assert first_sentence(missed, wanted) == (
+        "No algorithm reached 90 % accuracy within 20 s with most seeds: give it more time, or a lower target. The "
+        "nearest came fedavg with a learning rate of 0.03, whose best accuracy was 55.0 % (50.0 %-60.0 %) over 2 seeds."
+    )
+    reached = candidate({0: 4.0, 1: 8.0, 2: inf})
+    assert first_sentence(reached, wanted) == (
+        "Run fedavg with a learning rate of 0.03: time to 90 % accuracy 8 s (4 s-not reached) over 3 seeds."
+    )
+
+
+def test_a_target_that_is_lost_again_is_warned_of() -> None:
+    wanted, summary = Criterion(kind="time", target=0.6, at=20.0), {"time": 20.0}
+
+    def ending(*last: float) -> Candidate:
+        rows = [[{"time": 10.0, "accuracy": 0.7}, {"time": 20.0, "accuracy": value}] for value in last]
+        plain = candidate(dict.fromkeys(range(len(last)), 9.0))
+        return replace(plain, results=[Result(rows=each, summary=summary) for each in rows])
+
+    (warning,) = falls_back(ending(0.3, 0.5, 0.7), wanted)
+    assert warning.startswith("It does not stay there: at the end of its runs its accuracy is 50.0 % (30.0 %-70.0 %).")
+    assert "stop.target = 0.6" in warning
+    assert falls_back(ending(0.3, 0.6, 0.7), wanted) == []
+    assert falls_back(ending(0.3), Criterion(kind="value", at=20.0)) == []
+
+
+def test_who_has_less_time_or_pays_for_traffic_may_want_another() -> None:
+    """Accuracies at 0, 2, 6 and 18 s, on straight lines between: the second is ahead until 6 s, and sends less."""
+    wanted, slow, soon = Criterion(kind="value", at=18.0), (0.0, 0.1, 0.3, 0.9), (0.0, 0.1, 0.5, 0.6)
+
+    def with_rows(values: tuple[float, ...], traffic: float) -> Candidate:
+        rows = [{"time": time, "accuracy": value} for time, value in zip((0.0, 2.0, 6.0, 18.0), values, strict=True)]
+        summary = {"bytes_up": traffic, "bytes_down": traffic, "busy_seconds": 9.0, "wasted_seconds": 0.0}
+        plain = candidate({0: values[-1]})
+        return replace(plain, results=[Result(rows=rows, summary=summary)])
+
+    assert other_wishes([with_rows(slow, 2e6), with_rows(soon, 1e6)], wanted) == [
+        "If you could only wait for 6 s, it would be fedavg.",
+        "If only traffic counted, it would be fedavg (accuracy at 18 s 60.0 % (one seed)), which costs 1.00 MB up, "
+        "1.00 MB down and 9 seconds of the devices' time, of which 0.0 % went into updates that were not used.",
+    ]
+    assert other_wishes([with_rows(slow, 1e6), with_rows((0.0, 0.1, 0.2, 0.3), 2e6)], wanted) == [
+        "If you could only wait for 2 s, it would still be fedavg."
+    ]
+
+
+def test_who_spares_devices_may_want_another() -> None:
+    wanted = Criterion(kind="value", at=18.0)
+    costs = {"bytes_up": 1e6, "bytes_down": 1e6, "wasted_seconds": 0.0}
+    everybody, sparing, baseline = (
+        replace(candidate({0: value}), results=[Result(rows=rows(value), summary=costs | {"busy_seconds": busy})])
+        for value, busy in ((0.9, 90.0), (0.8, 9.0), (0.7, 8.0))
+    )
+    (audg, *_), _ = entries_of(experiment(), ["audg"])
+    (fedbuff, *_), _ = entries_of(experiment(), ["fedbuff"])
+    candidates = [replace(everybody, entry=audg), replace(sparing, entry=fedbuff), baseline]
+    assert other_wishes(candidates, wanted)[1:] == [
+        "If not all devices could be in training all the time, as they are in audg, it would be fedbuff (accuracy at "
+        "18 s 80.0 % (one seed)), which costs 1.00 MB up, 1.00 MB down and 9 seconds of the devices' time, of which "
+        "0.0 % went into updates that were not used."
+    ]
+    assert len(other_wishes(candidates[1:], wanted)) == 1
+
+
+def rows(end: float) -> list[Row]:
+    """From nothing to this accuracy in 18 s."""
+    return [{"time": 0.0, "accuracy": 0.0}, {"time": 18.0, "accuracy": end}]
+
+
+def test_circumstances_are_tried_only_if_they_are_not_there_already() -> None:
+    longer = {"an order were twice the work": {"local": {"epochs": 2}}}
+    assert variants(experiment()) == longer | {"one upload in ten were lost": {"failures": {"lost_upload": 0.1}}}
+    assert variants(experiment(failures={"lost_upload": 0.2})) == longer
+
+
+def test_costs_are_means_over_the_seeds() -> None:
+    spent = candidate({0: 1.0, 1: 1.0}, bytes_up=2e6, bytes_down=3e7, busy_seconds=4000.0, wasted_seconds=100.0)
+    assert cost(spent) == (
+        "2.00 MB up, 30.0 MB down and 4,000 seconds of the devices' time, "
+        "of which 2.5 % went into updates that were not used"
+    )
+
+
+def test_the_slow_devices_share_counts_every_use_of_their_samples(tmp_path: Path) -> None:
+    """Two of eight devices are the slowest quarter. Each holds 10 samples; these were used 1 and 2 times, the others 4:
+    (10 + 20) / (30 + 6 x 40) of what was used, and 20 of 80 samples."""
+    own = experiment()
+    (tmp_path / "devices.csv").write_text(
+        "device,samples,used\n" + "".join(f"{device},10,{used}\n" for device, used in enumerate(used_by_speed(own)))
+    )
+    result = Result(rows=[], summary={}, experiment=own, directory=tmp_path)
+    assert slow_share(result) == (30 / 270, 20 / 80)
+    assert slow_share(Result(rows=[], summary={}, experiment=own, directory=tmp_path / "none")) is None
+
+
+def used_by_speed(own: Experiment) -> list[int]:
+    from offbeat.comparison.fairness import order_seconds
+
+    seconds = order_seconds(own)
+    slowest = sorted(range(8), key=lambda device: seconds[device])[-2:]
+    return [slowest.index(device) + 1 if device in slowest else 4 for device in range(8)]
+
+
+def test_from_the_record_of_a_real_run_to_the_next_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The record is named by a path that the nodes of the next run do not have, and its devices were paced."""
+    first = experiment(
+        data={"name": "digits", "devices": 4},
+        local={"epochs": 1},
+        algorithm={"name": "fedasync", "concurrency": 4},
+        deployment={"paced": True},
+    )
+    deploy(
+        first,
+        LoopbackGrid(delays=dict.fromkeys(range(100, 104), 0.1), run_config=run_config(first)).virtual(),
+        tmp_path / "real",
+    )
+    own = first.changed({"fleet": {"name": "record", "path": "real/record.jsonl"}, "stop": {"time": 9.0}})
+    monkeypatch.chdir(tmp_path)
+    answer = recommend(own, ["fedavg", "fedbuff"], out=tmp_path / "out", seeds=1)
+    assert {each.entry.experiment.fleet.name for each in answer.candidates} == {"record"}
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    ready = Experiment.load(tmp_path / "out" / "recommended.toml")
+    grid = LoopbackGrid(delays=dict.fromkeys(range(100, 104), 0.3), run_config=run_config(ready)).virtual()
+    deploy(ready, grid, tmp_path / "next")
+    assert json.loads((tmp_path / "next" / "summary.json").read_text())["updates_used"] > 0

@@ -1,0 +1,133 @@
+"""Answers are taken one by one: a broken or unfinished one costs no honest one anything."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.common.serde import message_to_proto
+from flwr.proto.message_pb2 import PullObjectResponse
+from flwr.proto.node_pb2 import Node
+from flwr.proto.runtime_pb2 import PullAppMessagesResponse
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
+from flwr.supercore.task_identity import TaskIdentity
+
+from offbeat.flower.server.incoming import Incoming
+from offbeat.flower.server.transport import SentMessage, Transport
+
+
+class RuntimeApi:
+    """The server's half of a SuperLink: it hands out each answer once."""
+
+    def __init__(self) -> None:
+        TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 7, 1
+        self.answers: dict[str, Message] = {}
+        self.objects: dict[str, bytes] = {}
+        self.late: set[str] = set()
+        """Objects that were announced and are not there yet."""
+        self.pulled: list[str] = []
+        self.confirmed: list[str] = []
+
+    def answer(self, question: str, text: str) -> list[str]:
+        """Let an answer come in; its objects, from the outside in."""
+        message = Message(RecordDict({"said": ConfigRecord({"text": text})}), 1, "train.offbeat")
+        message.metadata.__dict__["_reply_to_message_id"] = question
+        message.metadata.__dict__["_message_id"] = message.object_id
+        self.answers[question] = message
+        objects = {identity: each.deflate() for identity, each in get_all_nested_objects(message).items()}
+        self.objects |= objects
+        return list(objects)
+
+    def PullMessages(self, request: Any) -> PullAppMessagesResponse:  # noqa: N802
+        found = [self.answers.pop(each) for each in request.message_ids if each in self.answers]
+        return PullAppMessagesResponse(
+            messages_list=[message_to_proto(each) for each in found],
+            message_object_trees=[get_object_tree(each) for each in found],
+        )
+
+    def PullObject(self, request: Any) -> PullObjectResponse:  # noqa: N802
+        identity = request.object_id
+        self.pulled.append(identity)
+        content = b"" if identity in self.late else self.objects.get(identity, b"")
+        return PullObjectResponse(
+            object_found=identity in self.objects, object_available=bool(content), object_content=content
+        )
+
+    def ConfirmMessageReceived(self, request: Any) -> None:  # noqa: N802
+        self.confirmed.append(request.message_object_id)
+
+
+@pytest.fixture
+def api() -> RuntimeApi:
+    return RuntimeApi()
+
+
+@pytest.fixture
+def grid(api: RuntimeApi) -> Any:
+    return SimpleNamespace(_runtime_client=api, node=Node(node_id=1), run=SimpleNamespace(run_id=7))
+
+
+def texts(arrived: list[Any]) -> dict[str, str]:
+    return {
+        question: each if isinstance(each, str) else str(each.content.config_records["said"]["text"])
+        for question, each in arrived
+    }
+
+
+def test_answers_come_one_by_one_and_are_confirmed(api: RuntimeApi, grid: Any) -> None:
+    incoming = Incoming(grid)
+    assert incoming.fetch(["a", "b"]) == []
+    api.answer("b", "two")
+    assert texts(incoming.fetch(["a", "b"])) == {"b": "two"}
+    assert len(api.confirmed) == 1
+    api.answer("a", "one")
+    assert texts(incoming.fetch(["a"])) == {"a": "one"}
+
+
+def test_an_answer_that_cannot_be_taken_apart_costs_only_itself(api: RuntimeApi, grid: Any) -> None:
+    api.answer("a", "one")
+    broken = api.answer("b", "nonsense")
+    api.answer("c", "three")
+    api.objects[broken[0]] = b"\xff\x00 this is nothing of Flower's"
+    found = texts(Incoming(grid).fetch(["a", "b", "c"]))
+    assert (found["a"], found["c"]) == ("one", "three")
+    assert found["b"].startswith("its answer cannot be taken apart: ")
+
+
+def test_an_answer_that_lacks_an_object_costs_only_itself(api: RuntimeApi, grid: Any) -> None:
+    del api.objects[api.answer("a", "one")[-1]]
+    api.answer("b", "two")
+    assert texts(Incoming(grid).fetch(["a", "b"])) == {
+        "a": "its answer cannot be taken apart: ValueError: a part of it is missing",
+        "b": "two",
+    }
+
+
+def test_an_answer_that_is_still_being_handed_in_keeps_nobody_waiting(api: RuntimeApi, grid: Any) -> None:
+    incoming, slow = Incoming(grid), api.answer("a", "one")
+    api.answer("b", "two")
+    api.late = {slow[0]}
+    assert texts(incoming.fetch(["a", "b"])) == {"b": "two"}
+    assert incoming.fetch(["a"]) == []
+    before = list(api.pulled)
+    api.late.clear()
+    assert texts(incoming.fetch(["a"])) == {"a": "one"}
+    assert not set(api.pulled[len(before) :]) & {each for each in before if each != slow[0]}, "nothing is fetched twice"
+
+
+def test_an_unfinished_answer_to_an_order_that_was_given_up_is_forgotten(api: RuntimeApi, grid: Any) -> None:
+    incoming = Incoming(grid)
+    api.late = set(api.answer("a", "one"))
+    assert incoming.fetch(["a"]) == incoming.fetch(["b"]) == []
+    api.late.clear()
+    assert incoming.fetch(["b"]) == [] and not incoming._partial
+
+
+def test_the_transport_reports_a_broken_answer_as_the_fault_of_its_device(api: RuntimeApi, grid: Any) -> None:
+    transport = Transport(grid, print)
+    transport.waiting = {"a": SentMessage(node=1, at=0.0, deadline=9.0, device=4)}
+    api.objects[api.answer("a", "one")[0]] = b"nothing"
+    (received,) = transport.poll()
+    assert received.sent.device == 4 and received.content is None
+    assert received.error.startswith("its answer cannot be taken apart: ")
+    assert not transport.waiting

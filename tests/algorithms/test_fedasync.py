@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from offbeat.algorithms.fedasync import FedAsync
 from offbeat.core.errors import InvalidInput
-from offbeat.core.messages import Assignment, Lost, Ready, Settled
+from offbeat.core.messages import Assignment, Lost, Ready, Resolved
 from offbeat.testing import ScriptedSession, check_resume
 
 DEVICES = 6
@@ -138,8 +138,8 @@ def test_what_is_staler_than_the_bound_is_discarded_and_its_place_filled() -> No
     session.upload(8.0, 8.0, ticket=1)  # version 1
     session.upload(8.0, 8.0, ticket=2)  # staleness 1, at the bound: used, (4 + 8) / 2 = 6
     assert session.parameters.tolist() == [6.0, 6.0]
-    settled, again = session.upload(8.0, 8.0, ticket=3)  # staleness 2
-    assert settled == Settled(tickets=(3,), used=False)
+    resolved, again = session.upload(8.0, 8.0, ticket=3)  # staleness 2
+    assert resolved == Resolved(tickets=(3,), used=False)
     assert isinstance(again, Assignment)
     assert again.base == 2
     assert (session.version, session.parameters.tolist()) == (2, [6.0, 6.0])

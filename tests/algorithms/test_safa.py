@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from offbeat.algorithms.safa import Safa
-from offbeat.core.messages import Left, Ready, Settled, TimerFired, TimerSet
+from offbeat.core.messages import Left, Ready, Resolved, TimerFired, TimerSet
 from offbeat.core.snapshot import decode, encode
 from offbeat.experiment.schedule import Stop
 from offbeat.testing import ScriptedSession, check_accounts, check_events, toy_simulation
@@ -209,7 +209,7 @@ def test_a_deprecated_devices_upload_is_discarded_and_it_begins_anew() -> None:
     session = with_a_deprecated_device()
     ticket = session.ticket_of(2)
     effects = session.upload(1000.0, 1000.0, device=2)
-    assert [effect for effect in effects if isinstance(effect, Settled)] == [Settled(tickets=(ticket,), used=False)]
+    assert [effect for effect in effects if isinstance(effect, Resolved)] == [Resolved(tickets=(ticket,), used=False)]
     assert set(effects.ordered) == {2}
     assert (session.in_flight[session.ticket_of(2)].base, session.version) == (2, 2)
     assert (session.counters.discarded, session.state.arrived) == (1, [])

@@ -17,7 +17,7 @@ from offbeat.core.messages import (
     Left,
     Lost,
     Ready,
-    Settled,
+    Resolved,
     Started,
     StopNotice,
     TimerFired,
@@ -69,7 +69,7 @@ EFFECTS: list[tuple[Effect, dict[str, Any] | None]] = [
         {"what": "answer", "device": 1, "ticket": 7, "base": 4, "newer": False},
     ),
     (StopNotice(device=1, ticket=7), {"what": "notice", "device": 1, "ticket": 7}),
-    (Settled(tickets=(7,), used=True), None),
+    (Resolved(tickets=(7,), used=True), None),
     (TimerSet(name="round", at=2.0), None),
 ]
 

@@ -27,9 +27,9 @@ from offbeat.core.messages import (
     Left,
     Lost,
     Ready,
+    Resolved,
     SendFresh,
     SetTimer,
-    Settled,
     Started,
     StopNotice,
     StopSoon,
@@ -414,7 +414,7 @@ def test_numbers_that_are_still_to_be_computed_are_not_asked_for_by_the_session(
 
     ticket = dispatch(session)
     session.handle(uploaded(session, ticket, outcome=outcome), 1.0)
-    assert play(session, Discard(ticket=ticket, reason="test")) == [Settled(tickets=(ticket,), used=False)]
+    assert play(session, Discard(ticket=ticket, reason="test")) == [Resolved(tickets=(ticket,), used=False)]
 
 
 # Versions ------------------------------------------------------------------------------------------------------------
@@ -439,7 +439,7 @@ def test_staleness_is_counted_in_versions_between_base_and_use() -> None:
         session.handle(uploaded(session, ticket), session.now)
     effects = play(session, Commit(parameters=vector(2, 2), used=(old, new)))
     # Version 3 at use: base 0 is 3 versions old, base 2 is one.
-    assert effects == [Settled(tickets=(old, new), used=True)]
+    assert effects == [Resolved(tickets=(old, new), used=True)]
     counters = session.counters
     assert (counters.used, counters.staleness_sum, counters.staleness_max) == (2, 4, 3)
     assert session.received == {}
@@ -712,3 +712,8 @@ def test_devices_are_drawn_from_the_sessions_own_stream() -> None:
     assert [first.pick(2) for _ in range(5)] == [second.pick(2) for _ in range(5)]
     assert first.pick(0) == first.pick(-3) == []
     assert sorted(first.pick(99)) == [0, 1, 2, 3]
+
+
+def test_a_misspelt_attribute_of_a_session_is_an_error() -> None:
+    with pytest.raises(AttributeError):
+        a_session().finnished = "misspelt"  # type: ignore[attr-defined]

@@ -66,8 +66,8 @@ def device_of(store: DeviceStore, clock: Clock | None = None, **more: Any) -> De
     )
 
 
-def begin(order: Order, *, settled: int = 0, ticket: int = 4, leg_seconds: float | None = None) -> Begin:
-    return Begin(device=1, ticket=ticket, order=order, base=2, seed=9, settled=settled, leg_seconds=leg_seconds)
+def begin(order: Order, *, received: int = 0, ticket: int = 4, leg_seconds: float | None = None) -> Begin:
+    return Begin(device=1, ticket=ticket, order=order, base=2, seed=9, received=received, leg_seconds=leg_seconds)
 
 
 def in_one_piece(order: Order, last: int | None = None, ticket: int = 4) -> TrainingState:
@@ -247,38 +247,38 @@ def test_nothing_newer_means_going_on(counting: Order) -> None:
     assert np.array_equal(parameters, in_one_piece(counting).parameters) and body.extras["merges"] == 0
 
 
-def deliver_with_merge(store: DeviceStore, order: Order, *, ticket: int, settled: int) -> tuple[DeviceStore, Delivery]:
+def deliver_with_merge(store: DeviceStore, order: Order, *, ticket: int, received: int) -> tuple[DeviceStore, Delivery]:
     device = device_of(store)
-    device.begin(begin(order, ticket=ticket, settled=settled), START)
+    device.begin(begin(order, ticket=ticket, received=received), START)
     device = device_of(device.store)
     body, _ = delivered(device.answered(Answer(ticket=ticket, leg=1, version=7, newer=True, stop=False), START))
     return device.store, body
 
 
 def test_a_device_remembers_what_the_server_has_received(counting: Order) -> None:
-    store, first = deliver_with_merge(DeviceStore(), counting, ticket=4, settled=0)
-    store, second = deliver_with_merge(store, counting, ticket=6, settled=4)
+    store, first = deliver_with_merge(DeviceStore(), counting, ticket=4, received=0)
+    store, second = deliver_with_merge(store, counting, ticket=6, received=4)
     assert (first.remembered, second.remembered) == (0, 4)
     assert second.extras == {"before": 1, "merges": 2}
 
 
 def test_what_the_server_never_received_is_forgotten(counting: Order) -> None:
     """Ticket 6 was delivered but lost on the way: ticket 9 begins with what ticket 4 left."""
-    store, _ = deliver_with_merge(DeviceStore(), counting, ticket=4, settled=0)
-    store, _ = deliver_with_merge(store, counting, ticket=6, settled=4)
-    _, third = deliver_with_merge(store, counting, ticket=9, settled=4)
+    store, _ = deliver_with_merge(DeviceStore(), counting, ticket=4, received=0)
+    store, _ = deliver_with_merge(store, counting, ticket=6, received=4)
+    _, third = deliver_with_merge(store, counting, ticket=9, received=4)
     assert third.remembered == 4 and third.extras == {"before": 1, "merges": 2}
 
 
 def test_a_device_that_lost_its_memory_says_so(counting: Order) -> None:
-    _, body = deliver_with_merge(DeviceStore(), counting, ticket=9, settled=4)
+    _, body = deliver_with_merge(DeviceStore(), counting, ticket=9, received=4)
     assert body.remembered == 0 and body.extras == {"before": 0, "merges": 1}
 
 
 def test_an_order_that_was_given_up_leaves_nothing_behind(counting: Order) -> None:
     device = device_of(DeviceStore())
     device.begin(begin(counting, ticket=4), START)
-    store, body = deliver_with_merge(device.store, counting, ticket=5, settled=0)
+    store, body = deliver_with_merge(device.store, counting, ticket=5, received=0)
     assert body.ticket == 5 and body.extras == {"before": 0, "merges": 1} and store.paused is None
 
 

@@ -207,9 +207,9 @@ class Lone:
         return reply.metadata.reply_to_message_id, unpack(reply.content, FromDevice)
 
 
-def begin(ticket: int = 5, *, settled: int = 0, experiment: str = "an experiment", **order: Any) -> Begin:
+def begin(ticket: int = 5, *, received: int = 0, experiment: str = "an experiment", **order: Any) -> Begin:
     work = Order(**{"slices": EPOCHS, "batch_size": 64, "learning_rate": 0.1} | order)
-    return Begin(device=0, ticket=ticket, order=work, base=1, seed=3, settled=settled, experiment=experiment)
+    return Begin(device=0, ticket=ticket, order=work, base=1, seed=3, received=received, experiment=experiment)
 
 
 def asking(ticket: int = 5, slot: int = 2, *, waits: bool = True, **changes: Any) -> Begin:
@@ -377,14 +377,14 @@ def test_what_a_device_remembers_outlives_its_process_and_the_run() -> None:
     assert list(first.kept) == ["an experiment/0"]
     later = Lone(kept=first.kept)
     later.fresh = Answer(ticket=9, leg=1, version=4, newer=True, stop=False)
-    assert later.run(asking(ticket=9, settled=5), model=True)[1].remembered == 5
+    assert later.run(asking(ticket=9, received=5), model=True)[1].remembered == 5
 
 
 def test_what_a_device_remembers_is_void_if_the_server_knows_nothing_of_it() -> None:
     first = Lone()
     first.fresh = Answer(ticket=5, leg=1, version=2, newer=True, stop=False)
     first.run(asking(), model=True)
-    for changes in ({"settled": 0}, {"settled": 4}, {"settled": 5, "experiment": "another"}):
+    for changes in ({"received": 0}, {"received": 4}, {"received": 5, "experiment": "another"}):
         later = Lone(kept=dict(first.kept))
         later.fresh = Answer(ticket=9, leg=1, version=4, newer=True, stop=False)
         assert later.run(asking(ticket=9, **changes), model=True)[1].remembered == 0
@@ -393,7 +393,7 @@ def test_what_a_device_remembers_is_void_if_the_server_knows_nothing_of_it() -> 
 def test_what_was_kept_and_cannot_be_read_is_forgotten() -> None:
     lone = Lone(kept={"an experiment/0": b"nonsense"})
     lone.fresh = Answer(ticket=5, leg=1, version=2, newer=True, stop=False)
-    assert lone.run(asking(settled=3), model=True)[1].remembered == 0
+    assert lone.run(asking(received=3), model=True)[1].remembered == 0
 
 
 def test_memory_survives_a_restart_of_the_server(tmp_path: Path) -> None:

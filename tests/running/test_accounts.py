@@ -34,9 +34,9 @@ def a_run() -> Accounts:
     accounts = Accounts(3)
     accounts.delivered(span(0, 1, sent=0.0, landed=5.0))
     accounts.lost(span(1, 2, sent=0.0, landed=4.0, outcome="lost"))
-    accounts.settled([1], used=True, version=3)
+    accounts.resolved([1], used=True, version=3)
     accounts.delivered(span(0, 3, sent=6.5, landed=9.0, base=3))
-    accounts.settled([3], used=False, version=3)
+    accounts.resolved([3], used=False, version=3)
     accounts.refused(1)
     return accounts
 
@@ -92,7 +92,7 @@ def test_accounts_go_on_from_a_snapshot(taken: bool) -> None:
     tree, arrays = encode(accounts.snapshot())
     restored.restore(decode(json.loads(json.dumps(tree)), arrays, Accounts.snapshot_types))
     for each in (accounts, restored):
-        each.settled([5], used=True, version=1)
+        each.resolved([5], used=True, version=1)
         each.take_spans()
     assert restored.csv() == accounts.csv()
     assert (restored.busy_seconds, restored.wasted_seconds) == (accounts.busy_seconds, accounts.wasted_seconds)
@@ -101,7 +101,7 @@ def test_accounts_go_on_from_a_snapshot(taken: bool) -> None:
 def test_a_large_fleet_has_no_accounts_per_device_but_the_seconds() -> None:
     accounts = Accounts(MOST_DEVICES + 1)
     accounts.delivered(span(0, 1, sent=0.0, landed=5.0))
-    accounts.settled([1], used=False, version=0)
+    accounts.resolved([1], used=False, version=0)
     assert [each.ticket for each in accounts.take_spans()] == [1]
     assert not accounts.per_device
     assert (accounts.busy_seconds, accounts.wasted_seconds) == (2.0, 2.0)

@@ -137,7 +137,7 @@ def test_what_is_dropped_or_held_is_never_computed() -> None:
     training, recorder = lazy()
     wanted = delivered(training, 1)
     delivered(training, 2)
-    training.settle([2])
+    training.resolved([2])
     training.begin(assignment(3))
     training.train(3, 2, 3.0)
     training.hold(3)
@@ -301,7 +301,7 @@ def test_an_update_that_was_discarded_can_still_be_read() -> None:
     # A policy that keeps a discarded update in its state reads it at the latest when a snapshot is taken.
     training, _ = lazy()
     update = delivered(training, 1)
-    training.settle([1])
+    training.resolved([1])
     assert numbers(update()) == [1.5, 1.0]
 
 
@@ -337,7 +337,7 @@ def test_what_a_device_remembers_does_not_depend_on_when_the_server_reads() -> N
 def test_what_was_discarded_is_remembered_across_a_snapshot() -> None:
     training, _ = lazy()
     run_once(training, 1, "REMEMBERING")
-    training.settle([1])
+    training.resolved([1])
     tree, arrays = encode(training.snapshot())
     training, _ = lazy()
     training.restore(decode(json.loads(json.dumps(tree)), arrays, [DeviceMemory]), {}, {})
@@ -347,7 +347,7 @@ def test_what_was_discarded_is_remembered_across_a_snapshot() -> None:
 def test_a_device_remembers_also_what_the_server_discarded() -> None:
     training, _ = lazy()
     run_once(training, 1, "REMEMBERING")
-    training.settle([1])
+    training.resolved([1])
     assert run_once(training, 2, "REMEMBERING")().extras == {"merges": 2}
 
 

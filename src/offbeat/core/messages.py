@@ -142,11 +142,11 @@ class TimerSet(Struct, frozen=True, kw_only=True, gc=False):
     at: float
 
 
-class Settled(Struct, frozen=True, kw_only=True, gc=False):
+class Resolved(Struct, frozen=True, kw_only=True, gc=False):
     """What becomes of delivered updates is known: they went into a version, or they were given up."""
 
     tickets: tuple[int, ...]
     used: bool
 
 
-Effect = Assignment | FreshModel | StopNotice | TimerSet | Settled
+Effect = Assignment | FreshModel | StopNotice | TimerSet | Resolved

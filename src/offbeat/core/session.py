@@ -31,9 +31,9 @@ from offbeat.core.messages import (
     Left,
     Lost,
     Ready,
+    Resolved,
     SendFresh,
     SetTimer,
-    Settled,
     Started,
     StopNotice,
     StopSoon,
@@ -95,6 +95,34 @@ class Session:
 
     It satisfies `core.policy.View`, which is all that a policy sees of it.
     """
+
+    __slots__ = (
+        "_by_version",
+        "_idle",
+        "_plain_order",
+        "_samples",
+        "_states",
+        "_ticket_of",
+        "_tickets",
+        "counters",
+        "devices",
+        "finished",
+        "forecast",
+        "horizon",
+        "in_flight",
+        "journal",
+        "layout",
+        "now",
+        "parameters",
+        "policy",
+        "random",
+        "received",
+        "started",
+        "state",
+        "timers",
+        "training",
+        "version",
+    )
 
     def __init__(
         self,
@@ -324,13 +352,13 @@ class Session:
             case Commit(parameters=parameters, used=used):
                 self._commit(parameters, used)
                 if used:
-                    effects.append(Settled(tickets=used, used=True))
+                    effects.append(Resolved(tickets=used, used=True))
             case Discard(ticket=ticket, reason=reason):
-                self._check_settled((ticket,))
+                self._check_received((ticket,))
                 del self.received[ticket]
                 self.counters.discarded += 1
                 self._note(f"discarded ({reason})", None, ticket)
-                effects.append(Settled(tickets=(ticket,), used=False))
+                effects.append(Resolved(tickets=(ticket,), used=False))
             case SendFresh(device=device):
                 following = self._following(device, action, PolicyError)
                 asked = self.in_flight[self._ticket_of[device]]
@@ -366,7 +394,7 @@ class Session:
         parameters = frozen(parameters)
         if not np.isfinite(parameters).all():
             raise Diverged(f"version {self.version + 1} is not finite: lower the learning rate or the mixing weight")
-        self._check_settled(used)
+        self._check_received(used)
         for ticket in used:
             staleness = self.version - self.received.pop(ticket)
             self.counters.staleness_sum += staleness
@@ -377,7 +405,7 @@ class Session:
         self.version += 1
         self._note("committed")
 
-    def _check_settled(self, tickets: tuple[int, ...]) -> None:
+    def _check_received(self, tickets: tuple[int, ...]) -> None:
         """An update is used or given up once, after it was delivered."""
         named = set(tickets)
         if len(named) == len(tickets) and named <= self.received.keys():

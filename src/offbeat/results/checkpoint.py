@@ -16,7 +16,7 @@ from offbeat.core.errors import InvalidInput
 from offbeat.core.snapshot import decode, encode
 from offbeat.results.files import replace_file
 
-FORMAT = "offbeat checkpoint 5"
+FORMAT = "offbeat checkpoint 6"
 
 
 BACKGROUND_BYTES = 16 * 2**20

@@ -1,6 +1,6 @@
 """The accounts of a run: what became of every order, and what each device did with its time.
 
-A driver says what has ended and what has been settled. From that come the busy and wasted seconds of the metrics, the
+A driver says what has ended and what has been resolved. From that come the busy and wasted seconds of the metrics, the
 spans of the timeline, and a line per device for `devices.csv`. What a device did is counted from the spans when
 somebody takes them, so that a driver's own turn stays short.
 """
@@ -42,6 +42,8 @@ class DeviceAccount(Struct, kw_only=True, eq=False, gc=False):
 class Accounts:
     """What all devices did so far."""
 
+    __slots__ = ("_figures", "_landed", "_unresolved", "_used", "busy_seconds", "per_device", "spans", "wasted_seconds")
+
     def __init__(self, devices: int) -> None:
         self.busy_seconds = 0.0
         self.wasted_seconds = 0.0
@@ -54,7 +56,7 @@ class Accounts:
         """Versions, each with the deliveries that went into it, that are not counted for their devices yet."""
         self._landed: dict[int, float] = {}
         """When each device delivered that has had no order since."""
-        self._unsettled: dict[int, Span] = {}
+        self._unresolved: dict[int, Span] = {}
         """Delivered tickets of which it is not known yet whether they are used."""
 
     # What a driver says -------------------------------------------------------------------------------------------
@@ -62,7 +64,7 @@ class Accounts:
     def delivered(self, span: Span) -> None:
         """An order ended with a delivery."""
         self.busy_seconds += span.seconds
-        self._unsettled[span.ticket] = span
+        self._unresolved[span.ticket] = span
         self.spans.append(span)
 
     def lost(self, span: Span) -> None:
@@ -71,9 +73,9 @@ class Accounts:
         self.wasted_seconds += span.seconds
         self.spans.append(span)
 
-    def settled(self, tickets: Iterable[int], used: bool, version: int) -> None:
+    def resolved(self, tickets: Iterable[int], used: bool, version: int) -> None:
         """Deliveries went into this version, or were given up."""
-        spans = [self._unsettled.pop(ticket) for ticket in tickets]
+        spans = [self._unresolved.pop(ticket) for ticket in tickets]
         if not used:
             for span in spans:
                 self.wasted_seconds += span.seconds
@@ -157,13 +159,13 @@ class Accounts:
             "spans": self.spans,
             "figures": {each.device: each for each in self._figures if each.orders or each.used or each.refused},
             "landed": self._landed,
-            "unsettled": self._unsettled,
+            "unresolved": self._unresolved,
         }
 
     def restore(self, saved: Mapping[str, Any]) -> None:
         """Go on from a snapshot."""
         self.busy_seconds, self.wasted_seconds = saved["busy"], saved["wasted"]
         self.spans[:] = saved["spans"]
-        self._landed, self._unsettled = saved["landed"], saved["unsettled"]
+        self._landed, self._unresolved = saved["landed"], saved["unresolved"]
         for device, account in saved["figures"].items():
             self._figures[device] = account

@@ -18,7 +18,7 @@ from offbeat.core.messages import (
     Left,
     Lost,
     Ready,
-    Settled,
+    Resolved,
     Started,
     StopNotice,
     TimerFired,
@@ -164,9 +164,9 @@ class Simulation:
             match effect:  # the most frequent first, and no patterns in it: they are slow
                 case OrderInFlight():
                     self._begin(effect)
-                case Settled():
-                    self.training.settle(effect.tickets)
-                    self.accounts.settled(effect.tickets, effect.used, self.session.version)
+                case Resolved():
+                    self.training.resolved(effect.tickets)
+                    self.accounts.resolved(effect.tickets, effect.used, self.session.version)
                 case FreshModel():
                     self._answer(effect)
                 case StopNotice(device=device, ticket=ticket):

@@ -100,17 +100,17 @@ class LazyTraining:
         """What each device remembers after the last of its runs that was carried out."""
         return {device: memory.latest for device, memory in self._memories.items()}
 
-    def begin(self, assignment: Assignment, settled: int | None = None) -> int:
+    def begin(self, assignment: Assignment, received: int | None = None) -> int:
         """Open the plan of an order. A device that remembers must have finished what it did before.
 
-        It begins with the memory of the ticket `settled`, if that is given, and else with what it learned last.
+        It begins with the memory of the ticket `received`, if that is given, and else with what it learned last.
         Returns the ticket whose memory it has; 0: none.
         """
         order, parameters = assignment.order, assignment.parameters
         if order is not self._order:
             self._order, self._rule, self._carried_over = order, device_rule(order.rule), order.remembers
             self._remembers = self._carried_over or self._rule.remembers
-        remembered, ticket = self._recall(assignment.device, settled) if self._memories or self._remembering else NEW
+        remembered, ticket = self._recall(assignment.device, received) if self._memories or self._remembering else NEW
         if self._carried_over:
             work = first_state(order, parameters, remembered)
         elif self._start.parameters is parameters:
@@ -127,14 +127,14 @@ class LazyTraining:
         )
         return ticket
 
-    def _recall(self, device: int, settled: int | None) -> tuple[ReadOnlyMemory, int]:
+    def _recall(self, device: int, received: int | None) -> tuple[ReadOnlyMemory, int]:
         """What a device remembers, after what it did before is finished, and the ticket that it has this from."""
         for earlier in [each for each in self._remembering.values() if each.assignment.device == device]:
             self.finish(earlier)
         memory = self._memories.get(device)
         if memory is None:
             return NEW
-        return memory.settle(memory.latest_ticket if settled is None else settled), memory.settled
+        return memory.recall(memory.latest_ticket if received is None else received), memory.ticket
 
     def train(self, ticket: int, until: int | MidSlice, due: float) -> None:
         """The run trains up to this slice, or into its midst, which it will have done at `due`."""
@@ -184,7 +184,7 @@ class LazyTraining:
     def keep(self, ticket: int) -> None:
         """The upload was lost, but its device is well and remembers what it did."""
         self.deliver(ticket)
-        self.settle((ticket,))
+        self.resolved((ticket,))
 
     def deliver(self, ticket: int) -> LazyOutcome:
         """The run is over; whoever reads the outcome makes it."""
@@ -193,7 +193,7 @@ class LazyTraining:
             self._remembering[ticket] = plan
         return LazyOutcome(self, plan)
 
-    def settle(self, tickets: Iterable[int]) -> None:
+    def resolved(self, tickets: Iterable[int]) -> None:
         """The policy is done with these runs: those that were never read need not be computed ahead.
 
         A device that remembers did train, whatever the server made of it: its run is carried out before its next.

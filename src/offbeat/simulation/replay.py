@@ -18,7 +18,7 @@ from offbeat.core.messages import (
     Left,
     Lost,
     Ready,
-    Settled,
+    Resolved,
     Started,
     TimerFired,
     Uploaded,
@@ -125,8 +125,8 @@ class Replay:
             match effect:
                 case Assignment():
                     self._begin(effect)
-                case Settled(tickets=tickets):
-                    self.training.settle(tickets)
+                case Resolved(tickets=tickets):
+                    self.training.resolved(tickets)
                 case FreshModel(ticket=ticket, version=base, parameters=parameters):
                     if (heard := self._merged.get((ticket, base))) is not None:
                         self._train_on(heard)
@@ -166,7 +166,7 @@ class Replay:
         """Begin an order with the memory that the device really had: that may be lost, and a lost order leaves none."""
         device, ticket = assignment.device, assignment.ticket
         wanted = self._remembered.get(ticket)
-        if self.training.begin(assignment, settled=wanted) != wanted and wanted:
+        if self.training.begin(assignment, received=wanted) != wanted and wanted:
             raise self._differs(
                 f"device {device} began ticket {ticket} with what it had learned in ticket {wanted}, "
                 "which is not the last that it delivered"

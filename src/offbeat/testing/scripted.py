@@ -30,7 +30,7 @@ from offbeat.core.messages import (
     Left,
     Lost,
     Ready,
-    Settled,
+    Resolved,
     Started,
     StopNotice,
     TimerFired,
@@ -73,16 +73,16 @@ class Reaction(list[Effect]):
     @property
     def used(self) -> list[int]:
         """The tickets of updates that went into a version."""
-        return self._settled(used=True)
+        return self._resolved(used=True)
 
     @property
     def discarded(self) -> list[int]:
         """The tickets of updates that were given up."""
-        return self._settled(used=False)
+        return self._resolved(used=False)
 
-    def _settled(self, *, used: bool) -> list[int]:
-        settled = [effect for effect in self if isinstance(effect, Settled) and effect.used == used]
-        return [ticket for effect in settled for ticket in effect.tickets]
+    def _resolved(self, *, used: bool) -> list[int]:
+        resolved = [effect for effect in self if isinstance(effect, Resolved) and effect.used == used]
+        return [ticket for effect in resolved for ticket in effect.tickets]
 
 
 class ScriptedSession(Session):

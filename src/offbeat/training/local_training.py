@@ -32,20 +32,20 @@ class DeviceMemory(Struct, kw_only=True, eq=False):
     the device takes up the memory of that ticket, or none if it has lost it.
     """
 
-    settled: int = 0
+    ticket: int = 0
     """The ticket that `memory` is from; 0: none."""
     memory: ReadOnlyMemory = NOTHING
     latest_ticket: int = 0
     """The ticket that `latest` is from; 0: none."""
     latest: ReadOnlyMemory = NOTHING
 
-    def settle(self, ticket: int) -> ReadOnlyMemory:
+    def recall(self, received: int) -> ReadOnlyMemory:
         """The memory to begin an order with, where the server has received this ticket last; forget any other."""
-        if self.latest_ticket == ticket:
-            self.memory, self.settled = self.latest, self.latest_ticket
-        elif self.settled != ticket:
-            self.memory, self.settled = NOTHING, 0
-        self.latest, self.latest_ticket = self.memory, self.settled
+        if self.latest_ticket == received:
+            self.memory, self.ticket = self.latest, self.latest_ticket
+        elif self.ticket != received:
+            self.memory, self.ticket = NOTHING, 0
+        self.latest, self.latest_ticket = self.memory, self.ticket
         return self.memory
 
     def learned(self, ticket: int, memory: ReadOnlyMemory) -> None:

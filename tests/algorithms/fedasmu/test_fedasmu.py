@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from offbeat.algorithms.fedasmu.server import Aggregation, Control, FedASMU, FedSSMU, TimelyPolicy, TimelyState
 from offbeat.algorithms.fedasmu.slots import MetaModel
 from offbeat.core.errors import InvalidInput
-from offbeat.core.messages import Assignment, Settled, Uploaded
+from offbeat.core.messages import Assignment, Resolved, Uploaded
 from offbeat.core.orders import KnownOutcome, Outcome, Plain, Progress, Update
 from offbeat.core.parameters import Vector
 from offbeat.core.state import JOURNAL_LINES, JournalLine
@@ -363,7 +363,7 @@ def test_at_the_bound_an_update_is_used_beyond_it_is_discarded() -> None:
     session.upload(0.0, 6.0, ticket=2)  # s = 2, at the bound
     before = session.parameters
     device = session.in_flight[3].device
-    assert session.upload(9.0, 9.0, ticket=3) == [Settled(tickets=(3,), used=False)]  # s = 3
+    assert session.upload(9.0, 9.0, ticket=3) == [Resolved(tickets=(3,), used=False)]  # s = 3
     assert (session.version, session.counters.used, session.counters.discarded) == (2, 2, 1)
     assert session.metrics["too_stale"] == 1
     assert session.parameters is before

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from offbeat.algorithms.fedasmu.server import FedSSMU
-from offbeat.core.messages import Left, Ready, Settled
+from offbeat.core.messages import Left, Ready, Resolved
 from offbeat.core.parameters import Vector
 from offbeat.experiment.schedule import Stop
 from offbeat.testing import ScriptedSession, toy_simulation
@@ -63,9 +63,9 @@ def test_beyond_the_bound_an_upload_is_discarded_and_does_not_count_as_a_merge()
     session = a_session(cohort=4, staleness_bound=2)
     session.upload(4.0, 0.0, ticket=1)
     session.upload(2.0, 6.0, ticket=2)  # s = 2, at the bound
-    assert session.upload(9.0, 9.0, ticket=3) == [Settled(tickets=(3,), used=False)]  # s = 3
+    assert session.upload(9.0, 9.0, ticket=3) == [Resolved(tickets=(3,), used=False)]  # s = 3
     effects = session.upload(9.0, 9.0, ticket=4)  # still s = 3, and the round is over
-    assert effects[0] == Settled(tickets=(4,), used=False)
+    assert effects[0] == Resolved(tickets=(4,), used=False)
     assert len(effects.ordered) == 4
     assert (session.version, session.state.round, session.counters.discarded) == (2, 2, 2)
     assert session.metrics["too_stale"] == 2

@@ -130,7 +130,7 @@ class DeviceProgram:
 
     def begin(self, order: Begin, model: Vector) -> Reply:
         """Take up an order. One that was in flight before is given up: the server knows nothing of it."""
-        remembered = self.store.memory.settle(order.settled)
+        remembered = self.store.memory.recall(order.received)
         self.trainer.batches.seed = order.seed
         base = self._whole(order.order, model)
         self.store.paused = PausedOrder(
@@ -314,5 +314,5 @@ class DeviceProgram:
             "slices": progress.slices,
             "steps": progress.steps,
             "seconds": progress.seconds,
-            "remembered": self.store.memory.settled,
+            "remembered": self.store.memory.ticket,
         }

@@ -45,7 +45,7 @@ class Begin(Struct, frozen=True, kw_only=True, tag="begin"):
     order: Order
     base: int
     seed: int
-    settled: int
+    received: int
     """The last ticket of this device that the server has received: what the device has remembered since is void."""
     leg_seconds: float | None = None
     """Check in between two slices after so long; None: no notice will come, or it will come by itself, so train on."""

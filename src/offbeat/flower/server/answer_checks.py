@@ -97,9 +97,9 @@ def has_come_forward(body: Leg, expected: Expected) -> None:
 
 def remembers_what_we_know_of(body: Leg, expected: Expected) -> None:
     """A device began with the memory of the last ticket that we had received of it, or with none."""
-    settled = expected.pending.settled
-    if body.remembered not in (0, settled):
-        raise DeviceFault(f"it remembers ticket {body.remembered}, where the last that came of it is {settled}")
+    received = expected.pending.received
+    if body.remembered not in (0, received):
+        raise DeviceFault(f"it remembers ticket {body.remembered}, where the last that came of it is {received}")
 
 
 def comes_to_an_end(body: Leg, expected: Expected) -> None:

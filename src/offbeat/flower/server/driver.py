@@ -12,7 +12,7 @@ from math import inf
 from typing import Any
 
 from offbeat.core.errors import DeviceFault
-from offbeat.core.messages import Event, FreshRequested, Left, Settled, Started, TimerFired, Uploaded
+from offbeat.core.messages import Event, FreshRequested, Left, Resolved, Started, TimerFired, Uploaded
 from offbeat.core.parameters import Vector
 from offbeat.core.policy import Forecast
 from offbeat.core.record import ResumedLine, RunLine, effect_line, event_line, version_line
@@ -191,16 +191,16 @@ class Deployment:
         """
         session, version, at = self.session, self.session.version, max(self.session.now, min(due, self.now))
         effects = session.handle(event, at)
-        self._record.write(event_line(event, at=at, remembered=self._exchange.settle(event)))
+        self._record.write(event_line(event, at=at, remembered=self._exchange.close_order(event)))
         if session.version != version:
             self._record.write(version_line(session, at=at))
         for effect in effects:
             if (line := effect_line(effect, at=at)) is not None:
                 self._record.write(line)
-            if isinstance(effect, Settled):
-                self.accounts.settled(effect.tickets, effect.used, session.version)
+            if isinstance(effect, Resolved):
+                self.accounts.resolved(effect.tickets, effect.used, session.version)
                 for ticket in effect.tickets:
-                    self._translator.settled(ticket, effect.used, session.version)
+                    self._translator.resolved(ticket, effect.used, session.version)
         self._exchange.carry_out(effects, sending=self._milestones.reached() is None)
 
     # Evaluation and snapshots -------------------------------------------------------------------------------------

@@ -96,7 +96,7 @@ class Exchange:
         self._inbox: deque[ReceivedAnswer] = deque()
         self._pending: dict[int, PendingOrder] = {}
         self._backoff = Backoff(settings.rest_seconds)
-        self._settled: dict[int, int] = {}
+        self._last_received: dict[int, int] = {}
         """The last ticket that was received of each device."""
         self.looked = -inf
         """When answers were looked for last: what had come by then is dealt with before they are looked for again."""
@@ -241,7 +241,7 @@ class Exchange:
 
     # What became of an order --------------------------------------------------------------------------------------
 
-    def settle(self, event: Event) -> int:
+    def close_order(self, event: Event) -> int:
         """End the account of an order whose event the session has accepted; the ticket whose memory it began with."""
         match event:
             case Uploaded(ticket=ticket, update=update):
@@ -250,7 +250,7 @@ class Exchange:
                 for merge in pending.merges:
                     self._record.write(HeardLine(at=self.now, device=pending.device, ticket=ticket, **asdict(merge)))
                 self._accounts.delivered(pending.span(self.now, "uploaded", update.bytes(self._session.layout)))
-                self._settled[pending.device] = ticket
+                self._last_received[pending.device] = ticket
                 self._backoff.delivered_again(pending.device)
                 return pending.remembered
             case Lost(ticket=ticket):
@@ -310,7 +310,7 @@ class Exchange:
 
     def _order(self, assignment: Assignment) -> OutgoingMessage:
         device, ticket, order, layout = assignment.device, assignment.ticket, assignment.order, self._session.layout
-        settled = self._settled.get(device, 0)
+        received = self._last_received.get(device, 0)
         self._pending[ticket] = pending = PendingOrder(
             device=device,
             ticket=ticket,
@@ -318,7 +318,7 @@ class Exchange:
             sent=self.now,
             samples=self._session.samples(device),
             bytes_down=bytes_down(order, layout),
-            settled=settled,
+            received=received,
         )
         body = Begin(
             device=device,
@@ -326,7 +326,7 @@ class Exchange:
             order=order,
             base=assignment.base,
             seed=self._seed,
-            settled=settled,
+            received=received,
             leg_seconds=self._settings.leg_seconds if self._checks_in(device) else None,
             experiment=self.identity,
         )
@@ -421,7 +421,7 @@ class Exchange:
 
     # Snapshots ----------------------------------------------------------------------------------------------------
 
-    _SAVED = ("identity", "_pending", "_settled", "_faults")
+    _SAVED = ("identity", "_pending", "_last_received", "_faults")
     snapshot_types = (PendingOrder, Progress, Merge)
 
     def snapshot(self) -> dict[str, Any]:

@@ -17,7 +17,7 @@ class PendingOrder(Struct, kw_only=True, eq=False):
     samples: int
     bytes_down: int
     """What was sent to the device so far."""
-    settled: int
+    received: int
     """The last ticket that had been received of the device, whose memory it may begin with."""
     leg: int = 0
     """Messages that were sent for it."""

@@ -21,7 +21,7 @@ class Translator(Packing, Protocol):
         """The update that was delivered."""
         ...
 
-    def settled(self, ticket: int, used: bool, version: int) -> None:
+    def resolved(self, ticket: int, used: bool, version: int) -> None:
         """A delivery went into this version, or was given up."""
         ...
 
@@ -45,7 +45,7 @@ class OwnMessages(OwnPacking):
         """The update that was delivered."""
         return read_update(body, content, expected)
 
-    def settled(self, ticket: int, used: bool, version: int) -> None:
+    def resolved(self, ticket: int, used: bool, version: int) -> None:
         """Nothing waits for this."""
 
     def snapshot(self) -> Any:

@@ -45,7 +45,7 @@ class Evaluate(Struct, frozen=True, kw_only=True):
     version: int
 
 
-class UnsettledReply(Struct, kw_only=True, eq=False):
+class UnresolvedReply(Struct, kw_only=True, eq=False):
     """What an update brought beside the numbers that are mixed, until it is used or given up."""
 
     metrics: Metrics
@@ -74,7 +74,7 @@ class FlowerRecords:
         self._evaluate_config = evaluate_config
         self._aggregate = aggregate
         self._log = log
-        self._replies: dict[int, UnsettledReply] = {}
+        self._replies: dict[int, UnresolvedReply] = {}
         """What updates brought, by ticket, while they are neither used nor given up."""
         self._used: tuple[int, list[Metrics]] = (0, [])
         """The present version, and the metrics of the updates that made it so far."""
@@ -131,11 +131,11 @@ class FlowerRecords:
         (arrays,) = content.array_records.values()
         parameters, counts = self.model.read(arrays)
         has_not_moved_too_far(parameters, expected)
-        self._replies[body.ticket] = UnsettledReply(metrics=metrics_of(content), counts=counts)
+        self._replies[body.ticket] = UnresolvedReply(metrics=metrics_of(content), counts=counts)
         outcome = KnownOutcome(Outcome(parameters=parameters))
         return expected.in_flight.update(body.samples, expected.pending.progress, outcome, None)
 
-    def settled(self, ticket: int, used: bool, version: int) -> None:
+    def resolved(self, ticket: int, used: bool, version: int) -> None:
         """An update went into this version, or was given up."""
         reply = self._replies.pop(ticket)
         if not used:
@@ -167,7 +167,7 @@ class FlowerRecords:
         """Go on from a snapshot."""
         self.counts, self._metrics, self._used = saved["counts"], saved["metrics"], saved["used"]
         self._replies = {
-            ticket: UnsettledReply(metrics=metrics, counts=counts)
+            ticket: UnresolvedReply(metrics=metrics, counts=counts)
             for ticket, (metrics, counts) in saved["replies"].items()
         }
 

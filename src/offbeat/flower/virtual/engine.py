@@ -132,7 +132,7 @@ class MessageEngine:
             self.counters.used += 1
             self.counters.staleness_sum += staleness
             self.counters.staleness_max = max(self.counters.staleness_max, staleness)
-            self.accounts.settled((flight.number,), True, self.version + 1)
+            self.accounts.resolved((flight.number,), True, self.version + 1)
         return reply
 
     def abandon(self, names: Iterable[str]) -> None:
@@ -147,7 +147,7 @@ class MessageEngine:
         flight, reply = self.landed.pop(name)
         if flight.trains and not reply.has_error():
             self.counters.discarded += 1
-            self.accounts.settled((flight.number,), False, self.version)
+            self.accounts.resolved((flight.number,), False, self.version)
 
     def finish(self) -> None:
         """The run is over: updates that nobody took are discarded."""
@@ -310,16 +310,16 @@ class MessageEngine:
         if flight.closed:
             return
         reply = flight.reply
-        self._settle(flight, reply)
+        self._close(flight, reply)
         if not reply.has_error() and (mistake := reply_mistake(flight.message, reply, self._types, self.weight)):
             self._fault(flight, mistake, WARNING)
 
     def _fail(self, flight: MessageInFlight, code: int, reason: str) -> None:
         """The server learns that there will be no reply, as it would from a SuperLink: by an error in its place."""
         if not flight.closed:
-            self._settle(flight, Message(Error(code=code, reason=reason), reply_to=flight.message))
+            self._close(flight, Message(Error(code=code, reason=reason), reply_to=flight.message))
 
-    def _settle(self, flight: MessageInFlight, reply: Message) -> None:
+    def _close(self, flight: MessageInFlight, reply: Message) -> None:
         flight.closed, lost = True, reply.has_error()
         del self.in_flight[flight.name]
         self.changes += 1

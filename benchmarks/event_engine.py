@@ -39,7 +39,7 @@ from offbeat.core.session import Session
 from offbeat.experiment.schedule import Stop
 from offbeat.fleet import Fleet, RatioFleet, Workload
 from offbeat.simulation.engine import Simulation
-from offbeat.simulation.queue import EventQueue
+from offbeat.simulation.lifecycle import EventQueue
 from offbeat.training.training_state import Evaluation, TrainingJob, TrainingState
 
 DEVICES, EVENTS, EPOCHS, BUFFER = 10_000, 50, 5, 10

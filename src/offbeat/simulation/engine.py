@@ -35,7 +35,7 @@ from offbeat.results.rows import Row, Span
 from offbeat.running.accounts import Accounts
 from offbeat.running.driver import Milestones
 from offbeat.simulation.lazy_training import LazyTraining, MidSlice
-from offbeat.simulation.queue import EventQueue
+from offbeat.simulation.lifecycle import UNDISTURBED, DeviceLifecycle, EventQueue, Fate
 from offbeat.simulation.timed_run import TimedRun
 from offbeat.training.executor import Executor
 from offbeat.training.local_run import ends_of, slices_by
@@ -59,11 +59,8 @@ class Simulation:
         self.schedule = schedule or Schedule()
         self.training = LazyTraining(executor, session.layout.bytes)
         self.queue = EventQueue()
+        self.lifecycle = DeviceLifecycle(fleet, self.queue)
         self.runs: dict[int, TimedRun] = {}
-        self.gone: set[int] = set()
-        """Devices that vanished and have not rejoined."""
-        self.paused: set[int] = set()
-        """Devices that vanished and whose on and off times are not followed until they rejoin."""
         self.now = 0.0
         self.reason: str | None = None
         self.accounts = Accounts(session.devices)
@@ -110,10 +107,7 @@ class Simulation:
             yield self._evaluate(self.now)
 
     def _open(self) -> None:
-        availability = self.fleet.availability
-        if not availability.always:
-            for device in range(self.session.devices):
-                self._await_toggle(device)
+        self.lifecycle.follow(self.session.devices)
         self.queue.push(0.0, "start", 0)
 
     def _happen(self, kind: str, subject: int, detail: Any) -> None:
@@ -129,7 +123,7 @@ class Simulation:
                     self._handle(FreshRequested(device=run.device, ticket=run.ticket, progress=run.progress))
                 elif kind == "vanished":
                     self.training.drop(run.ticket)
-                    self._lose(run, self._rejoins(run))
+                    self._lose(run, max(self.now, run.fate.returns))
                 else:
                     self.training.keep(run.ticket)
                     self._lose(run, self.now)
@@ -140,15 +134,12 @@ class Simulation:
                 self._handle(TimerFired(name=detail))
                 if self._deserted() and (self.session.version == version or self.stop.versions == inf):
                     self.reason = "nothing left to happen"
-            case "ready":
-                self.gone.discard(subject)
-                if subject in self.paused:
-                    self.paused.discard(subject)
-                    self._await_toggle(subject)
-                if self.fleet.availability.available(subject, self.now):
+            case "return":
+                self.lifecycle.returned(subject, self.now)
+                if self.lifecycle.is_available(subject, self.now):
                     self._handle(Ready(device=subject))
-            case "toggle":
-                self._toggle(subject)
+            case "change":
+                self._change(subject)
             case "start":
                 self._handle(Started())
 
@@ -181,6 +172,7 @@ class Simulation:
         size = self._model_bytes if order.width == 1.0 else bytes_down(order, self.session.layout)
         arrived = self.now + fleet.links.down_seconds(device, size, self.now)
         samples, batch = self.session.samples(device), order.batch_size
+        seconds = fleet.speeds.slice_seconds(device, ticket, order)
         run = TimedRun(
             order=order,
             device=device,
@@ -193,14 +185,9 @@ class Simulation:
             steps=ceil(samples / batch) if batch is not None and order.unit == "epoch" else 1,
             layers=self._layers,
             bytes_down=size,
-            seconds=fleet.speeds.slice_seconds(device, ticket, order),
-            vanishes=inf if fleet.availability.always else fleet.availability.next_change(device, self.now),
+            seconds=seconds,
+            fate=self.lifecycle.fate(device, ticket, self.now, arrived, seconds),
         )
-        failure = fleet.failures.failure(device, ticket)
-        if failure is not None:
-            run.upload_lost = failure.upload_lost
-            if failure.vanish_after is not None:
-                run.vanishes = min(run.vanishes, arrived + failure.vanish_after * sum(run.seconds))
         self.runs[ticket] = run
         self.training.begin(assignment)
         self._proceed(run, arrived)
@@ -244,13 +231,12 @@ class Simulation:
                 size = size if mask is None else mask.bytes
             run.bytes_up = size
             kind, at = "upload", round(at + self.fleet.links.up_seconds(run.device, size, at), NANOSECOND)
-        run.over = at if at < run.vanishes else run.vanishes
-        if at >= run.vanishes:  # before the server has seen it
-            kind, at = "vanished", run.vanishes + self.fleet.failures.detect_seconds
-            self.training.hold(ticket)
-        elif kind == "upload" and run.upload_lost:
-            kind, at = "upload lost", at + self.fleet.failures.detect_seconds
-            self.training.hold(ticket)
+        run.over, planned = at, kind
+        if (fate := run.fate) is not UNDISTURBED:
+            run.over = min(at, fate.vanishes)
+            kind, at = self.lifecycle.outcome(fate, kind, at)
+            if kind != planned:
+                self.training.hold(ticket)
         self.queue.push(at, kind, ticket, run.token)
 
     def _answer(self, answer: FreshModel) -> None:
@@ -291,7 +277,7 @@ class Simulation:
     def _stop_soon(self, ticket: int) -> None:
         """The notice has reached the device: it ends with the slice it is in or the one before, if it still trains."""
         run = self.runs.get(ticket)
-        if run is None or run.vanishes <= self.now:
+        if run is None or run.fate.vanishes <= self.now:
             return
         run.stop_soon()
         ends = run.ends
@@ -318,37 +304,24 @@ class Simulation:
 
     def _lose(self, run: TimedRun, back: float) -> None:
         """The server gives up waiting for a run; its device is there again at `back`."""
-        if run.vanishes < run.until:  # what it had planned to do after that it has not done
+        vanishes = run.fate.vanishes
+        if vanishes < run.until:  # what it had planned to do after that it has not done
             ends = run.ends
-            run.take_back(len(ends) - slices_by(ends, run.vanishes), max(run.vanishes, run.start))
+            run.take_back(len(ends) - slices_by(ends, vanishes), max(vanishes, run.start))
         del self.runs[run.ticket]
         self.accounts.lost(run.span(self.now, "lost"))
-        self.gone.add(run.device)
-        if back < inf:
-            self.queue.push(back, "ready", run.device)
+        self.lifecycle.lose(run.device, back)
         self._handle(Lost(device=run.device, ticket=run.ticket))
 
-    def _rejoins(self, run: TimedRun) -> float:
-        """A device that went off comes back with its next on time, one that failed when it has recovered."""
-        if run.vanishes == self.fleet.availability.next_change(run.device, run.sent):
-            return self.now
-        rejoin = self.fleet.failures.rejoin_seconds
-        return inf if rejoin is None else max(self.now, run.vanishes + rejoin)
-
-    def _toggle(self, device: int) -> None:
-        """A device with on and off times changes between them. If it is in flight, its run knows already."""
-        if device in self.gone:
-            self.paused.add(device)
+    def _change(self, device: int) -> None:
+        """A device leaves or returns by its availability. If it is in flight, its run knows already."""
+        if not self.lifecycle.changed(device, self.now):
             return
-        self._await_toggle(device)
-        if self.fleet.availability.available(device, self.now):
+        if self.lifecycle.is_available(device, self.now):
             if self.session.is_away(device):
                 self._handle(Ready(device=device))
         elif self.session.is_idle(device):
             self._handle(Left(device=device))
-
-    def _await_toggle(self, device: int) -> None:
-        self.queue.push(self.fleet.availability.next_change(device, self.now), "toggle", device)
 
     # Evaluation and the end ----------------------------------------------------------------------------------------
 
@@ -365,7 +338,7 @@ class Simulation:
 
     # Snapshots -----------------------------------------------------------------------------------------------------
 
-    _SAVED = ("runs", "gone", "paused", "now", "reason", "_ticks", "_next_tick")
+    _SAVED = ("runs", "now", "reason", "_ticks", "_next_tick")
 
     def snapshot(self) -> dict[str, Any]:
         """Everything that the future depends on, for `core.snapshot.encode`. The session comes first: reading what
@@ -374,6 +347,8 @@ class Simulation:
             "session": self.session.snapshot(),
             "training": self.training.snapshot(),
             "accounts": self.accounts.snapshot(),
+            "vanished": self.lifecycle.vanished,
+            "paused": self.lifecycle.paused,
             "queue": self.queue.entries,
             "sequence": self.queue.sequence,
             "milestones": self._milestones.snapshot(),
@@ -384,6 +359,7 @@ class Simulation:
         self.session.restore(saved["session"])
         self.queue.entries = [tuple(entry) for entry in saved["queue"]]
         self.queue.sequence = saved["sequence"]
+        self.lifecycle.vanished, self.lifecycle.paused = saved["vanished"], saved["paused"]
         self.accounts.restore(saved["accounts"])
         self._milestones.restore(saved["milestones"])
         for name in self._SAVED:
@@ -393,4 +369,12 @@ class Simulation:
     @property
     def snapshot_types(self) -> tuple[type[Any], ...]:
         """The dataclasses that a snapshot may hold."""
-        return (*self.session.snapshot_types, *Accounts.snapshot_types, TimedRun, DeviceMemory, Progress, Evaluation)
+        return (
+            *self.session.snapshot_types,
+            *Accounts.snapshot_types,
+            TimedRun,
+            Fate,
+            DeviceMemory,
+            Progress,
+            Evaluation,
+        )

@@ -5,6 +5,7 @@ from math import inf
 
 from offbeat.core.parameters import Mask
 from offbeat.results.rows import Span
+from offbeat.simulation.lifecycle import Fate
 from offbeat.training.local_run import LocalRun, ends_of, slices_by
 
 
@@ -26,8 +27,7 @@ class TimedRun(LocalRun, kw_only=True, eq=False, gc=False):
     """What each slice takes."""
     bytes_down: int
     """What was sent to the device so far."""
-    vanishes: float = inf
-    upload_lost: bool = False
+    fate: Fate
     start: float
     """When the training that the device is in began."""
     first: int = 0

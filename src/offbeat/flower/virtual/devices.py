@@ -19,6 +19,7 @@ from offbeat.flower.virtual.app import FlowerApp
 from offbeat.flower.virtual.clients import ClientAnswer
 from offbeat.flower.virtual.settings import AppSettings
 from offbeat.results.rows import Span
+from offbeat.simulation.lifecycle import UNDISTURBED, Fate
 
 
 def size_of(content: RecordDict) -> int:
@@ -53,6 +54,8 @@ class MessageInFlight:
     """The version of the model that the server had when it sent the message."""
     sent: float
     bytes_down: int
+    fate: Fate = UNDISTURBED
+    """What goes wrong with it, known when the device begins to work on it."""
     began: float = inf
     """When the device began to work on it."""
     ended: float = inf
@@ -109,10 +112,8 @@ class Device:
     current: MessageInFlight | None = None
     waiting: deque[MessageInFlight] = field(default_factory=deque)
     """Messages that have reached it while it was at work."""
-    gone: float = inf
-    """When it vanishes, or has vanished."""
-    back: float = 0.0
-    """When it is there again after that."""
+    fate: Fate = UNDISTURBED
+    """When it vanishes, or has vanished last, and when it returns after that."""
 
 
 class WorkTimes:

@@ -21,7 +21,7 @@ from offbeat.flower.virtual.devices import Device, MessageInFlight, WorkTimes, s
 from offbeat.flower.virtual.replies import examples_of, reply_mistake
 from offbeat.results.rows import Span
 from offbeat.running.accounts import Accounts
-from offbeat.simulation.queue import EventQueue
+from offbeat.simulation.lifecycle import DeviceLifecycle, EventQueue
 
 LATE = 1
 """At equal times what devices do comes before what expires."""
@@ -80,19 +80,16 @@ class MessageEngine:
         self._stop_time, self._most = stop_time, most_messages
         self._queue = EventQueue()
         self._devices = [Device() for _ in times.node_ids]
-        self._gone: set[int] = set()
-        """Devices that the server knows to have vanished."""
-        if not times.fleet.availability.always:
-            for device in range(len(times.node_ids)):
-                self._await_change(device)
+        self._lifecycle = DeviceLifecycle(times.fleet, self._queue)
+        self._lifecycle.follow(len(times.node_ids))
 
     # What the grid asks for ----------------------------------------------------------------------------------------
 
     def present(self) -> list[int]:
         """The node ids of the devices that are there, as far as the server knows."""
         there = self.times.fleet.availability.present(self.now).tolist()
-        nodes = self.times.node_ids
-        return [node for device, node in enumerate(nodes) if there[device] and device not in self._gone]
+        nodes, vanished = self.times.node_ids, self._lifecycle.vanished
+        return [node for device, node in enumerate(nodes) if there[device] and device not in vanished]
 
     def send(self, device: int, message: Message) -> str:
         """A message leaves the server now; returns its id."""
@@ -197,25 +194,22 @@ class MessageEngine:
     def _happen(self, kind: str, subject: int, flight: MessageInFlight) -> None:
         match kind:
             case "change":
+                self.changes += self._lifecycle.changed(subject, self.now)
+            case "return":
                 self.changes += 1
-                self._await_change(subject)
-            case "back":
-                self.changes += 1
-                self._gone.discard(subject)
+                self._lifecycle.returned(subject, self.now)
             case "arrival":
                 self._arrive(flight)
             case "computed":
                 self._compute(flight)
             case "done":
                 self._done(flight)
-            case "reply":
+            case "upload":
                 self._land(flight)
             case "vanished":
                 self.changes += 1
-                if (back := self._devices[subject].back) > self.now:
-                    self._gone.add(subject)
-                    if back < inf:
-                        self._queue.push(back, "back", subject)
+                if flight.fate.returns > self.now:
+                    self._lifecycle.lose(subject, flight.fate.returns)
                 self._fail(flight, ErrorCode.NODE_UNAVAILABLE, "the device has vanished")
             case "away":
                 self._fail(flight, ErrorCode.NODE_UNAVAILABLE, "the device is not there")
@@ -225,21 +219,15 @@ class MessageEngine:
                 self._fail(flight, ErrorCode.MESSAGE_UNAVAILABLE, "the message has expired")
 
     def _is_there(self, device: int) -> bool:
-        known = self._devices[device]
-        vanished = known.gone <= self.now < known.back
-        return not vanished and self.times.fleet.availability.available(device, self.now)
-
-    def _await_change(self, device: int) -> None:
-        at = self.times.fleet.availability.next_change(device, self.now)
-        if at < inf:
-            self._queue.push(at, "change", device)
+        fate = self._devices[device].fate
+        return not fate.vanishes <= self.now < fate.returns and self._lifecycle.is_available(device, self.now)
 
     def _arrive(self, flight: MessageInFlight) -> None:
         device = self._devices[flight.device]
         if not self._is_there(flight.device):
             self._plan(self.now, "away", flight)
-        elif device.gone > self.now and device.gone < inf:  # it will vanish before it has done what it is at
-            self._plan(device.gone + self.times.fleet.failures.detect_seconds, "away", flight)
+        elif self.now < device.fate.vanishes < inf:  # it will vanish before it has done what it is at
+            self._plan(self._lifecycle.noticed(device.fate), "away", flight)
         elif device.current is None:
             self._begin(flight)
         else:
@@ -247,27 +235,24 @@ class MessageEngine:
 
     def _begin(self, flight: MessageInFlight) -> None:
         """The device takes up the message, and will have done what is known of it by then, unless it vanishes."""
-        seconds, fleet = self.times.known(flight), self.times.fleet
+        seconds = self.times.known(flight)
         flight.began = self.now
+        flight.fate = self._lifecycle.fate(
+            flight.device, flight.number if flight.trains else None, self.now, self.now, (seconds,)
+        )
         self._devices[flight.device].current = flight
-        leaves = fleet.availability.next_change(flight.device, self.now)
-        failure = fleet.failures.failure(flight.device, flight.number) if flight.trains else None
-        if failure is not None and failure.vanish_after is not None:
-            fails, rejoin = self.now + failure.vanish_after * seconds, fleet.failures.rejoin_seconds
-            if fails <= leaves:
-                self._vanish(flight, fails, inf if rejoin is None else fails + rejoin)
-                return
-        if leaves <= self.now + seconds:
-            self._vanish(flight, leaves, leaves)
-            return
-        self._clients.begin(flight.number, flight.device, flight.message)
-        self._plan(self.now + seconds, "computed", flight)
+        if flight.fate.vanishes <= self.now + seconds:
+            self._vanish(flight)
+        else:
+            self._clients.begin(flight.number, flight.device, flight.message)
+            self._plan(self.now + seconds, "computed", flight)
 
-    def _vanish(self, flight: MessageInFlight, at: float, back: float) -> None:
-        """The device will vanish at this time, with this message and those that wait on it."""
-        device, noticed = self._devices[flight.device], at + self.times.fleet.failures.detect_seconds
-        device.gone, device.back, device.current = at, back, None
-        flight.ended = min(flight.ended, at)
+    def _vanish(self, flight: MessageInFlight) -> None:
+        """The device will vanish with this message and with those that wait on it."""
+        device = self._devices[flight.device]
+        device.fate, device.current = flight.fate, None
+        flight.ended = min(flight.ended, flight.fate.vanishes)
+        noticed = self._lifecycle.noticed(flight.fate)
         self._plan(noticed, "vanished", flight)
         while device.waiting:
             self._plan(noticed, "away", device.waiting.popleft())
@@ -277,9 +262,8 @@ class MessageEngine:
         if answer.trouble:
             self._fault(flight, f"its ClientApp raised an exception\n{answer.trouble}", ERROR)
         ends = self.now + self.times.more(flight, answer)
-        leaves = self.times.fleet.availability.next_change(flight.device, flight.began)
-        if ends > leaves:
-            self._vanish(flight, leaves, leaves)
+        if ends >= flight.fate.vanishes:
+            self._vanish(flight)
         elif ends > self.now:
             self._plan(ends, "done", flight)
         else:
@@ -287,19 +271,16 @@ class MessageEngine:
 
     def _done(self, flight: MessageInFlight) -> None:
         """The work is over: the reply is on its way, and the device free for what has reached it meanwhile."""
-        fleet, device = self.times.fleet, self._devices[flight.device]
+        device = self._devices[flight.device]
         flight.ended = self.now
         flight.bytes_up = 0 if flight.reply.has_error() else size_of(flight.reply.content)
-        arrives = self.now + fleet.links.up_seconds(flight.device, flight.bytes_up, self.now)
-        leaves = fleet.availability.next_change(flight.device, self.now)
-        failure = fleet.failures.failure(flight.device, flight.number) if flight.trains else None
+        arrives = self.now + self.times.fleet.links.up_seconds(flight.device, flight.bytes_up, self.now)
         device.current = None
-        if arrives > leaves:
-            self._vanish(flight, leaves, leaves)
-        elif failure is not None and failure.upload_lost:
-            self._plan(arrives + fleet.failures.detect_seconds, "upload lost", flight)
+        kind, at = self._lifecycle.outcome(flight.fate, "upload", arrives)
+        if kind == "vanished":
+            self._vanish(flight)
         else:
-            self._plan(arrives, "reply", flight)
+            self._plan(at, kind, flight)
         if device.waiting:
             self._begin(device.waiting.popleft())
 

@@ -61,7 +61,7 @@ class NoTraining:
     batch_capacity = 64
 
     def train(self, jobs: Sequence[TrainingJob]) -> list[TrainingState]:
-        return [job.work for job in jobs]
+        return [job.state for job in jobs]
 
     def evaluate(self, parameters: Vector) -> Evaluation:
         return Evaluation(metrics={"accuracy": 0.0, "loss": 0.0})

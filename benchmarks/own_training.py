@@ -56,7 +56,7 @@ def with_offbeat(trainer: TorchTrainer, devices: int, order: Order) -> float:
     start = time.process_time()
     for device in range(devices):
         work = TrainingState(parameters=first)
-        trainer.train(TrainingJob(device=device, ticket=0, order=order, first=0, last=1, work=work, anchor=first))
+        trainer.train(TrainingJob(device=device, ticket=0, order=order, first=0, last=1, state=work, anchor=first))
     return time.process_time() - start
 
 
@@ -74,7 +74,7 @@ def on_two_workers(
     dataset = Dataset(train_x=x, train_y=y, test_x=x[:32], test_y=y[:32], classes=10)
     jobs = [
         TrainingJob(
-            device=k, ticket=0, order=order, first=0, last=1, work=TrainingState(parameters=first), anchor=first
+            device=k, ticket=0, order=order, first=0, last=1, state=TrainingState(parameters=first), anchor=first
         )
         for k in range(devices)
     ]
@@ -93,7 +93,7 @@ def stacked_over_single(trainer: TorchTrainer, devices: int, batch_size: int) ->
     first, order = vector_of(trainer.model), Order(batch_size=batch_size, learning_rate=0.001)
     work = TrainingState(parameters=first)
     jobs = [
-        TrainingJob(device=device, ticket=0, order=order, first=0, last=1, work=work, anchor=first)
+        TrainingJob(device=device, ticket=0, order=order, first=0, last=1, state=work, anchor=first)
         for device in range(devices)
     ]
     stacked = StackedTrainer(trainer)

@@ -135,7 +135,7 @@ class SimulatedWorkers:
         self.jobs += len(jobs)
         self.seconds += self._makespan(len(jobs))
         if not self.uploads:
-            return [job.work for job in jobs]
+            return [job.state for job in jobs]
         numbers = range(first, self.jobs)
         return [TrainingState(parameters=self.uploads[number % len(self.uploads)]) for number in numbers]
 

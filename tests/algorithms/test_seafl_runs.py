@@ -39,7 +39,7 @@ class Counting:
     batch_capacity = 64
 
     def train(self, jobs: Sequence[TrainingJob]) -> list[TrainingState]:
-        return [TrainingState(parameters=job.work.parameters + np.float32(job.last - job.first)) for job in jobs]
+        return [TrainingState(parameters=job.state.parameters + np.float32(job.last - job.first)) for job in jobs]
 
     def evaluate(self, parameters: Vector) -> Evaluation:
         return Evaluation(metrics={"accuracy": float(parameters[0]) / 100, "loss": 0.0})

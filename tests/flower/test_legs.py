@@ -76,7 +76,13 @@ def in_one_piece(order: Order, last: int | None = None, ticket: int = 4) -> Trai
     last = order.slices if last is None else last
     return whole.train(
         TrainingJob(
-            device=1, ticket=ticket, order=order, first=0, last=last, work=TrainingState(parameters=START), anchor=START
+            device=1,
+            ticket=ticket,
+            order=order,
+            first=0,
+            last=last,
+            state=TrainingState(parameters=START),
+            anchor=START,
         )
     )
 
@@ -234,7 +240,7 @@ def test_a_fresh_model_is_merged_in_the_middle_of_training(counting: Order) -> N
     whole = trainer()
     whole.batches.seed = 9
     work = TrainingState(parameters=merged, steps=first.steps, loss_sum=first.loss_sum, seen=first.seen)
-    expected = whole.train(TrainingJob(device=1, ticket=4, order=counting, first=1, last=2, work=work, anchor=START))
+    expected = whole.train(TrainingJob(device=1, ticket=4, order=counting, first=1, last=2, state=work, anchor=START))
     assert np.array_equal(parameters, expected.parameters)
     assert body.extras == {"before": 0, "merges": 1} and body.leg == 2
 

@@ -17,7 +17,7 @@ from offbeat.core.errors import InvalidInput
 from offbeat.core.streams import stream
 from offbeat.data.samples import Ragged
 from offbeat.flower import client_app, server_app
-from offbeat.flower.device.app import node_place
+from offbeat.flower.device.app import node_torch_device
 from offbeat.training.tasks import Batch, MultiLabel, Regression, Task, TokenSequence
 from offbeat.training.terms import LossTerm
 from offbeat.training.trainer import Precision
@@ -94,12 +94,12 @@ def context(**node_config: str) -> Context:
 
 
 def test_a_node_says_itself_where_it_trains() -> None:
-    assert node_place(context(device="cpu"), "cuda:99", "execution.device") == "cpu"
-    assert node_place(context(), "cpu", "execution.device") == "cpu"
+    assert node_torch_device(context(device="cpu"), "cuda:99", "execution.device") == "cpu"
+    assert node_torch_device(context(), "cpu", "execution.device") == "cpu"
     with pytest.raises(InvalidInput, match="node-config device = 'tpu': must be auto, cpu, cuda"):
-        node_place(context(device="tpu"), "cpu", "execution.device")
+        node_torch_device(context(device="tpu"), "cpu", "execution.device")
     with pytest.raises(InvalidInput, match=r"execution\.device = 'cuda:99': torch finds \d+ CUDA devices here"):
-        node_place(context(), "cuda:99", "execution.device")
+        node_torch_device(context(), "cuda:99", "execution.device")
 
 
 class Tagger(nn.Module):

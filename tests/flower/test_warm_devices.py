@@ -316,13 +316,13 @@ def test_a_fresh_model_that_a_device_does_not_wait_for_is_merged_between_two_ste
     trainer = ExperimentParts.of(lone.setting).trainer()
     base = np.zeros(lone.size, dtype=np.float32)
     given = Assignment(device=0, ticket=5, order=order.order, base=1, parameters=base)
-    whole = LocalTraining(assignment=given, work=TrainingState(parameters=base), remembered={}, memory={})
+    whole = LocalTraining(assignment=given, state=TrainingState(parameters=base), remembered={}, memory={})
     slices, step = divmod(6 + steps, 6)
-    whole.work = trainer.train(whole.job(0, slices, step))
+    whole.state = trainer.train(whole.job(0, slices, step))
     whole.performed = 2 if steps else 1
     whole.merge(device_rule("fedasmu"), Fresh(version=2, parameters=base), trainer)
-    whole.work = trainer.train(whole.job(slices, EPOCHS))
-    assert (lone.delivered == whole.work.parameters).all()
+    whole.state = trainer.train(whole.job(slices, EPOCHS))
+    assert (lone.delivered == whole.state.parameters).all()
     assert delivery.extras["reward"] == whole.memory["reward"]
 
 

@@ -141,7 +141,7 @@ def test_layer_by_layer_is_the_same_training_as_at_once(name: str) -> None:
     ends = []
     for order in (Order(batch_size=8), Order(batch_size=8, unit="layer", slices=layers)):
         work = TrainingState(parameters=start)
-        job = TrainingJob(device=0, ticket=1, order=order, first=0, last=order.slices, work=work, anchor=start)
+        job = TrainingJob(device=0, ticket=1, order=order, first=0, last=order.slices, state=work, anchor=start)
         ends.append(trainer.train(job).parameters)
     assert not np.array_equal(ends[0], start)
     assert np.allclose(ends[0], ends[1], atol=1e-6)

@@ -61,13 +61,13 @@ class ToyExecutor:
         return [self._train(job) for job in jobs]
 
     def _train(self, job: TrainingJob) -> TrainingState:
-        steps = [4] * (job.last - job.first) + [job.beyond] * bool(job.beyond)  # of 4 in each slice
-        steps[0] -= job.work.within
+        steps = [4] * (job.last - job.first) + [job.extra_steps] * bool(job.extra_steps)  # of 4 in each slice
+        steps[0] -= job.state.steps_into_slice
         shares = [(number, count / 4) for number, count in enumerate(steps, job.first)]
         trace = np.array([sum(share for _, share in shares), sum(2**n * share for n, share in shares)], np.float32)
         if job.device == self.diverges:
             trace[0] = np.inf
-        return TrainingState(parameters=job.work.parameters + trace, within=job.beyond)
+        return TrainingState(parameters=job.state.parameters + trace, steps_into_slice=job.extra_steps)
 
     def evaluate(self, parameters: Vector) -> Evaluation:
         self.evaluations += 1

@@ -54,7 +54,7 @@ class NoisyExecutor:
         return [self._train(job) for job in jobs]
 
     def _train(self, job: TrainingJob) -> TrainingState:
-        parameters = job.work.parameters
+        parameters = job.state.parameters
         for number in range(job.first, job.last):
             noise = stream(0, "noise", job.ticket, number).standard_normal(2, dtype=np.float32)
             parameters = parameters + np.float32(0.1) * (np.float32(job.device) - parameters + noise)

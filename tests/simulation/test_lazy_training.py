@@ -39,7 +39,7 @@ class Recorder:
     def train(self, jobs: Sequence[TrainingJob]) -> list[TrainingState]:
         self.batches.append([(job.ticket, job.first, job.last) for job in jobs])
         assert len(self.batches) < 500, "training goes round in circles"
-        return [TrainingState(parameters=trained(job.work.parameters, job.first, job.last)) for job in jobs]
+        return [TrainingState(parameters=trained(job.state.parameters, job.first, job.last)) for job in jobs]
 
     def evaluate(self, parameters: Vector) -> Evaluation:
         return Evaluation(metrics={"accuracy": 0.0, "loss": 0.0})

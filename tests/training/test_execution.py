@@ -45,5 +45,5 @@ def test_more_workers_than_cores_are_refused_on_the_processor(device: str, monke
 
 
 def test_with_gpus_on_the_cluster_this_process_takes_what_it_has() -> None:
-    assert ExecutionTable(executor="ray", gpus_per_worker=0.25).place_here == "auto"
-    assert ExecutionTable(executor="ray").place_here == "cpu"
+    assert ExecutionTable(executor="ray", gpus_per_worker=0.25).local_torch_device == "auto"
+    assert ExecutionTable(executor="ray").local_torch_device == "cpu"

@@ -78,7 +78,9 @@ def trainer_of(model: nn.Module) -> TorchTrainer:
     return TorchTrainer(model, x, y, Whole(), SEED)
 
 
-def job_of(model: nn.Module, order: Order, last: int, first: int = 0, work: TrainingState | None = None) -> TrainingJob:
+def job_of(
+    model: nn.Module, order: Order, last: int, first: int = 0, state: TrainingState | None = None
+) -> TrainingJob:
     start = vector_of(model)
     return TrainingJob(
         device=0,
@@ -86,7 +88,7 @@ def job_of(model: nn.Module, order: Order, last: int, first: int = 0, work: Trai
         order=order,
         first=first,
         last=last,
-        work=work or TrainingState(parameters=start),
+        state=state or TrainingState(parameters=start),
         anchor=start,
     )
 
@@ -206,7 +208,7 @@ def test_cutting_a_run_anywhere_changes_no_bit(make: Callable[[], nn.Module]) ->
     whole = trainer.train(job_of(model, order, end))
     for cut in range(1, end):
         before = trainer.train(job_of(model, order, cut))
-        after = trainer.train(job_of(model, order, end, first=cut, work=before))
+        after = trainer.train(job_of(model, order, end, first=cut, state=before))
         assert np.array_equal(after.parameters, whole.parameters)
         assert after.momentum is not None and whole.momentum is not None
         assert np.array_equal(after.momentum, whole.momentum)
@@ -255,7 +257,7 @@ def test_masked_loss_sees_absent_classes_as_zero_and_leaves_their_rows_alone() -
             order=replace(order, unit=unit),
             first=0,
             last=1,
-            work=TrainingState(parameters=start),
+            state=TrainingState(parameters=start),
             anchor=start,
         )
         assert trainer.train(job).parameters == pytest.approx([0.998137, 3.0, -3.0], abs=1e-6)

@@ -28,7 +28,7 @@ class Counting:
 
     def train(self, jobs: Sequence[TrainingJob]) -> list[TrainingState]:
         self.jobs += jobs
-        return [TrainingState(parameters=frozen(job.work.parameters + job.device + 1), steps=1) for job in jobs]
+        return [TrainingState(parameters=frozen(job.state.parameters + job.device + 1), steps=1) for job in jobs]
 
     def close(self) -> None:
         """Nothing is open."""
@@ -36,7 +36,7 @@ class Counting:
 
 def job(device: int, ticket: int, base: Any = BASE, order: Order = FULL) -> TrainingJob:
     return TrainingJob(
-        device=device, ticket=ticket, order=order, first=0, last=1, work=TrainingState(parameters=base), anchor=base
+        device=device, ticket=ticket, order=order, first=0, last=1, state=TrainingState(parameters=base), anchor=base
     )
 
 
@@ -75,7 +75,7 @@ def test_other_work_is_done(memo: MemoTrainer, counting: Counting, different: Tr
 def test_mini_batches_and_work_that_goes_on_are_never_remembered(memo: MemoTrainer, counting: Counting) -> None:
     shuffled = job(0, 1, order=Order(batch_size=1))
     begun = TrainingJob(
-        device=0, ticket=1, order=FULL, first=1, last=2, work=TrainingState(parameters=BASE, steps=1), anchor=BASE
+        device=0, ticket=1, order=FULL, first=1, last=2, state=TrainingState(parameters=BASE, steps=1), anchor=BASE
     )
     for _ in range(2):
         memo.train([shuffled, begun])

@@ -33,7 +33,7 @@ def trainer(model: nn.Module | None = None) -> TorchTrainer:
 
 def job(order: Order, work: TrainingState, first: int, last: int, **others: Any) -> TrainingJob:
     return TrainingJob(
-        device=0, ticket=1, order=order, first=first, last=last, work=work, anchor=work.parameters, **others
+        device=0, ticket=1, order=order, first=first, last=last, state=work, anchor=work.parameters, **others
     )
 
 
@@ -49,7 +49,7 @@ def one_number(order: Order, start: float, received: float | None = None, last: 
     vector: Vector = np.array([start], dtype=np.float32)
     anchor = vector if received is None else np.array([received], dtype=np.float32)
     made = TrainingJob(
-        device=0, ticket=0, order=order, first=0, last=last, work=TrainingState(parameters=vector), anchor=anchor
+        device=0, ticket=0, order=order, first=0, last=last, state=TrainingState(parameters=vector), anchor=anchor
     )
     state = single.train(made)
     return float(state.parameters[0]), state

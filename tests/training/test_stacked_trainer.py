@@ -48,7 +48,7 @@ def jobs_of(model: nn.Module, order: Order, devices: int = len(SIZES), last: int
     work = TrainingState(parameters=start)
     return [
         TrainingJob(
-            device=device, ticket=10 + device, order=order, first=0, last=last, work=work, anchor=frozen(0.9 * start)
+            device=device, ticket=10 + device, order=order, first=0, last=last, state=work, anchor=frozen(0.9 * start)
         )
         for device in range(devices)
     ]
@@ -153,7 +153,7 @@ def test_a_run_goes_on_from_where_it_paused() -> None:
     jobs = jobs_of(model, replace(PLAIN, momentum=0.9), last=4)
     together = StackedTrainer(trainer)
     halves = together.train_many([replace(job, last=2) for job in jobs])
-    rests = together.train_many([replace(job, first=2, work=half) for job, half in zip(jobs, halves, strict=True)])
+    rests = together.train_many([replace(job, first=2, state=half) for job, half in zip(jobs, halves, strict=True)])
     for job, rest in zip(jobs, rests, strict=True):
         assert_agree(rest, trainer.train(job))
 
@@ -168,8 +168,8 @@ def test_it_does_not_matter_who_else_is_in_the_stack(monkeypatch: pytest.MonkeyP
     pairs = together.train_many(jobs)
     monkeypatch.setattr(stacked, "MOST_BYTES", 1)
     one_by_one = together.train_many(jobs)
-    for works in (alone, pairs, one_by_one):
-        for one, other in zip(everyone, works, strict=True):
+    for states in (alone, pairs, one_by_one):
+        for one, other in zip(everyone, states, strict=True):
             assert_agree(one, other)
 
 
@@ -183,11 +183,11 @@ def test_the_same_stack_gives_the_same_bits() -> None:
 def test_nothing_that_was_handed_in_is_written_to_and_what_is_handed_out_is_frozen() -> None:
     model = mlp()
     jobs = jobs_of(model, replace(PLAIN, momentum=0.9, terms=(Proximal(mu=0.1),)))
-    start, anchor = jobs[0].work.parameters.copy(), jobs[0].anchor.copy()
-    works = StackedTrainer(trainer_of(model)).train_many(jobs)
-    assert np.array_equal(jobs[0].work.parameters, start)
+    start, anchor = jobs[0].state.parameters.copy(), jobs[0].anchor.copy()
+    states = StackedTrainer(trainer_of(model)).train_many(jobs)
+    assert np.array_equal(jobs[0].state.parameters, start)
     assert np.array_equal(jobs[0].anchor, anchor)
-    assert not any(work.parameters.flags.writeable for work in works)
+    assert not any(work.parameters.flags.writeable for work in states)
 
 
 def test_devices_without_samples_and_empty_lists_change_nothing() -> None:
@@ -195,9 +195,9 @@ def test_devices_without_samples_and_empty_lists_change_nothing() -> None:
     together = StackedTrainer(trainer_of(model, sizes=(0, 5, 0)))
     assert together.train_many([]) == []
     jobs = jobs_of(model, PLAIN, devices=3)
-    works = together.train_many(jobs)
-    assert [work.steps for work in works] == [0, 3, 0]
-    assert np.array_equal(works[0].parameters, jobs[0].work.parameters)
+    states = together.train_many(jobs)
+    assert [work.steps for work in states] == [0, 3, 0]
+    assert np.array_equal(states[0].parameters, jobs[0].state.parameters)
     assert together.train_many(jobs[:1])[0].seen == 0
 
 
@@ -296,7 +296,7 @@ def test_what_lies_elsewhere_than_on_the_processor_gives_the_same_bits(
     model = make()
     jobs = jobs_of(model, Order(batch_size=4, learning_rate=0.2, momentum=0.5))
     here = StackedTrainer(trainer_of(model)).train_many(jobs)
-    monkeypatch.setattr(batches, "on_processor", lambda place: False)
+    monkeypatch.setattr(batches, "on_processor", lambda torch_device: False)
     there = StackedTrainer(trainer_of(model)).train_many(jobs)
     for one, other in zip(here, there, strict=True):
         assert one.parameters.tobytes() == other.parameters.tobytes()
@@ -310,7 +310,7 @@ def test_pixels_that_are_kept_as_bytes_train_stacked_as_numbers_do(
     pixels, y = random.integers(0, 256, (sum(SIZES), 1, 4, 4), dtype=np.uint8), random.integers(0, 3, sum(SIZES))
     norm = Standardisation(mean=(0.4,), std=(0.2,))
     numbers = TorchTrainer(model, norm(pixels), y, Blocks(*SIZES), seed=3)
-    monkeypatch.setattr(batches, "on_processor", lambda place: not elsewhere)
+    monkeypatch.setattr(batches, "on_processor", lambda torch_device: not elsewhere)
     kept = TorchTrainer(model, pixels, y, Blocks(*SIZES), seed=3, pipeline=InputPipeline(standardisation=norm))
     jobs = jobs_of(model, PLAIN)
     for one, other in zip(*(StackedTrainer(each).train_many(jobs) for each in (numbers, kept)), strict=True):
@@ -321,5 +321,5 @@ def test_stacking_pays_but_for_large_batches_of_convolutions_on_the_processor(mo
     dense, convolutional = trainer_of(mlp()), trainer_of(convolutions())
     assert all(stacking_pays(dense, size) for size in (1, 8, 9, 600, None))
     assert [stacking_pays(convolutional, size) for size in (1, 8, 9, None)] == [True, True, False, False]
-    monkeypatch.setattr(stacked, "on_processor", lambda place: False)
+    monkeypatch.setattr(stacked, "on_processor", lambda torch_device: False)
     assert stacking_pays(convolutional, None)

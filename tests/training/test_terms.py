@@ -29,7 +29,7 @@ def vector(seed: int, size: int) -> Vector:
 def bound(term: Term, model: FlatModel, received: Vector, memory: dict[str, Any] | None = None) -> LossTerm:
     """The term as it is in a training of this model."""
 
-    def still(name: str, parameters: Vector) -> FlatModel:
+    def frozen_copy(name: str, parameters: Vector) -> FlatModel:
         other = FlatModel(model.module)
         other.module.eval()
         other.load(parameters)
@@ -37,7 +37,11 @@ def bound(term: Term, model: FlatModel, received: Vector, memory: dict[str, Any]
 
     made = term_of(term)
     made.context = TermContext(
-        model=model, received=received, memory=memory or {}, targets=lambda: np.zeros(1, dtype=np.int64), still=still
+        model=model,
+        received=received,
+        memory=memory or {},
+        targets=lambda: np.zeros(1, dtype=np.int64),
+        frozen_copy=frozen_copy,
     )
     made.begin()
     return made
@@ -205,7 +209,7 @@ def test_a_term_of_ones_own_is_part_of_the_loss_and_has_a_memory(monkeypatch: py
 
     def after(scale: float) -> TrainingState:
         order = Order(slices=5, batch_size=4, terms=(OwnTerm(name="own_terms:Shrinking", settings={"scale": scale}),))
-        job = TrainingJob(device=0, ticket=0, order=order, first=0, last=5, work=start, anchor=start.parameters)
+        job = TrainingJob(device=0, ticket=0, order=order, first=0, last=5, state=start, anchor=start.parameters)
         return learner.train(job)
 
     plain, strong = after(0.0), after(5.0)

@@ -47,7 +47,13 @@ def trainer_of(model: nn.Module, *shape: int, sizes: tuple[int, ...] = (14, 20))
 def job_of(model: nn.Module, order: Order, first: int = 0, last: int = 1, device: int = 1) -> TrainingJob:
     start = vector_of(model)
     return TrainingJob(
-        device=device, ticket=7, order=order, first=first, last=last, work=TrainingState(parameters=start), anchor=start
+        device=device,
+        ticket=7,
+        order=order,
+        first=first,
+        last=last,
+        state=TrainingState(parameters=start),
+        anchor=start,
     )
 
 
@@ -89,7 +95,7 @@ def test_two_steps_by_hand_with_momentum_weight_decay_and_prox() -> None:
         order=order,
         first=0,
         last=2,
-        work=TrainingState(parameters=frozen([0, 0])),
+        state=TrainingState(parameters=frozen([0, 0])),
         anchor=frozen([1, 1]),
     )
     work = trainer.train(job)
@@ -188,7 +194,7 @@ def test_a_run_in_two_jobs_equals_the_run_in_one_to_the_bit(make: Callable[[], n
     whole = trainer.train(job_of(model, FULL, 0, 5))
     half = trainer.train(job_of(model, FULL, 0, 2))
     trainer.train(job_of(model, FULL, 0, 1, device=0))  # another device's work in between
-    rest = trainer.train(replace(job_of(model, FULL, 2, 5), work=half))
+    rest = trainer.train(replace(job_of(model, FULL, 2, 5), state=half))
     assert np.array_equal(whole.parameters, rest.parameters)
     assert whole.momentum is not None
     assert rest.momentum is not None
@@ -218,7 +224,7 @@ def test_where_the_data_lie_in_memory_changes_no_bit(name: str) -> None:
         start = np.empty(job.anchor.size + shift, dtype=np.float32)[shift:]
         start[:] = job.anchor
         trainer = TorchTrainer(model, memory[shift:].reshape(x.shape), y, Blocks(14, 20), SEED)
-        results.append(trainer.train(replace(job, work=TrainingState(parameters=start))).parameters)
+        results.append(trainer.train(replace(job, state=TrainingState(parameters=start))).parameters)
     assert all(np.array_equal(results[0], other) for other in results[1:])
 
 
@@ -251,11 +257,11 @@ def test_nothing_that_was_handed_in_is_written_to_and_nothing_handed_out_is_shar
     model = dense()
     trainer = trainer_of(model, 5)
     job = job_of(model, FULL)
-    start = job.work.parameters.copy()
+    start = job.state.parameters.copy()
     first = trainer.train(job)
     kept, kept_momentum = first.parameters.copy(), np.array(first.momentum)
-    trainer.train(replace(job, work=first, first=1, last=3))
-    assert np.array_equal(job.work.parameters, start)
+    trainer.train(replace(job, state=first, first=1, last=3))
+    assert np.array_equal(job.state.parameters, start)
     assert np.array_equal(job.anchor, start)
     assert np.array_equal(vector_of(model), start)
     assert np.array_equal(first.parameters, kept)
@@ -302,15 +308,15 @@ def test_frozen_parameters_stay_where_they_are() -> None:
     job = job_of(model, FULL, 0, 2)
     span = trainer.layout["1.weight"].span
     after = trainer.train(job).parameters
-    assert np.array_equal(after[span], job.work.parameters[span])
-    assert not np.array_equal(after, job.work.parameters)
+    assert np.array_equal(after[span], job.state.parameters[span])
+    assert not np.array_equal(after, job.state.parameters)
 
 
 def test_a_device_without_samples_changes_nothing() -> None:
     model = dense()
     job = job_of(model, FULL, 0, 2, device=0)
     work = trainer_of(model, 5, sizes=(0, 4)).train(job)
-    assert np.array_equal(work.parameters, job.work.parameters)
+    assert np.array_equal(work.parameters, job.state.parameters)
     assert work.steps == 0
     assert np.isnan(work.loss)
 

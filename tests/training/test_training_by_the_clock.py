@@ -32,7 +32,7 @@ def trainer_of(model: nn.Module) -> TorchTrainer:
 def job_of(model: nn.Module, order: Order) -> TrainingJob:
     start: Vector = vector_of(model)
     return TrainingJob(
-        device=1, ticket=7, order=order, first=0, last=order.slices, work=TrainingState(parameters=start), anchor=start
+        device=1, ticket=7, order=order, first=0, last=order.slices, state=TrainingState(parameters=start), anchor=start
     )
 
 
@@ -60,7 +60,7 @@ def test_an_epoch_that_is_cut_short_counts_as_not_begun(asked: int) -> None:
     if done:
         assert same(work, trainer.train(replace(job, last=done)))
     else:
-        assert np.array_equal(work.parameters, job.work.parameters) and work.steps == 0
+        assert np.array_equal(work.parameters, job.state.parameters) and work.steps == 0
 
 
 @pytest.mark.parametrize("asked", range(1, 14))
@@ -70,9 +70,9 @@ def test_an_epoch_that_is_interrupted_goes_on_where_it_was(asked: int) -> None:
     trainer, order = trainer_of(model), Order(slices=3, batch_size=3, learning_rate=0.1, momentum=0.9)
     job, questions = job_of(model, order), iter(range(1, 100))
     work, done = trainer.train_while(job, lambda _: next(questions) < asked, keep=True)
-    assert (done, work.within, work.steps) == (*divmod(asked - 1, 4), asked - 1)
-    assert same(work, trainer.train(replace(job, last=done, beyond=work.within)))
-    assert same(trainer.train(replace(job, first=done, work=work)), trainer.train(job))
+    assert (done, work.steps_into_slice, work.steps) == (*divmod(asked - 1, 4), asked - 1)
+    assert same(work, trainer.train(replace(job, last=done, extra_steps=work.steps_into_slice)))
+    assert same(trainer.train(replace(job, first=done, state=work)), trainer.train(job))
 
 
 def test_what_follows_an_interruption_has_random_numbers_of_its_own() -> None:
@@ -80,11 +80,11 @@ def test_what_follows_an_interruption_has_random_numbers_of_its_own() -> None:
     model = nn.Sequential(nn.Linear(6, 40), nn.Dropout(0.5), nn.Linear(40, 3))
     trainer, order = trainer_of(model), Order(slices=1, batch_size=3, learning_rate=0.1)
     job = job_of(model, order)
-    half = trainer.train(replace(job, last=0, beyond=2))
-    again = replace(job, work=half)
-    assert half.within == half.steps == 2
+    half = trainer.train(replace(job, last=0, extra_steps=2))
+    again = replace(job, state=half)
+    assert half.steps_into_slice == half.steps == 2
     assert same(trainer.train(again), trainer.train(again))
-    elsewhere = replace(job, work=replace(half, within=1, steps=2))
+    elsewhere = replace(job, state=replace(half, steps_into_slice=1, steps=2))
     assert not same(trainer.train(again), trainer.train(elsewhere))
 
 

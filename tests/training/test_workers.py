@@ -28,7 +28,7 @@ def job(device: int, slices: int = 1) -> TrainingJob:
     start = TrainingState(parameters=np.zeros(1, dtype=np.float32))
     order = Order(slices=slices, batch_size=1, learning_rate=0.1)
     return TrainingJob(
-        device=device, ticket=device, order=order, first=0, last=slices, work=start, anchor=start.parameters
+        device=device, ticket=device, order=order, first=0, last=slices, state=start, anchor=start.parameters
     )
 
 
@@ -121,11 +121,11 @@ def test_a_process_that_is_killed_at_work_is_started_anew() -> None:
         model=parts.experiment.model.choice,
         seed=0,
         task=parts.task,
-        place="cpu",
+        torch_device="cpu",
         precision="float32",
         batch_statistics=False,
     )
-    whole = structs.replace(job(0, slices=1), work=TrainingState(parameters=parts.parameters), anchor=parts.parameters)
+    whole = structs.replace(job(0, slices=1), state=TrainingState(parameters=parts.parameters), anchor=parts.parameters)
     before = set(multiprocessing.active_children())
     with closing(LocalWorkers(1, data, setup, "sequential")) as workers:
         assert workers.give(7, [whole], ahead=False) and not workers.give(8, [whole], ahead=True)

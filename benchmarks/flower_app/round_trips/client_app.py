@@ -23,7 +23,7 @@ def train(message: Message, context: Context) -> Message:
     start = message.content.array_records["arrays"]["vector"].numpy().astype(np.float32)
     order = Order(slices=EPOCHS, batch_size=BATCH, learning_rate=RATE)
     job = TrainingJob(
-        device=0, ticket=0, order=order, first=0, last=EPOCHS, work=TrainingState(parameters=start), anchor=start
+        device=0, ticket=0, order=order, first=0, last=EPOCHS, state=TrainingState(parameters=start), anchor=start
     )
     trained = Array(trainer.train(job).parameters)
     metrics = MetricRecord({"num-examples": len(y)})

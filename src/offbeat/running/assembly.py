@@ -19,7 +19,7 @@ from offbeat.training.factory import check_task, example_batch, inputs_to_try
 from offbeat.training.optimisers import check_optimiser
 from offbeat.training.tasks import Batch, Classification, Task, TokenSequence
 from offbeat.training.terms import check_own_term
-from offbeat.training.torch_device import place_of
+from offbeat.training.torch_device import torch_device_of
 from offbeat.training.trainer import TorchTrainer
 
 
@@ -68,7 +68,7 @@ class ExperimentParts:
         """The first model."""
         return vector_of(self.network)
 
-    def trainer(self, place: str | None = None) -> TorchTrainer:
+    def trainer(self, torch_device: str | None = None) -> TorchTrainer:
         """A trainer of all devices, in this process: where the experiment says, unless it is told a device of torch."""
         data, execution = self.dataset, self.experiment.execution
         return TorchTrainer(
@@ -79,7 +79,7 @@ class ExperimentParts:
             self.experiment.seed,
             task=self.task,
             pipeline=data.pipeline,
-            place=place_of(execution.device) if place is None else place,
+            torch_device=torch_device_of(execution.device) if torch_device is None else torch_device,
             precision=execution.precision,
             batch_statistics=self.experiment.model.buffers != "average",
         )

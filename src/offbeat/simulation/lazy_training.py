@@ -121,7 +121,7 @@ class LazyTraining:
             assignment=assignment,
             rule=self._rule,
             remembers=self._remembers,
-            work=work,
+            state=work,
             remembered=remembered,
             memory=remembered,
         )
@@ -164,7 +164,7 @@ class LazyTraining:
         if plan.items[: plan.performed] != items[: plan.performed]:
             plan.performed = plan.trained = 0
             given = plan.assignment
-            plan.work, plan.memory = first_state(given.order, given.parameters, plan.remembered), plan.remembered
+            plan.state, plan.memory = first_state(given.order, given.parameters, plan.remembered), plan.remembered
         plan.items = items
         if plan.performed == len(items):
             self._unperformed.pop(ticket, None)
@@ -236,7 +236,7 @@ class LazyTraining:
                 plan.merge(plan.rule, item, self.executor)
         for job, work in zip(jobs, self.executor.train(jobs), strict=True):
             plan = batch[job.ticket]
-            plan.work = work
+            plan.state = work
             plan.trained = job.last
             plan.performed += 1
             if plan.performed < len(plan.items):

@@ -24,7 +24,7 @@ from offbeat.simulation.engine import Simulation
 from offbeat.simulation.replay import Difference, Replay
 from offbeat.training.executor import TorchExecutor, torch_executor
 from offbeat.training.in_process import Arithmetic
-from offbeat.training.torch_device import place_of
+from offbeat.training.torch_device import torch_device_of
 
 ARITHMETIC: dict[str, Arithmetic] = {
     "auto": "auto",
@@ -39,7 +39,7 @@ ARITHMETIC: dict[str, Arithmetic] = {
 @contextmanager
 def simulation_of(experiment: Experiment) -> Iterator[Simulation]:
     """The simulation that an experiment describes; its worker processes end with the context."""
-    workers, place = experiment.execution.processes(), place_of(experiment.execution.place_here)
+    workers, torch_device = experiment.execution.processes(), torch_device_of(experiment.execution.local_torch_device)
     parts = ExperimentParts.of(experiment)
     fleet, stop = parts.fleet(), experiment.when_to_stop
     session = session_of(
@@ -62,7 +62,7 @@ def simulation_of(experiment: Experiment) -> Iterator[Simulation]:
         cluster=execution if execution.executor == "ray" else None,
         training_loss=experiment.evaluation.training_loss,
         task=parts.task,
-        place=place,
+        torch_device=torch_device,
         precision=execution.precision,
         batch_statistics=experiment.model.buffers != "average",
         batch_size=experiment.local_work.batch_size,
@@ -132,7 +132,7 @@ def replay(path: str | os.PathLike[str], watch: Callable[[float], None] | None =
         arithmetic="sequential",
         workers=0,
         task=parts.task,
-        place=place_of(experiment.execution.device),
+        torch_device=torch_device_of(experiment.execution.device),
         precision=experiment.execution.precision,
         batch_statistics=experiment.model.buffers != "average",
     )

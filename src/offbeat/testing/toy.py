@@ -38,16 +38,18 @@ class ToyExecutor:
 
     def _train(self, job: TrainingJob) -> TrainingState:
         target = stream(self.seed, "target", job.device).normal(size=self.size).astype(np.float32)
-        parameters: Vector = job.work.parameters
-        begun = bool(job.work.within)
+        parameters: Vector = job.state.parameters
+        begun = bool(job.state.steps_into_slice)
         for k in range(job.first + begun, job.first + job.slices):
             noise = stream(self.seed, "noise", job.device, job.ticket, k).normal(size=self.size).astype(np.float32)
             rate = np.float32(job.order.learning_rate)
             parameters = np.add(parameters, rate * (target - parameters + np.float32(0.1) * noise), dtype=np.float32)
         parameters = frozen(parameters)
         self.given.append((parameters, parameters.tobytes()))
-        steps, seen = (count + job.slices - begun for count in (job.work.steps, job.work.seen))
-        return TrainingState(parameters=parameters, steps=int(steps), within=job.beyond, loss_sum=0.0, seen=seen)
+        steps, seen = (count + job.slices - begun for count in (job.state.steps, job.state.seen))
+        return TrainingState(
+            parameters=parameters, steps=int(steps), steps_into_slice=job.extra_steps, loss_sum=0.0, seen=seen
+        )
 
     def evaluate(self, parameters: Vector) -> Evaluation:
         """The distance from zero stands for the loss."""

@@ -73,7 +73,7 @@ class Batches:
         seed: int,
         *,
         pipeline: Pipeline | None = None,
-        place: torch.device | str = "cpu",
+        torch_device: torch.device | str = "cpu",
     ) -> None:
         self.lazy = x if isinstance(x, LazyDevices) else None
         self.pipeline = pipeline
@@ -83,12 +83,12 @@ class Batches:
             self.x, self.y = self.converted(x, y)
         self.partition = partition
         self.seed = seed
-        self.place = torch.device(place)
+        self.torch_device = torch.device(torch_device)
         self.channels_last = False
         self._loaded: dict[int, tuple[Samples, Samples]] = {}
         self.resident: tuple[torch.Tensor, torch.Tensor] | None = None
         """Where training happens on another device than the processor, plain arrays lie there as a whole."""
-        if self.is_plain and not on_processor(self.place):
+        if self.is_plain and not on_processor(self.torch_device):
             self.resident = self._tensor(self.x), self._tensor(self.y)
 
     def converted(self, x: Samples, y: Samples) -> tuple[Samples, Samples]:
@@ -174,8 +174,8 @@ class Batches:
     def for_evaluation(self, x: Samples, y: Samples, size: int) -> Iterator[Batch]:
         """The samples in their order, as a model is evaluated on them, cut into batches."""
         for start in range(0, count(y), size):
-            places = np.arange(start, min(start + size, count(y)))
-            yield self._gathered(x, y, places, None)
+            indices = np.arange(start, min(start + size, count(y)))
+            yield self._gathered(x, y, indices, None)
 
     def _held(self, device: int) -> tuple[tuple[Samples, Samples], int]:
         """The arrays in which a device's samples lie, and the index of the first sample in them."""
@@ -189,9 +189,9 @@ class Batches:
 
     def _gathered(self, x: Samples, y: Samples, chosen: Indices, random: np.random.Generator | None) -> Batch:
         if self.resident is not None and x is self.x:
-            places = self._tensor(chosen)
-            return Batch(self._formatted(self.standardised(self.resident[0][places])), self.resident[1][places])
-        if isinstance(x, np.ndarray) and isinstance(y, np.ndarray) and y.ndim == 1 and on_processor(self.place):
+            indices = self._tensor(chosen)
+            return Batch(self._formatted(self.standardised(self.resident[0][indices])), self.resident[1][indices])
+        if isinstance(x, np.ndarray) and isinstance(y, np.ndarray) and y.ndim == 1 and on_processor(self.torch_device):
             targets = torch.from_numpy(y.take(chosen))
         else:
             targets = each_array(self._tensor, taken(y, chosen))
@@ -202,11 +202,11 @@ class Batches:
             return Batch(self._formatted(self._tensor(done)), targets)
         inputs = torch.empty(len(chosen), *x.shape[1:], dtype=torch.int64 if x.dtype == np.int64 else torch.float32)
         self.write(x, chosen, inputs.numpy())
-        return Batch(self._formatted(inputs.to(self.place)), targets)
+        return Batch(self._formatted(inputs.to(self.torch_device)), targets)
 
     def _tensor(self, part: Any) -> torch.Tensor:
         """A tensor of its own memory, which torch aligns."""
-        return torch.tensor(part.padded() if isinstance(part, Ragged) else part, device=self.place)
+        return torch.tensor(part.padded() if isinstance(part, Ragged) else part, device=self.torch_device)
 
     def _formatted(self, x: torch.Tensor) -> torch.Tensor:
         return x.to(memory_format=torch.channels_last) if self.channels_last else x

@@ -56,7 +56,7 @@ class ExecutionTable(Settings):
         return {"execution": {"executor": "ray", "address": address, "workers": self.workers or "auto"}}
 
     @property
-    def place_here(self) -> str:
+    def local_torch_device(self) -> str:
         """Where this process trains and evaluates: one that has workers with GPUs needs none itself."""
         return "auto" if self.gpus_per_worker else self.device
 
@@ -75,9 +75,9 @@ class ExecutionTable(Settings):
 
     def _on_processor(self) -> bool:
         """Whether models are trained on the processor; on a GPU several workers may wait for it."""
-        from offbeat.training.torch_device import place_of  # imports torch
+        from offbeat.training.torch_device import torch_device_of  # imports torch
 
-        return self.device == "cpu" or place_of(self.device) == "cpu"
+        return self.device == "cpu" or torch_device_of(self.device) == "cpu"
 
 
 def available_cores() -> int:

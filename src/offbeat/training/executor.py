@@ -116,7 +116,7 @@ def torch_executor(
     workers: int,
     training_loss: bool = False,
     task: Task = CLASSIFICATION,
-    place: str = "cpu",
+    torch_device: str = "cpu",
     precision: Precision = "float32",
     batch_statistics: bool = False,
     batch_size: int | None = None,
@@ -137,7 +137,7 @@ def torch_executor(
         model=choice,
         seed=seed,
         task=task,
-        place=place,
+        torch_device=torch_device,
         precision=precision,
         batch_statistics=batch_statistics,
     )
@@ -146,11 +146,11 @@ def torch_executor(
         arithmetic = "sequential"
     local = InProcessTrainer(trainer, arithmetic)
     training: JobTrainer = local
-    here = {processor_kind(place)}
+    here = {processor_kind(torch_device)}
     processors = lambda: here  # noqa: E731
     data = TrainingData(x=dataset.train_x, y=dataset.train_y, partition=partition)
     if cluster is not None:
-        there = replace(setup, place="cuda") if cluster.gpus_per_worker else setup
+        there = replace(setup, torch_device="cuda") if cluster.gpus_per_worker else setup
         actors = RayWorkers(cluster, data, there)
         processors = lambda: actors.processors | (set() if cluster.gpus_per_worker else here)  # noqa: E731
         training = WorkerPool(actors, partition.sizes, stacks=False)
@@ -158,6 +158,6 @@ def torch_executor(
         training = WorkerPool(LocalWorkers(workers, data, setup, arithmetic), partition.sizes, stacks=local.stacks)
     memorable = is_pure(trainer.model) and type(task) in BUILT_IN and trainer.batches.is_plain
     if memorable and not local.stacks:
-        words = f"{choice!r} {task!r} {place} {precision} {trainer.batches.standardisation!r}"
+        words = f"{choice!r} {task!r} {torch_device} {precision} {trainer.batches.standardisation!r}"
         training = MemoTrainer(training, dataset, partition, model=words, memo=SHARED)
     return TorchExecutor(trainer, dataset.test_x, dataset.test_y, training, held, processors)

@@ -27,7 +27,7 @@ class TrainerSetup:
     seed: int
     task: Task
     pipeline: Pipeline | None
-    place: str
+    torch_device: str
     precision: Precision
     batch_statistics: bool
 
@@ -53,7 +53,7 @@ class TrainerSetup:
             self.seed,
             task=self.task,
             pipeline=self.pipeline,
-            place=self.place,
+            torch_device=self.torch_device,
             precision=self.precision,
             batch_statistics=self.batch_statistics,
         )
@@ -92,9 +92,9 @@ def check_task(task: Task, network: nn.Module, example: Batch, classes: int) -> 
 
 def check_own(task: Task, network: nn.Module, x: Any, y: Any) -> None:
     """Raise InvalidInput if a task does not fit a model and data that come from nowhere but a user's own functions."""
-    places = np.array([0, min(1, count(y) - 1)])
+    indices = np.array([0, min(1, count(y) - 1)])
     x, y = (each_array(lambda part: part if isinstance(part, Ragged) else np.asarray(part), each) for each in (x, y))
-    batches = Batches(taken(x, places), taken(y, places), _Nobody(), 0)
+    batches = Batches(taken(x, indices), taken(y, indices), _Nobody(), 0)
     example = next(batches.for_evaluation(batches.x, batches.y, 2))
     network.eval()
     with torch.no_grad():

@@ -20,13 +20,13 @@ Tensors = tuple[torch.Tensor, ...]
 class FlatModel:
     """A module, its layout, and its trained tensors, on the processor or another device."""
 
-    def __init__(self, model: nn.Module, place: torch.device | str = "cpu") -> None:
-        self.place = torch.device(place)
+    def __init__(self, model: nn.Module, torch_device: torch.device | str = "cpu") -> None:
+        self.torch_device = torch.device(torch_device)
         self.module = copy.deepcopy(model).float().train()
         self.layout = layout_of(self.module)
-        self._flat = torch.tensor(vector_of(self.module)).to(self.place)
-        self.module.to(self.place)
-        self._vector: Vector | None = self._flat.numpy() if on_processor(self.place) else None
+        self._flat = torch.tensor(vector_of(self.module)).to(self.torch_device)
+        self.module.to(self.torch_device)
+        self._vector: Vector | None = self._flat.numpy() if on_processor(self.torch_device) else None
         """The memory of the flat tensor for numpy, where numpy can reach it."""
         tensors = tensors_of(self.module)
         for entry in self.layout.entries:
@@ -36,10 +36,10 @@ class FlatModel:
         self.weights: Tensors = tuple(parameter.detach() for parameter in self.parameters)
         """The parameters outside autograd: they share the memory of `parameters` and may be updated in place."""
         self.layers = [
-            [place for place, entry in enumerate(self.entries) if entry.layer == layer]
+            [position for position, entry in enumerate(self.entries) if entry.layer == layer]
             for layer in range(self.layout.trained_layers)
         ]
-        """The places in `parameters` of each layer's parameters, from the input on."""
+        """The positions in `parameters` of each layer's parameters, from the input on."""
         self.head = self.layout.head
         self._counters = [(b, b.clone()) for b in self.module.buffers() if not b.is_floating_point()]
 
@@ -61,12 +61,12 @@ class FlatModel:
 
         On the processor they share the vector's memory.
         """
-        flat = torch.from_numpy(vector).to(self.place)
+        flat = torch.from_numpy(vector).to(self.torch_device)
         return tuple(flat[entry.span].view(entry.shape) for entry in self.entries)
 
     def zeros(self) -> torch.Tensor:
         """As many zeros as there are trained elements."""
-        return torch.zeros(self.layout.trained_size, device=self.place)
+        return torch.zeros(self.layout.trained_size, device=self.torch_device)
 
     def head_module(self) -> nn.Module:
         """The last layer: what it is given is the model's representation of a sample."""

@@ -36,11 +36,13 @@ class InProcessTrainer:
 
     def train(self, jobs: Sequence[TrainingJob]) -> list[TrainingState]:
         """Carry out the jobs, plain ones stacked where that pays, and return their states in the same order."""
-        plain = [place for place, job in enumerate(jobs) if is_plain(job.order) and job.whole]
+        plain = [position for position, job in enumerate(jobs) if is_plain(job.order) and job.whole]
         if self._stacked is None or len(plain) < self._stack_from:
             return [self._trainer.train(job) for job in jobs]
-        works = dict(zip(plain, self._stacked.train_many([jobs[place] for place in plain]), strict=True))
-        return [works[place] if place in works else self._trainer.train(job) for place, job in enumerate(jobs)]
+        states = dict(zip(plain, self._stacked.train_many([jobs[position] for position in plain]), strict=True))
+        return [
+            states[position] if position in states else self._trainer.train(job) for position, job in enumerate(jobs)
+        ]
 
     def close(self) -> None:
         """Do nothing, since nothing is held open."""

@@ -36,10 +36,10 @@ def backward(loss: torch.Tensor, layers: Sequence[Sequence[torch.Tensor]], proce
         delivered += 1
         return proceed(delivered)
 
-    def hook_of(place: int) -> Callable[[torch.Tensor], None]:
+    def hook_of(position: int) -> Callable[[torch.Tensor], None]:
         def hook(parameter: torch.Tensor) -> None:
             gradients[id(parameter)] = _taken(parameter)
-            missing[place] -= 1
+            missing[position] -= 1
             while delivered < len(layers) and not missing[len(layers) - 1 - delivered]:
                 if not deliver() and delivered < len(layers):
                     raise _Enough
@@ -49,8 +49,8 @@ def backward(loss: torch.Tensor, layers: Sequence[Sequence[torch.Tensor]], proce
     if not proceed(0):
         return []
     handles = [
-        parameter.register_post_accumulate_grad_hook(hook_of(place))  # type: ignore[no-untyped-call]
-        for place, layer in enumerate(layers)
+        parameter.register_post_accumulate_grad_hook(hook_of(position))  # type: ignore[no-untyped-call]
+        for position, layer in enumerate(layers)
         for parameter in layer
     ]
     try:
@@ -65,8 +65,8 @@ def backward(loss: torch.Tensor, layers: Sequence[Sequence[torch.Tensor]], proce
         for parameter in parameters:
             parameter.grad = None
     return [
-        tuple(gradients.get(id(parameter), torch.zeros_like(parameter)) for parameter in layers[-1 - place])
-        for place in range(delivered)
+        tuple(gradients.get(id(parameter), torch.zeros_like(parameter)) for parameter in layers[-1 - position])
+        for position in range(delivered)
     ]
 
 

@@ -109,7 +109,7 @@ class LocalTraining(Struct, kw_only=True, eq=False, gc=False):
     """The numbers of one order on one device, how far they have come and what they came from."""
 
     assignment: Assignment
-    work: TrainingState
+    state: TrainingState
     performed: int = 0
     """Stretches of training and merges that are behind it. They number the batches on which a merge looks."""
     remembered: ReadOnlyMemory
@@ -117,7 +117,7 @@ class LocalTraining(Struct, kw_only=True, eq=False, gc=False):
     memory: ReadOnlyMemory
     """What the device remembered when the run began, with what the run has added; a copy as soon as it has."""
 
-    def job(self, first: int, last: int, beyond: int = 0) -> TrainingJob:
+    def job(self, first: int, last: int, extra_steps: int = 0) -> TrainingJob:
         """Slices `first` to `last - 1`, and so many steps of the next, for a trainer."""
         given = self.assignment
         return TrainingJob(
@@ -126,30 +126,30 @@ class LocalTraining(Struct, kw_only=True, eq=False, gc=False):
             order=given.order,
             first=first,
             last=last,
-            beyond=beyond,
-            work=self.work,
+            extra_steps=extra_steps,
+            state=self.state,
             anchor=given.parameters,
             memory=self.remembered if self.remembered and given.order.remembers else NOTHING,
         )
 
     def merge(self, rule: DeviceRule, fresh: Fresh, source: GradientSource) -> None:
         """Take in a newer model as the order's device rule says."""
-        given, work, memory, number = self.assignment, self.work, copied(self.memory), self.performed
+        given, state, memory, number = self.assignment, self.state, copied(self.memory), self.performed
 
         def probe(parameters: Vector) -> tuple[float, Vector]:
             return source.loss_and_gradient(parameters, given.device, given.ticket, number, given.order.batch_size)
 
-        merged = rule.merge(work.parameters, fresh, given.base, given.order, memory, probe)
+        merged = rule.merge(state.parameters, fresh, given.base, given.order, memory, probe)
         self.memory = memory
-        self.work = replace(work, parameters=merged, start=None)
+        self.state = replace(state, parameters=merged, start=None)
         self.performed += 1
 
     def report(self, rule: DeviceRule) -> Outcome:
         """What the device delivers: the parameters, the training loss, and what its rule has to say beside them."""
-        given, work = self.assignment, self.work
+        given, state = self.assignment, self.state
         extras = rule.extras(given.order, self.remembered, self.memory)
         if given.order.remembers:
             memory = copied(self.memory)
-            remember(given.order, given.parameters, work, memory)
+            remember(given.order, given.parameters, state, memory)
             self.memory = memory
-        return Outcome(parameters=work.parameters, loss=work.loss, extras=extras)
+        return Outcome(parameters=state.parameters, loss=state.loss, extras=extras)

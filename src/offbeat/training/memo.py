@@ -41,10 +41,10 @@ class JobTrainer(Protocol):
 
 
 class Memo:
-    """Finished work by what determines it; what was not asked for the longest is forgotten first."""
+    """Finished state by what determines it; what was not asked for the longest is forgotten first."""
 
     def __init__(self, limit: int = MEMO_BYTES) -> None:
-        self._works: OrderedDict[bytes, TrainingState] = OrderedDict()
+        self._states: OrderedDict[bytes, TrainingState] = OrderedDict()
         self._limit = limit
         self._bytes = 0
         self.hits = 0
@@ -52,20 +52,20 @@ class Memo:
 
     def get(self, key: bytes) -> TrainingState | None:
         """The state under this key; None if it is not kept."""
-        work = self._works.get(key)
-        if work is None:
+        state = self._states.get(key)
+        if state is None:
             self.misses += 1
         else:
             self.hits += 1
-            self._works.move_to_end(key)
-        return work
+            self._states.move_to_end(key)
+        return state
 
-    def put(self, key: bytes, work: TrainingState) -> None:
+    def put(self, key: bytes, state: TrainingState) -> None:
         """Keep a state under its key, and drop those that were not used for longest beyond the limit."""
-        self._works[key] = work
-        self._bytes += _size(work)
-        while self._bytes > self._limit and self._works:
-            self._bytes -= _size(self._works.popitem(last=False)[1])
+        self._states[key] = state
+        self._bytes += _size(state)
+        while self._bytes > self._limit and self._states:
+            self._bytes -= _size(self._states.popitem(last=False)[1])
 
 
 SHARED = Memo()
@@ -91,18 +91,18 @@ class MemoTrainer:
     def train(self, jobs: Sequence[TrainingJob]) -> list[TrainingState]:
         """Carry out the jobs whose results are not known yet, and return all states in the same order."""
         keys = [self._key(job) if _begins_full_batch(job) else None for job in jobs]
-        works = [self._memo.get(key) if key is not None else None for key in keys]
+        states = [self._memo.get(key) if key is not None else None for key in keys]
         missing: dict[bytes | int, TrainingJob] = {}
-        for place, (key, work, job) in enumerate(zip(keys, works, jobs, strict=True)):
-            if work is None:
-                missing.setdefault(place if key is None else key, job)
+        for position, (key, state, job) in enumerate(zip(keys, states, jobs, strict=True)):
+            if state is None:
+                missing.setdefault(position if key is None else key, job)
         done = dict(zip(missing, self._training.train(list(missing.values())) if missing else [], strict=True))
-        for what, work in done.items():
+        for what, state in done.items():
             if isinstance(what, bytes):
-                self._memo.put(what, work)
+                self._memo.put(what, state)
         return [
-            work or done[place if key is None else key]
-            for place, (key, work) in enumerate(zip(keys, works, strict=True))
+            state or done[position if key is None else key]
+            for position, (key, state) in enumerate(zip(keys, states, strict=True))
         ]
 
     def close(self) -> None:
@@ -119,13 +119,13 @@ class MemoTrainer:
         if job.device not in self._samples:
             self._samples[job.device] = _digest(self._partition.samples(job.device))
         order = json.encode(structs.asdict(job.order) | {"slices": job.last})
-        return _digest(self._setting, self._samples[job.device], order, job.work.parameters)
+        return _digest(self._setting, self._samples[job.device], order, job.state.parameters)
 
 
 def _begins_full_batch(job: TrainingJob) -> bool:
-    fresh = job.first == 0 and job.work.steps == 0 and job.work.momentum is None
+    fresh = job.first == 0 and job.state.steps == 0 and job.state.momentum is None
     whole = job.order.batch_size is None and job.order.unit == "epoch"
-    return whole and fresh and job.whole and not job.order.remembers and job.anchor is job.work.parameters
+    return whole and fresh and job.whole and not job.order.remembers and job.anchor is job.state.parameters
 
 
 def _digest(*parts: bytes | npt.NDArray[Any]) -> bytes:
@@ -135,6 +135,6 @@ def _digest(*parts: bytes | npt.NDArray[Any]) -> bytes:
     return digest.digest()
 
 
-def _size(work: TrainingState) -> int:
-    kept = sum(vector.nbytes for vector in work.optimiser.values())
-    return work.parameters.nbytes + kept + (0 if work.momentum is None else work.momentum.nbytes)
+def _size(state: TrainingState) -> int:
+    kept = sum(vector.nbytes for vector in state.optimiser.values())
+    return state.parameters.nbytes + kept + (0 if state.momentum is None else state.momentum.nbytes)

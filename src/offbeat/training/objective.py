@@ -45,15 +45,15 @@ class Objective:
         """Whether terms add to gradients in closed form."""
         return bool(self._pulling)
 
-    def pull(self, gradients: Tensors, weights: Tensors, places: Sequence[int] | None) -> Tensors:
+    def pull(self, gradients: Tensors, weights: Tensors, positions: Sequence[int] | None) -> Tensors:
         """The gradients with those of the terms that are known in closed form added."""
         for term in self._pulling:
-            gradients = term.pull(gradients, weights, places)
+            gradients = term.pull(gradients, weights, positions)
         return gradients
 
     def precision(self) -> AbstractContextManager[Any]:
         """Where models are called: products in bfloat16, if that is wanted; parameters stay float32."""
-        return torch.autocast(self._model.place.type, dtype=torch.bfloat16) if self._half else nullcontext()
+        return torch.autocast(self._model.torch_device.type, dtype=torch.bfloat16) if self._half else nullcontext()
 
     def loss(self, batch: Batch) -> tuple[torch.Tensor, float, torch.Tensor]:
         """The task's loss, over how much it is a mean, and the loss with all terms."""

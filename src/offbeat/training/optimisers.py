@@ -35,8 +35,8 @@ COUNT = "step"
 class Optimiser(Protocol):
     """Moves the weights of a model, step by step."""
 
-    def step(self, gradients: Tensors, rate: float, places: Sequence[int] | None = None) -> None:
-        """One step; `places` are the parameters that the gradients are of (None: all)."""
+    def step(self, gradients: Tensors, rate: float, positions: Sequence[int] | None = None) -> None:
+        """One step; `positions` are the parameters that the gradients are of (None: all)."""
 
     def momentum(self) -> Vector | None:
         """The momentum as one flat vector; None if there is none, or if it is part of the state."""
@@ -113,20 +113,20 @@ class Sgd:
             flat = self._flat
             self._velocity = tuple(flat[entry.span].view(entry.shape) for entry in model.entries)
 
-    def step(self, gradients: Tensors, rate: float, places: Sequence[int] | None = None) -> None:
-        """Move the weights by one step along the gradients; only those at the given places, if places are given."""
+    def step(self, gradients: Tensors, rate: float, positions: Sequence[int] | None = None) -> None:
+        """Take one step with the gradients of the parameters at these positions (None: of all parameters)."""
         order, weights, velocity = self._order, self._weights, self._velocity
-        if places is not None:
-            weights = tuple(weights[place] for place in places)
-            velocity = tuple(velocity[place] for place in places) if velocity else ()
+        if positions is not None:
+            weights = tuple(weights[position] for position in positions)
+            velocity = tuple(velocity[position] for position in positions) if velocity else ()
         if order.clip_norm and self._pull is not None:
-            gradients = self._pull(gradients, weights, places)
+            gradients = self._pull(gradients, weights, positions)
         if order.clip_norm:
             gradients = clipped(gradients, order.clip_norm)
         if order.weight_decay:
             gradients = torch._foreach_add(gradients, weights, alpha=order.weight_decay)
         if self._pull is not None and not order.clip_norm:
-            gradients = self._pull(gradients, weights, places)
+            gradients = self._pull(gradients, weights, positions)
         if order.momentum:
             torch._foreach_mul_(velocity, order.momentum)
             torch._foreach_add_(velocity, gradients)
@@ -153,13 +153,16 @@ class TorchOptimiser:
         if start.optimiser:
             self._restore(start.optimiser)
 
-    def step(self, gradients: Tensors, rate: float, places: Sequence[int] | None = None) -> None:
-        """Move the weights by one step along the gradients; only those at the given places, if places are given."""
+    def step(self, gradients: Tensors, rate: float, positions: Sequence[int] | None = None) -> None:
+        """Take one step with the gradients of the parameters at these positions (None: of all parameters)."""
         parameters, weights = self._model.parameters, self._model.weights
-        if places is not None:
-            parameters, weights = [parameters[place] for place in places], tuple(weights[place] for place in places)
+        if positions is not None:
+            parameters, weights = (
+                [parameters[position] for position in positions],
+                tuple(weights[position] for position in positions),
+            )
         if self._pull is not None:
-            gradients = self._pull(gradients, weights, places)
+            gradients = self._pull(gradients, weights, positions)
         if self._order.clip_norm:
             gradients = clipped(gradients, self._order.clip_norm)
         for parameter, gradient in zip(parameters, gradients, strict=True):
@@ -193,12 +196,12 @@ class TorchOptimiser:
 
     def _restore(self, saved: Mapping[str, Vector]) -> None:
         fused = any(group.get("fused") for group in self._optimiser.param_groups)
-        for place, (parameter, entry) in enumerate(zip(self._model.parameters, self._model.entries, strict=True)):
-            if COUNT in saved and not saved[COUNT][place]:
+        for position, (parameter, entry) in enumerate(zip(self._model.parameters, self._model.entries, strict=True)):
+            if COUNT in saved and not saved[COUNT][position]:
                 continue  # torch makes the state of a parameter with its first step
             for name, vector in saved.items():
                 if name == COUNT:
-                    part = torch.tensor(float(vector[place]), device=parameter.device if fused else "cpu")
+                    part = torch.tensor(float(vector[position]), device=parameter.device if fused else "cpu")
                 else:
                     part = torch.tensor(vector[entry.span], device=parameter.device).view(entry.shape)
                 self._optimiser.state[parameter][name] = part

@@ -27,7 +27,7 @@ from offbeat.training.workers import ATTEMPTS, PortionAnswer
 
 POLL_SECONDS = 1.0
 LEFT_OUT: Vector = np.zeros(0, dtype=np.float32)
-"""What stands in the place of a version that is sent by reference."""
+"""What stands in for a version that is sent by reference."""
 
 
 @dataclass(frozen=True)
@@ -48,12 +48,12 @@ class TrainingActor:
     """A worker as Ray runs it."""
 
     def __init__(self, setup: WorkerSetup) -> None:
-        self._place = setup.trainer.place
+        self._torch_device = setup.trainer.torch_device
         self._worker = Worker(setup)
 
     def kind(self) -> str:
         """The kind of processor, as soon as the worker is ready."""
-        return processor_kind(self._place)
+        return processor_kind(self._torch_device)
 
     def train(self, jobs: Sequence[TrainingJob], *anchors: Vector) -> Trained | str:
         """Carry out the jobs, whose versions come beside them."""
@@ -165,7 +165,7 @@ class RayWorkers:
         return [PortionAnswer(portion, result if isinstance(result, str) else _owned(result))]
 
     def _replace(self, actor: ActorAtWork, error: Exception) -> list[PortionAnswer]:
-        """Start another actor in the place of one that is gone; what it had is lost."""
+        """Start another actor in place of one that is gone; what it had is lost."""
         if actor.ready:
             self._seen = monotonic()
         else:
@@ -188,15 +188,15 @@ class RayWorkers:
 
 def _leave_out(job: TrainingJob) -> TrainingJob:
     """The job without the version that it refers to."""
-    work = job.work
-    if work.parameters is job.anchor:
-        work = structs.replace(work, parameters=LEFT_OUT)
-    return structs.replace(job, anchor=LEFT_OUT, work=work)
+    state = job.state
+    if state.parameters is job.anchor:
+        state = structs.replace(state, parameters=LEFT_OUT)
+    return structs.replace(job, anchor=LEFT_OUT, state=state)
 
 
 def _put_back(job: TrainingJob, anchor: Vector) -> TrainingJob:
-    work = job.work if job.work.parameters.size else structs.replace(job.work, parameters=anchor)
-    return structs.replace(job, anchor=anchor, work=work)
+    state = job.state if job.state.parameters.size else structs.replace(job.state, parameters=anchor)
+    return structs.replace(job, anchor=anchor, state=state)
 
 
 def _owned(trained: Trained) -> Trained:

@@ -74,7 +74,7 @@ def stacking_pays(trainer: TorchTrainer, batch_size: int | None) -> bool:
     """Whether stacked training is the faster one where it is possible: always, but for convolutions on the processor
     with more than a few samples in a batch (None: all of a device's)."""
     small = batch_size is not None and batch_size <= SMALL_BATCH
-    return small or not is_convolutional(trainer.model) or not on_processor(trainer.batches.place)
+    return small or not is_convolutional(trainer.model) or not on_processor(trainer.batches.torch_device)
 
 
 class StackedTrainer:
@@ -89,7 +89,7 @@ class StackedTrainer:
         self._layout = trainer.layout
         self._batches = trainer.batches
         self._shape = tuple(trainer.batches.x.shape[1:])
-        self._place = trainer.batches.place
+        self._torch_device = trainer.batches.torch_device
         layers = list(trainer.model.named_modules(remove_duplicate=False))[1:]  # the first is the chain itself
         kind = ConvolutionalChain if is_convolutional(trainer.model) else DenseChain
         self._chain: StackedChain = kind(layers)
@@ -97,10 +97,10 @@ class StackedTrainer:
 
     def train_many(self, jobs: Sequence[TrainingJob]) -> list[TrainingState]:
         """What `TorchTrainer.train` makes of each job, within float tolerance, in the order of the jobs."""
-        works: dict[int, TrainingState] = {}
+        states: dict[int, TrainingState] = {}
         for stack in self._stacks(jobs):
-            works.update(zip(stack, self._train([jobs[i] for i in stack]), strict=True))
-        return [works[i] for i in range(len(jobs))]
+            states.update(zip(stack, self._train([jobs[i] for i in stack]), strict=True))
+        return [states[i] for i in range(len(jobs))]
 
     def _stacks(self, jobs: Sequence[TrainingJob]) -> Iterator[list[int]]:
         """Positions of jobs that are trained together, longest first: those still active are always a prefix."""
@@ -132,13 +132,13 @@ class StackedTrainer:
         """One stack; the jobs share batch size and momentum and come with the most steps first."""
         index, share = self._schedule(jobs)
         steps, clients, width = index.shape
-        place = self._place
-        labels = torch.from_numpy(self._batches.y.take(index)).unsqueeze(3).to(place)
-        everyone = {entry.name: StackedParameter.of(jobs, entry, place) for entry in self._layout.entries}
+        torch_device = self._torch_device
+        labels = torch.from_numpy(self._batches.y.take(index)).unsqueeze(3).to(torch_device)
+        everyone = {entry.name: StackedParameter.of(jobs, entry, torch_device) for entry in self._layout.entries}
         rates = np.array([job.order.learning_rate for job in jobs], dtype=np.float32).reshape(-1, 1)
         # As `StackedParameter` wants it: with momentum the gradient itself, without it -rate x gradient.
-        scale = torch.from_numpy(share if jobs[0].order.momentum else share * -rates).unsqueeze(3).to(place)
-        likelihood = torch.zeros(steps, clients, width, 1, device=place)
+        scale = torch.from_numpy(share if jobs[0].order.momentum else share * -rates).unsqueeze(3).to(torch_device)
+        likelihood = torch.zeros(steps, clients, width, 1, device=torch_device)
         gather = self._gatherer(index, clients, width)
         remaining = [self._steps(job) for job in jobs]
         active, parameters = clients, everyone
@@ -153,9 +153,9 @@ class StackedTrainer:
             TrainingState(
                 parameters=self._row(everyone, "value", c),
                 momentum=self._row(everyone, "velocity", c) if job.order.momentum else None,
-                steps=job.work.steps + remaining[c],
-                loss_sum=job.work.loss_sum + float(losses[c]),
-                seen=job.work.seen + int(np.count_nonzero(share[:, c])),
+                steps=job.state.steps + remaining[c],
+                loss_sum=job.state.loss_sum + float(losses[c]),
+                seen=job.state.seen + int(np.count_nonzero(share[:, c])),
             )
             for c, job in enumerate(jobs)
         ]
@@ -163,8 +163,8 @@ class StackedTrainer:
     def _gatherer(self, index: Indices, clients: int, width: int) -> Callable[[int, int], torch.Tensor]:
         """A function from (step, active clients) to their samples, which are good until it is called again."""
         if self._batches.resident is not None:
-            resident, places = self._batches.resident[0], torch.from_numpy(index).to(self._place)
-            return lambda t, active: self._batches.standardised(resident[places[t, :active]])
+            resident, indices = self._batches.resident[0], torch.from_numpy(index).to(self._torch_device)
+            return lambda t, active: self._batches.standardised(resident[indices[t, :active]])
         x = torch.empty(clients, width, *self._shape)
 
         def gather(t: int, active: int) -> torch.Tensor:
@@ -174,7 +174,7 @@ class StackedTrainer:
         return gather
 
     def _schedule(self, jobs: Sequence[TrainingJob]) -> tuple[Indices, Vector]:
-        """For each (step, client, place in the batch): which sample, and its share in the batch's mean (0: padding)."""
+        """For each (step, client, position in the batch) the sample and its share in the batch's mean (0: padding)."""
         width = max(1, *(self._width(job) for job in jobs))
         shape = (self._steps(jobs[0]), len(jobs), width)
         index, share = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.float32)

@@ -57,26 +57,26 @@ class StackedParameter:
     momentum: float
 
     @classmethod
-    def of(cls, jobs: Sequence[TrainingJob], entry: TensorEntry, place: torch.device) -> "StackedParameter":
+    def of(cls, jobs: Sequence[TrainingJob], entry: TensorEntry, torch_device: torch.device) -> "StackedParameter":
         """One tensor of all jobs' models, stacked."""
 
         def stacked(vectors: Iterable[Vector]) -> torch.Tensor:
             rows = torch.empty(len(jobs), entry.size)  # aligned, as `trainer` explains
             np.stack([vector[entry.span] for vector in vectors], out=rows.numpy())
-            return rows.view(len(jobs), -1, entry.shape[-1]).to(place)
+            return rows.view(len(jobs), -1, entry.shape[-1]).to(torch_device)
 
         def per_client(numbers: Iterable[float]) -> torch.Tensor:
-            return torch.tensor(list(numbers), device=place).view(-1, 1, 1)
+            return torch.tensor(list(numbers), device=torch_device).view(-1, 1, 1)
 
         orders = [job.order for job in jobs]
         momentum = orders[0].momentum
         rate = per_client(order.learning_rate for order in orders)
         scale = 1.0 if momentum else -rate
         decays, pulls = any(order.weight_decay for order in orders), any(order.prox for order in orders)
-        still = np.zeros(entry.offset + entry.size, dtype=np.float32)
-        velocities = [still if job.work.momentum is None else job.work.momentum for job in jobs]
+        zeros = np.zeros(entry.offset + entry.size, dtype=np.float32)
+        velocities = [zeros if job.state.momentum is None else job.state.momentum for job in jobs]
         return cls(
-            value=stacked(job.work.parameters for job in jobs),
+            value=stacked(job.state.parameters for job in jobs),
             shape=entry.shape,
             rate=rate,
             velocity=stacked(velocities) if momentum else None,
@@ -259,8 +259,8 @@ def stackable(model: nn.Module) -> bool:
     if nn.Linear not in kinds:
         return False
     body, head = layers[: kinds.index(nn.Linear)], kinds[kinds.index(nn.Linear) :]
-    flat = [place for place, layer in enumerate(body) if isinstance(layer, nn.Flatten)]
-    images = [place for place, layer in enumerate(body) if type(layer) in IMAGE_LAYERS]
+    flat = [position for position, layer in enumerate(body) if isinstance(layer, nn.Flatten)]
+    images = [position for position, layer in enumerate(body) if type(layer) in IMAGE_LAYERS]
     return (
         all(kind in ACTIVATIONS or kind in (nn.Linear, nn.Flatten, nn.Identity, *IMAGE_LAYERS) for kind in kinds)
         and all(kind in ACTIVATIONS or kind in (nn.Linear, nn.Identity) for kind in head)

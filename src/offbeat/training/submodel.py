@@ -1,4 +1,4 @@
-"""Submodels of less width (HeteroFL): the first channels of every layer as a module, and work taken in and out of it.
+"""Submodels of less width (HeteroFL): the first channels of every layer as a module, and state taken in and out of it.
 
 Diao, Ding, Tarokh: *HeteroFL: Computation and Communication Efficient Federated Learning for Heterogeneous Clients*,
 ICLR 2021. The scaler of the paper: in training the output of every layer but the last is divided by the width, so that
@@ -44,7 +44,7 @@ def job_inside(job: TrainingJob, chosen: Chosen, trained: int) -> TrainingJob:
     return replace(
         job,
         order=replace(job.order, width=1.0),
-        work=_work_inside(job.work, chosen, trained),
+        state=_state_inside(job.state, chosen, trained),
         anchor=frozen(job.anchor[chosen]),
         memory={name: _inside(value, chosen, trained) for name, value in job.memory.items()},
     )
@@ -59,36 +59,36 @@ def _inside(value: Any, chosen: Chosen, trained: int) -> Any:
     return frozen(value[chosen[:trained]]) if len(value) == trained else value
 
 
-def _work_inside(work: TrainingState, chosen: Chosen, trained: int) -> TrainingState:
+def _state_inside(state: TrainingState, chosen: Chosen, trained: int) -> TrainingState:
     return replace(
-        work,
-        parameters=frozen(work.parameters[chosen]),
-        momentum=None if work.momentum is None else frozen(work.momentum[chosen[:trained]]),
-        optimiser={name: _inside(vector, chosen, trained) for name, vector in work.optimiser.items()},
-        buffers=None if work.buffers is None else frozen(work.buffers[chosen[trained:]]),
-        start=None if work.start is None else _work_inside(work.start, chosen, trained),
+        state,
+        parameters=frozen(state.parameters[chosen]),
+        momentum=None if state.momentum is None else frozen(state.momentum[chosen[:trained]]),
+        optimiser={name: _inside(vector, chosen, trained) for name, vector in state.optimiser.items()},
+        buffers=None if state.buffers is None else frozen(state.buffers[chosen[trained:]]),
+        start=None if state.start is None else _state_inside(state.start, chosen, trained),
     )
 
 
-def work_outside(work: TrainingState, before: TrainingState, chosen: Chosen, trained: int) -> TrainingState:
+def state_outside(state: TrainingState, before: TrainingState, chosen: Chosen, trained: int) -> TrainingState:
     """What the submodel has learned, on the whole model's vectors; the rest is as before."""
-    inside, still = chosen[:trained], np.zeros(trained, dtype=np.float32)
+    inside, zeros = chosen[:trained], np.zeros(trained, dtype=np.float32)
 
     def outside(name: str, vector: Vector) -> Vector:
         """A part of the optimiser's state; what counts the moves of whole parameters has the same length inside."""
         if len(vector) != np.count_nonzero(inside):
             return vector
-        return _filled(before.optimiser.get(name, still), inside, vector)
+        return _filled(before.optimiser.get(name, zeros), inside, vector)
 
-    momentum = still if before.momentum is None else before.momentum
+    momentum = zeros if before.momentum is None else before.momentum
     buffers = before.parameters[trained:] if before.buffers is None else before.buffers
     return replace(
-        work,
-        parameters=_filled(before.parameters, chosen, work.parameters),
-        momentum=None if work.momentum is None else _filled(momentum, inside, work.momentum),
-        optimiser={name: outside(name, vector) for name, vector in work.optimiser.items()},
-        buffers=None if work.buffers is None else _filled(buffers, chosen[trained:], work.buffers),
-        start=None if work.start is None else work_outside(work.start, before, chosen, trained),
+        state,
+        parameters=_filled(before.parameters, chosen, state.parameters),
+        momentum=None if state.momentum is None else _filled(momentum, inside, state.momentum),
+        optimiser={name: outside(name, vector) for name, vector in state.optimiser.items()},
+        buffers=None if state.buffers is None else _filled(buffers, chosen[trained:], state.buffers),
+        start=None if state.start is None else state_outside(state.start, before, chosen, trained),
     )
 
 

@@ -47,7 +47,7 @@ class TermContext:
     """What the device remembers of earlier trainings."""
     targets: Callable[[], Any]
     """The targets of all of the device's samples."""
-    still: Callable[[str, Vector], FlatModel]
+    frozen_copy: Callable[[str, Vector], FlatModel]
     """A second model with these parameters, which is not trained; the first argument names it."""
 
 
@@ -70,7 +70,7 @@ class LossTerm:
         """What is added to the loss of a batch, from the model's outputs; None: nothing."""
         return None
 
-    def pull(self, gradients: Tensors, weights: Tensors, places: Sequence[int] | None) -> Tensors:
+    def pull(self, gradients: Tensors, weights: Tensors, positions: Sequence[int] | None) -> Tensors:
         """The gradients of these parameters (None: of all) with what the term adds to them."""
         return gradients
 
@@ -85,8 +85,8 @@ class LossTerm:
         return {}
 
 
-def _part(tensors: Tensors, places: Sequence[int] | None) -> Tensors:
-    return tensors if places is None else tuple(tensors[place] for place in places)
+def _part(tensors: Tensors, positions: Sequence[int] | None) -> Tensors:
+    return tensors if positions is None else tuple(tensors[position] for position in positions)
 
 
 class ProximalTerm(LossTerm):
@@ -98,8 +98,8 @@ class ProximalTerm(LossTerm):
     def begin(self) -> None:
         self._anchor = self.context.model.views(self.context.received.copy())
 
-    def pull(self, gradients: Tensors, weights: Tensors, places: Sequence[int] | None) -> Tensors:
-        distance = torch._foreach_sub(weights, _part(self._anchor, places))
+    def pull(self, gradients: Tensors, weights: Tensors, positions: Sequence[int] | None) -> Tensors:
+        distance = torch._foreach_sub(weights, _part(self._anchor, positions))
         return tuple(torch._foreach_add(gradients, distance, alpha=self._mu))
 
 
@@ -119,12 +119,12 @@ class LinearQuadraticTerm(LossTerm):
         self._anchor = model.views(self.context.received.copy())
         self._linear = model.views(linear.copy()) if isinstance(linear, np.ndarray) else None
 
-    def pull(self, gradients: Tensors, weights: Tensors, places: Sequence[int] | None) -> Tensors:
-        distance = torch._foreach_sub(weights, _part(self._anchor, places))
+    def pull(self, gradients: Tensors, weights: Tensors, positions: Sequence[int] | None) -> Tensors:
+        distance = torch._foreach_sub(weights, _part(self._anchor, positions))
         gradients = tuple(torch._foreach_add(gradients, distance, alpha=self._alpha))
         if self._linear is None:
             return gradients
-        return tuple(torch._foreach_sub(gradients, _part(self._linear, places)))
+        return tuple(torch._foreach_sub(gradients, _part(self._linear, positions)))
 
     @classmethod
     def remember(
@@ -157,10 +157,10 @@ class PastGradientsTerm(LossTerm):
         last, earlier = memory.get(cls.last), memory.get(cls.earlier)
         return earlier - last if isinstance(last, np.ndarray) and isinstance(earlier, np.ndarray) else None
 
-    def pull(self, gradients: Tensors, weights: Tensors, places: Sequence[int] | None) -> Tensors:
+    def pull(self, gradients: Tensors, weights: Tensors, positions: Sequence[int] | None) -> Tensors:
         if self._added is None:
             return gradients
-        return tuple(torch._foreach_add(gradients, _part(self._added, places)))
+        return tuple(torch._foreach_add(gradients, _part(self._added, positions)))
 
     @classmethod
     def remember(
@@ -198,8 +198,8 @@ class ContrastiveTerm(LossTerm):
             return
         self._seen: list[torch.Tensor] = []
         self._models = [
-            self.context.still("received", self.context.received),
-            self.context.still("last", last),
+            self.context.frozen_copy("received", self.context.received),
+            self.context.frozen_copy("last", last),
         ]
         self._hook = self.context.model.head_module().register_forward_pre_hook(self._see)
 
@@ -249,7 +249,7 @@ class DistillationTerm(LossTerm):
         self._term = term
 
     def begin(self) -> None:
-        self._teacher = self.context.still("received", self.context.received)
+        self._teacher = self.context.frozen_copy("received", self.context.received)
 
     def value(self, batch: Batch, outputs: Any) -> torch.Tensor | None:
         heat, classes = self._term.temperature, outputs.shape[-1]
@@ -269,7 +269,7 @@ class AbsentClassesTerm(LossTerm):
     def begin(self) -> None:
         model = self.context.model
         self.absent = absent_classes(model, self.context.targets())
-        self._mask = torch.from_numpy(self.absent).to(model.place)
+        self._mask = torch.from_numpy(self.absent).to(model.torch_device)
 
     def outputs(self, outputs: Any) -> Any:
         return outputs.masked_fill(self._mask, 0.0)

@@ -9,12 +9,12 @@ import torch
 from offbeat.core.errors import InvalidInput
 
 
-def on_processor(place: torch.device) -> bool:
+def on_processor(torch_device: torch.device) -> bool:
     """Whether numpy reaches what lies there. Data and models elsewhere are copied there once and stay."""
-    return place.type == "cpu"
+    return torch_device.type == "cpu"
 
 
-def place_of(name: str, setting: str = "execution.device") -> str:
+def torch_device_of(name: str, setting: str = "execution.device") -> str:
     """The device of torch that a setting names; InvalidInput if this machine does not have it."""
     if not re.fullmatch(r"auto|cpu|mps|cuda(:\d+)?", name):
         raise InvalidInput(f"{setting} = {name!r}: must be auto, cpu, cuda, cuda:1 (or another number) or mps")
@@ -29,10 +29,10 @@ def place_of(name: str, setting: str = "execution.device") -> str:
     return name
 
 
-def processor_kind(place: str = "cpu") -> str:
+def processor_kind(torch_device: str = "cpu") -> str:
     """What last bits depend on, in words: the processor with the instructions that torch uses on it, and its build."""
-    if place.startswith("cuda"):
-        name = torch.cuda.get_device_name(place)
+    if torch_device.startswith("cuda"):
+        name = torch.cuda.get_device_name(torch_device)
     else:
         name = f"{_processor_name()} ({platform.machine()}, {torch.backends.cpu.get_cpu_capability()})"
     return f"{name}, torch {torch.__version__}"

@@ -36,7 +36,7 @@ from offbeat.training.flat_model import FlatModel, Tensors
 from offbeat.training.layered import Proceed, backward
 from offbeat.training.objective import Objective
 from offbeat.training.optimisers import Optimiser, optimiser_of
-from offbeat.training.submodel import job_inside, narrowed, work_outside
+from offbeat.training.submodel import job_inside, narrowed, state_outside
 from offbeat.training.tasks import CLASSIFICATION, Task, added
 from offbeat.training.terms import LossTerm, TermContext, absent_classes, term_of, with_rows_of
 from offbeat.training.training_state import Evaluation, TrainingJob, TrainingState
@@ -65,15 +65,15 @@ class TorchTrainer:
         *,
         task: Task = CLASSIFICATION,
         pipeline: Pipeline | None = None,
-        place: torch.device | str = "cpu",
+        torch_device: torch.device | str = "cpu",
         precision: Precision = "float32",
         batch_statistics: bool = False,
     ) -> None:
         torch.set_num_threads(1)
         _keep_freed_memory()
-        self.batches = Batches(x, y, partition, seed, pipeline=pipeline, place=place)
+        self.batches = Batches(x, y, partition, seed, pipeline=pipeline, torch_device=torch_device)
         self.task = task
-        self._place = torch.device(place)
+        self._torch_device = torch.device(torch_device)
         self.precision = precision
         self._batch_statistics = batch_statistics
         """Whether batch normalisation uses the statistics of each batch in an evaluation too."""
@@ -82,10 +82,10 @@ class TorchTrainer:
 
     def _take(self, model: nn.Module) -> None:
         """Make this the model that is trained."""
-        self._flat = FlatModel(model, self._place)
+        self._flat = FlatModel(model, self._torch_device)
         self._plain = Objective(self.task, self._flat, half=self.precision == "bfloat16")
         self._submodels: dict[float, tuple[TorchTrainer, npt.NDArray[np.bool_]]] = {}
-        self._still: dict[str, FlatModel] = {}
+        self._frozen_copies: dict[str, FlatModel] = {}
         self._block = BLOCK if is_pure(self.model) and self.task.averages_samples else None
         """Only where the gradient is surely a mean over samples."""
 
@@ -109,7 +109,7 @@ class TorchTrainer:
     def train_while(
         self, job: TrainingJob, proceed: Proceed | None, *, keep: bool = False
     ) -> tuple[TrainingState, int]:
-        """As much of a job as a clock allows: the work, and the slice that it has come to.
+        """As much of a job as a clock allows: the state, and the slice that it has come to.
 
         `proceed` is told how many of the order's slices are done, and asked between layers or between the steps of an
         epoch. An epoch that it cuts short counts as not begun or, with `keep`, as far as it has come.
@@ -118,13 +118,13 @@ class TorchTrainer:
             return self._train_submodel(job, proceed, keep=keep)
         with self._rng(), self._objective(job) as objective:
             if job.order.unit == "layer":
-                work, done = self._train_layers(job, objective, proceed)
+                state, done = self._train_layers(job, objective, proceed)
             else:
-                work, done = self._train_epochs(job, objective, proceed, keep=keep)
+                state, done = self._train_epochs(job, objective, proceed, keep=keep)
         if job.order.masks_absent_classes:
             absent = absent_classes(self._flat, self.batches.targets(job.device))
-            work = self._with_rows_of(job.work.parameters, absent, work)
-        return work, done
+            state = self._with_rows_of(job.state.parameters, absent, state)
+        return state, done
 
     @contextmanager
     def _objective(self, job: TrainingJob) -> Iterator[Objective]:
@@ -138,7 +138,7 @@ class TorchTrainer:
             received=job.anchor,
             memory=job.memory,
             targets=partial(self.batches.targets, job.device),
-            still=self._still_model,
+            frozen_copy=self._frozen_copy,
         )
         try:
             for term in terms:
@@ -149,39 +149,39 @@ class TorchTrainer:
             for term in terms:
                 term.end()
 
-    def _still_model(self, name: str, parameters: Vector) -> FlatModel:
+    def _frozen_copy(self, name: str, parameters: Vector) -> FlatModel:
         """A second model that is not trained, in evaluation mode."""
-        if name not in self._still:
-            self._still[name] = FlatModel(self.model, self._place)
-            self._still[name].module.eval()
-        self._still[name].load(parameters)
-        return self._still[name]
+        if name not in self._frozen_copies:
+            self._frozen_copies[name] = FlatModel(self.model, self._torch_device)
+            self._frozen_copies[name].module.eval()
+        self._frozen_copies[name].load(parameters)
+        return self._frozen_copies[name]
 
     def _train_epochs(
         self, job: TrainingJob, objective: Objective, proceed: Proceed | None, *, keep: bool
     ) -> tuple[TrainingState, int]:
         """An epoch that was begun goes on with the same batches; only dropout has random numbers of its own then."""
         order, batches = job.order, self.batches
-        self._load(job.work)
-        optimiser = self._optimiser(order, job.work, objective)
+        self._load(job.state)
+        optimiser = self._optimiser(order, job.state, objective)
         rate, schedule = order.learning_rate, order.schedule
         block = None if any(isinstance(term, OwnTerm) for term in order.terms) else self._block
-        steps, loss_sum, seen = job.work.steps, job.work.loss_sum, job.work.seen
+        steps, loss_sum, seen = job.state.steps, job.state.loss_sum, job.state.seen
 
-        def work(within: int = 0) -> TrainingState:
-            counts = {"steps": steps, "within": within, "loss_sum": loss_sum, "seen": seen}
+        def state(steps_into_slice: int = 0) -> TrainingState:
+            counts = {"steps": steps, "steps_into_slice": steps_into_slice, "loss_sum": loss_sum, "seen": seen}
             return self._state(job, self._flat.values(), optimiser, **counts)
 
         for k in range(job.first, job.first + job.slices):
-            before = None if proceed is None or keep else work()
-            begun = job.work.within if k == job.first else 0
+            before = None if proceed is None or keep else state()
+            begun = job.state.steps_into_slice if k == job.first else 0
             self._seed_dropout("dropout", job.device, job.ticket, k, *([begun] if begun else []))
             samples = batches.order(job.device, job.ticket, k, order.batch_size)
             random = batches.transforming(job.device, job.ticket, k)
             given = self._steps(job.device, samples, order.batch_size, objective, block, random, begun)
             for step in range(begun, batches.steps(job.device, order.batch_size)):
-                if (k == job.last and step == job.beyond) or (keep and proceed is not None and not proceed(k)):
-                    return work(step), k
+                if (k == job.last and step == job.extra_steps) or (keep and proceed is not None and not proceed(k)):
+                    return state(step), k
                 loss, size, gradients = next(given)
                 if before is not None and proceed is not None and not proceed(k):
                     return before, k
@@ -191,30 +191,30 @@ class TorchTrainer:
                 steps += 1
                 loss_sum += loss * size
                 seen += size
-        return work(), job.last
+        return state(), job.last
 
     def _train_layers(
         self, job: TrainingJob, objective: Objective, proceed: Proceed | None
     ) -> tuple[TrainingState, int]:
         """A slice is a layer of the backward pass of a step; the layers of a step are taken from the last on."""
         layers = self.layout.trained_layers
-        done, work = job.first, job.work
+        done, state = job.first, job.state
         if done % layers:  # the step under way is taken again from its beginning, and this time it comes deeper
-            assert work.start is not None
-            done, work = done - done % layers, work.start
+            assert state.start is not None
+            done, state = done - done % layers, state.start
         while done < job.last:
             wanted = min(layers, job.last - done)
-            work, depth = self._layered_step(job, objective, work, done, wanted, proceed)
+            state, depth = self._layered_step(job, objective, state, done, wanted, proceed)
             done += depth
             if depth < wanted:
                 break
-        return work, done
+        return state, done
 
     def _layered_step(
         self,
         job: TrainingJob,
         objective: Objective,
-        work: TrainingState,
+        state: TrainingState,
         done: int,
         depth: int,
         proceed: Proceed | None,
@@ -222,48 +222,48 @@ class TorchTrainer:
         """One step on one batch that comes up to `depth` layers deep; the layers before stay as they were."""
         order, model, layers = job.order, self._flat, self.layout.trained_layers
         step = done // layers
-        self._load(work)
-        optimiser = self._optimiser(order, work, objective)
+        self._load(state)
+        optimiser = self._optimiser(order, state, objective)
         self._seed_dropout("dropout", job.device, job.ticket, step)
         samples = self.batches.order(job.device, job.ticket, step, order.batch_size)[: order.batch_size]
         if not len(samples):
-            return replace(work, start=None if depth == layers else work), depth
+            return replace(state, start=None if depth == layers else state), depth
         random = self.batches.transforming(job.device, job.ticket, step)
         (batch,) = self.batches.gather(job.device, samples, None, random)
         loss, size, whole = objective.loss(batch)
-        by_layer = [[model.parameters[place] for place in places] for places in model.layers]
+        by_layer = [[model.parameters[position] for position in layer] for layer in model.layers]
         reached = backward(whole, by_layer, lambda deep: deep < depth and (proceed is None or proceed(done + deep)))
         if not reached:
-            return work, 0
+            return state, 0
         depth = len(reached)
-        places = [place for layer in model.layers[layers - depth :] for place in layer]
+        positions = [position for layer in model.layers[layers - depth :] for position in layer]
         gradients = tuple(gradient for layer in reversed(reached) for gradient in layer)
         rate = order.learning_rate
         if order.schedule is not None:
-            rate = order.schedule.rate(order.learning_rate, work.steps)
-        optimiser.step(gradients, rate, places)
+            rate = order.schedule.rate(order.learning_rate, state.steps)
+        optimiser.step(gradients, rate, positions)
         values = model.values()
         if depth < layers:  # running statistics of layers that were not reached have moved all the same
-            values = np.where(last_layers(self.layout, depth).chosen, values, work.parameters)
-        state = self._state(
+            values = np.where(last_layers(self.layout, depth).chosen, values, state.parameters)
+        after = self._state(
             job,
             values,
             optimiser,
-            steps=work.steps + (depth == layers),
-            loss_sum=work.loss_sum + loss.item() * size,
-            seen=work.seen + size,
+            steps=state.steps + (depth == layers),
+            loss_sum=state.loss_sum + loss.item() * size,
+            seen=state.seen + size,
         )
-        return replace(state, start=None if depth == layers else work), depth
+        return replace(after, start=None if depth == layers else state), depth
 
-    def _optimiser(self, order: Order, work: TrainingState, objective: Objective) -> Optimiser:
-        return optimiser_of(order, self._flat, work, objective.pull if objective.pulls else None)
+    def _optimiser(self, order: Order, state: TrainingState, objective: Objective) -> Optimiser:
+        return optimiser_of(order, self._flat, state, objective.pull if objective.pulls else None)
 
     def _state(self, job: TrainingJob, values: Vector, optimiser: Optimiser, **counts: Any) -> TrainingState:
         """The state with these values. Buffers that do not travel are, among the parameters, as they came."""
         buffers, trained = None, self.layout.trained_size
         if job.order.buffers != "average":
             buffers = frozen(values[trained:].copy()) if job.order.buffers == "local" else None
-            values[trained:] = job.work.parameters[trained:]
+            values[trained:] = job.state.parameters[trained:]
         return TrainingState(
             parameters=frozen(values),
             momentum=optimiser.momentum(),
@@ -279,13 +279,13 @@ class TorchTrainer:
             trainer._take(narrowed(self.model, self.layout, width))
             self._submodels[width] = trainer, submodel(self.layout, width).chosen
         trainer, chosen = self._submodels[width]
-        work, done = trainer.train_while(job_inside(job, chosen, trained), proceed, keep=keep)
-        return work_outside(work, job.work, chosen, trained), done
+        state, done = trainer.train_while(job_inside(job, chosen, trained), proceed, keep=keep)
+        return state_outside(state, job.state, chosen, trained), done
 
-    def _with_rows_of(self, before: Vector, absent: npt.NDArray[np.bool_], work: TrainingState) -> TrainingState:
-        parameters = with_rows_of(before, absent, work.parameters, self.layout)
-        start = None if work.start is None else self._with_rows_of(before, absent, work.start)
-        return replace(work, parameters=parameters, start=start)
+    def _with_rows_of(self, before: Vector, absent: npt.NDArray[np.bool_], state: TrainingState) -> TrainingState:
+        parameters = with_rows_of(before, absent, state.parameters, self.layout)
+        start = None if state.start is None else self._with_rows_of(before, absent, state.start)
+        return replace(state, parameters=parameters, start=start)
 
     def evaluate(self, parameters: Vector, x: Samples, y: Samples) -> Evaluation:
         """The task's metrics over all of these samples, in evaluation mode."""
@@ -318,20 +318,20 @@ class TorchTrainer:
         flat[: self.layout.trained_size] = whole.numpy(force=True)
         return loss, frozen(flat)
 
-    def _load(self, work: TrainingState) -> None:
-        if work.buffers is None:
-            self._flat.load(work.parameters)
+    def _load(self, state: TrainingState) -> None:
+        if state.buffers is None:
+            self._flat.load(state.parameters)
         else:
-            self._flat.load(np.concatenate([work.parameters[: self.layout.trained_size], work.buffers]))
+            self._flat.load(np.concatenate([state.parameters[: self.layout.trained_size], state.buffers]))
 
     def _rng(self) -> Any:
         """Torch's own random numbers (dropout) are put back as they were."""
-        return torch.random.fork_rng(devices=[self._place] if self._place.type == "cuda" else [])
+        return torch.random.fork_rng(devices=[self._torch_device] if self._torch_device.type == "cuda" else [])
 
     def _seed_dropout(self, role: str, *keys: int) -> None:
         seed = int(stream(self.batches.seed, role, *keys).integers(2**63))
         torch.default_generator.manual_seed(seed)
-        if self._place.type == "cuda":
+        if self._torch_device.type == "cuda":
             torch.cuda.manual_seed(seed)
 
     def _steps(

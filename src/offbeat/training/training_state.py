@@ -20,7 +20,7 @@ class TrainingState(Struct, frozen=True, kw_only=True, eq=False, gc=False):
     buffers: Vector | None = None
     """The running statistics, where they stay on the device and are no part of the parameters that travel."""
     steps: int = 0
-    within: int = 0
+    steps_into_slice: int = 0
     """Steps of the next slice that are done already: a newer model came in its midst."""
     loss_sum: float = 0.0
     """Sum of the training loss over the samples (or tokens) seen."""
@@ -35,16 +35,16 @@ class TrainingState(Struct, frozen=True, kw_only=True, eq=False, gc=False):
 
 
 class TrainingJob(Struct, frozen=True, kw_only=True, eq=False, gc=False):
-    """Slices `first` to `last - 1` of one order on one device, starting from `work`, and a few steps more."""
+    """Slices `first` to `last - 1` of one order on one device, starting from `state`, and a few steps more."""
 
     device: int
     ticket: int
     order: Order
     first: int
     last: int
-    beyond: int = 0
+    extra_steps: int = 0
     """Steps of slice `last` that are done as well (counted from its beginning; unit "epoch")."""
-    work: TrainingState
+    state: TrainingState
     anchor: Vector
     """The model that came with the order, to which terms of the loss refer."""
     memory: ReadOnlyMemory = {}
@@ -53,12 +53,12 @@ class TrainingJob(Struct, frozen=True, kw_only=True, eq=False, gc=False):
     @property
     def whole(self) -> bool:
         """Whether all its slices are whole ones."""
-        return not self.beyond and not self.work.within
+        return not self.extra_steps and not self.state.steps_into_slice
 
     @property
     def slices(self) -> int:
         """Slices that it works on, wholly or in part."""
-        return self.last - self.first + bool(self.beyond)
+        return self.last - self.first + bool(self.extra_steps)
 
 
 class Evaluation(Struct, frozen=True, kw_only=True):

@@ -99,12 +99,12 @@ class WorkerPool:
         waiting, attempts = deque(portions), Counter[int]()
         while len(states) < len(jobs):
             while waiting and workers.give(
-                waiting[0], [jobs[place] for place in portions[waiting[0]]], ahead=len(waiting) > workers.count
+                waiting[0], [jobs[position] for position in portions[waiting[0]]], ahead=len(waiting) > workers.count
             ):
                 waiting.popleft()
             for answer in workers.take(sum(len(portions[number]) for number in waiting)):
-                places = portions.get(answer.portion)
-                if places is None:
+                positions = portions.get(answer.portion)
+                if positions is None:
                     continue  # of a batch that was broken off
                 if isinstance(answer.result, str):
                     raise OffbeatError(f"a worker failed: {answer.result}")
@@ -117,22 +117,22 @@ class WorkerPool:
                         )
                     waiting.appendleft(answer.portion)
                     continue
-                states.update(zip(places, answer.result.states, strict=True))
-                if len(places) == 1:
-                    self._cost.measured(jobs[places[0]], answer.result.seconds)
-        return [states[place] for place in range(len(jobs))]
+                states.update(zip(positions, answer.result.states, strict=True))
+                if len(positions) == 1:
+                    self._cost.measured(jobs[positions[0]], answer.result.seconds)
+        return [states[position] for position in range(len(jobs))]
 
     def _portions(self, jobs: Sequence[TrainingJob]) -> list[list[int]]:
-        """Places of jobs, the most expensive first: singly, or where clients are stacked in one share for each worker.
+        """Positions of jobs, most expensive first: singly, or in one share per worker where clients are stacked.
 
         Who is in a stack decides its last bits, and so must not depend on a stopwatch.
         """
         cost: list[Any] = [
             int(self._sizes[job.device]) * job.slices if self._stacks else self._cost.of(job) for job in jobs
         ]
-        order = sorted(range(len(jobs)), key=lambda place: (-cost[place], place))
+        order = sorted(range(len(jobs)), key=lambda position: (-cost[position], position))
         if not self._stacks:
-            return [[place] for place in order]
+            return [[position] for position in order]
         shares = min(self._workers.count, len(jobs))
         return [order[first::shares] for first in range(shares)]
 

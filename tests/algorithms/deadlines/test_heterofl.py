@@ -93,7 +93,7 @@ def test_training_a_submodel_moves_nothing_else_and_cutting_changes_no_bit() -> 
     order = Order(unit="layer", slices=4, batch_size=3, learning_rate=0.5, momentum=0.9, width=0.5)
 
     def train(first: int, last: int, work: TrainingState) -> TrainingState:
-        job = TrainingJob(device=0, ticket=1, order=order, first=first, last=last, work=work, anchor=start)
+        job = TrainingJob(device=0, ticket=1, order=order, first=first, last=last, state=work, anchor=start)
         return trainer.train(job)
 
     whole = train(0, 3, TrainingState(parameters=start))

@@ -259,7 +259,7 @@ class Counting:
 
     def train(self, jobs: Sequence[TrainingJob]) -> list[TrainingState]:
         return [
-            TrainingState(parameters=job.work.parameters + np.float32((job.last - job.first) * (1 + 2 * job.device)))
+            TrainingState(parameters=job.state.parameters + np.float32((job.last - job.first) * (1 + 2 * job.device)))
             for job in jobs
         ]
 

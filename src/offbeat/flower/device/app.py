@@ -19,7 +19,7 @@ from offbeat.flower.protocol.messages import MESSAGE_TYPE, Answer, Begin, Contin
 from offbeat.running.assembly import ExperimentParts
 from offbeat.training.factory import check_own
 from offbeat.training.tasks import CLASSIFICATION, Task
-from offbeat.training.torch_device import place_of
+from offbeat.training.torch_device import torch_device_of
 from offbeat.training.trainer import Precision, TorchTrainer
 
 
@@ -40,17 +40,19 @@ def client_app(
         x, y = data(context)
         network = model()
         check_own(task, network, x, y)
-        place = node_place(context, device, "client_app(device=...)")
-        trainer = TorchTrainer(network, x, y, AllSamples(count(y)), seed=0, task=task, place=place, precision=precision)
+        torch_device = node_torch_device(context, device, "client_app(device=...)")
+        trainer = TorchTrainer(
+            network, x, y, AllSamples(count(y)), seed=0, task=task, torch_device=torch_device, precision=precision
+        )
         return trainer, None
 
     return _client(prepare)
 
 
-def node_place(context: Context, device: str, setting: str) -> str:
+def node_torch_device(context: Context, device: str, setting: str) -> str:
     """Where this node trains: its own config says so, or else the app."""
     own = context.node_config.get("device")
-    return place_of(device, setting) if own is None else place_of(str(own), "node-config device")
+    return torch_device_of(device, setting) if own is None else torch_device_of(str(own), "node-config device")
 
 
 def experiment_client_app(**clock: Any) -> ClientApp:
@@ -63,7 +65,7 @@ def experiment_client_app(**clock: Any) -> ClientApp:
             raise InvalidInput(f"partition-id={number}: there are {experiment.data.devices} devices, from 0")
         parts = ExperimentParts.of(experiment)
         pace = parts.fleet().speeds.slice_seconds if experiment.deployment.paced else None
-        return parts.trainer(node_place(context, experiment.execution.device, "execution.device")), pace
+        return parts.trainer(node_torch_device(context, experiment.execution.device, "execution.device")), pace
 
     return _client(prepare, **clock)
 

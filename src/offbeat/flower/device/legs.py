@@ -137,7 +137,7 @@ class DeviceProgram:
             assignment=Assignment(
                 device=order.device, ticket=order.ticket, order=order.order, base=order.base, parameters=base
             ),
-            work=first_state(order.order, base, remembered),
+            state=first_state(order.order, base, remembered),
             remembered=remembered,
             memory=remembered,
             run=LocalRun(order=order.order),
@@ -166,13 +166,13 @@ class DeviceProgram:
     def answered(self, message: Answer, model: Vector | None) -> Reply:
         """Take in the newer model, if there is one, and go on."""
         paused = self._resumed_order(message)
-        run, work, trained_on = paused.run, paused.work, paused.run.asking
+        run, work, trained_on = paused.run, paused.state, paused.run.asking
         run.answered()
         if message.stop:
             run.stop_soon()
         if model is not None:
             if trained_on:
-                merge = Merge(version=message.version, slices=run.progress.slices, step=work.within)
+                merge = Merge(version=message.version, slices=run.progress.slices, step=work.steps_into_slice)
                 paused.merges += (merge,)
             if paused.begun:  # the stretch is cut in two here
                 paused.performed, paused.begun = paused.performed + 1, False
@@ -231,9 +231,9 @@ class DeviceProgram:
             work, done = self.trainer.train_while(job, self._watch(paused, deadline), keep=run.asking)
         else:
             work, done = self._train_paced(paused, job, began, deadline)
-        steps = work.steps - paused.work.steps
+        steps = work.steps - paused.state.steps
         run.trained(done - first, steps, self._clock() - began)
-        paused.work = work
+        paused.state = work
         paused.begun = done < run.goal and (paused.begun or steps > 0)
         if done == run.goal:
             paused.performed += 1
@@ -244,7 +244,7 @@ class DeviceProgram:
         """What is asked between two steps of training, or between two layers: whether there is time, and any news."""
         if self.listen is None and deadline == inf:
             return None
-        step = paused.work.within
+        step = paused.state.steps_into_slice
 
         def proceed(done: int) -> bool:
             nonlocal step
@@ -260,31 +260,33 @@ class DeviceProgram:
         """Take the time that the fleet gives each slice; what it cannot do by the deadline is left undone."""
         assert self.pace is not None
         seconds = list(self.pace(job.device, job.ticket, job.order)[job.first : job.last])
-        if job.work.within:
-            seconds[0] *= 1.0 - job.work.within / self.trainer.batches.steps(job.device, job.order.batch_size)
+        if job.state.steps_into_slice:
+            seconds[0] *= 1.0 - job.state.steps_into_slice / self.trainer.batches.steps(
+                job.device, job.order.batch_size
+            )
         ends = ends_of(seconds, began)
         done = job.first + slices_by(ends, deadline)
-        work = job.work
+        work = job.state
         if done > job.first:
             work = self.trainer.train(replace(job, last=done))
-        end, step = min(ends[-1], deadline), work.steps - job.work.steps
+        end, step = min(ends[-1], deadline), work.steps - job.state.steps
         while self.listen is not None and end - self._clock() > LISTEN_SECONDS:
             self._sleep(LISTEN_SECONDS)
             if not self.listen(paused, step):
                 share = (self._clock() - began) / (end - began)
                 return (work, done) if share >= 1.0 else self._cut(job, share)
             if paused.run.drops_slice:
-                return job.work, job.first
+                return job.state, job.first
         self._sleep(max(0.0, end - self._clock()))
         return work, done
 
     def _cut(self, job: TrainingJob, share: float) -> tuple[TrainingState, int]:
         """So much of the epoch that a job is for, or of what is left of it."""
-        begun = job.work.within
+        begun = job.state.steps_into_slice
         left = self.trainer.batches.steps(job.device, job.order.batch_size) - begun
         steps = min(int(share * left), left - 1)
-        cut = replace(job, last=job.first, beyond=begun + steps)
-        return (self.trainer.train(cut) if steps > 0 else job.work), job.first
+        cut = replace(job, last=job.first, extra_steps=begun + steps)
+        return (self.trainer.train(cut) if steps > 0 else job.state), job.first
 
     def _report(self, paused: PausedOrder, step: Step) -> Reply:
         """The end of a leg: a question, or the delivery with the parameters that count."""

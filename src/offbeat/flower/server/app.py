@@ -29,7 +29,7 @@ from offbeat.running.directory import RunDirectory, RunRecord
 from offbeat.running.loop import run_to_end
 from offbeat.training.factory import check_own
 from offbeat.training.tasks import Task
-from offbeat.training.torch_device import place_of
+from offbeat.training.torch_device import torch_device_of
 from offbeat.training.trainer import TorchTrainer
 
 
@@ -105,10 +105,10 @@ def _server(
     return app
 
 
-def evaluation_place(device: str) -> str:
+def evaluation_torch_device(device: str) -> str:
     """Where the server evaluates: there where its devices train, or on the processor if it has no such device."""
     try:
-        return place_of(device)
+        return torch_device_of(device)
     except InvalidInput as error:
         log_line(f"the server evaluates on the processor: {error}")
         return "cpu"
@@ -162,7 +162,7 @@ def serve(
         experiment.seed,
         task=experiment.task.task,
         pipeline=given.parts.dataset.pipeline if given.parts else None,
-        place=evaluation_place(experiment.execution.device),
+        torch_device=evaluation_torch_device(experiment.execution.device),
         precision=experiment.execution.precision,
         batch_statistics=experiment.model.buffers != "average",
     )

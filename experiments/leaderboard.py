@@ -3,7 +3,8 @@
 from pathlib import Path
 
 from experiments.reproduction import Case, Form, Reproduction
-from offbeat.algorithms import ORIGINS
+from offbeat.algorithms import POLICIES
+from offbeat.algorithms.about import about_of
 from offbeat.experiment.schema import Experiment
 from offbeat.experiment.tables import Table
 
@@ -33,8 +34,8 @@ FASHION = ("ratio 5", "Pareto")
 LENET = {fleet: f"{fleet}, LeNet on Fashion-MNIST" for fleet in FASHION}
 PARTS = (*FLEETS, PHONES, *LENET.values())
 TIME = f"time to {100 * TARGET:g} % (LeNet: {100 * LENET_TARGET:g} %)"
-ALGORITHMS = tuple(ORIGINS)
-FAMILIES = {name: origin.family for name, origin in ORIGINS.items()}
+ALGORITHMS = tuple(POLICIES)
+FAMILIES = {name: about_of(policy).family or "" for name, policy in POLICIES.items()}
 
 
 def cases(form: Form) -> list[Case]:

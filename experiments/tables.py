@@ -6,7 +6,8 @@ from math import inf
 from experiments.claims import Judged
 from experiments.measurements import Measurement, by_seed
 from experiments.reproduction import Reproduction
-from offbeat.algorithms import ORIGINS
+from offbeat.algorithms import POLICIES
+from offbeat.algorithms.about import about_of
 from offbeat.results.statistics import median_of
 
 SHARES = ("final_accuracy", "mean_accuracy", "wasted_share", "slow_share")
@@ -35,8 +36,9 @@ def marked(method: str) -> str:
     >>> marked("fedbuff"), marked("FedSA"), marked("SEAFL² 3")
     ('fedbuff', 'FedSA (our reading)', 'SEAFL² 3')
     """
-    origin = ORIGINS.get(method.lower())
-    return method if origin is None or origin.certainty in SURE else f"{method} ({origin.certainty})"
+    policy = POLICIES.get(method.lower())
+    provenance = "published" if policy is None else about_of(policy).provenance
+    return method if provenance in SURE else f"{method} ({provenance})"
 
 
 def summary(measurements: Sequence[Measurement], part: str, method: str, name: str) -> str:

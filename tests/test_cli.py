@@ -13,8 +13,8 @@ from typing import get_args
 import pytest
 
 from offbeat import cli
-from offbeat.algorithms import ORIGINS, POLICIES
-from offbeat.algorithms.origins import Certainty
+from offbeat.algorithms import POLICIES
+from offbeat.algorithms.about import Provenance, about_of
 from offbeat.cli import catalogue
 from offbeat.cli.progress import ProgressLines
 
@@ -118,13 +118,12 @@ def test_list_has_a_line_of_help_for_everything(offbeat, what: str) -> None:  # 
 
 
 def test_list_says_where_each_algorithm_comes_from_and_how_sure_its_rule_is(offbeat) -> None:  # type: ignore[no-untyped-def]
-    assert list(ORIGINS) == list(POLICIES)
     rows = offbeat("list", "algorithms").out.split("│ ")
-    for name, family, certainty in (("fedbuff", "buffered", "published"), ("port", "buffered", "our reading")):
+    for name, family, provenance in (("fedbuff", "buffered", "published"), ("port", "buffered", "our reading")):
         place = next(number for number, cell in enumerate(rows) if cell.split() == [name])
-        assert [cell.strip() for cell in rows[place + 1 : place + 3]] == [family, certainty]
-    assert {origin.certainty for origin in ORIGINS.values()} == set(get_args(Certainty))
-    assert "certainty: our reading" in offbeat("describe", "fedsa").out
+        assert [cell.strip() for cell in rows[place + 1 : place + 3]] == [family, provenance]
+    assert {about_of(policy).provenance for policy in POLICIES.values()} == set(get_args(Provenance))
+    assert "provenance: our reading" in offbeat("describe", "fedsa").out
 
 
 @pytest.mark.parametrize("name", ["fedbuff", "ratio", "mnist", "dirichlet", "lenet5", "stop", "network"])

@@ -36,6 +36,7 @@ It runs as an object, or from a file as `name = "my_module:Mix"`:
 `offbeat.testing.check_policy` tries a policy on devices that fail in every way that can be simulated.
 """
 
+from offbeat.algorithms.about import About, Choice, Range, SearchSpace
 from offbeat.core.errors import InvalidInput
 from offbeat.core.messages import (
     Action,
@@ -72,9 +73,9 @@ from offbeat.core.policy import (
     Upload,
     View,
 )
-from offbeat.core.search import Choice, Range, SearchSpace
 
 __all__ = [
+    "About",
     "Action",
     "Ask",
     "Choice",

@@ -6,6 +6,7 @@ import pytest
 
 from offbeat import run
 from offbeat.algorithms import POLICIES
+from offbeat.algorithms.about import about_of
 from offbeat.comparison.fairness import (
     algorithm_settings,
     fair_experiments,
@@ -70,17 +71,17 @@ def test_each_algorithm_translates_the_number_in_its_own_way() -> None:
     assert settings_of(base, "seafl")["buffer"] == 6  # a larger one could never fill
     assert settings_of(base, "safa")["share"] == 6 / 40
     for name in ("sfl", "audg", "psurdg", "adel", "salf", "drop-stragglers", "wait-stragglers", "heterofl"):
-        assert POLICIES[name].trains_everybody
+        assert about_of(POLICIES[name]).trains_everybody
         assert settings_of(base, name) == POLICIES[name]().model_dump()
 
 
 @pytest.mark.parametrize("name", POLICIES)
 def test_every_algorithm_keeps_the_number_in_training_or_everybody(name: str) -> None:
     (fair,) = fair_experiments(experiment(compare={"in_training": 6}), [name], [0])
-    policy = fair.algorithm.policy
-    if not policy.trains_everybody and name != "fedasmu":  # which has a test of its own
-        assert policy.in_training_setting is not None
-        assert getattr(policy, policy.in_training_setting) == 6
+    about = about_of(fair.algorithm.policy)
+    if not about.trains_everybody and name != "fedasmu":  # which has a test of its own
+        assert about.in_training is not None
+        assert getattr(fair.algorithm.policy, about.in_training) == 6
 
 
 @pytest.mark.parametrize(("ratio", "seconds"), [(1.0, 100.0), (20.0, 600.0)])
@@ -125,7 +126,7 @@ def test_what_orders_ask_beyond_the_plain_work_is_noted(name: str) -> None:
     session = ScriptedSession(policy, devices=24, start=[0.0] * 4, layout=layers, speeds=[100.0] * 24, horizon=1e4)
     plain = session.training.order(0)
     if any(given.order != plain for given in session.first.orders):
-        assert policy.local_differences(session.training)
+        assert about_of(policy).local_differences(policy, session.training)
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from offbeat.algorithms import POLICIES
+from offbeat.algorithms.about import Choice, Range, about_of
 from offbeat.comparison.fairness import fair_experiments
 from offbeat.comparison.search_space import own_values, space_of, with_values
-from offbeat.core.search import Choice, Range
 from offbeat.experiment.schema import Experiment
 
 
@@ -19,7 +19,7 @@ def experiment(**tables: Any) -> Experiment:
 
 @pytest.mark.parametrize("name", POLICIES)
 def test_every_algorithm_says_where_to_look(name: str) -> None:
-    assert POLICIES[name].search
+    assert about_of(POLICIES[name]).search
     (own,) = fair_experiments(experiment(), [name], [0])
     space = space_of(own)
     assert len(space) > 1 and "local.learning_rate" in space

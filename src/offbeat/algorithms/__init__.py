@@ -1,88 +1,47 @@
-"""The algorithms: one file per family, server and device half together.
+"""The algorithms: one file per family, server and device half together, and the registry.
 
-A new one is a file, a line in the registry here, one in `origins` and one in the experiment `smoke`.
+A new algorithm is one file, whose policy has an `about`, and one line here: its import. The order of the imports is the
+order of all tables.
 """
 
-from offbeat.algorithms.asofed import AsoFed
-from offbeat.algorithms.deadlines.adel import Adel
-from offbeat.algorithms.deadlines.heterofl import HeteroFL
-from offbeat.algorithms.deadlines.salf import Salf
-from offbeat.algorithms.deadlines.stragglers import DropStragglers, WaitStragglers
-from offbeat.algorithms.delayed_gradients import Audg, Psurdg, Sfl
+from offbeat.algorithms.about import about_of
 from offbeat.algorithms.fedasmu.device import FreshModelRule
-from offbeat.algorithms.fedasmu.server import FedASMU, FedSSMU
-from offbeat.algorithms.fedasync import FedAsync
-from offbeat.algorithms.fedavg import FedAvg
-from offbeat.algorithms.fedbuff import FedBuff
-from offbeat.algorithms.feddyn import FedDyn
-from offbeat.algorithms.fedlws import FedLWS
-from offbeat.algorithms.fedprox import FedProx
-from offbeat.algorithms.fedsa import FedSA
-from offbeat.algorithms.moon import Moon
-from offbeat.algorithms.origins import ORIGINS, Origin
-from offbeat.algorithms.safa import Safa
-from offbeat.algorithms.seafl import Port, Seafl, Seafl2
 from offbeat.core.errors import InvalidInput, unknown
 from offbeat.core.policy import DeviceRule, Policy
 from offbeat.references import resolve
 
-__all__ = [
-    "DEVICE_RULES",
-    "ORIGINS",
-    "POLICIES",
-    "Adel",
-    "AsoFed",
-    "Audg",
-    "DropStragglers",
-    "FedASMU",
-    "FedAsync",
-    "FedAvg",
-    "FedBuff",
-    "FedDyn",
-    "FedLWS",
-    "FedProx",
-    "FedSA",
-    "FedSSMU",
-    "HeteroFL",
-    "Moon",
-    "Origin",
-    "Port",
-    "Psurdg",
-    "Safa",
-    "Salf",
-    "Seafl",
-    "Seafl2",
-    "Sfl",
-    "WaitStragglers",
-    "device_rule",
-    "policy_class",
-]
+# isort: off
+from offbeat.algorithms.fedavg import FedAvg as FedAvg
+from offbeat.algorithms.fedprox import FedProx as FedProx
+from offbeat.algorithms.moon import Moon as Moon
+from offbeat.algorithms.feddyn import FedDyn as FedDyn
+from offbeat.algorithms.fedlws import FedLWS as FedLWS
+from offbeat.algorithms.fedasync import FedAsync as FedAsync
+from offbeat.algorithms.asofed import AsoFed as AsoFed
+from offbeat.algorithms.fedsa import FedSA as FedSA
+from offbeat.algorithms.fedbuff import FedBuff as FedBuff
+from offbeat.algorithms.fedasmu.server import FedASMU as FedASMU
+from offbeat.algorithms.fedasmu.server import FedSSMU as FedSSMU
+from offbeat.algorithms.seafl import Seafl as Seafl
+from offbeat.algorithms.seafl import Seafl2 as Seafl2
+from offbeat.algorithms.seafl import Port as Port
+from offbeat.algorithms.safa import Safa as Safa
+from offbeat.algorithms.delayed_gradients import Sfl as Sfl
+from offbeat.algorithms.delayed_gradients import Audg as Audg
+from offbeat.algorithms.delayed_gradients import Psurdg as Psurdg
+from offbeat.algorithms.deadlines.adel import Adel as Adel
+from offbeat.algorithms.deadlines.salf import Salf as Salf
+from offbeat.algorithms.deadlines.stragglers import DropStragglers as DropStragglers
+from offbeat.algorithms.deadlines.stragglers import WaitStragglers as WaitStragglers
+from offbeat.algorithms.deadlines.heterofl import HeteroFL as HeteroFL
+# isort: on
 
 POLICIES: dict[str, type[Policy]] = {
-    "fedavg": FedAvg,
-    "fedprox": FedProx,
-    "moon": Moon,
-    "feddyn": FedDyn,
-    "fedlws": FedLWS,
-    "fedasync": FedAsync,
-    "aso-fed": AsoFed,
-    "fedsa": FedSA,
-    "fedbuff": FedBuff,
-    "fedasmu": FedASMU,
-    "fedssmu": FedSSMU,
-    "seafl": Seafl,
-    "seafl2": Seafl2,
-    "port": Port,
-    "safa": Safa,
-    "sfl": Sfl,
-    "audg": Audg,
-    "psurdg": Psurdg,
-    "adel": Adel,
-    "salf": Salf,
-    "drop-stragglers": DropStragglers,
-    "wait-stragglers": WaitStragglers,
-    "heterofl": HeteroFL,
+    about_of(thing).name: thing
+    for thing in list(globals().values())
+    if isinstance(thing, type) and issubclass(thing, Policy) and thing is not Policy
 }
+"""Every algorithm imported above, by the name in its `about`."""
 
 DEVICE_RULES: dict[str, DeviceRule] = {
     "plain": DeviceRule(),

@@ -28,12 +28,12 @@ import numpy as np
 from msgspec.structs import replace
 from pydantic import Field
 
+from offbeat.algorithms.about import About, Choice, Range, SearchSpace, proximal_difference
 from offbeat.core.errors import InvalidInput
 from offbeat.core.messages import Action, Commit, Dispatch, Event, Uploaded
-from offbeat.core.orders import LocalWork, Order, Update
+from offbeat.core.orders import Order, Update
 from offbeat.core.parameters import Layout, Vector, by_block
-from offbeat.core.policy import Policy, View, proximal_difference
-from offbeat.core.search import Choice, Range, SearchSpace
+from offbeat.core.policy import Policy, View
 from offbeat.core.terms import PastGradients, Proximal
 
 
@@ -60,7 +60,6 @@ class AsoFed(Policy):
     """
 
     State = AsoFedState
-    in_training_setting = "concurrency"
 
     concurrency: Annotated[int, Field(ge=1)] = 10
     """Devices kept in training."""
@@ -73,20 +72,28 @@ class AsoFed(Policy):
     attention: bool = False
     """Whether the first layer is weighted by its own softmax after every upload, as the paper does."""
 
-    search = SearchSpace(
-        mu=Range(0.001, 1.0, log=True),
-        beta=Range(0.0001, 0.1, log=True),
-        dynamic_rate=Choice(True, False),
+    about = About(
+        name="aso-fed",
+        family="asynchronous",
+        paper="Chen et al., IEEE Big Data 2020",
+        provenance="restated",
+        in_training="concurrency",
+        search=SearchSpace(
+            mu=Range(0.001, 1.0, log=True),
+            beta=Range(0.0001, 0.1, log=True),
+            dynamic_rate=Choice(True, False),
+        ),
+        local_differences=lambda policy, local: [
+            *proximal_difference(policy.mu, local),
+            f"a term of past gradients in the local loss (beta = {policy.beta:g})",
+            *(["larger learning rates on slower devices"] if policy.dynamic_rate else []),
+        ],
+        flower=None,
     )
 
     def check(self, devices: int) -> None:
         if self.concurrency > devices:
             raise InvalidInput(f"algorithm.concurrency = {self.concurrency}: there are only {devices} devices")
-
-    def local_differences(self, training: LocalWork) -> list[str]:
-        proximal = proximal_difference(self.mu, training)
-        faster = ["larger learning rates on slower devices"] if self.dynamic_rate else []
-        return [*proximal, f"a term of past gradients in the local loss (beta = {self.beta:g})", *faster]
 
     def react(self, event: Event, state: AsoFedState, view: View) -> Iterator[Action]:
         if state.first is None:

@@ -41,7 +41,7 @@ each gradient relative to its largest element, to about 3 digits. SFL and AUDG k
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import isclose
 from typing import Annotated, Any, Literal
 
@@ -49,12 +49,12 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
+from offbeat.algorithms.about import About, Range, SearchSpace
 from offbeat.core.errors import InvalidInput
 from offbeat.core.messages import Action, Commit, Dispatch, Event, SetTimer, Started, TimerFired, Uploaded
 from offbeat.core.orders import Update
 from offbeat.core.parameters import Vector, by_block
 from offbeat.core.policy import Policy, View
-from offbeat.core.search import Range, SearchSpace
 
 ITERATION = "iteration"
 REPORTED_DEVICES = 1000
@@ -111,7 +111,6 @@ class Audg(Policy):
 
     State = IterationState
     plain_gradients = True
-    trains_everybody = True
 
     iteration_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
     """Length of an iteration."""
@@ -119,7 +118,15 @@ class Audg(Policy):
     """lambda_i of each device, which must sum to 1 (default: its share of the data); "renormalised" (not published):
     its share of the data of those whose gradients are applied in the iteration."""
 
-    search = SearchSpace(iteration_seconds=Range(0.3, 10.0, log=True, relative=True))
+    about = About(
+        name="audg",
+        family="iterations",
+        paper="Hao et al., 2025",
+        provenance="published",
+        trains_everybody=True,
+        search=SearchSpace(iteration_seconds=Range(0.3, 10.0, log=True, relative=True)),
+        smoke={"algorithm": {"iteration_seconds": 2.0}},
+    )
 
     def check(self, devices: int) -> None:
         if not isinstance(self.weights, list):
@@ -226,6 +233,8 @@ class Sfl(Audg):
     [1.0, 3.0]
     """
 
+    about = replace(Audg.about, name="sfl")
+
     def is_over(self, view: View) -> bool:
         return not view.in_flight
 
@@ -245,6 +254,8 @@ class Psurdg(Audg):
 
     storage: Literal["float32", "float16"] = "float32"
     """What the gradients that are kept are stored as: memory is devices x model, with float16 half of it."""
+
+    about = replace(Audg.about, name="psurdg")
 
     def contributions(self, state: PsurdgState, view: View) -> list[Contribution]:
         """The latest gradient of everybody who ever delivered."""

@@ -30,12 +30,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from offbeat.algorithms.about import About, Choice, Range, SearchSpace, proximal_difference
 from offbeat.core.errors import InvalidInput
 from offbeat.core.messages import Action, Commit, Discard, Dispatch, Event, Uploaded
-from offbeat.core.orders import LocalWork
 from offbeat.core.parameters import mixture
-from offbeat.core.policy import Policy, View, proximal_difference
-from offbeat.core.search import Choice, Range, SearchSpace
+from offbeat.core.policy import Policy, View
 from offbeat.core.terms import Proximal
 
 
@@ -59,7 +58,6 @@ class FedAsync(Policy):
     """
 
     State = FedAsyncState
-    in_training_setting = "concurrency"
 
     concurrency: Annotated[int, Field(ge=1)] = 10
     """Devices kept in training."""
@@ -80,19 +78,24 @@ class FedAsync(Policy):
     max_staleness: Annotated[int, Field(ge=0)] | None = None
     """Discard updates that are staler than this."""
 
-    search = SearchSpace(
-        alpha=Range(0.1, 1.0, log=True),
-        staleness=Choice("constant", "polynomial", "hinge"),
-        exponent=Range(0.0, 1.0),
-        prox=Range(0.0005, 0.1, log=True),
+    about = About(
+        name="fedasync",
+        family="asynchronous",
+        paper="Xie et al., OPT 2020",
+        provenance="restated",
+        in_training="concurrency",
+        search=SearchSpace(
+            alpha=Range(0.1, 1.0, log=True),
+            staleness=Choice("constant", "polynomial", "hinge"),
+            exponent=Range(0.0, 1.0),
+            prox=Range(0.0005, 0.1, log=True),
+        ),
+        local_differences=lambda policy, local: proximal_difference(policy.prox, local),
     )
 
     def check(self, devices: int) -> None:
         if self.concurrency > devices:
             raise InvalidInput(f"algorithm.concurrency = {self.concurrency}: there are only {devices} devices")
-
-    def local_differences(self, training: LocalWork) -> list[str]:
-        return proximal_difference(self.prox, training)
 
     def react(self, event: Event, state: FedAsyncState, view: View) -> Iterator[Action]:
         if isinstance(event, Uploaded):

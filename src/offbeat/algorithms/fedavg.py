@@ -25,7 +25,8 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field
 
-from offbeat.algorithms.server_optimisers import Floats, Movement, ServerMoments, ServerOptimised
+from offbeat.algorithms.about import About
+from offbeat.algorithms.server_optimisers import SERVER_SEARCH, Floats, Movement, ServerMoments, ServerOptimised
 from offbeat.core.errors import InvalidInput
 from offbeat.core.messages import Action, Commit, Discard, Dispatch, Event, Uploaded
 from offbeat.core.orders import Order, Update
@@ -55,13 +56,21 @@ class FedAvg(ServerOptimised):
     """
 
     State = FedAvgState
-    in_training_setting = "cohort"
     Records = (ServerMoments,)
 
     cohort: Annotated[int, Field(ge=1)] = 10
     """Devices in a round."""
     weighting: Literal["samples", "uniform"] = "samples"
     """Weight of a device in the mean: its number of samples (published), or the same for all."""
+
+    about = About(
+        name="fedavg",
+        family="synchronous",
+        paper="McMahan et al., AISTATS 2017",
+        provenance="published",
+        in_training="cohort",
+        search=SERVER_SEARCH,
+    )
 
     def check(self, devices: int) -> None:
         if self.cohort > devices:

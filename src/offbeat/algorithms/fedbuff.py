@@ -33,12 +33,12 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field
 
-from offbeat.algorithms.server_optimisers import Floats, Movement, ServerMoments, ServerOptimised
+from offbeat.algorithms.about import About, Range, SearchSpace
+from offbeat.algorithms.server_optimisers import SERVER_SEARCH, Floats, Movement, ServerMoments, ServerOptimised
 from offbeat.core.errors import InvalidInput
 from offbeat.core.messages import Action, Commit, Dispatch, Event, Uploaded
 from offbeat.core.orders import Update
 from offbeat.core.policy import View
-from offbeat.core.search import Range, SearchSpace
 
 
 @dataclass
@@ -61,7 +61,6 @@ class FedBuff(ServerOptimised):
     """
 
     State = FedBuffState
-    in_training_setting = "concurrency"
     Records = (ServerMoments,)
 
     buffer: Annotated[int, Field(ge=1)] = 10
@@ -74,7 +73,15 @@ class FedBuff(ServerOptimised):
     normaliser: Literal["K", "weights"] = "K"
     """Divide the weighted sum by K (published) or by the sum of the weights."""
 
-    search = SearchSpace(ServerOptimised.search, buffer=Range(2, 20, log=True))
+    about = About(
+        name="fedbuff",
+        family="buffered",
+        paper="Nguyen et al., AISTATS 2022",
+        provenance="published",
+        in_training="concurrency",
+        search=SearchSpace(SERVER_SEARCH, buffer=Range(2, 20, log=True)),
+        smoke={"algorithm": {"buffer": 5, "concurrency": 10}},
+    )
 
     def check(self, devices: int) -> None:
         if self.concurrency > devices:

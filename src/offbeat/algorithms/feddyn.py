@@ -19,17 +19,17 @@ learns of that only through the device's next uploads.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import Field
 
+from offbeat.algorithms.about import Range, SearchSpace
 from offbeat.algorithms.fedavg import FedAvg, FedAvgState
-from offbeat.core.orders import LocalWork, Order, Update
+from offbeat.core.orders import Order, Update
 from offbeat.core.parameters import Vector, by_block, moved
 from offbeat.core.policy import View
-from offbeat.core.search import Range, SearchSpace
 from offbeat.core.terms import LinearQuadratic
 
 
@@ -59,10 +59,17 @@ class FedDyn(FedAvg):
     weighting: Literal["samples", "uniform"] = "uniform"
     """Weight of a device in the mean: the same for all (published), or its number of samples."""
 
-    search = SearchSpace(alpha=Range(0.001, 0.1, log=True))
-
-    def local_differences(self, training: LocalWork) -> list[str]:
-        return [f"a dynamic regulariser in the local loss (alpha = {self.alpha:g})"]
+    about = replace(
+        FedAvg.about,
+        name="feddyn",
+        paper="Acar et al., ICLR 2021",
+        provenance="authors' code",
+        search=SearchSpace(alpha=Range(0.001, 0.1, log=True)),
+        local_differences=lambda policy, local: [
+            f"a dynamic regulariser in the local loss (alpha = {policy.alpha:g})",
+        ],
+        flower=None,
+    )
 
     def order(self, device: int, view: View) -> Order:
         """The experiment's local work with the regulariser."""

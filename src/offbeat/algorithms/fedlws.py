@@ -21,17 +21,18 @@ averaged as they are.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Annotated
 
 import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
+from offbeat.algorithms.about import Range, SearchSpace
 from offbeat.algorithms.fedavg import FedAvg, FedAvgState
 from offbeat.core.orders import Update
 from offbeat.core.parameters import Vector
 from offbeat.core.policy import View
-from offbeat.core.search import Range, SearchSpace
 
 
 class FedLWS(FedAvg):
@@ -51,7 +52,13 @@ class FedLWS(FedAvg):
     most: Annotated[float, Field(gt=0)] = 0.2
     """The greatest value that tau may have."""
 
-    search = SearchSpace(FedAvg.search, shrinking=Range(0.003, 0.3, log=True))
+    about = replace(
+        FedAvg.about,
+        name="fedlws",
+        paper="Shi et al., ICLR 2025",
+        provenance="authors' code",
+        search=SearchSpace(FedAvg.about.search, shrinking=Range(0.003, 0.3, log=True)),
+    )
 
     def aggregate(self, updates: Sequence[Update], state: FedAvgState, view: View) -> Vector:
         """The mean of the uploads, every layer of it times its own gamma."""

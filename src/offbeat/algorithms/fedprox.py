@@ -14,14 +14,15 @@ it has done by then counts like the rest; the paper's simulation draws the numbe
 without a single finished epoch is discarded.
 """
 
+from dataclasses import replace
 from typing import Annotated
 
 from pydantic import Field
 
+from offbeat.algorithms.about import Range, SearchSpace, proximal_difference
 from offbeat.algorithms.fedavg import FedAvg
-from offbeat.core.orders import LocalWork, Order
-from offbeat.core.policy import View, proximal_difference
-from offbeat.core.search import Range, SearchSpace
+from offbeat.core.orders import Order
+from offbeat.core.policy import View
 from offbeat.core.terms import Proximal
 
 
@@ -40,11 +41,17 @@ class FedProx(FedAvg):
     round_seconds: Annotated[float, Field(gt=0)] | None = None
     """Seconds of training after which a device uploads the epochs that it has done (default: all of them)."""
 
-    search = SearchSpace(FedAvg.search, mu=Range(0.001, 1.0, log=True))
-
-    def local_differences(self, training: LocalWork) -> list[str]:
-        short = [] if self.round_seconds is None else [f"training that ends after {self.round_seconds:g} s"]
-        return proximal_difference(self.mu, training) + short
+    about = replace(
+        FedAvg.about,
+        name="fedprox",
+        paper="Li et al., MLSys 2020",
+        provenance="authors' code",
+        search=SearchSpace(FedAvg.about.search, mu=Range(0.001, 1.0, log=True)),
+        local_differences=lambda policy, local: [
+            *proximal_difference(policy.mu, local),
+            *([f"training that ends after {policy.round_seconds:g} s"] if policy.round_seconds else []),
+        ],
+    )
 
     def order(self, device: int, view: View) -> Order:
         """The experiment's local work with the proximal term."""

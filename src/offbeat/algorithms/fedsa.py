@@ -24,12 +24,11 @@ from typing import Annotated
 
 from pydantic import Field
 
+from offbeat.algorithms.about import About, Range, SearchSpace
 from offbeat.core.errors import InvalidInput
 from offbeat.core.messages import Action, Commit, Dispatch, Event, Uploaded
-from offbeat.core.orders import LocalWork
 from offbeat.core.parameters import mixture
 from offbeat.core.policy import Policy, View
-from offbeat.core.search import Range, SearchSpace
 
 
 @dataclass
@@ -50,7 +49,6 @@ class FedSA(Policy):
     """
 
     State = FedSAState
-    in_training_setting = "concurrency"
 
     concurrency: Annotated[int, Field(ge=1)] = 10
     """Devices kept in training."""
@@ -65,19 +63,22 @@ class FedSA(Policy):
     convergence_share: Annotated[float, Field(gt=0, le=1)] = 0.5
     """The share of `local.epochs` that is trained in the convergence phase."""
 
-    search = SearchSpace(
-        alpha=Range(0.1, 1.0, log=True),
-        exponent=Range(0.0, 1.0),
-        epochs_exponent=Range(0.0, 0.5),
+    about = About(
+        name="fedsa",
+        family="asynchronous",
+        paper="Chen et al., FGCS 2021",
+        provenance="our reading",
+        in_training="concurrency",
+        search=SearchSpace(alpha=Range(0.1, 1.0, log=True), exponent=Range(0.0, 1.0), epochs_exponent=Range(0.0, 0.5)),
+        local_differences=lambda policy, local: [
+            f"fewer epochs on devices with stale updates, and from version {policy.convergence_version} on",
+        ],
+        flower=None,
     )
 
     def check(self, devices: int) -> None:
         if self.concurrency > devices:
             raise InvalidInput(f"algorithm.concurrency = {self.concurrency}: there are only {devices} devices")
-
-    def local_differences(self, training: LocalWork) -> list[str]:
-        later = f"from version {self.convergence_version} on"
-        return [f"fewer epochs on devices with stale updates, and {later}"]
 
     def react(self, event: Event, state: FedSAState, view: View) -> Iterator[Action]:
         if isinstance(event, Uploaded):

@@ -15,14 +15,15 @@ layer: `[model] projection = 256`. Without it, our default, the representation i
 device's first training has no last model and no such term. The authors ran CIFAR-10 with mu = 5.
 """
 
+from dataclasses import replace
 from typing import Annotated
 
 from pydantic import Field
 
+from offbeat.algorithms.about import Range, SearchSpace
 from offbeat.algorithms.fedavg import FedAvg
-from offbeat.core.orders import LocalWork, Order
+from offbeat.core.orders import Order
 from offbeat.core.policy import View
-from offbeat.core.search import Range, SearchSpace
 from offbeat.core.terms import Contrastive
 
 
@@ -39,15 +40,19 @@ class Moon(FedAvg):
     temperature: Annotated[float, Field(gt=0)] = 0.5
     """tau, the temperature of the contrastive term."""
 
-    search = SearchSpace(
-        FedAvg.search,
-        mu=Range(0.1, 10.0, log=True),
-        temperature=Range(0.1, 1.0),
+    about = replace(
+        FedAvg.about,
+        name="moon",
+        paper="Li et al., CVPR 2021",
+        provenance="authors' code",
+        search=SearchSpace(FedAvg.about.search, mu=Range(0.1, 10.0, log=True), temperature=Range(0.1, 1.0)),
+        local_differences=lambda policy, local: (
+            [f"a contrastive term in the local loss (mu = {policy.mu:g}, temperature = {policy.temperature:g})"]
+            if policy.mu
+            else []
+        ),
+        flower=None,
     )
-
-    def local_differences(self, training: LocalWork) -> list[str]:
-        settings = f"mu = {self.mu:g}, temperature = {self.temperature:g}"
-        return [f"a contrastive term in the local loss ({settings})"] if self.mu else []
 
     def order(self, device: int, view: View) -> Order:
         """The experiment's local work with the contrastive term."""

@@ -35,6 +35,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from offbeat.algorithms.about import About, Range, SearchSpace
 from offbeat.core.messages import (
     Action,
     Commit,
@@ -47,10 +48,9 @@ from offbeat.core.messages import (
     TimerFired,
     Uploaded,
 )
-from offbeat.core.orders import LocalWork, Update
+from offbeat.core.orders import Update
 from offbeat.core.parameters import Vector, weighted_mean
 from offbeat.core.policy import Policy, View
-from offbeat.core.search import Range, SearchSpace
 
 
 @dataclass
@@ -69,6 +69,13 @@ class SafaState:
     """The round's time is up: it ends with the first upload."""
 
 
+def settings_for(
+    in_training: int, *, devices: int, order_seconds: Callable[[], Sequence[float]], given: Mapping[str, Any]
+) -> dict[str, Any]:
+    """All devices train all the time; a round picks as many as other algorithms have in training."""
+    return {} if "share" in given else {"share": in_training / devices}
+
+
 class Safa(Policy):
     """Semi-asynchronous rounds with lag tolerance and a cache of all devices' models (Wu et al. 2021).
 
@@ -82,7 +89,6 @@ class Safa(Policy):
     """
 
     notifies = True
-    trains_everybody = True
     State = SafaState
 
     share: Annotated[float, Field(gt=0, le=1)] = 0.1
@@ -92,17 +98,18 @@ class Safa(Policy):
     round_seconds: Annotated[float, Field(gt=0)] | None = None
     """The longest a round may last."""
 
-    search = SearchSpace(lag_tolerance=Range(2, 20, log=True))
-
-    @classmethod
-    def settings_for(
-        cls, in_training: int, *, devices: int, order_seconds: Callable[[], Sequence[float]], given: Mapping[str, Any]
-    ) -> dict[str, Any]:
-        """All devices train all the time; a round picks as many as the others have in training."""
-        return {} if "share" in given else {"share": in_training / devices}
-
-    def local_differences(self, training: LocalWork) -> list[str]:
-        return ["training that ends early when it is too far behind"]
+    about = About(
+        name="safa",
+        family="buffered",
+        paper="Wu et al., IEEE Trans. Computers 2021",
+        provenance="restated",
+        trains_everybody=True,
+        settings_for=settings_for,
+        search=SearchSpace(lag_tolerance=Range(2, 20, log=True)),
+        local_differences=lambda policy, local: ["training that ends early when it is too far behind"],
+        flower=None,
+        smoke={"algorithm": {"share": 0.25}},
+    )
 
     def init(self, view: View) -> SafaState:
         return SafaState(models=dict.fromkeys(range(view.devices), view.parameters))

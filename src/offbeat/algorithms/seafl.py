@@ -43,18 +43,18 @@ and if nobody is left in training the buffer is aggregated as it is.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import isinf, sqrt
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from offbeat.algorithms.about import About, Range, SearchSpace
 from offbeat.core.errors import InvalidInput
 from offbeat.core.messages import Action, Commit, Dispatch, Event, StopSoon, Uploaded
-from offbeat.core.orders import LocalWork, Order, Update
+from offbeat.core.orders import Order, Update
 from offbeat.core.parameters import Vector, dot, mixture, moved, weighted_mean
 from offbeat.core.policy import Policy, View
-from offbeat.core.search import Range, SearchSpace
 
 
 @dataclass
@@ -69,6 +69,19 @@ class SeaflState:
     """How far the last aggregation moved the model; kept for `similarity = "last-step"` only."""
 
 
+BUFFER = 10
+"""K as published."""
+
+
+def settings_for(
+    in_training: int, *, devices: int, order_seconds: Callable[[], Sequence[float]], given: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The buffer, unless it is given, is at most the number of devices that could fill it."""
+    if "concurrency" in given:
+        return {}
+    return {"concurrency": in_training, "buffer": given.get("buffer", min(BUFFER, in_training))}
+
+
 class Seafl(Policy):
     """Buffered, bounded staleness by waiting, weights from staleness and similarity (SEAFL).
 
@@ -80,9 +93,8 @@ class Seafl(Policy):
     """
 
     State = SeaflState
-    in_training_setting = "concurrency"
 
-    buffer: Annotated[int, Field(ge=1)] = 10
+    buffer: Annotated[int, Field(ge=1)] = BUFFER
     """K, uploads that make a version."""
     concurrency: Annotated[int, Field(ge=1)] = 20
     """M, devices in training or waiting in the buffer."""
@@ -102,23 +114,22 @@ class Seafl(Policy):
     replace: Literal["random", "same"] = "random"
     """Who is ordered after an aggregation: random idle devices, or those that reported."""
 
-    search = SearchSpace(
-        buffer=Range(2, 20, log=True, at_most="concurrency"),
-        staleness_limit=Range(2.0, 20.0, log=True),
-        staleness_weight=Range(0.3, 10.0, log=True),
-        similarity_weight=Range(0.1, 3.0, log=True),
-        mixing=Range(0.3, 1.0),
+    about = About(
+        name="seafl",
+        family="buffered",
+        paper="Islam et al., SEAFL, 2025",
+        provenance="published",
+        in_training="concurrency",
+        settings_for=settings_for,
+        search=SearchSpace(
+            buffer=Range(2, 20, log=True, at_most="concurrency"),
+            staleness_limit=Range(2.0, 20.0, log=True),
+            staleness_weight=Range(0.3, 10.0, log=True),
+            similarity_weight=Range(0.1, 3.0, log=True),
+            mixing=Range(0.3, 1.0),
+        ),
+        smoke={"algorithm": {"buffer": 5, "concurrency": 10}},
     )
-
-    @classmethod
-    def settings_for(
-        cls, in_training: int, *, devices: int, order_seconds: Callable[[], Sequence[float]], given: Mapping[str, Any]
-    ) -> dict[str, Any]:
-        """The buffer, unless it is given, is no larger than what could ever fill it."""
-        if "concurrency" in given:
-            return {}
-        buffer = given.get("buffer", min(cls.model_fields["buffer"].default, in_training))
-        return {"concurrency": in_training, "buffer": buffer}
 
     def check(self, devices: int) -> None:
         if self.concurrency > devices:
@@ -253,11 +264,17 @@ class Seafl2(Seafl):
     """What a device that is told does: it finishes its epoch and uploads (published), or uploads its last finished one
     at once (as Plato's code does). Stock nodes of a deployment hear it between epochs only: there both are the same."""
 
+    about = replace(
+        Seafl.about,
+        name="seafl2",
+        local_differences=lambda policy, local: (
+            [] if isinf(policy.staleness_limit) else ["training that ends early at the staleness limit"]
+        ),
+        flower=None,
+    )
+
     def order(self, view: View) -> Order:
         return view.order() if self.on_notice == "finish-epoch" else view.order(drops_unfinished=True)
-
-    def local_differences(self, training: LocalWork) -> list[str]:
-        return [] if isinf(self.staleness_limit) else ["training that ends early at the staleness limit"]
 
     def after_commit(self, view: View) -> Iterator[Action]:
         for held in list(view.in_flight.values()):
@@ -282,6 +299,8 @@ class Port(Seafl2):
     paper), or the last step that the model made, and cosine 1 up to a staleness of 1 (as in the authors' code)."""
     aggregate: Literal["models", "deltas"] = "deltas"
     """What is averaged: how far each device moved from its own base (published), or the uploaded models."""
+
+    about = replace(Seafl2.about, name="port", paper="Su and Li, IWQoS 2022", provenance="our reading")
 
 
 def cosine(one: Vector, other: Vector) -> float:

@@ -28,13 +28,15 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
+from offbeat.algorithms.about import Range, SearchSpace
 from offbeat.core.parameters import Vector, by_block
 from offbeat.core.policy import Policy
-from offbeat.core.search import Range, SearchSpace
 
 Floats = npt.NDArray[np.float64]
 Movement = Callable[[slice], Floats]
 """A function that gives every block of the devices' mean movement."""
+SERVER_SEARCH = SearchSpace(server_learning_rate=Range(0.3, 3.0, log=True, relative=True))
+"""What a search varies of a server optimiser."""
 
 
 @dataclass
@@ -58,8 +60,6 @@ class ServerOptimised(Policy):
     """beta_2 of "adam" and "yogi"."""
     server_epsilon: Annotated[float, Field(gt=0)] = 1e-3
     """tau of "adagrad", "adam" and "yogi": the less, the more the step adapts."""
-
-    search = SearchSpace(server_learning_rate=Range(0.3, 3.0, log=True, relative=True))
 
     def server_step(self, parameters: Vector, movement: Movement, moments: ServerMoments) -> Vector:
         """The model after a step along the devices' mean movement; changes the moments."""

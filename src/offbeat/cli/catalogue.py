@@ -55,12 +55,13 @@ def _with_help(title: str, things: dict[str, Any]) -> Table:
 
 
 def _algorithms() -> Table:
-    from offbeat.algorithms import ORIGINS, POLICIES
+    from offbeat.algorithms import POLICIES
+    from offbeat.algorithms.about import about_of
 
-    table = Table(Column("name", no_wrap=True), "family", Column("certainty", no_wrap=True), "what it is, paper")
+    table = Table(Column("name", no_wrap=True), "family", Column("provenance", no_wrap=True), "what it is, paper")
     for name, policy in POLICIES.items():
-        origin = ORIGINS[name]
-        table.add_row(name, origin.family, origin.certainty, f"{_first_line(policy)}\n[dim]{origin.paper}[/dim]")
+        about = about_of(policy)
+        table.add_row(name, about.family, about.provenance, f"{_first_line(policy)}\n[dim]{about.paper}[/dim]")
     return table
 
 

@@ -15,7 +15,8 @@ from rich.markdown import Markdown
 from rich.table import Table
 from rich.text import Text
 
-from offbeat.algorithms import ORIGINS, POLICIES
+from offbeat.algorithms import POLICIES
+from offbeat.algorithms.about import About, about_of
 from offbeat.core.policy import Policy
 from offbeat.core.settings import Settings
 
@@ -27,9 +28,8 @@ def description(name: str, thing: Any) -> RenderableType:
     if isinstance(thing, Path):
         return Text(thing.read_text(encoding="utf-8"))
     parts: list[RenderableType] = [Text(f"{name}: {inspect.getdoc(thing) or ''}\n")]
-    if name in ORIGINS and thing is POLICIES[name]:
-        origin = ORIGINS[name]
-        parts.append(Text(f"family: {origin.family}; paper: {origin.paper}; certainty: {origin.certainty}\n"))
+    if name in POLICIES and thing is POLICIES[name]:
+        parts.append(Text(source(about_of(thing))))
     if isinstance(thing, type) and issubclass(thing, Settings):
         settings = {key: field for key, field in thing.model_fields.items() if key != "name"}
         if settings:
@@ -68,9 +68,25 @@ def help_on_fields(settings: type[Settings]) -> dict[str, str]:
     return found
 
 
+def source(about: About) -> str:
+    """Where an algorithm comes from, and which Flower client apps it works with.
+
+    >>> print(source(about_of(POLICIES["fedasmu"])))
+    family: asynchronous; paper: Liu et al., AAAI 2024; provenance: published
+    Flower: any client app with fresh_models = False
+    <BLANKLINE>
+    """
+    settings = ", ".join(f"{key} = {value}" for key, value in (about.flower or {}).items())
+    clients = "offbeat's client app only" if about.flower is None else "any client app"
+    return (
+        f"family: {about.family}; paper: {about.paper}; provenance: {about.provenance}\n"
+        f"Flower: {clients}{' with ' + settings if settings else ''}\n"
+    )
+
+
 def searched(policy: type[Policy]) -> Text:
     """Where `offbeat tune` looks for the best values of an algorithm's settings."""
-    lines = [f"  {key}: {each}" for key, each in policy.search.items()]
+    lines = [f"  {key}: {each}" for key, each in about_of(policy).search.items()]
     return Text("\n".join(["offbeat tune varies local.learning_rate" + (" and" if lines else "."), *lines, ""]))
 
 

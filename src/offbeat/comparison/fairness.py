@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from itertools import count, islice
 from typing import Any
 
-from offbeat.algorithms import ORIGINS, policy_class
+from offbeat.algorithms import policy_class
+from offbeat.algorithms.about import about_of, settings_for
 from offbeat.core.errors import InvalidInput
 from offbeat.core.policy import Policy
 from offbeat.experiment.objects import as_table
@@ -48,7 +49,7 @@ def shared_in_training(base: Experiment, algorithms: Sequence[Algorithm]) -> int
         return int(number)
     given = [(base.algorithm.name, base.algorithm.others), *(algorithm_settings(base, each) for each in algorithms)]
     for algorithm, settings in given:
-        setting = policy_class(algorithm).in_training_setting
+        setting = about_of(policy_class(algorithm)).in_training
         if setting in settings:
             return min(int(settings[setting]), devices)
     return min(devices, max(LEAST, round(SHARE * devices)))
@@ -66,8 +67,12 @@ def fair_experiments(base: Experiment, algorithms: Sequence[Algorithm], seeds: S
 
 def _translated(base: Experiment, algorithm: Algorithm, experiment: Experiment, in_training: int) -> Table:
     name, given = algorithm_settings(base, algorithm)
-    return policy_class(name).settings_for(
-        in_training, devices=base.data.devices, order_seconds=lambda: order_seconds(experiment), given=given
+    return settings_for(
+        policy_class(name),
+        in_training,
+        devices=base.data.devices,
+        order_seconds=lambda: order_seconds(experiment),
+        given=given,
     )
 
 
@@ -117,19 +122,21 @@ def notes_on(experiments: Mapping[str, Experiment]) -> list[str]:
     flat = {label: flattened(experiment.table(), NOT_COMPARED) for label, experiment in experiments.items()}
     keys = dict.fromkeys(key for table in flat.values() for key in table)
     notes = [f"Not the same for all: {_values(key, flat)}." for key in keys if _differs(key, flat)]
+    policies = {label: each.algorithm.policy for label, each in experiments.items()}
+    about = {label: about_of(policy) for label, policy in policies.items()}
     chosen = {
-        label: {"in training": getattr(policy, policy.in_training_setting)}
-        for label, policy in ((label, each.algorithm.policy) for label, each in experiments.items())
-        if policy.in_training_setting is not None
+        label: {"in training": getattr(policies[label], each.in_training)}
+        for label, each in about.items()
+        if each.in_training is not None
     }
     if _differs("in training", chosen):
         notes.append(f"Not the same for all: devices {_values('in training', chosen)}.")
-    everybody = [label for label, each in experiments.items() if each.algorithm.policy.trains_everybody]
+    everybody = [label for label, each in about.items() if each.trains_everybody]
     if everybody and len(everybody) < len(experiments):
         notes.append(f"All devices are in training all the time in {', '.join(everybody)}.")
     work: dict[str, list[str]] = {}
     for label, each in experiments.items():
-        for difference in each.algorithm.policy.local_differences(each.local.build()):
+        for difference in about[label].local_differences(policies[label], each.local.build()):
             work.setdefault(difference, []).append(label)
     notes += [
         f"Only {', '.join(labels)}: {difference}."
@@ -137,13 +144,12 @@ def notes_on(experiments: Mapping[str, Experiment]) -> list[str]:
         if len(labels) < len(experiments)
     ]
     uncertain: dict[str, list[str]] = {}
-    for label, each in experiments.items():
-        origin = ORIGINS.get(each.algorithm.name)
-        if origin is not None and origin.certainty in ("restated", "our reading"):
-            uncertain.setdefault(origin.certainty, []).append(label)
+    for label, known in about.items():
+        if known.provenance in ("restated", "our reading"):
+            uncertain.setdefault(known.provenance, []).append(label)
     notes += [
-        f"Rules that are {certainty} (see `offbeat list algorithms`): {', '.join(labels)}."
-        for certainty, labels in uncertain.items()
+        f"Rules that are {provenance} (see `offbeat list algorithms`): {', '.join(labels)}."
+        for provenance, labels in uncertain.items()
     ]
     return notes
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
 
+from offbeat.algorithms.about import about_of
 from offbeat.comparison.cached_runs import CachedRuns, Failure
 from offbeat.comparison.fairness import SEEDS, fair_experiments
 from offbeat.core.errors import InvalidInput, OffbeatError
@@ -54,7 +55,7 @@ class Entry:
     @property
     def trains_everybody(self) -> bool:
         """Whether the algorithm keeps all devices in training."""
-        return self.experiment.algorithm.policy.trains_everybody
+        return about_of(self.experiment.algorithm.policy).trains_everybody
 
     @property
     def rank(self) -> tuple[int, float]:

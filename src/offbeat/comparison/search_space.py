@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from offbeat.core.search import Choice, Range
+from offbeat.algorithms.about import Choice, Range, about_of
 from offbeat.experiment.schema import Experiment
 from offbeat.experiment.tables import Table, merge, nested
 
@@ -24,7 +24,7 @@ def space_of(experiment: Experiment) -> dict[str, Range | Choice]:
     """
     policy, fleet = experiment.algorithm.policy, type(experiment.fleet.settings).model_fields
     space: dict[str, Range | Choice | None] = {LEARNING_RATE: _absolute(RATES, experiment.local.learning_rate, None)}
-    for key, each in policy.search.items():
+    for key, each in about_of(policy).search.items():
         own = getattr(policy, key)
         if key in fleet:
             continue

@@ -21,13 +21,13 @@ import optuna
 from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
+from offbeat.algorithms.about import Choice
 from offbeat.comparison.cached_runs import CachedRuns, Failure, OnRun
 from offbeat.comparison.fairness import SEEDS, check_seeds, fair_experiments
 from offbeat.comparison.race import STEPS, best_part
 from offbeat.comparison.run_cache import digest
 from offbeat.comparison.search_space import own_values, rounded, space_of, with_values
 from offbeat.core.errors import InvalidInput, OffbeatError
-from offbeat.core.search import Choice
 from offbeat.experiment.schema import Experiment
 from offbeat.experiment.shipped import ExperimentSource, experiment_from
 from offbeat.experiment.tables import Table

@@ -6,7 +6,7 @@ A policy is frozen settings plus a state dataclass. `react` is a generator: each
 session before it goes on, so that after `yield Commit(...)` the view shows the new version.
 """
 
-from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
@@ -17,7 +17,6 @@ from msgspec import Struct
 from offbeat.core.messages import Action, Event
 from offbeat.core.orders import LocalWork, Order, Plain, Progress
 from offbeat.core.parameters import Layout, Vector
-from offbeat.core.search import SearchSpace
 from offbeat.core.settings import Settings
 
 Floats = npt.NDArray[np.float64]
@@ -150,28 +149,8 @@ class Policy(Settings):
     plans: ClassVar[bool] = False
     """Whether it reads `view.forecast`: a deployment then measures its devices when they join."""
 
-    in_training_setting: ClassVar[str | None] = None
-    """The setting that says how many devices are in training at a time, if one does."""
-    trains_everybody: ClassVar[bool] = False
-    """Whether every device is given work whenever it has none, so that no setting says how many are in training."""
-    search: ClassVar[SearchSpace] = SearchSpace()
-    """Where `offbeat tune` looks for the best values of its settings. How many devices are in training is not among
-    them: that is the same for all algorithms of a comparison."""
-
-    @classmethod
-    def settings_for(
-        cls, in_training: int, *, devices: int, order_seconds: Callable[[], Sequence[float]], given: Mapping[str, Any]
-    ) -> dict[str, Any]:
-        """Settings with which so many of the devices are in training on average, beside those that are given.
-
-        `order_seconds` tells how long an order takes on each of them, from its sending to its upload.
-        """
-        setting = cls.in_training_setting
-        return {} if setting is None or setting in given else {setting: in_training}
-
-    def local_differences(self, training: LocalWork) -> list[str]:
-        """In words, what its devices do otherwise than this plain local training, which the experiment describes."""
-        return []
+    about: ClassVar[Any] = None
+    """Its source, family, search space and so on: an `offbeat.policy.About`, or None. The session never reads it."""
 
     def init(self, view: View) -> Any:
         """The state before anything happened."""
@@ -187,15 +166,6 @@ class Policy(Settings):
     def metrics(self, state: Any) -> Mapping[str, float]:
         """Figures of the algorithm's own for the metrics log."""
         return {}
-
-
-def proximal_difference(mu: float, training: LocalWork) -> list[str]:
-    """What `local_differences` says of an algorithm's own proximal term, if it has one that the experiment leaves it.
-
-    >>> proximal_difference(0.01, LocalWork()), proximal_difference(0.01, LocalWork(prox=0.5))
-    (['a proximal term in the local loss (prox = 0.01)'], [])
-    """
-    return [f"a proximal term in the local loss (prox = {mu:g})"] if mu and training.prox is None else []
 
 
 class Train(Struct, frozen=True, gc=False):

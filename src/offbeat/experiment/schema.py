@@ -13,6 +13,8 @@ import numpy.typing as npt
 import tomli_w
 from pydantic import Field, PrivateAttr, ValidationError, model_validator
 
+from offbeat.algorithms import POLICIES
+from offbeat.algorithms.about import smoke_tables
 from offbeat.core.errors import InvalidInput
 from offbeat.core.orders import LocalWork
 from offbeat.core.policy import Policy
@@ -42,7 +44,9 @@ Count = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(gt=0, le=1)]
 MOST_EVALUATIONS = 1_000_000
 IN_TRAINING = "in_training"
-"""The one key of `[compare]` that is not the name of an algorithm."""
+"""The key of `[compare]` that says how many devices all algorithms keep in training."""
+EVERY = "every_algorithm"
+"""The key of `[compare]` that stands for all registered algorithms, with their settings for a smoke test."""
 
 
 class StopTable(Settings):
@@ -190,7 +194,7 @@ class Experiment(Settings):
         if isinstance(plain.get("compare"), dict):
             plain["compare"] = {
                 label: each if label == IN_TRAINING else _todays_changes(each, plain, notes)
-                for label, each in plain["compare"].items()
+                for label, each in with_every_algorithm(plain["compare"]).items()
             }
         try:
             super().__init__(**plain)
@@ -428,6 +432,13 @@ def _check_section(section: str, kind: type[Any], value: Table) -> None:
     """Check one table on its own first, so that a mistake in it is explained with what the table may hold."""
     if issubclass(kind, Settings):
         checked(kind, section, value)
+
+
+def with_every_algorithm(compare: Table) -> Table:
+    """The tables of `[compare]`, with one for each registered algorithm in place of `every_algorithm = true`."""
+    if compare.get(EVERY) is not True:
+        return compare
+    return merge(smoke_tables(POLICIES.values()), {label: each for label, each in compare.items() if label != EVERY})
 
 
 def _todays_changes(changes: Any, base: Table, notes: list[str]) -> Any:

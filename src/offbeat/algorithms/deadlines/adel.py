@@ -6,7 +6,7 @@ Algorithm 1.
 | paper | here |
 |---|---|
 | R, T_max | `rounds`, `time_budget` |
-| T_t^d, m | `Plan.deadlines`, `Plan.scale`, from Problem 2 (`planning`) |
+| T_t^d, m | `Plan.deadlines`, `Plan.scale`, from Problem 2 (`planner`) |
 | S_t^u (B3) | `batches` |
 | p_t^l (7) | `missed` |
 | eta_t | the experiment's `local.learning_rate` and `schedule` |
@@ -38,12 +38,13 @@ that do. `rounds = "auto"` minimises the bound (10) over R as well, which the pa
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import Field, model_validator
 
+from offbeat.algorithms.about import Range, SearchSpace
 from offbeat.algorithms.deadlines.planner import (
     GradientEstimate,
     Problem,
@@ -56,6 +57,7 @@ from offbeat.algorithms.deadlines.planner import (
 )
 from offbeat.algorithms.deadlines.planner.depth import Floats, Integers
 from offbeat.algorithms.deadlines.rounds import (
+    FAMILY,
     DeadlineRounds,
     DeadlineState,
     bias_corrected,
@@ -64,10 +66,9 @@ from offbeat.algorithms.deadlines.rounds import (
 )
 from offbeat.core.errors import InvalidInput
 from offbeat.core.messages import Action
-from offbeat.core.orders import LocalWork, Update
+from offbeat.core.orders import Update
 from offbeat.core.parameters import Vector
 from offbeat.core.policy import View
-from offbeat.core.search import Range, SearchSpace
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -121,10 +122,13 @@ class Adel(DeadlineRounds):
     probabilities: Literal["published", "exact"] = "published"
     """p in (5): the bound (7), or with the batch sizes as they came out."""
 
-    search = SearchSpace(
-        DeadlineRounds.search,
-        rounds=Range(0.3, 3.0, log=True, relative=True),
-        gradient_variance=Range(2.0, 200.0, log=True),
+    about = replace(
+        FAMILY,
+        name="adel",
+        paper="Goren et al., 2026",
+        provenance="published",
+        search=SearchSpace(FAMILY.search, gradient_variance=Range(2.0, 200.0, log=True)),
+        local_differences=lambda policy, local: [*FAMILY.local_differences(policy, local), "batch sizes by speed"],
     )
 
     @model_validator(mode="after")
@@ -132,9 +136,6 @@ class Adel(DeadlineRounds):
         if self.warmup_rounds == 1 or (self.rounds != "auto" and self.warmup_rounds >= self.rounds):
             raise ValueError(f"warmup_rounds = {self.warmup_rounds}: must be 0, or from 2 to rounds - 1")
         return self
-
-    def local_differences(self, training: LocalWork) -> list[str]:
-        return [*super().local_differences(training), "batch sizes by speed"]
 
     def check(self, devices: int) -> None:
         if devices < 2:

@@ -24,6 +24,7 @@ running statistics are averaged over their holders like everything else.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Annotated, Any
 
 import numpy as np
@@ -31,12 +32,12 @@ import numpy.typing as npt
 import scipy
 from pydantic import Field
 
+from offbeat.algorithms.about import Range, SearchSpace
 from offbeat.algorithms.deadlines.planner.depth import Floats
-from offbeat.algorithms.deadlines.rounds import DeadlineState, EqualDeadlines
-from offbeat.core.orders import LocalWork, Update
+from offbeat.algorithms.deadlines.rounds import FAMILY, DeadlineState, EqualDeadlines
+from offbeat.core.orders import Update
 from offbeat.core.parameters import Layout, Vector, by_block
 from offbeat.core.policy import View
-from offbeat.core.search import Range, SearchSpace
 from offbeat.core.terms import AbsentClasses
 
 Width = Annotated[float, Field(gt=0, le=1)]
@@ -66,11 +67,18 @@ class HeteroFL(EqualDeadlines):
     masked_loss: bool = True
     """Whether a device's loss sees the logits of classes that it does not hold as 0."""
 
-    search = SearchSpace(EqualDeadlines.search, confidence=Range(0.05, 0.9))
-
-    def local_differences(self, training: LocalWork) -> list[str]:
-        masked = ["logits of absent classes that count as 0"] if self.masked_loss else []
-        return [*super().local_differences(training), "narrower models on slower devices", *masked]
+    about = replace(
+        FAMILY,
+        name="heterofl",
+        paper="Diao et al., ICLR 2021",
+        provenance="authors' code",
+        search=SearchSpace(FAMILY.search, confidence=Range(0.05, 0.9)),
+        local_differences=lambda policy, local: [
+            *FAMILY.local_differences(policy, local),
+            "narrower models on slower devices",
+            *(["logits of absent classes that count as 0"] if policy.masked_loss else []),
+        ],
+    )
 
     def widths_of(self, deadline: float, state: DeadlineState, view: View) -> Floats:
         steps = self.local_steps * view.layout.trained_layers

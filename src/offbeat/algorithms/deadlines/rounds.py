@@ -26,6 +26,7 @@ import numpy as np
 from msgspec.structs import replace
 from pydantic import Field
 
+from offbeat.algorithms.about import About, Range, SearchSpace
 from offbeat.algorithms.deadlines.planner import batch_sizes, layer_rates
 from offbeat.algorithms.deadlines.planner.depth import Floats, Integers
 from offbeat.core.errors import InvalidInput
@@ -41,29 +42,38 @@ from offbeat.core.messages import (
     TimerFired,
     Uploaded,
 )
-from offbeat.core.orders import LocalWork, Order, Update
+from offbeat.core.orders import Order, Update
 from offbeat.core.parameters import Layout, Vector, by_block
 from offbeat.core.policy import Forecast, Policy, View
-from offbeat.core.search import Range, SearchSpace
 
 SLACK = 1e-9
 """Share of the budget that is left unused, and of a round for its devices, so that rounding makes nobody late."""
 
 
+def local_differences(policy: Any, local: object) -> list[str]:
+    """What devices of the family do differently from the experiment's local training."""
+    by_speed = ["batch sizes by speed"] if getattr(policy, "batch", "") == "speed" else []
+    return [f"local_steps = {policy.local_steps} of one batch in place of local.epochs", *by_speed]
+
+
+FAMILY = About(
+    family="time budget",
+    trains_everybody=True,
+    search=SearchSpace(local_steps=Range(1, 5), rounds=Range(0.3, 3.0, log=True, relative=True)),
+    local_differences=local_differences,
+    flower=None,
+    smoke={"local": {"batch_size": 32, "learning_rate": 0.3}, "algorithm": {"rounds": 120}},
+)
+"""What the members of the family have in common."""
+
+
 class TimeBudgeted(Policy):
     """Policies that have so much time and no more."""
-
-    trains_everybody = True
 
     time_budget: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     """T_max in seconds (default: the experiment's stop.time)."""
     local_steps: Annotated[int, Field(ge=1)] = 1
     """E, steps of SGD that a device takes in a round, each on one batch; `local.epochs` means nothing here."""
-
-    search = SearchSpace(local_steps=Range(1, 5))
-
-    def local_differences(self, training: LocalWork) -> list[str]:
-        return [f"local_steps = {self.local_steps} of one batch in place of local.epochs"]
 
     def seconds(self, view: View) -> float:
         """T_max, the seconds that the whole run may take."""
@@ -190,8 +200,6 @@ class EqualDeadlines(DeadlineRounds):
     rounds: Annotated[int, Field(ge=1)] = 100
     """R, the number of rounds."""
 
-    search = SearchSpace(TimeBudgeted.search, rounds=Range(0.3, 3.0, log=True, relative=True))
-
     def init(self, view: View) -> Any:
         each = self.seconds(view) / self.rounds
         nearest = float(self.forecast(view).communication.min())
@@ -215,9 +223,6 @@ class BatchesBySpeed(EqualDeadlines):
     """The experiment's `local.batch_size` for all (published), or as many samples as a device's speed allows."""
     batch_scale: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
     """m of `batch = "speed"`: seconds that a layer takes a device on average."""
-
-    def local_differences(self, training: LocalWork) -> list[str]:
-        return super().local_differences(training) + (["batch sizes by speed"] if self.batch == "speed" else [])
 
     def batches(self, deadline: float, state: Any, view: View) -> Integers:
         if self.batch == "fixed":

@@ -7,7 +7,7 @@ IEEE Trans. Communications 2025, as restated in ADEL-FL's section II-B, and its 
 |---|---|
 | R, T_max | `rounds`, `time_budget` |
 | S | the experiment's `local.batch_size`, or with `batch = "speed"` one for each device (`BatchesBySpeed`) |
-| p_t^l | `planning.miss_probabilities` |
+| p_t^l | `planner.miss_probabilities` |
 
 Rounds of T_max / R. Each device delivers the layers that its backward pass has come through, and for every layer
 
@@ -21,12 +21,19 @@ The correction divides by 1 - p^l, which a layer that is hardly ever reached mak
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
 
 from offbeat.algorithms.deadlines.planner import miss_probabilities
-from offbeat.algorithms.deadlines.rounds import BatchesBySpeed, DeadlineState, bias_corrected, with_absent_as_old
+from offbeat.algorithms.deadlines.rounds import (
+    FAMILY,
+    BatchesBySpeed,
+    DeadlineState,
+    bias_corrected,
+    with_absent_as_old,
+)
 from offbeat.core.orders import Update
 from offbeat.core.parameters import Vector
 from offbeat.core.policy import View
@@ -51,6 +58,8 @@ class Salf(BatchesBySpeed):
     variant: Literal["paper", "code"] = "paper"
     """The published rule, or that of the authors' code, where devices that did not deliver a layer count as its old
     value."""
+
+    about = replace(FAMILY, name="salf", paper="Lang et al., IEEE Trans. Communications 2025", provenance="restated")
 
     def aggregate(self, updates: Sequence[Update], state: DeadlineState, view: View) -> Vector:
         if self.variant == "code":

@@ -18,10 +18,11 @@ Both weigh all devices the same, as ADEL-FL does.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from offbeat.algorithms.deadlines.rounds import BatchesBySpeed, DeadlineState, TimeBudgeted, with_absent_as_old
+from offbeat.algorithms.about import Range, SearchSpace
+from offbeat.algorithms.deadlines.rounds import FAMILY, BatchesBySpeed, DeadlineState, TimeBudgeted, with_absent_as_old
 from offbeat.core.messages import Action, Commit, Dispatch, Event, Finish, SetTimer, Started, TimerFired, Uploaded
 from offbeat.core.orders import Update
 from offbeat.core.parameters import Vector, weighted_mean
@@ -42,6 +43,8 @@ class DropStragglers(BatchesBySpeed):
 
     variant: Literal["mean", "keep"] = "mean"
     """Mean over the devices that finished, or over all with the others as copies of the old model."""
+
+    about = replace(FAMILY, name="drop-stragglers", paper="Chen et al., 2016", provenance="published")
 
     @property
     def special(self) -> dict[str, Any]:
@@ -75,6 +78,14 @@ class WaitStragglers(TimeBudgeted):
     """
 
     State = WaitStragglersState
+    about = replace(
+        FAMILY,
+        name="wait-stragglers",
+        paper="McMahan et al., AISTATS 2017",
+        provenance="published",
+        search=SearchSpace(local_steps=Range(1, 5)),
+        smoke={"local": {"learning_rate": 0.3}},
+    )
 
     def init(self, view: View) -> WaitStragglersState:
         self.seconds(view)  # to be refused now if there is no end

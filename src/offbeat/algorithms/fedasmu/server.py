@@ -41,7 +41,7 @@ made by no aggregation: no step. Without dynamic weights the control parameters 
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import isfinite, log, nan, sqrt
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -49,6 +49,7 @@ import numpy as np
 from msgspec.structs import asdict
 from pydantic import Field
 
+from offbeat.algorithms.about import About, Range, SearchSpace
 from offbeat.algorithms.fedasmu.device import MOST, MergeSettings
 from offbeat.algorithms.fedasmu.slots import MetaLearner, MetaModel, middle
 from offbeat.core.errors import InvalidInput
@@ -65,13 +66,14 @@ from offbeat.core.messages import (
     TimerFired,
     Uploaded,
 )
-from offbeat.core.orders import LocalWork, Order, Update
+from offbeat.core.orders import Order, Update
 from offbeat.core.parameters import Vector, dot, moved
 from offbeat.core.policy import Policy, View
-from offbeat.core.search import Range, SearchSpace
 
 Control = tuple[float, float, float]
 """The control parameters lambda, sigma and iota."""
+COHORT = 10
+"""m' as published."""
 SIGMA_MOST = 10.0
 Positive = Annotated[float, Field(gt=0, le=MOST)]
 Mu = Annotated[float, Field(gt=0, le=100)]
@@ -124,7 +126,7 @@ class TimelyPolicy(Policy):
     State = TimelyState
     Records: ClassVar = (Aggregation, MetaLearner)
 
-    cohort: Annotated[int, Field(ge=1)] = 10
+    cohort: Annotated[int, Field(ge=1)] = COHORT
     """m', devices that are ordered together."""
     staleness_bound: Annotated[int, Field(ge=1)] = 99
     """tau: discard staler updates; a fresh one has staleness 1."""
@@ -177,16 +179,6 @@ class TimelyPolicy(Policy):
     """Mean reward of each slot in an earlier run, to pre-train the meta model on; `offbeat pretrain` measures it."""
     pretraining: Annotated[int, Field(ge=0)] = 500
     """Steps of pre-training, if there is a history."""
-
-    search = SearchSpace(
-        lambda_0=Range(0.5, 20.0, log=True),
-        sigma_0=Range(0.0, 1.0),
-        iota_0=Range(0.01, 1.0, log=True),
-        gamma_0=Range(0.5, 50.0, log=True),
-    )
-
-    def local_differences(self, training: LocalWork) -> list[str]:
-        return ["fresh models merged in mid-training"] if self.fresh_models else []
 
     def check(self, devices: int) -> None:
         if self.cohort > devices:
@@ -371,6 +363,23 @@ def orders_per_second(in_training: int, seconds: Sequence[float]) -> float:
     return float((high / (1 + high * times)).sum())
 
 
+def settings_for(
+    in_training: int, *, devices: int, order_seconds: Callable[[], Sequence[float]], given: Mapping[str, Any]
+) -> dict[str, Any]:
+    """`cohort` orders every `period` seconds keep `in_training` devices in training on average."""
+    settings: dict[str, Any] = {}
+    if "period" in given and "cohort" not in given:
+        cohort = round(given["period"] * orders_per_second(in_training, order_seconds()))
+        settings["cohort"] = min(devices, max(1, cohort))
+    elif "period" not in given:
+        cohort = given.get("cohort", min(COHORT, in_training))
+        period = cohort / orders_per_second(in_training, order_seconds())
+        settings |= {"cohort": cohort, "period": round(period, 6)}
+    if "max_in_flight" not in given and 2 * in_training > devices // 2:
+        settings["max_in_flight"] = min(devices, 2 * in_training)
+    return settings
+
+
 class FedASMU(TimelyPolicy):
     """Asynchronous: adapted weights, and fresh models for devices in mid-training (Liu et al. 2024).
 
@@ -389,22 +398,22 @@ class FedASMU(TimelyPolicy):
     max_in_flight: Annotated[int, Field(ge=1)] | None = None
     """The threshold: a period in which so many devices are in training or more orders nobody. Default: half of them."""
 
-    @classmethod
-    def settings_for(
-        cls, in_training: int, *, devices: int, order_seconds: Callable[[], Sequence[float]], given: Mapping[str, Any]
-    ) -> dict[str, Any]:
-        """`cohort` orders every `period` seconds keep so many in training."""
-        settings: dict[str, Any] = {}
-        if "period" in given and "cohort" not in given:
-            cohort = round(given["period"] * orders_per_second(in_training, order_seconds()))
-            settings["cohort"] = min(devices, max(1, cohort))
-        elif "period" not in given:
-            cohort = given.get("cohort", min(cls.model_fields["cohort"].default, in_training))
-            period = cohort / orders_per_second(in_training, order_seconds())
-            settings |= {"cohort": cohort, "period": round(period, 6)}
-        if "max_in_flight" not in given and 2 * in_training > devices // 2:
-            settings["max_in_flight"] = min(devices, 2 * in_training)
-        return settings
+    about = About(
+        name="fedasmu",
+        family="asynchronous",
+        paper="Liu et al., AAAI 2024",
+        provenance="published",
+        settings_for=settings_for,
+        search=SearchSpace(
+            lambda_0=Range(0.5, 20.0, log=True),
+            sigma_0=Range(0.0, 1.0),
+            iota_0=Range(0.01, 1.0, log=True),
+            gamma_0=Range(0.5, 50.0, log=True),
+        ),
+        local_differences=lambda policy, local: ["fresh models merged in mid-training"] if policy.fresh_models else [],
+        flower={"fresh_models": False},
+        smoke={"algorithm": {"period": 1.0, "cohort": 5, "max_in_flight": 10}},
+    )
 
     def react(self, event: Event, state: TimelyState, view: View) -> Iterator[Action]:
         match event:
@@ -430,7 +439,15 @@ class FedSSMU(TimelyPolicy):
     2
     """
 
-    in_training_setting = "cohort"
+    about = replace(
+        FedASMU.about,
+        name="fedssmu",
+        family="synchronous",
+        paper="Jia et al., 2025",
+        in_training="cohort",
+        settings_for=None,
+        smoke={},
+    )
 
     def react(self, event: Event, state: TimelyState, view: View) -> Iterator[Action]:
         match event:

@@ -18,6 +18,7 @@ from flwr.server.client_manager import ClientManager
 from flwr.server.compat.grid_client_proxy import GridClientProxy
 from flwr.server.strategy import Strategy as RoundStrategy
 
+from offbeat.algorithms.about import about_of
 from offbeat.core.errors import InvalidInput
 from offbeat.core.policy import Policy
 from offbeat.flower.grid_clock import grid_now
@@ -64,7 +65,7 @@ class AsyncServer(Server):
         if any(kind.__module__.startswith(PRIVACY) for kind in type(rounds).__mro__):
             raise InvalidInput(f"AsyncServer has no rounds, in which alone {type(rounds).__name__} would add its noise")
         given = {ours: getattr(rounds, theirs) for theirs, ours in SHARES.items() if hasattr(rounds, theirs)}
-        if isinstance(policy, Policy) and policy.in_training_setting not in (None, *policy.model_fields_set):
+        if isinstance(policy, Policy) and about_of(policy).in_training not in (None, *policy.model_fields_set):
             given["fraction_train"] = max(LEAST_SHARE, getattr(rounds, "fraction_fit", 1.0))
         self._strategy = FitAsync(policy, self.strategy, self._history, **(given | settings))
 

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from offbeat.algorithms.about import about_of, settings_for
 from offbeat.core.errors import InvalidInput
 from offbeat.core.policy import Policy
 from offbeat.core.settings import Settings
@@ -102,7 +103,7 @@ class StrategySettings(Settings):
 
     def sized(self, policy: Policy, devices: int) -> Policy:
         """The policy with so many devices in training as `fraction_train` says, unless it says how many itself."""
-        name, setting = type(policy).__name__, policy.in_training_setting
+        name, setting = type(policy).__name__, about_of(policy).in_training
         if setting is None or setting in policy.model_fields_set:
             if self.fraction_train != 1.0:
                 why = f"has {setting} = {getattr(policy, setting)} already" if setting else "decides by itself"
@@ -112,5 +113,5 @@ class StrategySettings(Settings):
             return policy
         number = min(devices, max(int(devices * self.fraction_train), self.min_train_nodes, 1))
         given = {field: getattr(policy, field) for field in policy.model_fields_set}
-        found = type(policy).settings_for(number, devices=devices, order_seconds=lambda: [1.0], given=given)
+        found = settings_for(type(policy), number, devices=devices, order_seconds=lambda: [1.0], given=given)
         return type(policy)(**(given | found))

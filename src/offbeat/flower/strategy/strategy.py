@@ -15,6 +15,7 @@ from flwr.serverapp.strategy import Result, Strategy
 from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
 from flwr.supercore import log
 
+from offbeat.algorithms.about import about_of
 from offbeat.core.errors import InvalidInput
 from offbeat.core.orders import LocalWork
 from offbeat.core.policy import Policy
@@ -219,7 +220,7 @@ class Async(Strategy):
         membership = ConnectedNodes(devices, model=model.parameters, batch_size=None, answer_seconds=timeout)
         connected = min(devices, len(transport.nodes()))
         wait_for_devices(membership, transport, wanted=connected, seconds=inf, log=lambda _: None, **clock)
-        in_training = policy.in_training_setting
+        in_training = about_of(policy).in_training
         chosen = f", {in_training} = {getattr(policy, in_training)}" if in_training else ""
         write_log(f"beginning with {connected} of {devices} devices{chosen}")
         session = Session(

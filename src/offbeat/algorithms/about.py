@@ -1,0 +1,169 @@
+"""What an algorithm says about itself beside its rule: source, family, search space, devices in training.
+
+A policy carries it as `about = About(...)`. Tables, comparisons, searches, the experiment `smoke` and the names in
+`offbeat.flower` are made from it. The session and the drivers never read it.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, Protocol
+
+from offbeat.core.errors import InvalidInput
+from offbeat.core.orders import LocalWork
+from offbeat.core.policy import Policy
+
+Family = Literal["synchronous", "asynchronous", "buffered", "iterations", "time budget"]
+"""When a version is made: after a round that waits for its devices; after every upload; after several uploads; after a
+fixed time, from whatever was delivered; after rounds of planned length within a time budget."""
+Provenance = Literal["published", "authors' code", "restated", "our reading"]
+"""What the rule follows: the paper; its authors' code; descriptions or code by others; or our own interpretation, where
+the source was silent or unavailable."""
+SMOKE_DEVICES_IN_TRAINING = 10
+"""Devices in training in the experiment `smoke`, which has 20, for an algorithm that does not say more."""
+
+
+@dataclass(frozen=True)
+class Range:
+    """Search a setting between two numbers; integers only if both ends are integers.
+
+    >>> print(Range(1, 20, log=True, at_most="concurrency"), Range(0.1, 10.0, relative=True), sep="; ")
+    1 to 20, on a log scale, at most concurrency; 0.1 to 10 times the experiment's
+    """
+
+    low: float
+    high: float
+    log: bool = False
+    """Whether to search on a logarithmic scale."""
+    relative: bool = False
+    """Whether both ends are multiples of the experiment's own value."""
+    at_most: str = ""
+    """Another setting of the same algorithm that this one may not exceed."""
+
+    @property
+    def whole(self) -> bool:
+        """Whether the range contains integers only."""
+        return isinstance(self.low, int) and isinstance(self.high, int)
+
+    def __str__(self) -> str:
+        times = " times the experiment's" if self.relative else ""
+        scale = ", on a log scale" if self.log else ""
+        most = f", at most {self.at_most}" if self.at_most else ""
+        return f"{self.low:g} to {self.high:g}{times}{scale}{most}"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Search a setting among these values.
+
+    >>> str(Choice("constant", "hinge"))
+    "'constant' or 'hinge'"
+    """
+
+    values: tuple[str | bool, ...]
+
+    def __init__(self, *values: str | bool) -> None:
+        object.__setattr__(self, "values", values)
+
+    def __str__(self) -> str:
+        return " or ".join(repr(value) for value in self.values)
+
+
+class SearchSpace(dict[str, Range | Choice]):
+    """The settings that a search varies, with the values it tries; all other settings stay fixed.
+
+    >>> SearchSpace(SearchSpace(mu=Range(0.1, 10.0)), temperature=Range(0.1, 1.0)).keys()
+    dict_keys(['mu', 'temperature'])
+    """
+
+
+class SettingsFor(Protocol):
+    """Computes the settings that keep a given number of devices in training on average."""
+
+    def __call__(
+        self, in_training: int, *, devices: int, order_seconds: Callable[[], Sequence[float]], given: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """The settings to add to the `given` ones; `order_seconds` is how long each device takes for an order, from
+        its sending to its upload."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class About:
+    """The description of an algorithm. Every field has a default, for policies that are not part of offbeat.
+
+    >>> about = About(family="buffered", in_training="concurrency", search=SearchSpace(buffer=Range(2, 20)))
+    >>> about.in_training, about.provenance
+    ('concurrency', None)
+    """
+
+    name: str = ""
+    """The name in the registry, as in `algorithm.name` of an experiment."""
+    family: Family | None = None
+    paper: str = ""
+    """Authors, venue and year."""
+    provenance: Provenance | None = None
+    in_training: str | None = None
+    """The setting that says how many devices are in training at a time, if there is one."""
+    trains_everybody: bool = False
+    """Whether all devices train all the time, so that no setting limits their number."""
+    settings_for: SettingsFor | None = None
+    """How a number of devices in training becomes settings, where it is not simply the setting `in_training`."""
+    local_differences: Callable[[Any, LocalWork], list[str]] = lambda policy, local: []
+    """What this policy's devices do differently from the experiment's local training, as phrases for a note under a
+    comparison."""
+    search: SearchSpace = field(default_factory=SearchSpace)
+    """What `offbeat tune` varies beside the learning rate. The number of devices in training is never varied, because
+    all algorithms of a comparison share it."""
+    flower: Mapping[str, Any] | None = field(default_factory=dict)
+    """Settings with which it runs with unchanged Flower client apps; None if there are none."""
+    smoke: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Its tables in the experiment `smoke` (20 devices, 100 s)."""
+
+
+def about_of(policy: Policy | type[Policy]) -> About:
+    """What a policy says about itself. A subclass without an `about` of its own inherits all but name and source.
+
+    >>> class Mine(Policy):
+    ...     "A policy that says nothing about itself."
+    >>> about_of(Mine) == about_of(Mine()) == About()
+    True
+    """
+    kind = policy if isinstance(policy, type) else type(policy)
+    about = About() if kind.about is None else kind.about
+    if not isinstance(about, About):
+        raise InvalidInput(f"{kind.__name__}.about is a {type(about).__name__}: must be an offbeat.policy.About")
+    return about if "about" in vars(kind) else replace(about, name="", paper="", provenance=None)
+
+
+def settings_for(
+    policy: type[Policy],
+    in_training: int,
+    *,
+    devices: int,
+    order_seconds: Callable[[], Sequence[float]],
+    given: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Settings with which a policy keeps `in_training` of the devices in training, beside those that are `given`."""
+    about = about_of(policy)
+    if about.settings_for is not None:
+        return about.settings_for(in_training, devices=devices, order_seconds=order_seconds, given=given)
+    setting = about.in_training
+    return {} if setting is None or setting in given else {setting: in_training}
+
+
+def proximal_difference(mu: float, local: LocalWork) -> list[str]:
+    """The local difference of an algorithm with a proximal term of its own, which `local.prox` would replace.
+
+    >>> proximal_difference(0.01, LocalWork()), proximal_difference(0.01, LocalWork(prox=0.5))
+    (['a proximal term in the local loss (prox = 0.01)'], [])
+    """
+    return [f"a proximal term in the local loss (prox = {mu:g})"] if mu and local.prox is None else []
+
+
+def smoke_tables(policies: Iterable[type[Policy]]) -> dict[str, dict[str, Any]]:
+    """The tables `[compare.NAME]` of the experiment `smoke`, for each of these policies."""
+    tables: dict[str, dict[str, Any]] = {}
+    for about in map(about_of, policies):
+        sized = {"algorithm": {about.in_training: SMOKE_DEVICES_IN_TRAINING}} if about.in_training else {}
+        tables[about.name] = {table: dict(values) for table, values in (about.smoke or sized).items()}
+    return tables

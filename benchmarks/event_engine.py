@@ -36,7 +36,7 @@ from offbeat.core.orders import LocalWork, Update
 from offbeat.core.parameters import Layout, Vector
 from offbeat.core.policy import View
 from offbeat.core.session import Session
-from offbeat.experiment.schedule import Stop
+from offbeat.experiment.run_settings import Stop
 from offbeat.fleet import Fleet, RatioFleet, Workload
 from offbeat.simulation.engine import Simulation
 from offbeat.simulation.lifecycle import EventQueue
@@ -116,7 +116,7 @@ def simulator(devices: int, concurrency: int, algorithm: type[FedBuff] = FedBuff
         parameters=STILL,
         layout=Layout.flat(4),
         samples=samples,
-        training=LocalWork(epochs=EPOCHS),
+        local=LocalWork(epochs=EPOCHS),
     )
     fleet = Fleet.build(workload, RatioFleet(ratio=5.0))
     return Simulation(session, fleet, NoTraining(), stop=Stop(updates=10**9))

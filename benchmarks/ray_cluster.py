@@ -30,7 +30,7 @@ from offbeat.core.orders import LocalWork
 from offbeat.core.parameters import Layout, Vector, frozen
 from offbeat.core.policy import Policy
 from offbeat.core.session import Session
-from offbeat.experiment.schedule import Stop
+from offbeat.experiment.run_settings import Stop
 from offbeat.fleet import Fleet, RatioFleet, Workload
 from offbeat.simulation.engine import Simulation
 from offbeat.training.execution import ExecutionTable
@@ -175,7 +175,7 @@ def simulated(policy: Policy, devices: int, executor: SimulatedWorkers, updates:
         parameters=np.zeros(size, dtype=np.float32),
         layout=Layout.flat(size),
         samples=samples,
-        training=LocalWork(epochs=1, batch_size=32, learning_rate=0.01),
+        local=LocalWork(epochs=1, batch_size=32, learning_rate=0.01),
     )
     workload = Workload(devices=devices, samples=samples, layers=1, flops_per_sample=0.0, seed=0)
     return Simulation(session, Fleet.build(workload, RatioFleet(ratio=5.0)), executor, stop=Stop(updates=updates))

@@ -21,7 +21,7 @@ from offbeat.core.policy import Policy
 from offbeat.core.session import Session
 from offbeat.core.streams import stream
 from offbeat.data import Dataset, Partition
-from offbeat.experiment.schedule import Stop
+from offbeat.experiment.run_settings import Stop
 from offbeat.fleet import Fleet, RatioFleet, Workload
 from offbeat.models import build, layout_of, vector_of
 from offbeat.simulation.engine import Simulation
@@ -84,7 +84,7 @@ def with_offbeat(
         parameters=vector_of(network),
         layout=layout,
         samples=samples,
-        training=LocalWork(epochs=epochs, batch_size=BATCH, learning_rate=RATE),
+        local=LocalWork(epochs=epochs, batch_size=BATCH, learning_rate=RATE),
     )
     fleet = Fleet.build(workload, RatioFleet(ratio=5.0))
     simulation = Simulation(session, fleet, executor, stop=Stop(updates=rounds * COHORT))

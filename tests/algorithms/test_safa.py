@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from offbeat.algorithms.safa import Safa
 from offbeat.core.messages import Left, Ready, Resolved, TimerFired, TimerSet
 from offbeat.core.snapshot import decode, encode
-from offbeat.experiment.schedule import Stop
+from offbeat.experiment.run_settings import Stop
 from offbeat.testing import ScriptedSession, check_accounts, check_events, toy_simulation
 
 START = (10.0, 0.0)

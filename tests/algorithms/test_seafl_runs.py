@@ -18,7 +18,7 @@ from offbeat.core.parameters import Layout, Vector
 from offbeat.core.session import Session
 from offbeat.core.snapshot import decode, encode
 from offbeat.core.state import JOURNAL_LINES, JournalLine
-from offbeat.experiment.schedule import Stop
+from offbeat.experiment.run_settings import Stop
 from offbeat.fleet import FailureSettings, Fleet, NetworkSettings, Workload
 from offbeat.fleet.availability import Always
 from offbeat.fleet.speeds import FixedSpeeds
@@ -64,7 +64,7 @@ def a_simulation(policy: Seafl, seconds: Sequence[float], stop: Stop) -> Simulat
         parameters=np.zeros(2, dtype=np.float32),
         layout=Layout.flat(2),
         samples=samples,
-        training=LocalWork(epochs=4),
+        local=LocalWork(epochs=4),
     )
     fleet = Fleet(
         speeds=FixedSpeeds(np.array(seconds), workload),

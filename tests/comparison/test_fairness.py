@@ -124,9 +124,9 @@ def test_settings_that_somebody_gave_stay_and_it_can_be_switched_off() -> None:
 def test_what_orders_ask_beyond_the_plain_work_is_noted(name: str) -> None:
     policy, layers = POLICIES[name](), Layout.of([("a.weight", (2, 1), True), ("b.weight", (1, 2), True)])
     session = ScriptedSession(policy, devices=24, start=[0.0] * 4, layout=layers, speeds=[100.0] * 24, horizon=1e4)
-    plain = session.training.order(0)
+    plain = session.local.order(0)
     if any(given.order != plain for given in session.first.orders):
-        assert about_of(policy).local_differences(policy, session.training)
+        assert about_of(policy).local_differences(policy, session.local)
 
 
 @pytest.mark.parametrize(

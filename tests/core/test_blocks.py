@@ -17,7 +17,7 @@ from offbeat.algorithms.fedbuff import FedBuff
 from offbeat.algorithms.server_optimisers import ServerMoments
 from offbeat.core import parameters as blocks
 from offbeat.core.parameters import Layout, Mask, Vector, mixture, weighted_mean
-from offbeat.experiment.schedule import Stop
+from offbeat.experiment.run_settings import Stop
 from offbeat.testing import toy_simulation
 
 MEGABYTE = 2**20

@@ -34,13 +34,13 @@ def test_the_factor_by_hand(schedule: RateSchedule, moment: float, factor: float
     assert schedule.rate(0.5, moment) == pytest.approx(0.5 * factor, abs=1e-12)
 
 
-def session_of(training: LocalWork) -> Session:
+def session_of(local: LocalWork) -> Session:
     return Session(
         FedAvg(cohort=1),
         parameters=np.zeros(3, dtype=np.float32),
         layout=Layout.flat(3),
         samples=np.array([5, 5]),
-        training=training,
+        local=local,
     )
 
 
@@ -72,6 +72,6 @@ def test_the_proximal_term_of_the_experiment_replaces_that_of_the_algorithm() ->
 
 
 def test_terms_of_the_experiment_stand_before_those_of_the_algorithm() -> None:
-    ours, theirs = (Distillation(),), (Contrastive(),)
-    assert LocalWork(terms=ours).order(0, terms=theirs).terms == ours + theirs
-    assert LocalWork(terms=ours, prox=0.1).order(0, terms=theirs).terms == (*ours, Proximal(mu=0.1), *theirs)
+    ours, theirs, tables = (Distillation(),), (Contrastive(),), [{"name": "distillation"}]
+    assert LocalWork(terms=tables).order(0, terms=theirs).terms == ours + theirs
+    assert LocalWork(terms=tables, prox=0.1).order(0, terms=theirs).terms == (*ours, Proximal(mu=0.1), *theirs)

@@ -79,7 +79,7 @@ def a_session(*present: int) -> Session:
         parameters=vector(0, 0),
         layout=Layout.flat(2),
         samples=np.array([10, 20, 30, 40]),
-        training=LocalWork(epochs=3, batch_size=5),
+        local=LocalWork(epochs=3, batch_size=5),
         present=here,
     )
 
@@ -277,7 +277,7 @@ def test_a_model_that_does_not_fit_its_layout_or_a_policy_that_does_not_fit_the_
         def check(self, devices: int) -> None:
             raise InvalidInput(f"not with {devices} devices")
 
-    arguments: dict[str, Any] = {"layout": Layout.flat(2), "samples": np.ones(4, np.int64), "training": LocalWork()}
+    arguments: dict[str, Any] = {"layout": Layout.flat(2), "samples": np.ones(4, np.int64), "local": LocalWork()}
     with pytest.raises(PolicyError, match="shape"):
         Session(Puppet(), parameters=vector(0, 0, 0), **arguments)
     with pytest.raises(InvalidInput, match="not with 4 devices"):

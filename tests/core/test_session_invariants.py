@@ -77,7 +77,7 @@ def a_session() -> Session:
         parameters=np.zeros(2, dtype=np.float32),
         layout=Layout.flat(2),
         samples=np.arange(DEVICES),
-        training=LocalWork(epochs=2),
+        local=LocalWork(epochs=2),
         present=np.array([True, True, True, False]),
     )
 

@@ -207,6 +207,6 @@ def test_an_experiment_travels_to_other_processes() -> None:
 
 
 def test_the_proximal_term_is_a_setting_of_every_algorithm() -> None:
-    assert parsed(local={"prox": 0.2}).local.build().order(0).prox == 0.2
-    assert parsed().local.build().order(0).prox == 0.0
-    assert parsed().local.build().prox is None  # FedAsync then takes its own
+    assert parsed(local={"prox": 0.2}).local.order(0).prox == 0.2
+    assert parsed().local.order(0).prox == 0.0
+    assert parsed().local.prox is None  # FedAsync then takes its own

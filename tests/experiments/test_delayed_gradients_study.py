@@ -33,7 +33,7 @@ def test_the_quick_form_is_small_and_complete() -> None:
     for group, experiment in planned:
         assert experiment.data.name == "mnist5k"
         assert experiment.model.name == group.model
-        assert experiment.local.build().batch_size is None
+        assert experiment.local.batch_size == 0
     asynchronous = [each for _, each in planned if each.algorithm.name != "sfl"]
     assert {delay_of(each) for each in asynchronous} == set(paper.DELAYS)
 

@@ -93,7 +93,7 @@ def test_what_varies_the_regime_keeps_the_settings_that_were_chosen_in_it() -> N
 def test_the_rate_decays_where_the_page_says_so_and_nowhere_else() -> None:
     made = REPRODUCTIONS["fedasmu"].cases(Form(seeds=1, data=Path("data")))
     for case in made:
-        work = case.experiment.local.build()
+        work = case.experiment.local
         shares = [work.rate(time) / work.rate(0.0) for time in (9.9, 10.0, 500.0, 2000.0)]
         decaying = case.part in (LENET, CNN)
         assert shares == pytest.approx([1, 0.9886, 0.9886**50, 0.1009] if decaying else [1] * 4, rel=1e-3), case.part

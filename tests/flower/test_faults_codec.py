@@ -21,8 +21,7 @@ from offbeat.core.orders import LocalWork
 from offbeat.core.parameters import Vector
 from offbeat.core.record import RecordLine
 from offbeat.core.session import Session
-from offbeat.experiment.schedule import Schedule, Stop
-from offbeat.experiment.schema import DeploymentTable
+from offbeat.experiment.run_settings import DeploymentTable, EvaluationTable, Stop
 from offbeat.flower.protocol.codec import BODY, MODEL, pack, unpack, vector
 from offbeat.flower.protocol.messages import Delivery, FromDevice, Greeting
 from offbeat.flower.server.driver import Deployment
@@ -94,7 +93,7 @@ def judged(answer: RecordDict) -> tuple[str, Session]:
         parameters=BASE,
         layout=layout_of(NETWORK),
         samples=membership.samples,
-        training=LocalWork(epochs=1),
+        local=LocalWork(epochs=1),
         present=membership.present,
     )
     deployment = Deployment(
@@ -104,7 +103,7 @@ def judged(answer: RecordDict) -> tuple[str, Session]:
         lambda _: Evaluation(metrics={"accuracy": 0.0, "loss": 0.0}),
         seed=0,
         stop=Stop(time=60.0, versions=1),
-        schedule=Schedule(),
+        schedule=EvaluationTable(),
         record=Memo(),
         log=said.append,
         settings=DeploymentTable(),

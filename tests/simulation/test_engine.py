@@ -35,7 +35,7 @@ from offbeat.core.orders import LocalWork, Order, Progress
 from offbeat.core.parameters import Layout, Vector
 from offbeat.core.policy import Ask, DeviceRule, Fresh, Memory, Policy, Probe, ReadOnlyMemory, Step, Train, View
 from offbeat.core.session import Session
-from offbeat.experiment.schedule import Schedule, Stop
+from offbeat.experiment.run_settings import EvaluationTable, Stop
 from offbeat.fleet import Failures, FailureSettings, Fleet, NetworkSettings, OrderFailure, Workload
 from offbeat.fleet.availability import Always, Availability, OnOff
 from offbeat.fleet.speeds import FixedSpeeds
@@ -177,7 +177,7 @@ def simulation(
     availability: Availability | None = None,
     failing: Failures | None = None,
     stop: Stop | None = None,
-    schedule: Schedule | None = None,
+    schedule: EvaluationTable | None = None,
     executor: ToyExecutor | None = None,
 ) -> Simulation:
     """Devices that take so many seconds for a slice, with 20 samples each (4 steps of 5)."""
@@ -195,7 +195,7 @@ def simulation(
         parameters=np.zeros(2, dtype=np.float32),
         layout=Layout.flat(2),
         samples=samples,
-        training=LocalWork(epochs=epochs, batch_size=5),
+        local=LocalWork(epochs=epochs, batch_size=5),
         present=fleet.availability.present(0.0),
     )
     return Simulation(session, fleet, executor or ToyExecutor(), stop=stop or Stop(time=100.0), schedule=schedule)
@@ -301,32 +301,36 @@ def test_without_a_schedule_the_model_is_evaluated_at_the_start_and_at_the_end()
 
 
 def test_every_so_many_seconds_the_model_of_that_moment_is_evaluated() -> None:
-    sim = simulation(Foreman(again=True), [2.0], stop=Stop(time=7.5), schedule=Schedule(every_seconds=2.0))
+    sim = simulation(Foreman(again=True), [2.0], stop=Stop(time=7.5), schedule=EvaluationTable(every_seconds=2.0))
     # Uploads at 2, 4 and 6: an evaluation at the same time sees them.
     assert times(run(sim)) == [(0.0, 0), (2.0, 1), (4.0, 2), (6.0, 3), (7.5, 3)]
 
 
 def test_evaluations_go_on_while_nothing_happens_and_cost_nothing() -> None:
     executor = ToyExecutor()
-    sim = simulation(Foreman(), [2.0], stop=Stop(time=5.0), schedule=Schedule(every_seconds=1.0), executor=executor)
+    sim = simulation(
+        Foreman(), [2.0], stop=Stop(time=5.0), schedule=EvaluationTable(every_seconds=1.0), executor=executor
+    )
     assert times(run(sim)) == [(0.0, 0), (1.0, 0), (2.0, 1), (3.0, 1), (4.0, 1), (5.0, 1)]
     assert executor.evaluations == 2
 
 
 def test_every_so_many_versions_the_model_is_evaluated() -> None:
-    sim = simulation(Foreman(again=True), [2.0], stop=Stop(versions=5), schedule=Schedule(every_versions=2))
+    sim = simulation(Foreman(again=True), [2.0], stop=Stop(versions=5), schedule=EvaluationTable(every_versions=2))
     assert times(run(sim)) == [(0.0, 0), (4.0, 2), (8.0, 4), (10.0, 5)]
 
 
 def test_the_last_row_is_not_written_twice() -> None:
-    by_version = simulation(Foreman(again=True), [2.0], stop=Stop(versions=4), schedule=Schedule(every_versions=2))
+    by_version = simulation(
+        Foreman(again=True), [2.0], stop=Stop(versions=4), schedule=EvaluationTable(every_versions=2)
+    )
     assert times(run(by_version)) == [(0.0, 0), (4.0, 2), (8.0, 4)]
-    by_time = simulation(Foreman(again=True), [2.0], stop=Stop(time=4.0), schedule=Schedule(every_seconds=2.0))
+    by_time = simulation(Foreman(again=True), [2.0], stop=Stop(time=4.0), schedule=EvaluationTable(every_seconds=2.0))
     assert times(run(by_time)) == [(0.0, 0), (2.0, 1), (4.0, 2)]
 
 
 def test_no_row_is_written_twice_where_both_schedules_meet() -> None:
-    both = Schedule(every_seconds=2.0, every_versions=1)
+    both = EvaluationTable(every_seconds=2.0, every_versions=1)
     rows = times(run(simulation(Foreman(again=True), [2.0], stop=Stop(time=5.0), schedule=both)))
     assert rows == [(0.0, 0), (2.0, 1), (4.0, 2), (5.0, 2)]
 
@@ -362,7 +366,7 @@ def test_a_run_ends_with_its_updates_which_are_not_its_versions() -> None:
 
 
 def test_a_run_ends_when_an_evaluation_finds_the_accuracy() -> None:
-    sim = simulation(Foreman(again=True), [2.0], stop=Stop(accuracy=0.03), schedule=Schedule(every_seconds=5.0))
+    sim = simulation(Foreman(again=True), [2.0], stop=Stop(accuracy=0.03), schedule=EvaluationTable(every_seconds=5.0))
     # 1 % more every 2 s: 3 % at 6 s, found at 10 s.
     assert times(run(sim)) == [(0.0, 0), (5.0, 2), (10.0, 5)]
     assert (sim.reason, sim.now) == ("accuracy", 10.0)

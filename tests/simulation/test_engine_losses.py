@@ -7,7 +7,7 @@ from offbeat.algorithms import FedASMU
 from offbeat.core.orders import LocalWork
 from offbeat.core.parameters import Layout
 from offbeat.core.session import Session
-from offbeat.experiment.schedule import Stop
+from offbeat.experiment.run_settings import Stop
 from offbeat.fleet import FailureSettings, Fleet, RatioFleet, Workload
 from offbeat.simulation.engine import Simulation
 from offbeat.testing import SIZE, ToyExecutor
@@ -23,7 +23,7 @@ def simulation(failures: FailureSettings, stop: Stop) -> Simulation:
         parameters=np.zeros(SIZE, dtype=np.float32),
         layout=Layout.flat(SIZE),
         samples=samples,
-        training=LocalWork(epochs=3, learning_rate=0.3),
+        local=LocalWork(epochs=3, learning_rate=0.3),
     )
     fleet = Fleet.build(workload, RatioFleet(ratio=8.0), failures=failures)
     return Simulation(session, fleet, ToyExecutor(), stop=stop)

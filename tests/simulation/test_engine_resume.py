@@ -32,7 +32,7 @@ from offbeat.core.policy import Ask, DeviceRule, Fresh, Memory, Policy, Probe, R
 from offbeat.core.session import Session
 from offbeat.core.snapshot import decode, encode
 from offbeat.core.streams import stream
-from offbeat.experiment.schedule import Schedule, Stop
+from offbeat.experiment.run_settings import EvaluationTable, Stop
 from offbeat.fleet import FailureSettings, Fleet, NetworkSettings, OnOffAvailable, RatioFleet, Workload
 from offbeat.results.rows import Row
 from offbeat.simulation.engine import Simulation
@@ -172,11 +172,11 @@ def simulation(policy: Policy, rough: bool) -> Simulation:
         parameters=np.zeros(2, dtype=np.float32),
         layout=Layout.flat(2),
         samples=samples,
-        training=LocalWork(epochs=3, batch_size=2),
+        local=LocalWork(epochs=3, batch_size=2),
         seed=3,
         present=fleet.availability.present(0.0),
     )
-    schedule = Schedule(every_seconds=2.5, every_versions=3)
+    schedule = EvaluationTable(every_seconds=2.5, every_versions=3)
     return Simulation(session, fleet, NoisyExecutor(), stop=Stop(time=25.0), schedule=schedule)
 
 

@@ -7,7 +7,7 @@ from offbeat.algorithms import Audg
 from offbeat.core.orders import LocalWork
 from offbeat.core.parameters import Layout
 from offbeat.core.session import Session
-from offbeat.experiment.schedule import Stop
+from offbeat.experiment.run_settings import Stop
 from offbeat.fleet import Fleet, NetworkSettings, RatioFleet, Workload
 from offbeat.simulation.engine import Simulation
 from offbeat.testing import SIZE, ToyExecutor
@@ -22,7 +22,7 @@ def test_an_upload_at_the_very_end_of_an_iteration_is_in_it(epoch: float, iterat
         parameters=np.zeros(SIZE, dtype=np.float32),
         layout=Layout.flat(SIZE),
         samples=samples,
-        training=LocalWork(epochs=1, batch_size=None),
+        local=LocalWork(epochs=1, batch_size=0),
     )
     instant = NetworkSettings(uplink_mbps=float("inf"), downlink_mbps=float("inf"), latency=0.0)
     fleet = Fleet.build(workload, RatioFleet(ratio=1.0, epoch_seconds=epoch), instant)

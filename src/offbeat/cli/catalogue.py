@@ -68,8 +68,8 @@ def _algorithms() -> Table:
 def _registries() -> dict[str, dict[str, Any]]:
     from offbeat.algorithms import POLICIES
     from offbeat.data import DATASETS, PARTITIONS
+    from offbeat.experiment.named import TASKS
     from offbeat.experiment.shipped import shipped
-    from offbeat.experiment.task import TASKS
     from offbeat.fleet import AVAILABILITIES, FLEETS
     from offbeat.models import MODELS
 

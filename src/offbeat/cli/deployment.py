@@ -184,7 +184,7 @@ def _run_on_cluster(
     from offbeat.flower.launch.local_cluster import Cluster
     from offbeat.flower.launch.superlink import RunFailed, submit
 
-    rows, stop = Tail(root / "metrics.jsonl"), experiment.when_to_stop
+    rows, stop = Tail(root / "metrics.jsonl"), experiment.stop
     with bars() as shown:
         bar = shown.add_task(experiment.algorithm.name, total=None, note=f"starting {nodes} nodes")
         with (

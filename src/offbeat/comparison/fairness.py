@@ -79,7 +79,7 @@ def _translated(base: Experiment, algorithm: Algorithm, experiment: Experiment, 
 def order_seconds(experiment: Experiment) -> list[float]:
     """How long a plain order takes on each device, from its sending to its upload."""
     parts = ExperimentParts.of(experiment)
-    fleet, order, size = parts.fleet(), experiment.local.build().order(0), parts.layout.bytes
+    fleet, order, size = parts.fleet(), experiment.local.order(0), parts.layout.bytes
     links = fleet.links
     return [
         links.down_seconds(device, size)
@@ -136,7 +136,7 @@ def notes_on(experiments: Mapping[str, Experiment]) -> list[str]:
         notes.append(f"All devices are in training all the time in {', '.join(everybody)}.")
     work: dict[str, list[str]] = {}
     for label, each in experiments.items():
-        for difference in about[label].local_differences(policies[label], each.local.build()):
+        for difference in about[label].local_differences(policies[label], each.local):
             work.setdefault(difference, []).append(label)
     notes += [
         f"Only {', '.join(labels)}: {difference}."

@@ -1,22 +1,24 @@
-"""How the learning rate changes, over versions, updates, time or the steps of one training.
+"""Orders go out to devices and updates come back: plain data, complete when made.
 
-What crosses between server and device: orders go out, updates come back. Plain data, complete when made.
-
-Records that are made for every single thing that happens, here and in `events`, `actions` and `effects`, are msgspec
-structs: frozen, slotted and keyword-only like dataclasses, and ten times cheaper to make. Plain data cannot be part of
-a cycle, so the garbage collector is not told about it (`gc=False`): with thousands of orders in flight it would look at
-the same records again and again.
+`LocalWork` is the `[local]` table of an experiment, from which orders are made. Everything that is made per order or
+per event, here and in `core.messages`, is a msgspec struct: frozen, slotted and keyword-only like a dataclass, but ten
+times cheaper to make. Such a struct cannot be part of a reference cycle, so the garbage collector skips it
+(`gc=False`): with thousands of orders in flight it would visit the same structs again and again.
 """
 
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from math import cos, pi
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from msgspec import Struct, field
 from msgspec.structs import replace
+from pydantic import Field, model_validator
 
+from offbeat.core.errors import InvalidInput, unknown
 from offbeat.core.parameters import Layout, Mask, Vector
-from offbeat.core.terms import AbsentClasses, Proximal, Term
+from offbeat.core.settings import Settings
+from offbeat.core.terms import AbsentClasses, Proximal, Term, term_of_table
 
 Over = Literal["versions", "updates", "time", "steps"]
 Shape = Literal["constant", "exponential", "inverse", "step", "cosine"]
@@ -124,42 +126,86 @@ class Order(Struct, frozen=True, kw_only=True, gc=False):
         return bool(self.terms) and any(term.remembers for term in self.terms)
 
 
-class LocalWork(Struct, frozen=True, kw_only=True):
-    """The local work that an experiment asks of its devices, from which policies make their orders."""
+OPTIMISERS = ("sgd", "adam", "adamw", "rmsprop")
+Length = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
-    epochs: int = 1
-    batch_size: int | None = 32
-    learning_rate: float = 0.01
-    momentum: float = 0.0
-    weight_decay: float = 0.0
-    learning_rate_decay: float = 1.0
-    decay_every: float = 1
-    schedule: Shape = "exponential"
-    schedule_over: Over = "versions"
-    milestones: tuple[float, ...] = ()
-    warmup: float = 0
+
+class LocalWork(Settings):
+    """The `[local]` table: the training that an experiment asks of its devices, from which policies make orders."""
+
+    epochs: Annotated[int, Field(ge=1, le=100_000)] = 5
+    """Passes over the device's data."""
+    batch_size: Annotated[int, Field(ge=0)] = 32
+    """Samples in a step; 0: all of the device's."""
+    learning_rate: Annotated[float, Field(gt=0, le=1e6)] = 0.03
     optimiser: str = "sgd"
+    """sgd, adam, adamw, rmsprop, or a torch optimiser of your own as "module:Class"."""
     keep_optimiser_state: bool = False
-    clip_norm: float = 0.0
-    prox: float | None = None
-    """mu of the proximal term; None: whatever the algorithm has by itself."""
-    terms: tuple[Term, ...] = ()
-    buffers: Literal["average", "local", "ignore"] = "average"
+    """Continue with the optimiser state (momentum, moments) of the device's previous training instead of a new one."""
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    weight_decay: Annotated[float, Field(ge=0, le=1e6)] = 0.0
+    clip_norm: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    """Clip gradients to this norm; 0: no clipping."""
+    learning_rate_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Decay factor of the schedule (cosine: the final factor)."""
+    decay_every: Annotated[int, Field(ge=1)] | Length = 1
+    """Decay period of the schedule, in versions or in the unit of `schedule_over`."""
+    schedule: Shape = "exponential"
+    """exponential: times `learning_rate_decay` every `decay_every`; inverse: divided by 1 + version / `decay_every`;
+    step: times `learning_rate_decay` at each of `milestones`; cosine: down to it over `decay_every`; constant."""
+    schedule_over: Over = "versions"
+    """What the schedule runs over: versions, updates used, seconds (time), or the steps of each training."""
+    milestones: list[Length] = Field([])
+    """Where the schedule "step" decays the learning rate."""
+    warmup: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    """Length of a linear warm-up of the learning rate, in versions or in the unit of `schedule_over`."""
+    prox: Annotated[float, Field(ge=0, le=1e6)] | None = None
+    """mu of a proximal term mu/2 ||w - w_start||^2 in the loss, under every algorithm (default: the algorithm's own:
+    FedAsync, FedProx and ASO-Fed have one)."""
+    terms: list[dict[str, Any]] = Field([])
+    """Terms that are added to the loss, a table each: proximal, linear-quadratic, contrastive, distillation,
+    absent-classes, or your own as name = "module:Class", with its settings."""
 
-    @property
+    @model_validator(mode="after")
+    def _check(self) -> "LocalWork":
+        if ":" not in self.optimiser and self.optimiser not in OPTIMISERS:
+            raise unknown("optimiser", self.optimiser, OPTIMISERS)
+        if self.momentum and self.optimiser in ("adam", "adamw"):
+            raise InvalidInput(
+                f"local.momentum = {self.momentum}: {self.optimiser} has moments of its own, leave it out"
+            )
+        if self.schedule == "step" and not self.milestones:
+            raise InvalidInput('local.schedule = "step": say in local.milestones where the steps are')
+        _ = self.loss_terms
+        return self
+
+    @cached_property
+    def loss_terms(self) -> tuple[Term, ...]:
+        """The terms that are added to the loss."""
+        return tuple(term_of_table(place, table) for place, table in enumerate(self.terms))
+
+    @cached_property
     def rates(self) -> RateSchedule:
-        """How the learning rate changes."""
+        """The learning-rate schedule."""
         return RateSchedule(
             shape=self.schedule,
             over=self.schedule_over,
             decay=self.learning_rate_decay,
             every=self.decay_every,
-            milestones=self.milestones,
+            milestones=tuple(self.milestones),
             warmup=self.warmup,
         )
 
+    @property
+    def first_decay(self) -> float | None:
+        """Where a schedule that decays in steps decays first; None if this one does not."""
+        if self.learning_rate_decay == 1.0:
+            return None
+        steps = {"exponential": self.decay_every, "step": min(self.milestones, default=None)}
+        return steps.get(self.schedule)
+
     def rate(self, moment: float) -> float:
-        """The learning rate at this moment: a version, or whatever the schedule runs over.
+        """The learning rate at a moment: a version, or a value of what the schedule runs over.
 
         >>> LocalWork(learning_rate=0.75, schedule="inverse").rate(2)
         0.25
@@ -167,7 +213,7 @@ class LocalWork(Struct, frozen=True, kw_only=True):
         return self.rates.rate(self.learning_rate, moment)
 
     def moment(self, *, version: int, updates: int, time: float) -> float:
-        """Where a run is on the axis that the schedule runs over; the steps of a training begin with each training."""
+        """Where a run is on the axis of the schedule; 0 if that is the steps of each training."""
         match self.schedule_over:
             case "versions":
                 return version
@@ -177,26 +223,30 @@ class LocalWork(Struct, frozen=True, kw_only=True):
                 return time
         return 0
 
+    @cached_property
+    def _first_order(self) -> Order:
+        """The order that these settings give before anything is scheduled or changed."""
+        shared = {name: getattr(self, name) for name in Order.__struct_fields__ if name in LocalWork.model_fields}
+        own = {
+            "slices": self.epochs,
+            "batch_size": self.batch_size or None,
+            "schedule": self.rates if self.schedule_over == "steps" else None,
+            "terms": self.loss_terms,
+        }
+        return Order(**(shared | own))
+
     def order(self, moment: float, terms: tuple[Term, ...] = (), **changes: Any) -> Order:
-        """An order at this moment. The algorithm's `terms` come to the experiment's, whose `prox` replaces its own."""
-        by_step = self.schedule_over == "steps"
+        """An order at this moment with some fields changed.
+
+        `terms` are the algorithm's loss terms. They follow the experiment's, and `prox` replaces their proximal one.
+        """
         if self.prox is not None:
             kept = tuple(term for term in terms if not isinstance(term, Proximal))
             terms = ((Proximal(mu=self.prox),) if self.prox else ()) + kept
-        plain = Order(
-            slices=self.epochs,
-            batch_size=self.batch_size,
-            learning_rate=self.learning_rate if by_step else self.rate(moment),
-            momentum=self.momentum,
-            weight_decay=self.weight_decay,
-            optimiser=self.optimiser,
-            keep_optimiser_state=self.keep_optimiser_state,
-            clip_norm=self.clip_norm,
-            schedule=self.rates if by_step else None,
-            terms=self.terms + terms,
-            buffers=self.buffers,
-        )
-        return replace(plain, **changes) if changes else plain
+        fields: dict[str, Any] = {"terms": self.loss_terms + terms}
+        if self.schedule_over != "steps":
+            fields["learning_rate"] = self.rate(moment)
+        return replace(self._first_order, **(fields | changes))
 
 
 class Progress(Struct, frozen=True, kw_only=True, gc=False):

@@ -83,8 +83,8 @@ class View(Protocol):
         ...
 
     @property
-    def training(self) -> LocalWork:
-        """The experiment's local work."""
+    def local(self) -> LocalWork:
+        """The experiment's `[local]` table."""
         ...
 
     @property

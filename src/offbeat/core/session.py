@@ -10,7 +10,7 @@ It does no IO and has no clock: drivers tell it the time, and carry out the effe
 from collections import deque
 from dataclasses import dataclass
 from math import inf
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -98,6 +98,7 @@ class Session:
 
     __slots__ = (
         "_by_version",
+        "_changes",
         "_idle",
         "_plain_order",
         "_samples",
@@ -112,6 +113,7 @@ class Session:
         "in_flight",
         "journal",
         "layout",
+        "local",
         "now",
         "parameters",
         "policy",
@@ -120,7 +122,6 @@ class Session:
         "started",
         "state",
         "timers",
-        "training",
         "version",
     )
 
@@ -131,11 +132,12 @@ class Session:
         parameters: Vector,
         layout: Layout,
         samples: npt.NDArray[np.int64],
-        training: LocalWork,
+        local: LocalWork,
         seed: int = 0,
         present: npt.NDArray[np.bool_] | None = None,
         forecast: Forecast | None = None,
         horizon: float = inf,
+        buffers: Literal["average", "local", "ignore"] = "average",
     ) -> None:
         devices = len(samples)
         policy.check(devices)
@@ -143,7 +145,7 @@ class Session:
             raise PolicyError(f"the initial model has shape {parameters.shape}, its layout {layout.size} elements")
         self.policy = policy
         self.layout = layout
-        self.training = training
+        self.local = local
         self.forecast = forecast
         self.horizon = horizon
         self.version = 0
@@ -163,14 +165,21 @@ class Session:
         self._idle = IdleSet(devices, np.flatnonzero(here))
         self.random = stream(seed, "policy")
         self._tickets = 0
-        self._by_version = training.schedule_over == "versions"
-        self._plain_order: tuple[float, Order] = (0, training.order(0))
+        self._by_version = local.schedule_over == "versions"
+        self._changes: dict[str, Any] = {} if buffers == "average" else {"buffers": buffers}
+        """Fields of every order that the `[local]` table does not say."""
+        self._plain_order: tuple[float, Order] = (0, local.order(0, **self._changes))
         """The order without changes at the moment it was made for: most policies give that to every device."""
         self.started = False
         self._ticket_of: dict[int, int] = {}
         self.state = policy.init(self)
 
     # What a policy sees -------------------------------------------------------------------------------------------
+
+    @property
+    def training(self) -> LocalWork:
+        """The former name of `local`, for policies written before it was renamed."""
+        return self.local
 
     @property
     def idle(self) -> int:
@@ -201,11 +210,11 @@ class Session:
         """The order that the experiment's local work gives at this moment, with changes of the policy's own."""
         moment: float = self.version
         if not self._by_version:
-            moment = self.training.moment(version=self.version, updates=self.counters.used, time=self.now)
+            moment = self.local.moment(version=self.version, updates=self.counters.used, time=self.now)
         if changes:
-            return self.training.order(moment, **changes)
+            return self.local.order(moment, **(self._changes | changes))
         if self._plain_order[0] != moment:
-            self._plain_order = (moment, self.training.order(moment))
+            self._plain_order = (moment, self.local.order(moment, **self._changes))
         return self._plain_order[1]
 
     # Devices ------------------------------------------------------------------------------------------------------

@@ -1,9 +1,11 @@
-"""What is added to the loss of a local training, as data in the order; `training.terms` computes it."""
+"""The terms that an order adds to the loss, as plain data; `training.terms` computes them."""
 
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from msgspec import Struct, field
+from msgspec import Struct, convert, field, structs
+
+from offbeat.core.errors import InvalidInput, unknown
 
 Setting = bool | int | float | str
 
@@ -69,3 +71,30 @@ TERMS: tuple[type[Term], ...] = (
     AbsentClasses,
     OwnTerm,
 )
+NAMED = {str(term.__struct_config__.tag): term for term in TERMS if term is not OwnTerm}
+
+
+def term_of_table(place: int, table: Mapping[str, Any]) -> Term:
+    """Convert entry number `place` of `local.terms` to a term; raises InvalidInput if the table is wrong."""
+    where, name = f"local.terms[{place}]", table.get("name")
+    if not isinstance(name, str):
+        raise InvalidInput(f'{where}.name is missing: one of {", ".join(NAMED)}, or your own as "module:Class"')
+    settings = {key: value for key, value in table.items() if key != "name"}
+    if ":" in name:
+        return OwnTerm(name=name, settings=settings)
+    if name not in NAMED:
+        raise unknown("loss term", name, NAMED)
+    strange = settings.keys() - set(NAMED[name].__struct_fields__)
+    if strange:
+        known = ", ".join(NAMED[name].__struct_fields__) or "none"
+        raise InvalidInput(f"unknown key '{where}.{min(strange)}': the term {name!r} has {known}")
+    for each in structs.fields(NAMED[name]):
+        if each.required and each.name not in settings:
+            raise InvalidInput(f"{where}.{each.name} is missing: the term {name!r} needs it")
+    for key, value in settings.items():
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            raise InvalidInput(f"{where}.{key} = {value!r}: must be a number")
+        least = 1e-6 if key == "temperature" else 0.0
+        if not least <= value <= 1e6:
+            raise InvalidInput(f"{where}.{key} = {value}: must be from {least:g} to 1e6")
+    return convert({"type": name} | settings, NAMED[name])

@@ -17,8 +17,8 @@ from offbeat.core.policy import Policy
 from offbeat.core.settings import Settings
 from offbeat.data import DATASETS, PARTITIONS, Dataset, PartitionSettings, from_arrays
 from offbeat.data.partitioners import is_partitioner
+from offbeat.experiment.named import TASKS
 from offbeat.experiment.tables import Table
-from offbeat.experiment.task import TASKS
 from offbeat.fleet import AVAILABILITIES, FLEETS, AvailabilitySettings, FleetSettings
 from offbeat.models import MODELS
 from offbeat.references import reference_to

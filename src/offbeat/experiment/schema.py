@@ -1,12 +1,12 @@
 """The experiment file: TOML tables parsed once into frozen, checked settings; every mistake is one sentence.
 
-Tables that name a thing (`[fleet] name = "ratio"`) are in `named`, Python objects in their place in `objects`.
+The `[local]` table is `core.orders.LocalWork` and `[execution]` is in `training.execution`. Tables that name a thing
+(`[fleet] name = "ratio"`) are in `named`, the others in `run_settings`; `objects` takes Python objects for names.
 """
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import product
-from math import inf
 from typing import Annotated, Any, Literal
 
 import numpy.typing as npt
@@ -21,7 +21,6 @@ from offbeat.core.policy import Policy
 from offbeat.core.settings import Settings
 from offbeat.data import Dataset, DatasetSettings, Partition, PartitionSettings
 from offbeat.data.partitioners import Partitioner
-from offbeat.experiment.local import LocalTable
 from offbeat.experiment.migrations import todays
 from offbeat.experiment.named import (
     AlgorithmTable,
@@ -30,95 +29,19 @@ from offbeat.experiment.named import (
     FleetTable,
     ModelTable,
     PartitionTable,
+    TaskTable,
 )
 from offbeat.experiment.objects import arrays_read, as_table
-from offbeat.experiment.schedule import Schedule, Stop
+from offbeat.experiment.run_settings import DeploymentTable, EvaluationTable, Stop
 from offbeat.experiment.tables import Table, checked, explain, merge, nested, parse_changes, read_toml
-from offbeat.experiment.task import TaskTable
 from offbeat.fleet import AvailabilitySettings, FailureSettings, FleetSettings, NetworkSettings
 from offbeat.references import GIVEN, thing_name
 from offbeat.training.execution import ExecutionTable
 
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Count = Annotated[int, Field(ge=1)]
-Share = Annotated[float, Field(gt=0, le=1)]
-MOST_EVALUATIONS = 1_000_000
 IN_TRAINING = "in_training"
 """The key of `[compare]` that says how many devices all algorithms keep in training."""
 EVERY = "every_algorithm"
 """The key of `[compare]` that stands for all registered algorithms, with their settings for a smoke test."""
-
-
-class StopTable(Settings):
-    """When the run ends: at whichever of these is reached first."""
-
-    time: Positive | None = None
-    """Virtual seconds after which the run ends."""
-    versions: Count | None = None
-    """Versions of the model."""
-    updates: Count | None = None
-    """Updates that went into the model."""
-    accuracy: Share | None = None
-    """Accuracy on the held-out data, when evaluated."""
-    target: Annotated[float, Field(allow_inf_nan=False)] | None = None
-    """A value of `evaluation.target_metric` on the held-out data, when evaluated."""
-
-    @model_validator(mode="after")
-    def _one_at_least(self) -> "StopTable":
-        if all(value is None for value in (self.time, self.versions, self.updates, self.accuracy, self.target)):
-            raise ValueError("give at least one of stop.time, stop.versions, stop.updates, stop.accuracy, stop.target")
-        return self
-
-    def build(self, metric: str = "accuracy", direction: Literal["max", "min"] = "max") -> Stop:
-        """The conditions that end a run, with the metric that the target is about."""
-        return Stop(**self.model_dump(exclude_none=True), metric=metric, direction=direction)
-
-
-class EvaluationTable(Settings):
-    """When the model is evaluated on the held-out data, beside at the start and at the end."""
-
-    every_seconds: Positive | None = None
-    """Virtual seconds between evaluations (default: a thirtieth of stop.time, if that is given)."""
-    every_versions: Count | None = None
-    """Versions between evaluations (default: 10, if stop.time is not given)."""
-    target_metric: str | None = None
-    """The metric that runs are compared by (default: the task's first)."""
-    targets: list[float] = Field([0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.925, 0.95, 0.96, 0.97, 0.98, 0.99])
-    """Values of the target metric for which the time to reach them is reported."""
-    samples: Count | None = None
-    """How many of the held-out samples are evaluated on, always the same ones (default: all of them)."""
-    training_loss: bool = False
-    """Evaluate also the loss over the training samples that the devices hold."""
-
-    def build(self, stop: Stop) -> Schedule:
-        """When the model is evaluated, by default about thirty times in a run that ends by time."""
-        if self.every_seconds is None and self.every_versions is None:
-            return Schedule(every_seconds=stop.time / 30) if stop.time < inf else Schedule(every_versions=10)
-        if self.every_seconds is not None and stop.time / self.every_seconds > MOST_EVALUATIONS and stop.time < inf:
-            raise InvalidInput(
-                f"evaluation.every_seconds = {self.every_seconds}: that is more than {MOST_EVALUATIONS:,} evaluations"
-            )
-        return Schedule(every_seconds=self.every_seconds or inf, every_versions=self.every_versions)
-
-
-class DeploymentTable(Settings):
-    """How real devices are dealt with (`offbeat deploy`, `offbeat local-cluster`); a simulation does not look at it."""
-
-    start_with: Count | None = None
-    """Devices that must have joined before the run begins (default: all)."""
-    start_seconds: Positive = 300.0
-    """Wait no longer than this for them if at least one has joined."""
-    answer_seconds: Positive = 600.0
-    """A device that has not answered a message after so long is given up until it does."""
-    leg_seconds: Positive = 30.0
-    """How often a device in training checks whether it was told to stop, under an algorithm that tells so. Every such
-    message costs Flower some seconds."""
-    rest_seconds: Positive = 5.0
-    """A device that failed gets its next order after a rest, which doubles with every failure in a row."""
-    norm_bound: Positive | None = None
-    """Refuse an update that moved the model by more than this (Euclidean norm)."""
-    paced: bool = False
-    """Devices take the time that `[fleet]` says, by waiting: for trying out an uneven fleet on one machine."""
 
 
 Arrays = tuple[npt.ArrayLike, npt.ArrayLike, npt.ArrayLike, npt.ArrayLike]
@@ -140,12 +63,12 @@ class Experiment(Settings):
     """
 
     seed: Annotated[int, Field(ge=0)] = 0
-    stop: StopTable
+    stop: Stop
     data: DataTable = DataTable()
     partition: PartitionTable = PartitionTable()
     model: ModelTable = ModelTable()
     task: TaskTable = TaskTable()
-    local: LocalTable = LocalTable()
+    local: LocalWork = LocalWork()
     fleet: FleetTable = FleetTable()
     network: NetworkSettings = NetworkSettings()
     availability: AvailabilityTable = AvailabilityTable()
@@ -280,14 +203,9 @@ class Experiment(Settings):
         return self.task.direction(self.target_metric)
 
     @property
-    def when_to_stop(self) -> Stop:
-        """The conditions that end a run."""
-        return self.stop.build(self.target_metric, self.target_direction)
-
-    @property
-    def local_work(self) -> LocalWork:
-        """What a device does with an order, unless the algorithm changes it."""
-        return self.local.build(self.model.buffers)
+    def schedule(self) -> EvaluationTable:
+        """When the model is evaluated: the `[evaluation]` table with its default interval filled in."""
+        return self.evaluation.scheduled(self.stop)
 
     def _check_divided(self) -> None:
         """Raise InvalidInput if there is a partition for data that need none."""

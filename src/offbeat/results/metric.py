@@ -7,9 +7,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import takewhile
 from math import floor, log10
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from offbeat.results.rows import Row
+
+if TYPE_CHECKING:
+    from offbeat.experiment.schema import Experiment
 
 SHARES = ("accuracy", "f1", "micro_f1", "macro_f1", "token_accuracy")
 """Metrics from 0 to 1, which are written as percentages."""
@@ -31,6 +34,11 @@ class TargetMetric:
     def of(cls, summary: Mapping[str, Any]) -> "TargetMetric":
         """The metric that a run was about, by its summary."""
         return cls(summary.get("target_metric", "accuracy"), summary.get("target_direction", "max"))
+
+    @classmethod
+    def of_experiment(cls, experiment: "Experiment") -> "TargetMetric":
+        """The metric that the runs of an experiment are compared by."""
+        return cls(experiment.target_metric, experiment.target_direction)
 
     @property
     def is_share(self) -> bool:

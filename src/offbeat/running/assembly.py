@@ -117,18 +117,19 @@ def session_of(
         parameters=vector_of(network),
         layout=layout_of(network),
         samples=samples,
-        training=experiment.local_work,
+        local=experiment.local,
         seed=experiment.seed,
         present=present,
         forecast=forecast,
-        horizon=experiment.when_to_stop.time,
+        horizon=experiment.stop.horizon,
+        buffers=experiment.model.buffers,
     )
 
 
 def check_local_work(experiment: Experiment, task: Task) -> None:
     """Raise InvalidInput if a device could not do what the experiment asks of it."""
-    check_optimiser(experiment.local_work.order(0))
-    for term in experiment.local_work.terms:
+    check_optimiser(experiment.local.order(0))
+    for term in experiment.local.loss_terms:
         if isinstance(term, OwnTerm):
             check_own_term(term.name, term.settings)
         if isinstance(term, AbsentClasses) and not isinstance(task, Classification):

@@ -1,12 +1,14 @@
 """What both drivers have in common: when a run stops and evaluates, and the records that it leaves."""
 
 from collections.abc import Callable, Iterator, Mapping
+from math import inf
 from typing import Any, Protocol
 
 from offbeat.core.errors import PolicyError
 from offbeat.core.parameters import Vector
 from offbeat.core.session import Session
-from offbeat.experiment.schedule import Schedule, Stop
+from offbeat.experiment.run_settings import EvaluationTable, Stop
+from offbeat.results.metric import TargetMetric
 from offbeat.results.rows import Row, Span
 from offbeat.running.accounts import Accounts
 from offbeat.training.training_state import Evaluation
@@ -72,11 +74,32 @@ def row_of(session: Session, evaluation: Evaluation, *, at: float, busy: float, 
 class Milestones:
     """When a run is over, when its versions are evaluated, and the last evaluation: the same in both drivers."""
 
+    __slots__ = (
+        "_evaluate",
+        "_evaluation",
+        "_every",
+        "_last_row",
+        "_metric",
+        "_next_version",
+        "_session",
+        "_stop",
+        "_updates",
+        "_versions",
+    )
+
     def __init__(
-        self, session: Session, stop: Stop, schedule: Schedule, evaluate: Callable[[Vector], Evaluation]
+        self,
+        session: Session,
+        stop: Stop,
+        schedule: EvaluationTable,
+        evaluate: Callable[[Vector], Evaluation],
+        metric: TargetMetric,
     ) -> None:
         self._session = session
         self._stop = stop
+        self._metric = metric
+        self._versions = stop.versions or inf
+        self._updates = stop.updates or inf
         self._every = schedule.every_versions
         self._evaluate = evaluate
         self._next_version = self._every or 0
@@ -104,12 +127,16 @@ class Milestones:
         return True
 
     def reached(self) -> str | None:
-        """Which condition ends the run, if one does. Time and accuracy are seen where they are measured."""
+        """Which condition ends the run, if one does; the driver itself looks at the time."""
         if self._session.finished is not None:
             return self._session.finished
-        if self._session.version >= self._stop.versions:
+        if self._session.version >= self._versions:
             return "versions"
-        return "updates" if self._session.counters.used >= self._stop.updates else None
+        return "updates" if self._session.counters.used >= self._updates else None
+
+    def reached_by(self, row: Row) -> str | None:
+        """Which metric in this row ends the run, if one does."""
+        return self._stop.reached(row, self._metric.name, self._metric.direction)
 
     def snapshot(self) -> tuple[Any, ...]:
         """Plain data that `restore` takes."""

@@ -69,7 +69,7 @@ class RunDescription:
             label=experiment.algorithm.title,
             seed=experiment.seed,
             targets=experiment.evaluation.targets,
-            metric=TargetMetric(experiment.target_metric, experiment.target_direction),
+            metric=TargetMetric.of_experiment(experiment),
             checkpoint_seconds=experiment.execution.checkpoint_seconds,
             save_model=experiment.execution.save_model,
             checkpoint_first=experiment.execution.executor == "ray",

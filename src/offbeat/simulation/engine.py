@@ -29,8 +29,9 @@ from offbeat.core.orders import Progress
 from offbeat.core.policy import Ask, Fresh, Train
 from offbeat.core.session import NANOSECOND, Session
 from offbeat.core.state import OrderInFlight
-from offbeat.experiment.schedule import Schedule, Stop
+from offbeat.experiment.run_settings import EvaluationTable, Stop
 from offbeat.fleet import Fleet
+from offbeat.results.metric import TargetMetric
 from offbeat.results.rows import Row, Span
 from offbeat.running.accounts import Accounts
 from offbeat.running.driver import Milestones
@@ -50,13 +51,20 @@ class Simulation:
     """A simulation of one session. It owns the clock, the queue and the runs; the session owns everything else."""
 
     def __init__(
-        self, session: Session, fleet: Fleet, executor: Executor, *, stop: Stop, schedule: Schedule | None = None
+        self,
+        session: Session,
+        fleet: Fleet,
+        executor: Executor,
+        *,
+        stop: Stop,
+        schedule: EvaluationTable | None = None,
+        metric: TargetMetric | None = None,
     ) -> None:
         self.session = session
         self.fleet = fleet
         self.executor = executor
         self.stop = stop
-        self.schedule = schedule or Schedule()
+        self.schedule = schedule or EvaluationTable()
         self.training = LazyTraining(executor, session.layout.bytes)
         self.queue = EventQueue()
         self.lifecycle = DeviceLifecycle(fleet, self.queue)
@@ -70,7 +78,7 @@ class Simulation:
         self._layers = session.layout.trained_layers
         self._ticks = 0
         self._next_tick = 0.0
-        self._milestones = Milestones(session, stop, self.schedule, executor.evaluate)
+        self._milestones = Milestones(session, stop, self.schedule, executor.evaluate, metric or TargetMetric())
 
     def open_spans(self) -> list[Span]:
         """Orders in flight, as far as they have come."""
@@ -81,11 +89,11 @@ class Simulation:
     def __iter__(self) -> Iterator[Row | None]:
         if not self.queue.sequence:
             self._open()
-        entries, stop, session = self.queue.entries, self.stop, self.session
+        entries, end, session = self.queue.entries, self.stop.horizon, self.session
         checked = -1
         while self.reason is None:
             upcoming, tick = entries[0][0] if entries else inf, self._next_tick
-            if upcoming <= tick and upcoming <= stop.time and upcoming < inf:  # by far the most frequent
+            if upcoming <= tick and upcoming <= end and upcoming < inf:  # by far the most frequent
                 self.now, _, _, kind, subject, detail = heappop(entries)
                 self._happen(kind, subject, detail)
                 if session.version == checked and session.finished is None:
@@ -94,15 +102,15 @@ class Simulation:
                     checked = session.version
                     self.reason = self._milestones.reached() or self.reason
                     yield self._evaluate(self.now) if self._milestones.version_is_due() else None
-            elif upcoming == inf and stop.time == inf:
+            elif upcoming == inf and end == inf:
                 self.reason = "nothing left to happen"
-            elif tick < upcoming and tick < stop.time:
+            elif tick < upcoming and tick < end:
                 self._ticks += 1
-                self._next_tick = self._ticks * self.schedule.every_seconds
+                self._next_tick = self._ticks * self.schedule.interval
                 if not self._milestones.seen(tick):
                     yield self._evaluate(tick)
             else:
-                self.now, self.reason = stop.time, "time"
+                self.now, self.reason = end, "time"
         if not self._milestones.seen(self.now):
             yield self._evaluate(self.now)
 
@@ -132,7 +140,7 @@ class Simulation:
             case "timer":
                 version = self.session.version
                 self._handle(TimerFired(name=detail))
-                if self._deserted() and (self.session.version == version or self.stop.versions == inf):
+                if self._deserted() and (self.session.version == version or self.stop.versions is None):
                     self.reason = "nothing left to happen"
             case "return":
                 self.lifecycle.returned(subject, self.now)
@@ -145,7 +153,7 @@ class Simulation:
 
     def _deserted(self) -> bool:
         """Whether all devices are gone for good and no time is set, so that timers alone would go on for ever."""
-        if self.stop.time < inf or self.session.in_flight or self.session.idle:
+        if self.stop.time is not None or self.session.in_flight or self.session.idle:
             return False
         return all(kind == "timer" for _, _, _, kind, _, _ in self.queue.entries)
 
@@ -331,7 +339,7 @@ class Simulation:
 
     def _evaluate(self, at: float) -> Row:
         row = self._milestones.row(at, busy=self.accounts.busy_seconds, wasted=self.accounts.wasted_seconds)
-        reached = self.stop.reached(row)
+        reached = self._milestones.reached_by(row)
         if reached is not None:
             self.now, self.reason = at, reached
         return row

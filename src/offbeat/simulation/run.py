@@ -14,6 +14,7 @@ from offbeat.core.errors import InvalidInput
 from offbeat.core.record import read_record
 from offbeat.experiment.schema import Experiment
 from offbeat.experiment.shipped import ExperimentSource, experiment_from
+from offbeat.results.metric import TargetMetric
 from offbeat.results.result import Result, read_run, tensors_of
 from offbeat.running.assembly import ExperimentParts, session_of
 from offbeat.running.directory import RunDirectory, read_model
@@ -41,7 +42,7 @@ def simulation_of(experiment: Experiment) -> Iterator[Simulation]:
     """The simulation that an experiment describes; its worker processes end with the context."""
     workers, torch_device = experiment.execution.processes(), torch_device_of(experiment.execution.local_torch_device)
     parts = ExperimentParts.of(experiment)
-    fleet, stop = parts.fleet(), experiment.when_to_stop
+    fleet = parts.fleet()
     session = session_of(
         experiment,
         parts.network,
@@ -65,10 +66,17 @@ def simulation_of(experiment: Experiment) -> Iterator[Simulation]:
         torch_device=torch_device,
         precision=execution.precision,
         batch_statistics=experiment.model.buffers != "average",
-        batch_size=experiment.local_work.batch_size,
+        batch_size=experiment.local.batch_size or None,
     )
     try:
-        yield Simulation(session, fleet, executor, stop=stop, schedule=experiment.evaluation.build(stop))
+        yield Simulation(
+            session,
+            fleet,
+            executor,
+            stop=experiment.stop,
+            schedule=experiment.schedule,
+            metric=TargetMetric.of_experiment(experiment),
+        )
     finally:
         executor.close()
 

@@ -36,7 +36,7 @@ from offbeat.core.session import Session
 from offbeat.core.snapshot import decode, encode
 from offbeat.core.state import AWAY, IDLE, TRAINING
 from offbeat.core.streams import stream
-from offbeat.experiment.schedule import Stop
+from offbeat.experiment.run_settings import Stop
 from offbeat.results.rows import Row
 from offbeat.simulation.engine import Simulation
 from offbeat.testing.toy import SIZE, UPDATES, ToyExecutor, toy_simulation
@@ -215,7 +215,7 @@ class _Chaos:
             parameters=np.zeros(SIZE, dtype=np.float32),
             layout=Layout.flat(SIZE),
             samples=np.arange(1, devices + 1),
-            training=LocalWork(epochs=3),
+            local=LocalWork(epochs=3),
             forecast=Forecast(speeds=np.ones(devices), communication=np.zeros(devices)),
             horizon=1e5,
         )

@@ -111,7 +111,7 @@ class ScriptedSession(Session):
         """Without `samples` each of the `devices` has 10; `present` are the devices that are there at the start.
 
         `speeds` and `communication` (0 by default) are what a policy that plans ahead may know of its devices; `work`
-        are fields of the experiment's `LocalWork` (epochs, batch_size, learning_rate, ...).
+        are fields of the experiment's `LocalWork` (by default epochs = 1, learning_rate = 0.01).
         """
         self.steps_per_slice = steps_per_slice
         held = np.full(devices, 10) if samples is None else np.array(samples)
@@ -124,7 +124,7 @@ class ScriptedSession(Session):
             parameters=np.array(start, dtype=np.float32),
             layout=layout or Layout.flat(len(start)),
             samples=held,
-            training=LocalWork(**work),
+            local=LocalWork(**({"epochs": 1, "learning_rate": 0.01} | work)),
             seed=seed,
             present=None if present is None else np.isin(np.arange(len(held)), present),
             forecast=forecast,

@@ -9,7 +9,7 @@ from offbeat.core.parameters import Layout, Vector, frozen
 from offbeat.core.policy import Policy
 from offbeat.core.session import Session
 from offbeat.core.streams import stream
-from offbeat.experiment.schedule import Schedule, Stop
+from offbeat.experiment.run_settings import EvaluationTable, Stop
 from offbeat.fleet import FailureSettings, Fleet, NetworkSettings, OnOffAvailable, RatioFleet, Workload
 from offbeat.simulation.engine import Simulation
 from offbeat.training.training_state import Evaluation, TrainingJob, TrainingState
@@ -87,11 +87,11 @@ def toy_simulation(
         parameters=np.zeros(SIZE, dtype=np.float32),
         layout=Layout.flat(SIZE),
         samples=samples,
-        training=LocalWork(epochs=3, learning_rate=0.3),
+        local=LocalWork(epochs=3, learning_rate=0.3),
         seed=seed,
         present=fleet.availability.present(0.0),
         forecast=fleet.forecast(Layout.flat(SIZE).bytes),
         horizon=1e5,
     )
     stop = stop or Stop(updates=UPDATES, time=1e5)
-    return Simulation(session, fleet, ToyExecutor(seed), stop=stop, schedule=Schedule(every_seconds=7.0))
+    return Simulation(session, fleet, ToyExecutor(seed), stop=stop, schedule=EvaluationTable(every_seconds=7.0))

@@ -21,7 +21,7 @@ from offbeat.core.messages import Assignment, Resolved, Uploaded
 from offbeat.core.orders import KnownOutcome, Outcome, Plain, Progress, Update
 from offbeat.core.parameters import Vector
 from offbeat.core.state import JOURNAL_LINES, JournalLine
-from offbeat.experiment.schedule import Stop
+from offbeat.experiment.run_settings import Stop
 from offbeat.results.rows import Row
 from offbeat.simulation.engine import Simulation
 from offbeat.testing import ScriptedSession, ToyExecutor, check_accounts, check_events, toy_simulation

@@ -19,7 +19,7 @@ from offbeat.core.parameters import Layout, Vector
 from offbeat.core.policy import Ask, Fresh, Memory, Probe, Train, Upload
 from offbeat.core.session import Session
 from offbeat.core.snapshot import decode, encode
-from offbeat.experiment.schedule import Stop
+from offbeat.experiment.run_settings import Stop
 from offbeat.fleet import FailureSettings, Fleet, NetworkSettings, Workload
 from offbeat.fleet.availability import Always
 from offbeat.fleet.speeds import FixedSpeeds
@@ -298,7 +298,7 @@ def landings(seconds: Sequence[float], **changes: Any) -> tuple[dict[int, float]
         parameters=np.zeros(2, dtype=np.float32),
         layout=Layout.flat(2),
         samples=samples,
-        training=LocalWork(epochs=2, batch_size=5),
+        local=LocalWork(epochs=2, batch_size=5),
     )
     simulation = Simulation(session, fleet, Counting(), stop=Stop(time=100.0))
     list(simulation)

@@ -9,7 +9,7 @@ import pytest
 from offbeat.algorithms.fedasmu.server import FedSSMU
 from offbeat.core.messages import Left, Ready, Resolved
 from offbeat.core.parameters import Vector
-from offbeat.experiment.schedule import Stop
+from offbeat.experiment.run_settings import Stop
 from offbeat.testing import ScriptedSession, toy_simulation
 
 

@@ -158,7 +158,7 @@ class Adel(DeadlineRounds):
         """Problem 2 for what remains of the time after `done` of `rounds` equal rounds (none: from the start)."""
         forecast, seconds = self.forecast(view), self.seconds(view)
         constants = ProblemConstants(
-            strong_convexity=max(self.strong_convexity, view.training.weight_decay),
+            strong_convexity=max(self.strong_convexity, view.local.weight_decay),
             smoothness=self.smoothness,
             heterogeneity=self.heterogeneity,
             gradient_variance=self.gradient_variance if measured is None else measured.gradient_variance,
@@ -166,9 +166,9 @@ class Adel(DeadlineRounds):
             initial_distance=self.initial_distance,
         )
 
-        if view.training.schedule_over != "versions":
+        if view.local.schedule_over != "versions":
             raise InvalidInput(
-                f"local.schedule_over = {view.training.schedule_over!r}: this algorithm plans its rounds ahead, "
+                f"local.schedule_over = {view.local.schedule_over!r}: this algorithm plans its rounds ahead, "
                 'and can do so only with learning rates over "versions".'
             )
 
@@ -177,7 +177,7 @@ class Adel(DeadlineRounds):
                 speeds=forecast.speeds / self.local_steps,
                 communication=forecast.communication,
                 layers=view.layout.trained_layers,
-                rates=np.array([view.training.rate(version) for version in range(done, done + remaining)]),
+                rates=np.array([view.local.rate(version) for version in range(done, done + remaining)]),
                 budget=seconds * (1.0 - done / rounds) if done else seconds,
                 constants=constants,
             )
@@ -235,7 +235,7 @@ class Adel(DeadlineRounds):
             gradients: dict[int, list[Vector]] = {}
             for update in updates:
                 if update.mask is None or update.mask.chosen[mask].all():
-                    rate = self.local_steps * view.training.rate(update.base)
+                    rate = self.local_steps * view.local.rate(update.base)
                     gradients.setdefault(update.device, []).append(update.delta[mask] / np.float32(-rate))
             found = estimate(gradients, batches)
             if found is not None:

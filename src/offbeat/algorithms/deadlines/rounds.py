@@ -182,8 +182,8 @@ class DeadlineRounds(TimeBudgeted):
 
     def batches(self, deadline: float, state: Any, view: View) -> Integers:
         """S_u of every device in a round of this length: here the experiment's, or all that the device holds."""
-        held, size = samples_of(view), view.training.batch_size
-        return held if size is None else np.minimum(held, size)
+        held, size = samples_of(view), view.local.batch_size
+        return np.minimum(held, size) if size else held
 
     def rates(self, deadline: float, state: Any, view: View) -> Floats:
         """How many layers every device does on average in a round of this length."""

@@ -23,6 +23,7 @@ from offbeat.flower.server.driver import Deployment
 from offbeat.flower.server.membership import Membership, wait_for_devices
 from offbeat.flower.server.transport import Transport
 from offbeat.models import layout_of, vector_of
+from offbeat.results.metric import TargetMetric
 from offbeat.results.rows import Row
 from offbeat.running.assembly import ExperimentParts, session_of
 from offbeat.running.directory import RunDirectory, RunRecord
@@ -129,7 +130,7 @@ def serve(
     if directory.finished() is not None:
         log_line(f"the run in {out} has ended already")
         return
-    settings, training, stop = experiment.deployment, experiment.local_work, experiment.when_to_stop
+    settings = experiment.deployment
     policy, layout, parameters = experiment.algorithm.policy, layout_of(given.network), vector_of(given.network)
     policy.check(experiment.data.devices)
     if settings.paced and given.parts is None:
@@ -138,7 +139,7 @@ def serve(
     membership = Membership(
         experiment.data.devices,
         model=parameters,
-        batch_size=training.batch_size,
+        batch_size=experiment.local.batch_size or None,
         samples=given.samples,
         measure=policy.plans,
         forecast=paced,
@@ -174,8 +175,9 @@ def serve(
         membership,
         partial(trainer.evaluate, x=given.test[0], y=given.test[1]),
         seed=experiment.seed,
-        stop=stop,
-        schedule=experiment.evaluation.build(stop),
+        stop=experiment.stop,
+        schedule=experiment.schedule,
+        metric=TargetMetric.of_experiment(experiment),
         record=record,
         log=log_line,
         settings=settings,

@@ -17,13 +17,12 @@ from offbeat.core.parameters import Vector
 from offbeat.core.policy import Forecast
 from offbeat.core.record import ResumedLine, RunLine, effect_line, event_line, version_line
 from offbeat.core.session import NANOSECOND, Session
-from offbeat.experiment.schedule import Schedule, Stop
-from offbeat.experiment.schema import DeploymentTable
+from offbeat.experiment.run_settings import DeploymentTable, EvaluationTable, Stop
 from offbeat.flower.server.exchange import Exchange
 from offbeat.flower.server.membership import Membership, poll_pause
 from offbeat.flower.server.translator import OwnMessages, Translator
 from offbeat.flower.server.transport import Transport
-from offbeat.results.metric import metrics_in
+from offbeat.results.metric import TargetMetric, metrics_in
 from offbeat.results.rows import Row, Span
 from offbeat.running.accounts import Accounts
 from offbeat.running.directory import RunRecord
@@ -46,13 +45,14 @@ class Deployment:
         *,
         seed: int,
         stop: Stop,
-        schedule: Schedule,
+        schedule: EvaluationTable,
         record: RunRecord,
         log: Callable[[str], None],
         settings: DeploymentTable,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
         translator: Translator | None = None,
+        metric: TargetMetric | None = None,
     ) -> None:
         """`translator` reads what devices say, if these are not messages of offbeat's own."""
         self.session = session
@@ -84,7 +84,7 @@ class Deployment:
         self._stirred = 0.0
         """When something happened last."""
         self._next_tick = 0.0
-        self._milestones = Milestones(session, stop, schedule, evaluator)
+        self._milestones = Milestones(session, stop, schedule, evaluator, metric or TargetMetric())
 
     def open_spans(self) -> list[Span]:
         """Orders in flight, as far as the server has seen."""
@@ -96,12 +96,12 @@ class Deployment:
         self._open()
         checked = self.session.version
         while self.reason is None:
-            self.now = self._exchange.now = min(self._time(), self.stop.time)
-            if self.now == self.stop.time and self._next_timer()[1] > self.stop.time:
+            self.now = self._exchange.now = min(self._time(), self.stop.horizon)
+            if self.now == self.stop.horizon and self._next_timer()[1] > self.stop.horizon:
                 self.reason = "time"
             elif self.now >= self._next_tick and not self._exchange.events:  # devices work while a model is evaluated
                 while self._next_tick <= self.now:
-                    self._next_tick += self.schedule.every_seconds
+                    self._next_tick += self.schedule.interval
                 yield self.evaluate()
             elif not self._turn():
                 self._sleep(self._pause())
@@ -119,7 +119,7 @@ class Deployment:
 
     def _pause(self) -> float:
         """How long to wait before looking again. A look costs two processes some milliseconds of a core each."""
-        due = min(self._next_timer()[1], self._next_tick, self.stop.time, self._exchange.next_due()) - self.now
+        due = min(self._next_timer()[1], self._next_tick, self.stop.horizon, self._exchange.next_due()) - self.now
         return max(MOMENT, min(self._longest_pause(), due))
 
     def _longest_pause(self) -> float:
@@ -209,7 +209,7 @@ class Deployment:
         """The row of metrics of the current version."""
         session, accounts = self.session, self.accounts
         row = self._milestones.row(self.now, busy=accounts.busy_seconds, wasted=accounts.wasted_seconds)
-        reached = self.stop.reached(row)
+        reached = self._milestones.reached_by(row)
         if reached is not None:
             self.reason = reached
         measured = "".join(f"{name} {row[name]:.4f}, " for name in metrics_in(row)[:1])

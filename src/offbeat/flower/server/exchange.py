@@ -32,7 +32,7 @@ from offbeat.core.orders import Progress
 from offbeat.core.parameters import Vector
 from offbeat.core.record import FaultLine, HeardLine, JoinedLine
 from offbeat.core.session import Session
-from offbeat.experiment.schema import DeploymentTable
+from offbeat.experiment.run_settings import DeploymentTable
 from offbeat.flower.protocol.codec import one_line, unpack
 from offbeat.flower.protocol.messages import (
     Answer,

@@ -70,7 +70,7 @@ def trial_orders(policy: Policy, devices: int) -> list[Order]:
         parameters=frozen(np.zeros(1)),
         layout=Layout.flat(1),
         samples=np.ones(devices, dtype=np.int64),
-        training=TRIAL,
+        local=TRIAL,
         horizon=1e6,
     )
     orders: list[Order] = []

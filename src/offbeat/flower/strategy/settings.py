@@ -9,8 +9,7 @@ from offbeat.algorithms.about import about_of, settings_for
 from offbeat.core.errors import InvalidInput
 from offbeat.core.policy import Policy
 from offbeat.core.settings import Settings
-from offbeat.experiment.schedule import Stop
-from offbeat.experiment.schema import DeploymentTable
+from offbeat.experiment.run_settings import DeploymentTable, Stop
 from offbeat.flower.strategy.records import Keys
 
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -85,13 +84,7 @@ class StrategySettings(Settings):
 
     def stop(self, versions: int) -> Stop:
         """When a run of so many versions ends."""
-        limits = {"time": self.seconds, "updates": self.updates, "target": self.target}
-        return Stop(
-            versions=versions,
-            metric=self.target_metric,
-            direction=self.target_direction,
-            **{name: value for name, value in limits.items() if value is not None},
-        )
+        return Stop(time=self.seconds, versions=versions, updates=self.updates, target=self.target)
 
     def deployment(self, timeout: float) -> DeploymentTable:
         """How the driver deals with devices."""

@@ -21,7 +21,7 @@ from offbeat.core.orders import LocalWork
 from offbeat.core.policy import Policy
 from offbeat.core.session import Session
 from offbeat.experiment.objects import as_table
-from offbeat.experiment.schedule import Schedule
+from offbeat.experiment.run_settings import EvaluationTable
 from offbeat.experiment.tables import checked
 from offbeat.flower.grid_clock import grid_now, grid_wait, has_clock
 from offbeat.flower.server.membership import wait_for_devices
@@ -228,10 +228,10 @@ class Async(Strategy):
             parameters=model.parameters,
             layout=model.layout,
             samples=membership.samples.copy(),  # which stay 1 for the policy: nobody knows them in advance
-            training=WORK,
+            local=WORK,
             seed=settings.seed,
             present=membership.present,
-            horizon=stop.time,
+            horizon=stop.horizon,
         )
         evaluators = Evaluators(
             share=settings.fraction_evaluate,
@@ -241,7 +241,9 @@ class Async(Strategy):
             aggregate=self._evaluate_aggregate,
             evaluated=self.evaluated,
         )
-        on_server = ServerEvaluation(evaluate_fn, session, records, None if stop.target is None else stop.metric)
+        on_server = ServerEvaluation(
+            evaluate_fn, session, records, None if stop.target is None else settings.target_metric
+        )
         return StrategyRun(
             session,
             transport,
@@ -250,7 +252,8 @@ class Async(Strategy):
             evaluation=NodeEvaluation(Transport(grid, write_log, records), evaluators, settings.seed, write_log),
             seed=settings.seed,
             stop=stop,
-            schedule=Schedule(every_versions=settings.evaluate_every),
+            schedule=EvaluationTable(every_versions=settings.evaluate_every),
+            metric=TargetMetric(settings.target_metric, settings.target_direction),
             record=RunRecord(None if settings.out is None else Path(settings.out) / "record.jsonl"),
             log=write_log,
             settings=deployment,

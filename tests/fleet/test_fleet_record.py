@@ -11,6 +11,7 @@ from loopback import LoopbackGrid, deploy, run_config
 
 from offbeat.core.errors import InvalidInput
 from offbeat.core.orders import Order
+from offbeat.core.record import FORMAT
 from offbeat.experiment.schema import Experiment
 from offbeat.fleet.record import RecordFleet
 from offbeat.fleet.workload import Workload
@@ -18,7 +19,14 @@ from offbeat.running.assembly import ExperimentParts
 
 DELAYS = {100: 0.2, 101: 1.0, 102: 3.0, 103: 0.6}
 UNKNOWN = {"speeds": None, "communication": None, "random_layers": None}
-FIRST = {"what": "run", "at": 0.0, "format": 2, "samples": [10, 20], "present": [0, 1], "own_data": False} | UNKNOWN
+FIRST = {
+    "what": "run",
+    "at": 0.0,
+    "format": FORMAT,
+    "samples": [10, 20],
+    "present": [0, 1],
+    "own_data": False,
+} | UNKNOWN
 
 
 def experiment(**tables: Any) -> Experiment:
@@ -49,8 +57,12 @@ def order(at: float, device: int, ticket: int) -> dict[str, Any]:
 
 
 def upload(at: float, device: int, ticket: int, seconds: float, slices: int = 2, steps: int = 6) -> dict[str, Any]:
-    figures = {"slices": slices, "steps": steps, "seconds": seconds, "remembered": 0}
-    return {"what": "Uploaded", "at": at, "device": device, "ticket": ticket} | figures
+    progress = {"slices": slices, "steps": steps, "seconds": seconds}
+    return event(at, "Uploaded", device=device, ticket=ticket, progress=progress)
+
+
+def event(at: float, type: str, **fields: Any) -> dict[str, Any]:
+    return {"what": "event", "at": at, "event": {"type": type, **fields}}
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +102,8 @@ def test_seconds_of_an_epoch_are_the_median_and_go_with_the_samples(tmp_path: Pa
 
 
 def test_time_in_which_a_device_waited_for_an_answer_is_not_put_down_to_its_link(tmp_path: Path) -> None:
-    asked = upload(3.0, 0, 1, 1.0, slices=1, steps=3) | {"what": "FreshRequested"}
+    progress = {"slices": 1, "steps": 3, "seconds": 1.0}
+    asked = event(3.0, "FreshRequested", device=0, ticket=1, progress=progress)
     lines = [order(0, 0, 1), asked, upload(60, 0, 1, 2.0), order(60, 0, 2), upload(63, 0, 2, 2.0)]
     latency = written(tmp_path / "r", *lines).build(workload([10, 20])).measured_links["latency"]
     assert isinstance(latency, np.ndarray) and latency[0] == 0.5
@@ -100,10 +113,10 @@ def test_a_device_is_away_from_its_loss_until_it_is_ready_again(tmp_path: Path) 
     lines: list[dict[str, Any]] = [
         order(0, 0, 1),
         upload(2, 0, 1, 2.0),
-        {"what": "Lost", "at": 5.0, "device": 1, "ticket": 2, "reason": "no answer"},
-        {"what": "Ready", "at": 8.0, "device": 1},
-        {"what": "Left", "at": 10.0, "device": 0},
-        {"what": "TimerFired", "at": 20.0, "name": "x"},
+        event(5.0, "Lost", device=1, ticket=2, reason="no answer"),
+        event(8.0, "Ready", device=1),
+        event(10.0, "Left", device=0),
+        event(20.0, "TimerFired", name="x"),
     ]
     there = written(tmp_path / "r", *lines).build(workload([10, 20])).measured_availability
     assert there is not None
@@ -134,7 +147,7 @@ def test_a_device_that_never_delivered_is_as_slow_as_the_slowest(tmp_path: Path)
 def test_a_device_that_joined_later_was_away_before_and_has_the_samples_it_came_with(tmp_path: Path) -> None:
     """An epoch over its 5 samples took 1 s, one over 20 takes 4 s. One step an epoch is an epoch, not a layer."""
     joined = {"what": "joined", "at": 3.0, "device": 1, "samples": 5}
-    lines = [joined, {"what": "Ready", "at": 3.0, "device": 1}, order(3, 1, 1), upload(5, 1, 1, 2.0, steps=2)]
+    lines = [joined, event(3.0, "Ready", device=1), order(3, 1, 1), upload(5, 1, 1, 2.0, steps=2)]
     speeds = written(tmp_path / "r", *lines, present=[0]).build(workload([10, 20]))
     assert list(speeds.slice_seconds(1, 1, Order(slices=1))) == [4.0]
     there = speeds.measured_availability

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from flwr.app import Context, Error, Message, RecordDict
 from loopback import LoopbackGrid, deploy, run_config
+from recorded import recorded
 from safetensors.numpy import load_file
 
 from offbeat.core.parameters import Vector
@@ -139,7 +140,7 @@ def grid_for(setting: Experiment, **details: Any) -> FaultyGrid:
 def outcome(out: Path) -> Outcome:
     """What a run left in its directory, found to agree with itself: nothing was used twice, or after it was refused."""
     summary = json.loads((out / "summary.json").read_text())
-    record = [json.loads(line) for line in (out / "record.jsonl").read_text().splitlines()]
+    record = recorded(out)
     with (out / "devices.csv").open(newline="") as lines:
         devices = [{name: float(value) for name, value in line.items()} for line in csv.DictReader(lines)]
     found = Outcome(summary, record, devices, [line["why"] for line in record if line["what"] == "fault"])

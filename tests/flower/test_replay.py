@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, Message
 from loopback import LoopbackGrid, deploy, run_config
+from recorded import flat, recorded
 from safetensors.numpy import load_file, save_file
 
 from offbeat.algorithms import DEVICE_RULES, POLICIES
@@ -121,7 +122,7 @@ def grid_for(experiment: Experiment, **how: Any) -> LoopbackGrid:
 
 
 def record_of(out: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (out / "record.jsonl").read_text().splitlines()]
+    return recorded(out)
 
 
 def found(record: list[dict[str, Any]], what: str) -> list[dict[str, Any]]:
@@ -333,11 +334,15 @@ def test_the_command_says_what_was_compared(
 
 def change(directory: Path, what: str, number: int = 0, **details: Any) -> int:
     """Change a line of a record, the so-manyth of its kind; its number in the file."""
-    record = record_of(directory)
-    line = found(record, what)[number]
-    line.update(details)
-    (directory / "record.jsonl").write_text("".join(json.dumps(each) + "\n" for each in record))
-    return record.index(line) + 1
+    file = directory / "record.jsonl"
+    record = [json.loads(line) for line in file.read_text().splitlines()]
+    place = [place for place, line in enumerate(record) if flat(line)["what"] == what][number]
+    line = record[place]
+    for key, value in details.items():
+        holders = (line.get("event", {}).get("progress", {}), line.get("event", {}), line)
+        next(each for each in holders if key in each)[key] = value
+    file.write_text("".join(json.dumps(each) + "\n" for each in record))
+    return place + 1
 
 
 @pytest.mark.parametrize(
@@ -388,10 +393,10 @@ def test_what_cannot_be_replayed_is_said(copy: Path) -> None:
     with pytest.raises(InvalidInput, match="line 2, cannot be read: Invalid value 'gossip'"):
         replay(copy)
     change(copy, "run", format=99)
-    with pytest.raises(InvalidInput, match="has format 99, and only 2 is known here"):
+    with pytest.raises(InvalidInput, match="has format 99, but this version of offbeat reads only format 3"):
         replay(copy)
     (copy / "record.jsonl").write_text('{"at": 0.0, "what": "run", "samples": []}\n')
-    with pytest.raises(InvalidInput, match="has format 1, and only 2 is known here"):
+    with pytest.raises(InvalidInput, match="has format 1, but this version of offbeat reads only format 3"):
         replay(copy)
     (copy / "record.jsonl").unlink()
     with pytest.raises(InvalidInput, match="holds no real run"):

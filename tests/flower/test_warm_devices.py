@@ -4,7 +4,6 @@ The nodes are threads of this process and the clock is real, so nothing here dep
 holds however the messages fall, and that the record replays to the same bits.
 """
 
-import json
 from collections.abc import Iterable, Iterator
 from itertools import count
 from pathlib import Path
@@ -16,6 +15,7 @@ from flwr.app import Context, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 from loopback import run_config
 from msgspec.structs import asdict
+from recorded import recorded
 from warm_grid import WarmGrid, deploy_warm, warm_grid
 
 from offbeat.algorithms import device_rule
@@ -68,7 +68,7 @@ def experiment_of(algorithm: dict[str, Any], **changes: Any) -> Experiment:
 
 
 def lines(out: Path, what: str) -> list[dict[str, Any]]:
-    return [line for line in map(json.loads, (out / "record.jsonl").read_text().splitlines()) if line["what"] == what]
+    return [line for line in recorded(out) if line["what"] == what]
 
 
 NOTIFYING: dict[str, dict[str, Any]] = {

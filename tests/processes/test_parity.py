@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from recorded import recorded
 
 pytestmark = pytest.mark.processes
 
@@ -49,7 +50,7 @@ def test_a_run_of_real_processes_with_fresh_models_in_mid_epoch_is_replayed_to_t
     run = [*OFFBEAT, "local-cluster", "small.toml", "--nodes", "3", "--out", "run", "--logs", "logs"]
     subprocess.run(run, cwd=tmp_path, check=True, timeout=600)
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
-    record = [json.loads(line) for line in (tmp_path / "run" / "record.jsonl").read_text().splitlines()]
+    record = recorded(tmp_path / "run")
     assert summary["stopped_by"] == "versions"
     assert any(line["step"] for line in record if line["what"] == "heard"), "no fresh model came in mid-epoch"
     assert any(line["remembered"] for line in record if line["what"] == "Uploaded"), "no device had learned anything"

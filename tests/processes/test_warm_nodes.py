@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 import tomli_w
 from faulty import outcome
+from recorded import recorded
 from user_project import MOST_SECONDS, follow, user_project
 
 from offbeat.experiment.schema import Experiment
@@ -379,7 +380,7 @@ def test_a_superlink_that_has_forgotten_everything_is_found_again_and_devices_re
         follow(start(cluster, setting, out, resume=True))
         nodes = cluster.nodes[0].log.read_text()
     assert nodes.count("connected to") == 4, "each of the two nodes twice"
-    lines = [json.loads(line) for line in (out / "record.jsonl").read_text().splitlines()]
+    lines = recorded(out)
     again = next(number for number, line in enumerate(lines) if line["what"] == "resumed")
     assert {line["reason"] for line in lines if line["what"] == "Lost"} <= {"the server was restarted"}
     assert json.loads((out / "summary.json").read_text())["restarts"] == 1

@@ -1,8 +1,7 @@
-"""What happens to a session: the only things a policy ever reacts to. They carry no time: a policy has no clock.
+"""The messages around a session: events come in, a policy answers with actions, and effects go out to the driver.
 
-What a policy may ask of its session. Each action takes effect before the policy is asked for the next one.
-
-What a session asks of its driver in return for an event: the simulator schedules it, a deployment sends it.
+Events carry no time, because a policy has no clock; they are tagged, so that a record holds them as they are. Each
+action takes effect before the policy yields the next one. A simulator schedules effects, a deployment sends them.
 """
 
 from msgspec import Struct
@@ -11,23 +10,23 @@ from offbeat.core.orders import Order, Progress, Update
 from offbeat.core.parameters import Vector
 
 
-class Started(Struct, frozen=True, kw_only=True, gc=False):
+class Started(Struct, frozen=True, kw_only=True, gc=False, tag=True):
     """The run begins; the devices that are present are idle."""
 
 
-class Ready(Struct, frozen=True, kw_only=True, gc=False):
+class Ready(Struct, frozen=True, kw_only=True, gc=False, tag=True):
     """A device that was away is here again (or for the first time) and idle."""
 
     device: int
 
 
-class Left(Struct, frozen=True, kw_only=True, gc=False):
+class Left(Struct, frozen=True, kw_only=True, gc=False, tag=True):
     """An idle device went away."""
 
     device: int
 
 
-class Uploaded(Struct, frozen=True, kw_only=True, eq=False, gc=False):
+class Uploaded(Struct, frozen=True, kw_only=True, eq=False, gc=False, tag=True):
     """A device delivered its update and is idle."""
 
     device: int
@@ -35,7 +34,7 @@ class Uploaded(Struct, frozen=True, kw_only=True, eq=False, gc=False):
     update: Update
 
 
-class FreshRequested(Struct, frozen=True, kw_only=True, gc=False):
+class FreshRequested(Struct, frozen=True, kw_only=True, gc=False, tag=True):
     """A device in training asks for the newest model and waits for the answer."""
 
     device: int
@@ -43,7 +42,7 @@ class FreshRequested(Struct, frozen=True, kw_only=True, gc=False):
     progress: Progress
 
 
-class Lost(Struct, frozen=True, kw_only=True, gc=False):
+class Lost(Struct, frozen=True, kw_only=True, gc=False, tag=True):
     """Nothing will come back for this ticket: the device vanished, its upload was lost or refused. It is away."""
 
     device: int
@@ -51,7 +50,7 @@ class Lost(Struct, frozen=True, kw_only=True, gc=False):
     reason: str = "vanished"
 
 
-class TimerFired(Struct, frozen=True, kw_only=True, gc=False):
+class TimerFired(Struct, frozen=True, kw_only=True, gc=False, tag=True):
     """A timer that the policy had set ran out."""
 
     name: str

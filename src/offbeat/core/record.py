@@ -7,11 +7,10 @@ and what the session asked for because of an event.
 """
 
 import hashlib
-from typing import Any
 
 import msgspec
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from offbeat.core.errors import InvalidInput
 from offbeat.core.messages import (
@@ -32,7 +31,7 @@ from offbeat.core.orders import Progress
 from offbeat.core.policy import Forecast
 from offbeat.core.session import Session
 
-FORMAT = 2
+FORMAT = 3
 """The number of this schema, which the first line of a record has. A record without one is of the first schema."""
 
 
@@ -128,59 +127,27 @@ class HeardLine(RecordedLine, frozen=True, kw_only=True, tag="heard"):
 # Events ---------------------------------------------------------------------------------------------------------------
 
 
-class StartedLine(RecordedLine, frozen=True, kw_only=True, tag="Started"):
-    """The session was told that the run begins."""
-
-
-class ReadyLine(RecordedLine, frozen=True, kw_only=True, tag="Ready"):
-    """The session was told that a device is here and idle."""
-
-    device: int
-
-
-class LeftLine(RecordedLine, frozen=True, kw_only=True, tag="Left"):
-    """The session was told that an idle device went away."""
-
-    device: int
-
-
-class ProgressLine(RecordedLine, frozen=True, kw_only=True):
-    """How far a device has come with an order."""
+class RecordedUpload(Struct, frozen=True, kw_only=True, gc=False, tag="Uploaded"):
+    """The event `Uploaded` without the numbers of its update, which a replay computes again."""
 
     device: int
     ticket: int
-    slices: int
-    steps: int
-    seconds: float
-    remembered: int
-    """The ticket whose memory the device began this one with; 0: none."""
-
-    @property
-    def progress(self) -> Progress:
-        """How far the device has come."""
-        return Progress(slices=self.slices, steps=self.steps, seconds=self.seconds)
+    progress: Progress
 
 
-class UploadedLine(ProgressLine, frozen=True, kw_only=True, tag="Uploaded"):
-    """The session was given a device's update, which is not in the record."""
+RecordedEvent = Started | Ready | Left | RecordedUpload | FreshRequested | Lost | TimerFired
 
 
-class FreshRequestedLine(ProgressLine, frozen=True, kw_only=True, tag="FreshRequested"):
-    """The session was told that a device asks for the newest model."""
+class EventLine(RecordedLine, frozen=True, kw_only=True, tag="event"):
+    """The session was given this event."""
 
+    event: RecordedEvent
+    remembered: int = 0
+    """The ticket whose memory the device began the event's ticket with; 0: none."""
 
-class LostLine(RecordedLine, frozen=True, kw_only=True, tag="Lost"):
-    """The session was told that nothing will come back for a ticket."""
-
-    device: int
-    ticket: int
-    reason: str
-
-
-class TimerFiredLine(RecordedLine, frozen=True, kw_only=True, tag="TimerFired"):
-    """The session was told that a timer ran out."""
-
-    name: str
+    def __str__(self) -> str:
+        details = ", ".join(f"{name} {value}" for name, value in structs.asdict(self.event).items())
+        return f"{self.event.__struct_config__.tag} ({details})"
 
 
 # What the session asked for -------------------------------------------------------------------------------------------
@@ -219,28 +186,16 @@ class NoticeLine(RecordedLine, frozen=True, kw_only=True, tag="notice"):
 
 
 Remark = RunLine | ResumedLine | JoinedLine | FaultLine | HeardLine
-EventLine = StartedLine | ReadyLine | LeftLine | UploadedLine | FreshRequestedLine | LostLine | TimerFiredLine
 ConsequenceLine = VersionLine | OrderLine | AnswerLine | NoticeLine
 RecordLine = Remark | EventLine | ConsequenceLine
 
 
 def event_line(event: Event, *, at: float, remembered: int = 0) -> EventLine:
-    """The line of an event; of an upload or a request `remembered` is the ticket whose memory the device had."""
-    match event:
-        case Uploaded(device=device, ticket=ticket, update=update):
-            return UploadedLine(at=at, device=device, ticket=ticket, remembered=remembered, **_figures(update.progress))
-        case FreshRequested(device=device, ticket=ticket, progress=progress):
-            return FreshRequestedLine(at=at, device=device, ticket=ticket, remembered=remembered, **_figures(progress))
-        case Lost(device=device, ticket=ticket, reason=reason):
-            return LostLine(at=at, device=device, ticket=ticket, reason=reason)
-        case Ready(device=device):
-            return ReadyLine(at=at, device=device)
-        case Left(device=device):
-            return LeftLine(at=at, device=device)
-        case TimerFired(name=name):
-            return TimerFiredLine(at=at, name=name)
-        case Started():
-            return StartedLine(at=at)
+    """The line of an event; `remembered` is the ticket whose memory the device had, if the event is about an order."""
+    if isinstance(event, Uploaded):
+        recorded = RecordedUpload(device=event.device, ticket=event.ticket, progress=event.update.progress)
+        return EventLine(at=at, event=recorded, remembered=remembered)
+    return EventLine(at=at, event=event, remembered=remembered)
 
 
 def effect_line(effect: Effect, *, at: float) -> ConsequenceLine | None:
@@ -294,10 +249,6 @@ def _check_format(lines: list[str], source: str) -> None:
         raise InvalidInput(f"{source} is not the record of a run, or it is empty")
     if first.format != FORMAT:
         raise InvalidInput(
-            f"{source} has format {first.format}, and only {FORMAT} is known here: read it with the version of offbeat "
-            "that wrote it"
+            f"{source} has format {first.format}, but this version of offbeat reads only format {FORMAT}: use the "
+            "version that wrote it"
         )
-
-
-def _figures(progress: Progress) -> dict[str, Any]:
-    return msgspec.structs.asdict(progress)

@@ -24,17 +24,8 @@ import numpy as np
 from pydantic import Field
 
 from offbeat.core.errors import InvalidInput
-from offbeat.core.record import (
-    FreshRequestedLine,
-    JoinedLine,
-    LeftLine,
-    LostLine,
-    OrderLine,
-    ReadyLine,
-    RecordLine,
-    UploadedLine,
-    read_record,
-)
+from offbeat.core.messages import FreshRequested, Left, Lost, Ready
+from offbeat.core.record import EventLine, JoinedLine, OrderLine, RecordedUpload, RecordLine, read_record
 from offbeat.core.streams import stream
 from offbeat.fleet.links import Bandwidths
 from offbeat.fleet.series import TracedAvailability
@@ -127,22 +118,22 @@ def _read(
     match line:
         case OrderLine():
             orders[line.ticket] = line.at
-        case FreshRequestedLine():
-            asked.add(line.ticket)
-        case UploadedLine() if line.slices > 0:
-            if line.steps < line.slices:
+        case EventLine(event=FreshRequested(ticket=ticket)):
+            asked.add(ticket)
+        case EventLine(event=RecordedUpload(device=number, ticket=ticket, progress=done)) if done.slices > 0:
+            if done.steps < done.slices:
                 raise InvalidInput(
                     f"fleet.path: {file} is of an algorithm whose devices train layer by layer, which does not tell "
                     "what an epoch takes: give the record of another one"
                 )
-            device = devices[line.device]
-            device.epochs.append(line.seconds / line.slices)
-            if line.ticket in orders and line.ticket not in asked:
-                device.communication.append(max(0.0, line.at - orders[line.ticket] - line.seconds))
+            device = devices[number]
+            device.epochs.append(done.seconds / done.slices)
+            if ticket in orders and ticket not in asked:
+                device.communication.append(max(0.0, line.at - orders[ticket] - done.seconds))
         case JoinedLine():
             devices[line.device].samples = line.samples
             devices[line.device].changes.append((line.at, True))
-        case ReadyLine():
-            devices[line.device].changes.append((line.at, True))
-        case LeftLine() | LostLine():
-            devices[line.device].changes.append((line.at, False))
+        case EventLine(event=Ready(device=number)):
+            devices[number].changes.append((line.at, True))
+        case EventLine(event=Left(device=number) | Lost(device=number)):
+            devices[number].changes.append((line.at, False))

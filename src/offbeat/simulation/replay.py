@@ -15,12 +15,8 @@ from offbeat.core.messages import (
     Event,
     FreshModel,
     FreshRequested,
-    Left,
     Lost,
-    Ready,
     Resolved,
-    Started,
-    TimerFired,
     Uploaded,
 )
 from offbeat.core.orders import Update
@@ -28,15 +24,9 @@ from offbeat.core.policy import Ask, Fresh, Train
 from offbeat.core.record import (
     ConsequenceLine,
     EventLine,
-    FreshRequestedLine,
     HeardLine,
-    LeftLine,
-    LostLine,
-    ReadyLine,
+    RecordedUpload,
     RecordLine,
-    StartedLine,
-    TimerFiredLine,
-    UploadedLine,
     VersionLine,
     effect_line,
     version_line,
@@ -64,7 +54,9 @@ class Replay:
         """What must come next in the record, because of the last event."""
         self._runs: dict[int, LocalRun] = {}
         self._remembered = {
-            line.ticket: line.remembered for line in lines if isinstance(line, UploadedLine | FreshRequestedLine)
+            line.event.ticket: line.remembered
+            for line in lines
+            if isinstance(line, EventLine) and isinstance(line.event, RecordedUpload | FreshRequested)
         }
         """The ticket whose memory a ticket was begun with, for each that something came back for."""
         self._heard: dict[int, HeardLine] = {}
@@ -135,29 +127,23 @@ class Replay:
                         self.training.merge(ticket, Fresh(version=base, parameters=parameters))
 
     def _event(self, line: EventLine) -> Event:
-        match line:
-            case UploadedLine(device=device, ticket=ticket):
-                self._train(line)
-                return Uploaded(device=device, ticket=ticket, update=self._update(line))
-            case FreshRequestedLine(device=device, ticket=ticket, progress=progress):
-                self._train(line)
-                return FreshRequested(device=device, ticket=ticket, progress=progress)
-            case LostLine(device=device, ticket=ticket):
-                self._check_in_flight(line)
+        match line.event:
+            case RecordedUpload(device=device, ticket=ticket) as done:
+                self._train(line, done)
+                return Uploaded(device=device, ticket=ticket, update=self._update(done))
+            case FreshRequested() as asked:
+                self._train(line, asked)
+                return asked
+            case Lost(ticket=ticket) as lost:
+                self._check_in_flight(line, lost)
                 del self._runs[ticket]
                 self.training.drop(ticket)
-                return Lost(device=device, ticket=ticket)
-            case ReadyLine(device=device):
-                return Ready(device=device)
-            case LeftLine(device=device):
-                return Left(device=device)
-            case TimerFiredLine(name=name):
-                return TimerFired(name=name)
-            case StartedLine():
-                return Started()
+                return lost
+            case event:
+                return event
 
-    def _check_in_flight(self, line: UploadedLine | FreshRequestedLine | LostLine) -> None:
-        if line.ticket not in self._runs:
+    def _check_in_flight(self, line: EventLine, event: RecordedUpload | FreshRequested | Lost) -> None:
+        if event.ticket not in self._runs:
             raise self._differs(f"{line} is about a ticket that nobody is working on")
 
     # What a device did with an order --------------------------------------------------------------------------------
@@ -174,25 +160,26 @@ class Replay:
         self._runs[ticket] = LocalRun(order=assignment.order)
         self.orders += 1
 
-    def _train(self, line: UploadedLine | FreshRequestedLine) -> None:
+    def _train(self, line: EventLine, event: RecordedUpload | FreshRequested) -> None:
         """Train up to where the device had come, in the stretches that it did: they number a merge's batches."""
-        self._check_in_flight(line)
-        run, ticket, plan = self._runs[line.ticket], line.ticket, self.training.plans[line.ticket]
+        self._check_in_flight(line, event)
+        run, ticket, plan = self._runs[event.ticket], event.ticket, self.training.plans[event.ticket]
+        slices = event.progress.slices
         heard = self._heard.get(ticket)
         if heard is not None:
             most = heard.uploads_after(drops_unfinished=run.order.drops_unfinished)
-            if line.slices > most:
-                raise self._differs(f"{line} is about {line.slices} slices, where it was to stop after {most}")
-        while (done := run.progress.slices) < line.slices:
+            if slices > most:
+                raise self._differs(f"{line} is about {slices} slices, where it was to stop after {most}")
+        while (done := run.progress.slices) < slices:
             step = run.next(plan.rule, plan.remembered)
             if not isinstance(step, Train):  # where it would ask or upload, a device trains only if told to stop
                 run.stop_soon()
                 step = run.next(plan.rule, plan.remembered)
             if not isinstance(step, Train):
-                raise self._differs(f"{line} is about {line.slices} slices, and the replay ends the order after {done}")
-            run.trained(min(step.slices, line.slices - done), 0, 0.0)
+                raise self._differs(f"{line} is about {slices} slices, and the replay ends the order after {done}")
+            run.trained(min(step.slices, slices - done), 0, 0.0)
             self.training.train(ticket, run.progress.slices, line.at)
-        run.progress = line.progress
+        run.progress = event.progress
 
     def _train_on(self, heard: HeardLine) -> None:
         """Train up to where the device was when a fresh model reached it for which it had not waited."""
@@ -209,9 +196,9 @@ class Replay:
                 break
             self.training.train(ticket, until, heard.at)
 
-    def _update(self, line: UploadedLine) -> Update:
-        session, run = self.session, self._runs.pop(line.ticket)
-        samples = session.samples(session.in_flight[line.ticket].device)
-        mask = coverage(run.order, line.slices, session.layout)
-        outcome = self.training.deliver(line.ticket)
-        return session.in_flight[line.ticket].update(samples, line.progress, outcome, mask)
+    def _update(self, done: RecordedUpload) -> Update:
+        session, run = self.session, self._runs.pop(done.ticket)
+        samples = session.samples(session.in_flight[done.ticket].device)
+        mask = coverage(run.order, done.progress.slices, session.layout)
+        outcome = self.training.deliver(done.ticket)
+        return session.in_flight[done.ticket].update(samples, done.progress, outcome, mask)

@@ -24,6 +24,7 @@ from offbeat.core.streams import stream
 from offbeat.data import Dataset, Partition
 from offbeat.models import ModelChoice, build, vector_of
 from offbeat.training.executor import torch_executor
+from offbeat.training.factory import TrainerFactory
 from offbeat.training.stacked import StackedTrainer
 from offbeat.training.trainer import TorchTrainer
 from offbeat.training.training_state import TrainingJob, TrainingState
@@ -78,7 +79,8 @@ def on_two_workers(
         )
         for k in range(devices)
     ]
-    with closing(torch_executor(dataset, partition, model=choice, seed=0, arithmetic="sequential", workers=2)) as pool:
+    factory = TrainerFactory.of(dataset, choice, 0)
+    with closing(torch_executor(factory, dataset, partition, arithmetic="sequential", workers=2)) as pool:
         pool.train(jobs[:2])  # both workers are up
         start = time.perf_counter()
         pool.train(jobs)

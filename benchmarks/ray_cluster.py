@@ -35,6 +35,7 @@ from offbeat.fleet import Fleet, RatioFleet, Workload
 from offbeat.simulation.engine import Simulation
 from offbeat.training.execution import ExecutionTable
 from offbeat.training.executor import torch_executor
+from offbeat.training.factory import TrainerFactory
 from offbeat.training.ray_cluster import RayCluster
 from offbeat.training.training_state import Evaluation, TrainingJob, TrainingState
 from offbeat.training.workers import JOBS_PER_WORKER
@@ -52,11 +53,11 @@ MEGABYTE = 2**20
 def compare_with_processes(rounds: int, repeats: int) -> None:
     """Updates per second of two actors over two worker processes."""
     dataset, partition = standard_data()
-    given: dict[str, Any] = {"model": "lenet5", "seed": 0, "arithmetic": "sequential"}
+    given: Any = (TrainerFactory.of(dataset, "lenet5", 0), dataset, partition)
     policy = FedAvg(cohort=COHORT)
     with (
-        closing(torch_executor(dataset, partition, workers=2, **given)) as pool,
-        closing(torch_executor(dataset, partition, workers=0, cluster=ON_RAY, **given)) as cluster,
+        closing(torch_executor(*given, arithmetic="sequential", workers=2)) as pool,
+        closing(torch_executor(*given, arithmetic="sequential", cluster=ON_RAY)) as cluster,
     ):
         for executor in (pool, cluster):
             with_offbeat(policy, "lenet5", dataset, executor, 2)  # the workers have started

@@ -26,6 +26,7 @@ from offbeat.fleet import Fleet, RatioFleet, Workload
 from offbeat.models import build, layout_of, vector_of
 from offbeat.simulation.engine import Simulation
 from offbeat.training.executor import TorchExecutor, torch_executor
+from offbeat.training.factory import TrainerFactory
 
 DEVICES, SAMPLES, BATCH, COHORT, RATE = 100, 600, 32, 10, 0.01
 RATIOS = [
@@ -112,7 +113,9 @@ def main() -> None:
     dataset, partition = standard_data()
 
     def executor(model: str, workers: int) -> TorchExecutor:
-        return torch_executor(dataset, partition, model=model, seed=0, arithmetic="auto", workers=workers)
+        return torch_executor(
+            TrainerFactory.of(dataset, model, 0), dataset, partition, arithmetic="auto", workers=workers
+        )
 
     fedavg, fedbuff = FedAvg(cohort=COHORT), FedBuff(buffer=COHORT, concurrency=2 * COHORT)
     fedasync, fedasmu = FedAsync(concurrency=COHORT, prox=0.0), FedASMU(cohort=COHORT, period=5.0)

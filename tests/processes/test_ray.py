@@ -32,7 +32,7 @@ from offbeat.training import ray_cluster
 from offbeat.training.ray_cluster import ClusterStatus, watching_cluster
 from offbeat.training.ray_workers import RayWorkers
 from offbeat.training.training_state import TrainingJob
-from offbeat.training.workers import PortionAnswer
+from offbeat.training.workers import ChunkResult
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'offbeat[ray]'")
 pytestmark = [
@@ -186,11 +186,11 @@ class Victim:
 
 
 class StruckWorkers(RayWorkers):
-    """Workers, all ready at once, of which the first is struck when it has got a portion, from a certain one on."""
+    """Workers, all ready at once, of which the first is struck when it has got a chunk, from a certain one on."""
 
     made: "list[StruckWorkers]"
     strike: Callable[[Victim], None] | None
-    portion: int
+    chunk: int
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
@@ -203,12 +203,12 @@ class StruckWorkers(RayWorkers):
             self._first = self._actors[0]
             self._victim = Victim.of(self._first.handle)
 
-    def give(self, portion: int, jobs: Sequence[TrainingJob], *, ahead: bool) -> bool:
-        if self.struck or portion < self.portion:
-            return super().give(portion, jobs, ahead=ahead)
+    def give(self, chunk: int, jobs: Sequence[TrainingJob], *, ahead: bool) -> bool:
+        if self.struck or chunk < self.chunk:
+            return super().give(chunk, jobs, ahead=ahead)
         self._victim.stop()
-        given = super().give(portion, jobs, ahead=ahead)
-        if portion in self._first.portions:
+        given = super().give(chunk, jobs, ahead=ahead)
+        if chunk in self._first.chunks:
             self.struck = True
             strike = type(self).strike
             assert strike is not None
@@ -217,7 +217,7 @@ class StruckWorkers(RayWorkers):
             self._victim.go_on()
         return given
 
-    def take(self, queued: int) -> list[PortionAnswer]:
+    def take(self, queued: int) -> list[ChunkResult]:
         answers = super().take(queued)
         self.lost += sum(each.result is None for each in answers)
         return answers
@@ -230,9 +230,9 @@ Workers = Callable[..., list[StruckWorkers]]
 def workers(monkeypatch: pytest.MonkeyPatch) -> Workers:
     """Lets the next run have such workers, and lists them."""
 
-    def have(strike: Callable[[Victim], None] | None = None, portion: int = 0) -> list[StruckWorkers]:
+    def have(strike: Callable[[Victim], None] | None = None, chunk: int = 0) -> list[StruckWorkers]:
         made: list[StruckWorkers] = []
-        struck = type("Struck", (StruckWorkers,), {"made": made, "strike": strike, "portion": portion})
+        struck = type("Struck", (StruckWorkers,), {"made": made, "strike": strike, "chunk": chunk})
         monkeypatch.setattr(executors, "RayWorkers", struck)
         return made
 
@@ -319,7 +319,7 @@ def test_no_worker_left_for_a_while_ends_the_run_with_a_checkpoint_and_a_sentenc
         for node in list(there.nodes):
             there.remove(node)
 
-    made = workers(remove_all, portion=8)  # of the second batch: there is something to keep
+    made = workers(remove_all, chunk=8)  # of the second batch: there is something to keep
     lost = {"execution": {"executor": "ray", "workers": 1, "cluster_timeout": 1.5, "checkpoint_seconds": 0.001}}
     with pytest.raises(WorkersLost, match=r"has had no worker for 1.5 s .* go on with --resume"):
         run(small(**lost), tmp_path / "run")

@@ -15,11 +15,9 @@ from offbeat.experiment.schema import Experiment
 from offbeat.results.rows import Row
 from offbeat.running.assembly import ExperimentParts
 from offbeat.simulation.run import run
-from offbeat.training.factory import TrainerSetup
-from offbeat.training.local_workers import LocalWorkers
 from offbeat.training.training_state import TrainingJob, TrainingState
-from offbeat.training.worker_setup import Trained, TrainingData
-from offbeat.training.workers import MeasuredCost, PortionAnswer, WorkerPool
+from offbeat.training.worker import Trained, TrainingData
+from offbeat.training.workers import ChunkResult, LocalWorkers, MeasuredCost, WorkerPool
 
 SIZES = np.array([10, 40, 20, 30])
 
@@ -33,7 +31,7 @@ def job(device: int, slices: int = 1) -> TrainingJob:
 
 
 class ScriptedWorkers:
-    """Two workers of this process, which answer the newest portion first and follow a script of mishaps."""
+    """Two workers of this process, which answer the newest chunk first and follow a script of mishaps."""
 
     count = 2
 
@@ -43,21 +41,21 @@ class ScriptedWorkers:
         self._mishaps = list(mishaps)
         self._held: dict[int, list[TrainingJob]] = {}
 
-    def give(self, portion: int, jobs: Sequence[TrainingJob], *, ahead: bool) -> bool:
+    def give(self, chunk: int, jobs: Sequence[TrainingJob], *, ahead: bool) -> bool:
         if len(self._held) >= (2 if ahead else 1) * self.count:
             return False
         self.given.append([each.device for each in jobs])
-        self._held[portion] = list(jobs)
+        self._held[chunk] = list(jobs)
         return True
 
-    def take(self, queued: int) -> list[PortionAnswer]:
+    def take(self, queued: int) -> list[ChunkResult]:
         self.queued.append(queued)
-        portion, jobs = self._held.popitem()
+        chunk, jobs = self._held.popitem()
         mishap = self._mishaps.pop(0) if self._mishaps else "none"
         if mishap != "none":
-            return [PortionAnswer(portion, mishap), PortionAnswer(10**9, None)]
+            return [ChunkResult(chunk, mishap), ChunkResult(10**9, None)]
         states = [TrainingState(parameters=np.array([each.device], dtype=np.float32)) for each in jobs]
-        return [PortionAnswer(portion, Trained(states=states, seconds=1.0))]
+        return [ChunkResult(chunk, Trained(states=states, seconds=1.0))]
 
     def close(self) -> None:
         pass
@@ -73,7 +71,7 @@ def test_the_longest_job_is_given_out_first_and_the_states_come_in_the_order_of_
     assert workers.given == [[1], [3], [2], [0]]  # 40, 30, 20 and 10 samples
 
 
-def test_a_worker_gets_a_second_portion_ahead_only_while_there_is_more_than_one_for_each_to_come() -> None:
+def test_a_worker_gets_a_second_chunk_ahead_only_while_there_is_more_than_one_for_each_to_come() -> None:
     workers = ScriptedWorkers()
     trained(WorkerPool(workers, np.full(6, 1), stacks=False), range(6))
     # 6 wait, more than 2 workers: ahead until 2 are left, which go to whoever has nothing to do.
@@ -116,26 +114,18 @@ def test_a_process_that_is_killed_at_work_is_started_anew() -> None:
     tables = {"stop": {"versions": 1}, "data": {"name": "digits", "devices": 4}, "model": {"name": "mlp"}}
     parts = ExperimentParts.of(Experiment.parse(tables | {"algorithm": {"name": "fedavg", "cohort": 2}}))
     data = TrainingData(x=parts.dataset.train_x, y=parts.dataset.train_y, partition=parts.partition)
-    setup = TrainerSetup.of(
-        parts.dataset,
-        model=parts.experiment.model.choice,
-        seed=0,
-        task=parts.task,
-        torch_device="cpu",
-        precision="float32",
-        batch_statistics=False,
-    )
+    factory = parts.factory("cpu")
     whole = structs.replace(job(0, slices=1), state=TrainingState(parameters=parts.parameters), anchor=parts.parameters)
     before = set(multiprocessing.active_children())
-    with closing(LocalWorkers(1, data, setup, "sequential")) as workers:
+    with closing(LocalWorkers(1, data, factory, "sequential")) as workers:
         assert workers.give(7, [whole], ahead=False) and not workers.give(8, [whole], ahead=True)
         (process,) = set(multiprocessing.active_children()) - before
         process.kill()  # it has hardly begun
-        assert [(answer.portion, answer.result) for answer in workers.take(0)] == [(7, None)]
+        assert [(answer.chunk, answer.result) for answer in workers.take(0)] == [(7, None)]
         assert workers.give(7, [whole], ahead=False)
         (answer,) = workers.take(0)
-        assert answer.portion == 7 and isinstance(answer.result, Trained)
-    expected = setup.trainer(data.x, data.y, parts.partition).train(whole)
+        assert answer.chunk == 7 and isinstance(answer.result, Trained)
+    expected = factory.trainer(data.x, data.y, parts.partition).train(whole)
     assert answer.result.states[0].parameters.tobytes() == expected.parameters.tobytes()
 
 

@@ -1,6 +1,7 @@
 """What an experiment is made of, whoever runs it: data, who holds what, network, task, fleet and session."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +16,7 @@ from offbeat.data import Dataset, Partition
 from offbeat.experiment.schema import Experiment
 from offbeat.fleet import Fleet, Workload
 from offbeat.models import ModelChoice, build, flops_per_sample, layout_of, vector_of, with_vocabulary
-from offbeat.training.factory import check_task, example_batch, inputs_to_try
+from offbeat.training.factory import TrainerFactory, check_task, example_batch, example_inputs
 from offbeat.training.optimisers import check_optimiser
 from offbeat.training.tasks import Batch, Classification, Task, TokenSequence
 from offbeat.training.terms import check_own_term
@@ -43,7 +44,7 @@ class ExperimentParts:
         dataset, partition = experiment.load_data()
         task = experiment.task.task
         example = example_batch(dataset)
-        trial = inputs_to_try(task, example)
+        trial = example_inputs(task, example)
         choice = with_vocabulary(experiment.model.choice, lambda: dataset.tokens)
         network = build(choice, dataset.input_shape, dataset.classes, experiment.seed, trial)
         check_task(task, network, example, dataset.classes)
@@ -68,21 +69,15 @@ class ExperimentParts:
         """The first model."""
         return vector_of(self.network)
 
+    def factory(self, torch_device: str | None = None) -> TrainerFactory:
+        """The factory of trainers for this experiment, on the torch device of its settings unless another is given."""
+        experiment = self.experiment
+        settings = trainer_settings(experiment, torch_device or torch_device_of(experiment.execution.device))
+        return TrainerFactory.of(self.dataset, self.choice, experiment.seed, **settings)
+
     def trainer(self, torch_device: str | None = None) -> TorchTrainer:
-        """A trainer of all devices, in this process: where the experiment says, unless it is told a device of torch."""
-        data, execution = self.dataset, self.experiment.execution
-        return TorchTrainer(
-            self.network,
-            data.train_x,
-            data.train_y,
-            self.partition,
-            self.experiment.seed,
-            task=self.task,
-            pipeline=data.pipeline,
-            torch_device=torch_device_of(execution.device) if torch_device is None else torch_device,
-            precision=execution.precision,
-            batch_statistics=self.experiment.model.buffers != "average",
-        )
+        """A trainer of all devices, in this process."""
+        return self.factory(torch_device).trainer(self.dataset.train_x, self.dataset.train_y, self.partition)
 
     def fleet(self) -> Fleet:
         """The devices' speeds, links, availability and failures."""
@@ -101,6 +96,16 @@ class ExperimentParts:
             experiment.availability.settings,
             experiment.failures,
         )
+
+
+def trainer_settings(experiment: Experiment, torch_device: str) -> dict[str, Any]:
+    """The arguments of `TrainerFactory` that an experiment decides."""
+    return {
+        "task": experiment.task.task,
+        "torch_device": torch_device,
+        "precision": experiment.execution.precision,
+        "batch_statistics": experiment.model.buffers != "average",
+    }
 
 
 def session_of(

@@ -24,7 +24,7 @@ from offbeat.running.loop import run_to_end
 from offbeat.simulation.engine import Simulation
 from offbeat.simulation.replay import Difference, Replay
 from offbeat.training.executor import TorchExecutor, torch_executor
-from offbeat.training.in_process import Arithmetic
+from offbeat.training.stacked import Arithmetic
 from offbeat.training.torch_device import torch_device_of
 
 ARITHMETIC: dict[str, Arithmetic] = {
@@ -54,19 +54,14 @@ def simulation_of(experiment: Experiment) -> Iterator[Simulation]:
     if workers or execution.executor == "ray":
         experiment.check_importable()
     executor = torch_executor(
+        parts.factory(torch_device),
         parts.dataset,
         parts.partition,
-        model=parts.choice,
-        seed=experiment.seed,
         arithmetic=ARITHMETIC[execution.executor],
         workers=workers,
         cluster=execution if execution.executor == "ray" else None,
-        training_loss=experiment.evaluation.training_loss,
-        task=parts.task,
-        torch_device=torch_device,
-        precision=execution.precision,
-        batch_statistics=experiment.model.buffers != "average",
         batch_size=experiment.local.batch_size or None,
+        training_loss=experiment.evaluation.training_loss,
     )
     try:
         yield Simulation(
@@ -132,18 +127,7 @@ def replay(path: str | os.PathLike[str], watch: Callable[[float], None] | None =
     parts = ExperimentParts.of(experiment)
     if first.samples != parts.partition.sizes.tolist():
         raise InvalidInput(f"{directory} cannot be replayed: its devices had other data than {experiment.data.name!r}")
-    executor = torch_executor(
-        parts.dataset,
-        parts.partition,
-        model=parts.choice,
-        seed=experiment.seed,
-        arithmetic="sequential",
-        workers=0,
-        task=parts.task,
-        torch_device=torch_device_of(experiment.execution.device),
-        precision=experiment.execution.precision,
-        batch_statistics=experiment.model.buffers != "average",
-    )
+    executor = torch_executor(parts.factory(), parts.dataset, parts.partition, arithmetic="sequential")
     session = session_of(
         experiment,
         parts.network,

@@ -1,6 +1,8 @@
-"""What it takes to make a trainer, in this process or in a worker: names and small values, so that it can be sent."""
+"""The factory of trainers, and the checks that network, task and data fit each other before one is made."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,42 +13,47 @@ from offbeat.data import Dataset
 from offbeat.data.samples import LazyDevices, Ragged, Samples, count, each_array, taken
 from offbeat.models import ModelChoice, build, called
 from offbeat.training.batches import Batches, Pipeline, SampleLookup
-from offbeat.training.tasks import Batch, Classification, Task, check_fit
+from offbeat.training.tasks import CLASSIFICATION, Batch, Classification, Task, check_fit
 from offbeat.training.trainer import Precision, TorchTrainer
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class TrainerSetup:
-    """Everything but the training data."""
+class TrainerFactory:
+    """Makes trainers: everything that they need but the data. Pickled, it makes them in worker processes too."""
 
-    model: ModelChoice
-    input_shape: Any
-    classes: int
-    example: Any
-    """Two inputs to try the model out with, where zeros would not do."""
+    network: Callable[[], nn.Module]
+    """Returns the network; each trainer trains a copy of its own."""
     seed: int
-    task: Task
-    pipeline: Pipeline | None
-    torch_device: str
-    precision: Precision
-    batch_statistics: bool
+    """Seeds the order of batches, random transforms and dropout."""
+    task: Task = CLASSIFICATION
+    pipeline: Pipeline | None = None
+    torch_device: str = "cpu"
+    precision: Precision = "float32"
+    batch_statistics: bool = False
+    """Whether batch normalisation uses the statistics of each batch in evaluations too."""
+    cache_key: str | None = None
+    """Identifies the network among all that train in this process; None: its results are never cached."""
 
     @classmethod
-    def of(cls, dataset: Dataset, *, task: Task, **others: Any) -> "TrainerSetup":
-        """The setup for a data set, of which only the shapes, an example and the pipeline are kept."""
+    def of(
+        cls, dataset: Dataset, model: str | ModelChoice, seed: int, *, task: Task = CLASSIFICATION, **others: Any
+    ) -> "TrainerFactory":
+        """The factory for a registered model (or a user's "module:thing") on a data set."""
+        choice = ModelChoice(name=model) if isinstance(model, str) else model
+        example = example_inputs(task, example_batch(dataset))
         return cls(
-            input_shape=dataset.input_shape,
-            classes=dataset.classes,
-            example=inputs_to_try(task, example_batch(dataset)),
-            pipeline=dataset.pipeline,
+            network=partial(build, choice, dataset.input_shape, dataset.classes, seed, example),
+            seed=seed,
             task=task,
+            pipeline=dataset.pipeline,
+            cache_key=repr(choice),
             **others,
         )
 
     def trainer(self, x: Samples | LazyDevices, y: Samples | None, partition: SampleLookup) -> TorchTrainer:
-        """A trainer with a network of its own on these samples."""
+        """A trainer on these samples."""
         return TorchTrainer(
-            build(self.model, self.input_shape, self.classes, self.seed, self.example),
+            self.network(),
             x,
             y,
             partition,
@@ -59,30 +66,35 @@ class TrainerSetup:
         )
 
 
-def example_batch(dataset: Dataset) -> Batch:
-    """Two training samples as a model sees them."""
-    x, y = dataset.example()
-    batches = Batches(x, y, _Nobody(), 0, pipeline=dataset.pipeline)
-    return next(batches.for_evaluation(batches.x, batches.y, 2))
-
-
-class _Nobody:
+class _NoDevices:
     """A partition without devices."""
 
     def samples(self, device: int) -> Any:
         return np.zeros(0, dtype=np.int64)
 
 
-def inputs_to_try(task: Task, example: Batch) -> Any:
-    """The inputs on which a model is tried out; None for plain numbers that are to be classified: zeros do for these,
-    and what a model gives for them is then checked at once."""
+def example_batch(dataset: Dataset) -> Batch:
+    """Two training samples as a model sees them."""
+    x, y = dataset.example()
+    return _evaluation_batch(Batches(x, y, _NoDevices(), 0, pipeline=dataset.pipeline))
+
+
+def _evaluation_batch(batches: Batches) -> Batch:
+    return next(batches.for_evaluation(batches.x, batches.y, 2))
+
+
+def example_inputs(task: Task, example: Batch) -> Any:
+    """The inputs that `models.build` tries a network on; None: zeros will do.
+
+    Zeros do for floating-point inputs with integer labels, and `build` then also checks the shape of the outputs.
+    """
     floats = isinstance(example.x, torch.Tensor) and example.x.is_floating_point()
     labels = example.y.ndim == 1 and not example.y.is_floating_point()
     return None if isinstance(task, Classification) and floats and labels else example.x
 
 
 def check_task(task: Task, network: nn.Module, example: Batch, classes: int) -> None:
-    """Raise InvalidInput if the task fits neither the data nor the model."""
+    """Raise InvalidInput if the task fits neither the data nor the network."""
     network.eval()
     try:
         check_fit(task, network, example, classes)
@@ -91,11 +103,10 @@ def check_task(task: Task, network: nn.Module, example: Batch, classes: int) -> 
 
 
 def check_own(task: Task, network: nn.Module, x: Any, y: Any) -> None:
-    """Raise InvalidInput if a task does not fit a model and data that come from nowhere but a user's own functions."""
+    """Raise InvalidInput if a task does not fit a user's own network and arrays."""
     indices = np.array([0, min(1, count(y) - 1)])
     x, y = (each_array(lambda part: part if isinstance(part, Ragged) else np.asarray(part), each) for each in (x, y))
-    batches = Batches(taken(x, indices), taken(y, indices), _Nobody(), 0)
-    example = next(batches.for_evaluation(batches.x, batches.y, 2))
+    example = _evaluation_batch(Batches(taken(x, indices), taken(y, indices), _NoDevices(), 0))
     network.eval()
     with torch.no_grad():
         outputs = called(network, example.x)

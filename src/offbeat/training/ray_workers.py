@@ -18,12 +18,12 @@ from msgspec import structs
 from offbeat.core.errors import InvalidInput, WorkersLost
 from offbeat.core.parameters import Vector
 from offbeat.training.execution import ExecutionTable
-from offbeat.training.factory import TrainerSetup
+from offbeat.training.factory import TrainerFactory
 from offbeat.training.ray_cluster import RayCluster
 from offbeat.training.torch_device import processor_kind
 from offbeat.training.training_state import TrainingJob, TrainingState
-from offbeat.training.worker_setup import Array, Trained, TrainingData, Worker, WorkerSetup
-from offbeat.training.workers import ATTEMPTS, PortionAnswer
+from offbeat.training.worker import Array, Trained, TrainingData, Worker, WorkerSetup
+from offbeat.training.workers import ATTEMPTS, ChunkResult
 
 POLL_SECONDS = 1.0
 LEFT_OUT: Vector = np.zeros(0, dtype=np.float32)
@@ -48,7 +48,7 @@ class TrainingActor:
     """A worker as Ray runs it."""
 
     def __init__(self, setup: WorkerSetup) -> None:
-        self._torch_device = setup.trainer.torch_device
+        self._torch_device = setup.factory.torch_device
         self._worker = Worker(setup)
 
     def kind(self) -> str:
@@ -62,22 +62,24 @@ class TrainingActor:
 
 @dataclass(eq=False)
 class ActorAtWork:
-    """An actor, whether it is ready, and the portions that it has."""
+    """An actor, whether it is ready, and the chunks that it has."""
 
     handle: Any
     ready: bool = False
-    portions: list[int] = field(default_factory=list)
+    chunks: list[int] = field(default_factory=list)
 
 
 class RayWorkers:
-    """Actors that compute portions of jobs, each one after the other."""
+    """Actors that compute chunks of jobs, each one after the other."""
 
-    def __init__(self, execution: ExecutionTable, data: TrainingData, setup: TrainerSetup) -> None:
+    def __init__(self, execution: ExecutionTable, data: TrainingData, factory: TrainerFactory) -> None:
         self._cluster = RayCluster(execution)
         self._ray = ray = self._cluster.ray
         self._timeout = execution.cluster_timeout
         try:
-            self._setup = ray.put(WorkerSetup.of(setup, "sequential", data, lambda array: SharedArray(ray.put(array))))
+            self._setup = ray.put(
+                WorkerSetup.of(factory, "sequential", data, lambda array: SharedArray(ray.put(array)))
+            )
         except (pickle.PicklingError, AttributeError, TypeError) as error:
             self._cluster.close()
             raise InvalidInput(
@@ -89,7 +91,7 @@ class RayWorkers:
         self._versions: dict[int, Any] = {}
         """References to versions in the cluster's memory, by the identity of the vector."""
         self._waiting: dict[Any, tuple[ActorAtWork, int | None]] = {}
-        """What answers are awaited from whom: about which portion, or None: that the actor is ready."""
+        """What answers are awaited from whom: about which chunk, or None: that the actor is ready."""
         self._actors: list[ActorAtWork] = []
         self._failed_starts = 0
         self._seen = monotonic()
@@ -109,16 +111,16 @@ class RayWorkers:
         """How many workers there are when all of them are well."""
         return self._count
 
-    def give(self, portion: int, jobs: Sequence[TrainingJob], *, ahead: bool) -> bool:
-        """Hand a portion to an actor that has nothing to do or, `ahead`, only one other; False if there is none."""
-        able = [actor for actor in self._actors if actor.ready and len(actor.portions) <= ahead]
+    def give(self, chunk: int, jobs: Sequence[TrainingJob], *, ahead: bool) -> bool:
+        """Hand a chunk to an actor that has nothing to do or, `ahead`, only one other; False if there is none."""
+        able = [actor for actor in self._actors if actor.ready and len(actor.chunks) <= ahead]
         if not able:
             return False
-        actor = min(able, key=lambda each: len(each.portions))
+        actor = min(able, key=lambda each: len(each.chunks))
         anchors = [self._reference(job.anchor) for job in jobs]
         answer = actor.handle.train.remote([_leave_out(job) for job in jobs], *anchors)
-        actor.portions.append(portion)
-        self._waiting[answer] = (actor, portion)
+        actor.chunks.append(chunk)
+        self._waiting[answer] = (actor, chunk)
         return True
 
     def _reference(self, version: Vector) -> Any:
@@ -133,8 +135,8 @@ class RayWorkers:
         """How many versions are in the cluster's memory."""
         return len(self._versions)
 
-    def take(self, queued: int) -> list[PortionAnswer]:
-        """Wait until something has become of portions, or an actor is ready for one."""
+    def take(self, queued: int) -> list[ChunkResult]:
+        """Wait until something has become of chunks, or an actor is ready for one."""
         while True:
             self._cluster.say(sum(actor.ready for actor in self._actors), queued)
             ready, others = self._ray.wait(list(self._waiting), timeout=POLL_SECONDS)
@@ -146,25 +148,25 @@ class RayWorkers:
             elif monotonic() - self._seen > self._timeout:
                 raise self._cluster.no_worker()
 
-    def _take(self, answer: Any) -> list[PortionAnswer]:
+    def _take(self, answer: Any) -> list[ChunkResult]:
         if answer not in self._waiting:
             return []  # of an actor that was found dead just now
-        actor, portion = self._waiting.pop(answer)
+        actor, chunk = self._waiting.pop(answer)
         try:
             result = self._ray.get(answer)
         except self._ray.exceptions.RayError as error:
             if actor.ready and isinstance(error, self._ray.exceptions.RayTaskError):
-                return [PortionAnswer(each, _last_line(error)) for each in actor.portions]
+                return [ChunkResult(each, _last_line(error)) for each in actor.chunks]
             return self._replace(actor, error)  # the actor, its machine or the answer is gone
         self._seen = monotonic()
-        if portion is None:
+        if chunk is None:
             actor.ready, self._failed_starts = True, 0
             self.processors.add(result)
             return []
-        actor.portions.remove(portion)
-        return [PortionAnswer(portion, result if isinstance(result, str) else _owned(result))]
+        actor.chunks.remove(chunk)
+        return [ChunkResult(chunk, result if isinstance(result, str) else _owned(result))]
 
-    def _replace(self, actor: ActorAtWork, error: Exception) -> list[PortionAnswer]:
+    def _replace(self, actor: ActorAtWork, error: Exception) -> list[ChunkResult]:
         """Start another actor in place of one that is gone; what it had is lost."""
         if actor.ready:
             self._seen = monotonic()
@@ -176,7 +178,7 @@ class RayWorkers:
         self._waiting = {each: whose for each, whose in self._waiting.items() if whose[0] is not actor}
         self._ray.kill(actor.handle)  # only its answer may have been lost
         self._start()
-        return [PortionAnswer(portion, None) for portion in actor.portions]
+        return [ChunkResult(chunk, None) for chunk in actor.chunks]
 
     def close(self) -> None:
         """End the actors, and leave the cluster."""

@@ -17,7 +17,7 @@ from offbeat.flower.experiment_source import AllSamples, SampleArrays, experimen
 from offbeat.flower.protocol.codec import keep, kept, pack, unpack, vector
 from offbeat.flower.protocol.messages import MESSAGE_TYPE, Answer, Begin, Continue, Hello, ToDevice
 from offbeat.running.assembly import ExperimentParts
-from offbeat.training.factory import check_own
+from offbeat.training.factory import TrainerFactory, check_own
 from offbeat.training.tasks import CLASSIFICATION, Task
 from offbeat.training.torch_device import torch_device_of
 from offbeat.training.trainer import Precision, TorchTrainer
@@ -41,10 +41,10 @@ def client_app(
         network = model()
         check_own(task, network, x, y)
         torch_device = node_torch_device(context, device, "client_app(device=...)")
-        trainer = TorchTrainer(
-            network, x, y, AllSamples(count(y)), seed=0, task=task, torch_device=torch_device, precision=precision
+        factory = TrainerFactory(
+            network=lambda: network, seed=0, task=task, torch_device=torch_device, precision=precision
         )
-        return trainer, None
+        return factory.trainer(x, y, AllSamples(count(y))), None
 
     return _client(prepare)
 

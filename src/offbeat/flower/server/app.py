@@ -25,13 +25,12 @@ from offbeat.flower.server.transport import Transport
 from offbeat.models import layout_of, vector_of
 from offbeat.results.metric import TargetMetric
 from offbeat.results.rows import Row
-from offbeat.running.assembly import ExperimentParts, session_of
+from offbeat.running.assembly import ExperimentParts, session_of, trainer_settings
 from offbeat.running.directory import RunDirectory, RunRecord
 from offbeat.running.loop import run_to_end
-from offbeat.training.factory import check_own
+from offbeat.training.factory import TrainerFactory, check_own
 from offbeat.training.tasks import Task
 from offbeat.training.torch_device import torch_device_of
-from offbeat.training.trainer import TorchTrainer
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -156,17 +155,13 @@ def serve(
         present=membership.present,
         forecast=membership.estimate_absent(),
     )
-    trainer = TorchTrainer(
-        given.network,
-        *given.test,
-        AllSamples(count(given.test[1])),
-        experiment.seed,
-        task=experiment.task.task,
+    factory = TrainerFactory(
+        network=lambda: given.network,
+        seed=experiment.seed,
         pipeline=given.parts.dataset.pipeline if given.parts else None,
-        torch_device=evaluation_torch_device(experiment.execution.device),
-        precision=experiment.execution.precision,
-        batch_statistics=experiment.model.buffers != "average",
+        **trainer_settings(experiment, evaluation_torch_device(experiment.execution.device)),
     )
+    trainer = factory.trainer(*given.test, AllSamples(count(given.test[1])))
     out.mkdir(parents=True, exist_ok=True)
     record = RunRecord(out / "record.jsonl")
     deployment = Deployment(

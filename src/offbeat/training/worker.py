@@ -1,7 +1,7 @@
-"""What a worker needs to make its trainer: small values, and places where it finds the data.
+"""A worker: how it gets its data and its trainer, and what it does with jobs, wherever it runs.
 
-The data are not sent to each worker. On this machine they lie in files that all workers map; on a cluster in the memory
-that the workers of a machine share. A large set that is a mapped file already is read from its path there.
+The data are not sent to each worker. On one machine all workers map the same files; on a cluster the workers of a
+machine share memory. An array that is a memory-mapped file already is mapped from its own path.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,24 +17,24 @@ from msgspec import Struct
 from offbeat.core.errors import OffbeatError
 from offbeat.data import Partition
 from offbeat.data.samples import LazyDevices, Ragged, Samples, each_array
-from offbeat.training.factory import TrainerSetup
-from offbeat.training.in_process import Arithmetic, InProcessTrainer
+from offbeat.training.factory import TrainerFactory
+from offbeat.training.stacked import Arithmetic, InProcessTrainer
 from offbeat.training.training_state import TrainingJob, TrainingState
 
 Array = npt.NDArray[Any]
 
 
-class ArrayPlace(Protocol):
-    """Where a worker finds an array."""
+class ArraySource(Protocol):
+    """A picklable source of an array."""
 
     def read(self) -> Array:
-        """The array, which nobody may write to."""
+        """The array, read-only."""
         ...
 
 
 @dataclass(frozen=True)
 class StoredArray:
-    """An array in a file that all workers map, in place of the array."""
+    """A source of an array in a .npy file, which all workers of the machine map."""
 
     path: str
 
@@ -43,28 +43,30 @@ class StoredArray:
         try:
             array: Array = np.load(self.path, mmap_mode="r")
         except FileNotFoundError:
-            raise OffbeatError(f"{self.path} is not on this machine: the data must lie under one path on all") from None
+            raise OffbeatError(
+                f"{self.path} does not exist on this machine: the data must have the same path on every machine"
+            ) from None
         return array
 
 
 @dataclass(frozen=True)
 class StoredRows:
-    """Rows of different lengths, in place of the rows."""
+    """A source of rows of different lengths."""
 
-    values: ArrayPlace
-    offsets: ArrayPlace
+    values: ArraySource
+    offsets: ArraySource
     padding: float
 
     def read(self) -> Ragged:
-        """The rows, read from where they are."""
+        """The rows, from their two arrays."""
         return Ragged(self.values.read(), self.offsets.read(), self.padding)
 
 
-Store = Callable[[Array], ArrayPlace]
+Store = Callable[[Array], ArraySource]
 
 
 def store_in(folder: Path) -> Store:
-    """A function that writes an array into the folder."""
+    """A function that writes an array into the folder and returns its source."""
 
     def store(array: Array) -> StoredArray:
         path = folder / f"{len(list(folder.iterdir()))}.npy"
@@ -75,29 +77,29 @@ def store_in(folder: Path) -> Store:
 
 
 def stored(samples: Samples, store: Store) -> Any:
-    """The samples with places instead of arrays; data that are loaded device by device are loaded by each worker."""
+    """The samples with a source for each array; `LazyDevices` stay as they are: each worker loads its own."""
 
-    def place(array: Array) -> ArrayPlace:
+    def source(array: Array) -> ArraySource:
         if isinstance(array, np.memmap) and str(array.filename).endswith(".npy") and array.base is not None:
             return StoredArray(str(array.filename))
         return store(array)
 
     def one(part: Any) -> Any:
         if isinstance(part, Ragged):
-            return StoredRows(place(part.values), place(part.offsets), part.padding)
-        return place(part) if isinstance(part, np.ndarray) else part
+            return StoredRows(source(part.values), source(part.offsets), part.padding)
+        return source(part) if isinstance(part, np.ndarray) else part
 
     return each_array(one, samples)
 
 
 def read_back(samples: Any) -> Samples:
-    """What `stored` has stored."""
+    """The samples that `stored` was given."""
     return each_array(lambda part: part.read() if hasattr(part, "read") else part, samples)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingData:
-    """The samples of all devices, and who holds which."""
+    """The samples of all devices, and their partition."""
 
     x: Samples | LazyDevices
     y: Samples | None
@@ -106,20 +108,20 @@ class TrainingData:
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerSetup:
-    """What a worker needs to make its trainer."""
+    """What a worker needs to make its trainer; can be pickled."""
 
-    trainer: TrainerSetup
+    factory: TrainerFactory
     arithmetic: Arithmetic
     x: Any
     y: Any
-    indices: ArrayPlace
-    offsets: ArrayPlace
+    indices: ArraySource
+    offsets: ArraySource
 
     @classmethod
-    def of(cls, trainer: TrainerSetup, arithmetic: Arithmetic, data: TrainingData, store: Store) -> "WorkerSetup":
-        """The setup with the data put where workers find them."""
+    def of(cls, factory: TrainerFactory, arithmetic: Arithmetic, data: TrainingData, store: Store) -> "WorkerSetup":
+        """The setup, with the data written to where workers read them."""
         return cls(
-            trainer=trainer,
+            factory=factory,
             arithmetic=arithmetic,
             x=stored(data.x, store),
             y=stored(data.y, store),
@@ -130,37 +132,37 @@ class WorkerSetup:
     def make(self) -> InProcessTrainer:
         """The trainer of a worker."""
         partition = Partition(indices=self.indices.read(), offsets=self.offsets.read())
-        return InProcessTrainer(self.trainer.trainer(read_back(self.x), read_back(self.y), partition), self.arithmetic)
+        return InProcessTrainer(self.factory.trainer(read_back(self.x), read_back(self.y), partition), self.arithmetic)
 
 
 class Trained(Struct, frozen=True, kw_only=True, eq=False):
-    """What a worker has made of a portion of jobs."""
+    """The results of a chunk of jobs."""
 
     states: list[TrainingState]
     seconds: float
-    """How long it took."""
+    """Wall-clock time that the chunk took."""
 
 
 class Worker:
-    """The work of a worker, wherever it runs: it trains what it is given, and says what went wrong if anything did."""
+    """Trains chunks of jobs and reports an error as a message, in whatever process it runs."""
 
     def __init__(self, setup: WorkerSetup) -> None:
         self._training: InProcessTrainer | str
         try:
             self._training = setup.make()
-        except Exception as error:  # said when there is work to do: somebody listens then
-            self._training = _sentence(error)
+        except Exception as error:  # reported with the first chunk: only then does the pool listen
+            self._training = _message(error)
 
     def train(self, jobs: Sequence[TrainingJob]) -> Trained | str:
-        """Carry out the jobs; a sentence if that fails."""
+        """Carry out the jobs; an error message if that fails."""
         if isinstance(self._training, str):
             return self._training
         began = perf_counter()
         try:
             return Trained(states=self._training.train(jobs), seconds=perf_counter() - began)
         except Exception as error:
-            return _sentence(error)
+            return _message(error)
 
 
-def _sentence(error: Exception) -> str:
+def _message(error: Exception) -> str:
     return str(error) if isinstance(error, OffbeatError) else f"{type(error).__name__}: {error}"

@@ -1,9 +1,9 @@
 """Data sets, and the ways to divide them over devices."""
 
-from offbeat.data.dataset import Dataset
+from offbeat.data.dataset import Dataset, DatasetSettings
 from offbeat.data.own import from_arrays, load_own
 from offbeat.data.partition import PARTITIONS, Partition, PartitionSettings
-from offbeat.data.registry import DATASETS, DatasetSettings
+from offbeat.data.registry import DATASETS
 
 __all__ = [
     "DATASETS",

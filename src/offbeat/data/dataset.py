@@ -1,5 +1,6 @@
-"""What every data set is once it is loaded: inputs and targets, checked when it is made. Owns the words for them."""
+"""A loaded data set, checked when it is made, and the base class of the settings of data sets."""
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -10,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from offbeat.core.errors import InvalidInput
+from offbeat.core.settings import Settings
 from offbeat.core.streams import stream
 from offbeat.data.samples import (
     Array,
@@ -118,6 +120,21 @@ class Dataset:
         if self.devices is not None:
             samples = int(self.train_x.sizes.sum()) if isinstance(self.train_x, LazyDevices) else count(self.train_y)
             _check_devices(self.devices, samples)
+
+
+class DatasetSettings(Settings):
+    """The base of the registered data sets; its fields are keys of the table `[data]`."""
+
+    name: str = ""
+
+    @property
+    def divided(self) -> bool | None:
+        """Whether the data come divided over devices; None: known only once they are loaded."""
+        return "devices" in type(self).model_fields
+
+    @abstractmethod
+    def load(self, seed: int) -> Dataset:
+        """Read, or generate, the data."""
 
 
 def _classes(y: Samples) -> int:

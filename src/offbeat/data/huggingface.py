@@ -21,9 +21,8 @@ import numpy as np
 from pydantic import Field
 
 from offbeat.core.errors import InvalidInput
-from offbeat.core.settings import Settings
 from offbeat.core.streams import stream
-from offbeat.data.dataset import Dataset
+from offbeat.data.dataset import Dataset, DatasetSettings
 from offbeat.data.embedded import held_out
 from offbeat.data.images import kept_as_bytes
 from offbeat.data.partition import by_owner
@@ -168,7 +167,7 @@ def targets_of(table: Any, column: str) -> tuple[Reader, tuple[str, ...]]:
 FORMATS = ("parquet", "arrow")
 
 
-class HuggingFace(Settings):
+class HuggingFace(DatasetSettings):
     """Any data set of Hugging Face's hub or a local parquet or arrow copy, by columns; needs the extra 'datasets'."""
 
     name: Literal["huggingface"] = "huggingface"

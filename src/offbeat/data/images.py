@@ -10,9 +10,8 @@ import numpy as np
 from pydantic import Field
 
 from offbeat.core.errors import InvalidInput
-from offbeat.core.settings import Settings
 from offbeat.core.streams import stream
-from offbeat.data.dataset import Dataset, Labels
+from offbeat.data.dataset import Dataset, DatasetSettings, Labels
 from offbeat.data.transforms import Bytes, Channels, InputPipeline, Standardisation
 
 MOST_FLOAT_BYTES = 256 * 2**20
@@ -22,7 +21,7 @@ time; from small convolutional ones on it costs less than a hundredth."""
 SUFFIXES = ("", ".gz", ".xz")
 
 
-class ImageFiles(Settings):
+class ImageFiles(DatasetSettings):
     """An image set that the user has on disk."""
 
     dir: Annotated[str, Field(min_length=1)]

@@ -11,9 +11,8 @@ import numpy as np
 from pydantic import Field
 
 from offbeat.core.errors import InvalidInput
-from offbeat.core.settings import Settings
 from offbeat.core.streams import stream
-from offbeat.data.dataset import Dataset
+from offbeat.data.dataset import Dataset, DatasetSettings
 from offbeat.data.images import SUFFIXES, read
 from offbeat.data.text import Vocabulary
 
@@ -23,7 +22,7 @@ FOLDERS = ("neg", "pos")
 Reviews = list[tuple[str, int]]
 
 
-class Imdb(Settings):
+class Imdb(DatasetSettings):
     """IMDb film reviews, negative or positive, as tokens of words: 0 is padding, 1 any other word."""
 
     name: Literal["imdb"] = "imdb"

@@ -16,8 +16,7 @@ import numpy as np
 from pydantic import Field
 
 from offbeat.core.errors import InvalidInput
-from offbeat.core.settings import Settings
-from offbeat.data.dataset import Dataset
+from offbeat.data.dataset import Dataset, DatasetSettings
 from offbeat.data.images import kept_as_bytes, read
 from offbeat.data.samples import Array
 from offbeat.data.transforms import InputPipeline, Standardisation
@@ -29,7 +28,7 @@ LENGTH = 80
 """Characters of a Shakespeare sample."""
 
 
-class LeafFiles(Settings):
+class LeafFiles(DatasetSettings):
     """A data set that LEAF's scripts have prepared: every user is a device, or a partition divides what they hold."""
 
     dir: Annotated[str, Field(min_length=1)]

@@ -11,8 +11,7 @@ import numpy.typing as npt
 from pydantic import Field
 
 from offbeat.core.errors import InvalidInput
-from offbeat.core.settings import Settings
-from offbeat.data.dataset import Dataset, Floats
+from offbeat.data.dataset import Dataset, DatasetSettings, Floats
 from offbeat.data.samples import Array
 from offbeat.references import describe, resolve
 
@@ -84,7 +83,7 @@ def _targets(name: str, values: Any) -> Array:
 PARTS = ("train_x", "train_y", "test_x", "test_y")
 
 
-class Folder(Settings):
+class Folder(DatasetSettings):
     """Your own arrays: train_x.npy, train_y.npy, test_x.npy and test_y.npy in `dir`, read as they are needed."""
 
     name: Literal["folder"] = "folder"

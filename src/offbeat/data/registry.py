@@ -1,6 +1,7 @@
-"""The data sets by the names that users write. A new one is a settings class with `load(seed)` and a line here."""
+"""The registered data sets. A new one is a subclass of `DatasetSettings` and a line here."""
 
 from offbeat.data.cifar import Cifar10, Cifar100
+from offbeat.data.dataset import DatasetSettings
 from offbeat.data.embedded import Digits, Mnist5k
 from offbeat.data.huggingface import HuggingFace
 from offbeat.data.idx import Emnist, FashionMnist, Mnist
@@ -10,25 +11,6 @@ from offbeat.data.own import Folder
 from offbeat.data.pictures import Cinic10, TinyImageNet
 from offbeat.data.svhn import Svhn
 from offbeat.data.synthetic import Synthetic
-
-DatasetSettings = (
-    Digits
-    | Mnist5k
-    | Mnist
-    | FashionMnist
-    | Emnist
-    | Cifar10
-    | Cifar100
-    | Cinic10
-    | Svhn
-    | TinyImageNet
-    | Femnist
-    | Imdb
-    | Shakespeare
-    | Synthetic
-    | Folder
-    | HuggingFace
-)
 
 DATASETS: dict[str, type[DatasetSettings]] = {
     "digits": Digits,

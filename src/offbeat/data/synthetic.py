@@ -15,14 +15,13 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field
 
-from offbeat.core.settings import Settings
 from offbeat.core.streams import stream
-from offbeat.data.dataset import Dataset, Floats, Labels
+from offbeat.data.dataset import Dataset, DatasetSettings, Floats, Labels
 
 Heterogeneity = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
-class Synthetic(Settings):
+class Synthetic(DatasetSettings):
     """Generated data, a linear model per device: Synthetic(alpha, beta) of the FedProx paper (Li et al. 2020)."""
 
     name: Literal["synthetic"] = "synthetic"

@@ -111,10 +111,7 @@ class DataTable(NamedTable):
     @property
     def divided(self) -> bool | None:
         """Whether the data come divided over the devices; None if that is seen only when they are loaded."""
-        if self.dataset is None:
-            return None
-        divided: bool | None = getattr(self.dataset, "divided", "devices" in type(self.dataset).model_fields)
-        return divided
+        return None if self.dataset is None else self.dataset.divided
 
     def load(self, seed: int) -> Dataset:
         """The data set, with the transforms of this table."""

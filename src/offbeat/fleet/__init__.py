@@ -11,8 +11,7 @@ from offbeat.fleet.availability import (
     OnOffAvailable,
     TraceAvailable,
 )
-from offbeat.fleet.failures import Failures, FailureSettings, OrderFailure
-from offbeat.fleet.fleet import Fleet
+from offbeat.fleet.fleet import Failures, FailureSettings, Fleet, OrderFailure
 from offbeat.fleet.links import Links, NetworkSettings
 from offbeat.fleet.record import RecordFleet
 from offbeat.fleet.speeds import BimodalFleet, FleetSettings, ParetoFleet, RatioFleet, Speeds

@@ -1,4 +1,7 @@
-"""The models by the names that users write, and their settings. What builds them is imported when one is built."""
+"""The registered models and their settings, without torch: the functions are imported when a model is built.
+
+A new model is a function and a line in `REGISTRY`.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,24 +14,6 @@ from offbeat.core.settings import Settings
 Layers = Literal["modules", "tensors"]
 """What counts as a layer of a model: a submodule with parameters of its own, or every tensor that is trained."""
 Count = Annotated[int, Field(ge=1)]
-
-MODELS: dict[str, str] = {
-    "logistic": "offbeat.models.networks:logistic",
-    "mlp": "offbeat.models.networks:mlp",
-    "lenet5": "offbeat.models.networks:lenet5",
-    "cnn": "offbeat.models.networks:cnn",
-    "cnn-small": "offbeat.models.networks:cnn_small",
-    "cnn-over": "offbeat.models.networks:cnn_over",
-    "alexnet": "offbeat.models.deep_networks:alexnet",
-    "vgg11": "offbeat.models.deep_networks:vgg11",
-    "vgg13": "offbeat.models.deep_networks:vgg13",
-    "vgg16": "offbeat.models.deep_networks:vgg16",
-    "resnet20": "offbeat.models.deep_networks:resnet20",
-    "resnet18": "offbeat.models.deep_networks:resnet18",
-    "textcnn": "offbeat.models.text_networks:textcnn",
-    "transformer": "offbeat.models.text_networks:transformer",
-    "transformer-lm": "offbeat.models.text_networks:transformer_lm",
-}
 
 
 class PlainModel(Settings):
@@ -80,14 +65,27 @@ class TransformerModel(Settings):
     """How many layers of attention there are."""
 
 
-MODEL_SETTINGS: dict[str, type[Settings]] = {
-    "alexnet": AlexNetModel,
-    **dict.fromkeys(("vgg11", "vgg13", "vgg16"), VggModel),
-    **dict.fromkeys(("resnet20", "resnet18"), DeepModel),
-    "textcnn": TextCnnModel,
-    **dict.fromkeys(("transformer", "transformer-lm"), TransformerModel),
+REGISTRY: dict[str, tuple[str, type[Settings]]] = {
+    "logistic": ("offbeat.models.networks:logistic", PlainModel),
+    "mlp": ("offbeat.models.networks:mlp", PlainModel),
+    "lenet5": ("offbeat.models.networks:lenet5", PlainModel),
+    "cnn": ("offbeat.models.networks:cnn", PlainModel),
+    "cnn-small": ("offbeat.models.networks:cnn_small", PlainModel),
+    "cnn-over": ("offbeat.models.networks:cnn_over", PlainModel),
+    "alexnet": ("offbeat.models.deep_networks:alexnet", AlexNetModel),
+    "vgg11": ("offbeat.models.deep_networks:vgg11", VggModel),
+    "vgg13": ("offbeat.models.deep_networks:vgg13", VggModel),
+    "vgg16": ("offbeat.models.deep_networks:vgg16", VggModel),
+    "resnet20": ("offbeat.models.deep_networks:resnet20", DeepModel),
+    "resnet18": ("offbeat.models.deep_networks:resnet18", DeepModel),
+    "textcnn": ("offbeat.models.text_networks:textcnn", TextCnnModel),
+    "transformer": ("offbeat.models.text_networks:transformer", TransformerModel),
+    "transformer-lm": ("offbeat.models.text_networks:transformer_lm", TransformerModel),
 }
-"""The settings of models that have any."""
+"""Each model's function of (input shape, classes, **settings), and its settings."""
+
+MODELS = {name: function for name, (function, _) in REGISTRY.items()}
+MODEL_SETTINGS = {name: settings for name, (_, settings) in REGISTRY.items() if settings is not PlainModel}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,8 +8,9 @@ from pathlib import Path
 from experiments.measurements import Measurement, measured, slow_devices
 from experiments.record import Record, identity
 from experiments.reproduction import TUNING_SEED, Case, Form, Reproduction, seeded
-from offbeat.comparison.cached_runs import CachedRuns, Failure
 from offbeat.comparison.fairness import flattened
+from offbeat.comparison.planned import RunFailure
+from offbeat.comparison.scheduler import RunScheduler
 from offbeat.core.errors import InvalidInput, OffbeatError
 from offbeat.experiment.schema import Experiment
 from offbeat.experiment.tables import Table
@@ -50,7 +51,7 @@ def reproduce(
     if not cases:
         raise InvalidInput(f"--part {part}: {reproduction.name} has {'; '.join(reproduction.parts)}")
     width = jobs if address is None else CASES_ON_CLUSTER
-    with CachedRuns(cache, jobs=jobs, address=address) as runs:
+    with RunScheduler(cache, jobs=jobs, address=address) as runs:
         for first in range(0, len(cases), width):
             some = cases[first : first + width]
             if watch is not None:
@@ -60,16 +61,16 @@ def reproduce(
 
 
 def _together(
-    reproduction: Reproduction, cases: Sequence[Case], seeds: int, runs: CachedRuns, cache: Path, record: Record
+    reproduction: Reproduction, cases: Sequence[Case], seeds: int, runs: RunScheduler, cache: Path, record: Record
 ) -> list[Measurement]:
     """What some cases come to. Their candidates are run together, and then their seeds, so that no process stands idle
     before the last of them."""
     untuned = [case for case in cases if case.candidates and settings_before(case, record) is None]
     for until in {case.tuned_until for case in untuned}:
-        runs.run([each for case in untuned if case.tuned_until == until for each in case.tried], until)
+        runs.run_cached([each for case in untuned if case.tuned_until == until for each in case.tried], until)
     settled = [(case, *chosen(case, runs, cache, record)) for case in cases]
     experiments = [[seeded(experiment, seed) for seed in range(seeds)] for _, experiment, _ in settled]
-    runs.run([each for some in experiments for each in some if not record.has(each)])
+    runs.run_cached([each for some in experiments for each in some if not record.has(each)])
     return [
         measurement
         for (case, _, settings), own in zip(settled, experiments, strict=True)
@@ -82,14 +83,14 @@ def _measurements(
     case: Case,
     experiments: Sequence[Experiment],
     settings: str,
-    runs: CachedRuns,
+    runs: RunScheduler,
     record: Record,
 ) -> list[Measurement]:
     """What each of the experiments came to, from the record or after running it."""
     target = reproduction.targets.get(case.part, reproduction.target)
     found = [record.find(each, target=target, slow=reproduction.slow) for each in experiments]
     wanted = [each for each, known in zip(experiments, found, strict=True) if known is None]
-    results = iter(finished(runs.run(wanted)))
+    results = iter(finished(runs.run_cached(wanted)))
     measurements = []
     for experiment, known in zip(experiments, found, strict=True):
         if known is None:
@@ -105,7 +106,7 @@ def _measurements(
     return measurements
 
 
-def chosen(case: Case, runs: CachedRuns, cache: Path, record: Record) -> tuple[Experiment, str]:
+def chosen(case: Case, runs: RunScheduler, cache: Path, record: Record) -> tuple[Experiment, str]:
     """The experiment with the settings that did best on the tuning seed, and these settings in words."""
     if not case.trials and not case.candidates:
         return case.experiment, ""
@@ -115,10 +116,10 @@ def chosen(case: Case, runs: CachedRuns, cache: Path, record: Record) -> tuple[E
 
         root = cache / "studies"
         with DirectoryLock(root):
-            tuned = search(case.experiment, case.method, case.trials, root=root, runs=runs, seeds=[TUNING_SEED])
+            tuned = search(case.experiment, case.method, case.trials, root=root, scheduler=runs, seeds=[TUNING_SEED])
         return tuned.experiment, in_words(tuned.settings)
     if best is None:
-        scores = [score(result, case.tuned_until) for result in finished(runs.run(case.tried, case.tuned_until))]
+        scores = [score(result, case.tuned_until) for result in finished(runs.run_cached(case.tried, case.tuned_until))]
         best = case.candidates[scores.index(max(scores))]  # the first of equals
     return case.base.changed(best), in_words(flattened(best, ()))
 
@@ -155,9 +156,9 @@ def in_words(settings: Table) -> str:
     return "; ".join(f"{path}={value}" for path, value in words.items())
 
 
-def finished(found: Sequence[Result | Failure]) -> list[Result]:
+def finished(found: Sequence[Result | RunFailure]) -> list[Result]:
     """The results, if no run failed."""
-    failed = [each.reason for each in found if isinstance(each, Failure)]
+    failed = [str(each) for each in found if isinstance(each, RunFailure)]
     if failed:
         raise OffbeatError("; ".join(failed))
     return [each for each in found if isinstance(each, Result)]

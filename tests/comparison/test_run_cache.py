@@ -8,11 +8,9 @@ import pytest
 
 from offbeat import run
 from offbeat.comparison import run_cache
-from offbeat.comparison.cached_runs import CachedRuns, Failure
 from offbeat.comparison.run_cache import digest, run_cached
 from offbeat.core.errors import Interrupted
 from offbeat.experiment.schema import Experiment
-from offbeat.results.result import Result
 from offbeat.running.lock import DirectoryLock
 
 
@@ -144,24 +142,3 @@ def test_a_run_that_another_process_computes_is_waited_for(tmp_path: Path, monke
 
     assert run_cached(experiment(), tmp_path, interrupted=LetGo()).finished
     assert waited.is_set()
-
-
-def test_many_runs_come_in_their_order_each_computed_once_and_a_crash_is_a_sentence(tmp_path: Path) -> None:
-    seen: list[int] = []
-    wrong = experiment(algorithm={"name": "seafl", "buffer": 5, "concurrency": 3})
-    wanted = [experiment(seed=1), wrong, experiment(seed=0), experiment(seed=1)]
-    with CachedRuns(tmp_path, watch=lambda each, _, row: seen.append(each.seed) if row else None) as runs:
-        found = runs.run(wanted)
-    seeds = [each.seed if isinstance(each, Result) else None for each in found]
-    assert seeds == [1, None, 0, 1]
-    assert isinstance(found[1], Failure) and found[1].reason.startswith("seafl, seed 0 failed: ")
-    assert seen == sorted(seen, reverse=True)
-    assert len(list(tmp_path.glob("*/summary.json"))) == 2
-
-
-def test_processes_give_the_same_runs(tmp_path: Path) -> None:
-    with CachedRuns(tmp_path, jobs=2) as runs:
-        part = runs.run([experiment(seed=seed) for seed in range(2)], until=4.0)
-        whole = runs.run([experiment()])
-    assert all(isinstance(each, Result) and not each.finished for each in part)
-    assert isinstance(whole[0], Result) and whole[0].rows == run(experiment()).rows

@@ -9,6 +9,7 @@ import optuna
 import pytest
 
 from offbeat.comparison.fairness import SEEDS, check_seeds
+from offbeat.comparison.planned import PlannedRun
 from offbeat.comparison.race import best_part
 from offbeat.comparison.tuning import STUDIES, Tuned, importance_of, tune
 from offbeat.core.errors import InvalidInput, OffbeatError
@@ -118,7 +119,7 @@ def test_a_search_that_was_killed_goes_on_and_ends_with_the_same_trials(
 ) -> None:
     seen = 0
 
-    def watch(_: Experiment, __: float, row: Row | None) -> None:
+    def watch(_: PlannedRun, __: float, row: Row | None) -> None:
         nonlocal seen
         seen += row is not None
         if seen == rows:
@@ -132,7 +133,7 @@ def test_a_search_that_was_killed_goes_on_and_ends_with_the_same_trials(
 
 
 def test_a_finished_search_computes_nothing(found: tuple[Tuned, Path]) -> None:
-    def watch(_: Experiment, __: float, ___: Row | None) -> None:
+    def watch(_: PlannedRun, __: float, ___: Row | None) -> None:
         raise AssertionError("a run was computed")
 
     assert tune(experiment(), "fedasync", 9, out=found[1], watch=watch) == found[0]

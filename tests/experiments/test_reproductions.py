@@ -24,8 +24,8 @@ from experiments.reproduction import Form, Reproduction
 from experiments.run_cases import chosen, reproduce, score
 from experiments.tables import part_lines
 from offbeat.cli import app
-from offbeat.comparison.cached_runs import CachedRuns
 from offbeat.comparison.fairness import fair_experiments
+from offbeat.comparison.scheduler import RunScheduler
 from offbeat.core.errors import Interrupted, InvalidInput
 from offbeat.experiment.schema import Experiment
 from offbeat.experiment.tables import parse_changes
@@ -183,7 +183,7 @@ def test_settings_that_a_search_found_are_taken_from_the_file(tmp_path: Path) ->
 
 def test_candidates_may_be_compared_by_the_first_part_of_a_run(tmp_path: Path) -> None:
     case = replace(REPRODUCTIONS["fedasmu-regime"].cases(replace(TINY, length=0.1))[0], tuned_share=0.4)
-    with CachedRuns(tmp_path) as runs:
+    with RunScheduler(tmp_path) as runs:
         chosen(case, runs, tmp_path, Record())
     ends = [read_run(path).rows[-1]["time"] for path in tmp_path.iterdir()]
     # 150 s with an evaluation every 6 s: stopped at the first that is not before 60 s

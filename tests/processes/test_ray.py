@@ -19,9 +19,10 @@ from typing import Any
 import psutil
 import pytest
 
-from offbeat.comparison import compare as comparing
-from offbeat.comparison.cached_runs import CachedRuns
-from offbeat.comparison.ray_runs import LAST, RayRuns
+from offbeat.comparison import scheduler as scheduling
+from offbeat.comparison.compare import compare
+from offbeat.comparison.planned import PlannedRun
+from offbeat.comparison.run_actors import LAST, RunActors
 from offbeat.comparison.run_cache import run_cached
 from offbeat.core.errors import WorkersLost
 from offbeat.experiment.schema import Experiment
@@ -279,21 +280,21 @@ def test_a_comparison_runs_side_by_side_on_the_cluster_though_a_run_is_killed(
 ) -> None:
     given: list[int] = []
 
-    class StruckRuns(RayRuns):
-        def _give(self, actor: Any, number: int) -> None:
+    class StruckActors(RunActors):
+        def begin(self, number: int, planned: PlannedRun) -> None:
             given.append(number)
             if len(given) > 1:
-                super()._give(actor, number)
+                super().begin(number, planned)
                 return
-            victim = Victim.of(actor)
+            victim = Victim.of(self._free[-1])
             victim.stop()
-            super()._give(actor, number)
+            super().begin(number, planned)
             victim.kill()
 
-    monkeypatch.setattr(comparing, "RayRuns", StruckRuns)
+    monkeypatch.setattr(scheduling, "RunActors", StruckActors)
     seen: list[ClusterStatus] = []
     with watching_cluster(seen.append):
-        found = comparing.compare(small(**ON_RAY), "fedbuff,fedavg", 1, tmp_path / "compared")
+        found = compare(small(**ON_RAY), "fedbuff,fedavg", 1, tmp_path / "compared")
     assert not found.failures and sorted(given) == [0, 0, 1]
     for each in found.entries:
         assert each.experiment is not None
@@ -306,8 +307,8 @@ def test_a_run_of_a_cache_goes_on_on_the_cluster(there: LocalCluster, alone: Pat
     part = run_cached(small(), tmp_path, until=rows[1]["time"])
     assert part.directory is not None
     assert part.rows == rows[:2] and (part.directory / "checkpoint" / "latest.safetensors").is_file()
-    with CachedRuns(tmp_path, address=there.cluster.address) as runs:
-        (whole,) = runs.run([small()])  # there is no other, so that it has both workers
+    with scheduling.RunScheduler(tmp_path, address=there.cluster.address) as scheduler:
+        (whole,) = scheduler.run_cached([small()])  # there is no other, so that it has both workers
     assert isinstance(whole, Result) and whole.rows == rows
     assert sorted(each.name for each in part.directory.iterdir()) == ["config.toml", "devices.csv", *SAME[:2], LAST]
 

@@ -290,26 +290,6 @@ def test_half_precision_trains_about_as_well() -> None:
     assert half != whole
 
 
-def test_runs_and_their_workers_fill_the_cores_of_a_comparison_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    from offbeat.comparison import compare
-    from offbeat.training import execution
-
-    monkeypatch.setattr(compare, "available_cores", lambda: 6)
-    monkeypatch.setattr(execution, "available_cores", lambda: 6)
-    unsaid, auto, two = (experiment(execution=table) for table in ({}, {"workers": "auto"}, {"workers": 2}))
-    assert [each.execution.processes() for each in (unsaid, auto, two)] == [0, 6, 2]
-
-    def shares(given: offbeat.Experiment, jobs: int | None, runs: int) -> tuple[int, Any]:
-        together = compare.runs_at_a_time(jobs, [given] * runs)
-        return together, compare.sharing_cores(compare.with_automatic_workers(given), together).execution.workers
-
-    for given in (unsaid, auto):
-        assert [shares(given, None, runs) for runs in (1, 2, 4, 9)] == [(1, 6), (2, 3), (4, 1), (6, 1)]
-        assert [shares(given, jobs, 9) for jobs in (1, 3, 8)] == [(1, 6), (3, 2), (8, 1)]
-    assert shares(two, None, 9) == (3, 2)
-    assert "workers" not in unsaid.table()["execution"]
-
-
 def test_worker_processes_train_a_task_to_the_same_bits() -> None:
     tables: dict[str, Any] = {
         "stop": {"updates": 6},

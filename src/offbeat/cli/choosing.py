@@ -11,6 +11,7 @@ from offbeat.cli.progress import bars, cluster_line, note
 from offbeat.core.errors import InvalidInput
 
 if TYPE_CHECKING:
+    from offbeat.comparison.planned import PlannedRun
     from offbeat.experiment.schema import Experiment
 
 Kind = Annotated[
@@ -57,7 +58,7 @@ def tune(
     """
     check_optuna()
     experiment = load(file, changes)
-    from offbeat.comparison.compare import runs_that_fill_cores
+    from offbeat.comparison.scheduler import runs_that_fill_cores
     from offbeat.comparison.tuning_table import tune_all
     from offbeat.results.criterion import Criterion
 
@@ -72,9 +73,9 @@ def tune(
             done[algorithm] = number
             shown.update(bar, completed=float(sum(done.values())), note=algorithm)
 
-        def watch(each: "Experiment", _: float, row: dict[str, float] | None) -> None:
+        def watch(planned: "PlannedRun", _: float, row: dict[str, float] | None) -> None:
             if row is not None:
-                shown.update(bar, note=f"{each.algorithm.title}, seed {each.seed}: {note(row)}")
+                shown.update(bar, note=f"{planned.label}: {note(row)}")
 
         found = tune_all(
             experiment,
@@ -125,9 +126,9 @@ def recommend(
     A fleet may be a trace (`[fleet] name = "trace"`), or that of a real run (`name = "record"`, its path).
     """
     experiment = load(file, changes)
-    from offbeat.comparison.compare import runs_that_fill_cores
     from offbeat.comparison.recommendation import FILES
     from offbeat.comparison.recommendation import recommend as recommend_for
+    from offbeat.comparison.scheduler import runs_that_fill_cores
     from offbeat.results.criterion import Criterion
 
     criterion = Criterion.of(experiment, target=target, kind=_kind(kind))
@@ -173,8 +174,9 @@ class StageBars:
         self._runs, self._share, self._done = runs, share, {}
         self._bar = self._shown.add_task(f"{title}, {runs} runs", total=float(runs), note="")
 
-    def watch(self, each: "Experiment", fraction: float, row: dict[str, float] | None) -> None:
+    def watch(self, planned: "PlannedRun", fraction: float, row: dict[str, float] | None) -> None:
         """Show that a run has come to a fraction of its whole."""
+        each = planned.experiment
         name = f"{each.algorithm.title}, rate {each.local.learning_rate:g}, seed {each.seed}"
         self._done[name] = min(1.0, fraction / self._share)
         fresh = {"note": f"{name}: {note(row)}"} if row is not None else {}

@@ -4,7 +4,7 @@ import operator
 import os
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, SupportsIndex
 
@@ -12,9 +12,8 @@ import tomli_w
 
 from offbeat.comparison.fairness import fair_experiments, notes_on
 from offbeat.comparison.planned import OnRunProgress, check_directories, check_experiments, plan_runs
-from offbeat.comparison.pool import RunPool
-from offbeat.comparison.ray_runs import RayRuns
-from offbeat.core.errors import Interrupted, InvalidInput, OffbeatError, WorkersLost
+from offbeat.comparison.scheduler import RunScheduler, kept_in, runs_at_a_time, with_automatic_workers
+from offbeat.core.errors import InvalidInput, OffbeatError
 from offbeat.core.policy import Policy
 from offbeat.experiment.schema import Experiment
 from offbeat.experiment.shipped import ExperimentSource, experiment_from
@@ -24,10 +23,7 @@ from offbeat.results.metric import TargetMetric
 from offbeat.results.plots import accuracy_figure, save, sweep_figure
 from offbeat.results.report import report_html
 from offbeat.results.result import Result, read_run
-from offbeat.running.interruption import interruption
 from offbeat.running.lock import DirectoryLock, check_unlocked
-from offbeat.training.execution import available_cores
-from offbeat.training.ray_cluster import RayCluster
 
 Algorithms = str | Policy | type[Policy] | Sequence[str | Policy | type[Policy]]
 Seeds = SupportsIndex | Iterable[SupportsIndex]
@@ -157,31 +153,6 @@ def run_unkept(
         return unkept, failed
 
 
-def with_automatic_workers(experiment: Experiment) -> Experiment:
-    """The experiment with `execution.workers = "auto"` if it says nothing of workers."""
-    if experiment.execution.workers is not None:
-        return experiment
-    return experiment.changed({"execution": {"workers": "auto"}})
-
-
-def runs_at_a_time(jobs: int | None, experiments: Sequence[Experiment]) -> int:
-    """How many runs are under way at once: as many as were asked for, or as fill the cores with their workers."""
-    return min(jobs or runs_that_fill_cores(experiments), len(experiments))
-
-
-def runs_that_fill_cores(experiments: Iterable[Experiment]) -> int:
-    """How many runs of these experiments at a time keep all cores busy with their workers."""
-    given = (each.execution.workers for each in experiments)
-    return max(1, available_cores() // max(each if isinstance(each, int) else 1 for each in given))
-
-
-def sharing_cores(experiment: Experiment, runs: int) -> Experiment:
-    """The experiment with `execution.workers = "auto"` made a number: its share of the cores beside so many runs."""
-    if experiment.execution.workers != "auto" or experiment.execution.executor == "ray":
-        return experiment
-    return experiment.changed({"execution": {"workers": max(1, available_cores() // runs)}})
-
-
 @contextmanager
 def run_planned(
     base: Experiment,
@@ -195,35 +166,25 @@ def run_planned(
 ) -> Iterator[tuple[list[Result], list[str]]]:
     """Run these experiments, `jobs` at a time, each in a directory of its own under the root.
 
-    All of them are checked before the first begins. Gives those that ended, and a sentence on each that crashed. While
-    the context lasts no other process writes to the root, so that what they come to can be written there.
+    All of them are checked before the first begins. Gives the results of the runs that ended, and a sentence on each
+    that failed. No other process can write to the root before the context ends, so the caller can add files.
     """
     jobs = runs_at_a_time(jobs, experiments)
-    experiments = [sharing_cores(each, jobs) for each in experiments]
-    planned_runs = plan_runs(experiments, root)
+    planned_runs = plan_runs(experiments, root, overwrite=overwrite, resume=resume)
     for each in experiments:
         each.execution.processes()
         each.check_importable()
     check_unlocked(root)
-    check_directories(root, base, planned_runs, overwrite=overwrite, resume=resume)
+    check_directories(root, base, planned_runs)
     check_experiments(experiments)
-    cluster = RayCluster(experiments[0].execution) if experiments[0].execution.executor == "ray" else None
-    with closing(cluster) if cluster else nullcontext(), DirectoryLock(root):
-        check_directories(root, base, planned_runs, overwrite=overwrite, resume=resume)  # again, now that it is ours
-        replace_file(root / "config.toml", tomli_w.dumps(base.given_table()).encode())
-        with interruption() as asked:
-            pool: RunPool | RayRuns
-            if cluster is None:
-                pool = RunPool(planned_runs, jobs=jobs, overwrite=overwrite, resume=resume, watch=watch, asked=asked)
-            else:
-                pool = RayRuns(planned_runs, cluster, resume=resume, watch=watch, asked=asked)
-            try:
-                failed = pool.run()
-            except Interrupted as error:
-                sentence = f"interrupted; everything so far is in {root}: go on with --resume"
-                raise Interrupted(sentence, number=error.number) from None
-            except WorkersLost as error:
-                raise WorkersLost(f"{error} Runs that have ended are in {root}: go on with --resume.") from None
-        if len(failed) == len(planned_runs):
-            raise OffbeatError("; ".join(failed.values()))
-        yield [read_run(each.path) for each in planned_runs if each not in failed], list(failed.values())
+    with RunScheduler(jobs=jobs, isolated=True, watch=watch) as scheduler:
+        scheduler.connect(experiments[0])  # without its cluster a comparison writes nothing
+        with DirectoryLock(root):
+            check_directories(root, base, planned_runs)  # again, now that no other process can write
+            replace_file(root / "config.toml", tomli_w.dumps(base.given_table()).encode())
+            with kept_in(root):
+                failed = scheduler.run(planned_runs)
+            sentences = [str(failure) for failure in failed.values()]
+            if len(failed) == len(planned_runs):
+                raise OffbeatError("; ".join(sentences))
+            yield [read_run(each.path) for each in planned_runs if each not in failed], sentences

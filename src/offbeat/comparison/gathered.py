@@ -47,13 +47,11 @@ def _told_apart(runs: Sequence[Result]) -> list[Result]:
         seen = Counter((run.algorithm, run.seed) for run in runs)
         twice = {label for (label, _), count in seen.items() if count > 1}
         groups = {label: [run for run in runs if run.algorithm == label] for label in twice}
-        runs = [_labelled(run, more(run, groups[run.algorithm])) if run.algorithm in twice else run for run in runs]
+        runs = [
+            run.relabelled(f"{run.algorithm}{more(run, groups[run.algorithm])}") if run.algorithm in twice else run
+            for run in runs
+        ]
     return list(runs)
-
-
-def _labelled(run: Result, more: str) -> Result:
-    summary = run.summary | {"label": f"{run.algorithm}{more}"}
-    return Result(rows=run.rows, summary=summary, experiment=run.experiment, directory=run.directory)
 
 
 def _real(run: Result, group: Sequence[Result]) -> str:

@@ -1,6 +1,6 @@
-"""The runs of a comparison, and what is checked of all of them before the first begins.
+"""A planned run: its experiment, its directory, how it is carried out, and how it failed.
 
-How a run of a comparison failed: a sentence for the user, and a file that says where.
+Before the first run of a comparison begins, all directories and experiments are checked.
 """
 
 import re
@@ -11,116 +11,181 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from offbeat.core.errors import InvalidInput, OffbeatError
+from offbeat.comparison.run_cache import find, run_in
+from offbeat.core.errors import Interrupted, InvalidInput, OffbeatError
 from offbeat.experiment.schema import Experiment
 from offbeat.experiment.tables import read_toml
+from offbeat.results.figures import draw_figures
 from offbeat.results.files import replace_file
 from offbeat.results.rows import Row
 from offbeat.running.assembly import ExperimentParts, session_of
 from offbeat.running.directory import ERROR_FILE, RunDirectory, check_may_write
+from offbeat.running.driver import OnProgress
+from offbeat.running.interruption import Flag
+from offbeat.simulation.run import run
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PlannedRun:
-    """One run of a comparison."""
+    """An experiment, the directory of its run, and what may be done with files that are there already."""
 
     experiment: Experiment
     path: Path
+    overwrite: bool = False
+    resume: bool = False
+    cached: bool = False
+    """Whether the directory is in a run cache: other processes may compute the same run, and no figures are drawn."""
+    until: float | None = None
+    """Virtual time after whose first evaluation a cached run stops; None: it runs to its end."""
 
     @property
     def label(self) -> str:
         """The algorithm and the seed, in words."""
         return f"{self.experiment.algorithm.title}, seed {self.experiment.seed}"
 
+    @property
+    def is_done(self) -> bool:
+        """Whether the directory holds all that the run would compute."""
+        if self.cached:
+            return (self.path / "summary.json").is_file() or find(self.path, self.until) is not None
+        return self.resume and all((self.path / name).is_file() for name in ("summary.json", "metrics.png"))
+
+    def carry_out(self, watch: OnProgress | None, stop: Flag) -> "RunFailure | None":
+        """Run the experiment in its directory; returns why it failed, if it did.
+
+        When `stop` is set the run leaves a checkpoint, and Interrupted is raised.
+        """
+        try:
+            if self.cached:
+                run_in(self.path, self.experiment, until=self.until, watch=watch, interrupted=stop)
+                return None
+            result = run(
+                self.experiment,
+                self.path,
+                overwrite=self.overwrite,
+                resume=self.resume,
+                watch=watch,
+                interrupted=stop,
+            )
+            draw_figures(self.experiment, result.rows, self.path)
+        except Interrupted:
+            raise
+        except Exception as error:  # a user's policy may raise anything: that ends its own run only
+            return RunFailure.of(error, self)
+        return None
+
+
+class RunFailure(Struct, frozen=True):
+    """Why a run failed, as plain data that any process can send."""
+
+    run: str
+    """The algorithm and the seed, in words."""
+    reason: str
+    traceback: str | None = None
+    """The file with the traceback; None where that would tell a user nothing."""
+
+    @classmethod
+    def of(cls, error: Exception, planned: PlannedRun) -> "RunFailure":
+        """Describe an error, and write its traceback into the run's directory unless the input was invalid."""
+        reason = " ".join(str(error).split())
+        if isinstance(error, InvalidInput):
+            return cls(planned.label, reason)
+        file = planned.path / ERROR_FILE
+        replace_file(file, "".join(traceback.format_exception(error)).encode())
+        return cls(planned.label, f"{type(error).__name__}: {reason}", str(file))
+
+    def __str__(self) -> str:
+        file = "" if self.traceback is None else f" (traceback: {self.traceback})"
+        return f"{self.run} failed: {self.reason}{file}"
+
 
 OnRunProgress = Callable[[PlannedRun, float, Row | None], None]
-"""A function that is given a run, how much of it is done (0 to 1) and its newest row of metrics."""
+"""A function that is given a run, the fraction of it that is done (0 to 1) and its newest row of metrics."""
 
 
-def plan_runs(experiments: Sequence[Experiment], root: Path) -> list[PlannedRun]:
+def plan_runs(
+    experiments: Sequence[Experiment], root: Path, *, overwrite: bool = False, resume: bool = False
+) -> list[PlannedRun]:
     """Give every experiment a directory of its own below the root."""
-    return [PlannedRun(experiment=each, path=root / _folder(each)) for each in experiments]
+    return [
+        PlannedRun(experiment=each, path=root / _folder(each), overwrite=overwrite, resume=resume)
+        for each in experiments
+    ]
 
 
 def _folder(experiment: Experiment) -> str:
-    """A name for the run's directory that every file system takes."""
-    label = re.sub(r"[^\w.²-]+", "_", experiment.algorithm.title)
-    return f"{label}-seed{experiment.seed}"
+    return f"{file_name(experiment.algorithm.title)}-seed{experiment.seed}"
 
 
-def check_directories(
-    root: Path, base: Experiment, planned_runs: Sequence[PlannedRun], *, overwrite: bool, resume: bool
-) -> None:
-    """All directories before the first run begins: nothing is overwritten in vain."""
-    check_root(root, base, overwrite=overwrite, resume=resume)
+def file_name(title: str) -> str:
+    """The title of an algorithm as a file name that every file system accepts.
+
+    >>> file_name("my_policy:Mine"), file_name("aso-fed")
+    ('my_policy_Mine', 'aso-fed')
+    """
+    return re.sub(r"[^\w.²-]+", "_", title)
+
+
+def check_directories(root: Path, base: Experiment, planned_runs: Sequence[PlannedRun]) -> None:
+    """Check the root and every run's directory, so that nothing is overwritten before all of them are known to fit."""
+    first = planned_runs[0]
+    check_root(root, base, overwrite=first.overwrite, resume=first.resume)
     for planned in planned_runs:
-        RunDirectory(planned.path, planned.experiment.table(), overwrite=overwrite, resume=resume)
+        RunDirectory(planned.path, planned.experiment.table(), overwrite=planned.overwrite, resume=planned.resume)
 
 
 def check_root(root: Path, base: Experiment, *, overwrite: bool, resume: bool) -> None:
-    """Refuse a directory that holds a single run, another comparison, or anything else."""
+    """Refuse a directory that holds a single run, runs of another experiment, or other files."""
     if (root / "metrics.jsonl").exists():
-        raise InvalidInput(f"{root} holds a single run: choose another --out")
+        raise InvalidInput(f"{root} holds a single run: choose another directory")
     if (root / "config.toml").exists() and (resume or not overwrite):
         if Experiment.parse(read_toml(root / "config.toml")).table() != base.table():
             raise InvalidInput(
-                f"{root} holds runs of another experiment: choose another --out, or --overwrite without --resume"
+                f"{root} holds runs of another experiment: choose another directory, or overwrite them without resuming"
             )
         if resume:
             return
     check_may_write(root, overwrite)
 
 
+def check_new_or_resumed(root: Path, base: Experiment, *, resume: bool) -> None:
+    """Refuse a directory that holds anything but a search or recommendation of the same experiment to be resumed."""
+    if (root / "config.toml").is_file() and not resume:
+        raise InvalidInput(f"{root} is not empty: resume what is there, or choose another directory")
+    check_root(root, base, overwrite=False, resume=resume)
+
+
 def check_experiments(experiments: Sequence[Experiment]) -> None:
-    """Put together every experiment that differs in data, model, local work or algorithm; an error names the run."""
+    """Build every experiment that differs in data, model, local training or algorithm; an error names the run."""
     parts: dict[str, ExperimentParts] = {}
     for experiment in {_what_matters(each): each for each in reversed(experiments)}.values():
         try:
             key = repr((_data(experiment), experiment.model, experiment.seed))
             if key not in parts:
                 parts[key] = ExperimentParts.of(experiment)
-            these = replace(parts[key], experiment=experiment)
-            fleet = these.fleet()
-            session_of(
-                experiment,
-                these.network,
-                samples=these.partition.sizes,
-                present=fleet.availability.present(0.0),
-                forecast=fleet.forecast(these.layout.bytes),
-            )
+            check_can_begin(experiment, parts[key])
         except OffbeatError as error:
             raise InvalidInput(f"{experiment.algorithm.title}: {error}") from None
 
 
+def check_can_begin(experiment: Experiment, parts: ExperimentParts) -> None:
+    """Raise InvalidInput if the experiment's session cannot be made with these data and this model."""
+    these = replace(parts, experiment=experiment)
+    fleet = these.fleet()
+    session_of(
+        experiment,
+        these.network,
+        samples=these.partition.sizes,
+        present=fleet.availability.present(0.0),
+        forecast=fleet.forecast(these.layout.bytes),
+    )
+
+
 def _what_matters(experiment: Experiment) -> str:
-    """Experiments that differ in the seed, the label or the fleet's luck are put together once."""
+    """What experiments that differ only in the seed, the label or the fleet's random draws have in common."""
     algorithm = experiment.algorithm
     return repr((_data(experiment), experiment.model, experiment.local, algorithm.name, algorithm.policy))
 
 
 def _data(experiment: Experiment) -> str:
     return repr((experiment.data.resolved(), experiment.partition.resolved()))
-
-
-class RunFailure(Struct, frozen=True):
-    """What went wrong in a run, as plain text that any process can send."""
-
-    reason: str
-    trace: str | None
-    """Where it went wrong; None where that would tell a user nothing."""
-
-    @classmethod
-    def of(cls, error: Exception) -> "RunFailure":
-        """The failure that an error is."""
-        reason = " ".join(str(error).split())
-        if isinstance(error, InvalidInput):
-            return cls(reason, None)
-        return cls(f"{type(error).__name__}: {reason}", "".join(traceback.format_exception(error)))
-
-    def kept(self, planned: PlannedRun) -> str:
-        """The failure in one sentence; the traceback goes into a file of the run's directory."""
-        if self.trace is None:
-            return f"{planned.label} failed: {self.reason}"
-        file = planned.path / ERROR_FILE
-        replace_file(file, self.trace.encode())
-        return f"{planned.label} failed: {self.reason} (where: {file})"

@@ -4,16 +4,18 @@ A race of algorithms by successive halving over virtual time: many begin, the be
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from statistics import fmean
 
 from offbeat.algorithms.about import about_of
-from offbeat.comparison.cached_runs import CachedRuns, Failure
 from offbeat.comparison.fairness import SEEDS, fair_experiments
+from offbeat.comparison.planned import RunFailure, check_can_begin
+from offbeat.comparison.scheduler import RunScheduler
 from offbeat.core.errors import InvalidInput, OffbeatError
 from offbeat.experiment.schema import Experiment
 from offbeat.results.criterion import Criterion
-from offbeat.running.assembly import ExperimentParts, session_of
+from offbeat.results.result import Result
+from offbeat.running.assembly import ExperimentParts
 
 REDUCTION = 3
 """Successive halving lets one run out of this many go on at each step."""
@@ -69,7 +71,7 @@ def entries_of(base: Experiment, algorithms: Sequence[str]) -> tuple[list[Entry]
     for name in algorithms:
         try:
             (own,) = fair_experiments(base, [name], [base.seed])
-            _check(own, parts)
+            check_can_begin(own, parts)
         except InvalidInput as error:
             unsuited[name] = str(error)
             continue
@@ -78,22 +80,9 @@ def entries_of(base: Experiment, algorithms: Sequence[str]) -> tuple[list[Entry]
     return entries, unsuited
 
 
-def _check(experiment: Experiment, parts: ExperimentParts) -> None:
-    """Raise InvalidInput if the experiment cannot begin."""
-    these = replace(parts, experiment=experiment)
-    fleet = these.fleet()
-    session_of(
-        experiment,
-        these.network,
-        samples=these.partition.sizes,
-        present=fleet.availability.present(0.0),
-        forecast=fleet.forecast(these.layout.bytes),
-    )
-
-
 def race(
     entries: Sequence[Entry],
-    runs: CachedRuns,
+    scheduler: RunScheduler,
     criterion: Criterion,
     *,
     seeds: Sequence[int] = SEEDS,
@@ -109,14 +98,15 @@ def race(
         these = seeds[:1] if number == 0 else seeds
         if on_stage is not None:
             on_stage(f"race to {until:.4g} s", len(left) * len(these), step / STEPS[-1])
-        found = iter(runs.run([each.experiment.changed({"seed": seed}) for each in left for seed in these], until))
+        wanted = [each.experiment.changed({"seed": seed}) for each in left for seed in these]
+        found = iter(scheduler.run_cached(wanted, until))
         still = []
         for entry in left:
             results = [next(found) for _ in these]
-            failed = [each.reason for each in results if isinstance(each, Failure)]
+            failed = [str(each) for each in results if isinstance(each, RunFailure)]
             failures += failed[:1]
             if not failed:
-                scores = [criterion.score(each, until) for each in results if not isinstance(each, Failure)]
+                scores = [criterion.score(each, until) for each in results if isinstance(each, Result)]
                 entry.scores[step] = fmean(scores)
                 still.append(entry)
         if not still:

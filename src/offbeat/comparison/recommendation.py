@@ -11,12 +11,12 @@ from pathlib import Path
 import tomli_w
 
 from offbeat.algorithms import POLICIES, policy_class
-from offbeat.comparison.cached_runs import CachedRuns, OnRun
-from offbeat.comparison.directory import check_directory
 from offbeat.comparison.fairness import algorithm_settings, alike, fresh_seeds, notes_on
+from offbeat.comparison.planned import OnRunProgress, check_new_or_resumed
 from offbeat.comparison.race import STEPS, Entry, OnStage, entries_of, finalists, race
+from offbeat.comparison.scheduler import RunScheduler, kept_in
 from offbeat.comparison.verdict import Candidate, answer, other_answers
-from offbeat.core.errors import Interrupted, InvalidInput, OffbeatError
+from offbeat.core.errors import InvalidInput, OffbeatError
 from offbeat.experiment.schema import Experiment
 from offbeat.experiment.shipped import ExperimentSource, experiment_from
 from offbeat.results.comparison import BASELINE, Comparison
@@ -59,7 +59,7 @@ def recommend(
     criterion: Criterion | None = None,
     jobs: int = 1,
     resume: bool = False,
-    watch: OnRun | None = None,
+    watch: OnRunProgress | None = None,
     on_stage: OnStage | None = None,
     address: str | None = None,
 ) -> Recommendation:
@@ -76,23 +76,20 @@ def recommend(
         policy_class(algorithm_settings(given, name)[0])  # a name that nobody knows is a mistake, not unsuited
     reported = range(given.seed, given.seed + seeds)
     wanted = criterion or Criterion.of(given)
-    check_directory(root, given, resume=resume)
+    check_new_or_resumed(root, given, resume=resume)
     base = alike(given, names)
     entries, unsuited = entries_of(base, names)
     if not entries:
         raise InvalidInput(f"no algorithm suits this experiment: {'; '.join(unsuited.values())}")
-    with DirectoryLock(root), CachedRuns(root / "runs", jobs=jobs, watch=watch, address=address) as runs:
+    scheduler = RunScheduler(root / "runs", jobs=jobs, watch=watch, address=address)
+    with DirectoryLock(root), scheduler, kept_in(root):
         replace_file(root / "config.toml", tomli_w.dumps(given.given_table()).encode())
-        try:
-            ranked, failures = race(entries, runs, wanted, seeds=fresh_seeds(reported), on_stage=on_stage)
-            chosen = finalists(ranked, FINALISTS, BASELINE)
-            if on_stage is not None:
-                on_stage("finalists on fresh seeds", len(chosen) * seeds, 1.0)
-            candidates = _candidates(chosen, runs, wanted, reported)
-            others = other_answers(candidates, runs, wanted, on_stage)
-        except Interrupted as error:
-            sentence = f"interrupted; everything so far is in {root}: go on with --resume"
-            raise Interrupted(sentence, number=error.number) from None
+        ranked, failures = race(entries, scheduler, wanted, seeds=fresh_seeds(reported), on_stage=on_stage)
+        chosen = finalists(ranked, FINALISTS, BASELINE)
+        if on_stage is not None:
+            on_stage("finalists on fresh seeds", len(chosen) * seeds, 1.0)
+        candidates = _candidates(chosen, scheduler, wanted, reported)
+        others = other_answers(candidates, scheduler, wanted, on_stage)
     first = {each.algorithm: each.entry.experiment for each in candidates}
     runs_of_all = [result for each in candidates for result in each.results]
     found = Recommendation(
@@ -118,10 +115,10 @@ def _in_training(base: Experiment) -> list[str]:
 
 
 def _candidates(
-    chosen: Sequence[Entry], runs: CachedRuns, criterion: Criterion, seeds: Sequence[int]
+    chosen: Sequence[Entry], scheduler: RunScheduler, criterion: Criterion, seeds: Sequence[int]
 ) -> list[Candidate]:
     """The finalists on these seeds, the best first; one that crashed on any of them is none."""
-    found = iter(runs.run([each.experiment.changed({"seed": seed}) for each in chosen for seed in seeds]))
+    found = iter(scheduler.run_cached([each.experiment.changed({"seed": seed}) for each in chosen for seed in seeds]))
     candidates = []
     for entry in chosen:
         results = [each for each in (next(found) for _ in seeds) if isinstance(each, Result)]

@@ -36,7 +36,7 @@ UNTOLD = ("execution", "deployment", "compare", "sweep")
 """Tables that say nothing about a run's numbers."""
 
 
-def bare(experiment: Experiment) -> Experiment:
+def canonical(experiment: Experiment) -> Experiment:
     """The experiment without what makes no difference to its numbers, but with who computes."""
     table = {key: value for key, value in experiment.table().items() if key not in UNTOLD[1:]}
     algorithm = {key: value for key, value in table["algorithm"].items() if key != "label"}
@@ -46,7 +46,7 @@ def bare(experiment: Experiment) -> Experiment:
 def digest(experiment: Experiment) -> str:
     """What determines the run's numbers, in short."""
     experiment.check_importable()
-    table = bare(experiment).table()
+    table = canonical(experiment).table()
     content = {key: value for key, value in table.items() if key not in UNTOLD} | {
         "precision": experiment.execution.precision,
         "files": _files(table),
@@ -89,18 +89,29 @@ def run_cached(
     watch: OnProgress | None = None,
     interrupted: Flag | None = None,
 ) -> Result:
-    """The experiment's run from the cache, after computing what of it is not there yet.
+    """The experiment's run from the cache, after computing what of it is not there yet; see `run_in`."""
+    return run_in(cache / digest(experiment), experiment, until=until, watch=watch, interrupted=interrupted)
 
-    With `until` no more is computed than up to the first evaluation at or after that time; the rows then reach at least
-    so far, and a later call goes on from there. Several processes may ask for the same run.
+
+def run_in(
+    path: Path,
+    experiment: Experiment,
+    *,
+    until: float | None = None,
+    watch: OnProgress | None = None,
+    interrupted: Flag | None = None,
+) -> Result:
+    """The experiment's run from its directory of the cache, after computing what of it is not there yet.
+
+    With `until` it is computed up to the first evaluation at or after that virtual time; a later call continues from
+    there. Several processes may ask for the same run: one computes it, the others wait.
     """
-    path = cache / digest(experiment)
     with interruption(interrupted) as asked:
         while True:
             found = find(path, until)
             if found is None:
                 try:
-                    found = compute(bare(experiment), path, until, watch, asked)
+                    found = compute(canonical(experiment), path, until, watch, asked)
                 except DirectoryInUse:
                     if asked.is_set():
                         raise Interrupted("interrupted while waiting for another process") from None
@@ -110,10 +121,7 @@ def run_cached(
                     if not (path / "summary.json").is_file():  # else another process has just finished it
                         raise
                     continue
-            label = {"label": experiment.algorithm.title}
-            return Result(
-                rows=found.rows, summary=found.summary | label, experiment=experiment, directory=found.directory
-            )
+            return found.relabelled(experiment.algorithm.title, experiment)
 
 
 def find(path: Path, until: float | None) -> Result | None:
@@ -129,8 +137,8 @@ def find(path: Path, until: float | None) -> Result | None:
     return found if found.rows[-1]["time"] >= until else None
 
 
-class _Far:
-    """Set when the run has come far enough, and when somebody has asked to stop."""
+class ReachedOrStopped:
+    """Stop flag that is set when a run has reached a virtual time, or when the caller's own stop flag is set."""
 
     def __init__(self, until: float | None, asked: Flag) -> None:
         self._until = until
@@ -138,33 +146,36 @@ class _Far:
         self.reached = False
 
     def see(self, row: Row | None) -> None:
+        """Note the time of a new row of metrics."""
         if row is not None and self._until is not None and row["time"] >= self._until:
             self.reached = True
 
     @property
     def number(self) -> int:
+        """The signal that asked to stop."""
         return getattr(self._asked, "number", 2)
 
     def is_set(self) -> bool:
+        """Whether the run is to stop."""
         return self.reached or self._asked.is_set()
 
 
 def compute(experiment: Experiment, path: Path, until: float | None, watch: OnProgress | None, asked: Flag) -> Result:
     """The run in its directory of the cache, carried on at least up to a time, or else to its end."""
-    far, draft = _Far(until, asked), path / "config.toml.draft"
+    stop, draft = ReachedOrStopped(until, asked), path / "config.toml.draft"
     if draft.is_file():  # of somebody who is writing at this moment, or was killed then
         with DirectoryLock(path):
             draft.unlink(missing_ok=True)
 
     def look(fraction: float, row: Row | None) -> None:
-        far.see(row)
+        stop.see(row)
         if watch is not None:
             watch(fraction, row)
 
     try:
-        result = run(experiment, path, resume=True, watch=look, interrupted=far)
+        result = run(experiment, path, resume=True, watch=look, interrupted=stop)
     except Interrupted:
-        if far.reached and not asked.is_set():
+        if stop.reached and not asked.is_set():
             return read_run(path)
         raise
     (path / "timeline.json").unlink(missing_ok=True)

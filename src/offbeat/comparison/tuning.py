@@ -22,10 +22,11 @@ from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from offbeat.algorithms.about import Choice
-from offbeat.comparison.cached_runs import CachedRuns, Failure, OnRun
 from offbeat.comparison.fairness import SEEDS, check_seeds, fair_experiments
+from offbeat.comparison.planned import OnRunProgress, RunFailure
 from offbeat.comparison.race import STEPS, best_part
 from offbeat.comparison.run_cache import digest
+from offbeat.comparison.scheduler import RunScheduler
 from offbeat.comparison.search_space import own_values, rounded, space_of, with_values
 from offbeat.core.errors import InvalidInput, OffbeatError
 from offbeat.experiment.schema import Experiment
@@ -107,7 +108,7 @@ def tune(
     reported: Sequence[int] | None = None,
     criterion: Criterion | None = None,
     jobs: int = 1,
-    watch: OnRun | None = None,
+    watch: OnRunProgress | None = None,
     on_trial: OnTrial | None = None,
 ) -> Tuned:
     """Search for the best settings of an algorithm (a name, or one of the experiment's [compare]).
@@ -118,9 +119,10 @@ def tune(
     """
     base, root = experiment_from(experiment), Path(out)
     check_seeds(base, seeds, reported)
-    with DirectoryLock(root), CachedRuns(Path(cache or root / "runs"), jobs=jobs, watch=watch) as runs:
+    scheduler = RunScheduler(Path(cache or root / "runs"), jobs=jobs, watch=watch)
+    with DirectoryLock(root), scheduler:
         return search(
-            base, algorithm, trials, root=root, runs=runs, seeds=seeds, criterion=criterion, on_trial=on_trial
+            base, algorithm, trials, root=root, scheduler=scheduler, seeds=seeds, criterion=criterion, on_trial=on_trial
         )
 
 
@@ -130,7 +132,7 @@ def search(
     trials: int,
     *,
     root: Path,
-    runs: CachedRuns,
+    scheduler: RunScheduler,
     seeds: Sequence[int] = SEEDS,
     criterion: Criterion | None = None,
     on_trial: OnTrial | None = None,
@@ -139,7 +141,8 @@ def search(
     if trials < 1:
         raise InvalidInput(f"trials = {trials}: give at least one")
     with _quiet():
-        return _Search(base, algorithm, trials, root, runs, seeds, criterion or Criterion.of(base), on_trial).search()
+        wanted = criterion or Criterion.of(base)
+        return _Search(base, algorithm, trials, root, scheduler, seeds, wanted, on_trial).search()
 
 
 @contextmanager
@@ -177,14 +180,14 @@ class _Search:
         algorithm: str,
         trials: int,
         root: Path,
-        runs: CachedRuns,
+        scheduler: RunScheduler,
         seeds: Sequence[int],
         criterion: Criterion,
         on_trial: OnTrial | None,
     ) -> None:
         self._base = fair_experiments(base, [algorithm], [base.seed])[0]
         self._title = self._base.algorithm.title
-        self._trials, self._runs, self._seeds, self._criterion = trials, runs, seeds, criterion
+        self._trials, self._scheduler, self._seeds, self._criterion = trials, scheduler, seeds, criterion
         self._on_trial = on_trial
         self._space = space_of(self._base)
         what = f"{digest(self._base)} {list(seeds)} {criterion}"
@@ -243,8 +246,8 @@ class _Search:
         found = self._results(trials, None if whole else until)
         scores = {}
         for trial, results in zip(trials, found, strict=True):
-            if isinstance(results, Failure):
-                trial.set_user_attr(FAILURE, results.reason)
+            if isinstance(results, RunFailure):
+                trial.set_user_attr(FAILURE, str(results))
                 self._study.tell(trial, state=TrialState.FAIL)
                 continue
             scores[trial.number] = fmean(self._criterion.score(each, until) for each in results)
@@ -260,15 +263,15 @@ class _Search:
             self._study.tell(trial, state=TrialState.PRUNED)
         return [trial for trial in left if trial not in stopped]
 
-    def _results(self, trials: Sequence[optuna.Trial], until: float | None) -> list[list[Result] | Failure]:
+    def _results(self, trials: Sequence[optuna.Trial], until: float | None) -> list[list[Result] | RunFailure]:
         """The runs of each trial, one for each seed."""
-        experiments: list[list[Experiment] | Failure] = [self._experiments(trial.params) for trial in trials]
-        flat = [each for group in experiments if not isinstance(group, Failure) for each in group]
-        found = iter(self._runs.run(flat, until))
-        groups = [group if isinstance(group, Failure) else [next(found) for _ in group] for group in experiments]
+        experiments: list[list[Experiment] | RunFailure] = [self._experiments(trial.params) for trial in trials]
+        flat = [each for group in experiments if not isinstance(group, RunFailure) for each in group]
+        found = iter(self._scheduler.run_cached(flat, until))
+        groups = [group if isinstance(group, RunFailure) else [next(found) for _ in group] for group in experiments]
         return [_all_or_failure(group) for group in groups]
 
-    def _experiments(self, values: dict[str, Any]) -> list[Experiment] | Failure:
+    def _experiments(self, values: dict[str, Any]) -> list[Experiment] | RunFailure:
         """The experiment with these values under each tuning seed; it stops as soon as the target is reached."""
         target, stop = self._criterion.target, self._base.stop
         enough = {} if target is None or stop.target is not None else {"stop": {"target": target}}
@@ -276,7 +279,7 @@ class _Search:
             changed = with_values(self._base, values).changed(enough)
             return [changed.changed({"seed": seed}) for seed in self._seeds]
         except InvalidInput as error:
-            return Failure(f"{self._title} failed: {error}")
+            return RunFailure(self._title, str(error))
 
     def _tuned(self) -> Tuned:
         trials = self._known[: self._trials]
@@ -301,13 +304,13 @@ class _Search:
     def _measures(self, trial: FrozenTrial) -> dict[int, float]:
         """What a trial comes to with each seed; the runs are in the cache."""
         experiments = self._experiments(trial.params)
-        assert not isinstance(experiments, Failure)
-        found = self._runs.run(experiments, self._criterion.at)
+        assert not isinstance(experiments, RunFailure)
+        found = self._scheduler.run_cached(experiments, self._criterion.at)
         return {each.seed: self._criterion.measure(each) for each in found if isinstance(each, Result)}
 
 
-def _all_or_failure(group: list[Result | Failure] | Failure) -> list[Result] | Failure:
-    if isinstance(group, Failure):
+def _all_or_failure(group: list[Result | RunFailure] | RunFailure) -> list[Result] | RunFailure:
+    if isinstance(group, RunFailure):
         return group
-    failed = next((each for each in group if isinstance(each, Failure)), None)
+    failed = next((each for each in group if isinstance(each, RunFailure)), None)
     return failed or [each for each in group if isinstance(each, Result)]

@@ -1,7 +1,6 @@
 """Several algorithms tuned with the same budget, and their winners on seeds that no search has seen, as files."""
 
 import os
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,11 +9,11 @@ from typing import Any
 import tomli_w
 from rich.table import Table as RichTable
 
-from offbeat.comparison.cached_runs import CachedRuns, Failure, OnRun
-from offbeat.comparison.directory import check_directory
 from offbeat.comparison.fairness import SEEDS, alike, check_seeds
+from offbeat.comparison.planned import OnRunProgress, RunFailure, check_new_or_resumed, file_name
+from offbeat.comparison.scheduler import RunScheduler, kept_in
 from offbeat.comparison.tuning import OnTrial, Tuned, search
-from offbeat.core.errors import Interrupted, InvalidInput, OffbeatError
+from offbeat.core.errors import Interrupted, InvalidInput, OffbeatError, WorkersLost
 from offbeat.experiment.shipped import ExperimentSource, experiment_from
 from offbeat.results.comparison import BASELINE
 from offbeat.results.criterion import Criterion
@@ -115,15 +114,6 @@ def _numbers(name: str, measures: Mapping[int, float]) -> dict[str, float | None
     }
 
 
-def file_name(algorithm: str) -> str:
-    """A name for an algorithm's file that every file system takes.
-
-    >>> file_name("my_policy:Mine"), file_name("aso-fed")
-    ('my_policy_Mine', 'aso-fed')
-    """
-    return re.sub(r"[^\w.²-]+", "_", algorithm)
-
-
 def tune_all(
     experiment: ExperimentSource,
     algorithms: Sequence[str],
@@ -135,7 +125,7 @@ def tune_all(
     criterion: Criterion | None = None,
     jobs: int = 1,
     resume: bool = False,
-    watch: OnRun | None = None,
+    watch: OnRunProgress | None = None,
     on_trial: OnTrial | None = None,
     address: str | None = None,
 ) -> Tuning:
@@ -152,39 +142,36 @@ def tune_all(
         raise InvalidInput("give each algorithm once, and at least one")
     wanted = criterion or Criterion.of(given)
     base = alike(given, algorithms)
-    check_directory(root, given, resume=resume)
-    with DirectoryLock(root), CachedRuns(root / "runs", jobs=jobs, watch=watch, address=address) as runs:
+    check_new_or_resumed(root, given, resume=resume)
+    scheduler = RunScheduler(root / "runs", jobs=jobs, watch=watch, address=address)
+    with DirectoryLock(root), scheduler, kept_in(root):
         replace_file(root / "config.toml", tomli_w.dumps(given.given_table()).encode())
-        try:
-            tuned, failures = [], []
-            for name in algorithms:
-                try:
-                    found = search(
-                        base,
-                        name,
-                        trials,
-                        root=root,
-                        runs=runs,
-                        seeds=tuning_seeds,
-                        criterion=wanted,
-                        on_trial=on_trial,
-                    )
-                    tuned.append(found)
-                except Interrupted:
-                    raise
-                except OffbeatError as error:
-                    failures.append(f"{name}: {error}")
-            if not tuned:
-                raise OffbeatError("; ".join(failures))
-            winners = [each.experiment.changed({"seed": seed}) for each in tuned for seed in reported]
-            results = runs.run(winners)
-        except Interrupted as error:
-            sentence = f"interrupted; everything so far is in {root}: go on with --resume"
-            raise Interrupted(sentence, number=error.number) from None
+        tuned, failures = [], []
+        for name in algorithms:
+            try:
+                found = search(
+                    base,
+                    name,
+                    trials,
+                    root=root,
+                    scheduler=scheduler,
+                    seeds=tuning_seeds,
+                    criterion=wanted,
+                    on_trial=on_trial,
+                )
+                tuned.append(found)
+            except (Interrupted, WorkersLost):
+                raise
+            except OffbeatError as error:
+                failures.append(f"{name}: {error}")
+        if not tuned:
+            raise OffbeatError("; ".join(failures))
+        winners = [each.experiment.changed({"seed": seed}) for each in tuned for seed in reported]
+        results = scheduler.run_cached(winners)
     measures: dict[str, dict[int, float]] = {}
     for winner, result in zip(winners, results, strict=True):
-        if isinstance(result, Failure):
-            failures.append(result.reason)
+        if isinstance(result, RunFailure):
+            failures.append(str(result))
         else:
             measures.setdefault(winner.algorithm.title, {})[winner.seed] = wanted.measure(result)
     tuning = Tuning(criterion=wanted, seeds=reported, tuned=tuned, reported=measures, failures=failures)

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from math import inf
 from statistics import fmean
 
-from offbeat.comparison.cached_runs import CachedRuns, Failure
 from offbeat.comparison.fairness import order_seconds
+from offbeat.comparison.planned import RunFailure
 from offbeat.comparison.race import Entry, OnStage
+from offbeat.comparison.scheduler import RunScheduler
 from offbeat.experiment.schema import Experiment
 from offbeat.experiment.tables import Table
 from offbeat.results.criterion import Criterion
@@ -190,7 +191,7 @@ def at_its_cost(candidate: Candidate, criterion: Criterion) -> str:
 
 
 def other_answers(
-    candidates: Sequence[Candidate], runs: CachedRuns, criterion: Criterion, on_stage: OnStage | None = None
+    candidates: Sequence[Candidate], scheduler: RunScheduler, criterion: Criterion, on_stage: OnStage | None = None
 ) -> list[str]:
     """Under which circumstances another of the candidates would be the best, as far as was tried.
 
@@ -204,7 +205,7 @@ def other_answers(
         if on_stage is not None:
             on_stage(f"if {words}", len(experiments), 1.0)
         changed = [each.changed(change[words]) for each, change in zip(experiments, changes, strict=True)]
-        first = _first(runs.run(changed), criterion)
+        first = _first(scheduler.run_cached(changed), criterion)
         if first is not None:
             sentences.append(f"If {words}, {changed_answer([each.algorithm for each in candidates], plain, first)}.")
     return sentences
@@ -225,7 +226,7 @@ def changed_answer(names: Sequence[str], plain: int | None, changed: int) -> str
     return f"it would be {names[changed]} (one seed)"
 
 
-def _first(results: Sequence[Result | Failure], criterion: Criterion) -> int | None:
+def _first(results: Sequence[Result | RunFailure], criterion: Criterion) -> int | None:
     """The number of the best of the runs; None if all crashed."""
     scores = {
         number: criterion.score(each, criterion.at) for number, each in enumerate(results) if isinstance(each, Result)

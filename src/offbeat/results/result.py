@@ -98,6 +98,16 @@ class Result:
             return self.experiment.toml()
         return "" if self.directory is None else (self.directory / "config.toml").read_text(encoding="utf-8")
 
+    def relabelled(self, label: str, experiment: Experiment | None = None) -> "Result":
+        """The same run under another label, and with another experiment if one is given."""
+        return Result(
+            rows=self.rows,
+            summary=self.summary | {"label": label},
+            experiment=experiment or self.experiment,
+            directory=self.directory,
+            tensors=self._tensors,
+        )
+
     # The model --------------------------------------------------------------------------------------------------------
 
     @cached_property

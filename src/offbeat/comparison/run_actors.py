@@ -18,7 +18,7 @@ from msgspec import Struct
 from msgspec.structs import replace as replace_fields
 
 from offbeat.comparison.planned import PlannedRun, RunFailure
-from offbeat.comparison.run_processes import RunEnded, RunLost, RunProgress, RunReport
+from offbeat.comparison.run_processes import EndedRun, LostRun, RunProgress, RunReport
 from offbeat.core.errors import Interrupted, WorkersLost
 from offbeat.results.files import replace_file
 from offbeat.results.rows import Row
@@ -147,7 +147,7 @@ class RunActors:
         except DirectoryInUse as error:
             # Another process computes a run of the cache: whoever reads the run waits for it.
             failure = None if planned.cached else RunFailure.of(error, planned)
-            self._reports.append(RunEnded(number, failure))
+            self._reports.append(EndedRun(number, failure))
             return
         resumes = planned.cached or planned.resume
         if not resumes:
@@ -205,7 +205,7 @@ class RunActors:
         given.lock.release()
         if failure is not None and failure.traceback is not None:
             failure = replace_fields(failure, traceback=str(path / ERROR_FILE))
-        self._reports.append(RunEnded(given.number, failure, came.interrupted))
+        self._reports.append(EndedRun(given.number, failure, came.interrupted))
 
     def _lose(self, given: _Given | None, error: Exception) -> None:
         """Report that an actor is gone with its run, and start another one."""
@@ -215,7 +215,7 @@ class RunActors:
                 raise WorkersLost(f"no worker can be started on the Ray cluster ({str(error).strip()})")
         else:
             given.lock.release()
-            self._reports.append(RunLost(given.number))
+            self._reports.append(LostRun(given.number))
         if not self._stopping:
             self._start()
 

@@ -35,7 +35,7 @@ class RunProgress(Struct, frozen=True):
     row: Row | None
 
 
-class RunEnded(Struct, frozen=True):
+class EndedRun(Struct, frozen=True):
     """A run that has ended, failed, or left a checkpoint because it was told to stop."""
 
     number: int
@@ -43,13 +43,13 @@ class RunEnded(Struct, frozen=True):
     interrupted: bool = False
 
 
-class RunLost(Struct, frozen=True):
+class LostRun(Struct, frozen=True):
     """A run whose process, or machine, has died."""
 
     number: int
 
 
-RunReport = RunProgress | RunEnded | RunLost
+RunReport = RunProgress | EndedRun | LostRun
 
 
 class _Process(NamedTuple):
@@ -107,8 +107,8 @@ class RunProcesses:
             except (EOFError, OSError):
                 del self._busy[connection]
                 _end(worker)
-                report = RunLost(number)
-            if isinstance(report, RunEnded):
+                report = LostRun(number)
+            if isinstance(report, EndedRun):
                 del self._busy[connection]
                 self._idle.append(worker)
             reports.append(report)
@@ -145,11 +145,11 @@ def _serve(connection: Connection, stop: Any) -> None:
                 connection.send(_ended(number, planned, _reporting(connection, number), leaving))
 
 
-def _ended(number: int, planned: PlannedRun, watch: OnProgress, stop: Flag) -> RunEnded:
+def _ended(number: int, planned: PlannedRun, watch: OnProgress, stop: Flag) -> EndedRun:
     try:
-        return RunEnded(number, planned.carry_out(watch, stop))
+        return EndedRun(number, planned.carry_out(watch, stop))
     except Interrupted:
-        return RunEnded(number, interrupted=True)
+        return EndedRun(number, interrupted=True)
 
 
 def _reporting(connection: Connection, number: int) -> OnProgress:

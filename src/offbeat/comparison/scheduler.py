@@ -10,7 +10,7 @@ from typing import Self
 from offbeat.comparison.planned import OnRunProgress, PlannedRun, RunFailure
 from offbeat.comparison.run_actors import RunActors
 from offbeat.comparison.run_cache import digest, run_in
-from offbeat.comparison.run_processes import RunEnded, RunProcesses, RunProgress
+from offbeat.comparison.run_processes import EndedRun, RunProcesses, RunProgress
 from offbeat.core.errors import Interrupted, WorkersLost
 from offbeat.experiment.schema import Experiment
 from offbeat.results.result import Result
@@ -165,7 +165,7 @@ def _carry_out_all(
                 _report(watches[number], report.fraction, report.row)
                 continue
             running.discard(number)
-            if isinstance(report, RunEnded):
+            if isinstance(report, EndedRun):
                 stopping = stopping or report.interrupted
                 failures[number] = report.failure
                 if report.failure is None and not report.interrupted:

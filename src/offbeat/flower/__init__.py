@@ -19,43 +19,14 @@ from typing import TYPE_CHECKING, Any
 from offbeat.core.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from offbeat.algorithms import (
-        Audg,
-        FedASMU,
-        FedAsync,
-        FedAvg,
-        FedBuff,
-        FedLWS,
-        FedProx,
-        FedSSMU,
-        Psurdg,
-        Seafl,
-        Sfl,
-    )
-    from offbeat.flower.device.app import client_app, experiment_client_app
-    from offbeat.flower.server.app import experiment_server_app, server_app
-    from offbeat.flower.strategy.server import AsyncServer
-    from offbeat.flower.strategy.strategy import Async
-
-__all__ = [
-    "Async",
-    "AsyncServer",
-    "Audg",
-    "FedASMU",
-    "FedAsync",
-    "FedAvg",
-    "FedBuff",
-    "FedLWS",
-    "FedProx",
-    "FedSSMU",
-    "Psurdg",
-    "Seafl",
-    "Sfl",
-    "client_app",
-    "experiment_client_app",
-    "experiment_server_app",
-    "server_app",
-]
+    from offbeat.algorithms import *  # noqa: F403 (those that run with stock client apps: see `_algorithms`)
+    from offbeat.core.policy import Policy
+    from offbeat.flower.device.app import client_app as client_app
+    from offbeat.flower.device.app import experiment_client_app as experiment_client_app
+    from offbeat.flower.server.app import experiment_server_app as experiment_server_app
+    from offbeat.flower.server.app import server_app as server_app
+    from offbeat.flower.strategy.server import AsyncServer as AsyncServer
+    from offbeat.flower.strategy.strategy import Async as Async
 
 _HOMES = {
     "Async": "offbeat.flower.strategy.strategy",
@@ -65,15 +36,31 @@ _HOMES = {
     "experiment_server_app": "offbeat.flower.server.app",
     "server_app": "offbeat.flower.server.app",
 }
-"""Where each name lives; the others are algorithms."""
+"""The module of each name that is not an algorithm."""
+
+
+def _algorithms() -> dict[str, "type[Policy]"]:
+    """The registered algorithms that run with stock client apps, by class name."""
+    from offbeat.algorithms import POLICIES
+    from offbeat.algorithms.about import about_of
+
+    return {policy.__name__: policy for policy in POLICIES.values() if about_of(policy).flower is not None}
+
+
+def __dir__() -> list[str]:
+    return sorted([*_HOMES, *_algorithms()])
 
 
 def __getattr__(name: str) -> Any:
     """Import on first use: a node imports this package and must not load torch."""
-    if name not in __all__:
-        raise AttributeError(f"module 'offbeat.flower' has no attribute {name!r}")
+    if name == "__all__":
+        return __dir__()
+    if name not in _HOMES:
+        if name.startswith("__") or name not in _algorithms():
+            raise AttributeError(f"module 'offbeat.flower' has no attribute {name!r}")
+        return _algorithms()[name]
     try:
-        return getattr(import_module(_HOMES.get(name, "offbeat.algorithms")), name)
+        return getattr(import_module(_HOMES[name]), name)
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "flwr":
             raise

@@ -7,10 +7,12 @@ from flwr.app import Array, ArrayRecord
 
 from offbeat import flower
 from offbeat.algorithms import POLICIES, Adel, FedASMU, FedProx, FedSA, FedSSMU, HeteroFL
+from offbeat.algorithms.about import about_of
 from offbeat.core.errors import InvalidInput, PolicyError
 from offbeat.core.messages import Dispatch
 from offbeat.core.policy import Policy
 from offbeat.flower import Async
+from offbeat.flower.strategy.needs import why_not
 
 REFUSED = {
     "moon": "remember something",
@@ -59,6 +61,20 @@ def test_the_names_of_offbeat_flower_are_those_that_work() -> None:
     offered = {name for name in flower.__all__ if name in {policy.__name__ for policy in POLICIES.values()}}
     fresh = {"FedASMU", "FedSSMU"}  # which work without fresh models
     assert offered == {POLICIES[name].__name__ for name in POLICIES if name not in REFUSED} | fresh
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_what_an_algorithm_says_about_flower_is_true(name: str) -> None:
+    policy, settings = POLICIES[name], about_of(POLICIES[name]).flower
+    if settings is None:
+        assert why_not(policy(), 20)
+    else:
+        assert why_not(policy(**settings), 20) is None
+
+
+def test_a_name_that_does_not_run_with_stock_client_apps_is_refused() -> None:
+    with pytest.raises(AttributeError, match=r"'offbeat\.flower' has no attribute 'Adel'"):
+        _ = flower.Adel
 
 
 def test_a_policy_that_shows_its_needs_late_ends_the_run() -> None:

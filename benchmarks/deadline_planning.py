@@ -9,9 +9,9 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from trust_region import solve_by_trust_region
 
 from offbeat.algorithms.deadlines.planner import Problem, ProblemConstants, Solution, solve
-from offbeat.algorithms.deadlines.planner.trust_region import solve_by_trust_region
 
 REPEATS = 5
 LARGE = [(100, 30, 4), (500, 100, 13), (2000, 100, 13)]

@@ -25,7 +25,7 @@ from the *current* model, no staleness scaling, and new orders only when the buf
 A device in the buffer then counts as in training. If all others are lost, the buffer is aggregated as it is.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from math import sqrt
 from typing import Annotated, Literal
@@ -38,6 +38,7 @@ from offbeat.algorithms.server_optimisers import SERVER_SEARCH, Floats, Movement
 from offbeat.core.errors import InvalidInput
 from offbeat.core.messages import Action, Commit, Dispatch, Event, Uploaded
 from offbeat.core.orders import Update
+from offbeat.core.parameters import Vector
 from offbeat.core.policy import View
 
 
@@ -94,34 +95,53 @@ class FedBuff(ServerOptimised):
     def react(self, event: Event, state: FedBuffState, view: View) -> Iterator[Action]:
         if isinstance(event, Uploaded):
             state.updates.append(event.update)
-        plato, buffered = self.variant == "plato", len(state.updates)
-        stuck = plato and buffered and not view.in_flight
-        if buffered >= self.buffer or stuck:
-            movement = self.movement(state.updates, view)
+        if self.is_due(state, view):
             yield Commit(
-                parameters=self.server_step(view.parameters, movement, state.moments),
+                parameters=self.server_step(view.parameters, self.movement(state.updates, view), state.moments),
                 used=tuple(update.ticket for update in state.updates),
             )
-            state.updates, buffered = [], 0
-        for device in view.pick(self.concurrency - len(view.in_flight) - (buffered if plato else 0)):
+            state.updates = []
+        for device in view.pick(self.free_slots(state, view)):
             yield Dispatch(device=device, order=view.order())
 
-    def movement(self, updates: list[Update], view: View) -> Movement:
-        """1 / K sum_k s(tau_k) Delta_k, block by block."""
-        plato = self.variant == "plato"
-        weights = [1.0 if plato else self.scale(view.version - update.base) for update in updates]
-        ends = [(update.parameters, view.parameters if plato else update.base_parameters) for update in updates]
+    def is_due(self, state: FedBuffState, view: View) -> bool:
+        """Whether the buffer is aggregated now."""
+        return len(state.updates) >= self.buffer or (self.variant == "plato" and stuck_in_plato(state, view))
+
+    def free_slots(self, state: FedBuffState, view: View) -> int:
+        """How many devices may be ordered now."""
+        waiting = len(state.updates) if self.variant == "plato" else 0  # counted as in training there
+        return self.concurrency - len(view.in_flight) - waiting
+
+    def movement(self, updates: Sequence[Update], view: View) -> Movement:
+        """The mean movement of the buffered updates, which the server steps along."""
+        if self.variant == "plato":
+            return mean_movement(updates, [view.parameters] * len(updates), [1.0] * len(updates), len(updates))
+        weights = [self.scale(view.version - update.base) for update in updates]
         divisor = len(updates) if self.normaliser == "K" else sum(weights)
-
-        def movement_of(block: slice) -> Floats:
-            total = np.zeros(block.stop - block.start, dtype=np.float64)
-            for weight, (after, before) in zip(weights, ends, strict=True):
-                total += weight * (after[block] - before[block])
-            total *= 1.0 / divisor
-            return total
-
-        return movement_of
+        return mean_movement(updates, [update.base_parameters for update in updates], weights, divisor)
 
     def scale(self, staleness: int) -> float:
-        """The weight of an update of this staleness."""
+        """s(tau), the weight of an update of this staleness."""
         return 1 / sqrt(1 + staleness)
+
+
+def stuck_in_plato(state: FedBuffState, view: View) -> bool:
+    """Whether Plato's rule would wait for ever: it orders nobody before it aggregates, and nobody is in training."""
+    return bool(state.updates) and not view.in_flight
+
+
+def mean_movement(
+    updates: Sequence[Update], bases: Sequence[Vector], weights: Sequence[float], divisor: float
+) -> Movement:
+    """sum_k weight_k (w_k - base_k) / divisor, block by block."""
+    terms = [(weight, update.parameters, base) for weight, update, base in zip(weights, updates, bases, strict=True)]
+
+    def movement_of(block: slice) -> Floats:
+        total = np.zeros(block.stop - block.start, dtype=np.float64)
+        for weight, model, base in terms:
+            total += weight * (model[block] - base[block])
+        total *= 1.0 / divisor
+        return total
+
+    return movement_of

@@ -37,7 +37,7 @@ with fewer than S_t^u samples takes all that it has. Devices that are away take 
 that do. `rounds = "auto"` minimises the bound (10) over R as well, which the paper names as future work.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
 
@@ -46,11 +46,9 @@ from pydantic import Field, model_validator
 
 from offbeat.algorithms.about import Range, SearchSpace
 from offbeat.algorithms.deadlines.planner import (
-    GradientEstimate,
     Problem,
     ProblemConstants,
     Solution,
-    estimate,
     miss_probabilities,
     solve,
     solve_rounds,
@@ -82,6 +80,33 @@ class RoundPlan(DeadlineState):
     """m, the batch scale of the plan."""
     warm: list[Update] = field(default_factory=list)
     """Deliveries of warm-up rounds, until they are applied together."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GradientEstimate:
+    """sigma^2 and G^2 measured at one model; the theory (A2, A3) bounds them over all models."""
+
+    gradient_variance: float
+    """sigma^2, the mean over devices of batch size x the unbiased variance of a batch gradient."""
+    gradient_bound: float
+    """G^2, the mean squared norm of a batch gradient."""
+
+
+def estimate(gradients: Mapping[int, Sequence[Vector]], batches: Mapping[int, int]) -> GradientEstimate | None:
+    """Estimate both from gradients at one model; None unless a device gave at least two, and they differ.
+
+    With W gradients g_i of a device on batches of S samples: sigma^2 = S / (W - 1) sum_i ||g_i - mean g||^2.
+    """
+    variances, lengths = [], []
+    for device, own in gradients.items():
+        stacked = np.stack(own).astype(np.float64)
+        lengths.extend((stacked**2).sum(axis=1).tolist())
+        if len(own) > 1:
+            spread = float(((stacked - stacked.mean(axis=0)) ** 2).sum())
+            variances.append(batches[device] * spread / (len(own) - 1))
+    if not variances or not any(variances) or not any(lengths):
+        return None
+    return GradientEstimate(gradient_variance=float(np.mean(variances)), gradient_bound=float(np.mean(lengths)))
 
 
 class Adel(DeadlineRounds):

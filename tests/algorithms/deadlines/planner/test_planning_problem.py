@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import gammaincc
+from trust_region import solve_by_trust_region
 
 from offbeat.algorithms.deadlines.planner import Problem, ProblemConstants, batch_sizes, solve, solve_rounds, solver
-from offbeat.algorithms.deadlines.planner.trust_region import solve_by_trust_region
 from offbeat.core.errors import InvalidInput
 
 CONSTANTS = ProblemConstants(

@@ -7,17 +7,14 @@ from offbeat.algorithms.deadlines.planner.depth import (
     layer_rates,
     miss_probabilities,
 )
-from offbeat.algorithms.deadlines.planner.estimate import GradientEstimate, estimate
 from offbeat.algorithms.deadlines.planner.problem import Problem, ProblemConstants
 from offbeat.algorithms.deadlines.planner.solver import Solution, solve, solve_rounds
 
 __all__ = [
-    "GradientEstimate",
     "Problem",
     "ProblemConstants",
     "Solution",
     "batch_sizes",
-    "estimate",
     "expected_depth",
     "fixed_depth",
     "layer_rates",

@@ -4,7 +4,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from offbeat.algorithms.deadlines.planner import estimate
+from offbeat.algorithms.deadlines.adel import estimate
 
 
 def vector(*values: float) -> npt.NDArray[np.float32]:

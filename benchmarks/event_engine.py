@@ -51,7 +51,7 @@ NO_MOVEMENT = np.zeros(4)
 class NoArithmetic(FedBuff):
     """FedBuff that never reads what it was sent: every version is the one before."""
 
-    def movement(self, updates: list[Update], view: View) -> Movement:
+    def movement(self, updates: Sequence[Update], view: View) -> Movement:
         return NO_MOVEMENT.__getitem__
 
 

@@ -10,7 +10,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 from rich.table import Table
 
-from offbeat.algorithms.deadlines.planner import GradientEstimate, estimate, expected_depth, fixed_depth
+from offbeat.algorithms.deadlines.adel import GradientEstimate, estimate
+from offbeat.algorithms.deadlines.planner import expected_depth, fixed_depth
 from offbeat.algorithms.deadlines.planner.depth import Floats, Integers
 from offbeat.algorithms.deadlines.rounds import DeadlineRounds
 from offbeat.core.errors import InvalidInput

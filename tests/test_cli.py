@@ -185,7 +185,6 @@ def test_a_corrupt_data_file_is_named(offbeat, file: Path) -> None:  # type: ign
         (["sweep", "--over", "fleet.ratio=5", "--seeds", "1"], signal.SIGHUP),
         (["tune", "--algorithms", "fedbuff", "--trials", "2"], signal.SIGTERM),
         (["recommend", "--algorithms", "fedavg,fedbuff"], signal.SIGINT),
-        (["study", "--quick", "--runs", "1"], signal.SIGTERM),
     ],
     ids=str,
 )
@@ -196,7 +195,7 @@ def test_a_signal_leaves_a_checkpoint_and_the_command_that_goes_on(
     # Signals are heard also below a shell that ignores them.
     heard = "import signal; signal.signal(2, signal.default_int_handler); signal.signal(1, signal.SIG_DFL); "
     script = heard + "import sys; from offbeat.cli import main; sys.argv[0] = 'offbeat'; main()"
-    given = [words[0], "delays" if words[0] == "study" else "small.toml", *words[1:]]
+    given = [words[0], "small.toml", *words[1:]]
     replacing = [] if words[0] in ("tune", "recommend") else ["--overwrite"]
     command = [sys.executable, "-c", script, *given, "--out", "a b", *replacing]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, cwd=file.parent)
@@ -208,7 +207,7 @@ def test_a_signal_leaves_a_checkpoint_and_the_command_that_goes_on(
     assert process.returncode == 128 + number, said
     assert "everything so far is in a b" in said
     assert list((file.parent / "a b").rglob("checkpoint/latest.safetensors"))
-    assert said.endswith(f"To go on: offbeat {' '.join(given)} --out 'a b' --resume")
+    assert said.endswith(f"To continue: offbeat {' '.join(given)} --out 'a b' --resume")
 
 
 def test_without_a_terminal_there_are_plain_lines_now_and_then() -> None:
@@ -220,7 +219,7 @@ def test_without_a_terminal_there_are_plain_lines_now_and_then() -> None:
     lines.update(first, completed=0.1)
     assert said == []
     lines.update(first, completed=0.25, note="5 s")
-    assert said == ["fedavg: 25 %, 5 s", "fedbuff: under way, starting"]
+    assert said == ["fedavg: 25 %, 5 s", "fedbuff: running, starting"]
     lines.update(second, total=2.0, completed=1.0, note="")
     lines.update(first, completed=1.0, visible=False)
     assert said[2:] == ["fedbuff: 50 %"]
@@ -266,6 +265,42 @@ def test_runs_that_crash_are_told_after_the_table(offbeat, file: Path) -> None: 
     assert "crash_late:Crash, seed 0 failed: AssertionError: too many" in said.err
     assert "Traceback" not in said.err
     assert "fedbuff" in said.out
+
+
+@pytest.mark.parametrize(
+    ("words", "now"),
+    [
+        (["advise", "small.toml"], "offbeat plan delays"),
+        (["pretrain", "--help"], "offbeat plan slots"),
+        (["plan", "small.toml"], "offbeat plan deadlines FILE"),
+        (["plan", "--algorithm", "adel", "small.toml"], "offbeat plan deadlines FILE"),
+        (["make-certificates", "keys"], "offbeat node certificates"),
+        (["register-nodes", "a.pub"], "offbeat node register"),
+        (["study", "delays"], "python -m experiments.delays"),
+        (["reproduce", "seafl"], "python -m experiments.NAME"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+def test_an_old_name_says_where_its_command_went(offbeat, words: list[str], now: str) -> None:  # type: ignore[no-untyped-def]
+    said = offbeat(*words)
+    assert (said.code, said.out) == (2, "")
+    assert f"is now `{now}`" in said.err
+
+
+def test_help_has_at_most_16_commands_in_the_order_of_use(offbeat) -> None:  # type: ignore[no-untyped-def]
+    said = offbeat("--help").out
+    commands = [line.split()[1] for line in said.splitlines() if line.startswith("│ ") and line[2] not in " -"]
+    start = ["demo", "list", "describe", "run", "compare", "sweep", "recommend", "tune", "plan"]
+    assert commands == [*start, "report", "partition", "replay", "simulate", "local-cluster", "deploy", "node"]
+    panels = ["Start", "Run and compare", "Choose", "Look", "Flower", "Deploy"]
+    assert [line.split("─")[1].strip() for line in said.splitlines() if line.startswith("╭─")][1:] == panels
+    for group, subcommands in (("plan", "deadlines delays slots"), ("node", "certificates register")):
+        assert all(f"│ {name} " in offbeat(group, "--help").out for name in subcommands.split())
+
+
+def test_a_node_without_a_superlink_is_refused(offbeat) -> None:  # type: ignore[no-untyped-def]
+    said = offbeat("node")
+    assert (said.code, said.err) == (2, "offbeat: offbeat node needs --superlink HOST:PORT")
 
 
 def test_help_teaches() -> None:

@@ -62,6 +62,6 @@ def test_a_mistake_is_one_sentence(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     assert offbeat(monkeypatch, "simulate", "nowhere") == 2
     assert capsys.readouterr().err == "offbeat: nowhere is not a Flower app: it has no pyproject.toml\n"
     assert offbeat(monkeypatch, "simulate", "sim.py", "--nodes", "3") == 2
-    assert "sim.py is a script, which says itself how many nodes there are" in capsys.readouterr().err
+    assert "sim.py is a script: it sets the number of nodes itself" in capsys.readouterr().err
     assert offbeat(monkeypatch, "simulate", str(APP), "rounds") == 2
-    assert "is no script, so it takes no arguments: rounds" in capsys.readouterr().err
+    assert "is not a script, so it takes no arguments: rounds" in capsys.readouterr().err

@@ -57,16 +57,16 @@ def test_on_a_trace_depths_are_those_of_its_fixed_times_and_the_run_comes_as_dee
 def test_the_command_prints_draws_and_overwrites_nothing(tmp_path: Path) -> None:
     file, out = tmp_path / "experiment.toml", tmp_path / "plan.png"
     file.write_text(Experiment.parse(TABLE | {"algorithm": {"name": "adel", "rounds": 15}}).toml())
-    result = CliRunner().invoke(app, ["plan", str(file), "--out", str(out), "--estimate", "2"])
+    result = CliRunner().invoke(app, ["plan", "deadlines", str(file), "--out", str(out), "--estimate", "2"])
     assert result.exit_code == 0, result.output
     assert "15 rounds in 40 s" in result.output and "gradient_variance" in result.output
     assert out.read_bytes().startswith(b"\x89PNG")
     for suffix, start in (("pdf", b"%PDF"), ("svg", b"<?xml")):
-        drawn = CliRunner().invoke(app, ["plan", str(file), "--out", str(out.with_suffix(f".{suffix}"))])
+        drawn = CliRunner().invoke(app, ["plan", "deadlines", str(file), "--out", str(out.with_suffix(f".{suffix}"))])
         assert drawn.exit_code == 0 and out.with_suffix(f".{suffix}").read_bytes().startswith(start)
-    refused = CliRunner().invoke(app, ["plan", str(file), "--out", str(out.with_suffix(".jpg"))])
+    refused = CliRunner().invoke(app, ["plan", "deadlines", str(file), "--out", str(out.with_suffix(".jpg"))])
     assert isinstance(refused.exception, InvalidInput) and ".png, .svg or .pdf" in str(refused.exception)
-    again = CliRunner().invoke(app, ["plan", str(file), "--out", str(out)])
+    again = CliRunner().invoke(app, ["plan", "deadlines", str(file), "--out", str(out)])
     assert isinstance(again.exception, InvalidInput) and "use --overwrite" in str(again.exception)
 
 
@@ -100,8 +100,9 @@ def test_the_page_on_deadlines_says_what_is_planned() -> None:
     page = (Path(__file__).parents[2] / "docs" / "algorithms" / "deadlines.md").read_text(encoding="utf-8")
     length, batch, share = plan.deadlines, plan.batches, plan.depth / plan.layers
     assert (
-        f"`offbeat plan deadlines-mlp`: the first round lasts {length[0]:.1f} s, the last {length[-1]:.1f} s, where "
-        f"equal rounds would last {length.mean():.1f} s. Batches are proportional to speed ({batch.min()} for the "
-        f"slowest device, {batch.max()} for the fastest), so that all devices come equally deep: "
-        f"{100 * share[0].mean():.0f} % in the first round, {100 * share[-1].mean():.0f} % in the last."
+        f"`offbeat plan deadlines deadlines-mlp`: the first round lasts {length[0]:.1f} s, "
+        f"the last {length[-1]:.1f} s, where equal rounds would last {length.mean():.1f} s. "
+        f"Batches are proportional to speed ({batch.min()} for the slowest device, {batch.max()} for the fastest), so "
+        f"that all devices come equally deep: {100 * share[0].mean():.0f} % in the first round, "
+        f"{100 * share[-1].mean():.0f} % in the last."
     ) in " ".join(page.split())

@@ -36,8 +36,8 @@ cohort = 2
         (["local-cluster", "e.toml", "--set", "fleet.ratio=x"], "fleet.ratio"),
         (["deploy", "e.toml", "--superlink", "here"], "it must be HOST:PORT"),
         (["deploy", "e.toml", "--superlink", "127.0.0.1:1", "--insecure", "--out", "taken"], "is not a run directory"),
-        (["make-certificates", "taken"], "taken exists and is not empty"),
-        (["register-nodes", "no.pub", "--superlink", "127.0.0.1:1"], "no.pub: there is no such file"),
+        (["node", "certificates", "taken"], "taken exists and is not empty"),
+        (["node", "register", "no.pub", "--superlink", "127.0.0.1:1"], "no.pub: no such file"),
         (["node", "--superlink", "here"], "it must be HOST:PORT"),
         (["node", "--superlink", "127.0.0.1:1", "--insecure", "--node-config", "x"], "--node-config 'x'"),
         (["node", "--superlink", "127.0.0.1:1", "--root-certificates", "no.pem"], "there is no such file"),
@@ -82,7 +82,7 @@ def test_without_flower_the_commands_say_how_to_install_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("offbeat.cli.deployment.find_spec", lambda _: None)
-    monkeypatch.setattr(sys, "argv", ["offbeat", "make-certificates", str(tmp_path / "new")])
+    monkeypatch.setattr(sys, "argv", ["offbeat", "node", "certificates", str(tmp_path / "new")])
     with pytest.raises(SystemExit):
         cli.main()
     assert "pip install 'offbeat[flower]'" in capsys.readouterr().err

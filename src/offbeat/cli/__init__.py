@@ -1,48 +1,77 @@
-"""The command line. It parses, shows progress and prints; the work is done by the rooms above."""
+"""The `offbeat` command: parses arguments, shows progress and prints results. The other rooms do the work."""
 
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer.core import TyperGroup
 
-from offbeat.cli import catalogue, choosing, deployment, node, partition, replay, runs, simulate, studies
+from offbeat.cli import catalogue, choosing, deployment, looking, node, runs, simulate
 from offbeat.cli.base import console
 from offbeat.cli.progress import messages
 from offbeat.core.errors import Interrupted, InvalidInput, OffbeatError
 
+if TYPE_CHECKING:
+    from click import Command, Context
+
+PANELS: dict[str, tuple[Callable[..., None] | typer.Typer, ...]] = {
+    "Start": (runs.demo, catalogue.list_, catalogue.describe),
+    "Run and compare": (runs.run, runs.compare, runs.sweep),
+    "Choose": (choosing.recommend, choosing.tune, choosing.plan),
+    "Look": (looking.report, looking.partition, looking.replay),
+    "Flower": (simulate.simulate,),
+    "Deploy": (deployment.local_cluster, deployment.deploy, node.node),
+}
+"""All commands in the order in which a user needs them; a group of subcommands is a Typer app."""
+
+MOVED = {
+    "advise": "`offbeat advise` is now `offbeat plan delays`",
+    "pretrain": "`offbeat pretrain` is now `offbeat plan slots`",
+    "make-certificates": "`offbeat make-certificates` is now `offbeat node certificates`",
+    "register-nodes": "`offbeat register-nodes` is now `offbeat node register`",
+    "study": "`offbeat study` is now `python -m experiments.delays`, run in a checkout of the repository",
+    "reproduce": "`offbeat reproduce NAME` is now `python -m experiments.NAME`, run in a checkout of the repository",
+}
+"""Commands of version 0.1 and where they went."""
+
+
+class Commands(TyperGroup):
+    """The commands in the order of PANELS; the name of a command that has moved raises InvalidInput."""
+
+    def list_commands(self, ctx: "Context") -> list[str]:
+        """Return the names in the order of PANELS; typer would list groups before commands."""
+        return [_name(command) for commands in PANELS.values() for command in commands]
+
+    def get_command(self, ctx: "Context", cmd_name: str) -> "Command | None":
+        """Return a command by its name."""
+        if cmd_name in MOVED:
+            raise InvalidInput(MOVED[cmd_name])
+        return super().get_command(ctx, cmd_name)
+
+
+def _name(command: object) -> str:
+    if isinstance(command, typer.Typer):
+        return str(command.info.name)
+    return str(getattr(command, "__name__", "")).rstrip("_").replace("_", "-")
+
+
 app = typer.Typer(
+    cls=Commands,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-for command in (
-    runs.demo,
-    runs.run,
-    runs.compare,
-    runs.sweep,
-    runs.report,
-    choosing.tune,
-    choosing.recommend,
-    replay.replay,
-    simulate.simulate,
-    partition.partition,
-    studies.plan,
-    studies.advise,
-    studies.pretrain,
-    catalogue.list_,
-    catalogue.describe,
-    deployment.local_cluster,
-    deployment.deploy,
-    node.node,
-    deployment.make_certificates,
-    deployment.register_nodes,
-):
-    app.command(name=command.__name__.rstrip("_").replace("_", "-"))(command)
+for panel, commands in PANELS.items():
+    for command in commands:
+        if isinstance(command, typer.Typer):
+            app.add_typer(command, rich_help_panel=panel)
+        else:
+            app.command(_name(command), rich_help_panel=panel)(command)
 
 
 def _show_version(asked: bool) -> None:
@@ -59,21 +88,22 @@ def _options(
         bool, typer.Option("--version", help="Show the version and exit.", callback=_show_version, is_eager=True)
     ] = False,
 ) -> None:
-    """Federated learning over uneven devices: asynchronous, semi-asynchronous and deadline-driven methods on one clock.
+    """Simulate, compare and deploy federated learning over uneven devices.
 
-    Start with `offbeat demo`.
+    Start with `offbeat demo`, then `offbeat list experiments` and `offbeat run NAME`. `offbeat COMMAND --help` explains
+    a command.
     """
 
 
 def main() -> None:
-    """Run the command line; every error that we raise on purpose is one sentence and no traceback."""
-    sys.path.insert(0, str(Path.cwd()))  # the user's own modules, "module:function"
+    """Run the command line. Errors that offbeat raises on purpose are printed as one sentence, without a traceback."""
+    sys.path.insert(0, str(Path.cwd()))  # for "module:name" references to the user's modules
     try:
         app()
     except Interrupted as error:
         _print_error(error)
         if (command := resuming(sys.argv[1:], error)) is not None:
-            messages.print(f"To go on: {command}", soft_wrap=True, highlight=False, markup=False)
+            messages.print(f"To continue: {command}", soft_wrap=True, highlight=False, markup=False)
         sys.exit(128 + error.number)
     except OffbeatError as error:
         _print_error(error)
@@ -89,7 +119,7 @@ def _print_error(error: Exception) -> None:
 
 
 def resuming(words: Sequence[str], error: Interrupted) -> str | None:
-    """The command that goes on with what was interrupted; None if nothing was kept."""
+    """Return the command that continues an interrupted one, or None if there is no checkpoint."""
     if "--resume" not in str(error):
         return None
     return shlex.join(["offbeat", *(word for word in words if word not in ("--overwrite", "--resume")), "--resume"])

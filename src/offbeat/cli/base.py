@@ -1,4 +1,4 @@
-"""What the commands share: options, the console, loading an experiment."""
+"""Shared by all commands: options, the console, loading an experiment, naming and printing results."""
 
 import hashlib
 import re
@@ -11,48 +11,56 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-if TYPE_CHECKING:  # what needs torch is imported when a command runs, so that --help is quick
+from offbeat.core.errors import InvalidInput
+
+if TYPE_CHECKING:  # modules that need torch are imported when a command runs, to keep --help fast
     from offbeat.experiment.schema import Experiment
     from offbeat.results.rows import Row
 
 console = Console()
 LONGEST = 80
-"""Signs of what was set in the name of a directory."""
+"""Longest part of a directory's name that is made from overrides, in characters."""
 
 ExperimentFile = Annotated[
     Path,
-    typer.Argument(help="An experiment file (TOML), or the name of one that is shipped.", metavar="EXPERIMENT.toml"),
+    typer.Argument(
+        help="An experiment file (TOML), or the name of a shipped experiment (`offbeat list experiments`).",
+        metavar="EXPERIMENT.toml",
+    ),
 ]
 Changes = Annotated[
     list[str] | None,
-    typer.Option("--set", help="Change a setting, for instance `--set fleet.ratio=110`; may be repeated."),
+    typer.Option("--set", metavar="KEY=VALUE", help="Override a setting, e.g. `--set fleet.ratio=110`. Repeatable."),
 ]
-Out = Annotated[Path | None, typer.Option(help="Directory for the results. Never overwritten unasked.")]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the run that is in the directory.")]
-Resume = Annotated[bool, typer.Option("--resume", help="Go on with what is in the directory, from its checkpoint.")]
-Seeds = Annotated[int, typer.Option(min=1, help="How many seeds, counted from the experiment's.")]
+Out = Annotated[
+    Path | None,
+    typer.Option(help="Output directory (default: in `runs`, named after the experiment and its overrides)."),
+]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the run in the output directory.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Continue from the checkpoint in the output directory.")]
+Seeds = Annotated[int, typer.Option(min=1, help="Number of seeds, counting up from the experiment's `seed`.")]
 Target = Annotated[
     float | None,
     typer.Option(
-        help="Accuracy, or value of the target metric, whose time is compared, on straight lines between evaluations "
-        "(default: the best of `evaluation.targets` that all runs reach, or the highest whole percent, or of a metric "
-        "that is no share the best number of two digits).",
+        help="Compare the time to this value of the main metric, e.g. 0.9 for 90 % accuracy, linearly interpolated "
+        "between evaluations. Default: the best of `evaluation.targets` that all runs reach, else the highest whole "
+        "percent; for metrics such as perplexity, the best value of two digits.",
     ),
 ]
 Address = Annotated[
     str | None,
     typer.Option(
-        help="Compute on a Ray cluster: `auto` for the one that this machine is part of, HOST:PORT, ray://HOST:PORT, "
-        "or `local` for one of this machine's cores (sets `execution.executor` and `execution.address`).",
+        help="Compute on a Ray cluster: `auto` (the cluster this machine belongs to), HOST:PORT, ray://HOST:PORT, or "
+        "`local` (this machine's cores). Sets `execution.executor` and `execution.address`.",
     ),
 ]
-Jobs = Annotated[
-    int | None, typer.Option(min=1, help="Runs at a time (default: as many as fill the cores with their workers).")
-]
+Jobs = Annotated[int | None, typer.Option(min=1, help="Runs in parallel (default: as many as keep all cores busy).")]
+FigureOut = Annotated[Path, typer.Option(help="Figure to write: .png, .svg or .pdf.")]
+OverwriteFile = Annotated[bool, typer.Option("--overwrite", help="Replace the output file if it exists.")]
 
 
 def load(file: Path, changes: Iterable[str] | None) -> "Experiment":
-    """The experiment of a file with its changes. Python files beside it can be imported; notes go to standard error."""
+    """Load an experiment file with overrides, make modules beside it importable and print its notes to stderr."""
     from offbeat.experiment.shipped import experiment_from
 
     sys.path.insert(1, str(file.resolve().parent))
@@ -63,18 +71,18 @@ def load(file: Path, changes: Iterable[str] | None) -> "Experiment":
 
 
 def on_cluster(experiment: "Experiment", address: str | None) -> "Experiment":
-    """The experiment, computed on the Ray cluster at this address if one is given."""
+    """Return the experiment, set to run on the Ray cluster at this address if one is given."""
     return experiment if address is None else experiment.changed(experiment.execution.on_cluster(address))
 
 
 def run_name(file: Path, experiment: "Experiment", changes: Iterable[str] | None = None) -> str:
-    """What the directory of a run is called, unless the user says otherwise."""
+    """Return the default name of a run's directory."""
     name = f"{file.stem}-{experiment.algorithm.name.replace(':', '.')}-seed{experiment.seed}"
     return name + suffix(changes, but=("algorithm.name", "seed"))
 
 
 def suffix(changes: Iterable[str] | None, but: Iterable[str] = ()) -> str:
-    """What was set on the command line, as the end of a directory's name; who computes makes no difference.
+    """Turn overrides into the end of a directory's name. `execution` settings are left out: they change no result.
 
     >>> suffix(["fleet.ratio=110", "execution.workers=2", "algorithm.name=fedavg"], but=["algorithm.name"])
     '-ratio110'
@@ -88,7 +96,7 @@ def suffix(changes: Iterable[str] | None, but: Iterable[str] = ()) -> str:
 
 
 def joined(parts: Sequence[str]) -> str:
-    """Parts of a directory's name, in signs that every file system takes; many of them are cut short.
+    """Join parts of a directory's name with characters that every file system accepts; shorten long names by a hash.
 
     >>> joined(["fedavg", "fed buff"])
     '-fedavg-fed_buff'
@@ -98,7 +106,7 @@ def joined(parts: Sequence[str]) -> str:
 
 
 def present(experiment: "Experiment", rows: "Sequence[Row]", summary: Mapping[str, Any], root: Path) -> None:
-    """Draw the figures of a run that has ended, print its summary, and say where everything is."""
+    """Draw the figures of a finished run, print its summary and list the files."""
     from offbeat.results.figures import draw_figures
 
     real = draw_figures(experiment, rows, root)
@@ -110,10 +118,16 @@ def present(experiment: "Experiment", rows: "Sequence[Row]", summary: Mapping[st
 
 
 def print_summary(title: str, summary: Mapping[str, Any]) -> None:
-    """Print what a run comes down to."""
+    """Print the summary of a run as a table."""
     table = Table("", "", title=title, show_header=False)
     for key, value in summary.items():
         if isinstance(value, dict):
             value = ", ".join(f"{target}: {time:.4g} s" for target, time in value.items() if time is not None)
         table.add_row(key, f"{value:.6g}" if isinstance(value, float) else str(value))
     console.print(table)
+
+
+def check_new_file(path: Path, overwrite: bool) -> None:
+    """Raise InvalidInput if a file exists that may not be replaced."""
+    if path.exists() and not overwrite:
+        raise InvalidInput(f"{path} exists: use --overwrite to replace it, or choose another --out")

@@ -1,24 +1,46 @@
-"""Commands that show what there is: list, describe."""
+"""Commands that show what there is: list, describe. Settings are described by the fields that check them."""
 
 import ast
+import inspect
+import sys
+import textwrap
 from importlib.util import find_spec
+from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
 
 import typer
+from rich.console import Group, RenderableType
 from rich.table import Column, Table
+from rich.text import Text
 
 from offbeat.cli.base import console
 from offbeat.core.errors import unknown
+
+if TYPE_CHECKING:  # pydantic and the registries are imported when a command runs, to keep --help fast
+    from pydantic.fields import FieldInfo
+
+    from offbeat.algorithms.about import About
+    from offbeat.core.policy import Policy
+    from offbeat.core.settings import Settings
+
+SIGNS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
 
 
 def list_(
     what: Annotated[
         str,
-        typer.Argument(help="algorithms, fleets, availability, datasets, partitions, tasks, models or experiments."),
+        typer.Argument(
+            metavar="KIND",
+            help="algorithms, fleets, availability, datasets, partitions, tasks, models or experiments.",
+        ),
     ],
 ) -> None:
-    """List what there is, with a line of help each."""
+    """List algorithms, data sets, fleets and more, one line each.
+
+    Each name can be used in an experiment file; `offbeat describe NAME` shows its settings.
+    """
     registries = _registries()
     if what not in registries:
         raise unknown("list", what, registries)
@@ -26,10 +48,17 @@ def list_(
 
 
 def describe(
-    name: Annotated[str, typer.Argument(help="A name from `offbeat list`, or a table of the file such as stop.")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME", help="A name from `offbeat list`, or a table of an experiment file such as `stop`."
+        ),
+    ],
 ) -> None:
-    """Show the settings of a thing, with ranges and defaults, and where it comes from."""
-    from offbeat.cli.describe import description
+    """Show the settings of an algorithm, data set, fleet or table: ranges, defaults and what they do.
+
+    For an algorithm also its paper, its equations and where `offbeat tune` searches.
+    """
     from offbeat.core.settings import Settings
     from offbeat.experiment.schema import Experiment
     from offbeat.models import MODEL_SETTINGS
@@ -45,6 +74,114 @@ def describe(
     console.print(description(name, resolve(thing) if isinstance(thing, str) else thing))
     if name in MODEL_SETTINGS:
         console.print(description(name, MODEL_SETTINGS[name]))
+
+
+def description(name: str, thing: Any) -> RenderableType:
+    """Render a docstring with its settings, for an algorithm also paper and equations; for a file its text."""
+    from rich.markdown import Markdown
+
+    from offbeat.algorithms import POLICIES
+    from offbeat.algorithms.about import about_of
+    from offbeat.core.policy import Policy
+    from offbeat.core.settings import Settings
+
+    if isinstance(thing, Path):
+        return Text(thing.read_text(encoding="utf-8"))
+    parts: list[RenderableType] = [Text(f"{name}: {inspect.getdoc(thing) or ''}\n")]
+    if name in POLICIES and thing is POLICIES[name]:
+        parts.append(Text(source(about_of(thing))))
+    if isinstance(thing, type) and issubclass(thing, Settings):
+        settings = {key: field for key, field in thing.model_fields.items() if key != "name"}
+        if settings:
+            table = Table("setting", "values", "default", "what it does")
+            helps = help_on_fields(thing)
+            for key, field in settings.items():
+                values = words(field.annotation) + ranges(field)
+                table.add_row(key, Text(values), Text(_default(field)), Text(helps.get(key, "")))
+            parts.append(table)
+        if issubclass(thing, Policy):
+            parts.append(searched(thing))
+        module = sys.modules[thing.__module__]
+        if module.__name__.startswith("offbeat.algorithms"):
+            parts.append(Markdown(inspect.getdoc(module) or ""))
+    return Group(*parts)
+
+
+def help_on_fields(settings: "type[Settings]") -> dict[str, str]:
+    """Return the docstring below each field, read from the source of a class and its bases.
+
+    >>> from offbeat.algorithms import POLICIES
+    >>> help_on_fields(POLICIES["fedbuff"])["concurrency"]
+    'Devices kept in training.'
+    """
+    from offbeat.core.settings import Settings
+
+    found: dict[str, str] = {}
+    for each in reversed(settings.__mro__):
+        if not issubclass(each, Settings):
+            continue
+        try:
+            (body,) = ast.parse(textwrap.dedent(inspect.getsource(each))).body
+        except OSError:  # a class defined in an interactive session has no source
+            continue
+        for field, below in pairwise(body.body if isinstance(body, ast.ClassDef) else []):
+            match field, below:
+                case ast.AnnAssign(target=ast.Name(id=key)), ast.Expr(value=ast.Constant(value=str(text))):
+                    found[key] = " ".join(text.split())
+    return found
+
+
+def source(about: "About") -> str:
+    """Describe where an algorithm comes from and which Flower client apps it works with.
+
+    >>> from offbeat.algorithms import POLICIES
+    >>> from offbeat.algorithms.about import about_of
+    >>> print(source(about_of(POLICIES["fedasmu"])))
+    family: asynchronous; paper: Liu et al., AAAI 2024; provenance: published
+    Flower: any client app with fresh_models = False
+    <BLANKLINE>
+    """
+    settings = ", ".join(f"{key} = {value}" for key, value in (about.flower or {}).items())
+    clients = "offbeat's client app only" if about.flower is None else "any client app"
+    return (
+        f"family: {about.family}; paper: {about.paper}; provenance: {about.provenance}\n"
+        f"Flower: {clients}{' with ' + settings if settings else ''}\n"
+    )
+
+
+def searched(policy: "type[Policy]") -> Text:
+    """Describe the search space of `offbeat tune` for an algorithm."""
+    from offbeat.algorithms.about import about_of
+
+    lines = [f"  {key}: {each}" for key, each in about_of(policy).search.items()]
+    return Text("\n".join(["offbeat tune varies local.learning_rate" + (" and" if lines else "."), *lines, ""]))
+
+
+def words(annotation: Any) -> str:
+    """Describe a type in words.
+
+    >>> from pydantic.fields import FieldInfo
+    >>> words(Literal["K", "weights"]), words(Annotated[int, FieldInfo(ge=1)] | None), words(list[float])
+    ("'K' or 'weights'", 'int >= 1 or none', 'list of float')
+    """
+    from pydantic.fields import FieldInfo
+
+    kind, inner = get_origin(annotation), get_args(annotation)
+    if kind is Literal:
+        return " or ".join(repr(each) for each in inner)
+    if kind in (Union, UnionType):
+        return " or ".join(words(each) for each in inner)
+    if kind is Annotated:
+        return words(inner[0]) + "".join(ranges(each) for each in inner[1:] if isinstance(each, FieldInfo))
+    if kind is list:
+        return f"list of {words(inner[0])}"
+    return "none" if annotation is NoneType else getattr(annotation, "__name__", str(annotation))
+
+
+def ranges(field: "FieldInfo") -> str:
+    """Return the limits of a number, for instance ` >= 1`."""
+    limits = ((sign, getattr(limit, key, None)) for limit in field.metadata for key, sign in SIGNS.items())
+    return ",".join(f" {sign} {value}" for sign, value in limits if value is not None)
 
 
 def _with_help(title: str, things: dict[str, Any]) -> Table:
@@ -101,3 +238,7 @@ def _docstring(reference: str) -> str:
     body = ast.parse(Path(spec.origin).read_text(encoding="utf-8")).body
     (found,) = (node for node in body if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == name)
     return ast.get_docstring(found) or ""
+
+
+def _default(field: "FieldInfo") -> str:
+    return "(required)" if field.is_required() else repr(field.get_default(call_default_factory=True))

@@ -1,16 +1,35 @@
-"""Commands that choose: tune, recommend."""
+"""Commands that choose an algorithm and its settings: recommend, tune, plan."""
 
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.table import Table
+from typer.core import TyperGroup
 
-from offbeat.cli.base import Address, Changes, ExperimentFile, Jobs, Out, Resume, console, joined, load, suffix
-from offbeat.cli.progress import bars, cluster_line, note
+from offbeat.cli.base import (
+    Address,
+    Changes,
+    ExperimentFile,
+    FigureOut,
+    Jobs,
+    Out,
+    OverwriteFile,
+    Resume,
+    Seeds,
+    check_new_file,
+    console,
+    joined,
+    load,
+    suffix,
+)
+from offbeat.cli.progress import bars, cluster_line, messages, note
 from offbeat.core.errors import InvalidInput
 
 if TYPE_CHECKING:
+    from click import Context
+
     from offbeat.comparison.planned import PlannedRun
     from offbeat.experiment.schema import Experiment
 
@@ -18,31 +37,86 @@ Kind = Annotated[
     str | None,
     typer.Option(
         "--objective",
-        help="What is wanted: `time` to --target, the `value` of the target metric at the end, or the `area` under its "
-        "curve (default: `time` with a --target, else `area`).",
+        help="Objective: `time` to --target, final `value` of the main metric, or `area` under its curve (default: "
+        "`time` with a --target, else `area`).",
     ),
 ]
-Target = Annotated[
-    float | None, typer.Option(help="Accuracy, or value of the target metric, that is to be reached soon.")
+Target = Annotated[float | None, typer.Option(help="Value of the main metric to reach, e.g. 0.9 for 90 % accuracy.")]
+Algorithms = Annotated[
+    str | None,
+    typer.Option(help="Comma-separated names, e.g. fedavg,fedbuff (default: those the file compares)."),
 ]
 KINDS = ("time", "value", "area")
 
 
-def tune(
+def recommend(
     file: ExperimentFile,
     algorithms: Annotated[
-        str | None,
-        typer.Option(help="Names with commas between, like fedavg,fedbuff (default: those the file compares)."),
+        str | None, typer.Option(help="Comma-separated names (default: all algorithms that fit the experiment).")
     ] = None,
-    trials: Annotated[int, typer.Option(min=1, help="Settings that are tried, for each algorithm.")] = 24,
+    kind: Kind = None,
+    target: Target = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Seeds to compare the finalists on.")] = 3,
+    jobs: Jobs = None,
+    changes: Changes = None,
+    address: Address = None,
+    out: Out = None,
+    resume: Resume = False,
+) -> None:
+    """Recommend an algorithm for this fleet, data and model.
+
+    Runs all algorithms that fit the experiment, with three learning rates each, by successive halving: the best third
+    continues after a ninth and again after a third of the time. The best three, the best that leaves some devices idle,
+    and FedAvg then run on fresh seeds. Prints what to use, by how much it is better, its cost and what would change the
+    answer. Writes the answer, a figure and `recommended.toml`, ready for `offbeat deploy`.
+
+    The fleet may be a trace (`[fleet] name = "trace"`) or come from a real run (`name = "record"`).
+    """
+    experiment = load(file, changes)
+    from offbeat.comparison.recommendation import FILES
+    from offbeat.comparison.recommendation import recommend as recommend_for
+    from offbeat.comparison.scheduler import runs_that_fill_cores
+    from offbeat.results.criterion import Criterion
+
+    criterion = Criterion.of(experiment, target=target, kind=_kind(kind))
+    names = None if algorithms is None else _names(experiment, algorithms)
+    root = out or Path("runs") / f"{file.stem}-recommend{joined(names or [])}{suffix(changes)}"
+    with bars() as shown, cluster_line(shown):
+        stages = StageBars(shown)
+        found = recommend_for(
+            experiment,
+            names,
+            out=root,
+            seeds=seeds,
+            criterion=criterion,
+            jobs=jobs or runs_that_fill_cores([experiment]),
+            address=address,
+            resume=resume,
+            watch=stages.watch,
+            on_stage=stages.begin,
+        )
+    console.print(found.comparison.rich_table())
+    for sentence in found.sentences:
+        console.print(sentence, highlight=False, markup=False)
+    for name, why in found.unsuited.items():
+        console.print(f"{name} was skipped: {why}", highlight=False, markup=False)
+    for sentence in found.failures:
+        console.print(f"Failed: {sentence}", highlight=False, markup=False)
+    console.print(f"Results in {root}: {FILES}")
+
+
+def tune(
+    file: ExperimentFile,
+    algorithms: Algorithms = None,
+    trials: Annotated[int, typer.Option(min=1, help="Settings to try per algorithm.")] = 24,
     kind: Kind = None,
     target: Target = None,
     at: Annotated[
-        float | None, typer.Option(help="Virtual seconds at which models are judged (default: the end).")
+        float | None, typer.Option(help="Virtual time, in seconds, at which runs are scored (default: the end).")
     ] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Seeds, from the experiment's on, that the winners run with.")] = 3,
+    seeds: Annotated[int, typer.Option(min=1, help="Seeds to report the winners on.")] = 3,
     tuning_seeds: Annotated[
-        str, typer.Option(help="Seeds that settings are tried with, commas between; none that is reported.")
+        str, typer.Option(help="Comma-separated seeds for the search; never reported.")
     ] = "1000,1001",
     jobs: Jobs = None,
     changes: Changes = None,
@@ -50,11 +124,13 @@ def tune(
     out: Out = None,
     resume: Resume = False,
 ) -> None:
-    """Search for the best settings of each algorithm, with the same number of trials for each.
+    """Search for the best settings of each algorithm, with the same number of trials for all.
 
-    Varies the learning rate and what each algorithm names as worth a search (`offbeat describe NAME`). The first trial
-    is the experiment as it is; bad ones are stopped early. Prints the winners as they do on seeds that no search has
-    seen, and which settings mattered; writes `NAME.toml` for each winner, `tuning.csv` and `importance.csv`.
+    Varies the learning rate and each algorithm's own search space (`offbeat describe NAME`). The first trial is the
+    experiment unchanged; poor trials are stopped early. Reports the winners on seeds that the search has not seen, and
+    which settings mattered. Writes `NAME.toml` for each winner, `tuning.csv` and `importance.csv`.
+
+    Example: `offbeat tune experiment.toml --algorithms fedavg,fedbuff --trials 24`
     """
     check_optuna()
     experiment = load(file, changes)
@@ -95,71 +171,137 @@ def tune(
     console.print(found.settings_table())
     for sentence in found.failures:
         console.print(f"Failed: {sentence}", highlight=False, markup=False)
-    console.print(
-        f"Results in {root}: a TOML file for each winner, tuning.csv, importance.csv, studies.db and the runs"
-    )
+    console.print(f"Results in {root}: one TOML file per winner, tuning.csv, importance.csv, studies.db and the runs")
 
 
-def recommend(
+class PlanCommands(TyperGroup):
+    """The subcommands of plan; `plan FILE`, the form of version 0.1, raises InvalidInput."""
+
+    def parse_args(self, ctx: "Context", args: list[str]) -> list[str]:
+        """Parse the arguments of `offbeat plan`."""
+        if args and args[0] not in (*self.commands, "--help", "-h"):
+            raise InvalidInput("`offbeat plan FILE` is now `offbeat plan deadlines FILE`")
+        return super().parse_args(ctx, args)
+
+
+plan = typer.Typer(
+    cls=PlanCommands,
+    name="plan",
+    no_args_is_help=True,
+    help="Analyse an experiment before running it: round deadlines, gradient delays, request slots.",
+)
+
+
+@plan.command()
+def deadlines(
     file: ExperimentFile,
-    algorithms: Annotated[
-        str | None, typer.Option(help="Names with commas between (default: every algorithm that suits the experiment).")
+    algorithm: Annotated[
+        str | None,
+        typer.Option(help="Algorithm to plan for, one of those the file compares (default: its [algorithm])."),
     ] = None,
-    kind: Kind = None,
-    target: Target = None,
-    seeds: Annotated[
-        int, typer.Option(min=1, help="Seeds, from the experiment's on, that the finalists run with.")
-    ] = 3,
-    jobs: Jobs = None,
+    estimate: Annotated[
+        int | None,
+        typer.Option(
+            min=2, metavar="GRADIENTS", help="Measure sigma² and G² of ADEL-FL from this many gradients per device."
+        ),
+    ] = None,
     changes: Changes = None,
-    address: Address = None,
-    out: Out = None,
-    resume: Resume = False,
+    out: FigureOut = Path("plan.png"),
+    overwrite: OverwriteFile = False,
 ) -> None:
-    """Which algorithm should run on this fleet, with these data and this model?
+    """Show the round deadlines, batch sizes and expected depth that a deadline algorithm plans.
 
-    Races all algorithms that suit the experiment, with three learning rates each: at a ninth and at a third of the time
-    the best third goes on. The best three, the best that does not keep all devices in training, and FedAvg are then run
-    on fresh seeds. Says what to run, by how much it is better, what it costs and what would change the answer; writes
-    that, a picture, and `recommended.toml` to `deploy`.
-
-    A fleet may be a trace (`[fleet] name = "trace"`), or that of a real run (`name = "record"`, its path).
+    For `adel`, `salf`, `drop-stragglers` and `heterofl`. Nothing is trained. If the time budget is too small for the
+    rounds, prints the minimum feasible budget.
     """
-    experiment = load(file, changes)
-    from offbeat.comparison.recommendation import FILES
-    from offbeat.comparison.recommendation import recommend as recommend_for
-    from offbeat.comparison.scheduler import runs_that_fill_cores
-    from offbeat.results.criterion import Criterion
+    from offbeat.comparison.deadline_plan import gradient_constants, plan_of
+    from offbeat.results.plots import check_figure_path, save
 
-    criterion = Criterion.of(experiment, target=target, kind=_kind(kind))
-    names = None if algorithms is None else _names(experiment, algorithms)
-    root = out or Path("runs") / f"{file.stem}-recommend{joined(names or [])}{suffix(changes)}"
-    with bars() as shown, cluster_line(shown):
-        stages = StageBars(shown)
-        found = recommend_for(
+    check_figure_path(out)
+    check_new_file(out, overwrite)
+    experiment = load(file, changes)
+    if algorithm is not None:
+        experiment = experiment.for_algorithm(algorithm, experiment.seed)
+    if estimate is not None:
+        with messages.status("measuring gradients"):
+            measured = gradient_constants(experiment, estimate)
+        if measured is None or experiment.algorithm.name != "adel":
+            raise InvalidInput("--estimate needs algorithm adel and devices with at least two samples each")
+        constants = {"gradient_variance": measured.gradient_variance, "gradient_bound": measured.gradient_bound}
+        experiment = experiment.changed({"algorithm": {"name": experiment.algorithm.name} | constants})
+        console.print("Measured: " + ", ".join(f"{key} = {value:.4g}" for key, value in constants.items()))
+    with messages.status("planning"):
+        planned = plan_of(experiment)
+    save(planned.figure(), out)
+    console.print(planned.table())
+    if planned.scale is not None:
+        console.print(f"Batch scale m = {planned.scale:.5g}")
+    for remark in planned.remarks:
+        console.print(remark)
+    console.print(f"Figure in {out}")
+
+
+@plan.command()
+def delays(
+    file: ExperimentFile,
+    simulate: Annotated[
+        bool, typer.Option("--simulate", help="Also run both algorithms and compare them with the theory.")
+    ] = False,
+    seeds: Seeds = 3,
+    iterations: Annotated[int, typer.Option(min=1, help="Iterations for the bounds and the simulation.")] = 50,
+    iteration: Annotated[
+        float | None,
+        typer.Option(
+            min=0.001, help="Seconds per iteration (default: the file's, else the median duration of an order)."
+        ),
+    ] = None,
+    changes: Changes = None,
+) -> None:
+    """Choose between AUDG and PSURDG by the theory of delayed gradients.
+
+    Estimates the delays and constants of the experiment's fleet, model and data and prints the sign of Theta. With
+    `--simulate`, a short simulation checks the answer.
+    """
+    from offbeat.comparison.delayed_gradients.advice import advise as advise_on
+    from offbeat.comparison.delayed_gradients.advice import rendered
+
+    experiment = load(file, changes)
+    chosen = list(range(experiment.seed, experiment.seed + seeds))
+    with bars() as shown:
+        bar = shown.add_task("estimating delays", total=1.0, note="")
+        advice = advise_on(
             experiment,
-            names,
-            out=root,
-            seeds=seeds,
-            criterion=criterion,
-            jobs=jobs or runs_that_fill_cores([experiment]),
-            address=address,
-            resume=resume,
-            watch=stages.watch,
-            on_stage=stages.begin,
+            iteration_seconds=iteration,
+            iterations=iterations,
+            simulate=simulate,
+            seeds=chosen,
+            watch=lambda done: shown.update(bar, completed=done),
         )
-    console.print(found.comparison.rich_table())
-    for sentence in found.sentences:
-        console.print(sentence, highlight=False, markup=False)
-    for name, why in found.unsuited.items():
-        console.print(f"{name} was left out: {why}", highlight=False, markup=False)
-    for sentence in found.failures:
-        console.print(f"Failed: {sentence}", highlight=False, markup=False)
-    console.print(f"Results in {root}: {FILES}")
+    console.print(rendered(advice))
+
+
+@plan.command()
+def slots(file: ExperimentFile, changes: Changes = None) -> None:
+    """Measure the reward of each of FedASMU's request slots, to pre-train its meta model.
+
+    Runs the experiment with devices that request the fresh model at random epochs, and prints the `history` line to add
+    to its `[algorithm]` table. Use a seed that you do not report, e.g. `--set seed=100`.
+    """
+    from offbeat.comparison.slots import measure_slots
+
+    experiment = load(file, changes)
+    with bars() as shown:
+        bar = shown.add_task("random slots", total=1.0, note="")
+        records = measure_slots(experiment, lambda fraction, _: shown.update(bar, completed=fraction))
+    table = Table("request before epoch", "merges", "mean reward (decrease of the loss)")
+    for record in records:
+        table.add_row(str(record.slot), str(record.merges), f"{record.reward:.4g}")
+    console.print(table)
+    console.print(f"history = [{', '.join(f'{record.reward:.4g}' for record in records)}]", highlight=False)
 
 
 class StageBars:
-    """A bar for each stage of a recommendation, which fills as the runs of the stage come to their share."""
+    """One progress bar per stage of a recommendation."""
 
     def __init__(self, shown: Any) -> None:
         self._shown = shown
@@ -168,14 +310,14 @@ class StageBars:
         self._done: dict[str, float] = {}
 
     def begin(self, title: str, runs: int, share: float) -> None:
-        """Begin the bar of a stage with so many runs, each up to a share of its whole; the one before is full."""
+        """Complete the previous bar and start that of a stage: `runs` runs, each up to a `share` of its full length."""
         if self._bar is not None:
             self._shown.update(self._bar, completed=float(self._runs), note="")
         self._runs, self._share, self._done = runs, share, {}
         self._bar = self._shown.add_task(f"{title}, {runs} runs", total=float(runs), note="")
 
     def watch(self, planned: "PlannedRun", fraction: float, row: dict[str, float] | None) -> None:
-        """Show that a run has come to a fraction of its whole."""
+        """Show the progress of a run as a fraction of its full length."""
         each = planned.experiment
         name = f"{each.algorithm.title}, rate {each.local.learning_rate:g}, seed {each.seed}"
         self._done[name] = min(1.0, fraction / self._share)
@@ -184,9 +326,9 @@ class StageBars:
 
 
 def check_optuna() -> None:
-    """Raise InvalidInput if the library that searches is not installed."""
+    """Raise InvalidInput if Optuna is not installed."""
     if find_spec("optuna") is None:
-        raise InvalidInput("this needs Optuna, which is not installed: pip install 'offbeat[tune]'")
+        raise InvalidInput("Optuna is not installed: pip install 'offbeat[tune]'")
 
 
 def _names(experiment: "Experiment", given: str | None) -> list[str]:
@@ -204,4 +346,4 @@ def _numbers(text: str) -> list[int]:
     try:
         return [int(each) for each in text.split(",")]
     except ValueError:
-        raise InvalidInput(f"--tuning-seeds {text}: must be whole numbers with commas between") from None
+        raise InvalidInput(f"--tuning-seeds {text}: must be comma-separated whole numbers") from None

@@ -1,4 +1,4 @@
-"""Commands that run experiments on real processes: local-cluster, deploy, make-certificates, register-nodes."""
+"""Commands that run experiments on real processes: local-cluster, deploy."""
 
 import json
 import os
@@ -17,28 +17,35 @@ if TYPE_CHECKING:
     from offbeat.experiment.schema import Experiment
 
 
+Insecure = Annotated[bool, typer.Option("--insecure", help="Connect without TLS.")]
+RootCertificates = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="CA certificates that verify the SuperLink (default: system store)."),
+]
+
+
 def local_cluster(
     file: ExperimentFile,
-    nodes: Annotated[int, typer.Option(min=1, help="Nodes to start; each is one device.")] = 4,
+    nodes: Annotated[int, typer.Option(min=1, help="Number of nodes to start; each hosts one device.")] = 4,
     stock_nodes: Annotated[
-        bool, typer.Option("--stock-nodes", help="Flower's own SuperNodes, which start a process for each message.")
+        bool, typer.Option("--stock-nodes", help="Use Flower's SuperNodes instead of `offbeat node`.")
     ] = False,
     changes: Changes = None,
     out: Out = None,
     overwrite: Overwrite = False,
     resume: Resume = False,
     logs: Annotated[
-        Path | None, typer.Option(help="Keep the logs of all processes here (default: only if the run fails).")
+        Path | None, typer.Option(help="Directory for the logs of all processes (default: kept only if the run fails).")
     ] = None,
 ) -> None:
-    """Run an experiment for real on this machine: a Flower SuperLink and some nodes on loopback.
+    """Run an experiment on real Flower processes on this machine, in wall-clock time.
 
-    Starts the processes on free ports, runs the experiment on the wall clock and ends all of them again, also on
-    Ctrl-C; `--resume` then goes on from the last checkpoint. There are as many devices as nodes, unless
-    `--set data.devices=...` says otherwise; with `--set deployment.paced=true` they take as long as `[fleet]` says.
+    Starts a SuperLink and nodes on free loopback ports and stops them at the end or on Ctrl-C; `--resume` continues
+    from the last checkpoint. There is one device per node unless `data.devices` is set; `--set deployment.paced=true`
+    slows devices down to the speeds of `[fleet]`.
 
-    The nodes are those of `offbeat node`, where a message and its answer take a fraction of a second; with
-    `--stock-nodes` they are Flower's, where they take some seconds, because it starts a process for each.
+    Nodes are those of `offbeat node`: a round trip takes a fraction of a second. `--stock-nodes` starts Flower's
+    SuperNodes: a round trip takes seconds, because they start a process per message.
     """
     check_flower()
     given = any(change.partition("=")[0].strip() == "data.devices" for change in changes or ())
@@ -66,26 +73,25 @@ def local_cluster(
 
 def deploy(
     file: ExperimentFile,
-    superlink: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where the SuperLink listens.")],
-    insecure: Annotated[bool, typer.Option("--insecure", help="Without TLS.")] = False,
-    root_certificates: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Who vouches for the SuperLink (default: the system's).")
-    ] = None,
+    superlink: Annotated[str, typer.Option(metavar="HOST:PORT", help="Control address of the SuperLink.")],
+    insecure: Insecure = False,
+    root_certificates: RootCertificates = None,
     changes: Changes = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="Directory for the results on the SuperLink's machine. Never overwritten unasked."),
+        typer.Option(
+            help="Output directory on the SuperLink's machine; a relative path starts where the SuperLink runs."
+        ),
     ] = None,
     overwrite: Overwrite = False,
     resume: Resume = False,
 ) -> None:
-    """Run an experiment on a Flower SuperLink that is already there, with the SuperNodes that are connected to it.
+    """Run an experiment on a running Flower SuperLink and the nodes connected to it.
 
-    Makes a Flower app from the experiment and the modules that it names, hands it to the SuperLink, and shows its log
-    until it ends. Ctrl-C stops the run; `--resume` then goes on from the last checkpoint.
+    Packs the experiment and the modules it names into a Flower app, submits it and follows its log. Ctrl-C stops the
+    run; `--resume` continues from the last checkpoint.
 
-    All machines need the same version of offbeat, with Flower: `pip install 'offbeat[flower]'`. Results go to a
-    directory on the SuperLink's machine; a relative one starts where the SuperLink was started.
+    All machines need the same version of offbeat with Flower: `pip install 'offbeat[flower]'`.
     """
     check_flower()
     experiment = load(file, changes)
@@ -116,61 +122,22 @@ def deploy(
         finished = read_finished(root)
         present(experiment, finished.rows, finished.summary, root)
     else:
-        console.print(f"Results in {root} on the machine of the SuperLink")
-
-
-def make_certificates(
-    directory: Annotated[Path, typer.Argument(help="A new directory for them.")],
-    nodes: Annotated[int, typer.Option(min=0, help="Nodes that get a key.")] = 4,
-    hosts: Annotated[
-        list[str] | None, typer.Option("--host", help="A further name of the SuperLink's machine; may be repeated.")
-    ] = None,
-) -> None:
-    """Make throw-away certificates and keys for a SuperLink and SuperNodes on loopback, to try out a secured set-up.
-
-    Writes an authority (`ca.pem`), the SuperLink's certificate for localhost and 127.0.0.1 (`superlink.pem`,
-    `superlink.key`), and for each node a private key (`node-0`) and the public key to register it with (`node-0.pub`).
-    They are valid for 30 days and not for production.
-    """
-    check_flower()
-    from offbeat.flower.launch.certificates import make_credentials
-
-    make_credentials(directory, nodes, hosts or ())
-    console.print(f"Certificates in {directory}: ca.pem, superlink.pem, superlink.key and keys for {nodes} nodes")
-
-
-def register_nodes(
-    public_keys: Annotated[list[Path], typer.Argument(help="The nodes' public keys.")],
-    superlink: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where the SuperLink listens.")],
-    root_certificates: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Who vouches for the SuperLink (default: the system's).")
-    ] = None,
-) -> None:
-    """Tell a SuperLink that admits only nodes it knows which nodes these are, as `flwr supernode register` does."""
-    check_flower()
-    from offbeat.flower.launch.superlink import SuperLink, register
-
-    link = SuperLink(address=superlink, root_certificates=root_certificates)
-    for key in public_keys:
-        if not key.is_file():
-            raise InvalidInput(f"{key}: there is no such file")
-    for key in public_keys:
-        console.print(f"{key}: node {register(link, key)}", highlight=False)
+        console.print(f"Results in {root} on the SuperLink's machine")
 
 
 class Tail:
-    """The rows that another process adds to a file of metrics, from now on."""
+    """Reads the rows that another process appends to a metrics file."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._position = path.stat().st_size if path.exists() else 0
 
     def new(self) -> list[dict[str, float]]:
-        """What has come since the last call; a line that is still being written comes later."""
+        """Return the complete rows appended since the last call."""
         if not self._path.exists():
             return []
         with self._path.open("rb") as file:
-            if os.fstat(file.fileno()).st_size < self._position:  # begun anew, or cut back to a checkpoint
+            if os.fstat(file.fileno()).st_size < self._position:  # started again, or truncated to a checkpoint
                 self._position = 0
             file.seek(self._position)
             whole, newline, _ = file.read().rpartition(b"\n")
@@ -224,7 +191,7 @@ def _check_nodes(experiment: "Experiment", nodes: int) -> None:
 
 
 def _check_algorithm(experiment: "Experiment") -> None:
-    """What the server would refuse after Flower has started is refused here."""
+    """Raise here what the server would raise only after Flower has started."""
     experiment.algorithm.policy.check(experiment.data.devices)
 
 
@@ -233,4 +200,4 @@ def _bundle(folder: Path, experiment: "Experiment", root: Path, *, resume: bool,
 
     left = write_bundle(folder, experiment, out=str(root), resume=resume, overwrite=overwrite)
     if left:
-        messages.print(f"Not sent to the nodes, because Flower takes only Python and plain text: {', '.join(left)}")
+        messages.print(f"Not sent to the nodes (Flower packs only Python and plain text): {', '.join(left)}")

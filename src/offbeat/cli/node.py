@@ -1,4 +1,4 @@
-"""The command that makes this machine a device: node."""
+"""The node command, which hosts devices on this machine, and its subcommands for certificates and keys."""
 
 import os
 from pathlib import Path
@@ -6,21 +6,27 @@ from typing import Annotated
 
 import typer
 
-from offbeat.cli.deployment import check_flower
+from offbeat.cli.base import console
+from offbeat.cli.deployment import Insecure, RootCertificates, check_flower
+from offbeat.core.errors import InvalidInput
+
+node = typer.Typer(name="node", invoke_without_command=True)
 
 
-def node(
-    superlink: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where the SuperLink listens.")],
-    insecure: Annotated[bool, typer.Option("--insecure", help="Without TLS.")] = False,
-    root_certificates: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Who vouches for the SuperLink (default: the system's).")
+@node.callback()
+def serve(
+    context: typer.Context,
+    superlink: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Fleet address of the SuperLink. Required.")
     ] = None,
+    insecure: Insecure = False,
+    root_certificates: RootCertificates = None,
     keys: Annotated[
         list[Path] | None,
         typer.Option(
             "--auth-supernode-private-key",
             metavar="FILE",
-            help="The node's private key, registered with the SuperLink.",
+            help="Private key of the node, registered with the SuperLink. Repeat for further nodes.",
         ),
     ] = None,
     configs: Annotated[
@@ -28,39 +34,48 @@ def node(
         typer.Option(
             "--node-config",
             metavar="'KEY=VALUE ...'",
-            help="What apps may know of this node, for instance partition-id=3; each further one is one more node.",
+            help="Node config for apps, e.g. partition-id=3. Each repetition starts one more node.",
         ),
     ] = None,
     trusted_entities: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Run only apps that one of these has signed (YAML, id: key).")
+        Path | None, typer.Option(metavar="FILE", help="Run only apps signed by one of these keys (YAML, id: key).")
     ] = None,
     state: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Keep what devices remember here (default: as long as this process lives)."),
+        typer.Option(
+            metavar="DIR", help="Directory for the devices' state (default: in memory, lost when this process ends)."
+        ),
     ] = None,
-    memory_mb: Annotated[int | None, typer.Option(min=64, help="Memory that the process of an app may have.")] = None,
-    child_user: Annotated[str | None, typer.Option(help="Run apps as this user (if this process is root's).")] = None,
+    memory_mb: Annotated[int | None, typer.Option(min=64, help="Memory limit of an app process, in MB.")] = None,
+    child_user: Annotated[str | None, typer.Option(help="Run apps as this user (needs root).")] = None,
     answer_seconds: Annotated[
         float | None,
-        typer.Option(min=1.0, help="End an app that has not answered for so long (default: its message's)."),
+        typer.Option(
+            min=1.0, help="Response timeout of an app, in seconds (default: the time to live of the message)."
+        ),
     ] = None,
-    poll_seconds: Annotated[
-        float, typer.Option(min=0.005, help="Ask for messages so often while something goes on.")
-    ] = 0.05,
+    poll_seconds: Annotated[float, typer.Option(min=0.005, help="Polling interval while busy, in seconds.")] = 0.05,
     work_seconds: Annotated[
-        float, typer.Option(min=0.005, help="And at least so often while an app is at work.")
+        float, typer.Option(min=0.005, help="Longest polling interval while an app runs, in seconds.")
     ] = 0.5,
-    idle_seconds: Annotated[float, typer.Option(min=0.005, help="And at least so often when nothing comes.")] = 10.0,
+    idle_seconds: Annotated[
+        float, typer.Option(min=0.005, help="Longest polling interval when idle, in seconds.")
+    ] = 10.0,
     health: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="Answer HTTP here: 200 if all is well, else 503.")
+        str | None, typer.Option(metavar="HOST:PORT", help="Serve a health check over HTTP: 200 if healthy, else 503.")
     ] = None,
 ) -> None:
-    """Be a device of the runs on a Flower SuperLink: warm, where a SuperNode starts a process for each message.
+    """Run a persistent Flower node: apps stay loaded between messages, so a round trip takes milliseconds.
 
-    Takes the place of `flower-supernode`. The app of a run stays loaded in a process of its own, so that a message and
-    its answer take a fraction of a second, and hears of stop notices and fresh models while it trains. Both kinds may
-    take part in one run. Ends on Ctrl-C or SIGTERM.
+    Replaces `flower-supernode`; both kinds of node can take part in the same run. The app of a run lives in its own
+    process, and stop notices and fresh models reach it while it trains. Ends on Ctrl-C or SIGTERM.
+
+    Example: `offbeat node --superlink HOST:9092 --root-certificates ca.pem --node-config partition-id=0`
     """
+    if context.invoked_subcommand is not None:
+        return
+    if superlink is None:
+        raise InvalidInput("offbeat node needs --superlink HOST:PORT")
     check_flower()
     from offbeat.flower.launch.superlink import SuperLink, host_and_port
     from offbeat.flower.node.installation import load_trusted_entities
@@ -82,3 +97,43 @@ def node(
             health=None if health is None else host_and_port("--health", health),
         )
     )
+
+
+@node.command()
+def certificates(
+    directory: Annotated[Path, typer.Argument(help="New directory for the files.")],
+    nodes: Annotated[int, typer.Option(min=0, help="Number of nodes to make a key pair for.")] = 4,
+    hosts: Annotated[
+        list[str] | None, typer.Option("--host", help="Additional host name of the SuperLink. Repeatable.")
+    ] = None,
+) -> None:
+    """Make short-lived certificates and keys to try out TLS and node authentication.
+
+    Writes a certificate authority (`ca.pem`), the SuperLink's certificate for localhost and 127.0.0.1 (`superlink.pem`,
+    `superlink.key`), and per node a private key (`node-0`) and the public key to register (`node-0.pub`). They are
+    valid for 30 days and not meant for production.
+    """
+    check_flower()
+    from offbeat.flower.launch.certificates import make_credentials
+
+    make_credentials(directory, nodes, hosts or ())
+    console.print(f"Certificates in {directory}: ca.pem, superlink.pem, superlink.key and keys for {nodes} nodes")
+
+
+@node.command()
+def register(
+    public_keys: Annotated[list[Path], typer.Argument(help="Public keys of the nodes, e.g. keys/node-*.pub.")],
+    superlink: Annotated[str, typer.Option(metavar="HOST:PORT", help="Control address of the SuperLink.")],
+    root_certificates: RootCertificates = None,
+) -> None:
+    """Register nodes, by public key, with a SuperLink that authenticates nodes (like `flwr supernode register`)."""
+    check_flower()
+    from offbeat.flower.launch.superlink import SuperLink
+    from offbeat.flower.launch.superlink import register as register_node
+
+    link = SuperLink(address=superlink, root_certificates=root_certificates)
+    for key in public_keys:
+        if not key.is_file():
+            raise InvalidInput(f"{key}: no such file")
+    for key in public_keys:
+        console.print(f"{key}: node {register_node(link, key)}", highlight=False)

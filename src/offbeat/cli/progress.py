@@ -1,4 +1,4 @@
-"""Progress of the command line, on standard error: bars in a terminal, a plain line now and then anywhere else."""
+"""Progress on standard error: bars in a terminal, otherwise a line every 30 seconds."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-if TYPE_CHECKING:  # so that --help is quick
+if TYPE_CHECKING:  # keeps --help fast
     from offbeat.comparison.planned import OnRunProgress, PlannedRun
 
 messages = Console(stderr=True)
 LINE_SECONDS = 30.0
-"""How often a line about what goes on is written where there is no terminal."""
+"""Seconds between progress lines when stderr is not a terminal."""
 
 
 @contextmanager
 def watched_bars() -> Iterator["OnRunProgress"]:
-    """A bar for each run that has begun; those that have ended give way to the next."""
+    """Show a bar for each started run; finished bars disappear once there are many."""
     with bars() as shown, cluster_line(shown):
         tasks: dict[str, Any] = {}
 
@@ -32,7 +32,7 @@ def watched_bars() -> Iterator["OnRunProgress"]:
 
 
 class ProgressLines:
-    """Takes what a progress bar takes, and writes a line for each task that goes on, every so many seconds."""
+    """Same interface as a progress bar; writes a line per unfinished task at an interval."""
 
     def __init__(
         self, write: Callable[[str], object], seconds: float, clock: Callable[[], float] = time.monotonic
@@ -44,12 +44,12 @@ class ProgressLines:
         self._tasks: list[dict[str, Any]] = []
 
     def add_task(self, description: str, *, total: float | None, note: str = "") -> int:
-        """Add a task that lines are printed about, and return its number."""
+        """Add a task and return its number."""
         self._tasks.append({"description": description, "total": total, "note": note, "completed": 0.0})
         return len(self._tasks) - 1
 
     def update(self, task: int, **what: Any) -> None:
-        """Note what is new about a task, and print a line about each unfinished task when one is due."""
+        """Update a task; print a line per unfinished task when the interval is over."""
         self._tasks[task] |= what
         now = self._clock()
         if now >= self._due:
@@ -60,13 +60,13 @@ class ProgressLines:
 
 
 def _line(*, description: str, total: float | None, completed: float, note: str, **_: object) -> str:
-    share = f"{100 * completed / total:.0f} %" if total else "under way"
+    share = f"{100 * completed / total:.0f} %" if total else "running"
     return f"{description}: {share}{f', {note}' if note else ''}"
 
 
 @contextmanager
 def bars() -> Iterator[Any]:
-    """Progress bars for runs, or lines if nobody would see bars."""
+    """Show progress bars, or lines if stderr is not a terminal."""
     if not messages.is_terminal:
         yield ProgressLines(partial(messages.print, markup=False, highlight=False, soft_wrap=True), LINE_SECONDS)
         return
@@ -85,7 +85,7 @@ def bars() -> Iterator[Any]:
 
 @contextmanager
 def cluster_line(shown: Any) -> Iterator[None]:
-    """A line about the Ray cluster beside the bars, if runs compute on one."""
+    """Show the status of the Ray cluster, if runs compute on one."""
     from offbeat.training.ray_cluster import ClusterStatus, watching_cluster
 
     lines: list[Any] = []
@@ -100,7 +100,7 @@ def cluster_line(shown: Any) -> Iterator[None]:
 
 
 def note(row: dict[str, float]) -> str:
-    """The newest row of metrics in a few words."""
+    """Summarise a row of metrics in a few words."""
     from offbeat.results.metric import metrics_in
 
     name = metrics_in(row)[0]

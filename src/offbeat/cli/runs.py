@@ -1,4 +1,4 @@
-"""Commands that run experiments: demo, run, compare, sweep, report."""
+"""Commands that run experiments: demo, run, compare, sweep."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,7 +25,6 @@ from offbeat.cli.base import (
     suffix,
 )
 from offbeat.cli.progress import bars, cluster_line, messages, note, watched_bars
-from offbeat.core.errors import InvalidInput
 
 if TYPE_CHECKING:
     from offbeat.experiment.schema import Experiment
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def demo(
-    out: Annotated[Path | None, typer.Option(help="Directory for the results (default: a new offbeat-demo).")] = None,
+    out: Annotated[Path | None, typer.Option(help="Output directory (default: a new `offbeat-demo`).")] = None,
     jobs: Jobs = None,
     resume: Resume = False,
 ) -> None:
@@ -62,11 +61,13 @@ def run(
 ) -> None:
     """Run one experiment and write its metrics, timeline, final model and summary.
 
-    Results go to `runs/NAME-ALGORITHM-seedN`, with what was `--set` added, unless `--out` says otherwise. Ctrl-C,
-    SIGTERM and SIGHUP leave a checkpoint; `--resume` goes on from it as if nothing had happened.
+    Results go to `runs/NAME-ALGORITHM-seedN` unless `--out` is given. Ctrl-C, SIGTERM and SIGHUP leave a checkpoint;
+    with `--resume` the run continues from it and ends with the same numbers as an uninterrupted run.
+
+    Example: `offbeat run demo --set algorithm.name=fedbuff --set stop.time=60`
     """
     experiment = on_cluster(load(file, changes), address)
-    from offbeat.simulation.run import run as run_experiment  # after the settings: a mistake need not wait for torch
+    from offbeat.simulation.run import run as run_experiment  # imports torch: after the settings are checked
 
     root = out or Path("runs") / run_name(file, experiment, changes)
     with bars() as shown, cluster_line(shown):
@@ -83,7 +84,7 @@ def compare(
     file: ExperimentFile,
     algorithms: Annotated[
         str | None,
-        typer.Option(help="Names with commas between, like fedavg,fedbuff (default: those the file compares)."),
+        typer.Option(help="Comma-separated names, e.g. fedavg,fedbuff (default: those the file compares)."),
     ] = None,
     seeds: Seeds = 3,
     target: Target = None,
@@ -94,19 +95,17 @@ def compare(
     overwrite: Overwrite = False,
     resume: Resume = False,
 ) -> None:
-    """Run the same experiment under several algorithms and seeds, and compare time to accuracy.
+    """Run one experiment under several algorithms and seeds, and compare the time to a target accuracy.
 
-    Prints a table; writes it as `comparison.csv`, with `accuracy.png` and a self-contained `report.html`. Settings for
-    one algorithm only stand in the file as `[compare.NAME.TABLE]`, for instance `[compare.fedbuff.algorithm]`.
+    Prints a table and writes `comparison.csv`, `accuracy.png` and a self-contained `report.html`. Settings for a single
+    algorithm go into the file as `[compare.NAME.TABLE]`, e.g. `[compare.fedbuff.algorithm]`;
+    `--set algorithm.KEY=VALUE` applies to every algorithm that has this setting.
 
-    All algorithms keep the same number of devices in training: `[compare] in_training = N`, or else what the settings
-    of the algorithm in the file say, or else a tenth of the devices; with `in_training = false` each has its own.
-    `--set algorithm.KEY=VALUE` is for every algorithm that has such a setting.
+    All algorithms keep the same number of devices in training: `[compare] in_training = N`, by default the file's
+    `[algorithm]` settings or a tenth of the devices. With `in_training = false` each uses its own settings.
     """
     general, settings = _algorithm_changes(changes)
-    experiment = on_cluster(
-        load(file, general), address
-    )  # first: a wrong setting is said before anything heavy is imported
+    experiment = on_cluster(load(file, general), address)  # before the imports: a wrong setting is reported at once
     from offbeat.comparison.fairness import algorithm_settings, known_by, spread_settings
 
     names = list(experiment.compared) if algorithms is None else [each.strip() for each in algorithms.split(",")]
@@ -124,7 +123,7 @@ def sweep(
     over: Annotated[
         list[str] | None,
         typer.Option(
-            help="A setting and its values, like `algorithm.buffer=1,10` (default: those of the file's [sweep])."
+            help="Setting and values, e.g. `algorithm.buffer=1,10`; repeatable (default: the file's [sweep])."
         ),
     ] = None,
     seeds: Seeds = 3,
@@ -136,10 +135,12 @@ def sweep(
     overwrite: Overwrite = False,
     resume: Resume = False,
 ) -> None:
-    """Run every combination of some settings' values, and plot the time to accuracy over them.
+    """Run a grid of settings and plot the time to a target accuracy.
 
-    The last setting becomes the horizontal axis, the one before it the lines, the one before that the panels of
-    `sweep.png`; `comparison.csv` has the numbers.
+    In `sweep.png` the last setting is the horizontal axis, the one before it the lines, the one before that the panels.
+    `comparison.csv` has the numbers.
+
+    Example: `offbeat sweep experiment.toml --over algorithm.buffer=1,5,10 --over fleet.ratio=5,20,110`
     """
     from offbeat.experiment.tables import parse_values
 
@@ -169,33 +170,7 @@ def sweep(
             watch=watch,
         )
     console.print(f"Rows: {' / '.join(swept)}")
-    _show(comparison, f"Results in {root}: sweep.png, comparison.csv and a directory for each run")
-
-
-def report(
-    directories: Annotated[
-        list[Path], typer.Argument(help="Runs, finished or not, of any experiments; a comparison stands for its runs.")
-    ],
-    out: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
-    target: Target = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the page if it exists.")] = False,
-) -> None:
-    """Make one self-contained HTML page from runs.
-
-    Simulated and real runs may stand side by side. Several runs of one algorithm are told apart by the settings in
-    which they differ.
-    """
-    from offbeat.comparison.gathered import comparison_of, gather
-    from offbeat.results.files import replace_file
-    from offbeat.results.report import report_html
-
-    if out.exists() and not overwrite:
-        raise InvalidInput(f"{out} exists: use --overwrite to replace it, or choose another --out")
-    runs = gather(directories)
-    comparison = comparison_of(runs, target)
-    replace_file(out, report_html(comparison, [each.config for each in runs], out.stem).encode())
-    console.print(comparison.rich_table())
-    console.print(f"Report in {out}")
+    _show(comparison, f"Results in {root}: sweep.png, comparison.csv and one directory per run")
 
 
 def _compare(
@@ -223,11 +198,11 @@ def _compare(
             resume=resume,
             watch=watch,
         )
-    _show(comparison, f"Results in {root}: report.html, accuracy.png, comparison.csv and a directory for each run")
+    _show(comparison, f"Results in {root}: report.html, accuracy.png, comparison.csv and one directory per run")
 
 
 def _show(comparison: "Comparison", where: str) -> None:
-    """The table and where the results are; then the runs that crashed, if any did, and exit code 1."""
+    """Print the table and where the results are. Runs that crashed are printed last, with exit code 1."""
     console.print(comparison.rich_table())
     console.print(where)
     for failure in comparison.failures:
@@ -237,7 +212,7 @@ def _show(comparison: "Comparison", where: str) -> None:
 
 
 def _algorithm_changes(changes: Sequence[str] | None) -> tuple[list[str], dict[str, Any]]:
-    """Changes apart from those that are settings of algorithms, and the latter by key."""
+    """Split overrides into general ones and settings of algorithms; the latter by key."""
     from offbeat.experiment.tables import parse_changes
 
     def is_setting(change: str) -> bool:
@@ -249,7 +224,7 @@ def _algorithm_changes(changes: Sequence[str] | None) -> tuple[list[str], dict[s
 
 
 def _unused(path: Path) -> Path:
-    """This path, or the first of path-2, path-3 ... that does not exist."""
+    """Return this path, or the first of path-2, path-3, ... that does not exist."""
     number, candidate = 1, path
     while candidate.exists():
         number += 1
@@ -258,7 +233,7 @@ def _unused(path: Path) -> Path:
 
 
 def _latest(path: Path) -> Path:
-    """The last of path, path-2, path-3 ... that exists."""
+    """Return the last of path, path-2, path-3, ... that exists."""
     number, latest = 1, path
     while path.with_name(f"{path.name}-{number + 1}").exists():
         number += 1

@@ -1,4 +1,4 @@
-"""The command that runs a Flower app on a virtual clock: simulate."""
+"""The simulate command: runs a Flower app on a virtual clock."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,39 +16,41 @@ if TYPE_CHECKING:
 def simulate(
     app: Annotated[
         Path,
-        typer.Argument(help="The directory of a Flower app, with its pyproject.toml; or a script that simulates one."),
+        typer.Argument(
+            help="Directory of a Flower app (with its pyproject.toml), or a script that starts a simulation."
+        ),
     ],
     arguments: Annotated[
-        list[str] | None, typer.Argument(help="What the script is called with; after -- if there are options.")
+        list[str] | None, typer.Argument(help="Arguments of the script; put -- before options.")
     ] = None,
     fleet: Annotated[
-        str | None, typer.Option(help="How fast the devices are (`offbeat list fleets`; default: ratio).")
+        str | None, typer.Option(help="Speed model of the devices (`offbeat list fleets`; default: ratio).")
     ] = None,
     nodes: Annotated[
-        int | None, typer.Option(min=1, help="Devices (default: what the app's own federation has, or 10).")
+        int | None, typer.Option(min=1, help="Number of devices (default: from the app's federation, else 10).")
     ] = None,
     run_config: Annotated[
         list[str] | None,
-        typer.Option("--run-config", help="Override the app's config, as `flwr run` takes it; may be repeated."),
+        typer.Option("--run-config", help="Override the app's run config, as in `flwr run`. Repeatable."),
     ] = None,
     changes: Changes = None,
-    stop_time: Annotated[float | None, typer.Option(help="End the app after so many virtual seconds.")] = None,
-    max_messages: Annotated[int | None, typer.Option(min=1, help="End the app after so many messages.")] = None,
-    label: Annotated[str, typer.Option(help="What tables call the run (default: its strategy).")] = "",
+    stop_time: Annotated[float | None, typer.Option(help="Stop after this many virtual seconds.")] = None,
+    max_messages: Annotated[int | None, typer.Option(min=1, help="Stop after this many messages.")] = None,
+    label: Annotated[str, typer.Option(help="Name of the run in tables (default: its strategy).")] = "",
     out: Out = None,
     overwrite: Overwrite = False,
 ) -> None:
-    """Run a Flower app, as it is, on a virtual clock over an uneven fleet.
+    """Run an unmodified Flower app on a virtual clock over an uneven fleet.
 
-    Its ServerApp and ClientApp are loaded as `flwr run` loads them. Messages take the time that the fleet and the links
-    say, devices come, go and fail (`--set availability.name=on-off`, `--set failures.vanish=0.1`), and what the app
-    waits for is waited for in virtual seconds. Settings are the tables seed, fleet, network, availability, failures,
-    work, stop, clients and evaluation, for instance `--set work.epochs=5`.
+    Loads the ServerApp and ClientApp as `flwr run` does. Training and messages take the virtual time that the fleet and
+    the network imply; devices leave, return and fail (`--set availability.name=on-off`, `--set failures.vanish=0.1`).
+    Settings: seed, fleet, network, availability, failures, work, stop, clients, evaluation.
 
-    A script that calls `run_simulation` or `start_simulation` is run as Python runs it, and its simulation is this one.
+    In a script that calls `run_simulation` or `start_simulation`, this simulation replaces Flower's.
 
-    Results go to `runs/NAME-seedN`, with what was given added, unless `--out` says otherwise; `offbeat report` compares
-    them.
+    `offbeat report` compares the results.
+
+    Example: `offbeat simulate path/to/app --fleet ratio --set fleet.ratio=110`
     """
     check_flower()
     from offbeat.experiment.tables import merge, parse_changes
@@ -59,9 +61,9 @@ def simulate(
 
     found = None if app.suffix == ".py" else read_app(app, run_config or ())
     if found is None and (nodes is not None or run_config):
-        raise InvalidInput(f"{app} is a script, which says itself how many nodes there are, and has no run config")
+        raise InvalidInput(f"{app} is a script: it sets the number of nodes itself and has no run config")
     if found is not None and arguments:
-        raise InvalidInput(f"{app} is no script, so it takes no arguments: {' '.join(arguments)}")
+        raise InvalidInput(f"{app} is not a script, so it takes no arguments: {' '.join(arguments)}")
     given: dict[str, Any] = {"nodes": nodes or (found and found.nodes) or 10, "label": label}
     given |= {"fleet": {"name": fleet}} if fleet is not None else {}
     limits = {"time": stop_time, "messages": max_messages}
@@ -79,7 +81,7 @@ def simulate(
 
 
 def _present(result: "Result", root: Path) -> None:
-    """Draw the figures of a run that has ended, print its summary, and say where everything is."""
+    """Draw the figures of a finished run, print its summary and list the files."""
     from offbeat.results.figures import read_devices
     from offbeat.results.plots import devices_figure, run_figure, save
 

@@ -176,7 +176,7 @@ class TimelyPolicy(Policy):
     meta_memory: Share = 0.1
     """rho, how fast its baseline follows the rewards."""
     history: list[Annotated[float, Field(allow_inf_nan=False)]] = Field(default_factory=list)
-    """Mean reward of each slot in an earlier run, to pre-train the meta model on; `offbeat pretrain` measures it."""
+    """Mean reward of each slot in an earlier run, to pre-train the meta model on; `offbeat plan slots` measures it."""
     pretraining: Annotated[int, Field(ge=0)] = 500
     """Steps of pre-training, if there is a history."""
 

@@ -1,0 +1,98 @@
+"""Commands that look at runs and data: report, partition, replay."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from offbeat.cli.base import (
+    Changes,
+    ExperimentFile,
+    FigureOut,
+    OverwriteFile,
+    Target,
+    check_new_file,
+    console,
+    load,
+)
+from offbeat.cli.progress import bars, messages
+
+
+def report(
+    directories: Annotated[
+        list[Path],
+        typer.Argument(metavar="DIRECTORY...", help="Directories of runs, finished or not, or of comparisons."),
+    ],
+    out: Annotated[Path, typer.Option(help="HTML page to write.")] = Path("report.html"),
+    target: Target = None,
+    overwrite: OverwriteFile = False,
+) -> None:
+    """Write one self-contained HTML page about several runs.
+
+    Simulated and real runs can be mixed. Runs of the same algorithm are labelled by the settings in which they differ.
+    """
+    from offbeat.comparison.gathered import comparison_of, gather
+    from offbeat.results.files import replace_file
+    from offbeat.results.report import report_html
+
+    check_new_file(out, overwrite)
+    runs = gather(directories)
+    comparison = comparison_of(runs, target)
+    replace_file(out, report_html(comparison, [each.config for each in runs], out.stem).encode())
+    console.print(comparison.rich_table())
+    console.print(f"Report in {out}")
+
+
+def partition(
+    file: ExperimentFile,
+    changes: Changes = None,
+    out: FigureOut = Path("partition.png"),
+    overwrite: OverwriteFile = False,
+) -> None:
+    """Show how the data are split over the devices: label counts, sizes and how non-IID they are.
+
+    Prints the sizes, the mean total-variation distance between a device's label distribution and the global one (0 is
+    IID) and the mean effective number of classes (exponential of the entropy). Draws a figure. Nothing is trained.
+    """
+    from offbeat.data.heterogeneity import TOKENS, label_counts
+    from offbeat.results.partition_figure import partition_figure
+    from offbeat.results.plots import check_figure_path, save
+
+    check_figure_path(out)
+    check_new_file(out, overwrite)
+    experiment = load(file, changes)
+    with messages.status("loading the data"):
+        dataset, divided = experiment.load_data()
+        counted = label_counts(dataset, divided)
+    division = "as the data come" if dataset.devices is not None else experiment.partition.resolved()["name"]
+    title = f"{experiment.data.name}, {division}, {divided.devices:,} devices, seed {experiment.seed}"
+    what = "token" if counted.remark == TOKENS else "tenth of the targets" if "tenths" in counted.remark else "label"
+    save(partition_figure(counted.counts, counted.sizes, counted.names, title, what), out)
+    table = Table("", "", title=title, show_header=False)
+    for key, value in counted.summary().items():
+        table.add_row(key, f"{value:,}" if isinstance(value, int) else f"{value:,.4g}")
+    console.print(table)
+    if counted.remark:
+        console.print(counted.remark)
+    console.print(f"Figure in {out}")
+
+
+def replay(directory: Annotated[Path, typer.Argument(help="Directory of a real run, with its record.jsonl.")]) -> None:
+    """Replay a real run in the simulator from its record, and check every order and version bit for bit.
+
+    Exit code 1 and the first difference if there is one. The data must be on this machine, so a run on devices' private
+    data cannot be replayed. Bit-exact results need the same library versions and the same kind of processor.
+    """
+    from offbeat.simulation.run import replay as replay_run
+
+    with bars() as shown:
+        bar = shown.add_task("replay", total=1.0, note="")
+        said = replay_run(directory, lambda fraction: shown.update(bar, completed=fraction)).summary
+    console.print(
+        f"{said['replayed_orders']} orders and {said['replayed_versions']} versions match the record bit for bit."
+    )
+    if said["replayed_model"]:
+        console.print("The final parameters match model.safetensors.")
+    else:
+        console.print("Final parameters not compared: the run has no model.safetensors.")

@@ -40,7 +40,7 @@ def adding_app(steps: Mapping[int, float], samples: Mapping[int, float] | None =
 class AppGrid:
     """Nodes 0, 1, ... each of which takes `delays[node]` seconds for a training and nothing for an evaluation.
 
-    A node works on one message at a time. It keeps the contract of `offbeat.flower.grid_clock`.
+    A node works on one message at a time. It keeps the contract of `offbeat.flower.server.transport`.
     """
 
     delays: dict[int, float]

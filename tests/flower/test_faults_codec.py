@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 from hypothesis import example, given
@@ -25,8 +26,10 @@ from offbeat.experiment.run_settings import DeploymentTable, EvaluationTable, St
 from offbeat.flower.protocol.codec import BODY, MODEL, pack, unpack, vector
 from offbeat.flower.protocol.messages import Delivery, FromDevice, Greeting
 from offbeat.flower.server.driver import Deployment
+from offbeat.flower.server.exchange import Backoff, Exchange
 from offbeat.flower.server.membership import Membership, wait_for_devices
-from offbeat.flower.server.transport import Transport
+from offbeat.flower.server.transport import Incoming, Transport
+from offbeat.flower.strategy.run import StrategyRun
 from offbeat.models import layout_of, vector_of
 from offbeat.running.directory import RunRecord
 from offbeat.training.training_state import Evaluation
@@ -201,3 +204,10 @@ def test_any_numbers_are_read_as_they_are(noise: bytes) -> None:
     data = Array(UPLOAD).data[:header] + noise[header:]
     array = Array(dtype="float32", shape=UPLOAD.shape, stype="numpy.ndarray", data=data)
     assert vector(content("", array), UPLOAD.size).tobytes() == noise[header:]
+
+
+@pytest.mark.parametrize("kind", [Deployment, StrategyRun, Exchange, Backoff, Membership, Transport, Incoming])
+def test_a_misspelt_attribute_of_the_servers_state_is_an_error(kind: type[Any]) -> None:
+    made = object.__new__(kind)
+    with pytest.raises(AttributeError):
+        made.misspelt = 1

@@ -164,7 +164,7 @@ def test_an_answer_that_cannot_be_taken_apart(error: Exception, tmp_path: Path) 
     assert found.devices[3]["used"] == 0 and found.devices[3]["lost"] >= 1
     assert all(device["used"] >= 3 for device in found.devices[:3])
     assert all(device["lost"] == 0 for device in found.devices[:3]), "no honest answer is lost with it"
-    assert found.faults and all("cannot be taken apart" in why for why in found.faults)
+    assert found.faults and all("cannot be decoded" in why for why in found.faults)
 
 
 def test_the_server_is_restarted_among_faults(tmp_path: Path) -> None:

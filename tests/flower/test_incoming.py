@@ -12,8 +12,7 @@ from flwr.proto.runtime_pb2 import PullAppMessagesResponse
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
 from flwr.supercore.task_identity import TaskIdentity
 
-from offbeat.flower.server.incoming import Incoming
-from offbeat.flower.server.transport import SentMessage, Transport
+from offbeat.flower.server.transport import Incoming, SentMessage, Transport
 
 
 class RuntimeApi:
@@ -91,14 +90,14 @@ def test_an_answer_that_cannot_be_taken_apart_costs_only_itself(api: RuntimeApi,
     api.objects[broken[0]] = b"\xff\x00 this is nothing of Flower's"
     found = texts(Incoming(grid).fetch(["a", "b", "c"]))
     assert (found["a"], found["c"]) == ("one", "three")
-    assert found["b"].startswith("its answer cannot be taken apart: ")
+    assert found["b"].startswith("its reply cannot be decoded: ")
 
 
 def test_an_answer_that_lacks_an_object_costs_only_itself(api: RuntimeApi, grid: Any) -> None:
     del api.objects[api.answer("a", "one")[-1]]
     api.answer("b", "two")
     assert texts(Incoming(grid).fetch(["a", "b"])) == {
-        "a": "its answer cannot be taken apart: ValueError: a part of it is missing",
+        "a": "its reply cannot be decoded: ValueError: an object is missing",
         "b": "two",
     }
 
@@ -129,5 +128,5 @@ def test_the_transport_reports_a_broken_answer_as_the_fault_of_its_device(api: R
     api.objects[api.answer("a", "one")[0]] = b"nothing"
     (received,) = transport.poll()
     assert received.sent.device == 4 and received.content is None
-    assert received.error.startswith("its answer cannot be taken apart: ")
+    assert received.error.startswith("its reply cannot be decoded: ")
     assert not transport.waiting

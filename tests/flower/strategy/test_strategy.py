@@ -254,6 +254,13 @@ def test_a_node_that_leaves_is_not_waited_for() -> None:
     assert grid.time == 10.0
 
 
+def test_a_grid_with_its_own_clock_shows_a_node_that_leaves_at_once() -> None:
+    """The list of nodes was read at 10 s, when node 0 replied; the wait ends at 10.5 s because node 1 leaves."""
+    grid = grid_of({0: 10.0, 1: 30.0}, leaves={1: 10.5})
+    train(Async(FedAvg(), fraction_evaluate=0.0), grid, num_rounds=1)
+    assert grid.time == 10.5
+
+
 def test_a_node_that_does_not_answer_is_given_up_after_the_timeout(tmp_path: Path) -> None:
     def tamper(node: int, question: Message, answer: Message) -> Message | None:
         return None if node == 2 else answer
@@ -352,7 +359,7 @@ def test_if_all_devices_fail_again_and_again_the_run_ends_with_the_reason(tmp_pa
         return Error(2, "no data")
 
     strategy = Async(FedAvg(), out=tmp_path / "run")
-    with pytest.raises(Disconnected, match=r"all devices fail again and again, the last one so: .*no data"):
+    with pytest.raises(Disconnected, match=r"all devices keep failing; last error: .*no data"):
         train(strategy, grid_of(tamper=tamper))
     assert (tmp_path / "run" / "checkpoint").is_dir()
 

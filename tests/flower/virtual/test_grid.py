@@ -14,7 +14,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.common.constant import ErrorCode
 from flwr.supercore.run import Run
 
-from offbeat.flower.grid_clock import has_clock
+from offbeat.flower.server.transport import has_clock
 from offbeat.flower.virtual import grid
 from offbeat.flower.virtual.app import FlowerApp
 from offbeat.flower.virtual.clients import ClientAnswer, identify

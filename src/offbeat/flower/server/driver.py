@@ -1,27 +1,41 @@
 """The driver of a real run: it feeds the same session as the simulator, from messages and the wall clock.
 
-Iterating over a `Deployment` runs it, one turn per event, with turns of waiting between them. Answers become events,
-what the session asks for becomes messages (`server.exchange`).
+Iterating over a `Deployment` runs it, one turn per event, with turns of waiting between them. The driver has the clock,
+the transport, the timers, the evaluation, the snapshots and the record, which nothing else writes. What replies and
+effects mean is decided by the exchange (`server.exchange`), which returns events, messages and lines of the record for
+the driver to carry out.
 
-Everything that happens is written into a record, from which the simulator can replay the run (`simulation.replay`).
+The simulator can replay the run from its record (`simulation.replay`).
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from math import inf
 from typing import Any
 
-from offbeat.core.errors import DeviceFault
-from offbeat.core.messages import Event, FreshRequested, Left, Resolved, Started, TimerFired, Uploaded
+from msgspec.structs import asdict
+
+from offbeat.core.errors import DeviceFault, Disconnected
+from offbeat.core.messages import Event, FreshRequested, Left, Lost, Resolved, Started, TimerFired, Uploaded
 from offbeat.core.parameters import Vector
 from offbeat.core.policy import Forecast
-from offbeat.core.record import ResumedLine, RunLine, effect_line, event_line, version_line
+from offbeat.core.record import (
+    FaultLine,
+    HeardLine,
+    JoinedLine,
+    ResumedLine,
+    RunLine,
+    effect_line,
+    event_line,
+    version_line,
+)
 from offbeat.core.session import NANOSECOND, Session
 from offbeat.experiment.run_settings import DeploymentTable, EvaluationTable, Stop
-from offbeat.flower.server.exchange import Exchange
-from offbeat.flower.server.membership import Membership, poll_pause
-from offbeat.flower.server.translator import OwnMessages, Translator
-from offbeat.flower.server.transport import Transport
+from offbeat.flower.server.exchange import Exchange, Output
+from offbeat.flower.server.membership import LOOK_SECONDS, Membership, greet_new_nodes, poll_pause
+from offbeat.flower.server.reply_checks import OwnMessages, PendingOrder, Translator
+from offbeat.flower.server.transport import OutgoingMessage, ReceivedReply, Transport
 from offbeat.results.metric import TargetMetric, metrics_in
 from offbeat.results.rows import Row, Span
 from offbeat.running.accounts import Accounts
@@ -30,11 +44,39 @@ from offbeat.running.driver import Milestones
 from offbeat.training.training_state import Evaluation
 
 MOMENT = 0.001
-"""Seconds that are waited at least, so that a timer that is just due does not keep a core busy."""
+"""Shortest wait in seconds, so that a timer about to fire does not keep a core busy."""
 
 
 class Deployment:
-    """A real run of one session. It owns the clock and the messages; the session owns everything else."""
+    """A real run of one session. It owns the clock and all IO; the session owns the state of the algorithm."""
+
+    __slots__ = (
+        "_attended",
+        "_clock",
+        "_events",
+        "_exchange",
+        "_inbox",
+        "_log",
+        "_looked",
+        "_membership",
+        "_milestones",
+        "_next_tick",
+        "_origin",
+        "_record",
+        "_response_seconds",
+        "_restarts",
+        "_saw_nodes",
+        "_sleep",
+        "_stirred",
+        "_translator",
+        "_transport",
+        "accounts",
+        "now",
+        "reason",
+        "schedule",
+        "session",
+        "stop",
+    )
 
     def __init__(
         self,
@@ -54,41 +96,43 @@ class Deployment:
         translator: Translator | None = None,
         metric: TargetMetric | None = None,
     ) -> None:
-        """`translator` reads what devices say, if these are not messages of offbeat's own."""
+        """`translator` reads replies, if the devices do not run offbeat's client app."""
         self.session = session
         self.stop = stop
         self.schedule = schedule
         self.now = 0.0
         self.reason: str | None = None
         self.accounts = Accounts(session.devices)
+        self._transport = transport
         self._membership = membership
         self._translator = translator or OwnMessages()
-        self._exchange = Exchange(
-            session,
-            transport,
-            membership,
-            self.accounts,
-            seed=seed,
-            record=record,
-            log=log,
-            settings=settings,
-            translator=self._translator,
-        )
+        self._exchange = Exchange(session, membership, self._translator, seed=seed, settings=settings)
         self._record = record
         self._log = log
         self._clock = clock
         self._sleep = sleep
+        self._response_seconds = settings.answer_seconds
+        self._milestones = Milestones(session, stop, schedule, evaluator, metric or TargetMetric())
+        self._events: deque[Event] = deque()
+        """Events that the session is told next."""
+        self._inbox: deque[ReceivedReply] = deque()
+        """Replies that were fetched and not read yet."""
         self._origin: float | None = None
         self._restarts = 0
-        """How often the run was resumed."""
+        """How many times the run was resumed."""
         self._stirred = 0.0
         """When something happened last."""
+        self._looked = -inf
+        """When replies were polled last."""
+        self._saw_nodes = -inf
+        """When the list of nodes was read last."""
+        self._attended = 0.0
+        """When a device was last connected and responsive."""
         self._next_tick = 0.0
-        self._milestones = Milestones(session, stop, schedule, evaluator, metric or TargetMetric())
 
     def open_spans(self) -> list[Span]:
         """Orders in flight, as far as the server has seen."""
-        return self._exchange.open_spans()
+        return self._exchange.open_spans(self.now)
 
     # The loop -----------------------------------------------------------------------------------------------------
 
@@ -96,10 +140,10 @@ class Deployment:
         self._open()
         checked = self.session.version
         while self.reason is None:
-            self.now = self._exchange.now = min(self._time(), self.stop.horizon)
+            self.now = min(self._time(), self.stop.horizon)
             if self.now == self.stop.horizon and self._next_timer()[1] > self.stop.horizon:
                 self.reason = "time"
-            elif self.now >= self._next_tick and not self._exchange.events:  # devices work while a model is evaluated
+            elif self.now >= self._next_tick and not self._events:  # devices work while a model is evaluated
                 while self._next_tick <= self.now:
                     self._next_tick += self.schedule.interval
                 yield self.evaluate()
@@ -118,22 +162,26 @@ class Deployment:
             yield self.evaluate()
 
     def _pause(self) -> float:
-        """How long to wait before looking again. A look costs two processes some milliseconds of a core each."""
-        due = min(self._next_timer()[1], self._next_tick, self.stop.horizon, self._exchange.next_due()) - self.now
+        """Seconds until the next turn. Each poll costs this process and the SuperLink milliseconds of CPU time."""
+        overdue = min(self._transport.next_deadline(), self._exchange.next_rest_end(self.now))
+        due = min(self._next_timer()[1], self._next_tick, self.stop.horizon, overdue) - self.now
         return max(MOMENT, min(self._longest_pause(), due))
 
     def _longest_pause(self) -> float:
-        """How long to wait if nothing is due before."""
-        return poll_pause(self.now - self._stirred, only_stock=self._exchange.only_stock_nodes_answer())
+        """Polling interval if nothing is due before: longer if all awaited replies are of stock nodes."""
+        devices = {sent.device for sent in self._transport.waiting.values()}
+        only_stock = bool(devices) and min(devices) >= 0 and not devices & self._membership.interruptible
+        return poll_pause(self.now - self._stirred, only_stock=only_stock)
 
     def _time(self) -> float:
         assert self._origin is not None
         return round(max(self.now, self._clock() - self._origin), NANOSECOND)
 
     def _open(self) -> None:
-        self._stirred = self.now
+        self._stirred = self._attended = self.now
         self._origin = self._clock() - self.now
-        self._exchange.open(self.now, self._origin)
+        self._transport.count_from(self._origin)  # devices were greeted before the run began
+        self._membership.count_from(self._origin)
         if not self._restarts:
             self._record.open()
             self._record.write(
@@ -149,25 +197,102 @@ class Deployment:
             self._record.write(ResumedLine(at=self.session.now))
             self.reason = self.reason or self._milestones.reached()
         if not self.session.started:
-            self._exchange.events.append(Started())
+            self._events.append(Started())
         elif self.reason is None:
-            self._exchange.tell_who_is_here()
+            self._carry_out(self._exchange.resumed())
 
     def _turn(self) -> bool:
-        """Deal with the next thing that has happened, if anything has. Devices come before timers.
+        """Handle the next thing that has happened; return whether anything has. Devices come before timers.
 
-        A timer fires when all that had come by then is dealt with, also if more comes in all the time.
+        A timer fires when everything that had arrived by then is handled, even if replies keep arriving.
         """
-        events, (name, due) = self._exchange.events, self._next_timer()
-        timer_is_next = due <= self._exchange.looked and not self._exchange.unread
-        happened = bool(events) or (not timer_is_next and self._exchange.look())
-        if events:
-            self._tell(events.popleft())
+        name, due = self._next_timer()
+        timer_is_next = due <= self._looked and not self._inbox
+        happened = bool(self._events) or (not timer_is_next and self._look())
+        if self._events:
+            self._tell(self._events.popleft())
         elif not happened:
             if due > self.now:
                 return False
             self._handle(TimerFired(name=name), due)
         return True
+
+    def _next_timer(self) -> tuple[str, float]:
+        return min(self.session.timers.items(), key=lambda timer: timer[1], default=("", inf))
+
+    # Messages -----------------------------------------------------------------------------------------------------
+
+    def _look(self) -> bool:
+        """Handle the next reply, and then whatever is due; return whether there was anything.
+
+        What is due is handled after every poll, even if replies arrive faster than they are read.
+        """
+        if not self._inbox:
+            self._look_at_nodes()
+            self._inbox.extend(self._transport.poll())
+            self._looked = self.now
+        happened = bool(self._inbox) or bool(self._events)
+        if self._inbox:
+            self._receive(self._inbox.popleft())
+        if not self._inbox:
+            late = self._transport.give_up_overdue(self._looked)
+            for sent in late:
+                self._carry_out(self._exchange.overdue(sent, self.now))
+            rested = self._exchange.rested(self._transport.busy, self.now)
+            self._carry_out(rested)
+            happened = happened or bool(late) or bool(rested)
+        return happened
+
+    def _receive(self, reply: ReceivedReply) -> None:
+        try:
+            outputs = self._exchange.received(reply, self.now)
+        except DeviceFault as fault:
+            self.session.refuse()
+            self._refuse(reply.sent.device, reply.sent.ticket, fault)
+        else:
+            self._carry_out(outputs)
+
+    def _refuse(self, device: int, ticket: int, fault: DeviceFault) -> None:
+        """Refuse a reply of a device, and give up its order."""
+        self.accounts.refused(device)
+        self._carry_out(self._exchange.failed(device, ticket, "refused", f"refused: {fault}", self.now))
+
+    def _look_at_nodes(self) -> None:
+        """Greet new nodes and give up those that have disconnected; Disconnected if no device can work."""
+        if self.now - self._saw_nodes < LOOK_SECONDS:
+            return
+        self._saw_nodes = self.now
+        transport, membership, online = self._transport, self._membership, self._transport.nodes()
+        for node in [node for node in membership.device_of if node not in online]:
+            self._carry_out(self._exchange.node_gone(node, transport.drop(node), self.now))
+        greet_new_nodes(membership, transport, online, self.now)
+        if not all(transport.silent(node) for node in membership.device_of):
+            self._attended = self.now
+        elif (seconds := self.now - self._attended) > self._response_seconds:
+            raise Disconnected(f"no device connected or responded for {seconds:.0f} s: resume when one does")
+        if (fault := self._exchange.common_failure) is not None:
+            raise Disconnected(f"all devices keep failing; last error: {fault}")
+
+    def _carry_out(self, outputs: Iterable[Output]) -> None:
+        """Queue events, send messages, and write lines into the record; faults and new devices also into the log."""
+        for output in outputs:
+            match output:
+                case OutgoingMessage(sent=sent):
+                    if not self._transport.send(*output) and sent.leg:
+                        why = "the message could not be sent"
+                        self._carry_out(self._exchange.failed(sent.device, sent.ticket, "unsent", why, self.now))
+                case FaultLine(device=device, why=why):
+                    self._log(f"{self.now:.1f} s: {f'device {device}: ' if device >= 0 else ''}{why}")
+                    self._record.write(output)
+                case JoinedLine(device=device):
+                    self._log(f"{self.now:.1f} s: device {device} joined")
+                    self._record.write(output)
+                case HeardLine():
+                    self._record.write(output)
+                case _:
+                    self._events.append(output)
+
+    # Events -------------------------------------------------------------------------------------------------------
 
     def _tell(self, event: Event) -> None:
         """Handle an event of a device, which the session may refuse."""
@@ -178,20 +303,20 @@ class Deployment:
         except DeviceFault as fault:
             if not isinstance(event, Uploaded | FreshRequested):
                 raise
-            self._exchange.refused(event.device, event.ticket, fault)
-
-    def _next_timer(self) -> tuple[str, float]:
-        return min(self.session.timers.items(), key=lambda timer: timer[1], default=("", inf))
+            self._refuse(event.device, event.ticket, fault)
 
     def _handle(self, event: Event, due: float = inf) -> None:
-        """Tell the session, write it down, and carry out what it asks for in return.
+        """Give the session an event, record it, and carry out the effects.
 
-        A timer that is noticed late fires when it was due, if nothing has happened since: so rounds do not grow longer
-        by what polling and evaluation take.
+        A timer that is noticed late fires at the time it was due, if nothing has happened since: polling and evaluation
+        do not make rounds longer.
         """
         session, version, at = self.session, self.session.version, max(self.session.now, min(due, self.now))
         effects = session.handle(event, at)
-        self._record.write(event_line(event, at=at, remembered=self._exchange.close_order(event)))
+        order = self._exchange.accepted(event)
+        if order is not None:
+            self._account(event, order)
+        self._record.write(event_line(event, at=at, remembered=order.remembered if order is not None else 0))
         if session.version != version:
             self._record.write(version_line(session, at=at))
         for effect in effects:
@@ -201,12 +326,27 @@ class Deployment:
                 self.accounts.resolved(effect.tickets, effect.used, session.version)
                 for ticket in effect.tickets:
                     self._translator.resolved(ticket, effect.used, session.version)
-        self._exchange.carry_out(effects, sending=self._milestones.reached() is None)
+        messages = self._exchange.messages(
+            effects, self.now
+        )  # all of them first: a checkpoint is complete if one fails
+        if self._milestones.reached() is None:  # after the end no reply would be awaited
+            self._carry_out(messages)
+
+    def _account(self, event: Event, order: PendingOrder) -> None:
+        """Close the account of an order that has ended, and record where it merged newer models."""
+        match event:
+            case Uploaded(update=update):
+                for merge in order.merges:
+                    line = HeardLine(at=self.now, device=order.device, ticket=order.ticket, **asdict(merge))
+                    self._record.write(line)
+                self.accounts.delivered(order.span(self.now, "uploaded", update.bytes(self.session.layout)))
+            case Lost():
+                self.accounts.lost(order.span(self.now, "lost"))
 
     # Evaluation and snapshots -------------------------------------------------------------------------------------
 
     def evaluate(self) -> Row:
-        """The row of metrics of the current version."""
+        """Evaluate the current version, and return its row of metrics."""
         session, accounts = self.session, self.accounts
         row = self._milestones.row(self.now, busy=accounts.busy_seconds, wasted=accounts.wasted_seconds)
         reached = self._milestones.reached_by(row)
@@ -222,7 +362,7 @@ class Deployment:
     _SAVED = ("now", "reason", "_next_tick", "_restarts")
 
     def snapshot(self) -> dict[str, Any]:
-        """Everything that the future depends on, but for what devices are doing: a server that resumes cannot know."""
+        """Everything that the future depends on, except what the devices are doing: a resumed server cannot know it."""
         return {
             "session": self.session.snapshot(),
             "accounts": self.accounts.snapshot(),
@@ -235,7 +375,7 @@ class Deployment:
         } | {name: getattr(self, name) for name in self._SAVED}
 
     def restore(self, saved: Mapping[str, Any]) -> None:
-        """Go on from a snapshot. What was in flight is lost; the devices that are here are greeted like new ones."""
+        """Go on from a snapshot. Orders in flight are lost; connected devices are greeted like new ones."""
         joined = self._membership.present
         self.session.restore(saved["session"], saved["forecast"])
         self.accounts.restore(saved["accounts"])
@@ -250,7 +390,7 @@ class Deployment:
 
     @property
     def snapshot_types(self) -> tuple[type[Any], ...]:
-        """The dataclasses that a snapshot may hold."""
+        """The classes that a snapshot may hold."""
         return (
             *self.session.snapshot_types,
             *Accounts.snapshot_types,

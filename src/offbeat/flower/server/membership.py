@@ -11,7 +11,7 @@ from offbeat.core.parameters import Vector
 from offbeat.core.policy import Forecast
 from offbeat.flower.protocol.codec import one_line, unpack, vector
 from offbeat.flower.protocol.messages import FromDevice, Greeting, Hello, Refusal
-from offbeat.flower.server.transport import ReceivedAnswer, SentMessage, Transport
+from offbeat.flower.server.transport import OutgoingMessage, ReceivedReply, SentMessage, Transport
 
 POLL_SECONDS = 0.05
 """How often answers are looked for while they come from warm nodes."""
@@ -32,6 +32,22 @@ RETRY_SECONDS = 10.0
 
 class Membership:
     """The devices of a run, by number. A node says which one it is (`partition-id`), or is given a free number."""
+
+    __slots__ = (
+        "_again",
+        "_answer_seconds",
+        "_communication",
+        "_forecast",
+        "_hello",
+        "_model",
+        "_speeds",
+        "device_of",
+        "devices",
+        "interruptible",
+        "known",
+        "node_of",
+        "samples",
+    )
 
     def __init__(
         self,
@@ -62,15 +78,16 @@ class Membership:
         self._again: dict[int, float] = {}
         """Nodes that were not admitted, and when to try again."""
 
-    def greet(self, transport: Transport, nodes: Iterable[int], now: float) -> None:
-        """Say hello to those of the nodes that are new."""
-        for node in sorted(nodes):
-            if node in self.device_of or transport.busy(node) or self._again.get(node, 0.0) > now:
-                continue
-            sent = SentMessage(node=node, at=now, deadline=now + self._answer_seconds)
-            transport.send(sent, self._hello, self._model if self._hello.measure else None)
+    def greetings(self, nodes: Iterable[int], busy: Callable[[int], bool], now: float) -> list[OutgoingMessage]:
+        """The greetings of new nodes, except those that have a message to reply to."""
+        model, deadline = self._model if self._hello.measure else None, now + self._answer_seconds
+        return [
+            OutgoingMessage(SentMessage(node=node, at=now, deadline=deadline), self._hello, model)
+            for node in sorted(nodes)
+            if node not in self.device_of and not busy(node) and self._again.get(node, 0.0) <= now
+        ]
 
-    def admit(self, arrived: ReceivedAnswer, now: float) -> int:
+    def admit(self, arrived: ReceivedReply, now: float) -> int:
         """The number of the device whose greeting this is; DeviceFault if there is no place for it."""
         node = arrived.sent.node
         self._again[node] = now + RETRY_SECONDS
@@ -169,7 +186,7 @@ def wait_for_devices(
     """Wait until so many devices have joined, or for so long if at least one has."""
     began = looked = stirred = clock()
     fault = ""
-    membership.greet(transport, transport.nodes(), began)
+    greet_new_nodes(membership, transport, transport.nodes(), began)
     while len(membership.node_of) < wanted:
         now = clock()
         for arrived in transport.poll():
@@ -188,6 +205,12 @@ def wait_for_devices(
             return
         if now - looked > LOOK_SECONDS:
             looked = now
-            membership.greet(transport, transport.nodes(), now)
+            greet_new_nodes(membership, transport, transport.nodes(), now)
         if len(membership.node_of) < wanted:
             sleep(poll_pause(now - stirred))
+
+
+def greet_new_nodes(membership: Membership, transport: Transport, online: Iterable[int], now: float) -> None:
+    """Send a greeting to each new node. One that cannot be sent is sent again at the next look at the nodes."""
+    for message in membership.greetings(online, transport.busy, now):
+        transport.send(*message)

@@ -1,29 +1,73 @@
-"""Messages on their way: what was sent to which node and is not answered yet. The one user of Flower's Grid."""
+"""The one user of Flower's Grid: its clock, messages sent, and the replies to them.
 
+**The clock.** A driver reads the time and waits only through `grid_now` and `grid_wait`, so the same code runs in real
+time on a SuperLink and in virtual time on a grid that simulates one. A grid has its own clock if it has both of these
+methods (an attribute `now` that is a number does not count):
+
+- `now() -> float`: seconds since any origin. It never decreases, and moves only during a wait.
+- `wait(seconds: float) -> None`: let time pass until that many seconds (possibly infinitely many) are over, a reply
+  can be pulled, or a node has connected or disconnected. It may return earlier, but only if time has moved or a reply
+  can be pulled.
+
+On such a grid `pull_messages(ids)` returns the replies that have arrived by `now()`, in order of arrival, for all
+messages in one call; `get_node_ids()` returns the nodes connected at `now()`.
+
+**Replies, one by one.** Flower's `pull_messages` fetches all replies, waits for those still being uploaded, and loses
+all of them if one cannot be decoded. So on Flower's own grid `Incoming` makes the same calls reply by reply: one that
+is incomplete is tried again at the next poll, and a broken one affects only its own device.
+"""
+
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from math import inf
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import httpx
 from flwr.app import Message, RecordDict
+from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, ObjectTree, PullObjectRequest
+from flwr.proto.runtime_pb2 import PullAppMessagesRequest
+from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
+from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 from msgspec import Struct
 
 from offbeat.core.errors import DeviceFault, Disconnected
 from offbeat.core.parameters import Vector
 from offbeat.flower.protocol.codec import pack
 from offbeat.flower.protocol.messages import MESSAGE_TYPE, Hello
-from offbeat.flower.server.incoming import Incoming
 
 LIFETIME_FACTOR = 2.0
-"""A message lives so many times as long as we wait for its answer: ours is the deadline that counts."""
+"""The lifetime of a message in units of its reply timeout: the timeout must expire first."""
+NO_NODE = -1
+"""The node of a message to a device that is not connected."""
+
+
+def has_clock(grid: Any) -> bool:
+    """Whether the grid has its own clock, so that a wait ends when something happens."""
+    return callable(getattr(grid, "now", None)) and callable(getattr(grid, "wait", None))
+
+
+def grid_now(grid: Any) -> float:
+    """The time of the grid's clock, else of the monotonic clock, in seconds."""
+    return float(grid.now()) if has_clock(grid) else time.monotonic()
+
+
+def grid_wait(grid: Any, seconds: float) -> None:
+    """Let time pass; a grid with its own clock may return early, as described above."""
+    if has_clock(grid):
+        grid.wait(seconds)
+    else:
+        time.sleep(seconds)
+
+
+# Messages -------------------------------------------------------------------------------------------------------------
 
 
 class Grid(Protocol):
-    """What is used of Flower's."""
+    """The part of Flower's Grid that is used."""
 
     def get_node_ids(self) -> Iterable[int]:
-        """The nodes that are connected."""
+        """The connected nodes."""
         ...
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
@@ -31,12 +75,12 @@ class Grid(Protocol):
         ...
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """The answers to these messages that have come so far."""
+        """The replies to these messages that have arrived."""
         ...
 
 
 class SentMessage(Struct, kw_only=True, eq=False):
-    """A message that waits for its answer."""
+    """A message that waits for its reply."""
 
     node: int
     at: float
@@ -44,15 +88,23 @@ class SentMessage(Struct, kw_only=True, eq=False):
     device: int = -1
     ticket: int = 0
     leg: int = 0
-    """The number that the answer must have; of a greeting 0."""
+    """The leg that the reply must name; 0 for a greeting or a notice."""
     given_up: bool = False
-    """Whether its order was given up, so that it is watched only to know when the node is free again."""
+    """Whether its order was given up. The reply is then awaited only to know when the node is free again."""
     notice: bool = False
-    """Whether it is a notice to a device in training, whose answer nobody waits for."""
+    """Whether it is a notice to a device in training. Nothing waits for the reply."""
 
 
-class ReceivedAnswer(Struct, frozen=True, kw_only=True, eq=False):
-    """An answer: its content, or why there is none."""
+class OutgoingMessage(NamedTuple):
+    """A message to send, and what is noted about it until the reply comes."""
+
+    sent: SentMessage
+    body: Any
+    vector: Vector | None = None
+
+
+class ReceivedReply(Struct, frozen=True, kw_only=True, eq=False):
+    """A reply: its content, or why there is none."""
 
     sent: SentMessage
     content: RecordDict | None
@@ -60,61 +112,66 @@ class ReceivedAnswer(Struct, frozen=True, kw_only=True, eq=False):
 
 
 class Packing(Protocol):
-    """What the driver's messages look like on the wire."""
+    """How messages are represented on the wire."""
 
     def packed(self, body: Any, vector: Vector | None) -> tuple[RecordDict, str]:
         """The content of a message and its type."""
         ...
 
     def unpacked(self, content: RecordDict) -> RecordDict:
-        """The content of an answer as the driver knows it; DeviceFault if it cannot be."""
+        """The content of a reply in the form that the driver reads; DeviceFault if it has no such form."""
         ...
 
     def greeting(self) -> RecordDict | None:
-        """What a new node is taken to have said, if nobody asks it."""
+        """The greeting of every new node, if nodes are not asked for theirs."""
         ...
 
 
 class OwnPacking:
-    """Messages of offbeat's own: a JSON body, and a flat vector beside it."""
+    """Messages for offbeat's client app: a JSON body with an optional flat vector."""
 
     def packed(self, body: Any, vector: Vector | None) -> tuple[RecordDict, str]:
         """The content of a message and its type."""
         return pack(body, vector), MESSAGE_TYPE
 
     def unpacked(self, content: RecordDict) -> RecordDict:
-        """As it is."""
+        """Return the content unchanged."""
         return content
 
     def greeting(self) -> RecordDict | None:
-        """None: nodes say themselves who they are."""
+        """None: each node is asked for its greeting."""
         return None
 
 
 class Transport:
-    """Sends messages to nodes, and collects answers without waiting for them.
+    """Sends messages to nodes, and collects replies without blocking.
 
-    A node has one message of an order at a time, and perhaps notices beside it.
+    A node has at most one message of an order at a time, and possibly notices beside it.
     """
+
+    __slots__ = ("_greetings", "_incoming", "_log", "_packing", "grid", "waiting")
 
     def __init__(self, grid: Grid, log: Callable[[str], None], packing: Packing | None = None) -> None:
         self.grid = grid
-        self._packing = packing or OwnPacking()
-        self._greetings: list[ReceivedAnswer] = []
-        """Greetings of nodes that are not asked."""
         self.waiting: dict[str, SentMessage] = {}
+        """Messages without a reply, by id."""
+        self._packing = packing or OwnPacking()
+        self._greetings: list[ReceivedReply] = []
+        """Greetings of nodes that are not asked."""
         self._incoming = Incoming(grid)
         self._log = log
 
     def nodes(self) -> set[int]:
-        """The nodes that are connected."""
+        """The connected nodes."""
         with _connection():
             return set(self.grid.get_node_ids())
 
     def send(self, sent: SentMessage, body: Any, vector: Vector | None = None) -> bool:
-        """Send a message; returns whether it could be handed to the SuperLink."""
+        """Send a message; return whether the SuperLink has accepted it."""
+        if sent.node == NO_NODE:
+            return False
         if isinstance(body, Hello) and (greeting := self._packing.greeting()) is not None:
-            self._greetings.append(ReceivedAnswer(sent=sent, content=greeting))
+            self._greetings.append(ReceivedReply(sent=sent, content=greeting))
             return True
         lifetime = LIFETIME_FACTOR * (sent.deadline - sent.at) + 60.0
         content, kind = self._packing.packed(body, vector)
@@ -126,31 +183,29 @@ class Transport:
         self.waiting[identities[0]] = sent
         return True
 
-    def poll(self) -> list[ReceivedAnswer]:
-        """The answers that have come in since this was last called."""
+    def poll(self) -> list[ReceivedReply]:
+        """The replies that have arrived since the last call."""
         found, self._greetings = self._greetings, []
         with _connection():
             arrived = self._incoming.fetch(list(self.waiting))
-        for answered, message in arrived:
-            sent = self.waiting.pop(answered, None)
+        for identity, message in arrived:
+            sent = self.waiting.pop(identity, None)
             if sent is None:
-                self._log(f"an answer to a message that was not sent, or was answered before{_source(message)}")
-            elif isinstance(message, str):
-                found.append(ReceivedAnswer(sent=sent, content=None, error=message))
-            elif message.has_error():
-                error = message.error
-                found.append(
-                    ReceivedAnswer(sent=sent, content=None, error=f"Flower error {error.code}: {error.reason}")
-                )
+                self._log(f"ignored a reply to an unknown or already answered message{_source(message)}")
             else:
-                found.append(self._received(sent, message.content))
+                found.append(self._received(sent, message))
         return found
 
-    def _received(self, sent: SentMessage, content: RecordDict) -> ReceivedAnswer:
+    def _received(self, sent: SentMessage, message: Message | str) -> ReceivedReply:
+        if isinstance(message, str):
+            return ReceivedReply(sent=sent, content=None, error=message)
+        if message.has_error():
+            error = f"Flower error {message.error.code}: {message.error.reason}"
+            return ReceivedReply(sent=sent, content=None, error=error)
         try:
-            return ReceivedAnswer(sent=sent, content=self._packing.unpacked(content))
+            return ReceivedReply(sent=sent, content=self._packing.unpacked(message.content))
         except DeviceFault as fault:
-            return ReceivedAnswer(sent=sent, content=None, error=str(fault))
+            return ReceivedReply(sent=sent, content=None, error=str(fault))
 
     def count_from(self, origin: float) -> None:
         """Count times from this moment on."""
@@ -158,41 +213,137 @@ class Transport:
             sent.at, sent.deadline = sent.at - origin, sent.deadline - origin
 
     def drop(self, node: int) -> list[SentMessage]:
-        """Stop waiting for a node that is gone; what it still had to answer."""
+        """Stop waiting for a node that has disconnected; return the messages without a reply, except notices."""
         lost = {identity: sent for identity, sent in self.waiting.items() if sent.node == node}
         for identity in lost:
             del self.waiting[identity]
         return [sent for sent in lost.values() if not sent.notice]
 
-    def overdue(self, now: float) -> list[SentMessage]:
-        """Messages whose answers should have come by now. Notices are dropped: nobody waits for an answer to them."""
+    def give_up_overdue(self, now: float) -> list[SentMessage]:
+        """Give up messages whose deadline has passed, and return them. Notices are forgotten without a word."""
         late = {each: sent for each, sent in self.waiting.items() if sent.deadline <= now and not sent.given_up}
         for identity, sent in late.items():
+            sent.given_up = True
             if sent.notice:
                 del self.waiting[identity]
         return [sent for sent in late.values() if not sent.notice]
 
     def next_deadline(self) -> float:
-        """When the next answer is overdue that has not come yet."""
+        """The earliest deadline of a message that is not given up; infinite if there is none."""
         return min((sent.deadline for sent in self.waiting.values() if not sent.given_up), default=inf)
 
     def busy(self, node: int) -> bool:
-        """Whether the node has a message to answer; notices want no answer."""
+        """Whether the node has a message to reply to, other than a notice."""
         return any(sent.node == node and not sent.notice for sent in self.waiting.values())
 
     def silent(self, node: int) -> bool:
-        """Whether it has not answered in time, and still has not."""
+        """Whether the node has missed a deadline and has not replied since."""
         return any(sent.node == node and sent.given_up and not sent.notice for sent in self.waiting.values())
 
 
 @contextmanager
 def _connection() -> Iterator[None]:
-    """Flower itself tries again for a while; if it gives up, or the run was stopped, it is over here."""
+    """Turn connection errors, after Flower's own retries, into Disconnected."""
     try:
         yield
     except httpx.HTTPError as error:
-        raise Disconnected(f"the SuperLink does not answer, or has stopped the run ({error}): resume it") from None
+        raise Disconnected(f"the SuperLink does not respond, or has stopped the run ({error}): resume it") from None
 
 
 def _source(message: Message | str) -> str:
-    return "" if isinstance(message, str) else f", from node {message.metadata.src_node_id}"
+    return "" if isinstance(message, str) else f" from node {message.metadata.src_node_id}"
+
+
+# Replies, one by one --------------------------------------------------------------------------------------------------
+
+Arrived = tuple[str, Message | str]
+"""The id of a message, and the reply to it, or why there is none."""
+
+
+class PartialReply(Struct, kw_only=True, eq=False):
+    """A reply that a node is still uploading."""
+
+    identity: str
+    missing: list[str]
+    contents: dict[str, bytes] = {}
+
+
+class Incoming:
+    """Fetches replies without blocking."""
+
+    __slots__ = ("_grid", "_partial")
+
+    def __init__(self, grid: Grid) -> None:
+        self._grid = grid
+        self._partial: dict[str, PartialReply] = {}
+        """Incomplete replies, by the id of the message that they reply to."""
+
+    def fetch(self, identities: list[str]) -> list[Arrived]:
+        """The replies to these messages that are complete."""
+        if not identities:
+            return []
+        if has_clock(self._grid):  # a simulated grid, whose replies come from this process
+            return [(each.metadata.reply_to_message_id, each) for each in self._grid.pull_messages(identities)]
+        client = getattr(self._grid, "_runtime_client", None)
+        if client is None:  # a grid without a SuperLink
+            return [each for identity in identities for each in self._whole(identity)]
+        return self._apart(client, identities)
+
+    def _whole(self, identity: str) -> list[Arrived]:
+        try:
+            return [(message.metadata.reply_to_message_id, message) for message in self._grid.pull_messages([identity])]
+        except httpx.HTTPError:  # a failure of the SuperLink, not of the device
+            raise
+        except Exception as error:  # untrusted bytes can make Flower raise anything
+            return [(identity, _why(error))]
+
+    def _apart(self, client: Any, identities: list[str]) -> list[Arrived]:
+        asked = [identity for identity in identities if identity not in self._partial]
+        if asked:
+            response = client.PullMessages(PullAppMessagesRequest(message_ids=asked))
+            for head, tree in zip(response.messages_list, response.message_object_trees, strict=True):
+                self._partial[head.metadata.reply_to_message_id] = _announced(tree)
+        found: list[Arrived] = []
+        for answered in list(self._partial):
+            if answered not in identities:  # its order was given up
+                del self._partial[answered]
+                continue
+            try:
+                message: Message | str | None = self._complete(client, self._partial[answered])
+            except httpx.HTTPError:
+                raise
+            except Exception as error:
+                message = _why(error)
+            if message is not None:
+                found.append((answered, message))
+                del self._partial[answered]
+        return found
+
+    def _complete(self, client: Any, reply: PartialReply) -> Message | None:
+        """The reply, if all of its objects have arrived."""
+        grid: Any = self._grid
+        while reply.missing:
+            request = PullObjectRequest(node=grid.node, run_id=grid.run.run_id, object_id=reply.missing[-1])
+            response = client.PullObject(request)
+            if not response.object_found:
+                raise ValueError("an object is missing")
+            if not response.object_available:
+                return None
+            reply.contents[reply.missing.pop()] = response.object_content
+        client.ConfirmMessageReceived(
+            ConfirmMessageReceivedRequest(node=grid.node, run_id=grid.run.run_id, message_object_id=reply.identity)
+        )
+        message = inflate_object_from_contents(reply.identity, reply.contents)
+        if not isinstance(message, Message):
+            raise ValueError("it is not a message")
+        message.metadata.__dict__["_message_id"] = reply.identity
+        return message
+
+
+def _announced(tree: ObjectTree) -> PartialReply:
+    objects = list(dict.fromkeys(each.object_id for each in iterate_object_tree(tree)))
+    return PartialReply(identity=tree.object_id, missing=objects)
+
+
+def _why(error: Exception) -> str:
+    return f"its reply cannot be decoded: {type(error).__name__}: {error}"

@@ -23,5 +23,5 @@ The arrays of a model keep their names, order, shapes and types:
 - Arrays of integers and booleans (counters) cannot be mixed: a version has those of the last upload that went into it.
 - A reply whose arrays differ in name, shape or type from those that were sent, or are not finite, is refused.
 
-Time is the grid's (`flower.grid_clock`): the wall clock, or a virtual one.
+Time is the grid's (`flower.server.transport`): the wall clock, or a virtual one.
 """

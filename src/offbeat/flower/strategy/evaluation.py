@@ -128,8 +128,7 @@ class NodeEvaluation:
                 self._answers[version].append(metrics_of(arrived.content))
             except DeviceFault as fault:
                 self._log(one_line(f"node {node} did not evaluate version {version}: {fault}"))
-        for sent in self._transport.overdue(now):
-            sent.given_up = True
+        for sent in self._transport.give_up_overdue(now):
             self._log(f"node {sent.node} did not evaluate version {sent.ticket} within {now - sent.at:.0f} s")
         there = set(online)
         for node in {sent.node for sent in self._transport.waiting.values()} - there:

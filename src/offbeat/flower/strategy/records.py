@@ -16,7 +16,7 @@ from offbeat.core.orders import KnownOutcome, Order, Outcome, Update
 from offbeat.core.parameters import Vector
 from offbeat.flower.protocol.codec import one_line, pack
 from offbeat.flower.protocol.messages import Begin, Delivery, Greeting
-from offbeat.flower.server.answer_checks import Expected, has_not_moved_too_far
+from offbeat.flower.server.reply_checks import Expected, has_not_moved_too_far
 from offbeat.flower.strategy.arrays import Counts, ModelArrays
 from offbeat.flower.strategy.needs import why_not_plain
 
@@ -110,7 +110,7 @@ class FlowerRecords:
 
     # What comes in ------------------------------------------------------------------------------------------------
 
-    def answer(self, content: RecordDict, expected: Expected) -> Delivery:
+    def reply(self, content: RecordDict, expected: Expected) -> Delivery:
         """A reply is always a delivery, of all that was ordered."""
         sent = expected.sent
         return Delivery(

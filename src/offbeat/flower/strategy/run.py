@@ -1,12 +1,13 @@
 """The driver of a run on client apps of Flower's: the server's own, with evaluation on the nodes beside it."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from math import inf
 from typing import Any
 
 from offbeat.core.session import Session
 from offbeat.flower.server.driver import MOMENT, Deployment
 from offbeat.flower.server.membership import Membership, poll_pause
-from offbeat.flower.server.transport import Transport
+from offbeat.flower.server.transport import OutgoingMessage, Transport
 from offbeat.flower.strategy.evaluation import NodeEvaluation, ServerEvaluation
 from offbeat.results.rows import Row
 from offbeat.running.directory import RunRecord
@@ -18,14 +19,18 @@ LONGEST_WAIT = 3600.0
 class ConnectedNodes(Membership):
     """Every node that is connected is a device, as long as there are numbers left."""
 
-    def greet(self, transport: Transport, nodes: Iterable[int], now: float) -> None:
-        """Number those of the nodes that are new."""
+    __slots__ = ()
+
+    def greetings(self, nodes: Iterable[int], busy: Callable[[int], bool], now: float) -> list[OutgoingMessage]:
+        """The greetings of new nodes, as long as there are numbers left."""
         new = sorted(node for node in nodes if node not in self.device_of)
-        super().greet(transport, new[: self.devices - len(self.node_of)], now)
+        return super().greetings(new[: self.devices - len(self.node_of)], busy, now)
 
 
 class StrategyRun(Deployment):
     """A run whose versions are also evaluated on the nodes. It has ended when the last evaluation has."""
+
+    __slots__ = ("_wakes", "evaluation", "record", "server_evaluation")
 
     def __init__(
         self,
@@ -41,7 +46,6 @@ class StrategyRun(Deployment):
     ) -> None:
         """`wakes` says that waiting ends by itself when an answer comes or a node comes or goes, so it may be long."""
         super().__init__(session, transport, membership, on_server, record=record, **settings)
-        self._transport = transport
         self._wakes = wakes
         self.record = record
         self.evaluation = evaluation
@@ -68,7 +72,7 @@ class StrategyRun(Deployment):
         """Until an evaluation is overdue, or it is time to look again: nobody knows which nodes are warm."""
         due = self.evaluation.next_deadline - self.now
         if self._wakes:
-            self._exchange.look_at_nodes_next()
+            self._saw_nodes = -inf  # the wait also ends when a node connects or disconnects
             return min(due, LONGEST_WAIT)
         return min(due, poll_pause(self.now - self._stirred))
 

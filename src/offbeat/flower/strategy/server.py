@@ -21,7 +21,7 @@ from flwr.server.strategy import Strategy as RoundStrategy
 from offbeat.algorithms.about import about_of
 from offbeat.core.errors import InvalidInput
 from offbeat.core.policy import Policy
-from offbeat.flower.grid_clock import grid_now
+from offbeat.flower.server.transport import grid_now
 from offbeat.flower.strategy.arrays import ModelArrays
 from offbeat.flower.strategy.fit_records import LOSS, FitRecords
 from offbeat.flower.strategy.records import Aggregate, FlowerRecords, Metrics, metrics_of

@@ -23,9 +23,8 @@ from offbeat.core.session import Session
 from offbeat.experiment.objects import as_table
 from offbeat.experiment.run_settings import EvaluationTable
 from offbeat.experiment.tables import checked
-from offbeat.flower.grid_clock import grid_now, grid_wait, has_clock
 from offbeat.flower.server.membership import wait_for_devices
-from offbeat.flower.server.transport import Transport
+from offbeat.flower.server.transport import Transport, grid_now, grid_wait, has_clock
 from offbeat.flower.strategy.arrays import ModelArrays
 from offbeat.flower.strategy.evaluation import Evaluators, NodeEvaluation, ServerEvaluation
 from offbeat.flower.strategy.finished import load_result, save_result

@@ -1,7 +1,7 @@
 """A grid of Flower's in virtual time: what a ServerApp sends goes to the engine, and its waiting moves the clock.
 
-It keeps the contract of `offbeat.flower.grid_clock` (`now`, `wait`), so that a strategy of ours waits as long as it
-must and no longer. An app that polls is helped along: asking twice in vain at one time lets a moment pass.
+It keeps the contract of `offbeat.flower.server.transport` (`now`, `wait`), so that a strategy of ours waits as long
+as it must and no longer. An app that polls is helped along: asking twice in vain at one time lets a moment pass.
 """
 
 import threading

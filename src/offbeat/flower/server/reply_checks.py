@@ -4,8 +4,8 @@ All checks that an answer passes, in this order:
 
 1. Flower could take the message apart (`transport`), and its order was not given up before it came (`in_time`).
 2. It is a message of offbeat, of bounded length, with fields of the right type and in range (`protocol.codec.unpack`).
-3. `OF_EVERY_ANSWER`: it answers what was sent, has come forward, remembers what we know of, and comes to an end.
-4. `OF_A_DELIVERY`: its rule may say what it says, of the samples that the device greeted with.
+3. `OF_EVERY_REPLY`: it answers what was sent, has come forward, remembers what we know of, and comes to an end.
+4. `OF_AN_UPDATE`: its rule may say what it says, of the samples that the device greeted with.
 5. The parameters have exactly the size that the order calls for (`protocol.codec.vector`), and have not moved too far.
 6. The session holds the ticket for this device, in a state where this may happen (`core.session`), and the update is
    about that order, with numbers that are finite (`core.state`).
@@ -15,6 +15,7 @@ A greeting is checked in `membership.Membership.admit`.
 
 from collections.abc import Callable
 from math import nan
+from typing import Any, Protocol
 
 import numpy as np
 from flwr.app import RecordDict
@@ -27,9 +28,52 @@ from offbeat.core.orders import KnownOutcome, Outcome, Plain, Progress, Update
 from offbeat.core.parameters import Layout, Vector, frozen
 from offbeat.core.state import OrderInFlight
 from offbeat.flower.protocol.codec import unpack, vector
-from offbeat.flower.protocol.messages import CheckIn, Delivery, FromDevice, Leg, Question, Refusal
-from offbeat.flower.server.pending_order import PendingOrder
-from offbeat.flower.server.transport import SentMessage
+from offbeat.flower.protocol.messages import CheckIn, Delivery, FromDevice, Leg, Merge, Question, Refusal
+from offbeat.flower.server.transport import OwnPacking, Packing, SentMessage
+from offbeat.results.rows import Span
+
+
+class PendingOrder(Struct, kw_only=True, eq=False):
+    """An order in flight: what the server knows of it beside what the session knows."""
+
+    device: int
+    ticket: int
+    base: int
+    sent: float
+    samples: int
+    bytes_down: int
+    """Bytes of the models sent to the device for this order."""
+    received: int
+    """The last ticket received from the device before; its memory is the one to begin with."""
+    leg: int = 0
+    """Messages sent for this order."""
+    progress: Progress = Progress()
+    remembered: int = 0
+    """The ticket whose memory the device began this order with; 0: none."""
+    fresh: list[int] = []
+    """Newer versions sent to the device."""
+    merges: list[Merge] = []
+    """Where in its training the device merged newer versions without waiting for them."""
+    given_up: bool = False
+    """Whether it has failed, and the session is about to be told."""
+
+    def span(self, landed: float, outcome: str, bytes_up: int = 0) -> Span:
+        """The order's line in the timeline. The server assumes that the training came last, before the upload."""
+        seconds = self.progress.seconds
+        return Span(
+            device=self.device,
+            ticket=self.ticket,
+            base=self.base,
+            sent=self.sent,
+            arrived=max(self.sent, landed - seconds),
+            landed=landed,
+            slices=self.progress.slices,
+            outcome=outcome,
+            samples=self.samples,
+            seconds=seconds,
+            bytes_down=self.bytes_down,
+            bytes_up=bytes_up,
+        )
 
 
 class Expected(Struct, frozen=True, kw_only=True, eq=False):
@@ -44,36 +88,6 @@ class Expected(Struct, frozen=True, kw_only=True, eq=False):
     norm_bound: float | None
     now: float
     """When the answer came."""
-
-
-def read_answer(content: RecordDict, expected: Expected) -> CheckIn | Question | Delivery | Refusal:
-    """What the device says, if it is an answer to what it was sent."""
-    body: FromDevice = unpack(content, FromDevice)
-    if isinstance(body, Refusal):
-        return body
-    if not isinstance(body, CheckIn | Question | Delivery):
-        raise _out_of_step(body, expected)
-    for check in OF_EVERY_ANSWER:
-        check(body, expected)
-    return body
-
-
-def read_update(body: Delivery, content: RecordDict, expected: Expected) -> Update:
-    """What was delivered, with the parameters that did not come taken from the base."""
-    for check in OF_A_DELIVERY:
-        check(body, expected)
-    given = expected.in_flight
-    mask = coverage(given.order, body.slices, expected.layout)
-    if mask is None:
-        parameters = vector(content, expected.layout.size)
-    else:
-        parameters = given.parameters.copy()
-        parameters[mask.chosen] = vector(content, mask.count)
-    has_not_moved_too_far(parameters, expected)
-    loss = nan if body.loss is None else body.loss
-    outcome = KnownOutcome(Outcome(parameters=frozen(parameters), loss=loss, extras=_extras(body)))
-    progress = Progress(slices=body.slices, steps=body.steps, seconds=body.seconds)
-    return given.update(body.samples, progress, outcome, mask)
 
 
 def in_time(sent: SentMessage) -> None:
@@ -139,13 +153,13 @@ def has_not_moved_too_far(parameters: Vector, expected: Expected) -> None:
         raise DeviceFault(f"a movement of norm {norm:.6g}, where {expected.norm_bound:g} is allowed")
 
 
-OF_EVERY_ANSWER: tuple[Callable[[Leg, Expected], None], ...] = (
+OF_EVERY_REPLY: tuple[Callable[[Leg, Expected], None], ...] = (
     answers_what_was_sent,
     has_come_forward,
     remembers_what_we_know_of,
     comes_to_an_end,
 )
-OF_A_DELIVERY: tuple[Callable[[Delivery, Expected], None], ...] = (
+OF_AN_UPDATE: tuple[Callable[[Delivery, Expected], None], ...] = (
     has_merged_what_it_was_sent,
     says_what_its_rule_may_say,
     has_the_samples_it_greeted_with,
@@ -159,3 +173,72 @@ def _out_of_step(body: Struct, expected: Expected) -> DeviceFault:
 
 def _extras(body: Delivery) -> dict[str, Plain]:
     return {name: nan if value is None else value for name, value in body.extras.items()}
+
+
+# Reading replies ------------------------------------------------------------------------------------------------------
+
+
+class Translator(Packing, Protocol):
+    """Reads the replies of one kind of client app. Every method raises DeviceFault for a reply that fails a check."""
+
+    def reply(self, content: RecordDict, expected: Expected) -> CheckIn | Question | Delivery | Refusal:
+        """The message in a reply, if it belongs to what was sent."""
+        ...
+
+    def update(self, body: Delivery, content: RecordDict, expected: Expected) -> Update:
+        """The update that came with a reply."""
+        ...
+
+    def resolved(self, ticket: int, used: bool, version: int) -> None:
+        """An update was used for this version, or discarded."""
+        ...
+
+    def snapshot(self) -> Any:
+        """Plain data that `restore` takes."""
+        ...
+
+    def restore(self, saved: Any) -> None:
+        """Go on from a snapshot."""
+        ...
+
+
+class OwnMessages(OwnPacking):
+    """The messages of offbeat's client app. It has no state."""
+
+    def reply(self, content: RecordDict, expected: Expected) -> CheckIn | Question | Delivery | Refusal:
+        """The message in a reply, if it passes the checks."""
+        body: FromDevice = unpack(content, FromDevice)
+        if isinstance(body, Refusal):
+            return body
+        if not isinstance(body, CheckIn | Question | Delivery):
+            raise _out_of_step(body, expected)
+        for check in OF_EVERY_REPLY:
+            check(body, expected)
+        return body
+
+    def update(self, body: Delivery, content: RecordDict, expected: Expected) -> Update:
+        """The update that came with a reply. Elements that did not come are those of the base."""
+        for check in OF_AN_UPDATE:
+            check(body, expected)
+        given = expected.in_flight
+        mask = coverage(given.order, body.slices, expected.layout)
+        if mask is None:
+            parameters = vector(content, expected.layout.size)
+        else:
+            parameters = given.parameters.copy()
+            parameters[mask.chosen] = vector(content, mask.count)
+        has_not_moved_too_far(parameters, expected)
+        loss = nan if body.loss is None else body.loss
+        outcome = KnownOutcome(Outcome(parameters=frozen(parameters), loss=loss, extras=_extras(body)))
+        progress = Progress(slices=body.slices, steps=body.steps, seconds=body.seconds)
+        return given.update(body.samples, progress, outcome, mask)
+
+    def resolved(self, ticket: int, used: bool, version: int) -> None:
+        """Do nothing."""
+
+    def snapshot(self) -> Any:
+        """None: there is no state."""
+        return None
+
+    def restore(self, saved: Any) -> None:
+        """Do nothing."""

@@ -326,9 +326,8 @@ class Deployment:
                 self.accounts.resolved(effect.tickets, effect.used, session.version)
                 for ticket in effect.tickets:
                     self._translator.resolved(ticket, effect.used, session.version)
-        messages = self._exchange.messages(
-            effects, self.now
-        )  # all of them first: a checkpoint is complete if one fails
+        # Make all messages before sending any: if the connection breaks, the checkpoint has every order.
+        messages = self._exchange.messages(effects, self.now)
         if self._milestones.reached() is None:  # after the end no reply would be awaited
             self._carry_out(messages)
 

@@ -23,10 +23,9 @@ from standin_superlink import StandinConnection, app_folder, model_of, with_mode
 import offbeat
 from offbeat.flower.launch.certificates import make_credentials
 from offbeat.flower.node.children import ForkServer
-from offbeat.flower.node.installation import Installation
-from offbeat.flower.node.keeping import Keeping
 from offbeat.flower.node.node import Polling, WarmNode
 from offbeat.flower.node.sandbox import Limits, landlock_version
+from offbeat.flower.node.storage import Installation, NodeStore
 
 pytestmark = pytest.mark.processes
 
@@ -61,7 +60,7 @@ def node_at_work(fork_server: ForkServer, folder: Path, home: Path) -> Iterator[
         connection,
         fork_server,
         Installation(home),
-        Keeping(None, print),
+        NodeStore(None, print),
         config={"partition-id": 3},
         polling=Polling(busy=0.01, idle=0.1),
         log=print,

@@ -157,7 +157,7 @@ class ScriptedFailures(Failures):
 
 def failures(drawn_failures: dict[int, OrderFailure], rejoin: float | None = 5.0, detect: float = 1.0) -> Failures:
     return ScriptedFailures(
-        seed=0, vanish=0.0, lost_upload=0.0, rejoin_seconds=rejoin, detect_seconds=detect, drawn_failures=drawn_failures
+        seed=0, vanish=1.0, lost_upload=1.0, rejoin_seconds=rejoin, detect_seconds=detect, drawn_failures=drawn_failures
     )
 
 

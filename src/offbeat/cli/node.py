@@ -78,10 +78,10 @@ def serve(
         raise InvalidInput("offbeat node needs --superlink HOST:PORT")
     check_flower()
     from offbeat.flower.launch.superlink import SuperLink, host_and_port
-    from offbeat.flower.node.installation import load_trusted_entities
     from offbeat.flower.node.node import Polling
     from offbeat.flower.node.sandbox import Limits
     from offbeat.flower.node.service import NodeSettings, parse_node_config, serve_nodes
+    from offbeat.flower.node.storage import load_trusted_entities
 
     serve_nodes(
         NodeSettings(

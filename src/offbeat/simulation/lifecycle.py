@@ -58,6 +58,7 @@ class DeviceLifecycle:
         """Vanished devices whose changes of availability are not followed until they return: a device that never
         returns would otherwise keep the run going for ever."""
         self._fleet = fleet
+        self._fails = fleet.failures.vanish > 0.0 or fleet.failures.lost_upload > 0.0
         self._queue = queue
 
     def follow(self, devices: int) -> None:
@@ -84,7 +85,7 @@ class DeviceLifecycle:
         """
         availability, failures = self._fleet.availability, self._fleet.failures
         leaves = inf if availability.always else availability.next_change(device, since)
-        failure = None if ticket is None else failures.failure(device, ticket)
+        failure = failures.failure(device, ticket) if self._fails and ticket is not None else None
         if failure is None:
             return UNDISTURBED if leaves == inf else Fate(leaves, leaves)
         if failure.vanish_after is not None:

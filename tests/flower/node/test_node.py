@@ -19,10 +19,9 @@ from offbeat.flower.node.children import Child, ForkServer, OnEnd, OnFrame
 from offbeat.flower.node.connection import SuperLinkAway, TurnedAway
 from offbeat.flower.node.fork_server import Ended
 from offbeat.flower.node.frames import FrameSocket, OpenApp, ToChild
-from offbeat.flower.node.installation import Installation
-from offbeat.flower.node.keeping import Keeping
 from offbeat.flower.node.node import Polling, WarmNode
 from offbeat.flower.node.sandbox import Limits
+from offbeat.flower.node.storage import Installation, NodeStore
 
 
 class ThreadForkServer(ForkServer):
@@ -66,7 +65,7 @@ class Setup:
             self.link,
             self.fork_server,
             Installation(tmp_path / "home"),
-            Keeping(None, self.log.append),
+            NodeStore(None, self.log.append),
             config={"partition-id": 3},
             polling=Polling(busy=0.005, idle=0.02),
             log=self.log.append,
@@ -174,7 +173,7 @@ def test_an_app_that_does_not_answer_is_ended_after_the_time_that_the_node_gives
 def test_an_app_that_is_not_the_run_s_is_not_run(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(setup.link, "run", lambda run_id: run_of(b"another app", run_id))
     code, reason = setup.link.error("echo")
-    assert code == 7 and reason.startswith("the app's hash is ")
+    assert code == 7 and reason.startswith("the app has hash ")
     assert not setup.fork_server.started
 
 

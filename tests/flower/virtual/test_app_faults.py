@@ -109,7 +109,7 @@ def test_an_app_that_reads_real_time_is_told(app: Path, caplog: pytest.LogCaptur
     assert "real time" not in caplog.text
     edit(app, "server", "app = ServerApp()", "import datetime\n\nBEGAN = datetime.date.today()\napp = ServerApp()")
     start(app)
-    assert "The app sees real time, not virtual, in server_app.py:" in caplog.text
+    assert "The app reads real time, not virtual time, in server_app.py:" in caplog.text
     assert " date.today" in caplog.text
 
 
@@ -165,5 +165,5 @@ def test_settings_are_checked_before_anything_is_written(app: Path, tmp_path: Pa
         start(app, tmp_path / "run", evaluation={"target_metric": "epsilon"})
     assert not (tmp_path / "run").exists()
     start(app, tmp_path / "run", stop={"messages": 3})
-    with pytest.raises(InvalidInput, match="holds a run: choose another --out, or --overwrite"):
+    with pytest.raises(InvalidInput, match="already holds a run: choose another directory, or pass overwrite"):
         start(app, tmp_path / "run")

@@ -38,8 +38,7 @@ from offbeat.flower.node.frames import (
     Recalled,
     Reply,
 )
-from offbeat.flower.node.installation import AppRefused, Installation
-from offbeat.flower.node.keeping import Keeping
+from offbeat.flower.node.storage import AppRefused, Installation, NodeStore
 
 NodeConfig = dict[str, bool | float | int | str]
 POLL_SHARE = 0.02
@@ -124,7 +123,7 @@ class WarmNode:
         connection: FleetConnection,
         fork_server: ForkServer,
         installation: Installation,
-        keeping: Keeping,
+        store: NodeStore,
         *,
         config: NodeConfig,
         polling: Polling,
@@ -138,7 +137,7 @@ class WarmNode:
         """When the SuperLink answered last."""
         self._fork_server = fork_server
         self._installation = installation
-        self._keeping = keeping
+        self._store = store
         self._config = config
         self._polling = polling
         self._log = log
@@ -327,9 +326,9 @@ class WarmNode:
                 if name == STATE:
                     run.state = parts[0]
                 else:
-                    self._keeping.keep(name, parts[0])
+                    self._store.keep(name, parts[0])
             case Recall(name=name):
-                kept = self._keeping.recall(name)
+                kept = self._store.recall(name)
                 child.tell(Recalled(name=name), *([] if kept is None else [kept]))
 
     def _on_end(self, child: Child, why: str) -> None:

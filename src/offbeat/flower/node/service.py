@@ -17,10 +17,9 @@ from offbeat.core.errors import InvalidInput, OffbeatError
 from offbeat.flower.launch.superlink import SuperLink
 from offbeat.flower.node.children import ForkServer
 from offbeat.flower.node.connection import FleetConnection, Keys, load_key
-from offbeat.flower.node.installation import Installation
-from offbeat.flower.node.keeping import Keeping
 from offbeat.flower.node.node import NodeConfig, Polling, WarmNode
 from offbeat.flower.node.sandbox import Limits, check_limits, guard_own_memory, landlock_version
+from offbeat.flower.node.storage import Installation, NodeStore
 
 SILENCE = 60.0
 """Seconds without a word from the SuperLink after which a node is not well."""
@@ -111,7 +110,7 @@ def _nodes(
                 FleetConnection(settings.superlink, keys[number] if keys else None),
                 fork_server,
                 installation,
-                Keeping(folder, say),
+                NodeStore(folder, say),
                 config=config,
                 polling=settings.polling,
                 log=say,

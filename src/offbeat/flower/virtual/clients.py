@@ -1,17 +1,19 @@
-"""ClientApps that answer messages: the app loaded once, a context for each node, as Flower's simulation has them.
+"""Runs ClientApps: each process loads the app once and has a context per node, as in Flower's own simulation.
 
-A node's context is made when its first message comes: node id, partition-id and num-partitions, the run config, and an
-empty state, which then lasts as long as the run. What the app raises becomes a message with an error, and the node's
-state is as before.
+A node's context is created with its first message: node id, partition-id and num-partitions, the run config, and an
+empty state that lasts as long as the run. If the app raises, the reply is an error and the state stays unchanged.
 """
 
 import random
+import signal
 import sys
 import time
 import traceback
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection
 from typing import Any, Protocol
 
 import numpy as np
@@ -21,16 +23,18 @@ from flwr.clientapp.client_app import ClientAppException
 from flwr.common.constant import NUM_PARTITIONS_KEY, PARTITION_ID_KEY, SUPERLINK_NODE_ID, ErrorCode
 from flwr.supercore.task_identity import TaskIdentity
 
+from offbeat.core.errors import InvalidInput, OffbeatError
 from offbeat.core.streams import stream
 from offbeat.flower.virtual.app import FlowerApp
 from offbeat.flower.virtual.wall_clock import AppTime, SleepClock
+from offbeat.training.processes import process_context
 
 PROCESSOR_TIME = time.process_time
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClientSetup:
-    """What it takes to run an app's ClientApps, here or in a worker process."""
+    """What it takes to run an app's ClientApps, in this process or in a worker."""
 
     app: FlowerApp
     run_id: int
@@ -38,31 +42,33 @@ class ClientSetup:
     """The node id of each device."""
     seed: int
     seeded: bool
+    """Seed the global random generators before each message."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClientAnswer:
-    """What a ClientApp made of a message."""
+    """A ClientApp's reply to a message, and what it took."""
 
     reply: Message
     processor_seconds: float
+    """CPU time."""
     slept_seconds: float
-    """What it has slept, without having slept."""
+    """Virtual seconds that the app asked to sleep; they took no real time."""
     trouble: str = ""
-    """Where it raised, if it did."""
+    """Traceback of the exception that it raised, if any."""
 
 
 class ClientRuns(Protocol):
-    """Who runs the ClientApps: this process or others."""
+    """Runs ClientApps, in this process or in others."""
 
     def begin(self, number: int, device: int, message: Message) -> None:
-        """A device has begun to work on a message."""
+        """Start on a message for a device."""
 
     def answer(self, number: int) -> ClientAnswer:
-        """What has come of it; waits for it, or does it now."""
+        """Return the reply, after waiting for it or computing it now."""
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Release all resources."""
 
 
 class NodeContexts:
@@ -86,7 +92,7 @@ class NodeContexts:
         return self._contexts[device]
 
     def answer(self, number: int, device: int, message: Message) -> ClientAnswer:
-        """Let the ClientApp answer a message that this device has received."""
+        """Run the ClientApp on a message that this device has received."""
         context, clock = self._context(device), SleepClock()
         before = copied(context.state)
         began, trouble = PROCESSOR_TIME(), ""
@@ -95,7 +101,8 @@ class NodeContexts:
                 reply = self._called(message, context)
             except Exception as error:
                 context.state, context.run_config = before, dict(self.setup.app.run_config)
-                code = ErrorCode.CLIENT_APP_RAISED_EXCEPTION if _is_apps(error) else ErrorCode.UNKNOWN
+                from_app = isinstance(error, ClientAppException)
+                code = ErrorCode.CLIENT_APP_RAISED_EXCEPTION if from_app else ErrorCode.UNKNOWN
                 reply = Message(Error(code=code, reason=f"{type(error)}:<'{error}'>"), reply_to=message)
                 trouble = traceback.format_exc()
         return ClientAnswer(
@@ -117,19 +124,15 @@ class NodeContexts:
         return reply
 
 
-def _is_apps(error: Exception) -> bool:
-    return isinstance(error, ClientAppException)
-
-
 class InProcess:
-    """Runs the ClientApps in this process, each when its answer is asked for."""
+    """Runs each ClientApp in this process, when its reply is asked for."""
 
     def __init__(self, setup: ClientSetup, app_time: AppTime) -> None:
         self._nodes = NodeContexts(setup, app_time)
         self._begun: dict[int, tuple[int, Message]] = {}
 
     def begin(self, number: int, device: int, message: Message) -> None:
-        """Remember the message."""
+        """Hold the message until its reply is asked for."""
         self._begun[number] = (device, message)
 
     def answer(self, number: int) -> ClientAnswer:
@@ -139,15 +142,100 @@ class InProcess:
         return replace(answer, reply=copied_message(answer.reply))
 
     def close(self) -> None:
-        """Forget what was not asked for."""
+        """Drop the messages whose replies were never asked for."""
         self._begun.clear()
 
 
-# Copies: what an app changes in a record that it was sent must not reach the sender ----------------------------------
+# Worker processes ----------------------------------------------------------------------------------------------------
+
+
+def work(setup: ClientSetup, pipe: Connection) -> None:
+    """Load the app and answer messages until the pipe closes: the main function of a worker process."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # the parent decides when to stop, and closes the pipe
+    app_time = AppTime(setup.app.directory)
+    identify(setup.run_id)
+    with setup.app.importable(), app_time.installed(), suppress(EOFError, BrokenPipeError):
+        try:
+            nodes = NodeContexts(setup, app_time)
+        except InvalidInput as error:
+            pipe.send(str(error))
+            return
+        pipe.send("")
+        while True:
+            pipe.send(nodes.answer(*pipe.recv()))
+
+
+class WorkerProcesses:
+    """Runs ClientApps in worker processes. A node always has the same worker, which keeps its context.
+
+    The workers are not daemons: a daemon may not start processes, which a data loader with workers does.
+    """
+
+    def __init__(self, setup: ClientSetup, workers: int) -> None:
+        context = process_context(__name__)
+        self._pipes: list[Connection] = []
+        self._processes: list[Any] = []
+        self._threads: list[ThreadPoolExecutor] = []
+        """One thread per worker. It sends and receives in turn, so that no pipe can fill up."""
+        self._begun: dict[int, Future[ClientAnswer]] = {}
+        for number in range(workers):
+            ours, theirs = context.Pipe()
+            process = context.Process(target=work, args=(setup, theirs), name=f"offbeat-{number}")
+            process.start()
+            theirs.close()
+            self._pipes.append(ours)
+            self._processes.append(process)
+            self._threads.append(ThreadPoolExecutor(1, f"offbeat-worker-{number}"))
+        try:
+            for pipe in self._pipes:
+                if mistake := _received(pipe):
+                    raise InvalidInput(mistake)
+        except BaseException:
+            self.close()
+            raise
+
+    def begin(self, number: int, device: int, message: Message) -> None:
+        """Send the message to the device's worker, which answers messages in order."""
+        worker = device % len(self._pipes)
+        self._begun[number] = self._threads[worker].submit(_asked, self._pipes[worker], (number, device, message))
+
+    def answer(self, number: int) -> ClientAnswer:
+        """Wait for the reply."""
+        return self._begun.pop(number).result()
+
+    def close(self) -> None:
+        """End the processes."""
+        for thread in self._threads:
+            thread.shutdown(wait=False, cancel_futures=True)
+        for process in self._processes:
+            process.kill()  # it may be working on a message whose reply is no longer needed
+            process.join()
+        for thread in self._threads:
+            thread.shutdown()
+        for pipe in self._pipes:
+            pipe.close()
+
+
+def _asked(pipe: Connection, job: tuple[int, int, Message]) -> ClientAnswer:
+    with suppress(BrokenPipeError):  # the worker has died: receiving reports it
+        pipe.send(job)
+    answer: ClientAnswer = _received(pipe)
+    return answer
+
+
+def _received(pipe: Connection) -> Any:
+    try:
+        return pipe.recv()
+    except (EOFError, ConnectionResetError):
+        raise OffbeatError("a worker process ended unexpectedly: is there enough memory?") from None
+
+
+# Copies: an app's changes to a record that it received must not reach the sender -------------------------------------
 
 
 def copied(content: RecordDict) -> RecordDict:
-    """The records as another process would have them; arrays are bytes that nobody changes, and are shared."""
+    """Copy the records. Arrays are immutable bytes, so they are shared."""
     fresh = RecordDict()
     for key, record in content.items():
         again = type(record)()
@@ -158,7 +246,7 @@ def copied(content: RecordDict) -> RecordDict:
 
 
 def copied_message(message: Message) -> Message:
-    """The message with records of its own."""
+    """Copy the message with its records."""
     fresh = Message.__new__(Message)
     fresh.__dict__.update(message.__dict__)
     if message.has_content():
@@ -166,12 +254,12 @@ def copied_message(message: Message) -> Message:
     return fresh
 
 
-# Generators: the global ones of random, numpy and torch --------------------------------------------------------------
+# The global random generators of random, numpy and torch -------------------------------------------------------------
 
 
 @contextmanager
 def generators(setup: ClientSetup, device: int, number: int) -> Iterator[None]:
-    """What a ClientApp does to the global generators does not reach the ServerApp, which another process would have."""
+    """Isolate the global random generators: on real nodes, a ClientApp's draws do not affect the ServerApp's."""
     before = _states()
     if setup.seeded:
         seed_generators(int(stream(setup.seed, "flower message", device, number).integers(2**32)))
@@ -182,7 +270,7 @@ def generators(setup: ClientSetup, device: int, number: int) -> Iterator[None]:
 
 
 def seed_generators(seed: int) -> None:
-    """Seed random, numpy and, if it is loaded, torch."""
+    """Seed random, numpy and, if it is imported, torch."""
     random.seed(seed)
     np.random.seed(seed)
     if (torch := sys.modules.get("torch")) is not None:
@@ -202,5 +290,5 @@ def _restore(states: tuple[Any, ...]) -> None:
 
 
 def identify(run_id: int) -> None:
-    """Say to Flower in this process whose messages it makes."""
+    """Tell Flower which run the messages of this process belong to."""
     TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = run_id, 1, SUPERLINK_NODE_ID

@@ -1,9 +1,10 @@
-"""Running a Flower app on a virtual clock: from its directory to a run directory and a result."""
+"""Runs a Flower app on a virtual clock: from the app's directory to a run directory and a result."""
 
+import json
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, nullcontext
 from logging import WARNING
 from math import inf
@@ -12,36 +13,108 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import tomli_w
 from flwr.app import ArrayRecord, Context, RecordDict
 from flwr.common.constant import SUPERLINK_NODE_ID
 from flwr.supercore import log
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
+from safetensors.numpy import save
 
 from offbeat.core.errors import Interrupted, InvalidInput, OffbeatError
 from offbeat.core.streams import stream
+from offbeat.experiment.tables import Table
 from offbeat.flower.virtual.app import FlowerApp, read_app
-from offbeat.flower.virtual.before_messages import rounds_at_once
-from offbeat.flower.virtual.clients import ClientRuns, ClientSetup, InProcess, identify, seed_generators
+from offbeat.flower.virtual.clients import (
+    ClientRuns,
+    ClientSetup,
+    InProcess,
+    WorkerProcesses,
+    identify,
+    seed_generators,
+)
 from offbeat.flower.virtual.devices import WorkTimes
-from offbeat.flower.virtual.directory import AppDirectory
 from offbeat.flower.virtual.engine import MessageEngine, RunEnded
 from offbeat.flower.virtual.grid import VirtualGrid
+from offbeat.flower.virtual.legacy_servers import rounds_at_once
 from offbeat.flower.virtual.observation import Observation, direction_of
 from offbeat.flower.virtual.settings import AppSettings
 from offbeat.flower.virtual.wall_clock import AppTime, real_time_calls
-from offbeat.flower.virtual.workers import WorkerProcesses
+from offbeat.results.files import Log, replace_file, write_json
 from offbeat.results.metric import TargetMetric
-from offbeat.results.result import Result
+from offbeat.results.result import ORDER, Result
 from offbeat.results.rows import Row
 from offbeat.results.summary import summarise
+from offbeat.results.timeline import Timeline
+from offbeat.running.directory import FILES, check_may_write
+from offbeat.running.lock import DirectoryLock, check_unlocked
 
 FINISHED = "the app"
-"""What a run is said to be stopped by that came to its own end."""
+"""Stop reason of a run whose ServerApp returned."""
 
 
 class AppFailed(OffbeatError):
-    """The ServerApp raised an exception: the run ends, and what it has left stays."""
+    """The ServerApp raised an exception. What the run wrote before that stays."""
+
+
+class AppDirectory:
+    """Writes the run directory of an app: the files of any run except checkpoints, as an app cannot be resumed."""
+
+    def __init__(self, path: Path, *, overwrite: bool) -> None:
+        self.path = path
+        self._overwrite = overwrite
+        self._lock = DirectoryLock(path)
+        check_unlocked(path)
+        self._check()
+
+    def _check(self) -> None:
+        if (self.path / "config.toml").is_file() and not self._overwrite:
+            raise InvalidInput(f"{self.path} already holds a run: choose another directory, or pass overwrite")
+        check_may_write(self.path, self._overwrite)
+
+    def open(self, table: Table) -> None:
+        """Lock the directory, delete the files of an earlier run and write the settings."""
+        self._lock.take()
+        self._check()  # again: now no other process can change the directory
+        for name in FILES:
+            (self.path / name).unlink(missing_ok=True)
+        self.write_config(table)
+        self._metrics = Log(self.path / "metrics.jsonl")
+        self._timeline = Timeline(self.path / "timeline.json")
+
+    def write_config(self, table: Table) -> None:
+        """Write config.toml."""
+        replace_file(self.path / "config.toml", tomli_w.dumps(table).encode())
+
+    def write(self, row: Row, engine: MessageEngine) -> None:
+        """Write a row of metrics, and the training messages that have ended."""
+        self._metrics.write(json.dumps(row))
+        self._metrics.flush()
+        self._write_spans(engine)
+
+    def _write_spans(self, engine: MessageEngine) -> None:
+        for span in engine.accounts.take_spans():
+            self._timeline.write(span)
+        self._timeline.mark(engine.version, engine.now)
+
+    def finish(
+        self, engine: MessageEngine, summary: Mapping[str, Any], tensors: Mapping[str, npt.NDArray[Any]] | None
+    ) -> None:
+        """Write devices.csv, the final model if there is one, and last the summary."""
+        self._write_spans(engine)
+        self._timeline.finish(engine.open_spans(), engine.now)
+        if engine.accounts.per_device:
+            replace_file(self.path / "devices.csv", engine.accounts.csv(engine.open_spans()).encode())
+        if tensors:
+            replace_file(self.path / "model.safetensors", save(dict(tensors), {ORDER: json.dumps(list(tensors))}))
+        write_json(self.path / "summary.json", dict(summary))
+
+    def close(self) -> None:
+        """Close the logs and unlock the directory."""
+        for name in ("_metrics", "_timeline"):
+            if (log := getattr(self, name, None)) is not None:
+                log.close()
+        self._lock.release()
 
 
 def simulate(
@@ -52,7 +125,7 @@ def simulate(
     run_config: Sequence[str] = (),
     overwrite: bool = False,
 ) -> Result:
-    """Run a Flower app, as it is, on a virtual clock over a simulated fleet, into a directory if one is given."""
+    """Run an unmodified Flower app on a virtual clock over a simulated fleet; write a run directory if given `out`."""
     app = app if isinstance(app, FlowerApp) else read_app(Path(app), run_config)
     settings = settings or AppSettings()
     directory = None if out is None else AppDirectory(Path(out), overwrite=overwrite)
@@ -62,10 +135,10 @@ def simulate(
 
 
 class SimulatedApp:
-    """One run of an app: its engine, its grid, and what is seen of it."""
+    """One run of an app: its engine, its grid, and the metrics that are observed."""
 
     def __init__(self, app: FlowerApp, settings: AppSettings, app_time: AppTime | None = None) -> None:
-        """`app_time` is what the app sees of the time, if that is installed already."""
+        """Load the app. `app_time` replaces the functions of `time`, and is given if it is installed already."""
         self.app, self.settings = app, settings
         self._app_time = app_time or AppTime(app.directory)
         self._installed = app_time is not None
@@ -91,10 +164,10 @@ class SimulatedApp:
             seed_generators(settings.seed)
         self._server_app = app.server_app()
         if settings.clients.seeded and not with_torch:
-            seed_generators(settings.seed)  # which can now seed torch too, if the app has imported it
+            seed_generators(settings.seed)  # again: the app may have imported torch
         if calls := real_time_calls(app.files()):
             more = f" and {len(calls) - 3} more" if len(calls) > 3 else ""
-            log(WARNING, "The app sees real time, not virtual, in %s%s", ", ".join(calls[:3]), more)
+            log(WARNING, "The app reads real time, not virtual time, in %s%s", ", ".join(calls[:3]), more)
         setup = ClientSetup(
             app=app, run_id=run_id, nodes=times.node_ids, seed=settings.seed, seeded=settings.clients.seeded
         )
@@ -116,11 +189,11 @@ class SimulatedApp:
         )
 
     def close(self) -> None:
-        """End worker processes, and leave the interpreter as it was."""
+        """End worker processes and undo all patches."""
         self._stack.close()
 
     def run(self, directory: AppDirectory | None = None) -> Result:
-        """Run the ServerApp to its end, or to a limit."""
+        """Run the ServerApp until it returns or a limit is reached."""
         rows: list[Row] = []
 
         def write(row: Row) -> None:
@@ -162,13 +235,13 @@ class SimulatedApp:
         direction = given.target_direction or direction_of(given.target_metric)
         if direction is None:
             raise InvalidInput(
-                f"evaluation.target_metric = {given.target_metric!r}: say with evaluation.target_direction whether a "
-                "higher value is better (max) or a lower one (min)"
+                f"evaluation.target_metric = {given.target_metric!r}: set evaluation.target_direction to 'max' if "
+                "higher values are better, else to 'min'"
             )
         return TargetMetric(given.target_metric, "max" if direction == "max" else "min")
 
     def _failure(self, trouble: BaseException | None, directory: AppDirectory | None) -> OffbeatError:
-        kept = "" if directory is None else f"; what it had come to is in {directory.path}"
+        kept = "" if directory is None else f"; results so far are in {directory.path}"
         if isinstance(trouble, KeyboardInterrupt):
             return Interrupted(f"interrupted at {self.engine.now:.6g} virtual seconds{kept}")
         return AppFailed(
@@ -204,7 +277,7 @@ class SimulatedApp:
 
 
 def tensors_in(arrays: ArrayRecord) -> dict[str, npt.NDArray[Any]] | None:
-    """The arrays by name; None if they are not all arrays of numpy."""
+    """Convert the arrays to numpy, by name; None if some are of another kind."""
     if not arrays or any(array.stype != "numpy.ndarray" for array in arrays.values()):
         return None
     return {name: np.ascontiguousarray(array.numpy()) for name, array in arrays.items()}
@@ -212,7 +285,7 @@ def tensors_in(arrays: ArrayRecord) -> dict[str, npt.NDArray[Any]] | None:
 
 @contextmanager
 def _identity(run_id: int) -> Iterator[None]:
-    """Flower knows in this process whose messages it makes, and forgets it afterwards."""
+    """Set the run that messages made in this process belong to, and restore the previous one afterwards."""
     before = TaskIdentity._run_id, TaskIdentity._task_id, TaskIdentity._node_id
     identify(run_id)
     try:

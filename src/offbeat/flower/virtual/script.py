@@ -22,8 +22,7 @@ from flwr.serverapp import Grid, ServerApp
 from offbeat.core.errors import InvalidInput, OffbeatError
 from offbeat.flower.virtual.app import FlowerApp
 from offbeat.flower.virtual.clients import seed_generators
-from offbeat.flower.virtual.directory import AppDirectory
-from offbeat.flower.virtual.run import AppFailed, SimulatedApp
+from offbeat.flower.virtual.run import AppDirectory, AppFailed, SimulatedApp
 from offbeat.flower.virtual.settings import AppSettings
 from offbeat.flower.virtual.wall_clock import AppTime
 from offbeat.results.result import Result

@@ -1,8 +1,8 @@
-"""Apps from before Flower's message API: their server waits for its clients in threads, which a virtual clock cannot.
+"""Servers from before Flower's message API, on a virtual clock.
 
-`Server.fit_round` and `evaluate_round` start a thread for each client, as many as the machine has cores and a few more.
-Here all messages of a round leave at once, as the app means it, and results come in the order of their arrival. The
-thread that looks for nodes every few (real) seconds only looks when it is asked, so that a run can be repeated.
+`Server.fit_round` and `evaluate_round` wait for each client in a thread, which a virtual clock cannot follow. Here
+all messages of a round are sent at once and results come in the order of arrival. The thread that looks for nodes every
+few real seconds looks only when asked, so that runs are reproducible.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -19,22 +19,22 @@ from flwr.server.client_proxy import ClientProxy
 from flwr.server.compat.grid_client_proxy import GridClientProxy
 
 Results = tuple[list[tuple[ClientProxy, Any]], list[Any]]
-Waiting = Callable[..., Results]
+SendRound = Callable[..., Results]
 
 
 def _at_once(
-    usual: Waiting, kind: str, pack: Callable[[Any], RecordDict], unpack: Callable[[RecordDict], Any]
-) -> Waiting:
-    def together(
+    original: SendRound, kind: str, pack: Callable[[Any], RecordDict], unpack: Callable[[RecordDict], Any]
+) -> SendRound:
+    def send_round(
         client_instructions: Sequence[tuple[ClientProxy, Any]],
         max_workers: int | None,
         timeout: float | None,
         group_id: int,
     ) -> Results:
-        """Send the instructions to all clients at once, and wait for the answers of all."""
+        """Send the instructions to all clients at once and wait for all replies."""
         proxies = [proxy for proxy, _ in client_instructions if type(proxy) is GridClientProxy]
         if not proxies or len(proxies) < len(client_instructions):
-            return usual(client_instructions, max_workers=max_workers, timeout=timeout, group_id=group_id)
+            return original(client_instructions, max_workers=max_workers, timeout=timeout, group_id=group_id)
         messages = [
             Message(pack(ins), proxy.node_id, kind, group_id=str(group_id or ""), ttl=timeout)
             for proxy, (_, ins) in zip(proxies, client_instructions, strict=True)
@@ -43,20 +43,20 @@ def _at_once(
         results: list[tuple[ClientProxy, Any]] = []
         failures: list[Any] = []
         replies = list(proxies[0].grid.send_and_receive(messages))
-        owners = {message.metadata.message_id: by_message[id(message)] for message in messages}
+        senders = {message.metadata.message_id: by_message[id(message)] for message in messages}
         for reply in replies:
             if reply.has_error():
                 failures.append(ValueError(f"Message contains an Error (reason: {reply.error.reason})."))
                 continue
-            found = (owners[reply.metadata.reply_to_message_id], unpack(reply.content))
+            found = (senders[reply.metadata.reply_to_message_id], unpack(reply.content))
             (results if found[1].status.code == Code.OK else failures).append(found)
         return results, failures
 
-    return together
+    return send_round
 
 
-class _AskedOnly:
-    """The event that ends the thread which looks for nodes, without the rounds of looking in between."""
+class _NoPolling:
+    """The event that ends the thread which looks for nodes; its `wait` ignores the polling interval."""
 
     def __init__(self, event: Any) -> None:
         self._event = event
@@ -73,7 +73,7 @@ class _AskedOnly:
 
 def _virtual_wait(sleep: Callable[[float], None]) -> Callable[..., bool]:
     def wait_for(manager: SimpleClientManager, num_clients: int, timeout: float = 86_400) -> bool:
-        """Wait until so many clients are there, for so many virtual seconds at most."""
+        """Wait until this number of clients is available, for at most `timeout` virtual seconds."""
         while (missing := manager.num_available() < num_clients) and timeout > 0:
             sleep(1.0)
             timeout -= 1.0
@@ -84,22 +84,22 @@ def _virtual_wait(sleep: Callable[[float], None]) -> Callable[..., bool]:
 
 @contextmanager
 def rounds_at_once(sleep: Callable[[float], None]) -> Iterator[None]:
-    """While this holds, servers from before the message API send the messages of a round at once."""
+    """Patch servers from before the message API to send the messages of a round at once."""
     before = server.fit_clients, server.evaluate_clients, app_utils._update_client_manager
-    usual_wait = SimpleClientManager.wait_for
-    usual_fit, usual_evaluate, usual_update = before
+    original_wait = SimpleClientManager.wait_for
+    original_fit, original_evaluate, original_update = before
 
     def update(grid: Any, client_manager: Any, f_stop: Any, c_done: Any) -> None:
-        usual_update(grid, client_manager, _AskedOnly(f_stop), c_done)  # type: ignore[arg-type]
+        original_update(grid, client_manager, _NoPolling(f_stop), c_done)  # type: ignore[arg-type]
 
     fit = _at_once(
-        usual_fit,
+        original_fit,
         "train",
         lambda ins: compat.fitins_to_recorddict(ins, keep_input=True),
         lambda content: compat.recorddict_to_fitres(content, keep_input=False),
     )
     evaluate = _at_once(
-        usual_evaluate,
+        original_evaluate,
         "evaluate",
         lambda ins: compat.evaluateins_to_recorddict(ins, keep_input=True),
         compat.recorddict_to_evaluateres,
@@ -111,4 +111,4 @@ def rounds_at_once(sleep: Callable[[float], None]) -> Iterator[None]:
         yield
     finally:
         server.fit_clients, server.evaluate_clients, app_utils._update_client_manager = before
-        SimpleClientManager.wait_for = usual_wait  # type: ignore[method-assign]
+        SimpleClientManager.wait_for = original_wait  # type: ignore[method-assign]

@@ -1,4 +1,4 @@
-"""An app is unpacked only if it is the one that the run says, whole, and signed where signatures are asked for."""
+"""A node unpacks only apps that it has verified, and keeps what apps store beyond their process and its own."""
 
 import errno
 import io
@@ -11,7 +11,8 @@ from flwr.supercore.fab import Fab
 from standin_superlink import app_folder, run_of
 
 from offbeat.core.errors import InvalidInput
-from offbeat.flower.node.installation import AppRefused, Installation, load_trusted_entities
+from offbeat.flower.node import storage
+from offbeat.flower.node.storage import AppRefused, Installation, NodeStore, load_trusted_entities
 
 
 @pytest.fixture
@@ -28,7 +29,7 @@ def test_the_right_app_is_unpacked_and_a_second_time_found(content: bytes, tmp_p
 
 def test_an_app_with_another_hash_is_refused_and_not_unpacked(content: bytes, tmp_path: Path) -> None:
     run, other = run_of(content), content + b" "
-    with pytest.raises(AppRefused, match=r"the app's hash is .*, not .*, as the run says"):
+    with pytest.raises(AppRefused, match=r"the app has hash .*, but the run names "):
         Installation(tmp_path / "home").install(run, Fab(run.fab_hash, other, {}))
     assert not (tmp_path / "home").exists()
 
@@ -85,7 +86,45 @@ def test_an_app_for_which_there_was_no_room_is_unpacked_when_there_is(
 @pytest.mark.parametrize("text", ["", "- a\n- b\n", "a: 1\n", "a: [\n"])
 def test_a_file_of_trusted_entities_must_be_one(text: str, tmp_path: Path) -> None:
     (tmp_path / "trusted.yaml").write_text(text)
-    with pytest.raises(InvalidInput, match="--trusted-entities"):
+    with pytest.raises(InvalidInput, match="trusted entities: "):
         load_trusted_entities(tmp_path / "trusted.yaml")
     (tmp_path / "trusted.yaml").write_text("fpk_1: ssh-ed25519 AAAA\n")
     assert load_trusted_entities(tmp_path / "trusted.yaml") == {"fpk_1": "ssh-ed25519 AAAA"}
+
+
+def test_the_last_that_was_kept_under_a_name_is_recalled() -> None:
+    kept = NodeStore(None, print)
+    assert kept.recall("a") is None
+    kept.keep("a", b"1")
+    kept.keep("a", b"2")
+    kept.keep("b", b"3")
+    assert (kept.recall("a"), kept.recall("b")) == (b"2", b"3")
+
+
+def test_with_a_folder_it_outlives_the_node(tmp_path: Path) -> None:
+    NodeStore(tmp_path / "state", print).keep("../../etc/passwd", b"1")
+    assert NodeStore(tmp_path / "state", print).recall("../../etc/passwd") == b"1"
+    assert [path.parent for path in tmp_path.rglob("*") if path.is_file()] == [tmp_path / "state"]
+
+
+def test_on_a_full_disk_it_is_kept_in_memory_and_the_log_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    said: list[str] = []
+    monkeypatch.setattr(storage, "replace_file", full)
+    kept = NodeStore(tmp_path, said.append)
+    kept.keep("a", b"1")
+    assert kept.recall("a") == b"1"
+    assert said == ["state that an app stores is only in memory: [Errno 28] No space left on device"]
+
+
+def test_only_the_names_written_last_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storage, "MOST_NAMES", 2)
+    kept = NodeStore(tmp_path, print)
+    for name in "abcb":
+        kept.keep(name, name.encode())
+    assert [kept.recall(name) for name in "abc"] == [None, b"b", b"c"]
+    assert len(list(tmp_path.iterdir())) == 2

@@ -5,9 +5,8 @@ import shlex
 import subprocess
 import sys
 import tomllib
-from importlib.util import find_spec, module_from_spec, spec_from_file_location
+from importlib.util import find_spec
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
@@ -18,7 +17,6 @@ from offbeat.core.policy import Policy
 from offbeat.data import DATASETS
 from offbeat.experiment.schema import Experiment
 from offbeat.simulation.run import simulation_of
-from offbeat.testing import check_policy
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "benchmarks" / "README.md"]
@@ -106,29 +104,6 @@ def test_data_model_and_policy_of_the_how_to_work(tmp_path: Path, monkeypatch: p
     assert issubclass(kind, Policy)
     exec(tests, vars(sys.modules["my_policy"]))
     exec(notebook, {})
-
-
-def test_the_algorithm_that_contributing_adds_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    algorithm, golden = blocks("CONTRIBUTING.md", "python")
-    policies = module_of(algorithm, "offbeat.algorithms.fedavgm", tmp_path, monkeypatch)
-    tests = module_of(golden, "test_fedavgm", tmp_path, monkeypatch)
-    promises = [thing for name, thing in vars(tests).items() if name.startswith("test_")]
-    assert len(promises) == 2
-    for promise in promises:
-        promise()
-    check_policy(policies.FedAvgM())
-
-
-def module_of(block: str, name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The module that a block of a page would be under this name."""
-    path = folder / f"{name}.py"
-    path.write_text(block)
-    spec = spec_from_file_location(name, path)
-    assert spec and spec.loader
-    module = module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, name, module)
-    spec.loader.exec_module(module)
-    return module
 
 
 NOT_HERE = {

@@ -17,7 +17,7 @@ from offbeat.core.parameters import Vector
 from offbeat.core.policy import Ask, DeviceRule, Fresh, Memory, Probe, ReadOnlyMemory, Step, Train, Upload
 from offbeat.core.streams import stream
 from offbeat.core.terms import Proximal
-from offbeat.flower.device.legs import RECORDS, DeviceProgram, DeviceStore, Reply
+from offbeat.flower.device.program import RECORDS, DeviceProgram, DeviceStore, Reply
 from offbeat.flower.protocol.codec import keep, kept
 from offbeat.flower.protocol.messages import Answer, Begin, CheckIn, Continue, Delivery, Greeting, Hello, Question
 from offbeat.models import vector_of

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from offbeat.core.errors import DeviceFault, InvalidInput
-from offbeat.flower.strategy.arrays import ModelArrays
+from offbeat.flower.strategy.records import ModelArrays
 
 TYPES = st.sampled_from([np.float16, np.float32, np.float64, np.int32, np.int64, np.uint8, np.bool_])
 

@@ -9,7 +9,7 @@ from math import inf
 from pathlib import Path
 from typing import Any, Literal
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
@@ -25,13 +25,11 @@ from offbeat.experiment.run_settings import EvaluationTable
 from offbeat.experiment.tables import checked
 from offbeat.flower.server.membership import wait_for_devices
 from offbeat.flower.server.transport import Transport, grid_now, grid_wait, has_clock
-from offbeat.flower.strategy.arrays import ModelArrays
-from offbeat.flower.strategy.evaluation import Evaluators, NodeEvaluation, ServerEvaluation
-from offbeat.flower.strategy.finished import load_result, save_result
 from offbeat.flower.strategy.needs import check_plain
-from offbeat.flower.strategy.records import Aggregate, FlowerRecords, Metrics, as_records
-from offbeat.flower.strategy.run import ConnectedNodes, StrategyRun
+from offbeat.flower.strategy.records import Aggregate, FlowerRecords, Metrics, ModelArrays, as_records
+from offbeat.flower.strategy.run import ConnectedNodes, Evaluators, NodeEvaluation, ServerEvaluation, StrategyRun
 from offbeat.flower.strategy.settings import StrategySettings
+from offbeat.results.checkpoint import load_checkpoint, save_checkpoint
 from offbeat.results.metric import TargetMetric
 from offbeat.results.rows import Row
 from offbeat.running.directory import RunDirectory, RunRecord
@@ -340,3 +338,27 @@ def _directory(out: Path, table: dict[str, Any], settings: StrategySettings) -> 
 
 def _no_rounds() -> InvalidInput:
     return InvalidInput("Async has no rounds that could be wrapped in another strategy: call its own start()")
+
+
+# Results --------------------------------------------------------------------------------------------------------------
+
+
+RESULT_FILE = "result.safetensors"
+METRICS = ("train_metrics_clientapp", "evaluate_metrics_clientapp", "evaluate_metrics_serverapp")
+
+
+def save_result(directory: Path, result: Result, fingerprint: str) -> None:
+    """Write the arrays in their own types, and all metrics."""
+    state: dict[str, Any] = {"arrays": {name: array.numpy() for name, array in result.arrays.items()}}
+    for kind in METRICS:
+        state[kind] = {version: dict(record) for version, record in getattr(result, kind).items()}
+    save_checkpoint(directory / RESULT_FILE, state, fingerprint)
+
+
+def load_result(directory: Path, fingerprint: str) -> Result:
+    """The result that `save_result` wrote."""
+    if not (directory / RESULT_FILE).is_file():
+        raise InvalidInput(f"the run in {directory} ended without its result: run it again with overwrite=True")
+    saved = load_checkpoint(directory / RESULT_FILE, fingerprint, ())
+    arrays = ArrayRecord({name: Array(array) for name, array in saved["arrays"].items()})
+    return Result(arrays=arrays, **{kind: as_records(saved[kind]) for kind in METRICS})

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from offbeat.fleet import AvailabilitySettings, FleetSettings
     from offbeat.results.comparison import Comparison
     from offbeat.results.result import Result, read_run
-    from offbeat.simulation.run import replay, run
+    from offbeat.simulation.replay import replay
+    from offbeat.simulation.run import run
 
     __version__: str
 
@@ -63,7 +64,7 @@ _HOMES = {
     "compare": "offbeat.comparison.compare",
     "load_experiment": "offbeat.experiment.shipped",
     "read_run": "offbeat.results.result",
-    "replay": "offbeat.simulation.run",
+    "replay": "offbeat.simulation.replay",
     "run": "offbeat.simulation.run",
     "sweep": "offbeat.comparison.compare",
     "tune": "offbeat.comparison.tuning",

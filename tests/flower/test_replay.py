@@ -30,8 +30,7 @@ from offbeat.flower.protocol.codec import MODEL, unpack
 from offbeat.flower.protocol.messages import Begin, Delivery, FromDevice, ToDevice
 from offbeat.running.directory import RunDirectory
 from offbeat.running.driver import Driver
-from offbeat.simulation.replay import Difference
-from offbeat.simulation.run import replay
+from offbeat.simulation.replay import Difference, replay
 
 UNEVEN = {100: 0.4, 101: 1.1, 102: 2.3, 103: 4.7}
 PROMPT = dict.fromkeys(UNEVEN, 0.1)
@@ -348,11 +347,11 @@ def change(directory: Path, what: str, number: int = 0, **details: Any) -> int:
 @pytest.mark.parametrize(
     ("what", "details", "sentence"),
     [
-        ("version", {"sha256": "0" * 64}, "version 1 has other parameters in the replay"),
+        ("version", {"sha256": "0" * 64}, "version 1 has different parameters"),
         ("version", {"version": 2}, "the record has version (version 2, sha256"),
-        ("order", {"device": 9}, "the record has order (device 9, ticket 1, base 0), the replay order (device"),
-        ("Uploaded", {"slices": EPOCHS - 1}, "version 1 has other parameters in the replay"),
-        ("Uploaded", {"ticket": 99}, "is about a ticket that nobody is working on"),
+        ("order", {"device": 9}, "the record has order (device 9, ticket 1, base 0), the replay has order (device"),
+        ("Uploaded", {"slices": EPOCHS - 1}, "version 1 has different parameters"),
+        ("Uploaded", {"ticket": 99}, "ticket 99 is not in flight"),
         ("Uploaded", {"device": 9}, "device 9: Uploaded for ticket"),
     ],
 )
@@ -369,18 +368,18 @@ def test_a_record_that_was_cut_or_another_model_is_a_difference(copy: Path) -> N
     model = load_file(copy / "model.safetensors")
     name = next(iter(model))
     save_file(model | {name: model[name] + 1}, copy / "model.safetensors")
-    with pytest.raises(Difference, match=r"model\.safetensors is another model"):
+    with pytest.raises(Difference, match=r"model\.safetensors holds a different model"):
         replay(copy)
     record = (copy / "record.jsonl").read_text().splitlines(keepends=True)
     last = max(number for number, line in enumerate(record) if '"version"' in line)
     (copy / "record.jsonl").write_text("".join(record[:last]))
-    with pytest.raises(Difference, match=r"^the record ends, where the replay has version"):
+    with pytest.raises(Difference, match=r"^the record ends, but the replay continues with version"):
         replay(copy)
 
 
 def test_what_cannot_be_replayed_is_said(copy: Path) -> None:
     change(copy, "run", samples=[1, 2, 3, 4])
-    with pytest.raises(InvalidInput, match="its devices had other data than 'digits'"):
+    with pytest.raises(InvalidInput, match="the sizes of its devices' data differ from 'digits'"):
         replay(copy)
     change(copy, "run", own_data=True)
     with pytest.raises(InvalidInput, match="data of their own, which are not here"):

@@ -14,7 +14,7 @@ from offbeat.experiment.schema import Experiment
 from offbeat.experiment.tables import merge
 from offbeat.running.directory import RunDirectory
 from offbeat.running.driver import Driver
-from offbeat.simulation.run import replay
+from offbeat.simulation.replay import replay
 
 TABLES: dict[str, Any] = {
     "stop": {"versions": 3, "time": 300.0},

@@ -30,7 +30,7 @@ from offbeat.flower.launch.bundle import write_bundle
 from offbeat.flower.launch.certificates import make_credentials
 from offbeat.flower.launch.local_cluster import HOST, Cluster
 from offbeat.flower.launch.superlink import Launched, RunFailed, SuperLink, submit
-from offbeat.simulation.run import replay
+from offbeat.simulation.replay import replay
 
 pytestmark = pytest.mark.processes
 

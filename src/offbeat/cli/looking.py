@@ -84,7 +84,7 @@ def replay(directory: Annotated[Path, typer.Argument(help="Directory of a real r
     Exit code 1 and the first difference if there is one. The data must be on this machine, so a run on devices' private
     data cannot be replayed. Bit-exact results need the same library versions and the same kind of processor.
     """
-    from offbeat.simulation.run import replay as replay_run
+    from offbeat.simulation.replay import replay as replay_run
 
     with bars() as shown:
         bar = shown.add_task("replay", total=1.0, note="")

@@ -1,1 +1,1 @@
-"""The driver on a virtual clock: event queue, engine, lazy training, executors, replay of real runs."""
+"""The driver on a virtual clock: event queue, engine, lazy training, replay of real runs."""

@@ -1,7 +1,8 @@
-"""The simulator: a virtual clock that feeds a session. Virtual time decides what happens; numbers follow lazily.
+"""The simulator: a discrete-event engine that feeds a session on a virtual clock.
 
-Iterating over a `Simulation` runs it: one turn per event, yielding a row of metrics whenever one is due and None
-otherwise. Between two turns the simulation may be snapshot, and a restored one goes on as if it had never stopped.
+Iterating over a `Simulation` runs it: one turn per event, yielding a row of metrics when an evaluation is due and None
+otherwise. A snapshot can be taken between any two turns. Durations never depend on trained numbers, so the engine only
+plans the training; `lazy_training` computes it when a policy reads an update.
 """
 
 from collections.abc import Iterator, Mapping
@@ -44,11 +45,11 @@ from offbeat.training.local_training import DeviceMemory
 from offbeat.training.training_state import Evaluation
 
 TIMERS_LAST = 1
-"""At equal times what devices do comes before what timers do: an upload at the deadline is in time."""
+"""Priority of timers: at equal times they come after devices, so that an upload at the deadline is in time."""
 
 
 class Simulation:
-    """A simulation of one session. It owns the clock, the queue and the runs; the session owns everything else."""
+    """Simulates one session. It owns the clock, the event queue and the local runs; the session owns the rest."""
 
     def __init__(
         self,
@@ -73,7 +74,7 @@ class Simulation:
         self.reason: str | None = None
         self.accounts = Accounts(session.devices)
         self.spans = self.accounts.spans
-        """Orders that ended since somebody last took them from the accounts."""
+        """Orders that ended since the run loop last took them from the accounts."""
         self._model_bytes = session.layout.bytes
         self._layers = session.layout.trained_layers
         self._ticks = 0
@@ -81,7 +82,7 @@ class Simulation:
         self._milestones = Milestones(session, stop, self.schedule, executor.evaluate, metric or TargetMetric())
 
     def open_spans(self) -> list[Span]:
-        """Orders in flight, as far as they have come."""
+        """The spans of the orders in flight, up to now."""
         return [run.span(self.now, "in flight") for run in self.runs.values()]
 
     # The loop -----------------------------------------------------------------------------------------------------
@@ -93,11 +94,11 @@ class Simulation:
         checked = -1
         while self.reason is None:
             upcoming, tick = entries[0][0] if entries else inf, self._next_tick
-            if upcoming <= tick and upcoming <= end and upcoming < inf:  # by far the most frequent
+            if upcoming <= tick and upcoming <= end and upcoming < inf:  # the most frequent case by far
                 self.now, _, _, kind, subject, detail = heappop(entries)
                 self._happen(kind, subject, detail)
                 if session.version == checked and session.finished is None:
-                    yield None  # only a new version or the policy's word can end the run or make an evaluation due
+                    yield None  # only a new version or a Finish can end the run or make an evaluation due
                 else:
                     checked = session.version
                     self.reason = self._milestones.reached() or self.reason
@@ -123,7 +124,7 @@ class Simulation:
             case "upload" | "ask" | "vanished" | "upload lost":
                 run = self.runs.get(subject)
                 if run is None or run.token != detail:
-                    return  # it was planned otherwise since
+                    return  # the run was planned anew since this was scheduled
                 if kind == "upload":
                     self._upload(run)
                 elif kind == "ask":
@@ -152,15 +153,15 @@ class Simulation:
                 self._handle(Started())
 
     def _deserted(self) -> bool:
-        """Whether all devices are gone for good and no time is set, so that timers alone would go on for ever."""
+        """Whether all devices are gone for good, so that timers alone would keep a run without time limit going."""
         if self.stop.time is not None or self.session.in_flight or self.session.idle:
             return False
         return all(kind == "timer" for _, _, _, kind, _, _ in self.queue.entries)
 
     def _handle(self, event: Event) -> None:
-        """Tell the session, and carry out what it asks for in return."""
+        """Feed the event to the session and carry out the effects that it returns."""
         for effect in self.session.handle(event, self.now):
-            match effect:  # the most frequent first, and no patterns in it: they are slow
+            match effect:  # the most frequent first, without patterns, which are slow
                 case OrderInFlight():
                     self._begin(effect)
                 case Resolved():
@@ -201,9 +202,9 @@ class Simulation:
         self._proceed(run, arrived)
 
     def _proceed(self, run: TimedRun, at: float, fresh: Fresh | None = None) -> None:
-        """Plan what the device does from this time on, up to the next thing that the server will see.
+        """Plan what the device does from this time on, up to the next event that the server sees.
 
-        A fresh model is merged when the device has heard of it, perhaps in the midst of a slice.
+        A fresh model is merged when it reaches the device, perhaps in the middle of a slice.
         """
         ticket, plan, order = run.ticket, self.training.plans[run.ticket], run.order
         epochs = order.unit == "epoch"
@@ -224,7 +225,7 @@ class Simulation:
                     self.training.merge(ticket, fresh)
                     fresh = None
                 self.training.train(ticket, first + slices, at)
-        if at < run.heard:  # it has trained on, and can say no more before the answer to its question is there
+        if at < run.heard:  # it went on training and uploads no earlier than the answer to its question arrives
             at = run.heard
         if fresh is not None:
             self.training.merge(ticket, fresh)
@@ -248,10 +249,10 @@ class Simulation:
         self.queue.push(at, kind, ticket, run.token)
 
     def _answer(self, answer: FreshModel) -> None:
-        """The device that asked goes on when the answer has reached it, or has trained on all the time."""
+        """Plan on after the answer to a device's question, for which it has waited or not."""
         run, links, fresh = self.runs[answer.ticket], self.fleet.links, None
         asked = max(run.until, run.start, run.heard)
-        trains_on = run.asking and not run.stopping  # one that was told to stop meanwhile waits
+        trains_on = run.asking and not run.stopping  # a device that was told to stop in the meantime waits
         run.answered()
         if answer.parameters is None:
             heard = self.now + links.latency(answer.device)
@@ -270,9 +271,9 @@ class Simulation:
         self._proceed(run, run.start, fresh)
 
     def _merge_within(self, run: TimedRun, first: int, ends: list[float], began: float) -> None:
-        """Plan the training up to where the device has heard of a fresh model: a slice, or a step in the midst of one.
+        """Plan the training up to the slice, or the step within a slice, at which a fresh model reaches the device.
 
-        `ends` are those of the stretch that began with slice `first`, and it hears before the last.
+        `ends` are the end times of the slices from `first` on; the model arrives before the last of them.
         """
         done = slices_by(ends, run.heard)
         start = ends[done - 1] if done else began
@@ -283,7 +284,7 @@ class Simulation:
             self.training.train(run.ticket, first + done, run.heard)
 
     def _stop_soon(self, ticket: int) -> None:
-        """The notice has reached the device: it ends with the slice it is in or the one before, if it still trains."""
+        """Shorten the run of a device that receives a stop notice to its current slice, or to the one before."""
         run = self.runs.get(ticket)
         if run is None or run.fate.vanishes <= self.now:
             return
@@ -311,9 +312,9 @@ class Simulation:
         self._handle(Uploaded(device=run.device, ticket=run.ticket, update=update))
 
     def _lose(self, run: TimedRun, back: float) -> None:
-        """The server gives up waiting for a run; its device is there again at `back`."""
+        """End a run that the server has given up; its device returns at `back`."""
         vanishes = run.fate.vanishes
-        if vanishes < run.until:  # what it had planned to do after that it has not done
+        if vanishes < run.until:  # what was planned for later was not done
             ends = run.ends
             run.take_back(len(ends) - slices_by(ends, vanishes), max(vanishes, run.start))
         del self.runs[run.ticket]
@@ -322,7 +323,7 @@ class Simulation:
         self._handle(Lost(device=run.device, ticket=run.ticket))
 
     def _change(self, device: int) -> None:
-        """A device leaves or returns by its availability. If it is in flight, its run knows already."""
+        """Handle a change of a device's availability. If it is in flight, its run accounts for it already."""
         if not self.lifecycle.changed(device, self.now):
             return
         if self.lifecycle.is_available(device, self.now):
@@ -334,7 +335,7 @@ class Simulation:
     # Evaluation and the end ----------------------------------------------------------------------------------------
 
     def evaluate(self) -> Row:
-        """How things stand now, for a run that ends before its time."""
+        """Evaluate the model now, for a run that is interrupted."""
         return self._evaluate(self.now)
 
     def _evaluate(self, at: float) -> Row:
@@ -349,8 +350,10 @@ class Simulation:
     _SAVED = ("runs", "now", "reason", "_ticks", "_next_tick")
 
     def snapshot(self) -> dict[str, Any]:
-        """Everything that the future depends on, for `core.snapshot.encode`. The session comes first: reading what
-        was delivered makes its numbers."""
+        """Everything that the rest of the run depends on, for `core.snapshot.encode`.
+
+        The session comes first: saving an update that is not resolved yet computes its numbers.
+        """
         return {
             "session": self.session.snapshot(),
             "training": self.training.snapshot(),
@@ -363,7 +366,7 @@ class Simulation:
         } | {name: getattr(self, name) for name in self._SAVED}
 
     def restore(self, saved: Mapping[str, Any]) -> None:
-        """Go on from a snapshot of a simulation of the same experiment."""
+        """Continue from a snapshot of a simulation of the same experiment."""
         self.session.restore(saved["session"])
         self.queue.entries = [tuple(entry) for entry in saved["queue"]]
         self.queue.sequence = saved["sequence"]
@@ -376,7 +379,7 @@ class Simulation:
 
     @property
     def snapshot_types(self) -> tuple[type[Any], ...]:
-        """The dataclasses that a snapshot may hold."""
+        """The classes that a snapshot may contain."""
         return (
             *self.session.snapshot_types,
             *Accounts.snapshot_types,

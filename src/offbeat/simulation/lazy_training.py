@@ -1,10 +1,9 @@
-"""Lazy training: the numbers of a local run are computed when somebody reads them, together with all that can be.
+"""Lazy training: a local run is computed when its update is first read, in one batch with other runs.
 
-Timing decides what each run does (how many slices, which fresh models it merges); this is written down as a plan.
-Only when an upload's numbers are read must the plan be carried out, and then other plans whose inputs are known are
-carried out with it as one batch, as many as the executor likes at a time. A run that is discarded unread costs nothing,
-and asynchronous algorithms keep all cores busy. A plan and its inputs determine the numbers, so that a checkpoint needs
-no half-trained model.
+The engine decides by time what each run does (how many slices, which fresh models it merges) and writes it into a plan.
+Reading an update executes its plan, together with as many other plans as the executor takes at a time, in the order in
+which they are due. So discarded updates cost nothing, and asynchronous algorithms fill batches like synchronous ones. A
+plan and its inputs determine the result: a checkpoint holds plans, never half-trained models.
 """
 
 from collections.abc import Iterable, Mapping
@@ -26,13 +25,13 @@ from offbeat.training.training_state import TrainingJob, TrainingState
 from offbeat.training.workers import JOBS_PER_WORKER
 
 BATCH_BYTES = 2**30
-"""The results of a batch may take this much memory, or more if it takes that to give every worker one job."""
+"""Memory for the results of a batch; exceeded only if each worker could not have one job otherwise."""
 NEW: tuple[ReadOnlyMemory, int] = (NOTHING, 0)
-"""What a device remembers that has not trained before, and the ticket that it has this from."""
+"""Memory of a device that has not trained yet, and the ticket that the memory comes from: none."""
 
 
 def batch_size(capacity: int, vector_bytes: int) -> int:
-    """How many jobs make a batch: as many as the executor likes, or as its memory takes if that leaves nobody idle.
+    """Number of jobs in a batch: the executor's capacity, or fewer if memory is short, but one for each worker.
 
     >>> batch_size(12, 4 * 61_706), batch_size(12, 100 * 2**20), batch_size(6 * 64, 100 * 2**20)
     (12, 10, 64)
@@ -41,32 +40,32 @@ def batch_size(capacity: int, vector_bytes: int) -> int:
 
 
 class MidSlice(Struct, frozen=True, gc=False):
-    """A place in the midst of a slice to train up to."""
+    """A position within a slice, at which a fresh model is merged."""
 
     slices: int
-    """Slices before it."""
+    """Whole slices before it."""
     step: int
-    """Steps of the slice that are done there; at least one."""
+    """Steps of the slice before it; at least one."""
 
 
 Item = int | MidSlice | Fresh
 
 
 class TrainingPlan(LocalTraining, kw_only=True, eq=False, gc=False):
-    """The plan of one run and how far its numbers have come. An item is a place to train up to, or a merge there."""
+    """The plan of one run and its state of execution. An item is a position to train up to, or a merge there."""
 
     rule: DeviceRule
     remembers: bool
-    """Whether the device's next run depends on this one beyond the model."""
+    """Whether this run changes the device's memory, on which its next run depends."""
     items: tuple[Item, ...] = ()
     trained: int = 0
-    """Slices that the work has."""
+    """Slices in `state`."""
     due: float = 0.0
     outcome: Outcome | None = None
 
 
 class LazyOutcome(Struct, frozen=True, eq=False, gc=False):
-    """The outcome of a delivered run: computed, with everything else that is due, when it is first called."""
+    """The outcome of a run, computed when it is first called."""
 
     training: "LazyTraining"
     plan: TrainingPlan
@@ -76,7 +75,7 @@ class LazyOutcome(Struct, frozen=True, eq=False, gc=False):
 
 
 class LazyTraining:
-    """All plans whose numbers may still be needed."""
+    """Keeps the plans whose results may still be needed, and executes them in batches."""
 
     def __init__(self, executor: Executor, vector_bytes: int) -> None:
         self.executor = executor
@@ -84,27 +83,27 @@ class LazyTraining:
         self.plans: dict[int, TrainingPlan] = {}
         self._unperformed: dict[int, TrainingPlan] = {}
         self._by_due: list[tuple[float, int]] = []
-        """A heap of those, by when they are due; may hold entries that no longer count."""
+        """Heap of unperformed plans by due time; entries of plans that changed since are skipped."""
         self._remembering: dict[int, TrainingPlan] = {}
-        """Delivered runs that nobody has read yet, of devices that remember."""
+        """Plans of uploads that have not been read yet, of devices with a memory."""
         self._start = TrainingState(parameters=np.empty(0, dtype=np.float32))
-        """The work that the last run began with, which the next shares if it begins from the same version."""
+        """The state that the last run began with; the next run shares it if it begins from the same version."""
         self._order = Order()
-        """The last order, and below what follows from it: most policies give one order to many devices."""
+        """The last order, cached with what follows from it: most policies give one order to many devices."""
         self._rule, self._carried_over = device_rule(self._order.rule), self._order.remembers
         self._remembers = self._carried_over or self._rule.remembers
         self._batch_size = batch_size(executor.batch_capacity, vector_bytes)
 
     @property
     def memories(self) -> dict[int, ReadOnlyMemory]:
-        """What each device remembers after the last of its runs that was carried out."""
+        """The memory of each device after the last of its runs that was executed."""
         return {device: memory.latest for device, memory in self._memories.items()}
 
     def begin(self, assignment: Assignment, received: int | None = None) -> int:
-        """Open the plan of an order. A device that remembers must have finished what it did before.
+        """Create the plan of an order, after executing earlier plans that the device's memory depends on.
 
-        It begins with the memory of the ticket `received`, if that is given, and else with what it learned last.
-        Returns the ticket whose memory it has; 0: none.
+        The device begins with its memory after the ticket `received`, or after its last one if that is None.
+        Returns the ticket that the memory comes from; 0: none.
         """
         order, parameters = assignment.order, assignment.parameters
         if order is not self._order:
@@ -112,23 +111,23 @@ class LazyTraining:
             self._remembers = self._carried_over or self._rule.remembers
         remembered, ticket = self._recall(assignment.device, received) if self._memories or self._remembering else NEW
         if self._carried_over:
-            work = first_state(order, parameters, remembered)
+            state = first_state(order, parameters, remembered)
         elif self._start.parameters is parameters:
-            work = self._start
+            state = self._start
         else:
-            self._start = work = TrainingState(parameters=parameters)
+            self._start = state = TrainingState(parameters=parameters)
         self.plans[assignment.ticket] = TrainingPlan(
             assignment=assignment,
             rule=self._rule,
             remembers=self._remembers,
-            state=work,
+            state=state,
             remembered=remembered,
             memory=remembered,
         )
         return ticket
 
     def _recall(self, device: int, received: int | None) -> tuple[ReadOnlyMemory, int]:
-        """What a device remembers, after what it did before is finished, and the ticket that it has this from."""
+        """The memory of a device after its earlier plans are executed, and the ticket that it comes from."""
         for earlier in [each for each in self._remembering.values() if each.assignment.device == device]:
             self.finish(earlier)
         memory = self._memories.get(device)
@@ -137,16 +136,16 @@ class LazyTraining:
         return memory.recall(memory.latest_ticket if received is None else received), memory.ticket
 
     def train(self, ticket: int, until: int | MidSlice, due: float) -> None:
-        """The run trains up to this slice, or into its midst, which it will have done at `due`."""
+        """Add training up to a slice, or up to a position within one, that ends at the time `due`."""
         plan = self.plans[ticket]
         plan.items += (until,)
-        plan.due = due  # what follows is `_await`: this is called for every order
+        plan.due = due  # the rest is `_await`, inlined because this is called for every order
         self._unperformed[ticket] = plan
         if self._batch_size > 1:
             heappush(self._by_due, (due, ticket))
 
     def merge(self, ticket: int, fresh: Fresh) -> None:
-        """The run takes in a newer model."""
+        """Add the merge of a fresh model."""
         plan = self.plans[ticket]
         plan.items += (fresh,)
         self._await(ticket, plan, plan.due)
@@ -158,7 +157,7 @@ class LazyTraining:
             heappush(self._by_due, (due, ticket))
 
     def shorten(self, ticket: int, until: int, due: float) -> None:
-        """The training ends at this slice after all. What was computed beyond it is computed again without."""
+        """Cut the plan at a slice. A run that was computed beyond it is computed again from its start."""
         plan = self.plans[ticket]
         items = _cut(plan.items, until)
         if plan.items[: plan.performed] != items[: plan.performed]:
@@ -172,37 +171,37 @@ class LazyTraining:
             self._await(ticket, plan, due)
 
     def hold(self, ticket: int) -> None:
-        """Nobody is expected to read this run, because its device vanishes: do not compute it ahead."""
+        """Exclude a run from batches because its device will vanish and its update will not be read."""
         self.plans[ticket].due = inf
         self._unperformed.pop(ticket, None)
 
     def drop(self, ticket: int) -> None:
-        """The device vanished with this run."""
+        """Delete the plan of a run whose device has vanished."""
         del self.plans[ticket]
         self._unperformed.pop(ticket, None)
 
     def keep(self, ticket: int) -> None:
-        """The upload was lost, but its device is well and remembers what it did."""
+        """Keep what the device learned in a run whose upload was lost."""
         self.deliver(ticket)
         self.resolved((ticket,))
 
     def deliver(self, ticket: int) -> LazyOutcome:
-        """The run is over; whoever reads the outcome makes it."""
+        """End the run; its outcome is computed when it is first read."""
         plan = self.plans.pop(ticket)
         if plan.remembers:
             self._remembering[ticket] = plan
         return LazyOutcome(self, plan)
 
     def resolved(self, tickets: Iterable[int]) -> None:
-        """The policy is done with these runs: those that were never read need not be computed ahead.
+        """Exclude runs from batches whose updates are used or discarded.
 
-        A device that remembers did train, whatever the server made of it: its run is carried out before its next.
+        A device with a memory did train, even if its update was never read: such a run is executed before its next.
         """
         for ticket in tickets:
             self._unperformed.pop(ticket, None)
 
     def finish(self, plan: TrainingPlan) -> Outcome:
-        """Carry out this plan, and others with it."""
+        """Execute this plan, and others in the same batches."""
         while plan.performed < len(plan.items):
             self._perform(self._batch(plan))
         plan.outcome = outcome = plan.report(plan.rule)
@@ -212,17 +211,17 @@ class LazyTraining:
         return outcome
 
     def _batch(self, wanted: TrainingPlan) -> dict[int, TrainingPlan]:
-        """What to compute next: the wanted one, and as many others as the executor likes, those due first."""
+        """The plans to execute next: the wanted one and, up to the batch size, those due first."""
         batch = {wanted.assignment.ticket: wanted}
         while len(batch) < self._batch_size and self._by_due:
             due, ticket = heappop(self._by_due)
             plan = self._unperformed.get(ticket)
-            if plan is not None and plan.due == due:  # else it was done, or is due at another time by now
+            if plan is not None and plan.due == due:  # else it was executed, or its due time has changed
                 batch[ticket] = plan
         return batch
 
     def _perform(self, batch: dict[int, TrainingPlan]) -> None:
-        """One stretch of each plan: the merges before it here, the training together in the executor."""
+        """Execute the merges that come next in each plan, and then the next training of all plans as one batch."""
         jobs: list[TrainingJob] = []
         for ticket, plan in batch.items():
             self._unperformed.pop(ticket, None)
@@ -234,18 +233,18 @@ class LazyTraining:
                     jobs.append(plan.job(plan.trained, item.slices, item.step))
                     break
                 plan.merge(plan.rule, item, self.executor)
-        for job, work in zip(jobs, self.executor.train(jobs), strict=True):
+        for job, state in zip(jobs, self.executor.train(jobs), strict=True):
             plan = batch[job.ticket]
-            plan.state = work
+            plan.state = state
             plan.trained = job.last
             plan.performed += 1
             if plan.performed < len(plan.items):
                 self._await(job.ticket, plan, plan.due)
 
-    # Snapshots: the plans of what is in flight; their numbers are made again from the versions that the session keeps
+    # Snapshots: plans of orders in flight; their results are computed again from the versions that the session keeps
 
     def snapshot(self) -> dict[str, Any]:
-        """The plans of what is in flight, and what the devices remember, which takes the numbers of their last runs."""
+        """Save the plans of orders in flight and the devices' memories, for which some plans are executed first."""
         for plan in list(self._remembering.values()):
             self.finish(plan)
         plans = {ticket: [_saved(item) for item in plan.items] for ticket, plan in self.plans.items()}
@@ -255,7 +254,7 @@ class LazyTraining:
     def restore(
         self, saved: Mapping[str, Any], assignments: Mapping[int, Assignment], models: Mapping[int, Vector]
     ) -> None:
-        """Open the saved plans again. `models` are the versions in use."""
+        """Create the saved plans again. `models` are the versions in use."""
         self._memories = saved["memories"]
         for ticket, items in saved["plans"].items():
             self.begin(assignments[ticket])
@@ -268,7 +267,7 @@ class LazyTraining:
 
 
 def _cut(items: tuple[Item, ...], until: int) -> tuple[Item, ...]:
-    """The items of a run that ends at this slice: what it would have merged later it merges there."""
+    """The items of a run that ends at this slice; later merges move to its end."""
     kept: list[Item] = []
     done = 0
     for item in items:
@@ -286,16 +285,16 @@ def _cut(items: tuple[Item, ...], until: int) -> tuple[Item, ...]:
 
 
 def _saved(item: Item) -> int | tuple[str, int] | tuple[str, int, int]:
-    """An item as a snapshot has it: of a merge the version, which the session keeps."""
+    """An item as a snapshot holds it: a merge is its version, whose parameters the session keeps."""
     if isinstance(item, Fresh):
         return "merge", item.version
-    return ("midst", item.slices, item.step) if isinstance(item, MidSlice) else item
+    return ("within", item.slices, item.step) if isinstance(item, MidSlice) else item
 
 
 def _restored(saved: Any, models: Mapping[int, Vector]) -> Item:
     match saved:
         case ["merge", version]:
             return Fresh(version=version, parameters=models[version])
-        case ["midst", slices, step]:
+        case ["within", slices, step]:
             return MidSlice(slices, step)
     return int(saved)

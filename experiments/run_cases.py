@@ -20,7 +20,7 @@ from offbeat.running.lock import DirectoryLock
 
 CASES_ON_CLUSTER = 16
 """How many cases a Ray cluster is given at a time."""
-OnProgress = Callable[[str, float], None]
+OnCaseProgress = Callable[[str, float], None]
 """A function that is told what is being run and how much of the reproduction is done (0 to 1)."""
 
 
@@ -31,7 +31,7 @@ def reproduce(
     *,
     part: str = "",
     jobs: int = 1,
-    watch: OnProgress | None = None,
+    watch: OnCaseProgress | None = None,
     address: str | None = None,
     known: Iterable[Measurement] = (),
 ) -> Iterator[list[Measurement]]:

@@ -76,7 +76,7 @@ def test_run_writes_a_directory_and_prints_the_summary(offbeat, file: Path) -> N
     assert "ratio = 2.0" in (root / "config.toml").read_text()
     again = offbeat("run", "small.toml", "--set", "fleet.ratio=2.0")
     assert again.code == 2
-    assert "use --resume to go on with it or --overwrite to replace it" in again.err
+    assert "already holds a run: use --resume to continue it or use --overwrite to replace it" in again.err
     assert offbeat("run", "small.toml", "--set", "fleet.ratio=2.0", "--resume").code == 0
 
 
@@ -237,7 +237,7 @@ def test_directories_are_named_after_what_was_set(offbeat, file: Path) -> None: 
     names = sorted(path.name for path in (file.parent / "runs").iterdir())
     assert names == ["small-fedavg-seed3", "small-fedbuff-seed0", "small-fedbuff-seed0-ratio110"]
     file.write_text(EXPERIMENT.replace("time = 30.0", "time = 40.0"))
-    assert "another experiment (in stop)" in offbeat("run", "small.toml").err
+    assert "another experiment (different: stop): choose another --out" in offbeat("run", "small.toml").err
 
 
 def test_a_setting_of_the_command_line_says_whom_it_reached(offbeat, file: Path) -> None:  # type: ignore[no-untyped-def]

@@ -137,7 +137,7 @@ def test_a_recommendation_goes_on_from_what_is_there(found: tuple[Recommendation
 
     again = recommend(experiment(), NAMES, out=root, seeds=2, resume=True, watch=watch)
     assert again.sentences == answer.sentences
-    with pytest.raises(InvalidInput, match="is not empty: resume what is there"):
+    with pytest.raises(InvalidInput, match="already holds a search: pass resume=True"):
         recommend(experiment(), NAMES, out=root, seeds=2)
     with pytest.raises(InvalidInput, match="another experiment"):
         recommend(experiment(seed=5), NAMES, out=root, seeds=2, resume=True)

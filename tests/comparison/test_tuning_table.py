@@ -62,7 +62,7 @@ def test_a_directory_is_gone_on_with_only_if_that_is_asked_for(found: tuple[Tuni
     tuning, root = found
     again = tune_all(experiment(), ["fedavg", "fedbuff"], 2, out=root, seeds=2, tuning_seeds=[50], resume=True)
     assert again == tuning
-    with pytest.raises(InvalidInput, match="is not empty: resume what is there"):
+    with pytest.raises(InvalidInput, match="already holds a search: pass resume=True"):
         tune_all(experiment(), ["fedavg", "fedbuff"], 2, out=root, seeds=2, tuning_seeds=[50])
 
 

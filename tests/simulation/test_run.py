@@ -172,10 +172,13 @@ def test_a_finished_run_is_only_read(tmp_path: Path) -> None:
 def test_an_existing_run_is_not_overwritten_unasked(tmp_path: Path) -> None:
     run(small(), tmp_path / "run")
     before = (tmp_path / "run" / "summary.json").read_bytes()
-    with pytest.raises(InvalidInput, match="use --resume to go on with it or --overwrite"):
+    with pytest.raises(InvalidInput, match="pass resume=True to continue it or pass overwrite=True to replace it"):
         run(small(), tmp_path / "run")
     for resume in (False, True):  # the advice to resume would not help here
-        with pytest.raises(InvalidInput, match=r"another experiment \(in seed\): choose another --out, or --overwrite"):
+        with pytest.raises(
+            InvalidInput,
+            match=r"another experiment \(different: seed\): choose another directory",
+        ):
             run(small(seed=1), tmp_path / "run", resume=resume)
     assert (tmp_path / "run" / "summary.json").read_bytes() == before
     run(small(seed=1), tmp_path / "run", overwrite=True)
@@ -203,7 +206,7 @@ def test_a_bad_checkpoint_is_refused_in_one_sentence(tmp_path: Path, damage: str
         with pytest.raises(Interrupted):
             run(small(seed=5), tmp_path / "other", interrupted=Countdown(20))
         path.write_bytes((tmp_path / "other" / "checkpoint" / "latest.safetensors").read_bytes())
-    complaint = {"truncated": "is damaged", "foreign": "is not a checkpoint", "other": "another experiment"}[damage]
+    complaint = {"truncated": "is damaged", "foreign": "another version", "other": "another experiment"}[damage]
     with pytest.raises(InvalidInput, match=complaint):
         run(small(), tmp_path / "run", resume=True)
 

@@ -12,10 +12,17 @@ from typer.core import TyperGroup
 from offbeat.cli import catalogue, choosing, deployment, looking, node, runs, simulate
 from offbeat.cli.base import console
 from offbeat.cli.progress import messages
-from offbeat.core.errors import Interrupted, InvalidInput, OffbeatError
+from offbeat.core.errors import Interrupted, InvalidInput, OffbeatError, OutputRefused, Remedy
 
 if TYPE_CHECKING:
     from click import Command, Context
+
+FLAGS: dict[Remedy, str] = {
+    "resume": "use --resume to continue it",
+    "overwrite": "use --overwrite to replace it",
+    "out": "choose another --out",
+}
+"""What the command line calls the arguments that `OutputRefused` names."""
 
 PANELS: dict[str, tuple[Callable[..., None] | typer.Typer, ...]] = {
     "Start": (runs.demo, catalogue.list_, catalogue.describe),
@@ -100,13 +107,12 @@ def main() -> None:
     sys.path.insert(0, str(Path.cwd()))  # for "module:name" references to the user's modules
     try:
         app()
-    except Interrupted as error:
-        _print_error(error)
-        if (command := resuming(sys.argv[1:], error)) is not None:
-            messages.print(f"To continue: {command}", soft_wrap=True, highlight=False, markup=False)
-        sys.exit(128 + error.number)
     except OffbeatError as error:
         _print_error(error)
+        if error.resumable:
+            messages.print(f"To continue: {resuming(sys.argv[1:])}", soft_wrap=True, highlight=False, markup=False)
+        if isinstance(error, Interrupted):
+            sys.exit(128 + error.number)
         sys.exit(2 if isinstance(error, InvalidInput) else 1)
     except OSError as error:  # a directory that cannot be written, a full disk
         _print_error(error)
@@ -114,12 +120,13 @@ def main() -> None:
 
 
 def _print_error(error: Exception) -> None:
-    text = str(error).replace("[", r"\[")
+    text = str(error)
+    if isinstance(error, OutputRefused):
+        text = f"{error.fact}: {' or '.join(FLAGS[each] for each in error.remedies)}"
+    text = text.replace("[", r"\[")
     messages.print(f"[bold red]offbeat:[/] {text}", soft_wrap=True, highlight=False)
 
 
-def resuming(words: Sequence[str], error: Interrupted) -> str | None:
-    """Return the command that continues an interrupted one, or None if there is no checkpoint."""
-    if "--resume" not in str(error):
-        return None
+def resuming(words: Sequence[str]) -> str:
+    """The command that continues an interrupted one."""
     return shlex.join(["offbeat", *(word for word in words if word not in ("--overwrite", "--resume")), "--resume"])

@@ -64,9 +64,9 @@ def local_cluster(
                 _bundle(Path(folder), experiment, root, resume=resume, overwrite=overwrite)
                 _run_on_cluster(Path(folder), experiment, nodes, root, logs, warm=not stock_nodes)
         except KeyboardInterrupt as stop:
-            kept = f"everything up to the last checkpoint is in {root}: go on with --resume"
-            sentence = f"interrupted; {kept if root.exists() else 'the run had not begun'}"
-            raise Interrupted(sentence, number=getattr(stop, "number", 2)) from None
+            began = root.exists()
+            kept = f"everything up to the last checkpoint is in {root}" if began else "the run had not begun"
+            raise Interrupted(f"interrupted; {kept}", number=getattr(stop, "number", 2), resumable=began) from None
     finished = read_finished(root)
     present(experiment, finished.rows, finished.summary, root)
 
@@ -117,7 +117,7 @@ def deploy(
     except KeyboardInterrupt as stop:
         run.stop()
         number = getattr(stop, "number", 2)
-        raise Interrupted(f"run {run.run_id} was stopped: go on with --resume", number=number) from None
+        raise Interrupted(f"run {run.run_id} was stopped", number=number, resumable=True) from None
     if link.local and (root / "summary.json").is_file():
         finished = read_finished(root)
         present(experiment, finished.rows, finished.summary, root)

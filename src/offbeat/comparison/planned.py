@@ -12,7 +12,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from offbeat.comparison.run_cache import find, run_in
-from offbeat.core.errors import Interrupted, InvalidInput, OffbeatError
+from offbeat.core.errors import Interrupted, InvalidInput, OffbeatError, OutputRefused
 from offbeat.experiment.schema import Experiment
 from offbeat.experiment.tables import read_toml
 from offbeat.results.figures import draw_figures
@@ -137,12 +137,10 @@ def check_directories(root: Path, base: Experiment, planned_runs: Sequence[Plann
 def check_root(root: Path, base: Experiment, *, overwrite: bool, resume: bool) -> None:
     """Refuse a directory that holds a single run, runs of another experiment, or other files."""
     if (root / "metrics.jsonl").exists():
-        raise InvalidInput(f"{root} holds a single run: choose another directory")
+        raise OutputRefused(f"{root} holds a single run", "out")
     if (root / "config.toml").exists() and (resume or not overwrite):
         if Experiment.parse(read_toml(root / "config.toml")).table() != base.table():
-            raise InvalidInput(
-                f"{root} holds runs of another experiment: choose another directory, or overwrite them without resuming"
-            )
+            raise OutputRefused(f"{root} holds runs of another experiment", "out", "overwrite")
         if resume:
             return
     check_may_write(root, overwrite)
@@ -151,7 +149,7 @@ def check_root(root: Path, base: Experiment, *, overwrite: bool, resume: bool) -
 def check_new_or_resumed(root: Path, base: Experiment, *, resume: bool) -> None:
     """Refuse a directory that holds anything but a search or recommendation of the same experiment to be resumed."""
     if (root / "config.toml").is_file() and not resume:
-        raise InvalidInput(f"{root} is not empty: resume what is there, or choose another directory")
+        raise OutputRefused(f"{root} already holds a search", "resume", "out")
     check_root(root, base, overwrite=False, resume=resume)
 
 

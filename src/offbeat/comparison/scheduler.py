@@ -195,10 +195,10 @@ def kept_in(root: Path) -> Iterator[None]:
     try:
         yield
     except Interrupted as error:
-        sentence = f"interrupted: finished runs and checkpoints are in {root}; resume to continue"
-        raise Interrupted(sentence, number=error.number) from None
+        kept = f"interrupted: finished runs and checkpoints are in {root}"
+        raise Interrupted(kept, number=error.number, resumable=True) from None
     except WorkersLost as error:
-        raise WorkersLost(f"{error} Finished runs are in {root}: resume to continue.") from None
+        raise WorkersLost(f"{error} (finished runs are in {root})", resumable=True) from None
 
 
 # Cores ---------------------------------------------------------------------------------------------------------------

@@ -1,40 +1,71 @@
-"""What can go wrong, told apart by whose fault it is. Every message is one sentence a reader can act on."""
+"""Exceptions, told apart by whose fault it is. Every message is one sentence that a reader can act on.
+
+Messages name no command-line flags: `OutputRefused.remedies` and `OffbeatError.resumable` let the command line do so.
+"""
 
 import difflib
 from collections.abc import Iterable
+from typing import Literal
+
+Remedy = Literal["resume", "overwrite", "out"]
+REMEDIES: dict[Remedy, str] = {
+    "resume": "pass resume=True to continue it",
+    "overwrite": "pass overwrite=True to replace it",
+    "out": "choose another directory",
+}
 
 
 class OffbeatError(Exception):
     """Base of all errors that offbeat raises on purpose."""
+
+    resumable = False
+    """Whether the run can be continued from what its directory holds."""
 
 
 class InvalidInput(OffbeatError):
     """The user's input (settings, data, a directory) cannot be used; nothing was changed. Exit code 2."""
 
 
+class OutputRefused(InvalidInput):
+    """A directory cannot be written to as asked; `remedies` are the arguments that would help."""
+
+    def __init__(self, fact: str, *remedies: Remedy) -> None:
+        super().__init__(f"{fact}: {' or '.join(REMEDIES[each] for each in remedies)}")
+        self.fact = fact
+        self.remedies = remedies
+
+    def __reduce__(self) -> tuple[type["OutputRefused"], tuple[str, ...]]:
+        return type(self), (self.fact, *self.remedies)
+
+
 class DeviceFault(OffbeatError):
-    """A device sent something illegal: late, twice, malformed, not asked for. The session is unchanged and goes on."""
+    """A device sent something illegal: late, twice, malformed, unasked. The session is unchanged and continues."""
 
 
 class PolicyError(OffbeatError):
-    """A policy (our code, or the user's) asked for something illegal: a bug, and the run ends."""
+    """A policy (ours or the user's) yielded something illegal: a bug, and the run ends."""
 
 
 class Disconnected(OffbeatError):
-    """A driver has lost the way to its devices: the run cannot go on here, but it can be resumed."""
+    """A driver has lost the connection to its devices. The run ends here, but it can be resumed."""
 
 
 class WorkersLost(OffbeatError):
-    """Nobody is left who trains: the run cannot go on now, but it can be resumed from its last checkpoint."""
+    """No worker is left. The run ends here, but it can be resumed from its last checkpoint."""
+
+    def __init__(self, message: str, *, resumable: bool = False) -> None:
+        super().__init__(message)
+        self.resumable = resumable
 
 
 class Interrupted(OffbeatError):
-    """The user, or who runs the machine, stopped a run with a signal; it can be resumed if it has a directory."""
+    """A signal stopped a run; it can be resumed if it has a directory."""
 
-    def __init__(self, message: str, *, number: int = 2) -> None:
+    def __init__(self, message: str, *, number: int = 2, resumable: bool = False) -> None:
         super().__init__(message)
         self.number = number
         """The number of the signal; Ctrl-C is 2."""
+        self.resumable = resumable
 
     def __reduce__(self) -> tuple[type["Interrupted"], tuple[str]]:
         return type(self), (str(self),)

@@ -89,13 +89,13 @@ def parse_changes(changes: Iterable[str]) -> Table:
     for change in changes:
         path, equals, text = change.partition("=")
         if not equals or not all(part.strip() for part in path.split(".")):
-            raise InvalidInput(f"--set {change!r}: write it as table.key=value, for instance fleet.ratio=110")
+            raise InvalidInput(f"change {change!r}: write it as table.key=value, for instance fleet.ratio=110")
         try:
             value = tomllib.loads(f"value = {text}")["value"]
         except tomllib.TOMLDecodeError:
             value = text.strip()
         if "\n" in text:
-            raise InvalidInput(f"--set {change!r}: one change at a time")
+            raise InvalidInput(f"change {change!r}: one change at a time")
         table = merge(table, nested(path, value))
     return table
 
@@ -109,7 +109,7 @@ def parse_values(text: str) -> tuple[str, list[Any]]:
     path, _, values = text.partition("=")
     changes = [parse_changes([f"value={value}"])["value"] for value in values.split(",")]
     if not path.strip() or not values.strip():
-        raise InvalidInput(f"--over {text!r}: write it as table.key=value,value, for instance fleet.ratio=5,110")
+        raise InvalidInput(f"values {text!r}: write them as table.key=value,value, for instance fleet.ratio=5,110")
     return path.strip(), changes
 
 

@@ -5,9 +5,9 @@ config's `experiment`, and run config keys with a dot (`algorithm.name`, `stop.v
 """
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,17 +15,19 @@ import numpy.typing as npt
 
 from offbeat.core.errors import InvalidInput
 from offbeat.experiment.schema import Experiment
+from offbeat.experiment.shipped import ExperimentSource
 from offbeat.experiment.tables import merge, nested, read_toml
 
 SampleArrays = tuple[npt.ArrayLike, npt.ArrayLike]
 """Samples and their labels."""
-ExperimentSource = str | Path | Mapping[str, Any]
-"""An experiment as a file, or as tables."""
 
 
 def experiment_of(source: ExperimentSource | None, run_config: Mapping[str, Any]) -> Experiment:
     """The experiment from a source and a run config, as the docstring of this module has it."""
-    table = read_toml(Path(source)) if isinstance(source, str | Path) else dict(source or {})
+    if isinstance(source, Experiment):
+        table = source.table()
+    else:
+        table = read_toml(source) if isinstance(source, str | os.PathLike) else dict(source or {})
     try:
         table = merge(table, json.loads(str(run_config.get("experiment", "{}"))))
     except ValueError as error:

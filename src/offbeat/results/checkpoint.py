@@ -12,7 +12,7 @@ import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from offbeat.core.errors import InvalidInput
+from offbeat.core.errors import OutputRefused
 from offbeat.core.snapshot import decode, encode
 from offbeat.results.files import replace_file
 
@@ -90,13 +90,17 @@ def load_checkpoint(path: Path, fingerprint: str, types: Iterable[type[Any]]) ->
             metadata = file.metadata() or {}
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
     except (SafetensorError, OSError) as error:
-        raise InvalidInput(f"the checkpoint {path} is damaged ({error}): start again with --overwrite") from None
+        raise OutputRefused(
+            f"the run cannot be resumed, its checkpoint {path} is damaged ({error})", "overwrite"
+        ) from None
     if metadata.get("format") != FORMAT:
-        raise InvalidInput(f"{path} is not a checkpoint of this version of offbeat: start again with --overwrite")
+        raise OutputRefused(f"the run cannot be resumed, {path} was written by another version of offbeat", "overwrite")
     if metadata.get("fingerprint") != fingerprint:
-        raise InvalidInput(f"the checkpoint {path} belongs to another experiment: choose another --out")
+        raise OutputRefused(f"the checkpoint {path} belongs to another experiment", "out")
     if metadata.get("checksum") != checksum(metadata.get("tree", ""), arrays):
-        raise InvalidInput(f"the checkpoint {path} is damaged (its checksum is wrong): start again with --overwrite")
+        raise OutputRefused(
+            f"the run cannot be resumed, its checkpoint {path} is damaged (wrong checksum)", "overwrite"
+        )
     return decode(json.loads(metadata["tree"]), arrays, types)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from offbeat.core.errors import InvalidInput
+from offbeat.core.errors import OutputRefused
 
 
 def replace_file(path: Path, data: bytes) -> None:
@@ -51,7 +51,7 @@ class Log:
     def cut(self, position: int) -> None:
         """Forget what comes after this position."""
         if position > self._file.seek(0, os.SEEK_END):
-            raise InvalidInput(f"{self._file.name} has lost lines since the checkpoint: start again with --overwrite")
+            raise OutputRefused(f"{self._file.name} has lost lines since the checkpoint of the run", "overwrite")
         self._file.truncate(position)
 
     def write(self, line: str) -> None:

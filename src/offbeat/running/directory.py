@@ -27,7 +27,7 @@ import numpy as np
 import tomli_w
 from safetensors.numpy import save
 
-from offbeat.core.errors import InvalidInput
+from offbeat.core.errors import InvalidInput, OutputRefused
 from offbeat.core.parameters import Layout, Vector
 from offbeat.core.record import RecordLine
 from offbeat.results.checkpoint import CheckpointWriter, load_checkpoint
@@ -83,9 +83,9 @@ def check_may_write(path: Path, overwrite: bool) -> None:
     if not path.exists() or (path.is_dir() and not any(each.name != LOCK_FILE for each in path.iterdir())):
         return
     if not (path / "config.toml").is_file():
-        raise InvalidInput(f"{path} exists and is not a run directory: choose another --out")
+        raise OutputRefused(f"{path} exists and is not a run directory", "out")
     if not overwrite:
-        raise InvalidInput(f"{path} holds a run: use --resume to go on with it or --overwrite to replace it")
+        raise OutputRefused(f"{path} already holds a run", "resume", "overwrite")
 
 
 def check_same_experiment(path: Path, table: Mapping[str, Any]) -> None:
@@ -97,16 +97,15 @@ def check_same_experiment(path: Path, table: Mapping[str, Any]) -> None:
     sections = (section for section in theirs.keys() | table.keys() if section != "execution")
     different = [section for section in sorted(sections) if theirs.get(section) != table.get(section)]
     if different:
-        raise InvalidInput(
-            f"{path} holds a run of another experiment (in {', '.join(different)}): "
-            "choose another --out, or --overwrite without --resume to replace it"
+        raise OutputRefused(
+            f"{path} holds a run of another experiment (different: {', '.join(different)})", "out", "overwrite"
         )
 
 
 def check_length(path: Path, position: int) -> None:
     """A log that is shorter than its checkpoint says has lost lines that nothing can bring back."""
     if not path.is_file() or path.stat().st_size < position:
-        raise InvalidInput(f"{path} has lost lines since the checkpoint: start again with --overwrite")
+        raise OutputRefused(f"{path} has lost lines since the checkpoint of the run", "overwrite")
 
 
 @dataclass(kw_only=True)

@@ -92,4 +92,4 @@ def _locked(file: int) -> bool:
 
 def taken(path: Path) -> DirectoryInUse:
     """The mistake of writing to a directory that another process is writing to."""
-    return DirectoryInUse(f"another process is writing to {path}: wait until it has ended, or choose another --out")
+    return DirectoryInUse(f"another process is writing to {path}: wait until it has ended, or choose another directory")

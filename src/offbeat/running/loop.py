@@ -119,20 +119,24 @@ def run_to_end(
                     directory.checkpoint(driver, spent + now - started, in_flight_seconds, kinds.known)
                     saved = now
                 if asked.is_set():
-                    raise Interrupted(_interruption_sentence(directory), number=getattr(asked, "number", 2))
+                    raise _interrupted(directory, number=getattr(asked, "number", 2))
         except Diverged as error:
             reason = f"diverged: {error}"
             in_flight_seconds += in_flight * (driver.now - before)
             rows.append(driver.evaluate())
             if directory is not None:
                 directory.write(rows[-1], driver.accounts.take_spans())
-        except Disconnected:
+        except Disconnected as error:
             if directory is not None:
+                error.resumable = True
                 directory.write(None, driver.accounts.take_spans())
                 directory.checkpoint(driver, spent + time.monotonic() - started, in_flight_seconds, kinds.known)
             raise
         except WorkersLost as error:  # in the middle of an event: only the checkpoint before it is whole
-            raise WorkersLost(f"{error}{_kept_sentence(directory)}") from None
+            if directory is None:
+                raise
+            kept = f"everything up to the last checkpoint is in {directory.path}"
+            raise WorkersLost(f"{error} ({kept})", resumable=True) from None
         summary = summarise(
             rows,
             algorithm=about.algorithm,
@@ -159,13 +163,7 @@ def run_to_end(
     )
 
 
-def _interruption_sentence(directory: RunDirectory | None) -> str:
+def _interrupted(directory: RunDirectory | None, *, number: int) -> Interrupted:
     if directory is None:
-        return "interrupted; nothing was kept, because the run has no directory"
-    return f"interrupted; everything so far is in {directory.path}: go on with --resume"
-
-
-def _kept_sentence(directory: RunDirectory | None) -> str:
-    if directory is None:
-        return ""
-    return f" Everything up to the last checkpoint is in {directory.path}: go on with --resume."
+        return Interrupted("interrupted; nothing was kept, because the run has no directory", number=number)
+    return Interrupted(f"interrupted; everything so far is in {directory.path}", number=number, resumable=True)

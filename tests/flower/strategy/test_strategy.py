@@ -403,8 +403,11 @@ def test_a_directory_that_holds_another_run_is_left_alone(tmp_path: Path) -> Non
     out = tmp_path / "run"
     train(Async(FedAvg(), out=out, fraction_evaluate=0.0), grid_of(), num_rounds=1)
     for settings, words in [
-        ({}, "holds a run: use resume=True to go on with it or overwrite=True to replace it"),
-        ({"resume": True, "seed": 7}, r"another experiment \(in flower, seed\): choose another out, or overwrite=True"),
+        ({}, "already holds a run: pass resume=True to continue it or pass overwrite=True to replace it"),
+        (
+            {"resume": True, "seed": 7},
+            r"another experiment \(different: flower, seed\): choose another directory",
+        ),
     ]:
         with pytest.raises(InvalidInput, match=words):
             train(Async(FedAvg(), out=out, fraction_evaluate=0.0, **settings), grid_of(), num_rounds=1)  # type: ignore[arg-type]

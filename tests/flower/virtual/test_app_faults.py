@@ -165,5 +165,5 @@ def test_settings_are_checked_before_anything_is_written(app: Path, tmp_path: Pa
         start(app, tmp_path / "run", evaluation={"target_metric": "epsilon"})
     assert not (tmp_path / "run").exists()
     start(app, tmp_path / "run", stop={"messages": 3})
-    with pytest.raises(InvalidInput, match="already holds a run: choose another directory, or pass overwrite"):
+    with pytest.raises(InvalidInput, match="already holds a run: choose another directory or pass overwrite"):
         start(app, tmp_path / "run")

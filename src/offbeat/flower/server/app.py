@@ -18,7 +18,8 @@ from offbeat.core.errors import InvalidInput, OffbeatError
 from offbeat.data.samples import count
 from offbeat.experiment.objects import as_table
 from offbeat.experiment.schema import Experiment
-from offbeat.flower.experiment_source import AllSamples, ExperimentSource, SampleArrays, experiment_of, log_line
+from offbeat.experiment.shipped import ExperimentSource
+from offbeat.flower.experiment_source import AllSamples, SampleArrays, experiment_of, log_line
 from offbeat.flower.server.driver import Deployment
 from offbeat.flower.server.membership import Membership, wait_for_devices
 from offbeat.flower.server.transport import Transport

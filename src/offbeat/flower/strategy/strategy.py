@@ -125,7 +125,9 @@ class Async(Strategy):
         policy = settings.sized(self.policy, devices)
         check_plain(policy, devices)
         table = self._table(policy, devices, model, num_rounds, timeout)
-        directory = None if out is None else _directory(out, table, settings)
+        directory = (
+            None if out is None else RunDirectory(out, table, overwrite=settings.overwrite, resume=settings.resume)
+        )
         if directory is not None and directory.finished() is not None:
             write_log(f"the run in {out} has ended already")
             return load_result(directory.path, directory.fingerprint)
@@ -325,15 +327,6 @@ def _checked_policy(policy: Any) -> Policy:
         check_plain(policy, devices)
         break
     return policy
-
-
-def _directory(out: Path, table: dict[str, Any], settings: StrategySettings) -> RunDirectory:
-    """The run directory; what is wrong with it is said in the words of `Async`."""
-    try:
-        return RunDirectory(out, table, overwrite=settings.overwrite, resume=settings.resume)
-    except InvalidInput as error:
-        words = str(error).replace("--out", "out").replace("--resume", "resume=True")
-        raise InvalidInput(words.replace("--overwrite", "overwrite=True")) from None
 
 
 def _no_rounds() -> InvalidInput:

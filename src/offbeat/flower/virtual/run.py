@@ -21,7 +21,7 @@ from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 from safetensors.numpy import save
 
-from offbeat.core.errors import Interrupted, InvalidInput, OffbeatError
+from offbeat.core.errors import Interrupted, InvalidInput, OffbeatError, OutputRefused
 from offbeat.core.streams import stream
 from offbeat.experiment.tables import Table
 from offbeat.flower.virtual.app import FlowerApp, read_app
@@ -69,7 +69,7 @@ class AppDirectory:
 
     def _check(self) -> None:
         if (self.path / "config.toml").is_file() and not self._overwrite:
-            raise InvalidInput(f"{self.path} already holds a run: choose another directory, or pass overwrite")
+            raise OutputRefused(f"{self.path} already holds a run", "out", "overwrite")
         check_may_write(self.path, self._overwrite)
 
     def open(self, table: Table) -> None:

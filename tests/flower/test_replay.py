@@ -382,7 +382,7 @@ def test_what_cannot_be_replayed_is_said(copy: Path) -> None:
     with pytest.raises(InvalidInput, match="the sizes of its devices' data differ from 'digits'"):
         replay(copy)
     change(copy, "run", own_data=True)
-    with pytest.raises(InvalidInput, match="data of their own, which are not here"):
+    with pytest.raises(InvalidInput, match="trained on their own data, which is not here"):
         replay(copy)
     first = (copy / "record.jsonl").read_text().splitlines(keepends=True)[0]
     (copy / "record.jsonl").write_text(first + '{"at": \n')

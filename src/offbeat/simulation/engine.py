@@ -37,8 +37,7 @@ from offbeat.results.rows import Row, Span
 from offbeat.running.accounts import Accounts
 from offbeat.running.driver import Milestones
 from offbeat.simulation.lazy_training import LazyTraining, MidSlice
-from offbeat.simulation.lifecycle import UNDISTURBED, DeviceLifecycle, EventQueue, Fate
-from offbeat.simulation.timed_run import TimedRun
+from offbeat.simulation.lifecycle import UNDISTURBED, DeviceLifecycle, EventQueue, Fate, TimedRun
 from offbeat.training.executor import Executor
 from offbeat.training.local_run import ends_of, slices_by
 from offbeat.training.local_training import DeviceMemory

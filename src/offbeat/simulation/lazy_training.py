@@ -107,7 +107,9 @@ class LazyTraining:
         """
         order, parameters = assignment.order, assignment.parameters
         if order is not self._order:
-            self._order, self._rule, self._carried_over = order, device_rule(order.rule), order.remembers
+            if order.rule != self._order.rule:
+                self._rule = device_rule(order.rule)
+            self._order, self._carried_over = order, order.remembers
             self._remembers = self._carried_over or self._rule.remembers
         remembered, ticket = self._recall(assignment.device, received) if self._memories or self._remembering else NEW
         if self._carried_over:

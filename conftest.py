@@ -19,7 +19,6 @@ LONG = (
     "tests/test_compare.py",
     "tests/test_api.py",
     "tests/running/test_lock.py",
-    "tests/experiments/test_delayed_gradients_study.py",
 )
 """Tests that run commands as users do: they are begun early, so that none is left to one worker at the end."""
 

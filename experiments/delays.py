@@ -1,33 +1,64 @@
 """Delays, Tables III to V and VII to X: which of PSURDG and AUDG has the lower loss, over delay and heterogeneity.
 
-The paper gives no learning rate, and the sign depends on it. Here it is chosen by SFL alone, which has no delays, on
-the tuning seed, so that neither of the two is favoured.
+The paper gives no learning rate, and the sign of the difference depends on it. Here SFL, which has no delays, chooses
+it on the tuning seed, so that neither rule is favoured.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from statistics import fmean
+from typing import NamedTuple
 
-from experiments.claims import Claim
-from experiments.delayed_gradients.published import ACCURACY_DIFFERENCES, DELAYS, LOSSES
-from experiments.delayed_gradients.study import GROUPS, Group
-from experiments.measurements import Measurement, by_seed
-from experiments.reproduction import Case, Form, Reproduction
-from offbeat.experiment.schema import Experiment
-from offbeat.experiment.shipped import load_experiment
+import numpy as np
+from matplotlib.figure import Figure
+
+from experiments.harness.claims import Claim
+from experiments.harness.command_line import main
+from experiments.harness.measurements import Measurement, by_seed
+from experiments.harness.study import Case, Form, read_data, read_study
+from offbeat import Experiment, load_experiment
 from offbeat.experiment.tables import Table
+from offbeat.results.plots import COLOURS, legend_below, style_axes
+from offbeat.results.statistics import median_of
 
+DELAYS: Sequence[int] = read_data("delays")["data"]["delays"]
+"""Mean delays of client 1, in iterations."""
+TABLES: dict[str, dict[str, list[float]]] = read_data("delays")["data"]["tables"]
+"""Published values by table (the loss tables have one row per rule, the accuracy tables one per group) and delay."""
+RULES = ("AUDG", "PSURDG")
 TIMES = 4
-"""How many times the samples of the shipped files are used: 480 in all."""
+"""The samples of the shipped experiments are multiplied by this: 480 in all."""
 RATES = tuple({"local": {"learning_rate": rate}} for rate in (0.01, 0.02, 0.05, 0.1, 0.2))
-COMPARED = tuple(group for group in GROUPS if group.losses is not None)
-METHODS = tuple(f"{name}, delay {delay}" for delay in DELAYS for name in ("AUDG", "PSURDG"))
+METHODS = tuple(f"{name}, delay {delay}" for delay in DELAYS for name in RULES)
+HIGHEST_LOSS = 4.0
+"""The upper edge of the figure; losses of runs that diverged are above it."""
+
+
+class Group(NamedTuple):
+    """A shipped experiment with one model, and the published tables about it."""
+
+    title: str
+    file: str
+    model: str
+    losses: str
+    """The table of losses."""
+    accuracies: tuple[str, str]
+    """The table of accuracy differences, and its row."""
+
+
+GROUPS = (
+    Group("Over-CNN & IID", "delays-iid", "cnn-over", "IV", ("III", "Over-CNN")),
+    Group("CNN & IID", "delays-iid", "cnn-small", "V", ("III", "CNN")),
+    Group("Small Non-IID", "delays-small", "cnn-over", "VII", ("X", "Small Non-IID")),
+    Group("Medium Non-IID", "delays-medium", "cnn-over", "VIII", ("X", "Medium Non-IID")),
+    Group("Large Non-IID", "delays-large", "cnn-over", "IX", ("X", "Large Non-IID")),
+)
 
 
 def cases(form: Form) -> list[Case]:
-    """Both rules at every delay for every kind of data; the quick form has IID data and the first and last delay."""
+    """Both rules with every delay for every group; the quick form has IID data and the first and last delay."""
     delays = DELAYS if form.full else (DELAYS[0], DELAYS[-1])
     made = []
-    for group in COMPARED if form.full else COMPARED[1:2]:
+    for group in GROUPS if form.full else GROUPS[1:2]:
         base = experiment_of(group, form)
         if form.rate is not None:
             base = base.changed({"local": {"learning_rate": form.rate}})
@@ -43,13 +74,13 @@ def cases(form: Form) -> list[Case]:
                 tuned_on=synchronous,
             )
             for delay in delays
-            for name in ("AUDG", "PSURDG")
+            for name in RULES
         ]
     return made
 
 
 def experiment_of(group: Group, form: Form) -> Experiment:
-    """A shipped file under the group's model, with more of its samples in the full form."""
+    """The shipped experiment of a group with its model, and with more samples in the full form."""
     base = load_experiment(group.file)
     scheme, times = base.partition.resolved(), TIMES if form.full else 1
     partition: Table = (
@@ -68,63 +99,54 @@ def experiment_of(group: Group, form: Form) -> Experiment:
     )
 
 
-def _claims() -> list[Claim]:
-    claims = []
-    for group in COMPARED:
-        assert group.losses is not None
+def claims() -> Iterator[Claim]:
+    """For each group and delay: which rule ends with the higher loss, and which with the higher accuracy."""
+    for group in GROUPS:
         table, row = group.accuracies
         published = (
-            (group.losses, "training_loss", LOSSES[group.losses]["Difference"]),
-            (table, "final_accuracy", ACCURACY_DIFFERENCES[table][row]),
+            (group.losses, "training_loss", TABLES[group.losses]["Difference"]),
+            (table, "final_accuracy", TABLES[table][row]),
         )
         for where, measure, differences in published:
+            what = "loss" if measure == "training_loss" else "accuracy"
             for delay, gap in zip(DELAYS, differences, strict=True):
-                pair = ("PSURDG", "AUDG") if gap > 0 else ("AUDG", "PSURDG")
-                claims.append(_claim(group, f"Table {where}", delay, pair, measure, abs(gap)))
-    return claims
-
-
-def _claim(group: Group, where: str, delay: int, pair: tuple[str, str], measure: str, gap: float) -> Claim:
-    """That the first of the two ends with the higher loss or accuracy."""
-    higher, lower = (f"{name}, delay {delay}" for name in pair)
-    what = "loss" if measure == "training_loss" else "accuracy"
-    return Claim(
-        where=where,
-        says=f"{group.title}, client 1 delayed by {delay}: {pair[0]} ends with the higher {what}",
-        part=group.title,
-        kind="better",
-        mine=higher,
-        theirs=lower,
-        gap=gap,
-        measure=measure,
-        one_of="comparisons of Tables III to V and VII to X",
-    )
+                higher, lower = ("PSURDG", "AUDG") if gap > 0 else ("AUDG", "PSURDG")
+                yield Claim(
+                    where=f"Table {where}",
+                    says=f"{group.title}, mean delay {delay}: {higher} ends with the higher {what}",
+                    part=group.title,
+                    mine=f"{higher}, delay {delay}",
+                    theirs=f"{lower}, delay {delay}",
+                    gap=abs(gap),
+                    measure=measure,
+                )
 
 
 def agreement(measurements: Sequence[Measurement]) -> str:
-    """How many cells agree on which rule has the lower mean loss, in a sentence, beside "always AUDG" and chance."""
+    """How often the rule with the lower mean loss is the published one, beside "always AUDG" and chance."""
     here, paper = [], []
-    for group in COMPARED:
-        assert group.losses is not None
-        for delay, gap in zip(DELAYS, LOSSES[group.losses]["Difference"], strict=True):
-            losses = [
-                by_seed(measurements, group.title, f"{n}, delay {delay}", "training_loss") for n in ("PSURDG", "AUDG")
-            ]
-            if all(losses):
-                here.append(fmean(losses[0].values()) > fmean(losses[1].values()))
+    for group in GROUPS:
+        for delay, gap in zip(DELAYS, TABLES[group.losses]["Difference"], strict=True):
+            reusing, using = (losses(measurements, group, name, delay) for name in ("PSURDG", "AUDG"))
+            if reusing and using:
+                here.append(fmean(reusing) > fmean(using))
                 paper.append(gap > 0)
     if not here:
         return ""
     same = sum(one == other for one, other in zip(here, paper, strict=True))
     return (
-        f"**Agreement.** The one of the two with the lower mean loss is the paper's in {same} of {len(here)} cells; a "
-        f"rule that always says AUDG is right in {sum(paper)}. Cohen's kappa, which takes out what the two frequencies "
-        f"alone would give: {kappa(here, paper):+.2f}."
+        f'The rule with the lower mean loss is the published one in {same} of {len(here)} cells; "always AUDG" would '
+        f"be right in {sum(paper)}. Cohen's kappa, the agreement beyond chance, is {kappa(here, paper):+.2f}."
     )
 
 
+def losses(measurements: Sequence[Measurement], group: Group, name: str, delay: int) -> list[float]:
+    """The final training losses of a rule."""
+    return list(by_seed(measurements, group.title, f"{name}, delay {delay}", "training_loss").values())
+
+
 def kappa(here: Sequence[bool], paper: Sequence[bool]) -> float:
-    """Cohen's kappa of two judges; 0 if one of them always says the same.
+    """Cohen's kappa of two judges; 0 if both always say the same.
 
     >>> round(kappa([True, True, False, False], [True, False, False, False]), 3)  # 3/4 the same, 1/2 by chance
     0.5
@@ -135,28 +157,52 @@ def kappa(here: Sequence[bool], paper: Sequence[bool]) -> float:
     return 0.0 if chance == 1.0 else (same - chance) / (1 - chance)
 
 
-DELAYS_STUDY = Reproduction(
-    name="delays",
-    title="AUDG and PSURDG under delays: Tables III to V and VII to X",
-    paper="Hao et al., 2025 (arXiv 2503.04052), sec. VI",
-    about=f"""\
-Four clients, full-batch gradient descent, 50 iterations; client 1 has a mean delay of 1 to 9 iterations, the others
-of 1. The learning rate is that of 0.01, 0.02, 0.05, 0.1 and 0.2 with which SFL, which has no delays, ends with the
-lowest training loss on seed 100; `--rate` shows what another one does. {120 * TIMES} embedded images of MNIST in place
-of 25,000; ten seeds, each with its own data, first model and delays, in place of ten runs. The label sets that go with
-Table VI's sizes are ours. `offbeat study delays` prints the paper's tables as they stand, also with 25,000 images.""",
+def figure(measurements: Sequence[Measurement]) -> Figure | None:
+    """The final training loss over the mean delay of client 1, with a panel for each group.
+
+    Measured losses are medians over seeds with their 95 % bootstrap intervals.
+    """
+    shown = [group for group in GROUPS if any(each.part == group.title for each in measurements)]
+    if not shown:
+        return None
+    drawn = Figure(figsize=(2.4 * len(shown) + 0.6, 3.4), layout="constrained")
+    panels = drawn.subplots(1, len(shown), squeeze=False, sharey=True)[0]
+    for axes, group in zip(panels, shown, strict=True):
+        style_axes(axes, group.title)
+        for name, colour in zip(RULES, COLOURS, strict=False):
+            found = {delay: losses(measurements, group, name, delay) for delay in DELAYS}
+            medians = {delay: median_of(each) for delay, each in found.items() if len(each) > 1}
+            middle, low, high = (
+                np.minimum([getattr(each, end) for each in medians.values()], 2 * HIGHEST_LOSS)
+                for end in ("median", "low", "high")
+            )
+            spread = [middle - low, high - middle]
+            axes.errorbar(list(medians), middle, yerr=spread, color=colour, marker="o", capsize=3, label=name)
+            axes.plot(DELAYS, TABLES[group.losses][name], color=colour, linestyle="--", label=f"{name}, published")
+        axes.set_xlabel("mean delay of client 1")
+        axes.set_xticks(DELAYS)
+    panels[0].set_ylim(0.0, min(panels[0].get_ylim()[1], HIGHEST_LOSS))
+    panels[0].set_ylabel("final training loss")
+    legend_below(drawn, *panels[0].get_legend_handles_labels())
+    return drawn
+
+
+STUDY = read_study(
+    "delays",
     cases=cases,
-    parts=tuple(group.title for group in COMPARED),
-    methods=lambda part: METHODS,
-    claims=_claims(),
-    shown={"training_loss": "final training loss", "final_accuracy": "final accuracy"},
+    parts={group.title: METHODS for group in GROUPS},
+    claims=list(claims()),
     published={
-        (group.title, f"{name}, delay {delay}"): {"training_loss": LOSSES[group.losses][name][place]}
-        for group in COMPARED
-        if group.losses is not None
-        for place, delay in enumerate(DELAYS)
-        for name in ("AUDG", "PSURDG")
+        group.title: {
+            f"{name}, delay {delay}": {"training_loss": TABLES[group.losses][name][place]}
+            for place, delay in enumerate(DELAYS)
+            for name in RULES
+        }
+        for group in GROUPS
     },
-    remark=agreement,
-    seeds=10,
+    findings=agreement,
+    figure=figure,
 )
+
+if __name__ == "__main__":
+    main(STUDY)

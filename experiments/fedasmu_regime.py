@@ -1,25 +1,20 @@
-"""Where FedASMU wins: long local training, very uneven data and a strong merge, against baselines with as many devices.
+"""The regime in which FedASMU wins: long local training, very uneven data and a strong merge, with equal concurrency.
 
-And what two confounds do to a comparison like the published one: a constant weight for FedAsync, and unequal numbers of
-devices in flight.
+Also the effect of two confounds on such a comparison: a constant weight for FedAsync, and unequal numbers of devices in
+flight.
 """
 
-from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 
-from experiments.claims import Claim, gap_text
-from experiments.measurements import Measurement
-from experiments.reproduction import Case, Form, Reproduction, fair_cases
-from experiments.tables import in_short
-from offbeat.core.errors import InvalidInput
-from offbeat.experiment.schema import Experiment
+from experiments.harness.command_line import main
+from experiments.harness.study import Case, Form, fair_cases, read_study
+from offbeat import Experiment, InvalidInput
 from offbeat.experiment.tables import Table
 
 SECONDS = {(5, 15): 500.0, (20, 15): 1500.0, (5, 50): 300.0, (20, 50): 240.0}
 """Virtual seconds by local epochs and devices in flight; the fastest device takes a second for an epoch."""
 TEST_IMAGES = 2000
-"""How many of the 10,000 test images are used, in all regimes but the two that the paper's claims are held against."""
+"""Test images in all regimes but WINNING and MILD, which have all 10,000."""
 RATES = tuple({"local": {"learning_rate": rate}} for rate in (0.03, 0.1))
 BASELINES: dict[str, Table] = {
     "FedAsync, polynomial": {"name": "fedasync"},
@@ -27,26 +22,20 @@ BASELINES: dict[str, Table] = {
     "FedBuff, server rate 1": {"name": "fedbuff", "server_learning_rate": 1.0},
     "FedBuff, server rate 0.5": {"name": "fedbuff", "server_learning_rate": 0.5},
 }
-FULL, STRONG, FRESH, WEIGHTS, NEITHER = (
-    "FedASMU",
-    "FedASMU, gamma_0 40",
-    "FedASMU-DA (fresh models), gamma_0 40",
-    "FedASMU-FA (dynamic weights)",
-    "FedASMU-0 (neither)",
-)
+STRONG = "FedASMU, gamma_0 40"
 OWN: dict[str, Table] = {
-    FULL: {"name": "fedasmu"},
+    "FedASMU": {"name": "fedasmu"},
     STRONG: {"name": "fedasmu", "gamma_0": 40.0},
-    FRESH: {"name": "fedasmu", "gamma_0": 40.0, "dynamic_weights": False},
-    WEIGHTS: {"name": "fedasmu", "fresh_models": False},
-    NEITHER: {"name": "fedasmu", "fresh_models": False, "dynamic_weights": False},
+    "FedASMU-DA (fresh models), gamma_0 40": {"name": "fedasmu", "gamma_0": 40.0, "dynamic_weights": False},
+    "FedASMU-FA (dynamic weights)": {"name": "fedasmu", "fresh_models": False},
+    "FedASMU-0 (neither)": {"name": "fedasmu", "fresh_models": False, "dynamic_weights": False},
 }
 METHODS = BASELINES | OWN
 REGIMES = [
     (epochs, alpha, flight) for flight in (15, 50) for epochs, alpha in ((20, 0.1), (5, 0.3), (20, 0.3), (5, 0.1))
 ]
-"""Local epochs, Dirichlet's alpha and devices in flight. The paper's claims are held against the first two, and the
-learning rates are chosen there."""
+"""Local epochs, Dirichlet's alpha and devices in flight. Most claims are about the first two, where the learning
+rates are chosen; the other regimes use the rates chosen with the same number of epochs."""
 
 
 def title(epochs: int, alpha: float, flight: int) -> str:
@@ -54,14 +43,13 @@ def title(epochs: int, alpha: float, flight: int) -> str:
     return f"{epochs} epochs, Dirichlet({alpha:g}), {flight} in flight"
 
 
-PARTS = tuple(title(*regime) for regime in REGIMES)
 WINNING, MILD, CROWDED = title(20, 0.1, 15), title(5, 0.3, 15), title(5, 0.3, 50)
 ELSEWHERE = (*BASELINES, STRONG)
-"""The methods of the regimes that no claim is about."""
+"""The methods of the regimes without claims."""
 
 
 def methods(part: str) -> dict[str, Table]:
-    """The methods of a regime and their settings: all of them where claims are about it."""
+    """The methods of a regime and their settings."""
     return METHODS if part in (WINNING, MILD, CROWDED) else {name: METHODS[name] for name in ELSEWHERE}
 
 
@@ -96,101 +84,12 @@ def data_of(form: Form) -> Table:
     if not form.full:
         return {"name": "mnist5k"}
     if form.data is None:
-        raise InvalidInput("--data: give the directory that has Fashion-MNIST's files in fashion-mnist/")
+        raise InvalidInput("no data directory is given: Fashion-MNIST is needed in its folder fashion-mnist/")
     return {"name": "fashion-mnist", "dir": str(form.data / "fashion-mnist"), "limit": 4000}
 
 
-def _claims() -> list[Claim]:
-    better = (
-        ("Table 4", "FedASMU is more accurate than FedAsync", FULL, "FedAsync, polynomial", 0.858 - 0.839),
-        ("Table 4", "FedASMU is more accurate than FedBuff", FULL, "FedBuff, server rate 1", 0.858 - 0.827),
-        ("Sec. 6.2.6", "Fresh models help (FedASMU-DA above FedASMU-0)", FRESH, NEITHER, 0.0104),
-        ("Sec. 6.2.6", "Dynamic weights help (FedASMU-FA above FedASMU-0)", WEIGHTS, NEITHER, 0.0065),
-    )
-    claims = [
-        Claim(where=where, says=f"{says}; {part}", part=part, kind="better", mine=mine, theirs=theirs, gap=gap)
-        for part in (MILD, WINNING)
-        for where, says, mine, theirs, gap in better
-    ]
-    claims += [
-        Claim(
-            where="ours, not the paper's",
-            says=f"With a strong merge FedASMU is more accurate over the run than {theirs}; {WINNING}",
-            part=WINNING,
-            kind="better",
-            mine=STRONG,
-            theirs=theirs,
-            measure="mean_accuracy",
-        )
-        for theirs in BASELINES
-    ]
-    claims.append(
-        Claim(
-            where="ours, not the paper's",
-            says=f"A constant weight of 0.9 alone makes FedAsync look as bad as the paper has it; {MILD}",
-            part=MILD,
-            kind="better",
-            mine="FedAsync, polynomial",
-            theirs="FedAsync, constant 0.9",
-            gap=0.858 - 0.839,
-        )
-    )
-    claims.append(
-        Claim(
-            where="ours, not the paper's",
-            says="50 devices in flight against 15 alone make FedASMU faster than FedAsync by what the paper has",
-            part=CROWDED,
-            kind="better",
-            mine=FULL,
-            theirs="FedAsync, polynomial",
-            their_part=MILD,
-            gap=15941 / 11603,
-            measure="time_to_target",
-        )
-    )
-    return claims
+PARTS = {title(*regime): tuple(methods(title(*regime))) for regime in REGIMES}
+STUDY = read_study("fedasmu_regime", cases=cases, parts=PARTS)
 
-
-def _in_short(found: Sequence[Measurement]) -> list[list[str]]:
-    """Where fresh models pay, and how large the confound of a constant weight is."""
-    polynomial, constant = "FedAsync, polynomial", "FedAsync, constant 0.9"
-    pairs = {
-        "fresh models, strong merge (FedASMU-DA above -0; mean accuracy, points)": (FRESH, NEITHER),
-        "dynamic weights (FedASMU-FA above -0)": (WEIGHTS, NEITHER),
-        "FedASMU with a strong merge above FedAsync": (STRONG, polynomial),
-        "the same above FedBuff, server rate 1": (STRONG, "FedBuff, server rate 1"),
-        "the same above FedBuff, server rate 0.5": (STRONG, "FedBuff, server rate 0.5"),
-        "what a constant weight of 0.9 takes from FedAsync": (polynomial, constant),
-    }
-    return in_short(
-        PARTS, {title: partial(gap_text, found, *pair, measure="mean_accuracy") for title, pair in pairs.items()}
-    )
-
-
-FEDASMU_REGIME = Reproduction(
-    name="fedasmu-regime",
-    title="FedASMU: the regime in which it wins, and two confounds",
-    paper="Liu et al., AAAI 2024; Jia et al., 2025 (Table 4 and sec. 6.2.6, LeNet on FMNIST)",
-    about=f"""\
-LeNet-5 on 4,000 images of Fashion-MNIST over 100 devices, ratio fleet 5, batches of 20; every method keeps the same
-number of devices in flight. The paper gives neither the local epochs nor the number in flight: 5 and 20 epochs, 15 and
-50 devices, Dirichlet 0.1 and 0.3 are run. Each method's learning rate is the better of 0.03 and 0.1 on seed 100, chosen
-in each of the two regimes that the paper's claims are held against; the others have that of the same epochs, and are
-evaluated on {TEST_IMAGES:,} of the 10,000 test images. Where no claim is about a regime, it has the baselines and
-FedASMU with a strong merge. The published gaps of sec. 6.2.6 are relative, and the smallest of their range.""",
-    cases=cases,
-    parts=PARTS,
-    methods=lambda part: tuple(methods(part)),
-    claims=_claims(),
-    in_short=_in_short,
-    shown={
-        "final_accuracy": "final accuracy",
-        "mean_accuracy": "mean accuracy",
-        "time_to_target": "time to 70 %",
-        "in_training": "in flight",
-        "updates_used": "updates",
-        "megabytes_down": "MB down",
-    },
-    target=0.70,
-    needs=("fashion-mnist",),
-)
+if __name__ == "__main__":
+    main(STUDY)

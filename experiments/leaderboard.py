@@ -1,22 +1,19 @@
-"""The leaderboard: every registered algorithm on several fleets, each tuned with the same budget, on the same seeds."""
+"""The leaderboard: every registered algorithm on several fleets, each tuned with equally many settings."""
 
 from pathlib import Path
 
-from experiments.reproduction import Case, Form, Reproduction
-from offbeat.algorithms import POLICIES
-from offbeat.algorithms.about import about_of
-from offbeat.experiment.schema import Experiment
+from experiments.harness.command_line import main
+from experiments.harness.study import Case, Form, read_study
+from experiments.leaderboard_ranking import FAMILIES, IN_TRAINING, SECONDS, figure, findings, winners
+from offbeat import Experiment
 from offbeat.experiment.tables import Table
 
 TRIALS = 8
 """Settings that the search tries for each algorithm on each fleet."""
-IN_TRAINING = 20
-SECONDS = 200.0
-TARGET, LENET_TARGET = 0.85, 0.60
 TEST_IMAGES = 2000
-"""How many of the 10,000 test images LeNet is evaluated on."""
+"""Test images that LeNet is evaluated on."""
 ITERATION_SECONDS = 5.0
-"""Where the search begins for algorithms with iterations of fixed length."""
+"""First value in the search for algorithms with iterations of fixed length."""
 ROUNDS = 50
 """Rounds of the algorithms with a time budget."""
 EVEN: Table = {"fleet": {"name": "ratio", "ratio": 5.0}}
@@ -27,19 +24,17 @@ FLEETS: dict[str, Table] = {
     "ratio 110": {"fleet": {"name": "ratio", "ratio": 110.0, "epoch_seconds": 0.1}},
     "10 % failures": EVEN | {"failures": {"vanish": 0.1, "rejoin_seconds": 20.0}},
 }
-"""Epochs of the last but one are shortened, so that as much is done in the same time."""
+"""The epochs of ratio 110 are shorter, so that the devices do about as much in the same time."""
 PHONES = "phone trace"
 PHONES_FILE = Path("device-traces") / "ai_benchmark_phones.csv"
 FASHION = ("ratio 5", "Pareto")
 LENET = {fleet: f"{fleet}, LeNet on Fashion-MNIST" for fleet in FASHION}
-PARTS = (*FLEETS, PHONES, *LENET.values())
-TIME = f"time to {100 * TARGET:g} % (LeNet: {100 * LENET_TARGET:g} %)"
-ALGORITHMS = tuple(POLICIES)
-FAMILIES = {name: about_of(policy).family or "" for name, policy in POLICIES.items()}
+ALGORITHMS = tuple(FAMILIES)
+PARTS = dict.fromkeys((*FLEETS, PHONES, *LENET.values()), ALGORITHMS)
 
 
 def cases(form: Form) -> list[Case]:
-    """Every algorithm on every fleet whose files are there; the quick form has one algorithm of each family."""
+    """Every algorithm on every fleet; the quick form has one fleet and one algorithm of each family."""
     algorithms = ALGORITHMS if form.full else tuple(dict(zip(FAMILIES.values(), FAMILIES, strict=True)).values())
     fleets = dict(FLEETS)
     if form.data is not None and form.full:
@@ -71,7 +66,7 @@ def cases(form: Form) -> list[Case]:
 
 
 def base(form: Form) -> Experiment:
-    """The experiment that all of them share."""
+    """The experiment that all algorithms share."""
     seconds = SECONDS * form.length
     return Experiment(
         stop={"time": seconds},
@@ -96,39 +91,7 @@ def _of(part: str, experiment: Experiment, algorithms: tuple[str, ...], form: Fo
     return [Case(part=part, method=name, experiment=shared, trials=trials) for name in algorithms]
 
 
-LEADERBOARD = Reproduction(
-    name="leaderboard",
-    title="The leaderboard",
-    paper="Every registered algorithm",
-    about=f"""\
-4,000 embedded images of MNIST on an MLP over 100 devices, Dirichlet(0.3), 2 epochs, batches of 20, {SECONDS:g}
-virtual seconds, {IN_TRAINING} devices in training (algorithms of the families *iterations* and *time budget*, and
-SAFA, keep all of them in training: see their device seconds). Fleets: epoch times uniform from 1 s to 5 s (*ratio
-5*); Pareto(1.5) from 1 s on; a fifth of the devices ten times as slow (*bimodal*); uniform from 0.1 s to 11 s (*ratio
-110*); ratio 5 with every tenth order's device vanishing for 20 s (*10 % failures*); speeds of 333 measured phones
-(*phone trace*: AI-Benchmark's `cpu_float_score`, the fastest taking 1 s). Then LeNet on 4,000 images of Fashion-MNIST
-on two fleets, evaluated on {TEST_IMAGES:,} test images.
+STUDY = read_study("leaderboard", cases=cases, parts=PARTS, findings=findings, table=winners, figure=figure, slow=True)
 
-**Tuned alike.** For each algorithm on each fleet a search (`offbeat tune`) tried {TRIALS} settings of the learning
-rate and of what the algorithm itself names, on seed 100, by the mean accuracy over the run. The first of them are the
-defaults, which are run to the end; of the others only those go on that are among the best third at a ninth and again at
-a third of the time. Settings that diverge are never chosen. Reported are seeds 0 to 4. Algorithms with a time budget
-take one to five steps in each of {ROUNDS} rounds.""",
-    cases=cases,
-    parts=PARTS,
-    methods=lambda part: ALGORITHMS,
-    shown={
-        "time_to_target": TIME,
-        "final_accuracy": "accuracy at the end",
-        "mean_accuracy": "mean accuracy",
-        "megabytes_up": "MB up",
-        "megabytes_down": "MB down",
-        "device_seconds": "device seconds",
-        "wasted_share": "of them wasted",
-        "slow_share": "share of the slow fifth",
-    },
-    target=TARGET,
-    targets=dict.fromkeys(LENET.values(), LENET_TARGET),
-    slow=True,
-    needs=("device-traces", "fashion-mnist"),
-)
+if __name__ == "__main__":
+    main(STUDY)

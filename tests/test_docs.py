@@ -113,7 +113,6 @@ NOT_HERE = {
     "node": "it needs a SuperLink: tests/processes/test_warm_nodes.py has one",
     "recommend": "the test of the page on choosing runs it",
     "tune": "the test of the page on choosing runs it",
-    "reproduce": "tests/experiments/reproductions/test_reproductions.py runs it in a tiny shape",
     "simulate": "it needs a Flower app: tests/cli/test_simulate.py has some",
 }
 CHOOSING = {"--trials 24": "--trials 1", "fedavg,fedasync,fedbuff": "fedavg", ",seafl": "", "500,501,502": "500"}

@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from offbeat.comparison.compare import compare, sweep
+    from offbeat.comparison.fairness import fair_experiments
     from offbeat.comparison.tuning import tune
+    from offbeat.core.errors import Interrupted, InvalidInput, OffbeatError
     from offbeat.core.policy import DeviceRule, Policy
     from offbeat.data import Dataset, Partition, PartitionSettings
     from offbeat.experiment.schema import Experiment
@@ -36,12 +38,16 @@ __all__ = [
     "DeviceRule",
     "Experiment",
     "FleetSettings",
+    "Interrupted",
+    "InvalidInput",
+    "OffbeatError",
     "Partition",
     "PartitionSettings",
     "Policy",
     "Result",
     "__version__",
     "compare",
+    "fair_experiments",
     "load_experiment",
     "read_run",
     "replay",
@@ -57,11 +63,15 @@ _HOMES = {
     "DeviceRule": "offbeat.core.policy",
     "Experiment": "offbeat.experiment.schema",
     "FleetSettings": "offbeat.fleet",
+    "Interrupted": "offbeat.core.errors",
+    "InvalidInput": "offbeat.core.errors",
+    "OffbeatError": "offbeat.core.errors",
     "Partition": "offbeat.data",
     "PartitionSettings": "offbeat.data",
     "Policy": "offbeat.core.policy",
     "Result": "offbeat.results.result",
     "compare": "offbeat.comparison.compare",
+    "fair_experiments": "offbeat.comparison.fairness",
     "load_experiment": "offbeat.experiment.shipped",
     "read_run": "offbeat.results.result",
     "replay": "offbeat.simulation.replay",

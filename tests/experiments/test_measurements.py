@@ -5,16 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from experiments.measurements import (
+from experiments.harness.measurements import (
     Measurement,
+    identity,
     measured,
     read_measurements,
     slow_share,
     write_measurements,
 )
-from offbeat.core.errors import InvalidInput
-from offbeat.experiment.schema import Experiment
-from offbeat.results.result import Result
+from offbeat import Experiment, InvalidInput, Result
 
 
 def result(directory: Path | None = None) -> Result:
@@ -73,5 +72,13 @@ def test_a_file_gives_back_what_was_written(tmp_path: Path) -> None:
 
 def test_another_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_text("a,b\n1,2\n")
-    with pytest.raises(InvalidInput, match="no file of measurements"):
+    with pytest.raises(InvalidInput, match="not a file of measurements"):
         read_measurements(tmp_path / "x.csv")
+
+
+def test_where_the_files_are_makes_no_difference_to_which_run_it_is() -> None:
+    here, there = (
+        Experiment(stop={"time": 1.0}, data={"name": "mnist", "dir": f"{place}/mnist"}) for place in ("a", "b/c")
+    )
+    assert identity(here) == identity(there) != identity(here.changed({"seed": 1}))
+    assert identity(here) != identity(here.changed({"data": {"dir": "a/other"}}))

@@ -1,0 +1,1 @@
+"""What all studies share: claims and verdicts, running and measuring, tables, pages and the command line."""

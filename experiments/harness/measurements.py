@@ -18,9 +18,8 @@ from offbeat.comparison.fairness import order_seconds
 from offbeat.comparison.run_cache import digest
 from offbeat.experiment.tables import Table, parse_changes
 from offbeat.results.criterion import mean_until
-from offbeat.results.figures import read_devices
 from offbeat.results.files import replace_file
-from offbeat.results.summary import time_to
+from offbeat.results.metric import time_to
 
 KEYS = ("part", "method", "seed")
 MEASURES = (
@@ -110,7 +109,7 @@ def slow_devices(experiment: Experiment) -> list[int]:
 def slow_share(result: Result, slow: Sequence[int]) -> float:
     """The share of these devices in the samples behind the used updates; an update counts all samples of its device."""
     assert result.directory is not None
-    behind = {int(row["device"]): row["used"] * row["samples"] for row in read_devices(result.directory)}
+    behind = {int(row["device"]): row["used"] * row["samples"] for row in result.devices}
     total = sum(behind.values())
     return sum(behind.get(device, 0.0) for device in slow) / total if total else 0.0
 

@@ -11,18 +11,19 @@ import pytest
 from loopback import LoopbackGrid, deploy, run_config
 
 from offbeat.comparison.race import Entry, entries_of, finalists
-from offbeat.comparison.recommendation import Recommendation, recommend
-from offbeat.comparison.run_cache import run_cached
-from offbeat.comparison.verdict import (
+from offbeat.comparison.recommendation import (
     Candidate,
+    Recommendation,
     against,
     cost,
     falls_back,
     first_sentence,
     other_wishes,
+    recommend,
     slow_share,
     variants,
 )
+from offbeat.comparison.run_cache import run_cached
 from offbeat.core.errors import InvalidInput
 from offbeat.experiment.schema import Experiment
 from offbeat.results.criterion import Criterion

@@ -7,7 +7,7 @@ import pytest
 from offbeat.algorithms import POLICIES
 from offbeat.algorithms.about import Choice, Range, about_of
 from offbeat.comparison.fairness import fair_experiments
-from offbeat.comparison.search_space import own_values, space_of, with_values
+from offbeat.comparison.tuning import own_values, space_of, with_values
 from offbeat.experiment.schema import Experiment
 
 

@@ -13,10 +13,9 @@ from rich.console import Console
 from offbeat.core.errors import InvalidInput
 from offbeat.results.algorithm_results import AlgorithmResults
 from offbeat.results.comparison import Comparison
-from offbeat.results.metric import TargetMetric
+from offbeat.results.metric import TargetMetric, summarise
 from offbeat.results.result import Result
 from offbeat.results.rows import Row
-from offbeat.results.summary import summarise
 
 
 def row(time: float, accuracy: float, **others: float) -> Row:

@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 
 from offbeat.core.errors import InvalidInput
 from offbeat.results.comparison import Comparison
+from offbeat.results.files import csv_of
 from offbeat.results.plots import accuracy_figure, devices_figure, mean_and_range, run_figure, save
 from offbeat.results.result import Result
 from offbeat.results.rows import Row
@@ -28,6 +29,7 @@ def entry(algorithm: str, seed: int, curve: Sequence[tuple[float, float]], reaso
             "label": algorithm,
             "seed": seed,
             "stopped_by": reason,
+            "metrics": ["accuracy", "loss"],
             "time_to_accuracy": {"0.5": None, "0.9": None},
         },
     )
@@ -89,7 +91,7 @@ def test_twenty_methods_have_twenty_lines_that_can_be_told_apart_and_bars_in_the
 
 def test_legends_cover_no_data() -> None:
     runs = [entry(f"a method with a long name, number {number}", 0, [(0, 0.1), (9, 0.6)]) for number in range(20)]
-    for figure in (accuracy_figure(Comparison(runs, 0.5)), run_figure(three_algorithms()[0].rows, "a run")):
+    for figure in (accuracy_figure(Comparison(runs, 0.5)), run_figure(three_algorithms()[0])):
         figure.draw_without_rendering()
         (legend,) = figure.legends
         box = legend.get_window_extent()
@@ -98,7 +100,7 @@ def test_legends_cover_no_data() -> None:
 
 
 def test_the_last_evaluation_of_a_run_is_marked_and_inside_the_axes() -> None:
-    upper, _, loss = run_figure(three_algorithms()[0].rows, "a run").axes
+    upper, _, loss = run_figure(three_algorithms()[0]).axes
     assert [texts(upper)] == [["60.0 %"]]
     for axes, value in ((upper, 0.6), (loss, 2.0)):
         marked = axes.lines[-1]
@@ -109,11 +111,12 @@ def test_the_last_evaluation_of_a_run_is_marked_and_inside_the_axes() -> None:
 def test_a_run_shows_the_metric_that_it_is_named() -> None:
     rows = [{"time": row["time"], "accuracy": row["accuracy"], "f1": 0.25} | row for row in three_algorithms()[0].rows]
     for metric, shown, value in (
-        (None, "accuracy", "60.0 %"),
+        ("accuracy", "accuracy", "60.0 %"),
         ("f1", "f1", "25.0 %"),
         ("absent", "accuracy", "60.0 %"),
     ):
-        upper = run_figure(rows, "a run", metric=metric).axes[0]
+        summary = three_algorithms()[0].summary | {"target_metric": metric}
+        upper = run_figure(Result(rows=rows, summary=summary)).axes[0]
         assert (upper.get_ylabel(), texts(upper)) == (f"{shown} on held-out data", [value])
 
 
@@ -156,7 +159,7 @@ def test_without_a_target_there_are_only_curves() -> None:
 def test_a_run_shows_accuracy_loss_and_staleness_even_after_one_evaluation_or_a_divergence() -> None:
     diverged: Row = {"time": 5.0, "accuracy": 0.1, "loss": float("nan"), "mean_staleness": 0, "max_staleness": 0}
     for rows in (three_algorithms()[0].rows, three_algorithms()[0].rows[:1], [*three_algorithms()[3].rows, diverged]):
-        figure = run_figure(rows, "a run")
+        figure = run_figure(Result(rows=rows, summary=three_algorithms()[0].summary))
         assert {axes.get_ylabel() for axes in figure.axes} == {
             "accuracy on held-out data",
             "loss on held-out data",
@@ -185,11 +188,11 @@ def test_a_figure_is_saved_whole_and_with_the_same_bytes_every_time(tmp_path: Pa
 @pytest.mark.parametrize(("name", "kind"), [("plan.jpg", "ends in '.jpg'"), ("plan", "without a suffix")])
 def test_another_kind_of_file_is_refused_in_one_sentence(tmp_path: Path, name: str, kind: str) -> None:
     with pytest.raises(InvalidInput, match=f"{kind}: choose .png, .svg or .pdf"):
-        save(run_figure(three_algorithms()[0].rows, "a run"), tmp_path / name)
+        save(run_figure(three_algorithms()[0]), tmp_path / name)
     assert not list(tmp_path.iterdir())
 
 
-def test_the_time_of_real_devices_is_stacked_and_their_traffic_is_in_megabytes() -> None:
+def test_the_time_of_real_devices_is_stacked_and_their_traffic_is_in_megabytes(tmp_path: Path) -> None:
     devices: list[Row] = [
         {
             "device": number,
@@ -202,7 +205,12 @@ def test_the_time_of_real_devices_is_stacked_and_their_traffic_is_in_megabytes()
         }
         for number in range(2)
     ]
-    time, staleness, traffic = devices_figure(devices, "fedbuff on digits").axes
+    run = Result(rows=[], summary={"label": "fedbuff", "seed": 0}, directory=tmp_path)
+    assert devices_figure(run) is None
+    (tmp_path / "devices.csv").write_text(csv_of(devices))
+    figure = devices_figure(Result(rows=[], summary=run.summary, directory=tmp_path))
+    assert figure is not None
+    time, staleness, traffic = figure.axes
     assert [(bar.get_x(), bar.get_width()) for bar in time.patches] == [  # type: ignore[attr-defined]
         (0.0, 10.0),
         (0.0, 20.0),

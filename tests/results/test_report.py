@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from html.parser import HTMLParser
 
 from offbeat.results.comparison import Comparison
+from offbeat.results.metric import summarise
 from offbeat.results.report import findings, report_html
 from offbeat.results.result import Result
 from offbeat.results.rows import Row
-from offbeat.results.summary import summarise
 
 
 def entry(

@@ -11,7 +11,7 @@ from torch import nn
 
 import offbeat
 from offbeat.core.errors import InvalidInput
-from offbeat.results.metric import TargetMetric
+from offbeat.results.metric import TargetMetric, summarise
 
 TABLES = {
     "stop": {"versions": 3},
@@ -98,3 +98,37 @@ def test_a_run_whose_own_modules_are_gone_is_read_without_its_experiment(ran: of
 def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="does not hold a run"):
         offbeat.read_run(tmp_path)
+
+
+def test_a_run_says_which_columns_are_metrics_wherever_they_stand() -> None:
+    row = {"time": 1.0, "version": 1, "updates_used": 2, "in_flight": 0, "own_figure": 7.0, "r2": 0.5}
+    summary = summarise(
+        [row],
+        algorithm="mine",
+        seed=0,
+        targets=[],
+        reason="time",
+        wall_seconds=0.0,
+        metric=TargetMetric("r2"),
+        metrics=["r2"],
+    )
+    assert summary["final_r2"] == 0.5 and summary["own_figure"] == 7.0 and "final_own_figure" not in summary
+    assert offbeat.Result(rows=[row], summary=summary).metrics == ["r2"]
+    earlier = {key: value for key, value in summary.items() if key != "metrics"}
+    assert offbeat.Result(rows=[row], summary=earlier).metrics == ["r2"]
+
+
+def test_the_figures_of_a_policy_are_no_metrics_in_a_finished_run_or_an_unfinished_one(tmp_path: Path) -> None:
+    table = {
+        "stop": {"time": 3.0},
+        "data": {"name": "digits", "devices": 4},
+        "model": "logistic",
+        "fleet": {"name": "bernoulli", "iteration_seconds": 1.0, "mean_delay": 1.0},
+        "local": {"epochs": 1, "batch_size": 0},
+        "algorithm": {"name": "psurdg", "iteration_seconds": 1.0},
+    }
+    finished = offbeat.run(table, tmp_path / "run")
+    assert "mean_delay" in finished.rows[-1]
+    assert finished.metrics == offbeat.read_run(tmp_path / "run").metrics == ["accuracy", "loss"]
+    (tmp_path / "run" / "summary.json").unlink()
+    assert offbeat.read_run(tmp_path / "run").metrics == ["accuracy", "loss"]

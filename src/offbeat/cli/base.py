@@ -107,13 +107,15 @@ def joined(parts: Sequence[str]) -> str:
 
 def present(experiment: "Experiment", rows: "Sequence[Row]", summary: Mapping[str, Any], root: Path) -> None:
     """Draw the figures of a finished run, print its summary and list the files."""
-    from offbeat.results.figures import draw_figures
+    from offbeat.results.plots import draw_figures
+    from offbeat.results.result import Result
 
-    real = draw_figures(experiment, rows, root)
+    result = Result(rows=list(rows), summary=dict(summary), experiment=experiment, directory=root)
+    draw_figures(result)
     print_summary(f"{experiment.algorithm.name}, seed {experiment.seed}", summary)
     names = ["summary.json", "metrics.jsonl", "metrics.png", "timeline.json", "model.safetensors"]
     names += ["devices.csv", "devices.png"] if (root / "devices.csv").is_file() else []
-    names += ["record.jsonl"] if real else []
+    names += ["record.jsonl"] if (root / "record.jsonl").is_file() else []
     console.print(f"Results in {root}: {', '.join(names)}")
 
 

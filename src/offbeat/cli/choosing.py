@@ -151,7 +151,7 @@ def tune(
 
         def watch(planned: "PlannedRun", _: float, row: dict[str, float] | None) -> None:
             if row is not None:
-                shown.update(bar, note=f"{planned.label}: {note(row)}")
+                shown.update(bar, note=f"{planned.label}: {note(row, experiment.target_metric)}")
 
         found = tune_all(
             experiment,
@@ -321,7 +321,7 @@ class StageBars:
         each = planned.experiment
         name = f"{each.algorithm.title}, rate {each.local.learning_rate:g}, seed {each.seed}"
         self._done[name] = min(1.0, fraction / self._share)
-        fresh = {"note": f"{name}: {note(row)}"} if row is not None else {}
+        fresh = {"note": f"{name}: {note(row, each.target_metric)}"} if row is not None else {}
         self._shown.update(self._bar, completed=sum(self._done.values()), **fresh)
 
 

@@ -167,7 +167,7 @@ def _run_on_cluster(
                     shown.update(bar)
                     for row in rows.new():
                         done = stop.progress(time=row["time"], versions=row["version"], updates=row["updates_used"])
-                        shown.update(bar, total=1.0, completed=done, note=note(row))
+                        shown.update(bar, total=1.0, completed=done, note=note(row, experiment.target_metric))
             except RunFailed as error:
                 raise RunFailed(f"{error} (logs: {cluster.logs})") from None
 

@@ -25,7 +25,7 @@ def watched_bars() -> Iterator["OnRunProgress"]:
         def watch(planned: "PlannedRun", fraction: float, row: dict[str, float] | None) -> None:
             if planned.label not in tasks:
                 tasks[planned.label] = shown.add_task(planned.label, total=1.0, note="")
-            fresh = {"note": note(row)} if row is not None else {}
+            fresh = {"note": note(row, planned.experiment.target_metric)} if row is not None else {}
             shown.update(tasks[planned.label], completed=fraction, visible=fraction < 1 or len(tasks) < 20, **fresh)
 
         yield watch
@@ -99,9 +99,6 @@ def cluster_line(shown: Any) -> Iterator[None]:
         yield
 
 
-def note(row: dict[str, float]) -> str:
-    """Summarise a row of metrics in a few words."""
-    from offbeat.results.metric import metrics_in
-
-    name = metrics_in(row)[0]
-    return f"{row['time']:.5g} s, version {row['version']:g}, {name.replace('_', ' ')} {row[name]:.3f}"
+def note(row: dict[str, float], metric: str) -> str:
+    """Summarise a row in a few words: time, version and a metric."""
+    return f"{row['time']:.5g} s, version {row['version']:g}, {metric.replace('_', ' ')} {row[metric]:.3f}"

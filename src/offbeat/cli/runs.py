@@ -41,8 +41,8 @@ def demo(
     Trains LeNet-5 on 5,000 MNIST digits over 100 simulated devices, the slowest many times slower than the fastest,
     and prints who is how accurate when. Takes about a minute on two cores.
     """
-    from offbeat.comparison.picture import draw_overview
     from offbeat.experiment.shipped import load_experiment
+    from offbeat.results.occupation import draw_overview
 
     experiment = load_experiment("demo")
     root = out or (_latest if resume else _unused)(Path("offbeat-demo"))
@@ -74,7 +74,9 @@ def run(
         bar = shown.add_task(experiment.algorithm.name, total=1.0, note="")
 
         def watch(fraction: float, row: dict[str, float] | None) -> None:
-            shown.update(bar, completed=fraction, **({"note": note(row)} if row is not None else {}))
+            shown.update(
+                bar, completed=fraction, **({"note": note(row, experiment.target_metric)} if row is not None else {})
+            )
 
         result = run_experiment(experiment, root, overwrite=overwrite, resume=resume, watch=watch)
     present(experiment, result.rows, result.summary, root)

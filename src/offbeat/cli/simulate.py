@@ -82,12 +82,8 @@ def simulate(
 
 def _present(result: "Result", root: Path) -> None:
     """Draw the figures of a finished run, print its summary and list the files."""
-    from offbeat.results.figures import read_devices
-    from offbeat.results.plots import devices_figure, run_figure, save
+    from offbeat.results.plots import draw_figures
 
-    title = f"{result.algorithm}, seed {result.seed}"
-    save(run_figure(result.rows, title), root / "metrics.png")
-    if devices := read_devices(root):
-        save(devices_figure(devices, title), root / "devices.png")
-    print_summary(title, result.summary)
+    draw_figures(result)
+    print_summary(f"{result.algorithm}, seed {result.seed}", result.summary)
     console.print(f"Results in {root}: {', '.join(sorted(path.name for path in root.iterdir()))}", soft_wrap=True)

@@ -20,7 +20,7 @@ from offbeat.experiment.shipped import ExperimentSource, experiment_from
 from offbeat.results.comparison import Comparison, check_target
 from offbeat.results.files import replace_file
 from offbeat.results.metric import TargetMetric
-from offbeat.results.plots import accuracy_figure, save, sweep_figure
+from offbeat.results.plots import draw_comparison, save, sweep_figure
 from offbeat.results.report import report_html
 from offbeat.results.result import Result, read_run
 from offbeat.running.lock import DirectoryLock, check_unlocked
@@ -67,7 +67,7 @@ def compare(
     with runs as (entries, failed):
         comparison = Comparison(entries, target, failures=failed, notes=notes_on(first))
         replace_file(root / "comparison.csv", comparison.csv_text().encode())
-        save(accuracy_figure(comparison), root / "accuracy.png")
+        draw_comparison(comparison, root)
         configs = [each.toml() for each in first.values()]
         replace_file(root / "report.html", report_html(comparison, configs, root.name).encode())
     return comparison

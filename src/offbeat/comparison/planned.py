@@ -15,8 +15,8 @@ from offbeat.comparison.run_cache import find, run_in
 from offbeat.core.errors import Interrupted, InvalidInput, OffbeatError, OutputRefused
 from offbeat.experiment.schema import Experiment
 from offbeat.experiment.tables import read_toml
-from offbeat.results.figures import draw_figures
 from offbeat.results.files import replace_file
+from offbeat.results.plots import draw_figures
 from offbeat.results.rows import Row
 from offbeat.running.assembly import ExperimentParts, session_of
 from offbeat.running.directory import ERROR_FILE, RunDirectory, check_may_write
@@ -67,7 +67,7 @@ class PlannedRun:
                 watch=watch,
                 interrupted=stop,
             )
-            draw_figures(self.experiment, result.rows, self.path)
+            draw_figures(result)
         except Interrupted:
             raise
         except Exception as error:  # a user's policy may raise anything: that ends its own run only

@@ -6,30 +6,63 @@ Every run comes from a cache in the directory, so that a recommendation that was
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
+from statistics import fmean
 
 import tomli_w
 
 from offbeat.algorithms import POLICIES, policy_class
-from offbeat.comparison.fairness import algorithm_settings, alike, fresh_seeds, notes_on
-from offbeat.comparison.planned import OnRunProgress, check_new_or_resumed
+from offbeat.comparison.fairness import algorithm_settings, alike, fresh_seeds, notes_on, order_seconds
+from offbeat.comparison.planned import OnRunProgress, RunFailure, check_new_or_resumed
 from offbeat.comparison.race import STEPS, Entry, OnStage, entries_of, finalists, race
 from offbeat.comparison.scheduler import RunScheduler, kept_in
-from offbeat.comparison.verdict import Candidate, answer, other_answers
 from offbeat.core.errors import InvalidInput, OffbeatError
 from offbeat.experiment.schema import Experiment
 from offbeat.experiment.shipped import ExperimentSource, experiment_from
+from offbeat.experiment.tables import Table
 from offbeat.results.comparison import BASELINE, Comparison
 from offbeat.results.criterion import Criterion
 from offbeat.results.files import csv_of, replace_file
-from offbeat.results.plots import accuracy_figure, save
+from offbeat.results.metric import megabytes, percent
+from offbeat.results.plots import draw_comparison
 from offbeat.results.result import Result
-from offbeat.results.statistics import by_seed, median_of
+from offbeat.results.statistics import Estimate, by_seed, difference, median_of, speed_up
 from offbeat.running.lock import DirectoryLock
 
 FINALISTS = 3
 """How many algorithms are run on fresh seeds, and the baseline beside them."""
 FILES = "recommendation.md, recommended.toml, accuracy.png, comparison.csv and race.csv"
+SLOW = 0.25
+"""The slowest quarter of the devices are the slow ones."""
+EARLY = (1 / 3, 1 / 9)
+"""Shares of the time at which another algorithm might be the best."""
+LOST = 0.1
+"""The share of uploads that are lost where it is asked what that would change."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """A finalist, with its runs on the reported seeds."""
+
+    entry: Entry
+    results: list[Result]
+    measures: dict[int, float]
+    """What each run comes to, by its seed."""
+    estimate: Estimate
+
+    @property
+    def algorithm(self) -> str:
+        """The name of the algorithm."""
+        return self.entry.algorithm
+
+    def mean(self, key: str) -> float:
+        """The mean over seeds of a number in the summaries."""
+        return fmean(each.summary[key] for each in self.results)
+
+    def score(self, criterion: Criterion, until: float) -> float:
+        """The mean over seeds of the score at a time; lower is better."""
+        return fmean(criterion.score(each, until) for each in self.results)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,4 +189,192 @@ def _write(found: Recommendation, ranked: Sequence[Entry], root: Path) -> None:
         for each in ranked
     ]
     replace_file(root / "race.csv", csv_of(records).encode())
-    save(accuracy_figure(found.comparison), root / "accuracy.png")
+    draw_comparison(found.comparison, root)
+
+
+# The answer in words -------------------------------------------------------------------------------------------------
+
+
+def answer(candidates: Sequence[Candidate], criterion: Criterion) -> list[str]:
+    """The best of the candidates, how it compares with the others, and what it costs."""
+    best, *others = candidates
+    sentences = [first_sentence(best, criterion), *falls_back(best, criterion)]
+    sentences += [f"Against {each.algorithm}: {against(best, each, criterion)}." for each in others]
+    sentences.append(f"A run of {best.mean('time'):.4g} s costs {cost(best)}.")
+    slow = slow_devices(best)
+    return [*sentences, slow] if slow else sentences
+
+
+def first_sentence(best: Candidate, criterion: Criterion) -> str:
+    """What to run and what that comes to; or that the target is out of reach, and who came nearest to it."""
+    run = f"{best.algorithm} with a learning rate of {best.entry.experiment.local.learning_rate:g}"
+    over = f"over {best.estimate.seeds} seeds" if best.estimate.seeds > 1 else "with one seed"
+    if best.estimate.median < inf or criterion.kind != "time":
+        return f"Run {run}: {criterion.title} {best.estimate.text(criterion.text)} {over}."
+    assert criterion.target is not None
+    nearest = median_of(criterion.best_value(each.rows) for each in best.results)
+    return (
+        f"No algorithm reached {criterion.metric.goal(criterion.target)} within {criterion.at:g} s with most seeds: "
+        f"give it more time, or a lower target. The nearest came {run}, whose best {criterion.metric.title} was "
+        f"{nearest.text(criterion.value_text)} {over}."
+    )
+
+
+def falls_back(best: Candidate, criterion: Criterion) -> list[str]:
+    """A warning if the best reaches the target soon, and has lost it again by the end of its run."""
+    metric = criterion.metric
+    if criterion.kind != "time" or criterion.target is None or best.estimate.median == inf:
+        return []
+    last = median_of(criterion.value_at_end(each.rows) for each in best.results)
+    if metric.reached(last.median, criterion.target):
+        return []
+    return [
+        f"It does not stay there: at the end of its runs its {metric.title} is {last.text(criterion.value_text)}. "
+        f"Stop it when it is there (stop.target = {criterion.target:g}), or ask for what is best at the end: "
+        "--objective value."
+    ]
+
+
+def against(best: Candidate, other: Candidate, criterion: Criterion) -> str:
+    """How much better the best is than another, seed by seed, and whether the seeds tell them apart."""
+    if criterion.kind == "time":
+        found = speed_up(best.measures, other.measures)
+        if found is None:
+            return "neither reaches the target"
+        low, median, high = (f"{value:.2f}".replace("inf", "∞") for value in (found.low, found.median, found.high))
+        text, undecided = f"{median} times as fast", found.includes(1.0)
+        spread, none = f"{low} to {high}", "includes 1"
+    else:
+        found = difference(best.measures, other.measures)
+        unit, times, write = (" points", 100, "{:+.1f}") if criterion.metric.is_share else ("", 1, "{:+.3g}")
+        low, median, high = (write.format(times * value) for value in (found.low, found.median, found.high))
+        text, undecided = f"{median}{unit}", found.includes(0.0)
+        spread, none = f"{low} to {high}", "includes 0"
+    if found.seeds == 1:
+        return f"{text} with one seed, which does not tell the two apart"
+    same = f", which {none}: these seeds do not tell the two apart" if undecided else ""
+    return f"seed by seed {text} ({spread}{same})"
+
+
+def cost(candidate: Candidate) -> str:
+    """What a run costs, as means over seeds."""
+    busy, wasted = candidate.mean("busy_seconds"), candidate.mean("wasted_seconds")
+    share = percent(wasted / busy, 1) if busy else "0 %"
+    return (
+        f"{megabytes(candidate.mean('bytes_up'))} MB up, {megabytes(candidate.mean('bytes_down'))} MB down and "
+        f"{busy:,.0f} seconds of the devices' time, of which {share} went into updates that were not used"
+    )
+
+
+def slow_devices(candidate: Candidate) -> str | None:
+    """How much the slow devices' data count in the model; None if the fleet is too large to know."""
+    shares = [share for share in map(slow_share, candidate.results) if share is not None]
+    if not shares:
+        return None
+    counts, holds = (fmean(column) for column in zip(*shares, strict=True))
+    return (
+        f"The slowest quarter of the devices holds {percent(holds, 0)} of the data, and {percent(counts, 0)} of what "
+        "went into the model was theirs."
+    )
+
+
+def slow_share(result: Result) -> tuple[float, float] | None:
+    """The slow devices' share of the samples that were used, counted with every use, and of those that there are."""
+    if result.experiment is None:
+        return None
+    rows = result.devices
+    if not rows:
+        return None
+    seconds = order_seconds(result.experiment)
+    slowest = sorted(range(len(seconds)), key=lambda device: -seconds[device])[: max(1, round(SLOW * len(seconds)))]
+    used = sum(row["used"] * row["samples"] for row in rows)
+    held = sum(row["samples"] for row in rows)
+    slow_used = sum(rows[device]["used"] * rows[device]["samples"] for device in slowest)
+    slow_held = sum(rows[device]["samples"] for device in slowest)
+    return (slow_used / used if used else 0.0), (slow_held / held if held else 0.0)
+
+
+# What would change it ------------------------------------------------------------------------------------------------
+
+
+def variants(experiment: Experiment) -> dict[str, Table]:
+    """Circumstances under which another algorithm might be the best: in words, and as changes to the experiment."""
+    found: dict[str, Table] = {"an order were twice the work": {"local": {"epochs": 2 * experiment.local.epochs}}}
+    if experiment.failures.lost_upload < LOST:
+        found["one upload in ten were lost"] = {"failures": {"lost_upload": LOST}}
+    return found
+
+
+def other_wishes(candidates: Sequence[Candidate], criterion: Criterion) -> list[str]:
+    """Which of the candidates would be the best for somebody who has less time, spares devices or pays for traffic."""
+    best, sentences = candidates[0], []
+    for share in EARLY:
+        until = share * criterion.at
+        early = min(candidates, key=lambda each: each.score(criterion, until))
+        if early is not best:
+            sentences.append(f"If you could only wait for {until:.4g} s, it would be {early.algorithm}.")
+            break
+    else:
+        sentences.append(
+            f"If you could only wait for {EARLY[-1] * criterion.at:.4g} s, it would still be {best.algorithm}."
+        )
+    sparing = next((each for each in candidates if not each.entry.trains_everybody), best)
+    if sparing is not best:
+        sentences.append(
+            f"If not all devices could be in training all the time, as they are in {best.algorithm}, it would be "
+            f"{at_its_cost(sparing, criterion)}."
+        )
+    cheapest = min(candidates, key=lambda each: each.mean("bytes_up") + each.mean("bytes_down"))
+    if cheapest is not best:
+        sentences.append(f"If only traffic counted, it would be {at_its_cost(cheapest, criterion)}.")
+    return sentences
+
+
+def at_its_cost(candidate: Candidate, criterion: Criterion) -> str:
+    """What a candidate comes to and what it costs."""
+    measure = f"{criterion.title} {candidate.estimate.text(criterion.text)}"
+    return f"{candidate.algorithm} ({measure}), which costs {cost(candidate)}"
+
+
+def other_answers(
+    candidates: Sequence[Candidate], scheduler: RunScheduler, criterion: Criterion, on_stage: OnStage | None = None
+) -> list[str]:
+    """Under which circumstances another of the candidates would be the best, as far as was tried.
+
+    Changed circumstances are tried with the first of the reported seeds, and held against the unchanged run with it.
+    """
+    sentences = other_wishes(candidates, criterion)
+    experiments = [each.entry.experiment for each in candidates]
+    changes = [variants(each) for each in experiments]
+    plain = _first([each.results[0] for each in candidates], criterion)
+    for words in changes[0]:
+        if on_stage is not None:
+            on_stage(f"if {words}", len(experiments), 1.0)
+        changed = [each.changed(change[words]) for each, change in zip(experiments, changes, strict=True)]
+        first = _first(scheduler.run_cached(changed), criterion)
+        if first is not None:
+            sentences.append(f"If {words}, {changed_answer([each.algorithm for each in candidates], plain, first)}.")
+    return sentences
+
+
+def changed_answer(names: Sequence[str], plain: int | None, changed: int) -> str:
+    """Who would be the best, if of these, the best first, one seed has `plain` as it is and `changed` otherwise.
+
+    >>> changed_answer(["a", "b"], plain=0, changed=1), changed_answer(["a", "b"], plain=1, changed=0)
+    ('it would be b (one seed)', 'it would still be a (one seed)')
+    >>> changed_answer(["a", "b"], plain=1, changed=1)
+    'one seed would have b, but so it has without that'
+    """
+    if changed == 0:
+        return f"it would still be {names[0]} (one seed)"
+    if changed == plain:
+        return f"one seed would have {names[changed]}, but so it has without that"
+    return f"it would be {names[changed]} (one seed)"
+
+
+def _first(results: Sequence[Result | RunFailure], criterion: Criterion) -> int | None:
+    """The number of the best of the runs; None if all crashed."""
+    scores = {
+        number: criterion.score(each, criterion.at) for number, each in enumerate(results) if isinstance(each, Result)
+    }
+    return min(scores, key=lambda number: scores[number], default=None)

@@ -287,6 +287,11 @@ class TaskTable(NamedTable):
         return self.task.directions[metric]
 
     @property
+    def metrics(self) -> list[str]:
+        """The names of the task's metrics, in the order in which they are shown."""
+        return ["accuracy", "loss"] if self.is_default else list(self.task.directions)
+
+    @property
     def target(self) -> str:
         """The metric that runs are compared by if nothing else is said."""
         return "accuracy" if self.is_default else self.task.target

@@ -6,10 +6,9 @@ from functools import cached_property
 from math import inf, isfinite
 from statistics import fmean, median, stdev
 
-from offbeat.results.metric import TargetMetric, amount
+from offbeat.results.metric import TargetMetric, amount, time_to
 from offbeat.results.result import Result
 from offbeat.results.statistics import median_of
-from offbeat.results.summary import time_to
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,9 @@ from rich.text import Text
 
 from offbeat.core.errors import InvalidInput
 from offbeat.results.algorithm_results import AlgorithmResults, final_text, seeds_text, time_text
-from offbeat.results.metric import TargetMetric, amount, megabytes, percent
+from offbeat.results.metric import ACCURACY, TargetMetric, amount, megabytes, percent
 from offbeat.results.result import Result, frame_of
 from offbeat.results.statistics import Estimate, speed_up
-from offbeat.results.summary import ACCURACY
 
 if TYPE_CHECKING:  # imported when they are asked for
     import pandas

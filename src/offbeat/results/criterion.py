@@ -13,10 +13,9 @@ import numpy as np
 
 from offbeat.core.errors import InvalidInput
 from offbeat.experiment.schema import Experiment
-from offbeat.results.metric import TargetMetric
+from offbeat.results.metric import ACCURACY, TargetMetric, time_to
 from offbeat.results.result import Result
 from offbeat.results.rows import Row
-from offbeat.results.summary import ACCURACY, time_to
 
 Kind = Literal["time", "value", "area"]
 WORST = 1e9

@@ -3,13 +3,12 @@
 Numbers as tables, captions and reports write them.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
-from math import floor, log10
+from math import floor, isfinite, log10
 from typing import TYPE_CHECKING, Any, Literal
 
-from offbeat.results.rows import Row
+from offbeat.results.rows import RUN_COLUMNS, Row
 
 if TYPE_CHECKING:
     from offbeat.experiment.schema import Experiment
@@ -18,9 +17,6 @@ SHARES = ("accuracy", "f1", "micro_f1", "macro_f1", "token_accuracy")
 """Metrics from 0 to 1, which are written as percentages."""
 LOWER_IS_BETTER = ("loss", "mae", "perplexity")
 """Metrics of our tasks that are better the lower they are."""
-
-WORK = ("updates_used", "mean_staleness", "max_staleness", "bytes_up", "bytes_down", "busy_seconds")
-"""What a row says of the work."""
 
 
 @dataclass(frozen=True)
@@ -93,10 +89,10 @@ class TargetMetric:
         return f"{self.text(target)} {self.title}" if self.is_share else f"{self.title} {self.text(target)}"
 
 
-def metrics_in(row: Row) -> list[str]:
-    """The task's metrics in a row: they stand between time and version and what became of the work."""
-    first = takewhile(lambda name: name not in WORK, row)
-    return [name for name in first if name not in ("time", "version")]
+ACCURACY = TargetMetric()
+
+
+# Numbers as text -----------------------------------------------------------------------------------------------------
 
 
 def percent(share: float, decimals: int | None = None) -> str:
@@ -120,3 +116,72 @@ def amount(value: float) -> str:
 def megabytes(size: float) -> str:
     """A number of bytes, in megabytes."""
     return amount(size / 1e6)
+
+
+# The summary of a run ------------------------------------------------------------------------------------------------
+
+
+def time_to(rows: Sequence[Row], target: float, metric: TargetMetric = ACCURACY) -> float | None:
+    """When the model was first this good, on a straight line between two evaluations.
+
+    >>> time_to([{"time": 0.0, "accuracy": 0.2}, {"time": 10.0, "accuracy": 0.7}], 0.6)
+    8.0
+    """
+    for number, row in enumerate(rows):
+        value = row[metric.name]
+        if metric.reached(value, target):
+            before = rows[max(number - 1, 0)]
+            if number == 0 or not isfinite(before[metric.name]):
+                return row["time"]
+            share = (target - before[metric.name]) / (value - before[metric.name])
+            return before["time"] + share * (row["time"] - before["time"])
+    return None
+
+
+def summarise(
+    rows: Sequence[Row],
+    *,
+    algorithm: str,
+    label: str = "",
+    seed: int,
+    targets: Sequence[float],
+    reason: str,
+    wall_seconds: float,
+    in_training: float | None = None,
+    metric: TargetMetric = ACCURACY,
+    metrics: Sequence[str] | None = None,
+) -> dict[str, Any]:
+    """Sum up a run in one flat record, from its rows of metrics.
+
+    `metrics` are the columns that the task measures (default: all that are not in `RUN_COLUMNS`). `in_training` is the
+    mean over time of the number of orders in flight; without it, the mean over the rows. A target metric other than
+    accuracy is named with its direction.
+    """
+    last = rows[-1]
+    measured = [name for name in last if name not in RUN_COLUMNS] if metrics is None else list(metrics)
+    other = {} if metric == ACCURACY else {"target_metric": metric.name, "target_direction": metric.direction}
+    return {
+        "algorithm": algorithm,
+        "label": label or algorithm,
+        "seed": seed,
+        "stopped_by": reason,
+        "time": last["time"],
+        "versions": last["version"],
+        "metrics": measured,
+        **{f"final_{name}": last[name] for name in measured},
+        **other,
+        **_of_target([row for row in rows if metric.name in row], metric, targets),
+        **{key: value for key, value in last.items() if key not in ("time", "version", "in_flight", *measured)},
+        "in_training": sum(row["in_flight"] for row in rows) / len(rows) if in_training is None else in_training,
+        "wall_seconds": round(wall_seconds, 3),
+    }
+
+
+def _of_target(rows: Sequence[Row], metric: TargetMetric, targets: Sequence[float]) -> dict[str, Any]:
+    """What the rows that have the metric say of it; nothing if none has."""
+    if not rows:
+        return {}
+    return {
+        f"best_{metric.name}": metric.best(row[metric.name] for row in rows),
+        f"time_to_{metric.name}": {f"{target:g}": time_to(rows, target, metric) for target in targets},
+    }

@@ -16,7 +16,8 @@ from matplotlib.patches import Patch
 
 from offbeat.core.errors import InvalidInput
 from offbeat.results.comparison import Comparison
-from offbeat.results.plots import COLOURS, INK, TIME, draw_curves, style_axes
+from offbeat.results.plots import COLOURS, INK, TIME, draw_curves, save, style_axes
+from offbeat.results.result import read_run
 
 LOOKS = {"training": COLOURS[5], "on the way": COLOURS[4], "no order": "#EDEDED"}
 ON_THE_WAY = ("download", "upload", "fresh model", "on the way")
@@ -104,3 +105,18 @@ def overview_figure(comparison: Comparison, timelines: Mapping[str, Sequence[dic
     handles.append(Line2D([], [], color=INK, marker="v", markersize=4, linestyle="none", label="new model"))
     right.legend(handles=handles, **below)
     return figure
+
+
+def draw_overview(root: Path, algorithms: Sequence[str], shown: Sequence[str], until: float, out: Path) -> None:
+    """Draw the finished runs of these algorithms under a directory, and what the devices of some did until a time.
+
+    The devices are those of the run with the lowest seed.
+    """
+    runs = [(path.parent, read_run(path.parent)) for path in root.glob("*/summary.json")]
+    runs = sorted(
+        (each for each in runs if each[1].algorithm in algorithms),
+        key=lambda each: (algorithms.index(each[1].algorithm), each[1].seed),
+    )
+    firsts = {name: next(folder for folder, entry in runs if entry.algorithm == name) for name in shown}
+    timelines = {name: read_timeline(folder / "timeline.json") for name, folder in firsts.items()}
+    save(overview_figure(Comparison([entry for _, entry in runs]), timelines, until), out)

@@ -1,7 +1,7 @@
 """Figures: algorithms side by side, one run over time. Drawn on plain Figure objects, so nothing global is touched."""
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,7 +16,7 @@ from offbeat.core.errors import InvalidInput
 from offbeat.results.algorithm_results import AlgorithmResults, seeds_text
 from offbeat.results.comparison import Comparison
 from offbeat.results.files import replace_file
-from offbeat.results.metric import TargetMetric, amount, metrics_in
+from offbeat.results.metric import TargetMetric, amount
 from offbeat.results.result import Result
 from offbeat.results.rows import Row
 
@@ -82,15 +82,16 @@ def legend_above(axes: Axes) -> None:
     axes.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=3, frameon=False, borderaxespad=0.0)
 
 
-def run_figure(rows: Sequence[Row], title: str, clock: str = TIME, metric: str | None = None) -> Figure:
-    """One run: a metric (its first, if none is named) and the loss over time, and below how stale the updates were."""
+def run_figure(run: Result) -> Figure:
+    """One run over time: its target metric and the loss, and below them the staleness of the updates."""
     figure = Figure(figsize=(8.0, 5.6), layout="constrained")
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1.4))
+    rows, metrics = run.rows, run.metrics
     time = _column(rows, "time")
-    metrics = metrics_in(rows[0])
-    shown = TargetMetric(metric if metric in metrics else metrics[0])
+    target = TargetMetric.of(run.summary)
+    shown = target if target.name in rows[0] else TargetMetric(metrics[0])
     values = _column(rows, shown.name)
-    style_axes(upper, title)
+    style_axes(upper, f"{run.title}, seed {run.seed}")
     upper.plot(time, values, color=COLOURS[0], linewidth=2.0)
     upper.plot(time[-1:], values[-1:], "o", color=COLOURS[0], clip_on=False, zorder=5)
     final = shown.text(float(values[-1]), 1)
@@ -112,19 +113,21 @@ def run_figure(rows: Sequence[Row], title: str, clock: str = TIME, metric: str |
     lower.set_ylabel("staleness (versions)")
     lower.set_ylim(bottom=0.0, top=max(1.0, 1.1 * float(_column(rows, "max_staleness").max())))
     lower.yaxis.set_major_locator(MaxNLocator(4, integer=True))
-    lower.set_xlabel(clock)
+    lower.set_xlabel(REAL_TIME if run.real else TIME)
     lower.set_xlim(0.0, 1.02 * float(time[-1]) or 1.0)
     legend_below(figure, *lower.get_legend_handles_labels())
     return figure
 
 
-def devices_figure(devices: Sequence[Row], title: str) -> Figure:
-    """What each device did with its time, how stale its updates were, and what it sent and got.
+def devices_figure(run: Result) -> Figure | None:
+    """The time, the mean staleness and the traffic of each device; None if the run has no devices.csv.
 
-    Of a fleet larger than `MOST_BARS` each bar is the mean over so many neighbouring devices.
+    In a fleet larger than `MOST_BARS` each bar is the mean over neighbouring devices.
     """
-    group = -(-len(devices) // MOST_BARS)
-    devices = _means(devices, group)
+    if not run.devices:
+        return None
+    group = -(-len(run.devices) // MOST_BARS)
+    devices = _means(run.devices, group)
     figure = Figure(figsize=(10.0, max(2.8, 1.6 + 0.28 * len(devices))), layout="constrained")
     time, staleness, traffic = figure.subplots(1, 3, sharey=True, width_ratios=(3, 1, 1.6))
     places = _column(devices, "device")
@@ -144,7 +147,7 @@ def devices_figure(devices: Sequence[Row], title: str) -> Figure:
     traffic.set_xlabel("megabytes")
     for axes in (time, traffic):
         legend_above(axes)
-    figure.suptitle(title, color=INK)
+    figure.suptitle(f"{run.title}, seed {run.seed}", color=INK)
     return figure
 
 
@@ -357,3 +360,29 @@ def style_axes(axes: Axes, title: str) -> None:
     axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,g}"))
     axes.xaxis.label.set_color(INK)
     axes.yaxis.label.set_color(INK)
+
+
+# Which figures there are ---------------------------------------------------------------------------------------------
+
+RUN_FIGURES: dict[str, Callable[[Result], Figure | None]] = {"metrics": run_figure, "devices": devices_figure}
+"""The figures of a run by file name. A new one is a function and a line here."""
+COMPARISON_FIGURES: dict[str, Callable[[Comparison], Figure | None]] = {"accuracy": accuracy_figure}
+"""The figures of a comparison by file name, which its report shows too. A new one is a function and a line here."""
+
+
+def draw_figures(run: Result) -> list[str]:
+    """Draw the figures of a run into its directory; returns the names of the files."""
+    assert run.directory is not None
+    return _draw({name: draw(run) for name, draw in RUN_FIGURES.items()}, run.directory)
+
+
+def draw_comparison(comparison: Comparison, directory: Path) -> list[str]:
+    """Draw the figures of a comparison into a directory; returns the names of the files."""
+    return _draw({name: draw(comparison) for name, draw in COMPARISON_FIGURES.items()}, directory)
+
+
+def _draw(figures: Mapping[str, Figure | None], directory: Path) -> list[str]:
+    drawn = {f"{name}.png": figure for name, figure in figures.items() if figure is not None}
+    for name, figure in drawn.items():
+        save(figure, directory / name)
+    return list(drawn)

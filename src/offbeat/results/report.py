@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from offbeat.results.algorithm_results import AlgorithmResults, final_text, seeds_text, time_text
 from offbeat.results.comparison import BASELINE, Comparison
 from offbeat.results.metric import TargetMetric, amount, megabytes
-from offbeat.results.plots import accuracy_figure, clock_of, run_figure
+from offbeat.results.plots import COMPARISON_FIGURES, run_figure
 from offbeat.results.result import Result
 
 STYLE = """
@@ -49,7 +49,11 @@ def report_html(comparison: Comparison, experiments: Sequence[str], title: str) 
         _algorithms(comparison),
         f'<p class="note">{escape(comparison.caption)}</p>',
         "<h2>Over time</h2>",
-        _figure(accuracy_figure(comparison), "Accuracy over time and time to the target, by algorithm"),
+        *(
+            _figure(figure, draw.__doc__ or name)
+            for name, draw in COMPARISON_FIGURES.items()
+            if (figure := draw(comparison))
+        ),
         *_only_run(comparison),
         "<h2>Runs</h2>",
         _runs(comparison),
@@ -245,10 +249,7 @@ def _only_run(comparison: Comparison) -> list[str]:
     """A report of a single run shows more of it."""
     if len(comparison.entries) > 1:
         return []
-    entry = comparison.entries[0]
-    title = f"{entry.algorithm}, seed {entry.seed}"
-    figure = run_figure(entry.rows, title, clock_of(comparison), comparison.metric.name)
-    return [_figure(figure, "Accuracy, loss and staleness")]
+    return [_figure(run_figure(comparison.entries[0]), "Target metric, loss and staleness over time")]
 
 
 def _figure(figure: Figure, description: str) -> str:

@@ -1,9 +1,10 @@
 """What a run gives, whoever ran it: its rows of metrics, their summary, the final parameters, and where they lie."""
 
+import csv
 import json
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from html import escape
 from pathlib import Path
@@ -18,9 +19,8 @@ from offbeat.core.errors import InvalidInput
 from offbeat.core.parameters import Layout, Vector
 from offbeat.experiment.schema import Experiment
 from offbeat.references import thing_name
-from offbeat.results.metric import LOWER_IS_BETTER, TargetMetric, metrics_in
-from offbeat.results.rows import Row
-from offbeat.results.summary import summarise
+from offbeat.results.metric import LOWER_IS_BETTER, TargetMetric, summarise
+from offbeat.results.rows import RUN_COLUMNS, Row
 
 if TYPE_CHECKING:  # imported when they are asked for
     import pandas
@@ -87,6 +87,20 @@ class Result:
         return fmean(row["in_flight"] for row in self.rows) if known is None else float(known)
 
     @property
+    def metrics(self) -> list[str]:
+        """The names of the task's metrics in the rows, in the order in which they are shown."""
+        listed = self.summary.get("metrics")
+        if listed is not None:
+            return list(listed)
+        # A summary that an earlier version wrote: it has a final value of each metric.
+        return [key.removeprefix("final_") for key in self.summary if key.startswith("final_")]
+
+    @cached_property
+    def devices(self) -> list[Row]:
+        """What each device did, as in devices.csv; empty if the fleet was too large or nothing was written."""
+        return [] if self.directory is None else read_devices(self.directory)
+
+    @property
     def finished(self) -> bool:
         """Whether the run has come to its end."""
         return bool(self.summary["stopped_by"] != UNFINISHED)
@@ -144,13 +158,12 @@ class Result:
 
     def plot(self) -> "Figure":
         """Accuracy, loss and staleness over time."""
-        from offbeat.results.plots import REAL_TIME, TIME, run_figure
+        from offbeat.results.plots import run_figure
 
-        metric = TargetMetric.of(self.summary).name
-        return run_figure(self.rows, self._title, REAL_TIME if self.real else TIME, metric)
+        return run_figure(self)
 
     @property
-    def _title(self) -> str:
+    def title(self) -> str:
         return (
             self.algorithm
             if self.experiment is None
@@ -160,9 +173,9 @@ class Result:
     def __repr__(self) -> str:
         last, place = self.rows[-1], "" if self.directory is None else f", in {self.directory}"
         state = "" if self.finished else f", {UNFINISHED}"
-        measured = "".join(f"{name} {last[name]:.4f} " for name in metrics_in(last)[:1])
+        measured = "".join(f"{name} {last[name]:.4f} " for name in self.metrics[:1])
         return (
-            f"<Result of {self._title}, seed {self.seed}: {measured}after {last['time']:g} s, "
+            f"<Result of {self.title}, seed {self.seed}: {measured}after {last['time']:g} s, "
             f"{last['version']:g} versions{state}{place}>"
         )
 
@@ -170,7 +183,7 @@ class Result:
         """The summary as a table."""
         shown = {key: value for key, value in self.summary.items() if not isinstance(value, dict)}
         cells = (f"<tr><th>{escape(key)}</th><td>{escape(_short(value))}</td></tr>" for key, value in shown.items())
-        return f"<table><caption>{escape(self._title)}, seed {self.seed}</caption>{''.join(cells)}</table>"
+        return f"<table><caption>{escape(self.title)}, seed {self.seed}</caption>{''.join(cells)}</table>"
 
 
 def read_run(directory: str | os.PathLike[str]) -> Result:
@@ -207,6 +220,9 @@ def _summary(path: Path, table: Mapping[str, Any], rows: list[Row], experiment: 
             raise ValueError("its summary.json is not complete")
         return summary
     algorithm = table["algorithm"]
+    metrics = [name for name in rows[-1] if name not in RUN_COLUMNS]
+    if experiment is not None:
+        metrics = [name for name in experiment.task.metrics if name in rows[-1]]
     return summarise(
         rows,
         algorithm=algorithm["name"],
@@ -215,16 +231,25 @@ def _summary(path: Path, table: Mapping[str, Any], rows: list[Row], experiment: 
         targets=table["evaluation"]["targets"],
         reason=UNFINISHED,
         wall_seconds=0.0,
-        metric=_metric(table, rows, experiment),
+        metric=_metric(table, metrics, experiment),
+        metrics=metrics,
     )
 
 
-def _metric(table: Mapping[str, Any], rows: list[Row], experiment: Experiment | None) -> TargetMetric:
-    """The metric that a run without a summary is about; of a task that is not here it is the first that is measured."""
+def _metric(table: Mapping[str, Any], metrics: Sequence[str], experiment: Experiment | None) -> TargetMetric:
+    """The target metric of a run without a summary; if its task cannot be imported, the first that is measured."""
     if experiment is not None:
-        return TargetMetric(experiment.target_metric, experiment.target_direction)
-    name = table["evaluation"].get("target_metric", metrics_in(rows[0])[0])
+        return TargetMetric.of_experiment(experiment)
+    name = table["evaluation"].get("target_metric", metrics[0])
     return TargetMetric(name, "min" if name in LOWER_IS_BETTER else "max")
+
+
+def read_devices(path: Path) -> list[Row]:
+    """The rows of a run's devices.csv; empty if the fleet was too large for one."""
+    if not (path / "devices.csv").is_file():
+        return []
+    with (path / "devices.csv").open(encoding="utf-8", newline="") as file:
+        return [{name: float(value) for name, value in line.items()} for line in csv.DictReader(file)]
 
 
 def tensors_of(parameters: Vector, layout: Layout) -> dict[str, npt.NDArray[Any]]:

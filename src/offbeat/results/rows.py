@@ -3,7 +3,32 @@
 from msgspec import Struct
 
 Row = dict[str, float]
-"""A line of metrics."""
+"""One evaluation: the time, the version, the task's metrics, and counts of what happened until then, by name."""
+
+RUN_COLUMNS = (
+    "time",
+    "version",
+    "updates_used",
+    "updates_discarded",
+    "updates_lost",
+    "updates_refused",
+    "mean_staleness",
+    "max_staleness",
+    "bytes_up",
+    "bytes_down",
+    "in_flight",
+    "busy_seconds",
+    "wasted_seconds",
+    "training_loss",
+    "devices",
+    "faults_unsent",
+    "faults_unanswered",
+    "faults_node_error",
+    "faults_node_gone",
+    "faults_not_admitted",
+    "restarts",
+)
+"""Columns of a row that every run may have, whatever its task measures."""
 
 
 class Span(Struct, frozen=True, gc=False):

@@ -16,31 +16,6 @@ from offbeat.training.training_state import Evaluation
 OnProgress = Callable[[float, Row | None], None]
 """A function that is given how much of a run is done (0 to 1) and, when there is one, the newest row of metrics."""
 
-RUN_FIGURES = (
-    "time",
-    "version",
-    "updates_used",
-    "updates_discarded",
-    "updates_lost",
-    "updates_refused",
-    "mean_staleness",
-    "max_staleness",
-    "bytes_up",
-    "bytes_down",
-    "in_flight",
-    "busy_seconds",
-    "wasted_seconds",
-    "training_loss",
-    "devices",
-    "faults_unsent",
-    "faults_unanswered",
-    "faults_node_error",
-    "faults_node_gone",
-    "faults_not_admitted",
-    "restarts",
-)
-"""What a row of metrics says of every run, whatever its task measures."""
-
 
 def row_of(session: Session, evaluation: Evaluation, *, at: float, busy: float, wasted: float) -> Row:
     """The line of metrics at a time: the model, what became of the work, and the algorithm's own figures."""

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from math import inf
 
 from offbeat.core.errors import Disconnected, Diverged, Interrupted, WorkersLost
+from offbeat.core.session import Session
 from offbeat.experiment.schema import Experiment
-from offbeat.results.metric import TargetMetric
+from offbeat.results.metric import TargetMetric, summarise
 from offbeat.results.result import Result, tensors_of
-from offbeat.results.summary import summarise
+from offbeat.results.rows import RUN_COLUMNS, Row
 from offbeat.running.directory import Beginning, RunDirectory
 from offbeat.running.driver import Driver, OnProgress, progress_of
 from offbeat.running.interruption import Flag, interruption
@@ -146,6 +147,7 @@ def run_to_end(
             reason=reason or driver.reason or "",
             wall_seconds=spent + time.monotonic() - started,
             metric=about.metric,
+            metrics=_metrics_in(rows[-1], session),
             in_training=in_flight_seconds / driver.now if driver.now else 0.0,
         )
         kinds.note(processors())
@@ -161,6 +163,12 @@ def run_to_end(
         tensors=tensors_of(parameters, layout),
         directory=directory.path if directory is not None else None,
     )
+
+
+def _metrics_in(row: Row, session: Session) -> list[str]:
+    """The task's metrics in a row: what is neither a column of every run nor one of the policy's own."""
+    own = session.policy.metrics(session.state)
+    return [name for name in row if name not in RUN_COLUMNS and name not in own]
 
 
 def _interrupted(directory: RunDirectory | None, *, number: int) -> Interrupted:

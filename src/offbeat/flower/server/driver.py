@@ -36,8 +36,8 @@ from offbeat.flower.server.exchange import Exchange, Output
 from offbeat.flower.server.membership import LOOK_SECONDS, Membership, greet_new_nodes, poll_pause
 from offbeat.flower.server.reply_checks import OwnMessages, PendingOrder, Translator
 from offbeat.flower.server.transport import OutgoingMessage, ReceivedReply, Transport
-from offbeat.results.metric import TargetMetric, metrics_in
-from offbeat.results.rows import Row, Span
+from offbeat.results.metric import TargetMetric
+from offbeat.results.rows import RUN_COLUMNS, Row, Span
 from offbeat.running.accounts import Accounts
 from offbeat.running.directory import RunRecord
 from offbeat.running.driver import Milestones
@@ -351,7 +351,7 @@ class Deployment:
         reached = self._milestones.reached_by(row)
         if reached is not None:
             self.reason = reached
-        measured = "".join(f"{name} {row[name]:.4f}, " for name in metrics_in(row)[:1])
+        measured = "".join(f"{name} {row[name]:.4f}, " for name in [key for key in row if key not in RUN_COLUMNS][:1])
         self._log(
             f"{self.now:.1f} s: version {session.version}, {measured}"
             f"{session.counters.used} updates used, {len(session.in_flight)} in flight"

@@ -24,9 +24,8 @@ from offbeat.flower.strategy.records import (
     metrics_of,
     weight_of,
 )
-from offbeat.results.rows import Row
+from offbeat.results.rows import RUN_COLUMNS, Row
 from offbeat.running.directory import RunRecord
-from offbeat.running.driver import RUN_FIGURES
 from offbeat.training.training_state import Evaluation
 
 LONGEST_WAIT = 3600.0
@@ -81,7 +80,7 @@ class ServerEvaluation:
                 f"target_metric = {self._target_metric!r}: evaluate_fn measures {', '.join(map(repr, found))}"
             )
         figures = {name: float(value) for name, value in found.items() if isinstance(value, int | float)}
-        return Evaluation(metrics={name: value for name, value in figures.items() if name not in RUN_FIGURES})
+        return Evaluation(metrics={name: value for name, value in figures.items() if name not in RUN_COLUMNS})
 
 
 class NodeEvaluation:

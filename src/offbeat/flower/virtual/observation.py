@@ -18,7 +18,7 @@ from flwr.serverapp.strategy import Strategy
 from offbeat.core.policy import Policy
 from offbeat.flower.virtual.engine import MessageEngine
 from offbeat.flower.virtual.replies import EXAMPLES, mean_metrics, numbers_in, weighed_metrics
-from offbeat.results.metric import WORK, TargetMetric
+from offbeat.results.metric import TargetMetric
 from offbeat.results.rows import Row
 
 CENTRAL, CLIENTS, TRAINING, REPLIES = "central", "clients", "training", "replies"
@@ -27,7 +27,21 @@ KINDS = {CENTRAL: "", CLIENTS: "clients_", TRAINING: "training_", REPLIES: "repl
 """The metrics of a round, and what is put before a name that another kind has taken."""
 GOOD = ("acc", "f1", "auc", "precision", "recall", "score", "bleu", "r2", "iou", "dice", "map")
 BAD = ("loss", "perplexity", "error", "mse", "mae", "rmse")
-TAKEN = (*WORK, "time", "version", "updates_discarded", "updates_lost", "in_flight", "wasted_seconds")
+TAKEN = (
+    "time",
+    "version",
+    "updates_used",
+    "updates_discarded",
+    "updates_lost",
+    "mean_staleness",
+    "max_staleness",
+    "bytes_up",
+    "bytes_down",
+    "in_flight",
+    "busy_seconds",
+    "wasted_seconds",
+)
+"""Columns of every row, which no metric of an app may have as its name."""
 
 
 def direction_of(name: str) -> str | None:

@@ -164,6 +164,7 @@ class Result:
 
     @property
     def title(self) -> str:
+        """The algorithm and, if the experiment is known, the data set."""
         return (
             self.algorithm
             if self.experiment is None

@@ -46,7 +46,7 @@ def test_variants_of_one_algorithm_are_compared_under_their_labels(
             check_unlocked(tmp_path / "out")
         return drawn(comparison)
 
-    monkeypatch.setattr("offbeat.comparison.compare.accuracy_figure", drawn_while_nobody_else_may_write)
+    monkeypatch.setitem(plots.COMPARISON_FIGURES, "accuracy", drawn_while_nobody_else_may_write)
     comparison = compare(small(compare=variants), list(variants), [0, 1], tmp_path / "out", jobs=2)
     check_unlocked(tmp_path / "out")
     assert [results.algorithm for results in comparison.by_algorithm] == ["tight", "loose", "fedavg"]

@@ -114,7 +114,7 @@ def test_a_comparison_is_checked_before_anything_runs(tmp_path: Path) -> None:
 
 def test_a_comparison_is_put_together_as_a_whole_before_its_first_run(tmp_path: Path) -> None:
     late = small(compare={"seafl": {}, "port": {"algorithm": {"buffer": 5, "concurrency": 4}}})
-    with pytest.raises(InvalidInput, match=r"port: algorithm\.buffer = 5: it can never fill"):
+    with pytest.raises(InvalidInput, match=r"port: algorithm\.buffer = 5 exceeds algorithm\.concurrency"):
         compare(late, ["seafl", "port"], [0], tmp_path / "out")
     endless = small(stop={"versions": 3})
     with pytest.raises(InvalidInput, match="salf: the algorithm must know how much time it has"):

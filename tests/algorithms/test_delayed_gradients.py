@@ -13,7 +13,7 @@ from offbeat.testing import ScriptedSession, check_resume
 
 def a_session(policy: Audg, samples: tuple[int, ...] = (1, 1, 2), **training: Any) -> ScriptedSession:
     """Devices with a quarter, a quarter and half of the data; the model starts at [0, 0]."""
-    return ScriptedSession(policy, samples=samples, batch_size=None, **training)
+    return ScriptedSession(policy, samples=samples, batch_size=0, **training)
 
 
 def tick(session: ScriptedSession) -> list[float]:

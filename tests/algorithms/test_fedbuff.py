@@ -150,7 +150,7 @@ def test_plato_orders_anew_only_when_it_aggregates() -> None:
     assert len(session.upload(1.0, 1.0, ticket=2).ordered) == 2
     assert len(session.in_flight) == 3
     assert len(session.lose(ticket=3).ordered) == 1  # a lost device is replaced at once
-    with pytest.raises(InvalidInput, match=r"algorithm\.buffer = 3: it can never fill with concurrency = 2"):
+    with pytest.raises(InvalidInput, match=r"algorithm\.buffer = 3 exceeds algorithm\.concurrency = 2"):
         a_session(FedBuff(buffer=3, concurrency=2, variant="plato"))
 
 

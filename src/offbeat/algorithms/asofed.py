@@ -1,13 +1,13 @@
-"""ASO-Fed: asynchronous online learning with copies of all devices' models. Restated, not read in the original.
+"""ASO-Fed: asynchronous online learning with a copy of every device's model. Restated.
 
 Chen, Ning, Slawski, Rangwala: *Asynchronous Online Federated Learning for Edge Devices with Non-IID Data*, IEEE Big
-Data 2020. The paper was not at hand: the rules are those of third-party code and of summaries of the paper.
+Data 2020. We did not have the paper: the rules are those of third-party code and of summaries of the paper.
 
 | paper | here |
 |---|---|
 | lambda | `mu`, of the proximal term |
 | beta | `beta` |
-| r_k = max(1, log(mean delay of k)) | `dynamic_rate`; the delay is the training time in seconds that k has reported |
+| r_k = max(1, log(mean delay of k)) | `dynamic_rate`; the delay is the training time in seconds that k reports |
 | feature learning on the first layer | `attention` |
 
     device   direction  grad (L_k + mu / 2 ||w - w_o||^2) - v_k + h_k,   step size  r_k eta
@@ -15,8 +15,8 @@ Data 2020. The paper was not at hand: the rules are those of third-party code an
     server   w <- w - n_k / n (w_k_old - w_k_new),   w_k_old the copy of k's model, w_k_new becomes the copy
              attention:  W <- W * softmax(|W|) row by row, W the first layer
 
-The copies take as much memory as there are devices that ever reported, times the model. v_k changes once a training and
-not with every step, so that it can be kept between two trainings of a device.
+Server memory: one model per device that has reported. v_k changes once per local training instead of at every step, so
+that it can be kept between two trainings of a device.
 """
 
 from collections.abc import Iterator
@@ -39,17 +39,17 @@ from offbeat.core.terms import PastGradients, Proximal
 
 @dataclass
 class AsoFedState:
-    """The first model, the last model of every device that has reported, and how long they took."""
+    """The initial model, and each device's last model and training times."""
 
     first: Vector | None = None
     copies: dict[int, Vector] = field(default_factory=dict)
     seconds: dict[int, float] = field(default_factory=dict)
-    """The training seconds of each device, summed up."""
+    """Total training seconds of each device."""
     reports: dict[int, int] = field(default_factory=dict)
 
 
 class AsoFed(Policy):
-    """Asynchronous with copies of all devices' models and past gradients (after Chen et al. 2020; restated).
+    """Asynchronous with a copy of every device's model and past gradients (after Chen et al. 2020; restated).
 
     >>> from offbeat.testing import ScriptedSession
     >>> session = ScriptedSession(AsoFed(concurrency=1), samples=[10, 30])
@@ -64,13 +64,13 @@ class AsoFed(Policy):
     concurrency: Annotated[int, Field(ge=1)] = 10
     """Devices kept in training."""
     mu: Annotated[float, Field(ge=0)] = 0.1
-    """lambda, the pull of local training towards the model it started from. `local.prox` replaces it."""
+    """lambda, the proximal weight. `local.prox` replaces it."""
     beta: Annotated[float, Field(ge=0, le=1)] = 0.001
-    """How slowly the average of earlier gradients forgets."""
+    """Decay of the moving average of earlier gradients."""
     dynamic_rate: bool = True
-    """Whether slow devices take larger steps."""
+    """Whether slow devices get a larger learning rate."""
     attention: bool = False
-    """Whether the first layer is weighted by its own softmax after every upload, as the paper does."""
+    """Whether the first layer is multiplied by its own softmax after every upload, as in the paper."""
 
     about = About(
         name="aso-fed",
@@ -114,19 +114,19 @@ class AsoFed(Policy):
         return attended(model, view.layout) if self.attention else model
 
     def note(self, update: Update, state: AsoFedState) -> None:
-        """Keep the device's model, and how long it took."""
+        """Store the device's model and training time."""
         device = update.device
         state.copies[device] = update.parameters
         state.seconds[device] = state.seconds.get(device, 0.0) + update.progress.seconds
         state.reports[device] = state.reports.get(device, 0) + 1
 
     def order(self, device: int, state: AsoFedState, view: View) -> Order:
-        """The experiment's local work with the two terms and the device's own step size."""
+        """The experiment's local training with both terms and the device's own learning rate."""
         order = view.order(terms=(Proximal(mu=self.mu), PastGradients(beta=self.beta)))
         return replace(order, learning_rate=order.learning_rate * self.rate(device, state))
 
     def rate(self, device: int, state: AsoFedState) -> float:
-        """r_k, the factor by which the device's learning rate is larger because it is slow."""
+        """r_k, the factor on the device's learning rate."""
         if not self.dynamic_rate or device not in state.reports:
             return 1.0
         mean = state.seconds[device] / state.reports[device]
@@ -134,7 +134,7 @@ class AsoFed(Policy):
 
 
 def attended(model: Vector, layout: Layout) -> Vector:
-    """The model with the matrices of its first layer weighted by the softmax of their magnitudes, row by row."""
+    """Multiply the matrices of the first layer by the softmax of their magnitudes, row by row."""
     model = model.copy()
     for entry in layout.entries:
         if entry.layer == 0 and entry.trained and len(entry.shape) > 1:

@@ -9,35 +9,35 @@ for Edge Intelligence*, 2025 (arXiv 2503.04052), Algorithms 1 to 3. Its bounds a
 | lambda_i | `weights` |
 | eta | the experiment's `local.learning_rate` |
 | I_t | the devices whose updates `arrived` between two firings of the timer `iteration` |
-| tau_i(t) | iterations from the model that a gradient was computed at to its delivery: `delay` |
+| tau_i(t) | `delay`: iterations between the model that a gradient was computed at and its delivery |
 | w_i - w (13), which is -eta grad f_i | the update's movement from its own base |
 
     SFL     w <- w - eta sum_{all i}    lambda_i grad f_i(w)
     AUDG    w <- w - eta sum_{i in I_t} lambda_i grad f_i(w^{t - tau_i})             (13)
     PSURDG  w <- w - eta sum_{all i}    lambda_i (the latest delivered grad f_i)      (46)
 
-Every device holds an order all the time. What arrives during an iteration counts at its end (an upload at the very end
-is in), and whoever is idle then gets the new model. SFL ends an iteration only when nobody is in training any more: it
-waits whole iterations for the slowest device that is alive.
+Every device always has an order. Uploads that arrive during an iteration, its last instant included, count at its end;
+devices that are idle then get the new model. SFL ends an iteration only when no device is in training: it waits whole
+iterations for the slowest device that is not lost.
 
-A gradient is the movement divided by -eta. With several local steps (or mini-batches, `epochs`) it is the
-pseudo-gradient (w_o - w) / eta, as the first line of (13) has it. It is applied with the present eta: if the learning
-rate decays, an old movement is scaled by (eta now) / (eta of its order).
+A gradient is the movement divided by -eta. With several local steps it is the pseudo-gradient (w_o - w) / eta, as in
+the first line of (13). It is applied with the current eta: under a learning-rate schedule an old movement is scaled by
+(eta now) / (eta of its order).
 
-`weights = "renormalised"` is a variant that is not (13): the lambda_i of I_t (of all that have delivered, with PSURDG)
-are divided by their sum, so that a step is a whole one however few deliver. AUDG as published takes about half a step
-if half of the devices deliver; renormalised it came nearest to the paper's own tables.
+`weights = "renormalised"` is not (13): the lambda_i of the applied gradients are divided by their sum, so that every
+step is a whole one. As published, AUDG takes about half a step if half of the devices deliver. The variant came closest
+to the paper's own tables.
 
 Where the paper is silent or contradicts itself:
-- (46) with the delays of (1) would use gradients that were not delivered yet. PSURDG uses the latest that was, and a
+- (46) with the delays of (1) would use gradients before their delivery. PSURDG uses the latest delivered one, and a
   device contributes nothing before its first delivery.
-- An iteration in which there is nothing to apply makes no version, so delays are counted in iterations.
-- Whoever comes back during an iteration is ordered at its end, like everybody else.
-- A lost device contributes nothing to SFL and AUDG while it is away (the weights of the others stay as they are);
-  PSURDG goes on reusing its latest gradient.
+- An iteration without any gradient makes no version, so delays are counted in iterations.
+- A device that returns during an iteration is ordered at its end.
+- A lost device contributes nothing to SFL and AUDG (the weights of the others do not change); PSURDG keeps reusing its
+  latest gradient.
 
-PSURDG keeps a gradient of every device: memory is devices x model, half of that with `storage = "float16"`, which keeps
-each gradient relative to its largest element, to about 3 digits. SFL and AUDG keep nothing from iteration to iteration.
+PSURDG keeps one gradient per device, in half the memory with `storage = "float16"` (relative to its largest element,
+about 3 digits). SFL and AUDG keep nothing between iterations.
 """
 
 from collections.abc import Iterator
@@ -58,53 +58,53 @@ from offbeat.core.policy import Policy, View
 
 ITERATION = "iteration"
 REPORTED_DEVICES = 1000
-"""Fleets of up to so many devices have the mean delay of each in the metrics."""
+"""Largest fleet for which the metrics include the mean delay of each device."""
 
 Contribution = tuple[int, float, npt.NDArray[Any]]
-"""A device, and its movement as a factor and an array."""
+"""A device, and its movement as factor times array."""
 
 
 @dataclass
 class IterationState:
-    """What has arrived in the running iteration, and the delays so far."""
+    """The uploads of the current iteration, and the delays so far."""
 
     devices: int
     samples: int
-    """Samples of all devices together."""
+    """Total samples of all devices."""
     number: int = 0
     arrived: list[Update] = field(default_factory=list)
     ordered: dict[int, tuple[int, float]] = field(default_factory=dict)
-    """The iteration and the learning rate of each device's last order."""
+    """Iteration and learning rate of each device's last order."""
     deliveries: dict[int, int] = field(default_factory=dict)
     delays: dict[int, int] = field(default_factory=dict)
-    """The sum of each device's delays, over its deliveries."""
+    """Sum of the delays of each device's deliveries."""
     longest: int = 0
 
 
 @dataclass
 class PsurdgState(IterationState):
-    """The latest movement of device i is `scales[i] * movements[i]`; it was ordered as `made[i]` says."""
+    """Adds the latest movement of device i, `scales[i] * movements[i]`, and how it was ordered, `made[i]`."""
 
     movements: dict[int, npt.NDArray[Any]] = field(default_factory=dict)
     scales: dict[int, float] = field(default_factory=dict)
     made: dict[int, tuple[int, float]] = field(default_factory=dict)
     applied: int = 0
     ages: int = 0
-    """How often a gradient was applied, and the sum of the iterations since the model that it was computed at."""
+    """Applications of gradients, and the sum of the gradients' ages in iterations."""
 
 
 def rate_ratio(now: float, then: float) -> float:
-    """What a movement of an older order is scaled by; 0 if its rate had decayed to 0, when it has not moved at all."""
+    """The factor on a movement of an older order; 0 if its rate was 0, because it did not move."""
     return now / then if then > 0 else 0.0
 
 
 class Audg(Policy):
-    """Fixed iterations; each applies, once, the delayed gradients that arrived in it (Hao et al. 2025).
+    """Fixed iterations; each applies the delayed gradients that arrived in it, once (Hao et al. 2025).
 
     >>> from offbeat.testing import ScriptedSession
     >>> session = ScriptedSession(Audg(), samples=[1, 1, 2])
     >>> _ = session.move(4.0, 0.0, device=0), session.fire("iteration")  # 1/4 [4, 0]
-    >>> _ = session.move(0.0, 4.0, device=2), session.fire("iteration")  # a delayed one: + 1/2 [0, 4]
+    >>> _ = session.move(0.0, 4.0, device=2), session.fire("iteration")  # delayed by 1: + 1/2 [0, 4]
     >>> session.parameters.tolist()
     [1.0, 2.0]
     """
@@ -115,8 +115,8 @@ class Audg(Policy):
     iteration_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
     """Length of an iteration."""
     weights: list[Annotated[float, Field(ge=0, le=1)]] | Literal["renormalised"] | None = None
-    """lambda_i of each device, which must sum to 1 (default: its share of the data); "renormalised" (not published):
-    its share of the data of those whose gradients are applied in the iteration."""
+    """lambda_i of each device, with sum 1 (default: its share of the data); "renormalised" (not published): its share
+    of the data of the devices whose gradients are applied in the iteration."""
 
     about = About(
         name="audg",
@@ -159,7 +159,7 @@ class Audg(Policy):
                 yield SetTimer(name=ITERATION, after=self.iteration_seconds)
 
     def begin(self, state: IterationState, view: View) -> Iterator[Action]:
-        """An iteration: the present model to everybody who is idle."""
+        """Begin an iteration: order all idle devices from the current model."""
         yield SetTimer(name=ITERATION, after=self.iteration_seconds)
         order = view.order()
         for device in sorted(view.pick(view.idle)):
@@ -167,7 +167,7 @@ class Audg(Policy):
             yield Dispatch(device=device, order=order)
 
     def is_over(self, view: View) -> bool:
-        """Whether the step is taken now: AUDG and PSURDG wait for nobody."""
+        """Whether the step is taken now; AUDG and PSURDG never wait."""
         return True
 
     def contributions(self, state: Any, view: View) -> list[Contribution]:
@@ -176,7 +176,7 @@ class Audg(Policy):
         return [(u.device, rate_ratio(rate, state.ordered[u.device][1]), u.delta) for u in state.arrived]
 
     def step(self, contributions: list[Contribution], state: IterationState, view: View) -> Vector:
-        """w + sum_i lambda_i movement_i, by device and in float64: the same bits for the same movements."""
+        """w + sum_i lambda_i movement_i, summed by device in float64, so that equal movements give equal bits."""
         parameters = view.parameters
         if self.weights == "renormalised":
             whole = sum(self.weight(device, state, view) for device, _, _ in contributions) or 1.0
@@ -206,9 +206,9 @@ class Audg(Policy):
         state.longest = max(state.longest, delay)
 
     def metrics(self, state: Any) -> dict[str, float]:
-        """The iterations so far, and the mean delay at delivery, over all deliveries and those of each device.
+        """Iterations, and the mean delay at delivery, over all deliveries and per device.
 
-        The theory's mean delay is another: over all iterations, in each of which a model is so many iterations old.
+        The theory has another mean delay: the age of a device's model, averaged over all iterations.
         """
         deliveries = sum(state.deliveries.values())
         mean = sum(state.delays.values()) / deliveries if deliveries else 0.0
@@ -221,7 +221,7 @@ class Audg(Policy):
 
 
 class Sfl(Audg):
-    """Fixed iterations; waits whole ones until every device that is alive has delivered (Hao et al. 2025).
+    """Fixed iterations; waits whole iterations until every device has delivered (Hao et al. 2025).
 
     >>> from offbeat.testing import ScriptedSession
     >>> session = ScriptedSession(Sfl(), samples=[1, 3])
@@ -240,7 +240,7 @@ class Sfl(Audg):
 
 
 class Psurdg(Audg):
-    """Fixed iterations; each applies the latest delivered gradient of every device, new or not (Hao et al. 2025).
+    """Fixed iterations; each applies the latest delivered gradient of every device (Hao et al. 2025).
 
     >>> from offbeat.testing import ScriptedSession
     >>> session = ScriptedSession(Psurdg(), samples=[1, 3])
@@ -253,12 +253,12 @@ class Psurdg(Audg):
     State = PsurdgState
 
     storage: Literal["float32", "float16"] = "float32"
-    """What the gradients that are kept are stored as: memory is devices x model, with float16 half of it."""
+    """Data type of the stored gradients, one per device."""
 
     about = replace(Audg.about, name="psurdg")
 
     def contributions(self, state: PsurdgState, view: View) -> list[Contribution]:
-        """The latest gradient of everybody who ever delivered."""
+        """The latest gradient of every device that has delivered."""
         for update in state.arrived:
             self.keep(update, state)
         state.applied += len(state.made)
@@ -270,7 +270,7 @@ class Psurdg(Audg):
         ]
 
     def keep(self, update: Update, state: PsurdgState) -> None:
-        """Keep the movement, in float16 relative to its largest element: float16 has few digits for small numbers."""
+        """Store the movement; in float16 relative to its largest element, because small float16 numbers lose digits."""
         device, movement, scale = update.device, update.delta, 1.0
         if self.storage == "float16":
             scale = float(np.abs(movement).max()) or 1.0
@@ -279,5 +279,5 @@ class Psurdg(Audg):
         state.made[device] = state.ordered[device]
 
     def metrics(self, state: PsurdgState) -> dict[str, float]:
-        """The metrics of AUDG and the mean age of applied gradients, which reusing makes larger than the mean delay."""
+        """The metrics of AUDG, and the mean age of applied gradients, which reuse makes larger than the mean delay."""
         return super().metrics(state) | {"mean_gradient_age": state.ages / state.applied if state.applied else 0.0}

@@ -1,4 +1,4 @@
-"""FedAsync: every upload is mixed into the model at once, the less the staler it is.
+"""FedAsync: mixes every upload into the model at once, with a weight that falls with staleness.
 
 Xie, Koyejo, Gupta: *Asynchronous Federated Optimization*, OPT 2020 (arXiv 1903.03934), Algorithm 1 and section 5.2.
 
@@ -13,15 +13,15 @@ Xie, Koyejo, Gupta: *Asynchronous Federated Optimization*, OPT 2020 (arXiv 1903.
     w       <- (1 - alpha_t) w + alpha_t w_k
     s       =  1  |  (t - tau + 1)^-a  |  1 if t - tau <= b else 1 / (a (t - tau - b) + 1)
 
-alpha_t is made anew from `alpha` for every update, and the hinge has its `+ 1`: code in use differs in both.
-`compounding = true` is the first of these, the weight of the framework Plato, for comparison only:
+alpha_t is computed from `alpha` for every update, and the hinge has its `+ 1`; some implementations differ in both.
+`compounding = true` is Plato's weight, for comparison only:
 
     alpha_t = alpha_{t-1} s(t - tau),   alpha_0 = alpha
 
-which falls towards 0 with every stale update and never rises. With `staleness = "constant"` both are alpha.
+which falls towards 0 and never rises. With `staleness = "constant"` both are alpha.
 
-The paper's server triggers tasks from a scheduler thread; here `concurrency` devices are kept in flight, drawn at
-random from the idle ones. `max_staleness` (not in the paper) discards what is staler.
+The paper's server triggers tasks from a scheduler thread; here `concurrency` devices are kept in training, drawn at
+random from the idle ones. `max_staleness` (not in the paper) discards staler updates.
 """
 
 from collections.abc import Iterator
@@ -40,10 +40,10 @@ from offbeat.core.terms import Proximal
 
 @dataclass
 class FedAsyncState:
-    """What a compounding weight has shrunk to; the published one remembers nothing but the model."""
+    """The factor that a compounding weight has shrunk to; the published rule has no state."""
 
     shrunk: float = 1.0
-    """The product of s(t - tau) over all updates so far, if the weight compounds."""
+    """Product of s(t - tau) over all updates so far, if the weight compounds."""
 
 
 class FedAsync(Policy):
@@ -70,13 +70,13 @@ class FedAsync(Policy):
     slope: Annotated[float, Field(ge=0)] = 10.0
     """a of the hinge."""
     grace: Annotated[int, Field(ge=0)] = 4
-    """b of the hinge: up to this staleness the weight is full."""
+    """b of the hinge: the staleness up to which the weight is not reduced."""
     compounding: bool = False
-    """Whether each update's s(t - tau) also shrinks the weights of all later ones (as in Plato; published: no)."""
+    """Whether each s(t - tau) also shrinks the weights of all later updates, as in Plato (published: no)."""
     prox: Annotated[float, Field(ge=0)] = 0.005
-    """rho, the pull of local training towards the model it started from; 0 for none. `local.prox` replaces it."""
+    """rho, the proximal weight of local training; 0 for none. `local.prox` replaces it."""
     max_staleness: Annotated[int, Field(ge=0)] | None = None
-    """Discard updates that are staler than this."""
+    """Discard staler updates (default: none)."""
 
     about = About(
         name="fedasync",

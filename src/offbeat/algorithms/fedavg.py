@@ -13,9 +13,9 @@ Each round orders `cohort` random idle devices, waits for all of them and takes
 
     w <- sum_k n_k / n  w_k        over those that reported.
 
-The paper has no losses. Here a device that is lost is no longer waited for; a round in which nobody reported makes no
-version, and the next one begins. If fewer devices than `cohort` are idle, the round takes those that are. The server
-may step along the mean movement with an optimiser of its own (`algorithms.server_optimisers`).
+The paper assumes that no device is lost. Here a round stops waiting for a lost device, and a round without any upload
+makes no version. If fewer than `cohort` devices are idle, the round takes those. A server optimiser may take the step
+along the mean movement (`algorithms.server_optimisers`).
 """
 
 from collections.abc import Iterator, Sequence
@@ -36,7 +36,7 @@ from offbeat.core.policy import View
 
 @dataclass
 class FedAvgState:
-    """The updates of the running round. It runs while anything is in flight."""
+    """The updates of the current round, which lasts while any order is in flight."""
 
     arrived: list[Update] = field(default_factory=list)
     moments: ServerMoments = field(default_factory=ServerMoments)
@@ -61,7 +61,7 @@ class FedAvg(ServerOptimised):
     cohort: Annotated[int, Field(ge=1)] = 10
     """Devices in a round."""
     weighting: Literal["samples", "uniform"] = "samples"
-    """Weight of a device in the mean: its number of samples (published), or the same for all."""
+    """Weight of a device in the mean: its number of samples (published), or equal weights."""
 
     about = About(
         name="fedavg",
@@ -94,7 +94,7 @@ class FedAvg(ServerOptimised):
             yield Dispatch(device=device, order=self.order(device, view))
 
     def order(self, device: int, view: View) -> Order:
-        """What a device of the cohort is asked to do."""
+        """The order for one device of the cohort."""
         return view.order()
 
     def aggregate(self, updates: Sequence[Update], state: FedAvgState, view: View) -> Vector:
@@ -102,7 +102,7 @@ class FedAvg(ServerOptimised):
         return weighted_mean([update.parameters for update in updates], [self.weight(update) for update in updates])
 
     def weight(self, update: Update) -> float:
-        """The weight of an update in the mean, before it is normalised."""
+        """The weight of an update in the mean, before normalisation."""
         return float(update.samples) if self.weighting == "samples" else 1.0
 
 

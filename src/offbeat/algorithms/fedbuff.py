@@ -13,16 +13,17 @@ AISTATS 2022, Algorithm 1 and section 5 (staleness scaling).
 
     when K updates are in the buffer:   w <- w + eta_g / K  sum_k s(tau_k) Delta_k
 
-`normaliser = "weights"` divides by `sum_k s(tau_k)` in place of K, as the authors' later framework does by default.
-The concurrency is kept full: whenever a device reports or is lost, a random idle device is ordered at once. The step
-may be taken by an optimiser of the server's own (`algorithms.server_optimisers`).
+`normaliser = "weights"` divides by `sum_k s(tau_k)` instead of K, the default of the authors' framework FLSim. Whenever
+a device reports or is lost, a random idle device is ordered at once. A server optimiser may take the step
+(`algorithms.server_optimisers`).
 
-`variant = "plato"` is another rule under the same name, that of the framework Plato, with which papers compare: deltas
-from the *current* model, no staleness scaling, and new orders only when the buffer is aggregated,
+`variant = "plato"` is a different rule of the same name, shipped by the framework Plato and used in published
+comparisons: deltas from the *current* model, no staleness scaling, new orders only after an aggregation,
 
-    w <- w + eta_g / K  sum_k (w_k - w)        which is the mean of the buffered models if eta_g = 1.
+    w <- w + eta_g / K  sum_k (w_k - w)        the mean of the buffered models if eta_g = 1.
 
-A device in the buffer then counts as in training. If all others are lost, the buffer is aggregated as it is.
+There a device whose update is in the buffer counts as in training. If all other devices are lost, the buffer is
+aggregated although it is not full.
 """
 
 from collections.abc import Iterator, Sequence
@@ -44,14 +45,14 @@ from offbeat.core.policy import View
 
 @dataclass
 class FedBuffState:
-    """The updates in the buffer, and the averages of the server optimiser."""
+    """The buffer, and the moments of the server optimiser."""
 
     updates: list[Update] = field(default_factory=list)
     moments: ServerMoments = field(default_factory=ServerMoments)
 
 
 class FedBuff(ServerOptimised):
-    """Buffered asynchronous: aggregates every K uploads, each scaled by its staleness (Nguyen et al. 2022).
+    """Buffered asynchronous: aggregates every K uploads, scaled by staleness (Nguyen et al. 2022).
 
     >>> from offbeat.testing import ScriptedSession
     >>> session = ScriptedSession(FedBuff(buffer=2, concurrency=2))
@@ -65,12 +66,11 @@ class FedBuff(ServerOptimised):
     Records = (ServerMoments,)
 
     buffer: Annotated[int, Field(ge=1)] = 10
-    """K, uploads that make a version."""
+    """K, the uploads that make a version."""
     concurrency: Annotated[int, Field(ge=1)] = 20
     """Devices kept in training."""
     variant: Literal["paper", "plato"] = "paper"
-    """The published rule, or that of the framework Plato: the mean of the buffered models, and new orders only when it
-    is taken."""
+    """The published rule, or Plato's: the mean of the buffered models, and new orders only after an aggregation."""
     normaliser: Literal["K", "weights"] = "K"
     """Divide the weighted sum by K (published) or by the sum of the weights."""
 
@@ -89,7 +89,8 @@ class FedBuff(ServerOptimised):
             raise InvalidInput(f"algorithm.concurrency = {self.concurrency}: there are only {devices} devices")
         if self.variant == "plato" and self.buffer > self.concurrency:
             raise InvalidInput(
-                f"algorithm.buffer = {self.buffer}: it can never fill with concurrency = {self.concurrency} in training"
+                f"algorithm.buffer = {self.buffer} exceeds algorithm.concurrency = {self.concurrency}: "
+                "the buffer could never fill"
             )
 
     def react(self, event: Event, state: FedBuffState, view: View) -> Iterator[Action]:
@@ -127,7 +128,7 @@ class FedBuff(ServerOptimised):
 
 
 def stuck_in_plato(state: FedBuffState, view: View) -> bool:
-    """Whether Plato's rule would wait for ever: it orders nobody before it aggregates, and nobody is in training."""
+    """Whether Plato's rule would hang: it orders devices only after an aggregation, and none is in training."""
     return bool(state.updates) and not view.in_flight
 
 

@@ -1,4 +1,4 @@
-"""FedDyn: dynamic regularisation, so that the devices' own minima agree with the common one.
+"""FedDyn: dynamic regularisation that aligns the devices' minima with the global one.
 
 Acar, Zhao, Matas Navarro, Mattina, Whatmough, Saligrama: *Federated Learning Based on Dynamic Regularization*, ICLR
 2021, Algorithm 1; scaling and server rule as in the authors' code.
@@ -14,8 +14,8 @@ Acar, Zhao, Matas Navarro, Mattina, Whatmough, Saligrama: *Federated Learning Ba
     device   w_k minimises L_k(w) - <grad_k, w> + alpha_k / 2 ||w - w_o||^2,   grad_k <- grad_k - alpha_k (w_k - w_o)
     server   h <- h + (1/m) sum_{k in P} (w_k - w_o),   w <- mean_{k in P} w_k + h
 
-The mean is unweighted, as published. A device whose upload is lost has moved its regulariser all the same: the server
-learns of that only through the device's next uploads.
+The mean is unweighted, as published. A device whose upload is lost has still updated its regulariser: the server sees
+the effect only in the device's later uploads.
 """
 
 from collections.abc import Sequence
@@ -35,9 +35,10 @@ from offbeat.core.terms import LinearQuadratic
 
 @dataclass
 class FedDynState(FedAvgState):
-    """What FedAvg remembers, and h: how far all devices have drifted, on average."""
+    """FedAvg's state, and h."""
 
     correction: Vector | None = None
+    """h, the mean drift of all devices; None before the first round."""
 
 
 class FedDyn(FedAvg):
@@ -55,9 +56,9 @@ class FedDyn(FedAvg):
     alpha: Annotated[float, Field(gt=0)] = 0.01
     """Strength of the regulariser."""
     scaling: Literal["none", "samples"] = "none"
-    """"none" (paper): the same alpha for all; "samples" (code): alpha over the device's samples by the mean of all."""
+    """"none" (paper): one alpha for all devices; "samples" (code): alpha times mean samples over the device's."""
     weighting: Literal["samples", "uniform"] = "uniform"
-    """Weight of a device in the mean: the same for all (published), or its number of samples."""
+    """Weight of a device in the mean: equal weights (published), or its number of samples."""
 
     about = replace(
         FedAvg.about,
@@ -72,7 +73,7 @@ class FedDyn(FedAvg):
     )
 
     def order(self, device: int, view: View) -> Order:
-        """The experiment's local work with the regulariser."""
+        """The experiment's local training with the regulariser."""
         alpha = self.alpha
         if self.scaling == "samples":
             mean = sum(view.samples(each) for each in range(view.devices)) / view.devices

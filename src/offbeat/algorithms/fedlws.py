@@ -16,8 +16,7 @@ For each layer, with w the model of the round, w_k the uploads and p_k their sha
     gamma = ||w|| / (||w|| + tau ||w^ - w||)
     w     <- gamma w^
 
-A layer whose parameters are all zero has no norm to compare with and is not shrunk. Buffers, which are not trained, are
-averaged as they are.
+A layer of zeros has no norm to compare with and is not shrunk. Buffers are averaged without shrinking.
 """
 
 from collections.abc import Sequence
@@ -36,7 +35,7 @@ from offbeat.core.policy import View
 
 
 class FedLWS(FedAvg):
-    """FedAvg whose every layer is shrunk, the more the devices disagree (Shi et al. 2025).
+    """FedAvg that shrinks each layer, more where the devices disagree (Shi et al. 2025).
 
     >>> from offbeat.testing import ScriptedSession
     >>> session = ScriptedSession(FedLWS(cohort=2, least=3.0, most=3.0), devices=2, start=[3.0, 4.0])
@@ -48,9 +47,9 @@ class FedLWS(FedAvg):
     shrinking: Annotated[float, Field(gt=0)] = 0.03
     """beta, the strength of the shrinking."""
     least: Annotated[float, Field(ge=0)] = 0.01
-    """The least value that tau may have."""
+    """Lower bound of tau."""
     most: Annotated[float, Field(gt=0)] = 0.2
-    """The greatest value that tau may have."""
+    """Upper bound of tau."""
 
     about = replace(
         FedAvg.about,
@@ -61,7 +60,7 @@ class FedLWS(FedAvg):
     )
 
     def aggregate(self, updates: Sequence[Update], state: FedAvgState, view: View) -> Vector:
-        """The mean of the uploads, every layer of it times its own gamma."""
+        """The mean of the uploads, each layer multiplied by its gamma."""
         mean = super().aggregate(updates, state, view).copy()
         for layer in range(view.layout.trained_layers):
             chosen = view.layout.mask([layer]).chosen.copy()

@@ -1,4 +1,4 @@
-"""FedProx: FedAvg with a proximal term, which keeps what stragglers have done in time.
+"""FedProx: FedAvg with a proximal term, and partial work from stragglers.
 
 Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith: *Federated Optimization in Heterogeneous Networks*, MLSys 2020,
 Algorithm 2.
@@ -9,9 +9,9 @@ Algorithm 2.
 | K devices a round | `cohort` |
 | gamma_k-inexact solutions: as many epochs as a device can do | `round_seconds` |
 
-A device minimises its own loss plus mu / 2 ||w - w_o||^2. With `round_seconds` it trains for so long at most, and what
-it has done by then counts like the rest; the paper's simulation draws the number of epochs at random instead. An upload
-without a single finished epoch is discarded.
+A device minimises its own loss plus mu / 2 ||w - w_o||^2. With `round_seconds` it stops training after that time and
+uploads the epochs it has finished; the paper's simulation draws their number at random instead. An upload without a
+finished epoch is discarded.
 """
 
 from dataclasses import replace
@@ -27,7 +27,7 @@ from offbeat.core.terms import Proximal
 
 
 class FedProx(FedAvg):
-    """FedAvg with a proximal term; stragglers deliver what they have done in time (Li et al. 2020).
+    """FedAvg with a proximal term; stragglers upload the epochs they have finished (Li et al. 2020).
 
     >>> from offbeat.testing import ScriptedSession
     >>> order = ScriptedSession(FedProx(cohort=1, mu=0.3, round_seconds=7.0)).first.orders[0].order
@@ -36,10 +36,9 @@ class FedProx(FedAvg):
     """
 
     mu: Annotated[float, Field(ge=0)] = 0.01
-    """The pull of local training towards the model it started from; the paper tunes it in 0.001 to 1. `local.prox`
-    replaces it."""
+    """Proximal weight; tuned from 0.001 to 1 in the paper. `local.prox` replaces it."""
     round_seconds: Annotated[float, Field(gt=0)] | None = None
-    """Seconds of training after which a device uploads the epochs that it has done (default: all of them)."""
+    """Seconds of training after which a device uploads its finished epochs (default: it trains all of them)."""
 
     about = replace(
         FedAvg.about,
@@ -54,5 +53,5 @@ class FedProx(FedAvg):
     )
 
     def order(self, device: int, view: View) -> Order:
-        """The experiment's local work with the proximal term."""
+        """The experiment's local training with the proximal term."""
         return view.order(terms=(Proximal(mu=self.mu),), budget=self.round_seconds)

@@ -1,8 +1,8 @@
-"""FedSA: asynchronous, with fewer local epochs for the staler device and in the second phase of the run. Our reading.
+"""FedSA: asynchronous, with fewer local epochs for stale devices and late in the run. Our reading.
 
 Chen, Mao, Ma: *FedSA: A Staleness-Aware Asynchronous Federated Learning Algorithm with Non-IID Data*, Future Generation
-Computer Systems 120, 2021. The paper was not at hand: this is what is said about it elsewhere, put into rules of our
-own, and its name in a table stands for this reading.
+Computer Systems 120, 2021. We did not have the paper: these rules are our interpretation of descriptions by others, and
+results under this name are results of this interpretation.
 
 | idea | here |
 |---|---|
@@ -55,13 +55,13 @@ class FedSA(Policy):
     alpha: Annotated[float, Field(gt=0, le=1)] = 0.6
     """Mixing weight of a fresh update."""
     exponent: Annotated[float, Field(ge=0)] = 0.5
-    """a: how fast the mixing weight falls with staleness."""
+    """a, the exponent by which the mixing weight falls with staleness."""
     epochs_exponent: Annotated[float, Field(ge=0)] = 0.25
-    """b: how fast a device's epochs fall with the staleness of its last update."""
+    """b, the exponent by which a device's epochs fall with the staleness of its last update."""
     convergence_version: Annotated[int, Field(ge=0)] = 300
-    """The version with which the convergence phase begins."""
+    """First version of the convergence phase."""
     convergence_share: Annotated[float, Field(gt=0, le=1)] = 0.5
-    """The share of `local.epochs` that is trained in the convergence phase."""
+    """Share of `local.epochs` in the convergence phase."""
 
     about = About(
         name="fedsa",
@@ -91,7 +91,7 @@ class FedSA(Policy):
             yield Dispatch(device=device, order=view.order(slices=self.epochs(device, state, view)))
 
     def epochs(self, device: int, state: FedSAState, view: View) -> int:
-        """E_i, the epochs that a device is asked for."""
+        """E_i, the epochs that a device is ordered to train."""
         share = self.convergence_share if view.version >= self.convergence_version else 1.0
         staleness = state.staleness.get(device, 0)
         return max(1, round(view.local.epochs * share * float((staleness + 1) ** -self.epochs_exponent)))

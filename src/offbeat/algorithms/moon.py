@@ -1,4 +1,4 @@
-"""MOON: FedAvg whose devices are drawn to the received model's representation and away from their own of last time.
+"""MOON: FedAvg with a model-contrastive term in the local loss.
 
 Li, He, Song: *Model-Contrastive Federated Learning*, CVPR 2021, Algorithm 1 and Eq. (3).
 
@@ -6,13 +6,14 @@ Li, He, Song: *Model-Contrastive Federated Learning*, CVPR 2021, Algorithm 1 and
 |---|---|
 | mu | `mu` |
 | tau, the temperature | `temperature` |
-| z, z_glob, z_prev | what the last layer is given in the local, the received and the device's last model |
+| z, z_glob, z_prev | input of the last layer in the local, the received and the device's previous model |
 
     loss = cross-entropy - mu log( exp(cos(z, z_glob) / tau) / (exp(cos(z, z_glob) / tau) + exp(cos(z, z_prev) / tau)) )
 
-The paper's networks, for all algorithms that it compares, have a projection head of 256 outputs before their last
-layer: `[model] projection = 256`. Without it, our default, the representation is that of whatever model is trained. A
-device's first training has no last model and no such term. The authors ran CIFAR-10 with mu = 5.
+The term pulls a device's representation towards the received model's and away from that of its previous model. The
+paper's networks have a projection head of 256 outputs before the last layer, for all algorithms: `[model]
+projection = 256`; our default is no head. A device's first training has no previous model and no such term. The authors
+ran CIFAR-10 with mu = 5.
 """
 
 from dataclasses import replace
@@ -36,7 +37,7 @@ class Moon(FedAvg):
     """
 
     mu: Annotated[float, Field(ge=0)] = 1.0
-    """Weight of the contrastive term; the paper tunes it in 0.1 to 10."""
+    """Weight of the contrastive term; tuned from 0.1 to 10 in the paper."""
     temperature: Annotated[float, Field(gt=0)] = 0.5
     """tau, the temperature of the contrastive term."""
 
@@ -55,5 +56,5 @@ class Moon(FedAvg):
     )
 
     def order(self, device: int, view: View) -> Order:
-        """The experiment's local work with the contrastive term."""
+        """The experiment's local training with the contrastive term."""
         return view.order(terms=(Contrastive(mu=self.mu, temperature=self.temperature),))

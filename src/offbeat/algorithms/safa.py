@@ -1,7 +1,7 @@
 """SAFA: semi-asynchronous rounds with a cache of every device's model.
 
 Wu, He, Lin, Mao, Maple, Jarvis: *SAFA: A Semi-Asynchronous Protocol for Fast Federated Learning with Low Overhead*,
-IEEE Trans. Computers 2021, Algorithms 1 and 2, after a restatement of its authors' code, which we did not have.
+IEEE Trans. Computers 2021, Algorithms 1 and 2, after a restatement of its authors' code.
 
 | paper | here |
 |---|---|
@@ -10,22 +10,22 @@ IEEE Trans. Computers 2021, Algorithms 1 and 2, after a restatement of its autho
 | w*_k, cache entry of client k | `cache[k]` |
 | T_lim, longest round | `round_seconds` |
 
-Every device trains all the time. A round collects uploads until `ceil(C m)` of them are from devices that were not
-picked in the last round, until nobody is in training, or until its time is up. Then (CFCFM) up to `ceil(C m)` uploads
-are **picked**: first those not picked last time, then the others, each in order of arrival. The cache takes in what was
-picked, and
+All devices train all the time. A round collects uploads until `ceil(C m)` of them are from devices that were not
+picked in the last round, until no device is in training, or until its time is up. Then (CFCFM) up to `ceil(C m)`
+uploads are **picked**: first those of devices not picked last time, then the others, each in order of arrival. Picked
+models replace their cache entries, and
 
     w <- sum_k n_k / n  cache_k        over all devices.
 
-After that the cache takes in what arrived and was not picked (it counts from the next version on). Everybody who is
-idle gets the new model. A device in training from a base more than `tau` versions old is deprecated: its work is lost,
-and its cache entry becomes the new model, once, as if it had begun anew then. We cannot take an order back, so it is
-told to stop after its epoch, its upload is discarded, and it begins anew from the version that is current by then.
+Uploads that were not picked replace their cache entries after that, and count from the next version on. All idle
+devices get the new model. A device in training from a base more than `tau` versions old is deprecated: its training is
+lost, and its cache entry becomes the new model, once. An order cannot be withdrawn, so the device is told to stop after
+its epoch, its upload is discarded, and it starts again from the version that is current by then.
 
-Without `round_seconds` a round in which too few devices not picked last time report waits for everybody. A device that
-is away keeps its cache entry until it reports again.
+Without `round_seconds` a round waits for all devices if too few of those not picked last time report. A device that is
+away keeps its cache entry until it reports again.
 
-The server keeps one model per device: memory is devices x model.
+Server memory: one model per device.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -55,18 +55,18 @@ from offbeat.core.policy import Policy, View
 
 @dataclass
 class SafaState:
-    """The cache, and how the running round stands."""
+    """The cache, and the state of the current round."""
 
     models: dict[int, Vector] = field(default_factory=dict)
-    """The model of every device; until its first upload the initial one."""
+    """The cached model of every device; the initial model until its first upload."""
     arrived: list[Update] = field(default_factory=list)
-    """Uploads of the running round, in order of arrival."""
+    """Uploads of the current round, in order of arrival."""
     picked: set[int] = field(default_factory=set)
     """Devices that were picked in the last round."""
     undrafted: dict[int, int] = field(default_factory=dict)
-    """Tickets, by device, that are in the cache and count from the next version on."""
+    """Tickets, by device, of cached uploads that count from the next version on."""
     overdue: bool = False
-    """The round's time is up: it ends with the first upload."""
+    """Whether the round's time is up: it ends with the next upload."""
 
 
 def settings_for(
@@ -81,10 +81,10 @@ class Safa(Policy):
 
     >>> from offbeat.testing import ScriptedSession
     >>> session = ScriptedSession(Safa(share=0.5), samples=[1, 3])
-    >>> _ = session.upload(4.0, 8.0, device=0)  # the quota is 1: the round is over
+    >>> _ = session.upload(4.0, 8.0, device=0)  # the quota is 1: the round ends
     >>> session.parameters.tolist()  # 1/4 [4, 8] + 3/4 [0, 0], the first model of device 1
     [1.0, 2.0]
-    >>> session.bases  # device 1 goes on from version 0
+    >>> session.bases  # device 1 still trains from version 0
     {1: 0, 0: 1}
     """
 
@@ -94,9 +94,9 @@ class Safa(Policy):
     share: Annotated[float, Field(gt=0, le=1)] = 0.1
     """C, the share of all devices that a round picks."""
     lag_tolerance: Annotated[int, Field(ge=1)] = 5
-    """tau: a device in training from an older version than this is made to begin anew."""
+    """tau, the largest lag in versions; a device that lags more starts again."""
     round_seconds: Annotated[float, Field(gt=0)] | None = None
-    """The longest a round may last."""
+    """Longest duration of a round (default: unlimited)."""
 
     about = About(
         name="safa",
@@ -133,7 +133,7 @@ class Safa(Policy):
                 yield Dispatch(device=device, order=view.order())
 
     def begin_round(self, view: View) -> Iterator[Action]:
-        """Begin a round: set the timer that ends it at the latest, if it has one."""
+        """Set the timer that limits the round, if it has one."""
         if self.round_seconds is not None:
             yield SetTimer(name=self.timer(view), after=self.round_seconds)
 
@@ -143,7 +143,7 @@ class Safa(Policy):
         return state.overdue or compensated >= self.quota(view) or not view.in_flight
 
     def end_round(self, state: SafaState, view: View) -> Iterator[Action]:
-        """End the round: pick, aggregate the cache, and stop the devices that are deprecated now."""
+        """Pick uploads, aggregate the cache, and stop deprecated devices."""
         quota = self.quota(view)
         ranked = sorted(state.arrived, key=lambda update: update.device in state.picked)  # stable: then by arrival
         picked, rest = ranked[:quota], ranked[quota:]
@@ -165,13 +165,13 @@ class Safa(Policy):
                 yield StopSoon(device=held.device)
 
     def is_deprecated(self, base: int, view: View) -> bool:
-        """Whether work from this base lags more than the tolerance."""
+        """Whether training from this base lags more than the tolerance."""
         return view.version - base > self.lag_tolerance
 
     def quota(self, view: View) -> int:
-        """How many uploads a round picks, ceil(C m)."""
+        """ceil(C m), the uploads that a round picks."""
         return max(1, ceil(round(self.share * view.devices, 9)))  # 0.07 of 100 is 7, not 8
 
     def timer(self, view: View) -> str:
-        """Each round has a timer of its own: one that rings after its round is over means nothing."""
+        """The name of the round's own timer, so that one that fires after its round is ignored."""
         return f"round {view.version}"

@@ -2,7 +2,7 @@
 
 Islam, Panta, Xu, Yuan, Chen, Tzeng: *SEAFL: Enhancing Efficiency in Semi-Asynchronous Federated Learning through
 Adaptive Aggregation and Selective Training*, Algorithms 1 and 2, Eq. (4)-(8). Su, Li: *How Asynchronous can Federated
-Learning Be?* (PORT), IWQoS 2022, after a restatement of its authors' code, which we did not have.
+Learning Be?* (PORT), IWQoS 2022, after a restatement of its authors' code.
 
 | paper | here |
 |---|---|
@@ -13,7 +13,7 @@ Learning Be?* (PORT), IWQoS 2022, after a restatement of its authors' code, whic
 | theta (vartheta), server mixing | `mixing` |
 | Delta_k, S_k = t - t_k | update's movement from its own base; current version minus its base |
 
-When K updates are in the buffer **and** nobody in flight is at the staleness limit:
+When K updates are in the buffer **and** no device in training is at the staleness limit:
 
     gamma_k = alpha beta / (S_k + beta)                     (4)
     s_k     = mu (cos(Delta_k, w) + 1) / 2                  (5)
@@ -21,25 +21,25 @@ When K updates are in the buffer **and** nobody in flight is at the staleness li
     w_new   = sum_k p_k w_k                                 (7)
     w       <- (1 - theta) w + theta w_new                  (8)
 
-and as many devices as reported are ordered. SEAFL² tells devices in flight that reach the limit to finish their epoch
-and upload what they have; it is weighted like any other. PORT does that too, and adds the weighted movements:
-w <- w + sum_k p_k Delta_k. What it compares an update with has two readings: the movement w_v - w_o of the global model
-since the update's base (`similarity = "movement"`, our default), and, in its authors' code, the last step w_v - w_{v-1}
-whatever the base, with cosine 1 for updates of staleness 0 and 1 (`similarity = "last-step"`). Its authors had K = 15
+and as many devices as reported are ordered. SEAFL² notifies devices that reach the limit: they finish their epoch and
+upload what they have, which is weighted like any other update. PORT does the same, and adds weighted movements:
+w <- w + sum_k p_k Delta_k. Its similarity has two readings: with the movement w_v - w_o of the global model since the
+update's base (`similarity = "movement"`, our default), or, in its authors' code, with the last step w_v - w_{v-1}
+whatever the base, and cosine 1 for updates of staleness 0 and 1 (`similarity = "last-step"`). Its authors used K = 15
 and M = 30; the defaults here are SEAFL's, 10 and 20.
 
-`on_notice = "last-finished"`, for SEAFL² and PORT, is what the framework Plato does in place of the published: a device
-that is told uploads its last finished epoch at once, and what it has done of the next one is lost. One that has not
-finished its first epoch finishes it. Waiting for the end of an epoch is dear where a few devices are very slow.
+`on_notice = "last-finished"` (SEAFL², PORT) is Plato's behaviour: a notified device uploads its last finished epoch at
+once and discards the unfinished one; in its first epoch it finishes that. It avoids the wait for the end of an epoch,
+which is long where a few devices are very slow.
 
-`aggregate = "deltas"` gives SEAFL that rule too, w <- w + theta sum_k p_k Delta_k, which is not published: (7) averages
-stale *models*, and this isolates what that costs.
+`aggregate = "deltas"` (not published) gives SEAFL the rule w <- w + theta sum_k p_k Delta_k. It isolates the cost of
+(7), which averages stale *models*.
 
-Readings and departures. Algorithm 1's `flag <= K` counts one too many: we wait for K. Its last line sends the new model
-to the reporters; its first line, and the framework that it was built on, draw devices at random: "random" is our
-default for `replace`, "same" the other reading (then only the first M devices ever train). A fresh update has no global
-movement to be compared with: its cosine is 1. Devices can be lost: a lost device is replaced and no longer waited for,
-and if nobody is left in training the buffer is aggregated as it is.
+Departures. Algorithm 1's `flag <= K` counts one too many: we wait for K. Its last line orders the devices that
+reported; its first line, and Plato, draw devices at random: `replace = "random"` is our default, "same" the other
+reading (then only the first M devices ever train). A fresh update has no global movement to compare with: its cosine is
+1. A lost device is replaced, and no aggregation waits for it; if no device is left in training, the buffer is
+aggregated although it is not full.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -59,14 +59,14 @@ from offbeat.core.policy import Policy, View
 
 @dataclass
 class SeaflState:
-    """The buffer, and what was seen in it so far."""
+    """The buffer, and counts over all aggregated updates."""
 
     buffer: list[Update] = field(default_factory=list)
     updates: int = 0
     epochs: int = 0
     partial: int = 0
     last_step: Vector | None = None
-    """How far the last aggregation moved the model; kept for `similarity = "last-step"` only."""
+    """Movement of the last aggregation; only kept for `similarity = "last-step"`."""
 
 
 BUFFER = 10
@@ -83,7 +83,7 @@ def settings_for(
 
 
 class Seafl(Policy):
-    """Buffered, bounded staleness by waiting, weights from staleness and similarity (SEAFL).
+    """Buffered; bounds staleness by waiting; weights from staleness and similarity (Islam et al. 2025).
 
     >>> from offbeat.testing import ScriptedSession
     >>> session = ScriptedSession(Seafl(buffer=2, concurrency=2, mixing=0.5), samples=[10, 30])
@@ -95,24 +95,24 @@ class Seafl(Policy):
     State = SeaflState
 
     buffer: Annotated[int, Field(ge=1)] = BUFFER
-    """K, uploads that make a version."""
+    """K, the uploads that make a version."""
     concurrency: Annotated[int, Field(ge=1)] = 20
     """M, devices in training or waiting in the buffer."""
     staleness_limit: Annotated[float, Field(ge=1)] = 10.0
-    """beta: no aggregated update is staler; inf for no limit."""
+    """beta, the largest staleness of an aggregated update; inf for no limit."""
     staleness_weight: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 3.0
-    """alpha, what freshness counts."""
+    """alpha, the weight of freshness."""
     similarity_weight: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
-    """mu, what similarity counts; 0 for none."""
+    """mu, the weight of similarity; 0 for none."""
     mixing: Annotated[float, Field(gt=0, le=1)] = 0.8
     """theta, the share of the aggregate in the new version."""
     similarity: Literal["model", "movement", "last-step"] = "model"
-    """What an update is compared with: the global model (published), its movement since the update's base, or the last
-    step that it made (nothing, cosine 1, for updates of staleness 0 and 1)."""
+    """What an update is compared with: the global model (published), its movement since the update's base, or its last
+    step (cosine 1 for updates of staleness 0 and 1)."""
     aggregate: Literal["models", "deltas"] = "models"
-    """What is averaged: the uploaded models (published), or how far each moved from its own base."""
+    """What is averaged: the uploaded models (published), or their movements from their own bases."""
     replace: Literal["random", "same"] = "random"
-    """Who is ordered after an aggregation: random idle devices, or those that reported."""
+    """Devices ordered after an aggregation: random idle ones, or those that reported."""
 
     about = About(
         name="seafl",
@@ -136,10 +136,11 @@ class Seafl(Policy):
             raise InvalidInput(f"algorithm.concurrency = {self.concurrency}: there are only {devices} devices")
         if self.buffer > self.concurrency:
             raise InvalidInput(
-                f"algorithm.buffer = {self.buffer}: it can never fill with concurrency = {self.concurrency} in training"
+                f"algorithm.buffer = {self.buffer} exceeds algorithm.concurrency = {self.concurrency}: "
+                "the buffer could never fill"
             )
         if self.staleness_weight == self.similarity_weight == 0:
-            raise InvalidInput("algorithm.staleness_weight and similarity_weight are both 0: give one a weight")
+            raise InvalidInput("algorithm.staleness_weight and algorithm.similarity_weight are both 0: set one above 0")
 
     def react(self, event: Event, state: SeaflState, view: View) -> Iterator[Action]:
         if isinstance(event, Uploaded):
@@ -164,7 +165,7 @@ class Seafl(Policy):
         yield from self.after_commit(view)
 
     def order(self, view: View) -> Order:
-        """What a device is asked to do."""
+        """The order for one device."""
         return view.order()
 
     def fill(self, buffer: Sequence[Update], view: View) -> Iterator[Action]:
@@ -177,14 +178,14 @@ class Seafl(Policy):
                 yield Dispatch(device=device, order=self.order(view))
 
     def is_due(self, buffer: Sequence[Update], view: View) -> bool:
-        """Whether the buffer is aggregated now: it is full, and nobody at the staleness limit is waited for."""
+        """Whether to aggregate now: the buffer is full and no device in training is at the staleness limit."""
         if not view.in_flight:
             return bool(buffer)
         full = len(buffer) >= self.buffer
         return full and not any(self.is_at_limit(held.base, view) for held in view.in_flight.values())
 
     def is_at_limit(self, base: int, view: View) -> bool:
-        """Whether another version would make an update from this base too stale."""
+        """Whether one more version would make an update from this base too stale."""
         return view.version + 1 - base > self.staleness_limit
 
     def new_version(self, buffer: Sequence[Update], view: View, last_step: Vector | None = None) -> Vector:
@@ -196,7 +197,7 @@ class Seafl(Policy):
         return mixture(view.parameters, weighted_mean([update.parameters for update in buffer], weights), self.mixing)
 
     def weights(self, buffer: Sequence[Update], view: View, last_step: Vector | None = None) -> list[float]:
-        """Eq. (6), before the normalisation. If similarity alone counts and all are opposite, the data shares."""
+        """Eq. (6), before normalisation; the shares of the data if all weights are 0."""
         weights = [
             update.samples * (self.freshness(view.version - update.base) + self.likeness(update, view, last_step))
             for update in buffer
@@ -228,7 +229,7 @@ class Seafl(Policy):
                 return cosine(update.delta, last_step)
 
     def after_commit(self, view: View) -> Iterator[Action]:
-        """What else to do about a new version: SEAFL waits, and does nothing."""
+        """Further actions after a new version; none in SEAFL, which waits."""
         yield from ()
 
     def count(self, state: SeaflState, view: View) -> None:
@@ -246,13 +247,13 @@ class Seafl(Policy):
 
 
 class Seafl2(Seafl):
-    """SEAFL that tells devices at the staleness limit to upload after their epoch (SEAFL²).
+    """SEAFL that notifies devices at the staleness limit to upload after their epoch (SEAFL²).
 
     >>> from offbeat.testing import ScriptedSession
     >>> session = ScriptedSession(Seafl2(buffer=1, concurrency=2, staleness_limit=1.0), devices=2)
-    >>> session.upload(4.0, 0.0, device=0).notified  # device 1 has come to the limit
+    >>> session.upload(4.0, 0.0, device=0).notified  # device 1 is at the limit
     [1]
-    >>> session.upload(4.0, 0.0, device=0).used  # it is waited for
+    >>> session.upload(4.0, 0.0, device=0).used  # the server waits for it
     []
     >>> session.upload(2.0, 0.0, device=1).used
     [3, 1]
@@ -261,8 +262,8 @@ class Seafl2(Seafl):
     notifies = True
 
     on_notice: Literal["finish-epoch", "last-finished"] = "finish-epoch"
-    """What a device that is told does: it finishes its epoch and uploads (published), or uploads its last finished one
-    at once (as Plato's code does). Stock nodes of a deployment hear it between epochs only: there both are the same."""
+    """What a notified device does: finish its epoch and upload (published), or upload its last finished epoch at once
+    (Plato). Stock nodes of a deployment see notices between epochs only, where both are the same."""
 
     about = replace(
         Seafl.about,
@@ -283,7 +284,7 @@ class Seafl2(Seafl):
 
 
 class Port(Seafl2):
-    """Bounded staleness with urgent notices, similarity with the global movement (PORT, Su and Li 2022).
+    """Bounded staleness with notices, similarity with the global movement (PORT, Su and Li 2022).
 
     >>> from offbeat.testing import ScriptedSession
     >>> session = ScriptedSession(Port(buffer=1, concurrency=2), devices=2)
@@ -293,12 +294,12 @@ class Port(Seafl2):
     """
 
     mixing: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """The share of the weighted movements that is applied."""
+    """Share of the weighted movements that is applied."""
     similarity: Literal["model", "movement", "last-step"] = "movement"
-    """What an update is compared with: the movement of the global model since the update's base (our reading of the
-    paper), or the last step that the model made, and cosine 1 up to a staleness of 1 (as in the authors' code)."""
+    """What an update is compared with: the movement of the global model since the update's base (our reading), or its
+    last step, with cosine 1 up to a staleness of 1 (authors' code)."""
     aggregate: Literal["models", "deltas"] = "deltas"
-    """What is averaged: how far each device moved from its own base (published), or the uploaded models."""
+    """What is averaged: movements from each update's own base (published), or the uploaded models."""
 
     about = replace(Seafl2.about, name="port", paper="Su and Li, IWQoS 2022", provenance="our reading")
 

@@ -1,4 +1,4 @@
-"""Optimisers on the server: what the devices moved is taken for a gradient, and the server steps along it.
+"""Server optimisers: the devices' mean movement is used as a gradient.
 
 Reddi, Charles, Zaheer, Garrett, Rush, Konečný, Kumar, McMahan: *Adaptive Federated Optimization*, ICLR 2021,
 Algorithm 2; for momentum Hsu, Qi, Brown: *Measuring the Effects of Non-Identical Data Distribution for Federated Visual
@@ -17,7 +17,7 @@ Classification*, 2019 (arXiv 1909.06335).
     yogi       m as above                                  v <- v - (1 - beta_2) Delta^2 sign(v - Delta^2)
                w <- w + eta m / (sqrt(v) + tau)            for the last three
 
-As published there is no correction of the bias of m and v; v begins at tau^2.
+As published, m and v have no bias correction, and v starts at tau^2.
 """
 
 from collections.abc import Callable
@@ -34,32 +34,32 @@ from offbeat.core.policy import Policy
 
 Floats = npt.NDArray[np.float64]
 Movement = Callable[[slice], Floats]
-"""A function that gives every block of the devices' mean movement."""
+"""Computes one block of the devices' mean movement."""
 SERVER_SEARCH = SearchSpace(server_learning_rate=Range(0.3, 3.0, log=True, relative=True))
 """What a search varies of a server optimiser."""
 
 
 @dataclass
 class ServerMoments:
-    """The moving averages of a server optimiser; None before its first step."""
+    """The moments of a server optimiser; None before its first step."""
 
     first: Floats | None = None
     second: Floats | None = None
 
 
 class ServerOptimised(Policy):
-    """The base of policies that let a server optimiser take the step which their aggregation proposes."""
+    """Base of policies whose aggregated step a server optimiser may take."""
 
     server_optimiser: Literal["none", "momentum", "adagrad", "adam", "yogi"] = "none"
-    """What steps along the devices' mean movement; "none" (published) takes the movement as it is."""
+    """Optimiser for the devices' mean movement; "none" (published) applies the movement itself."""
     server_learning_rate: Annotated[float, Field(gt=0)] = 1.0
-    """eta of the server."""
+    """eta, the learning rate of the server."""
     server_momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
     """beta_1 of a server optimiser."""
     server_decay: Annotated[float, Field(ge=0, lt=1)] = 0.99
     """beta_2 of "adam" and "yogi"."""
     server_epsilon: Annotated[float, Field(gt=0)] = 1e-3
-    """tau of "adagrad", "adam" and "yogi": the less, the more the step adapts."""
+    """tau of "adagrad", "adam" and "yogi"; smaller values adapt more."""
 
     def server_step(self, parameters: Vector, movement: Movement, moments: ServerMoments) -> Vector:
         """The model after a step along the devices' mean movement; changes the moments."""

@@ -1,7 +1,7 @@
-"""The user's own Python by name: "module:attribute" in a setting becomes the object itself, and an object its name.
+"""Converts "module:attribute" in a setting to the Python object, and a Python object to such a name.
 
-A thing that no import finds (a lambda, a class of a notebook) gets a name that is good in this process only, as long as
-somebody holds the thing.
+An object that cannot be imported (a lambda, a class in a notebook) gets a name that is valid in this process only, and
+only while the object is alive.
 """
 
 import importlib
@@ -13,14 +13,14 @@ from weakref import WeakValueDictionary
 from offbeat.core.errors import InvalidInput
 
 GIVEN = "python:"
-"""How the name of a thing begins that exists in this process only."""
+"""Prefix of names that are valid in this process only."""
 
 _given: WeakValueDictionary[str, Any] = WeakValueDictionary()
 _numbers = count(1)
 
 
 def resolve(reference: str) -> Any:
-    """The object that "module:attribute" names.
+    """Return the object that "module:attribute" names.
 
     >>> resolve("math:floor")(2.5)
     2
@@ -28,8 +28,8 @@ def resolve(reference: str) -> Any:
     if reference.startswith(GIVEN):
         if reference not in _given:
             raise InvalidInput(
-                f"{reference!r} was given as a Python object, which is not here: put it into a module and give it as "
-                '"module:thing".'
+                f"{reference!r} names an object of another process: put the object into a module and refer to it as "
+                '"module:attribute".'
             )
         return _given[reference]
     module_name, colon, attribute = reference.partition(":")
@@ -40,8 +40,8 @@ def resolve(reference: str) -> Any:
     except ImportError as error:
         absent = error.name if isinstance(error, ModuleNotFoundError) else None
         if absent is not None and f"{module_name}.".startswith(f"{absent}."):
-            raise InvalidInput(f"{reference!r}: there is no module {absent!r} on the Python path.") from error
-        # The module exists and failed on an import of its own: only its own words help.
+            raise InvalidInput(f"{reference!r}: no module {absent!r} on the Python path.") from error
+        # The module exists, but one of its own imports failed: only that message helps.
         raise InvalidInput(f"{reference!r}: importing {module_name!r} failed: {error}") from error
     except Exception as error:
         raise InvalidInput(f"{reference!r}: importing {module_name!r} failed: {describe(error)}") from error
@@ -51,12 +51,12 @@ def resolve(reference: str) -> Any:
 
 
 def describe(error: BaseException) -> str:
-    """An error of the user's code in one line."""
+    """Describe an exception of user code in one line."""
     return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
 
 
 def reference_to(thing: Any) -> str:
-    """The "module:attribute" that `resolve` finds this thing by, in other processes too if it can be imported there.
+    """Return the name by which `resolve` finds this object, in other processes too if it can be imported there.
 
     >>> import math
     >>> reference_to(math.floor), resolve(reference_to(double := lambda x: 2 * x)) is double
@@ -73,7 +73,7 @@ def reference_to(thing: Any) -> str:
 
 
 def thing_name(reference: str) -> str:
-    """What to call a thing in a title: its reference, or its own name if it stands in no module of its own.
+    """Return the name for titles: the reference, or the bare name of an object that is in no importable module.
 
     >>> thing_name("my_module:Net"), thing_name("python:Net-3"), thing_name("__main__:Net")
     ('my_module:Net', 'Net', 'Net')
@@ -84,7 +84,7 @@ def thing_name(reference: str) -> str:
 
 
 def _is_found(module: str, name: str, thing: Any) -> bool:
-    """Whether an import finds the thing. What a notebook or a console defines, another process cannot import."""
+    """Whether another process can import the object; what a notebook or a console defines, it cannot."""
     home = sys.modules.get(module)
     interactive = module == "__main__" and not hasattr(home, "__file__")
     return not interactive and name.isidentifier() and getattr(home, name, None) is thing

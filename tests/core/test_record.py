@@ -119,9 +119,9 @@ def test_half_a_line_at_the_end_is_left_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("", "is not the record of a run, or it is empty"),
-        ("[]\n", "is not the record of a run, or it is empty"),
-        ('{"at": 0.0, "what": "Started"}\n', "is not the record of a run, or it is empty"),
+        ("", "is empty or not the record of a run"),
+        ("[]\n", "is empty or not the record of a run"),
+        ('{"at": 0.0, "what": "Started"}\n', "is empty or not the record of a run"),
         ('{"at": 0.0, "what": "run"}\n', "has format 1, but this version of offbeat reads only format 3"),
         ('{"at": 0.0, "what": "run", "format": 2}\n', "has format 2, but this version of offbeat reads only format 3"),
         ('{"at": 0.0, "what": "run", "format": 3}\n', "line 1, cannot be read"),

@@ -121,7 +121,7 @@ def test_an_algorithm_of_a_comparison_has_its_own_changes(file: Path) -> None:
         ("data.name=mnist6k", "unknown data set 'mnist6k': did you mean 'mnist5k'?"),
         ("data.partition=dirichle", "unknown partition 'dirichle': did you mean 'dirichlet'?"),
         ("fleet.name=ration", "unknown fleet 'ration': did you mean 'ratio'?"),
-        ("algorithm.name=nowhere:Policy", "there is no module 'nowhere'"),
+        ("algorithm.name=nowhere:Policy", "no module 'nowhere'"),
         ("data.name=mnist", "data.dir is missing"),
         ("seed=-1", "seed = -1: must be greater than or equal to 0"),
         ("stop=5", "stop = 5"),

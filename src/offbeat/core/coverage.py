@@ -1,11 +1,10 @@
-"""Which elements of the model an order is about: a submodel of less width, and the layers that were reached.
+"""The elements of the model that an order covers: a narrower submodel, and the layers that training reached.
 
-**Width** (HeteroFL). Of a layer with C output channels a submodel of width r has the first ceil(r C), and of its inputs
-those that come from the channels that the layer before has. The model's inputs and outputs stay whole. This needs a
-chain of dense and convolutional layers, in the order of the layout's layers, with normalisation layers between them if
-need be: what follows a layer of C channels must have a multiple of C inputs (flattened maps) or be a vector of C
-elements. A layer that another one further up feeds (the projection of a residual network's shortcut) must have as many
-inputs as that one has channels.
+**Width** (HeteroFL). Of a layer with C output channels a submodel of width r has the first ceil(r C), and those inputs
+that come from the remaining channels of the layer before. The model's inputs and outputs stay whole. This needs a chain
+of dense and convolutional layers in the order of the layout, optionally with normalisation layers between them: a layer
+after C channels must have a multiple of C inputs (flattened maps) or be a vector of C elements. A layer fed by an
+earlier one (the projection of a residual network's shortcut) must have as many inputs as that one has channels.
 
 **Depth**. Slices of unit "layer" go through the layers from the last to the first, once for every local step. A run
 that ends within its first step has reached only the last layers; after that every layer has been trained.
@@ -23,7 +22,7 @@ from offbeat.core.parameters import Layout, Mask, TensorEntry
 
 
 def part_of(channels: int, width: float) -> int:
-    """ceil(r C), undisturbed by rounding.
+    """ceil(r C), robust against rounding errors.
 
     >>> part_of(16, 0.0625), part_of(10, 0.25), part_of(10, 0.3)
     (1, 3, 3)
@@ -33,7 +32,7 @@ def part_of(channels: int, width: float) -> int:
 
 @lru_cache(maxsize=64)
 def submodel_shapes(layout: Layout, width: float) -> tuple[tuple[int, ...], ...]:
-    """The shape of each of the layout's tensors in a submodel.
+    """The shape of each tensor of the layout in a submodel.
 
     >>> layout = Layout.of([("a.weight", (4, 3), True), ("a.bias", (4,), True), ("b.weight", (2, 4), True)])
     >>> submodel_shapes(layout, 0.5)
@@ -55,12 +54,12 @@ def submodel_shapes(layout: Layout, width: float) -> tuple[tuple[int, ...], ...]
                 else:
                     raise InvalidInput(
                         f"a width below 1 needs layers that feed each other: {entry.name!r} has {inputs} inputs, which "
-                        f"is no multiple of the {channels} outputs before it and not the outputs of any layer before."
+                        f"is no multiple of the {channels} outputs before it and no earlier layer's number of outputs."
                     )
             channels, kept = size, size if entry is matrices[-1] else part_of(size, width)
             earlier.add(channels)
             shapes[entry.name] = (kept, inputs, *rest[1:])
-        elif channels is None or kept is None:  # before the first layer, or a model without any
+        elif channels is None or kept is None:  # before the first layer with a matrix
             shapes[entry.name] = entry.shape
         elif size == channels:
             shapes[entry.name] = (kept,)
@@ -73,7 +72,7 @@ def submodel_shapes(layout: Layout, width: float) -> tuple[tuple[int, ...], ...]
 
 
 def forward_order(layout: Layout) -> Iterator[TensorEntry]:
-    """Layer by layer, module by module: running statistics stand last in the vector but belong to their module."""
+    """The entries layer by layer, with the running statistics, which are last in the vector, beside their module."""
     modules: dict[str, list[TensorEntry]] = {}
     for entry in layout.entries:
         modules.setdefault(entry.name.rpartition(".")[0], []).append(entry)
@@ -83,7 +82,7 @@ def forward_order(layout: Layout) -> Iterator[TensorEntry]:
 
 @lru_cache(maxsize=64)
 def submodel(layout: Layout, width: float) -> Mask:
-    """The elements of the flat vector that a submodel has, in the order in which its own vector has them."""
+    """The elements of the flat vector that belong to a submodel, in the order of the submodel's vector."""
     chosen = np.zeros(layout.size, dtype=bool)
     for entry, shape in zip(layout.entries, submodel_shapes(layout, width), strict=True):
         chosen[entry.span].reshape(entry.shape)[tuple(slice(part) for part in shape)] = True
@@ -100,7 +99,7 @@ def last_layers(layout: Layout, count: int) -> Mask:
 
 
 def coverage(order: Order, slices: int, layout: Layout) -> Mask | None:
-    """What an update carries after so many of the order's slices; None: everything."""
+    """The elements that an update carries after this many slices; None: all."""
     if not order.partial and slices < order.slices:
         return last_layers(layout, 0)
     deep = order.unit != "layer" or slices >= layout.trained_layers
@@ -111,5 +110,5 @@ def coverage(order: Order, slices: int, layout: Layout) -> Mask | None:
 
 
 def bytes_down(order: Order, layout: Layout) -> int:
-    """What the model that comes with an order weighs: a device that trains a submodel gets no more than that."""
+    """Bytes of the model that comes with an order; a device that trains a submodel is sent only that."""
     return layout.bytes if order.width == 1.0 else submodel(layout, order.width).bytes

@@ -11,23 +11,23 @@ from offbeat.core.parameters import Vector
 
 
 class Started(Struct, frozen=True, kw_only=True, gc=False, tag=True):
-    """The run begins; the devices that are present are idle."""
+    """The run starts; devices that are present are idle."""
 
 
 class Ready(Struct, frozen=True, kw_only=True, gc=False, tag=True):
-    """A device that was away is here again (or for the first time) and idle."""
+    """A device that was away is available and idle, again or for the first time."""
 
     device: int
 
 
 class Left(Struct, frozen=True, kw_only=True, gc=False, tag=True):
-    """An idle device went away."""
+    """An idle device became unavailable."""
 
     device: int
 
 
 class Uploaded(Struct, frozen=True, kw_only=True, eq=False, gc=False, tag=True):
-    """A device delivered its update and is idle."""
+    """A device uploaded its update and is idle."""
 
     device: int
     ticket: int
@@ -35,7 +35,7 @@ class Uploaded(Struct, frozen=True, kw_only=True, eq=False, gc=False, tag=True):
 
 
 class FreshRequested(Struct, frozen=True, kw_only=True, gc=False, tag=True):
-    """A device in training asks for the newest model and waits for the answer."""
+    """A device in training asks for the newest version and waits for the reply."""
 
     device: int
     ticket: int
@@ -43,7 +43,7 @@ class FreshRequested(Struct, frozen=True, kw_only=True, gc=False, tag=True):
 
 
 class Lost(Struct, frozen=True, kw_only=True, gc=False, tag=True):
-    """Nothing will come back for this ticket: the device vanished, its upload was lost or refused. It is away."""
+    """No update will come for this ticket: the device vanished, or its upload was lost or refused. It is away."""
 
     device: int
     ticket: int
@@ -51,7 +51,7 @@ class Lost(Struct, frozen=True, kw_only=True, gc=False, tag=True):
 
 
 class TimerFired(Struct, frozen=True, kw_only=True, gc=False, tag=True):
-    """A timer that the policy had set ran out."""
+    """A timer that the policy set has fired."""
 
     name: str
 
@@ -60,40 +60,40 @@ Event = Started | Ready | Left | Uploaded | FreshRequested | Lost | TimerFired
 
 
 class Dispatch(Struct, frozen=True, kw_only=True, gc=False):
-    """Send the current version to an idle device with an order to train."""
+    """Send an idle device an order to train, with the current version."""
 
     device: int
     order: Order
 
 
 class SendFresh(Struct, frozen=True, kw_only=True, gc=False):
-    """Answer a device's request with the current version."""
+    """Reply to a device's request with the current version."""
 
     device: int
 
 
 class StopSoon(Struct, frozen=True, kw_only=True, gc=False):
-    """Ask a device in training to finish the slice it is in, or drop it (`Order.drops_unfinished`), and to upload."""
+    """Tell a device in training to upload after its current slice, or without it (`Order.drops_unfinished`)."""
 
     device: int
 
 
 class Commit(Struct, frozen=True, kw_only=True, eq=False, gc=False):
-    """Make these parameters the next version. `used` names the updates that went into it for the first time."""
+    """Make these parameters the next version. `used` names the updates that are used in it for the first time."""
 
     parameters: Vector
     used: tuple[int, ...] = ()
 
 
 class Discard(Struct, frozen=True, kw_only=True, gc=False):
-    """Give up an update that was delivered and will not be used."""
+    """Discard a received update."""
 
     ticket: int
     reason: str
 
 
 class SetTimer(Struct, frozen=True, kw_only=True, gc=False):
-    """Have `TimerFired(name)` happen after so many seconds. One timer per name at a time."""
+    """Cause `TimerFired(name)` after a number of seconds. One timer per name at a time."""
 
     name: str
     after: float
@@ -109,7 +109,7 @@ Action = Dispatch | SendFresh | StopSoon | Commit | Discard | SetTimer | Finish
 
 
 class Assignment(Struct, frozen=True, kw_only=True, eq=False, gc=False):
-    """Deliver this order, with the model it starts from, to a device. The ticket is unique in the run."""
+    """Send a device this order, with the model it starts from. The ticket is unique in the run."""
 
     device: int
     ticket: int
@@ -119,7 +119,7 @@ class Assignment(Struct, frozen=True, kw_only=True, eq=False, gc=False):
 
 
 class FreshModel(Struct, frozen=True, kw_only=True, eq=False, gc=False):
-    """Answer a device that asked and waits. `parameters` is None if there is nothing newer for it."""
+    """Reply to a device that waits for a newer version. `parameters` is None if there is none."""
 
     device: int
     ticket: int
@@ -128,7 +128,7 @@ class FreshModel(Struct, frozen=True, kw_only=True, eq=False, gc=False):
 
 
 class StopNotice(Struct, frozen=True, kw_only=True, gc=False):
-    """Tell a device to upload after the slice it is in."""
+    """Tell a device to upload after its current slice."""
 
     device: int
     ticket: int
@@ -142,7 +142,7 @@ class TimerSet(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Resolved(Struct, frozen=True, kw_only=True, gc=False):
-    """What becomes of delivered updates is known: they went into a version, or they were given up."""
+    """Received updates are resolved: used in a version, or discarded."""
 
     tickets: tuple[int, ...]
     used: bool

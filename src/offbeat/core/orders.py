@@ -25,7 +25,7 @@ Shape = Literal["constant", "exponential", "inverse", "step", "cosine"]
 
 
 class RateSchedule(Struct, frozen=True, kw_only=True, gc=False):
-    """By which factor the learning rate is multiplied at a moment: a version, a count of updates, seconds, a step."""
+    """A learning-rate schedule: a factor by version, number of updates, seconds or step."""
 
     shape: Shape = "constant"
     over: Over = "versions"
@@ -60,53 +60,53 @@ class RateSchedule(Struct, frozen=True, kw_only=True, gc=False):
         return 1.0
 
     def rate(self, base: float, moment: float) -> float:
-        """The learning rate at a moment, where it is `base` at first."""
+        """The learning rate at a moment; `base` is the initial one."""
         if self.shape == "inverse" and not self.warmup:
             return base / (1.0 + moment / self.every)
         return base * self.factor(moment)
 
 
 Plain = bool | int | float | str
-"""The values that an order's arguments and an update's extras may hold: they cross the wire as they are."""
+"""Values that an order's arguments and an update's extras may hold."""
 
 
 class Order(Struct, frozen=True, kw_only=True, gc=False):
-    """What a device is asked to do, from the version of the model that comes with it."""
+    """What a device is told to do with the version of the model that comes with it."""
 
     slices: int = 1
-    """Slices of work, between which the device may ask, be stopped or run out of time."""
+    """Number of slices, between which the device may ask for a newer version, be stopped or run out of time."""
     unit: Literal["epoch", "layer"] = "epoch"
     """A slice is one pass over the device's data, or one layer of the backward pass."""
     batch_size: int | None = 32
-    """None: the whole of the device's data in one step."""
+    """Samples in a step; None: all of the device's."""
     learning_rate: float = 0.01
     momentum: float = 0.0
     weight_decay: float = 0.0
     optimiser: str = "sgd"
-    """sgd, adam, adamw, rmsprop, or the user's own as "module:Class"."""
+    """sgd, adam, adamw, rmsprop, or a torch optimiser of the user as "module:Class"."""
     keep_optimiser_state: bool = False
-    """Whether the optimiser goes on with the state that the device's last training left."""
+    """Whether the optimiser continues with its state after the device's previous training."""
     clip_norm: float = 0.0
-    """Gradients that are longer than this are shortened to it; 0: none is."""
+    """Clip gradients to this norm; 0: no clipping."""
     schedule: RateSchedule | None = None
-    """How the learning rate changes from step to step of this training, where it does."""
+    """Learning-rate schedule over the steps of this training; None: a constant rate."""
     terms: tuple[Term, ...] = ()
-    """What is added to the loss."""
+    """Terms that are added to the loss."""
     buffers: Literal["average", "local", "ignore"] = "average"
-    """What becomes of running statistics: they travel with the model, stay on the device, or are left as they were."""
+    """Running statistics: averaged with the model, kept on the device, or left unchanged."""
     budget: float | None = None
-    """Seconds of the device's own clock for training; what is done by then is uploaded."""
+    """Most seconds of training by the device's clock; what is done by then is uploaded."""
     width: float = 1.0
     """Share of each layer's width that the device trains."""
     partial: bool = True
-    """Whether to deliver what is done when the budget is used up; else an unfinished run delivers nothing."""
+    """Whether an unfinished run is uploaded when the budget is used up; otherwise its update carries nothing."""
     drops_unfinished: bool = False
-    """Whether a device that is told to stop soon drops the slice it is in, and delivers at once what it had before; one
-    without a finished slice finishes its first."""
+    """Whether a stop notice makes the device drop its current slice and upload at once. A device that has completed no
+    slice completes its first."""
     rule: str = "plain"
     """The device half of the algorithm, by its name in the registry of device rules."""
     arguments: Mapping[str, Plain] = field(default_factory=dict)
-    """What that rule needs to know."""
+    """Arguments of the rule."""
 
     @property
     def prox(self) -> float:
@@ -120,7 +120,7 @@ class Order(Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def remembers(self) -> bool:
-        """Whether the numbers of the device's next training depend on this one beyond the model."""
+        """Whether the device's next training depends on this one by more than the model."""
         if self.keep_optimiser_state or self.buffers == "local":
             return True
         return bool(self.terms) and any(term.remembers for term in self.terms)
@@ -250,7 +250,7 @@ class LocalWork(Settings):
 
 
 class Progress(Struct, frozen=True, kw_only=True, gc=False):
-    """How far a local run has come."""
+    """Progress of a local run."""
 
     slices: int = 0
     steps: int = 0
@@ -258,16 +258,16 @@ class Progress(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Outcome(Struct, frozen=True, kw_only=True, gc=False):
-    """The numbers that a local run produced."""
+    """The result of a local run."""
 
     parameters: Vector
     loss: float = float("nan")
-    """Mean training loss over the samples seen."""
+    """Mean training loss over the samples trained on."""
     extras: Mapping[str, Plain] = field(default_factory=dict)
 
 
 class Update(Struct, frozen=True, kw_only=True, eq=False, gc=False):
-    """What a device sends back. Its numbers may not exist yet: reading them makes them (`simulation.lazy_training`)."""
+    """What a device uploads for an order. In a simulation its parameters are computed when they are first read."""
 
     device: int
     ticket: int
@@ -281,31 +281,31 @@ class Update(Struct, frozen=True, kw_only=True, eq=False, gc=False):
 
     @property
     def parameters(self) -> Vector:
-        """The trained model; outside the mask it equals the base."""
+        """The trained model; it equals the base outside the mask."""
         return self.outcome().parameters
 
     @property
     def delta(self) -> Vector:
-        """How far the device moved from its own base."""
+        """The trained model minus its base."""
         return self.outcome().parameters - self.base_parameters
 
     @property
     def loss(self) -> float:
-        """The mean training loss over the samples that the device trained on."""
+        """Mean training loss over the samples trained on."""
         return self.outcome().loss
 
     @property
     def extras(self) -> Mapping[str, Plain]:
-        """Figures of the algorithm's own that the device sends along."""
+        """Values that the device half of the algorithm adds to the update."""
         return self.outcome().extras
 
     def bytes(self, layout: Layout) -> int:
-        """How many bytes the update takes on a link."""
+        """Bytes of the update on a link."""
         return layout.bytes if self.mask is None else self.mask.bytes
 
 
 class KnownOutcome(Struct, frozen=True, eq=False, gc=False):
-    """An outcome that exists already: what `Update.outcome` is in a deployment, and after a checkpoint."""
+    """An outcome that is already computed: `Update.outcome` in a deployment and after a checkpoint."""
 
     value: Outcome
 

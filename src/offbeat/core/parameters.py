@@ -1,12 +1,10 @@
 """The model as the server sees it: one flat float32 vector, a layout that names its parts, masks that select some.
 
-A layer is a run of consecutive entries that belong to one module, numbered from the input (0) to the output.
-Entries that are averaged but not trained (running statistics) stand behind all trained ones.
+A layer is a run of consecutive entries that belong to one module, numbered from the input (0) to the output. Entries
+that are averaged but not trained (running statistics) follow all trained ones.
 
-Arithmetic on long vectors block by block: what is between lies in the cache, not in vectors of the model's size.
-
-Every element is computed by the same operations in the same order as in one go, so neither the blocks nor the threads
-that share them change a bit.
+Arithmetic on long vectors goes block by block, so that intermediates stay in cache. Every element is computed by the
+same operations in the same order, so neither blocks nor threads change a bit of the result.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -26,7 +24,7 @@ BYTES_PER_ELEMENT = 4
 
 @dataclass(frozen=True, kw_only=True)
 class TensorEntry:
-    """One tensor of the model: where it lies in the flat vector and to which layer it belongs."""
+    """One tensor of the model: its name, its range in the flat vector and its layer."""
 
     name: str
     shape: tuple[int, ...]
@@ -36,26 +34,26 @@ class TensorEntry:
 
     @property
     def size(self) -> int:
-        """How many elements the tensor has."""
+        """Number of elements of the tensor."""
         return int(np.prod(self.shape, dtype=np.int64))
 
     @property
     def span(self) -> slice:
-        """Where the tensor lies in the flat vector."""
+        """The tensor's range in the flat vector."""
         return slice(self.offset, self.offset + self.size)
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How a model's tensors lie in the flat vector."""
+    """The tensors of a model in the order of the flat vector."""
 
     entries: tuple[TensorEntry, ...]
 
     @classmethod
     def of(cls, shapes: Iterable[tuple[str, tuple[int, ...], bool]], groups: Sequence[Sequence[str]] = ()) -> "Layout":
-        """Made of (name, shape, trained) in forward order; a layer is what shares the name up to the last dot.
+        """Make a layout of (name, shape, trained) in forward order; a layer shares the name up to the last dot.
 
-        `groups`, if given, are the layers from input to output, each a list of names or beginnings of dotted names.
+        `groups`, if given, are the layers from input to output, each a list of names or of dotted prefixes.
 
         >>> layout = Layout.of([("a.weight", (2, 3), True), ("a.bias", (2,), True), ("b.weight", (1, 2), True)])
         >>> layout.size, layout.layers, layout["a.bias"].span
@@ -74,7 +72,7 @@ class Layout:
 
     @classmethod
     def flat(cls, size: int) -> "Layout":
-        """One nameless layer: for toy models and for tests."""
+        """One layer of this size, for toy models and tests."""
         return cls.of([("model.weight", (size,), True)])
 
     @cached_property
@@ -86,27 +84,27 @@ class Layout:
 
     @cached_property
     def size(self) -> int:
-        """How many elements the flat vector has."""
+        """Number of elements of the flat vector."""
         return sum(entry.size for entry in self.entries)
 
     @cached_property
     def trained_size(self) -> int:
-        """How many elements are trained; the others are buffers."""
+        """Number of elements that are trained; the others are buffers."""
         return sum(entry.size for entry in self.entries if entry.trained)
 
     @cached_property
     def layers(self) -> int:
-        """How many layers the tensors are numbered by."""
+        """Number of layers."""
         return 1 + max((entry.layer for entry in self.entries), default=-1)
 
     @cached_property
     def trained_layers(self) -> int:
-        """Layers with anything to train; what is never trained comes behind them."""
+        """Number of layers that have trained tensors; the others follow them."""
         return 1 + max((entry.layer for entry in self.entries if entry.trained), default=-1)
 
     @cached_property
     def head(self) -> tuple[TensorEntry, ...]:
-        """The trained tensors of the last module: that of the last matrix in the last layer, or of its last tensor."""
+        """The trained tensors of the last module: that of the last layer's last matrix, or else of its last tensor."""
         trained = [entry for entry in self.entries if entry.trained]
         last = [entry for entry in trained if entry.layer == self.trained_layers - 1]
         matrices = [entry for entry in last if len(entry.shape) > 1]
@@ -115,11 +113,11 @@ class Layout:
 
     @cached_property
     def bytes(self) -> int:
-        """How many bytes a whole model takes on a link."""
+        """Bytes of the whole model on a link."""
         return BYTES_PER_ELEMENT * self.size
 
     def mask(self, layers: Iterable[int]) -> "Mask":
-        """The mask of whole layers."""
+        """Make a mask of whole layers."""
         wanted = set(layers)
         chosen = np.zeros(self.size, dtype=bool)
         for entry in self.entries:
@@ -130,23 +128,23 @@ class Layout:
 
 @dataclass(frozen=True, eq=False)
 class Mask:
-    """Which elements of the vector an update really carries (reached layers, a submodel); ignore the rest."""
+    """The elements of the vector that an update carries: layers that were reached, or a submodel."""
 
     chosen: npt.NDArray[np.bool_]
 
     @property
     def count(self) -> int:
-        """How many elements are chosen."""
+        """Number of chosen elements."""
         return int(np.count_nonzero(self.chosen))
 
     @property
     def bytes(self) -> int:
-        """How many bytes the chosen elements take on a link."""
+        """Bytes of the chosen elements on a link."""
         return BYTES_PER_ELEMENT * self.count
 
 
 def _group_of(name: str, groups: Sequence[Sequence[str]]) -> int:
-    found = [place for place, group in enumerate(groups) if any(f"{name}.".startswith(f"{part}.") for part in group)]
+    found = [index for index, group in enumerate(groups) if any(f"{name}.".startswith(f"{part}.") for part in group)]
     if len(found) != 1:
         raise InvalidInput(
             f"layer_groups: the parameter {name!r} must be in exactly one group, but is in {len(found)}."
@@ -155,9 +153,9 @@ def _group_of(name: str, groups: Sequence[Sequence[str]]) -> int:
 
 
 def frozen(vector: npt.ArrayLike) -> Vector:
-    """The vector as float32 that nobody can write to any more, whoever made it: what is shared may not change."""
+    """Return the vector as read-only float32, copied if other arrays share its memory."""
     array = np.asarray(vector, dtype=np.float32)
-    if array.base is not None:  # somebody else may own the memory and write to it
+    if array.base is not None:  # the owner of the memory could still write to it
         array = array.copy()
     array.flags.writeable = False
     return array
@@ -166,8 +164,8 @@ def frozen(vector: npt.ArrayLike) -> Vector:
 def dot(one: Vector, other: Vector) -> float:
     """The inner product, in float64.
 
-    Not by BLAS, which shares a long one among its threads: their number would change the last bits, and a server with
-    one thread would not make the versions that a simulation with two makes.
+    BLAS is not used: it splits a long product among its threads, whose number would change the last bits, and a replay
+    with another number of threads would not reproduce a run.
     """
     return float(np.einsum("i,i->", one, other, dtype=np.float64))
 
@@ -213,14 +211,14 @@ BLOCK = 2**17
 """Elements of a block: a megabyte in float64."""
 
 THREADED_FROM = 2**22
-"""From this many elements (16 MB in float32) on, blocks are shared among threads."""
+"""Vectors of at least this many elements (16 MB in float32) are computed by several threads."""
 
 THREADS = 4
-"""More would wait for the memory."""
+"""More threads would be limited by memory bandwidth."""
 
 
 def blockwise(size: int, compute: Callable[[slice], None]) -> None:
-    """Let `compute` do its work on every block of a vector of this size; on a long one several at a time.
+    """Call `compute` for every block of a vector of this size, in several threads if the vector is long.
 
     >>> blockwise(300_000, print)
     slice(0, 131072, None)
@@ -241,14 +239,14 @@ def blockwise(size: int, compute: Callable[[slice], None]) -> None:
 
 
 def by_block(size: int, block_of: Callable[[slice], npt.NDArray[Any]]) -> npt.NDArray[np.float32]:
-    """A vector of this size in float32, of which `block_of` gives every block.
+    """Make a float32 vector of this size from the blocks that `block_of` returns.
 
     >>> vector = np.float32([1.0, 2.0])
     >>> by_block(2, lambda block: vector[block] + 1).tolist()
     [2.0, 3.0]
     """
     if size <= BLOCK:
-        return block_of(slice(0, size)).astype(np.float32)  # a copy in any case, as below
+        return block_of(slice(0, size)).astype(np.float32)  # always a copy, as below
     whole = np.empty(size, dtype=np.float32)
 
     def compute(block: slice) -> None:

@@ -1,9 +1,8 @@
-"""What a server may know of its devices before a run begins: how fast they are and how far away.
-
-The two halves of an algorithm: `Policy` on the server, `DeviceRule` on the devices. Neither does IO or has a clock.
+"""The two halves of an algorithm: `Policy` on the server, `DeviceRule` on the devices. Neither does IO or has a clock.
 
 A policy is frozen settings plus a state dataclass. `react` is a generator: each action it yields takes effect in the
-session before it goes on, so that after `yield Commit(...)` the view shows the new version.
+session before it continues, so that after `yield Commit(...)` the `View` shows the new version. A `Forecast` is what a
+policy may know about its devices in advance.
 """
 
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
@@ -24,19 +23,22 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Forecast:
-    """Averages, from the simulator's fleet or from measurements; policies that plan ahead plan with these."""
+    """Mean speeds and communication times of the devices, for policies that plan ahead.
+
+    In a simulation they come from the fleet, in a deployment from measurements.
+    """
 
     speeds: Floats
-    """P_u: samples per second that each device takes through one layer of the model, forward and backward."""
+    """P_u: samples per second of each device in one layer of the model, forward and backward."""
     communication: Floats
-    """B_u: seconds that each device needs to receive the whole model and to send it back."""
+    """B_u: seconds for each device to download and upload the whole model."""
     random_layers: bool = True
-    """Whether the time of a layer is drawn anew each time (exponentially distributed in ADEL-FL's model), so that
-    everybody comes through all layers now and then; with fixed speeds a slow device never does."""
+    """Whether the time of a layer is random (exponential in ADEL-FL's model), so that every device sometimes completes
+    all layers; with fixed speeds a slow device never does."""
 
 
 class InFlight(Protocol):
-    """An order in flight, which is one that a device is working on, as a policy sees it."""
+    """An order in flight, as a policy sees it."""
 
     @property
     def device(self) -> int:
@@ -45,12 +47,12 @@ class InFlight(Protocol):
 
     @property
     def ticket(self) -> int:
-        """The number of the order, which no other order of the run has."""
+        """The number of the order, unique in the run."""
         ...
 
     @property
     def base(self) -> int:
-        """The version that the device began from."""
+        """The version that the device started from."""
         ...
 
     @property
@@ -65,11 +67,11 @@ class InFlight(Protocol):
 
 
 class View(Protocol):
-    """What a policy can see of its session."""
+    """The part of a session that a policy can read."""
 
     @property
     def version(self) -> int:
-        """The number of the current version, which is how many commits there were."""
+        """The number of the current version, which counts commits."""
         ...
 
     @property
@@ -79,7 +81,7 @@ class View(Protocol):
 
     @property
     def layout(self) -> Layout:
-        """How the flat vector of parameters is made up of tensors and layers."""
+        """The tensors and layers of the flat parameter vector."""
         ...
 
     @property
@@ -89,27 +91,27 @@ class View(Protocol):
 
     @property
     def horizon(self) -> float:
-        """Seconds after which the run ends; infinite if nothing is said about that."""
+        """Seconds after which the run ends; infinite if time does not end it."""
         ...
 
     @property
     def forecast(self) -> Forecast | None:
-        """What is known of the devices in advance; None if nothing is."""
+        """What is known about the devices in advance; None if nothing is."""
         ...
 
     @property
     def devices(self) -> int:
-        """How many devices there are, present or not."""
+        """Number of devices, available or not."""
         ...
 
     @property
     def idle(self) -> int:
-        """How many devices could be given an order now."""
+        """Number of devices that can be given an order now."""
         ...
 
     @property
     def random(self) -> np.random.Generator:
-        """The policy's own stream of random numbers."""
+        """The policy's random generator."""
         ...
 
     @property
@@ -118,11 +120,11 @@ class View(Protocol):
         ...
 
     def samples(self, device: int) -> int:
-        """How many samples the device holds."""
+        """Number of samples on the device."""
         ...
 
     def is_idle(self, device: int) -> bool:
-        """Whether the device is here and has no order."""
+        """Whether the device is available and has no order."""
         ...
 
     def pick(self, count: int) -> list[int]:
@@ -130,22 +132,22 @@ class View(Protocol):
         ...
 
     def order(self, **changes: Any) -> Order:
-        """The experiment's local work at the current version, with these fields changed."""
+        """Make an order from the `[local]` table at the current version, with some fields changed."""
         ...
 
 
 class Policy(Settings):
-    """The server half. A subclass has its settings as fields, a mutable `State` dataclass, `init` and `react`."""
+    """The server half of an algorithm: settings as fields, a mutable `State` dataclass, `init` and `react`."""
 
     State: ClassVar[type[Any]]
-    """The dataclass of the state. It is made of plain values, arrays, lists, dicts and the messages of `core.orders`,
-    so that it can be snapshot."""
+    """The dataclass of the state. It holds plain values, arrays, lists, dicts and the structs of `core.orders`, so that
+    a checkpoint can hold it."""
     Records: ClassVar[tuple[type[Any], ...]] = ()
-    """Dataclasses of the policy's own that its state holds."""
+    """Other dataclasses that the state holds."""
     notifies: ClassVar[bool] = False
-    """Whether it ever yields StopSoon: devices of a deployment then check in while they train."""
+    """Whether it ever yields StopSoon: stock Flower nodes then check in while they train."""
     plain_gradients: ClassVar[bool] = False
-    """Whether it takes an update for -eta times a gradient: devices must then train with plain SGD."""
+    """Whether it treats an update as -eta times a gradient: devices must then train with plain SGD."""
     plans: ClassVar[bool] = False
     """Whether it reads `view.forecast`: a deployment then measures its devices when they join."""
 
@@ -153,48 +155,49 @@ class Policy(Settings):
     """Its source, family, search space and so on: an `offbeat.policy.About`, or None. The session never reads it."""
 
     def init(self, view: View) -> Any:
-        """The state before anything happened."""
+        """The state at the start of a run."""
         return self.State()
 
     def react(self, event: Event, state: Any, view: View) -> Iterable[Action]:
-        """What to do about an event; may change `state`, never the view or the event."""
+        """Yield the actions that answer an event; may change `state`, but not the view or the event."""
         raise TypeError(f"{type(self).__name__} does not define react")
 
     def check(self, devices: int) -> None:
-        """Raise InvalidInput if these settings cannot work with so many devices."""
+        """Raise InvalidInput if these settings cannot work with this number of devices."""
 
     def metrics(self, state: Any) -> Mapping[str, float]:
-        """Figures of the algorithm's own for the metrics log."""
+        """The algorithm's own metrics."""
         return {}
 
 
 class Train(Struct, frozen=True, gc=False):
-    """Go on with so many slices, then ask the rule again."""
+    """Train this many slices, then ask the rule again."""
 
     slices: int
 
 
 class Ask(Struct, frozen=True, kw_only=True, gc=False):
-    """Request the fresh model, and wait for it or train on until it comes."""
+    """Ask the server for the newest version."""
 
     waits: bool = True
-    """Whether to wait. A device that does not merges the model between two steps, wherever it is by then; it uploads
-    when it has the answer. One that cannot be reached while it trains, or whose order has a time budget, waits."""
+    """Whether to wait for the reply. A device that does not wait merges the new version between two steps when it
+    arrives, and uploads only after that. A device that cannot be reached during training, or whose order has a time
+    budget, always waits."""
 
 
 class Upload(Struct, frozen=True, kw_only=True, gc=False):
-    """Deliver what there is."""
+    """Upload the current model."""
 
 
 Step = Train | Ask | Upload
 Memory = MutableMapping[str, Plain | Vector]
-"""What a device remembers from one local run to the next. Stays on the device in a deployment."""
+"""What a device keeps from one local run to the next. In a deployment it stays on the device."""
 ReadOnlyMemory = Mapping[str, Plain | Vector]
-"""What a device remembers from one local run to the next, to be read only."""
+"""A `Memory` that may not be changed."""
 
 
 def copied(memory: ReadOnlyMemory) -> Memory:
-    """A memory that a rule may change, even in place."""
+    """Copy a memory, arrays included, so that a rule may change it in place."""
     return {key: value.copy() if isinstance(value, np.ndarray) else value for key, value in memory.items()}
 
 
@@ -203,38 +206,38 @@ Probe = Callable[[Vector], tuple[float, Vector]]
 
 
 class Fresh(Struct, frozen=True, kw_only=True, eq=False, gc=False):
-    """The answer to a request: the newest model and its version."""
+    """The reply to `Ask`: the newest model and its version."""
 
     version: int
     parameters: Vector
 
 
 class DeviceRule:
-    """The device half: what a local run does between slices. The plain rule trains all slices and uploads.
+    """The device half of an algorithm: what a local run does between slices. This one trains all slices and uploads.
 
-    It has no state of its own. What must last from one run of a device to the next goes into `memory`; a rule that
-    wants it kept says so in `remembers`, and the simulator then knows that timing may depend on numbers.
+    A rule has no state. What must last from one local run of a device to the next goes into `memory`.
     """
 
     remembers: ClassVar[bool] = False
+    """Whether `memory` is kept. The simulator then knows that the timing of a run may depend on earlier training."""
 
     def next(self, progress: Progress, fresh_answers: int, order: Order, memory: ReadOnlyMemory) -> Step:
-        """What to do after `progress`, having had `fresh_answers` answers. Must depend on nothing else.
+        """The next step after `progress` and `fresh_answers` replies. It may depend on the arguments only.
 
-        `memory` is what the device remembered when the run began: what this run adds shows in the next.
+        `memory` is as it was at the start of this local run.
         """
         remaining = order.slices - progress.slices
         return Train(remaining) if remaining else Upload()
 
     def merge(self, local: Vector, fresh: Fresh, base: int, order: Order, memory: Memory, probe: Probe) -> Vector:
-        """The model to go on with when a newer one has come."""
+        """Merge a newer version into the local model, and return the model to continue with."""
         return local
 
     def extras(self, order: Order, before: ReadOnlyMemory, memory: ReadOnlyMemory) -> Mapping[str, Plain]:
-        """What the upload says beside the parameters; `before` is the memory as it was when the run began."""
+        """Values that the upload carries beside the parameters; `before` is the memory at the start of the run."""
         return {}
 
     def admits(self, extras: Mapping[str, Plain], order: Order) -> bool:
-        """Whether an upload may say this. In a deployment it comes from a machine that is not trusted, and the policy
-        will rely on it: a rule with extras of its own should check them."""
+        """Whether an upload may carry these extras. A rule with extras should check them: in a deployment they come
+        from a machine that is not trusted, and the policy relies on them."""
         return not extras or type(self).extras is not DeviceRule.extras

@@ -1,9 +1,8 @@
-"""The lines of `record.jsonl`: what happened in a real run, so that it can be read and replayed.
+"""The lines of `record.jsonl`, the record of a real run, from which it can be replayed.
 
-This is the one schema of the file. The deployment writes these lines, `fleet.record` reads from them how fast devices
-were, and `simulation.replay` reads them and makes the same lines of what comes out there. A line is JSON with the key
-`what` for its kind, `at` for the time, and the fields of its kind. There are remarks, events that the session was told,
-and what the session asked for because of an event.
+A line is JSON with its kind under `what`, the time of the run's clock under `at`, and the fields of its kind. There are
+remarks, events (as the session handled them), and effects of an event. A deployment writes the record, `fleet.record`
+reads the speed of devices from it, and `simulation.replay` compares its own lines with it.
 """
 
 import hashlib
@@ -32,11 +31,11 @@ from offbeat.core.policy import Forecast
 from offbeat.core.session import Session
 
 FORMAT = 3
-"""The number of this schema, which the first line of a record has. A record without one is of the first schema."""
+"""The number of this format, in the first line of a record. A record without one has format 1."""
 
 
 class RecordedLine(Struct, frozen=True, kw_only=True, tag_field="what"):
-    """A line of a record: something that happened at a time of the run's clock."""
+    """A line of a record."""
 
     at: float
 
@@ -51,20 +50,20 @@ class RecordedLine(Struct, frozen=True, kw_only=True, tag_field="what"):
 
 
 class RunLine(RecordedLine, frozen=True, kw_only=True, tag="run"):
-    """The first line: how the run began, and what the server knew of its devices."""
+    """The first line: how the run started, and what the server knew about its devices."""
 
     format: int
     samples: list[int]
     present: list[int]
     own_data: bool
-    """Whether the devices hold data of their own, which an experiment does not say."""
+    """Whether the devices hold their own data, which the experiment does not describe."""
     speeds: list[float] | None
     communication: list[float] | None
     random_layers: bool | None
 
     @classmethod
     def of(cls, session: Session, *, at: float, samples: list[int], present: list[int], own_data: bool) -> "RunLine":
-        """The first line of a run with this session."""
+        """Make the first line of a run with this session."""
         known = session.forecast
         return cls(
             at=at,
@@ -79,7 +78,7 @@ class RunLine(RecordedLine, frozen=True, kw_only=True, tag="run"):
 
     @property
     def forecast(self) -> Forecast | None:
-        """What the server knew of its devices."""
+        """What the server knew about its devices."""
         if self.speeds is None or self.communication is None:
             return None
         return Forecast(
@@ -90,37 +89,37 @@ class RunLine(RecordedLine, frozen=True, kw_only=True, tag="run"):
 
 
 class ResumedLine(RecordedLine, frozen=True, kw_only=True, tag="resumed"):
-    """The server goes on from a checkpoint."""
+    """The server resumed from a checkpoint."""
 
 
 class JoinedLine(RecordedLine, frozen=True, kw_only=True, tag="joined"):
-    """A device joined after the run had begun."""
+    """A device joined after the run had started."""
 
     device: int
     samples: int
 
 
 class FaultLine(RecordedLine, frozen=True, kw_only=True, tag="fault"):
-    """Something went wrong with a device, or with a node that is none yet (-1)."""
+    """A device failed, or a node that is no device yet (-1)."""
 
     device: int
     why: str
 
 
 class HeardLine(RecordedLine, frozen=True, kw_only=True, tag="heard"):
-    """A device on a warm node has heard, in the midst of its training, that it is to stop soon or of a fresh model."""
+    """A device on a persistent node received a stop notice or a newer version during its training."""
 
     device: int
     ticket: int
     slices: int
-    """Slices that were done."""
+    """Completed slices."""
     step: int | None
-    """Steps of the next slice that were done; None: it was between two slices."""
+    """Completed steps of the next slice; None: it was between two slices."""
     version: int | None = None
-    """The version that it has merged there; None: it was told to stop."""
+    """The version that it merged; None: it received a stop notice."""
 
     def uploads_after(self, *, drops_unfinished: bool) -> int:
-        """The slices that the device uploads: with the one it was in, if its order does not drop that, or the first."""
+        """The slices that the device uploads: with its current one unless the order drops it, and at least one."""
         return max(1, self.slices if self.step is None or drops_unfinished else self.slices + 1)
 
 
@@ -139,22 +138,22 @@ RecordedEvent = Started | Ready | Left | RecordedUpload | FreshRequested | Lost 
 
 
 class EventLine(RecordedLine, frozen=True, kw_only=True, tag="event"):
-    """The session was given this event."""
+    """The session handled this event."""
 
     event: RecordedEvent
     remembered: int = 0
-    """The ticket whose memory the device began the event's ticket with; 0: none."""
+    """The ticket whose memory the device started this order with; 0: none."""
 
     def __str__(self) -> str:
         details = ", ".join(f"{name} {value}" for name, value in structs.asdict(self.event).items())
         return f"{self.event.__struct_config__.tag} ({details})"
 
 
-# What the session asked for -------------------------------------------------------------------------------------------
+# Effects --------------------------------------------------------------------------------------------------------------
 
 
 class VersionLine(RecordedLine, frozen=True, kw_only=True, tag="version"):
-    """The session has a new version."""
+    """The session committed a version."""
 
     version: int
     sha256: str
@@ -162,7 +161,7 @@ class VersionLine(RecordedLine, frozen=True, kw_only=True, tag="version"):
 
 
 class OrderLine(RecordedLine, frozen=True, kw_only=True, tag="order"):
-    """A device was given an order, from this version."""
+    """A device was sent an order that starts from this version."""
 
     device: int
     ticket: int
@@ -170,7 +169,7 @@ class OrderLine(RecordedLine, frozen=True, kw_only=True, tag="order"):
 
 
 class AnswerLine(RecordedLine, frozen=True, kw_only=True, tag="answer"):
-    """A device that had asked was given this version, if it was newer."""
+    """A device that asked was sent this version, if it was newer."""
 
     device: int
     ticket: int
@@ -179,7 +178,7 @@ class AnswerLine(RecordedLine, frozen=True, kw_only=True, tag="answer"):
 
 
 class NoticeLine(RecordedLine, frozen=True, kw_only=True, tag="notice"):
-    """A device is to be told to stop soon."""
+    """A device was sent a stop notice."""
 
     device: int
     ticket: int
@@ -191,7 +190,7 @@ RecordLine = Remark | EventLine | ConsequenceLine
 
 
 def event_line(event: Event, *, at: float, remembered: int = 0) -> EventLine:
-    """The line of an event; `remembered` is the ticket whose memory the device had, if the event is about an order."""
+    """Make the line of an event; `remembered` is the ticket whose memory the device started its order with."""
     if isinstance(event, Uploaded):
         recorded = RecordedUpload(device=event.device, ticket=event.ticket, progress=event.update.progress)
         return EventLine(at=at, event=recorded, remembered=remembered)
@@ -199,7 +198,7 @@ def event_line(event: Event, *, at: float, remembered: int = 0) -> EventLine:
 
 
 def effect_line(effect: Effect, *, at: float) -> ConsequenceLine | None:
-    """The line of what the session asked for; None of what concerns no device."""
+    """Make the line of an effect; None if the effect is not sent to a device."""
     match effect:
         case Assignment(device=device, ticket=ticket, base=base):
             return OrderLine(at=at, device=device, ticket=ticket, base=base)
@@ -211,7 +210,7 @@ def effect_line(effect: Effect, *, at: float) -> ConsequenceLine | None:
 
 
 def version_line(session: Session, *, at: float) -> VersionLine:
-    """The line of the session's present version."""
+    """Make the line of the session's current version."""
     digest = hashlib.sha256(session.parameters.tobytes()).hexdigest()
     return VersionLine(at=at, version=session.version, sha256=digest)
 
@@ -225,8 +224,8 @@ class _FirstLine(Struct):
 
 
 def read_record(text: str, source: str) -> tuple[RunLine, list[RecordLine]]:
-    """The first line of a record, which says how the run began, and all lines."""
-    whole = text[: text.rfind("\n") + 1].splitlines()  # a server that was killed may have left half a line
+    """Read a record: its first line, and all lines with it."""
+    whole = text[: text.rfind("\n") + 1].splitlines()  # a killed server may have left half a line
     _check_format(whole, source)
     lines: list[RecordLine] = []
     for number, line in enumerate(whole, 1):
@@ -240,13 +239,13 @@ def read_record(text: str, source: str) -> tuple[RunLine, list[RecordLine]]:
 
 
 def _check_format(lines: list[str], source: str) -> None:
-    """Refuse what is not a record, or one of another schema, in one sentence."""
+    """Raise InvalidInput if this is not a record, or one of another format."""
     try:
         first = msgspec.json.decode(lines[0] if lines else "{}", type=_FirstLine)
     except msgspec.MsgspecError:
         first = _FirstLine()
     if first.what != "run":
-        raise InvalidInput(f"{source} is not the record of a run, or it is empty")
+        raise InvalidInput(f"{source} is empty or not the record of a run")
     if first.format != FORMAT:
         raise InvalidInput(
             f"{source} has format {first.format}, but this version of offbeat reads only format {FORMAT}: use the "

@@ -1,10 +1,10 @@
-"""The session: the one owner of the truth of a run, and the gate through which everything passes.
+"""The session of a run: events come in, the policy reacts with actions, and effects go out to the driver.
 
-It owns the version, the parameters, who is idle, which orders are in flight from which base, tickets, timers and
-counters. Nobody else writes into it. Every event and every action is checked against what is legal before anything
-changes, and the table of transitions (`core.state`) alone says what state a device is in next. An illegal event is the
-device's fault (`DeviceFault`, the session is as before); an illegal action is the policy's (`PolicyError`).
-It does no IO and has no clock: drivers tell it the time, and carry out the effects that it returns.
+A session owns the version, the parameters, the idle devices, the orders in flight, tickets, timers and counters; only
+it changes them. Every event and every action is checked before anything changes, and the transition table of
+`core.state` alone decides the next state of a device. An illegal event raises `DeviceFault` and changes nothing but the
+count of refused messages; an illegal action raises `PolicyError`. A session does no IO and has no clock: a driver
+passes the time with each event and carries out the effects.
 """
 
 from collections import deque
@@ -64,13 +64,13 @@ from offbeat.core.state import (
 from offbeat.core.streams import stream
 
 NANOSECOND = 9
-"""Decimals of a time that matter: timers, and what a simulation compares with them, lie on this grid, so that the tenth
-firing of a timer of 0.1 s is at 1 s and not a rounding error before it."""
+"""Decimals to which times of timers are rounded, so that the tenth firing of a timer of 0.1 s is at 1 s and not a
+rounding error before it."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SessionSnapshot:
-    """Everything in a session that the future of a run depends on."""
+    """The state of a session, from which a run can continue."""
 
     version: int
     parameters: Vector
@@ -91,10 +91,7 @@ class SessionSnapshot:
 
 
 class Session:
-    """The session of a run, as the docstring of `core.session` has it.
-
-    It satisfies `core.policy.View`, which is all that a policy sees of it.
-    """
+    """The state of a run; it satisfies `core.policy.View`, which is all that a policy sees of it."""
 
     __slots__ = (
         "_by_version",
@@ -158,7 +155,7 @@ class Session:
         self.journal = Journal()
         self.in_flight: dict[int, OrderInFlight] = {}
         self.received: dict[int, int] = {}
-        """Tickets of updates that were delivered and are neither used nor given up yet, with their base."""
+        """The base of every received update that is not resolved, by ticket."""
         self._samples = samples
         here = np.ones(devices, dtype=bool) if present is None else present
         self._states = bytearray(np.where(here, IDLE, AWAY).astype(np.uint8))
@@ -169,7 +166,7 @@ class Session:
         self._changes: dict[str, Any] = {} if buffers == "average" else {"buffers": buffers}
         """Fields of every order that the `[local]` table does not say."""
         self._plain_order: tuple[float, Order] = (0, local.order(0, **self._changes))
-        """The order without changes at the moment it was made for: most policies give that to every device."""
+        """The order without changes and its moment; cached because most policies give it to every device."""
         self.started = False
         self._ticket_of: dict[int, int] = {}
         self.state = policy.init(self)
@@ -178,36 +175,36 @@ class Session:
 
     @property
     def training(self) -> LocalWork:
-        """The former name of `local`, for policies written before it was renamed."""
+        """Former name of `local`."""
         return self.local
 
     @property
     def idle(self) -> int:
-        """How many devices are here and have no order."""
+        """Number of devices that are available and have no order."""
         return len(self._idle)
 
     def is_idle(self, device: int) -> bool:
-        """Whether the device is here and has no order."""
+        """Whether the device is available and has no order."""
         return device in self._idle
 
     def is_away(self, device: int) -> bool:
-        """Whether the device is not here."""
+        """Whether the device is unavailable."""
         return self._states[device] == AWAY
 
     def state_of(self, device: int) -> DeviceState:
-        """The state that a device is in."""
+        """The state of a device."""
         return DeviceState(self._states[device])
 
     def samples(self, device: int) -> int:
-        """How many samples the device holds."""
+        """Number of samples on the device."""
         return self._samples.item(device)
 
     def pick(self, count: int) -> list[int]:
-        """Idle devices drawn at random without replacement: so many, or all if there are fewer."""
+        """Draw up to `count` idle devices uniformly, without replacement."""
         return self._idle.sample(count, self.random) if count > 0 else []
 
     def order(self, **changes: Any) -> Order:
-        """The order that the experiment's local work gives at this moment, with changes of the policy's own."""
+        """Make an order from the `[local]` table at this moment, with some fields changed."""
         moment: float = self.version
         if not self._by_version:
             moment = self.local.moment(version=self.version, updates=self.counters.used, time=self.now)
@@ -220,9 +217,9 @@ class Session:
     # Devices ------------------------------------------------------------------------------------------------------
 
     def _following(self, device: int, what: Event | Action, error: type[OffbeatError]) -> DeviceState:
-        """The state that follows for a device, if what happens to it is legal now."""
+        """The next state of a device; raises `error` if what happens to it is illegal now."""
         if not 0 <= device < self.devices:
-            raise error(f"{type(what).__name__} for device {device}: there are {self.devices} devices, from 0")
+            raise error(f"{type(what).__name__} for device {device}: device numbers go from 0 to {self.devices - 1}")
         following = FOLLOWING[type(what)][self._states[device]]
         if following is None:
             raise error(
@@ -232,10 +229,7 @@ class Session:
         return following
 
     def _transition(self, device: int, following: DeviceState) -> None:
-        """Put a device into the state that the table says, and into or out of the set of idle devices with it.
-
-        This is the one place where a device's state changes.
-        """
+        """Change the state of a device, and the idle set with it. No other code does."""
         if following is IDLE:
             self._idle.add(device)
         elif self._states[device] == IDLE:
@@ -245,7 +239,7 @@ class Session:
     # Events -------------------------------------------------------------------------------------------------------
 
     def handle(self, event: Event, at: float) -> list[Effect]:
-        """Let the policy react to what happened at this time; returns what the driver has to do about it."""
+        """Let the policy react to an event at this time; returns the effects that the driver carries out."""
         try:
             following = self._check(event, at)
         except DeviceFault:
@@ -263,16 +257,16 @@ class Session:
         return effects
 
     def refuse(self) -> None:
-        """Count something that came from a device and was refused, here or before it became an event."""
+        """Count a message of a device that was refused, here or before it became an event."""
         self.counters.refused += 1
 
     def _check(self, event: Event, at: float) -> DeviceState:
-        """The state that follows for the event's device, if the event is legal; AWAY if it is about no device."""
+        """The next state of the event's device; AWAY if the event concerns none. Raises if the event is illegal."""
         if self.finished is not None:
-            raise DeviceFault(f"the run has ended ({self.finished}): {type(event).__name__} comes too late")
+            raise DeviceFault(f"the run has ended ({self.finished}): {type(event).__name__} came too late")
         if not at >= self.now:
-            raise OffbeatError(f"a driver went back in time, from {self.now} to {at}")
-        match event:  # the most frequent first, and no patterns in it: they are slow
+            raise OffbeatError(f"the driver went back in time, from {self.now} to {at}")
+        match event:  # the most frequent first, and without attribute patterns, which are slow
             case Uploaded():
                 order = self._order_of(event)
                 following = self._following(event.device, event, DeviceFault)
@@ -283,22 +277,24 @@ class Session:
                 return self._following(event.device, event, DeviceFault)
             case Started():
                 if self.started:
-                    raise OffbeatError("a driver started a session twice")
+                    raise OffbeatError("the driver started the session twice")
             case TimerFired(name=name):
                 if name not in self.timers:
-                    raise OffbeatError(f"a driver fired the timer {name!r}, which is not set")
+                    raise OffbeatError(f"the driver fired the timer {name!r}, which is not set")
             case Ready(device=device) | Left(device=device):
                 return self._following(device, event, DeviceFault)
             case FreshRequested(device=device, ticket=ticket, progress=progress):
                 order = self._order_of(event)
                 following = self._following(device, event, DeviceFault)
                 if not 0 <= progress.slices <= order.order.slices:
-                    raise DeviceFault(f"device {device}, ticket {ticket}: it claims {progress.slices} slices")
+                    raise DeviceFault(
+                        f"device {device}, ticket {ticket}: reports {progress.slices} of {order.order.slices} slices"
+                    )
                 return following
         return AWAY
 
     def _order_of(self, event: Uploaded | Lost | FreshRequested) -> OrderInFlight:
-        """The order in flight that an event is about, if its device holds that ticket."""
+        """The order in flight of an event; raises DeviceFault if the event's device does not hold that ticket."""
         found = self.in_flight.get(event.ticket)
         if found is None or found.device != event.device:
             raise DeviceFault(
@@ -342,7 +338,7 @@ class Session:
     # Actions ------------------------------------------------------------------------------------------------------
 
     def _apply(self, action: Action, effects: list[Effect]) -> None:
-        """Carry out an action of the policy; what the driver has to do for it joins the effects."""
+        """Apply an action of the policy, and append what the driver has to do to the effects."""
         match action:
             case Dispatch():
                 device, order = action.device, action.order
@@ -385,7 +381,7 @@ class Session:
                 effects.append(StopNotice(device=device, ticket=working.ticket))
             case SetTimer(name=name, after=after):
                 if name in self.timers or not after >= 0.0:
-                    raise PolicyError(f"timer {name!r} after {after} s: it is set already, or the time is negative")
+                    raise PolicyError(f"timer {name!r} after {after} s: it is already set, or the time is negative")
                 self.timers[name] = round(self.now + after, NANOSECOND)
                 effects.append(TimerSet(name=name, at=self.timers[name]))
             case Finish(reason=reason):
@@ -398,7 +394,7 @@ class Session:
         if parameters.shape != self.parameters.shape:
             raise PolicyError(f"a version of shape {parameters.shape} was committed, not {self.parameters.shape}")
         if parameters.dtype != np.float32:
-            with np.errstate(over="ignore"):  # what is too large becomes infinite, which is refused next
+            with np.errstate(over="ignore"):  # overflow becomes infinity, which is refused below
                 parameters = parameters.astype(np.float32)
         parameters = frozen(parameters)
         if not np.isfinite(parameters).all():
@@ -415,17 +411,17 @@ class Session:
         self._note("committed")
 
     def _check_received(self, tickets: tuple[int, ...]) -> None:
-        """An update is used or given up once, after it was delivered."""
+        """Raise PolicyError unless these updates are received and not resolved."""
         named = set(tickets)
         if len(named) == len(tickets) and named <= self.received.keys():
             return
         wrong = next(each for each in tickets if each not in self.received or tickets.count(each) > 1)
         raise PolicyError(
-            f"ticket {wrong} is not a delivered update, or it was used before ({self.journal.last(None)})"
+            f"ticket {wrong} is not a received update, or was resolved before ({self.journal.last(None)})"
         )
 
     def _answer(self, asked: OrderInFlight, following: DeviceState, parameters: Vector | None) -> FreshModel:
-        """Answer a device that asked, with a newer model or without."""
+        """Reply to a device that asked for a newer version; `parameters` is None if there is none."""
         self._transition(asked.device, following)
         if parameters is not None:
             given = (*asked.fresh, (self.version, parameters))
@@ -443,12 +439,12 @@ class Session:
 
     @property
     def kept_versions(self) -> int:
-        """How many versions the orders in flight refer to."""
+        """Number of versions that orders in flight refer to."""
         return len(self.models)
 
     @property
     def models(self) -> dict[int, Vector]:
-        """Parameters of every version that an order in flight still refers to."""
+        """Parameters of every version that an order in flight refers to."""
         found: dict[int, Vector] = {}
         for each in self.in_flight.values():
             found[each.base] = each.parameters
@@ -461,10 +457,10 @@ class Session:
     # Audit --------------------------------------------------------------------------------------------------------
 
     def audit(self) -> list[str]:
-        """What is wrong with this session, a sentence each: nothing, whatever has happened to it."""
+        """Violated invariants, a sentence each; empty unless there is a bug."""
         states, counters = np.frombuffer(bytes(self._states), dtype=np.uint8), self.counters
         working = sorted(each.device for each in self.in_flight.values())
-        promises = {
+        invariants = {
             "the idle set and the states disagree": sorted(self._idle) == np.flatnonzero(states == IDLE).tolist(),
             "orders in flight and states disagree": working
             == np.flatnonzero((states == TRAINING) | (states == WAITING)).tolist(),
@@ -476,12 +472,12 @@ class Session:
             "the model is not finite": bool(np.isfinite(self.parameters).all()),
             "the model can be written to": not self.parameters.flags.writeable,
         }
-        return [sentence for sentence, kept in promises.items() if not kept]
+        return [sentence for sentence, kept in invariants.items() if not kept]
 
     # Snapshots ----------------------------------------------------------------------------------------------------
 
     def snapshot(self) -> SessionSnapshot:
-        """Everything that the future depends on, as values that `core.snapshot.encode` understands."""
+        """The state of the session, as values that `core.snapshot.encode` understands."""
         return SessionSnapshot(
             version=self.version,
             parameters=self.parameters,
@@ -501,9 +497,9 @@ class Session:
         )
 
     def restore(self, saved: SessionSnapshot, forecast: Forecast | None = None) -> None:
-        """Go on from a snapshot of a session with the same policy, devices and seed.
+        """Continue from a snapshot of a session with the same policy, devices and seed.
 
-        A forecast takes the place of this session's own: a server that goes on knows other devices than it did.
+        `forecast` replaces the session's own, because a server that resumes may have measured its devices again.
         """
         self.version, self.now, self.finished, self.started = saved.version, saved.now, saved.finished, saved.started
         self.timers, self.counters, self.received, self.state = (
@@ -533,11 +529,11 @@ class Session:
 
     @property
     def snapshot_types(self) -> tuple[type[Any], ...]:
-        """The dataclasses that a snapshot holds beside the messages."""
+        """The record types that a snapshot holds beside `core.snapshot.MESSAGES`."""
         return (SessionSnapshot, OrderInFlight, Counters, self.policy.State, *self.policy.Records)
 
     def copied(self) -> SessionSnapshot:
-        """A snapshot that shares nothing with this session: for tests and for replays."""
+        """A snapshot that shares no memory with this session."""
         tree, arrays = encode(self.snapshot())
         copies = {name: array.copy() for name, array in arrays.items()}
         copy: SessionSnapshot = decode(tree, copies, self.snapshot_types)

@@ -1,13 +1,13 @@
-"""The base of everything a user can set: frozen, strict about types, and unknown keys are errors."""
+"""The base class of all settings: frozen, strict about types; unknown keys are errors."""
 
 from pydantic import BaseModel, ConfigDict
 
 
 class Settings(BaseModel):
-    """Parsed once, then passed down. Each field carries its range and, as a string below it, a line of help.
+    """Settings that are parsed once and passed down. The string below a field is its help text.
 
-    The help is read from the source when somebody asks for it (`cli.describe`): to let pydantic do that at import
-    would double the time that a command takes to start.
+    `offbeat describe` reads the help texts from the source: letting pydantic do that at import would double the
+    start-up time of every command.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)

@@ -1,7 +1,7 @@
-"""Nested plain data and arrays, as a JSON tree beside named arrays: what checkpoints and the wire are made of.
+"""Encodes nested plain data and arrays as a JSON tree beside named arrays, for checkpoints and messages.
 
-Only plain values, containers, numpy arrays and the records that the reader names are understood, so reading a foreign
-file can at worst fail: nothing in it is ever executed.
+Only plain values, containers, numpy arrays and record types that the reader names are decoded, so that reading a file
+from elsewhere can fail but never executes anything.
 """
 
 import dataclasses
@@ -23,7 +23,7 @@ MESSAGES: tuple[type[Any], ...] = (Order, Progress, Outcome, Update, KnownOutcom
 
 
 def encode(value: Any) -> tuple[Any, Arrays]:
-    """The JSON tree of a value and the arrays that it refers to; an array that occurs twice is stored once."""
+    """Return the JSON tree of a value and the arrays that it refers to; an array that occurs twice is stored once."""
     arrays: Arrays = {}
     names: dict[int, str] = {}
 
@@ -51,7 +51,7 @@ def encode(value: Any) -> tuple[Any, Arrays]:
             return {"set": [tree(each) for each in sorted(item)]}
         if isinstance(item, Mapping):
             return {"map": [[plain(key), tree(each)] for key, each in item.items()]}
-        if isinstance(item, Update):  # numbers that do not exist yet are made now: what is saved is complete
+        if isinstance(item, Update):  # compute lazy numbers now: what is saved is complete
             item = structs.replace(item, outcome=KnownOutcome(item.outcome()))
         if isinstance(item, Struct):
             fields = {name: tree(getattr(item, name)) for name in item.__struct_fields__}
@@ -65,7 +65,7 @@ def encode(value: Any) -> tuple[Any, Arrays]:
 
 
 def decode(tree: Any, arrays: Mapping[str, npt.NDArray[Any]], types: Iterable[type[Any]] = ()) -> Any:
-    """The value of a tree made by `encode`; `types` are the dataclasses that may occur beside the messages."""
+    """Return the value of a tree made by `encode`; `types` are the record types that may occur beside MESSAGES."""
     known = {kind.__name__: kind for kind in (*MESSAGES, *types)}
 
     def value(item: Any) -> Any:

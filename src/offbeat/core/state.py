@@ -1,12 +1,7 @@
-"""What a device can be, and what may happen to it then: the literal table that every event and action passes.
+"""The parts of a session's state: device states and their transition table, orders in flight, the idle set, counters.
 
-An order in flight: one that a device is working on.
-
-The set of idle devices: membership, removal and a uniform draw in constant time, a million devices in two arrays.
-
-What a session counts, and a journal of what happened.
-
-What an update must satisfy before it may touch the model.
+`Session` owns one of each and is the only one to change them. Every event and action passes the transition table, and
+every update passes `check_update`, before anything changes.
 """
 
 from array import array
@@ -25,12 +20,12 @@ from offbeat.core.parameters import Layout, Mask, Vector
 
 
 class DeviceState(IntEnum):
-    """What a device does, as far as the session knows."""
+    """The state of a device, as far as the session knows."""
 
     AWAY = 0
     IDLE = 1
     TRAINING = 2
-    WAITING = 3  # asked for the fresh model and stands still until it is answered
+    WAITING = 3  # asked for the newest version and waits for the reply
 
 
 AWAY, IDLE, TRAINING, WAITING = DeviceState
@@ -46,29 +41,28 @@ TRANSITIONS: Mapping[tuple[int, type], DeviceState] = {
     (TRAINING, Lost): AWAY,
     (WAITING, Lost): AWAY,
 }
-"""What may happen to a device in each state, and the state that follows. Anything else is illegal."""
+"""The next state of a device, by its state and by what happens to it. Anything else is illegal."""
 FOLLOWING: Mapping[type, tuple[DeviceState | None, ...]] = {
     what: tuple(TRANSITIONS.get((state, what)) for state in DeviceState) for _, what in TRANSITIONS
 }
-"""The table of transitions by what happens, then by state: two look-ups without a hash of a pair, for every event and
-action."""
+"""The same table by what happens, then by state: two look-ups per event or action, without hashing a pair."""
 
 
 class OrderInFlight(Assignment, frozen=True, kw_only=True, eq=False, gc=False):
-    """The assignment and what the device was told since. It keeps the versions of the model that it refers to."""
+    """An assignment and what the device was sent since. It keeps the versions of the model that it refers to alive."""
 
     notified: bool = False
     """Whether the device was told to stop soon."""
     fresh: tuple[tuple[int, Vector], ...] = ()
-    """The newer versions that the device was given on the way, with their parameters."""
+    """Newer versions that were sent to the device during its training, with their parameters."""
 
     @property
     def versions(self) -> list[int]:
-        """All versions that the device was given, its base first."""
+        """All versions that were sent to the device, its base first."""
         return [self.base, *(version for version, _ in self.fresh)]
 
     def update(self, samples: int, progress: Progress, outcome: Callable[[], Outcome], mask: Mask | None) -> Update:
-        """The update that this order ends with."""
+        """Make the update that ends this order."""
         return Update(
             device=self.device,
             ticket=self.ticket,
@@ -85,62 +79,65 @@ _ABSENT = -1
 
 
 class IdleSet:
-    """Devices in no particular but reproducible order; `places[device]` is where the device stands in `items`."""
+    """The idle devices, in a reproducible order: membership, removal and a uniform draw in constant time.
 
-    __slots__ = ("_items", "_places")
+    A million devices take two arrays; `_positions[device]` is the index of the device in `_items`.
+    """
+
+    __slots__ = ("_items", "_positions")
 
     def __init__(self, devices: int, members: npt.NDArray[np.integer]) -> None:
-        places = np.full(devices, _ABSENT, dtype=np.int32)
-        places[members] = np.arange(len(members), dtype=np.int32)
+        positions = np.full(devices, _ABSENT, dtype=np.int32)
+        positions[members] = np.arange(len(members), dtype=np.int32)
         self._items = array("i", members.astype(np.int32).tobytes())
-        self._places = array("i", places.tobytes())
+        self._positions = array("i", positions.tobytes())
 
     def __len__(self) -> int:
         return len(self._items)
 
     def __contains__(self, device: int) -> bool:
-        return self._places[device] != _ABSENT
+        return self._positions[device] != _ABSENT
 
     def __iter__(self) -> Iterator[int]:
         return iter(self._items)
 
     def add(self, device: int) -> None:
-        """Add a device, which must not be in the set yet."""
-        self._places[device] = len(self._items)
+        """Add a device that is not in the set."""
+        self._positions[device] = len(self._items)
         self._items.append(device)
 
     def remove(self, device: int) -> None:
-        """Fill the gap with the last member."""
-        place, last = self._places[device], self._items.pop()
+        """Remove a device; the last member takes its position."""
+        position, last = self._positions[device], self._items.pop()
         if last != device:
-            self._items[place] = last
-            self._places[last] = place
-        self._places[device] = _ABSENT
+            self._items[position] = last
+            self._positions[last] = position
+        self._positions[device] = _ABSENT
 
     def sample(self, count: int, generator: np.random.Generator) -> list[int]:
-        """Up to `count` distinct members, uniformly; none is removed."""
+        """Draw up to `count` distinct members uniformly, without removing them."""
         size = len(self._items)
-        if count == 1 and size:  # by far the most common, and three times as fast as an exactly uniform integer
+        if count == 1 and size:  # the usual case; three times as fast as an exactly uniform integer
             return [self._items[int(generator.random() * size)]]
         chosen = generator.choice(size, size=min(count, size), replace=False) if size else ()
-        return [self._items[int(place)] for place in chosen]
+        return [self._items[int(position)] for position in chosen]
 
     def members(self) -> npt.NDArray[np.int32]:
-        """All members in their present order: what a snapshot keeps."""
+        """All members in their current order, for a snapshot."""
         return np.array(self._items, dtype=np.int32)
 
 
 LINES_IN_ERRORS = 6
-"""How many lines of the journal an error's message has at most."""
+"""Most lines of the journal in an error message."""
 JOURNAL_LINES = 256
-"""How many lines the journal keeps at most."""
+"""Most lines that the journal keeps."""
 JournalLine = tuple[float, str, int | None, int | None, int]
-"""A line of the journal: the time, what happened, the device and the ticket that it concerns, and the version."""
+"""A line of the journal: time, what happened, device, ticket, version."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Counters:
-    """What happened so far, for the metrics."""
+    """Totals of the run so far, for the metrics."""
 
     dispatched: int = 0
     received: int = 0
@@ -159,28 +156,28 @@ class Counters:
 
 @dataclass(slots=True)
 class Journal:
-    """The last lines of what happened."""
+    """The last things that happened, for error messages."""
 
     lines: deque[JournalLine] = field(default_factory=lambda: deque(maxlen=JOURNAL_LINES))
 
     def last(self, device: int | None) -> str:
-        """The last lines about a device (or, without one, about anything), for the reader of an error."""
+        """The last lines about a device, or about any device if it is None, as text for an error message."""
         about = [line for line in self.lines if device is None or line[2] == device][-LINES_IN_ERRORS:]
-        return "; ".join(f"{time:.6g} {what} v{version}" for time, what, _, _, version in about) or "nothing before"
+        return "; ".join(f"{time:.6g} {what} v{version}" for time, what, _, _, version in about) or "no earlier events"
 
 
 def check_update(update: Update, given: OrderInFlight, layout: Layout) -> None:
-    """What a delivered update must satisfy before it may touch the model; raises DeviceFault."""
+    """Raise DeviceFault if a received update does not fit its order and the model."""
     if update.device != given.device or update.ticket != given.ticket or update.base != given.base:
         says = f"device {update.device}, ticket {update.ticket}, base {update.base}"
-        raise _fault(given, f"the update says {says}")
+        raise _fault(given, f"the update is of {says}")
     if update.samples < 1 or not 0 <= update.progress.slices <= given.order.slices:
         raise _fault(given, f"the update claims {update.samples} samples, {update.progress.slices} slices")
     if update.mask is not None:
         chosen = update.mask.chosen
         if chosen.shape != (layout.size,) or chosen.dtype != np.bool_:
             raise _fault(given, f"the mask is {chosen.shape} {chosen.dtype}, not ({layout.size},) bool")
-    if isinstance(update.outcome, KnownOutcome):  # else they are made when read, and a commit checks what comes of it
+    if isinstance(update.outcome, KnownOutcome):  # otherwise computed when read, and the commit is checked
         _check_numbers(update.outcome().parameters, given, layout)
 
 

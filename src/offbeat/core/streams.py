@@ -1,4 +1,4 @@
-"""Random streams: one per (seed, role, keys), so that no draw depends on the order in which others were made."""
+"""Random streams, one per (seed, role, keys): no draw depends on the order of other draws."""
 
 import zlib
 from functools import lru_cache
@@ -12,7 +12,7 @@ def _number(role: str) -> int:
 
 
 def stream(seed: int, role: str, *keys: int) -> np.random.Generator:
-    """A generator that depends on nothing but its arguments, the same on every machine and in every process.
+    """Make a generator that depends on its arguments only, the same on every machine and in every process.
 
     >>> float(stream(0, "batches", 3, 1).random()) == float(stream(0, "batches", 3, 1).random())
     True

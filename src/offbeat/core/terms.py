@@ -25,14 +25,14 @@ class LinearQuadratic(Struct, frozen=True, kw_only=True, gc=False, tag="linear-q
 
 
 class PastGradients(Struct, frozen=True, kw_only=True, gc=False, tag="past-gradients"):
-    """The term of ASO-Fed: <h - v, w>, with v the mean gradient of last time and h a moving average of earlier ones."""
+    """The term of ASO-Fed: <h - v, w>, with v the previous mean gradient and h a moving average of earlier ones."""
 
     remembers: ClassVar[bool] = True
     beta: float
 
 
 class Contrastive(Struct, frozen=True, kw_only=True, gc=False, tag="contrastive"):
-    """The model-contrastive loss of MOON, from the received model and the device's model of last time."""
+    """The model-contrastive loss of MOON, from the received model and the device's previous local model."""
 
     remembers: ClassVar[bool] = True
     mu: float = 1.0
@@ -48,13 +48,13 @@ class Distillation(Struct, frozen=True, kw_only=True, gc=False, tag="distillatio
 
 
 class AbsentClasses(Struct, frozen=True, kw_only=True, gc=False, tag="absent-classes"):
-    """Logits of classes that the device does not hold count as 0; their rows of the last layer stay as they were."""
+    """Logits of classes that the device does not hold count as 0; their rows of the last layer do not change."""
 
     remembers: ClassVar[bool] = False
 
 
 class OwnTerm(Struct, frozen=True, kw_only=True, gc=False, tag="own"):
-    """A term of the user's: "module:Class", called with the settings."""
+    """A term of the user: "module:Class", called with the settings."""
 
     remembers: ClassVar[bool] = True
     name: str

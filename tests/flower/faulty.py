@@ -18,14 +18,14 @@ from offbeat.core.parameters import Vector
 from offbeat.experiment.schema import Experiment
 from offbeat.experiment.tables import merge
 from offbeat.flower.protocol.codec import unpack, vector
-from offbeat.flower.protocol.messages import Delivery, FromDevice
+from offbeat.flower.protocol.messages import FromDevice, UpdateReply
 
 DELAYS = {100: 1.0, 101: 1.1, 102: 1.2, 103: 0.5}
 BAD = 103
 """The node that misbehaves; it is device 3."""
 NEVER = float("inf")
 
-Change = Callable[[Delivery, Vector], RecordDict | Error | None]
+Change = Callable[[UpdateReply, Vector], RecordDict | Error | None]
 """What a node makes of an upload: another content, an error of Flower's, or nothing at all."""
 
 
@@ -89,7 +89,7 @@ class Tampering:
 
     def __call__(self, node: int, question: Message, answer: Message) -> Message | Error | None:
         body = unpack(answer.content, FromDevice) if node == self.node and self.done < self.times else None
-        if not isinstance(body, Delivery):
+        if not isinstance(body, UpdateReply):
             return answer
         self.done += 1
         array = answer.content.array_records["offbeat-model"]["vector"]

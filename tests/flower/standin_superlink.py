@@ -62,7 +62,7 @@ def do(message, context):
                 eaten.append(bytearray(2**24))
         case "listen":
             other = current_mailbox().take(30.0)
-            current_mailbox().answer(Message(RecordDict({"said": ConfigRecord({"heard": True})}), reply_to=other))
+            current_mailbox().reply(Message(RecordDict({"said": ConfigRecord({"heard": True})}), reply_to=other))
         case "keep":
             said["before"] = (current_mailbox().recall("a name") or b"nothing").decode()
             current_mailbox().keep("a name", str(asked["text"]).encode())
@@ -81,7 +81,7 @@ def flood():
     from offbeat.flower.node.frames import Piece
 
     for number in count():
-        current_mailbox().answer.__self__._frames.write(Piece(identity=str(number)), [bytes(10_000)])
+        current_mailbox().reply.__self__._frames.write(Piece(identity=str(number)), [bytes(10_000)])
 
 
 def forge(message, what):
@@ -97,7 +97,7 @@ def forge(message, what):
     head, tree = message_to_proto(answer).SerializeToString(), get_object_tree(answer).SerializeToString()
     parts = {"nonsense": [b"nonsense", b""], "another message": [head, b""], "too little": [head, tree], "no parts": []}
     reply = Reply(reply_to=message.metadata.message_id, pieces=[], seconds=0.0)
-    current_mailbox().answer.__self__._frames.write(reply, parts[what])
+    current_mailbox().reply.__self__._frames.write(reply, parts[what])
     time.sleep(3600)
 
 

@@ -18,10 +18,10 @@ from msgspec.structs import asdict, replace
 
 from offbeat.core.parameters import Vector
 from offbeat.flower.protocol.codec import BODY, MODEL, pack
-from offbeat.flower.protocol.messages import CheckIn, Delivery, Greeting, Merge, Question, Refusal
+from offbeat.flower.protocol.messages import CheckIn, FreshRequest, Greeting, Merge, Refusal, UpdateReply
 
 
-def raw(delivery: Delivery, data: bytes, shape: tuple[int, ...], dtype: str = "float32") -> RecordDict:
+def raw(delivery: UpdateReply, data: bytes, shape: tuple[int, ...], dtype: str = "float32") -> RecordDict:
     """An upload whose array says one thing and holds another."""
     content = pack(delivery)
     content[MODEL] = ArrayRecord({"vector": Array(dtype=dtype, shape=shape, stype="numpy.ndarray", data=data)})
@@ -50,9 +50,9 @@ def text(json_text: str) -> RecordDict:
     return RecordDict({BODY: ConfigRecord({"json": json_text})})
 
 
-def changed(delivery: Delivery, parameters: Vector, **details: Any) -> RecordDict:
+def changed(delivery: UpdateReply, parameters: Vector, **details: Any) -> RecordDict:
     """An upload with a field that the codec's own types would not let through."""
-    return pack_json({"type": "delivery"} | asdict(delivery) | details, parameters)
+    return pack_json({"type": "update"} | asdict(delivery) | details, parameters)
 
 
 def pack_json(table: dict[str, Any], parameters: Vector) -> RecordDict:
@@ -68,27 +68,30 @@ GARBAGE: dict[str, tuple[Change, str]] = {
     "not a number": (lambda d, v: pack(d, np.where(np.arange(v.size) == 7, np.nan, v)), "not finite"),
     "infinite": (lambda d, v: pack(d, np.full_like(v, np.inf)), "not finite"),
     "oversized": (lambda d, v: raw(d, npy(np.zeros(5 * 10**6, np.float32)), v.shape), "20,000,128 bytes"),
-    "another shape within": (lambda d, v: raw(d, npy(v.reshape(2, -1)), v.shape), "say one shape and are of another"),
-    "another type within": (lambda d, v: raw(d, npy(v.view(np.int32)), v.shape), "say one shape and are of another"),
-    "too few bytes": (lambda d, v: raw(d, npy(v)[:-1], v.shape), "say one shape and are of another"),
-    "a header that boasts": (lambda d, v: raw(d, boastful(v), v.shape), "say one shape and are of another"),
+    "another shape within": (lambda d, v: raw(d, npy(v.reshape(2, -1)), v.shape), "bytes with the header"),
+    "another type within": (lambda d, v: raw(d, npy(v.view(np.int32)), v.shape), "bytes with the header"),
+    "too few bytes": (lambda d, v: raw(d, npy(v)[:-1], v.shape), "bytes with the header"),
+    "a header that boasts": (lambda d, v: raw(d, boastful(v), v.shape), "bytes with the header"),
     "a header that is code": (lambda d, v: raw(d, npy(v)[:10] + b"(" * 5000, v.shape), "cannot be read"),
     "an archive": (lambda d, v: raw(d, archive(v), v.shape), "cannot be read"),
-    "a pickle": (lambda d, v: raw(d, npy(np.array([{"a": 1}] * 9, dtype=object)), v.shape), "of another: (9,) object"),
+    "a pickle": (
+        lambda d, v: raw(d, npy(np.array([{"a": 1}] * 9, dtype=object)), v.shape),
+        "bytes with the header (9,) object",
+    ),
     "nothing": (lambda d, v: raw(d, b"", v.shape), "cannot be read"),
     "no parameters": (lambda d, v: pack(d), "no parameters"),
-    "unknown ticket": (lambda d, v: pack(replace(d, ticket=999), v), "Delivery of ticket 999"),
-    "wrong leg": (lambda d, v: pack(replace(d, leg=7), v), "leg 7, where ticket"),
+    "unknown ticket": (lambda d, v: pack(replace(d, ticket=999), v), "UpdateReply for ticket 999"),
+    "wrong leg": (lambda d, v: pack(replace(d, leg=7), v), "leg 7: expected ticket"),
     "wrong samples": (lambda d, v: pack(replace(d, samples=10**6), v), "it claims 1000000 samples"),
-    "too many slices": (lambda d, v: pack(replace(d, slices=2), v), "it claims 2 of 1 slices"),
-    "too far": (lambda d, v: pack(d, v + 1000), "where 50 is allowed"),
-    "out of turn": (lambda d, v: pack(Greeting(device=3, samples=361, elements=v.size)), "Greeting of ticket -"),
-    "another app": (lambda d, v: RecordDict({"theirs": ConfigRecord({"json": "{}"})}), "not one of offbeat"),
-    "empty": (lambda d, v: RecordDict(), "not one of offbeat"),
-    "a number for a text": (lambda d, v: RecordDict({BODY: ConfigRecord({"json": 3})}), "not one of offbeat"),
-    "huge text": (lambda d, v: text(" " * 10**6 + "{}"), "too long"),
+    "too many slices": (lambda d, v: pack(replace(d, slices=2), v), "it claims 2 slices done"),
+    "too far": (lambda d, v: pack(d, v + 1000), "above the bound 50"),
+    "out of turn": (lambda d, v: pack(Greeting(device=3, samples=361, elements=v.size)), "Greeting for ticket -"),
+    "another app": (lambda d, v: RecordDict({"theirs": ConfigRecord({"json": "{}"})}), "not a message of offbeat"),
+    "empty": (lambda d, v: RecordDict(), "not a message of offbeat"),
+    "a number for a text": (lambda d, v: RecordDict({BODY: ConfigRecord({"json": 3})}), "not a message of offbeat"),
+    "huge text": (lambda d, v: text(" " * 10**6 + "{}"), "more than 65,536 characters"),
     "deeply nested": (lambda d, v: text("[" * 60_000), "cannot be read"),
-    "deeply nested in a field": (lambda d, v: text('{"type":"delivery","x":' + "[" * 60_000), "cannot be read"),
+    "deeply nested in a field": (lambda d, v: text('{"type":"update","x":' + "[" * 60_000), "cannot be read"),
     "not JSON": (lambda d, v: text("\x00\x1b[2Jnonsense"), "cannot be read"),
     "unknown kind": (lambda d, v: text('{"type":"pwn"}'), "cannot be read"),
     "negative ticket": (lambda d, v: changed(d, v, ticket=-1), "cannot be read"),
@@ -99,7 +102,10 @@ GARBAGE: dict[str, tuple[Change, str]] = {
         lambda d, v: pack(replace(d, merges=[Merge(version=1, slices=0, step=1)]), v),
         "it claims to have merged",
     ),
-    "uncalled-for extras": (lambda d, v: changed(d, v, extras={"weight": 1e9}), "the rule 'plain' does not say this"),
+    "uncalled-for extras": (
+        lambda d, v: changed(d, v, extras={"weight": 1e9}),
+        "the rule 'plain' does not allow these extras",
+    ),
 }
 
 
@@ -144,7 +150,7 @@ def test_an_upload_that_is_sent_again_is_not_used_again(tmp_path: Path) -> None:
 
     found = run(tmp_path, grid_for(setting, tamper=tamper), setting)
     assert found.summary["stopped_by"] == "updates" and found.summary["updates_refused"] == 2
-    assert all("was to come" in why for why in found.faults)
+    assert all("expected ticket" in why for why in found.faults)
     assert all(device["used"] >= 1 for device in found.devices)
 
 
@@ -165,7 +171,7 @@ def test_device_rules_say_only_what_their_policy_understands(tmp_path: Path) -> 
     tampering = Tampering(lambda d, v: changed(d, v, extras=told[tampering.done - 1]), times=len(told))
     found = run(tmp_path, grid_for(setting, tamper=tampering), setting)
     assert found.summary["stopped_by"] == "updates" and found.summary["updates_refused"] == len(told) - 1
-    assert all("does not say this" in why for why in found.faults)
+    assert all("does not allow these extras" in why for why in found.faults)
 
 
 # Devices that do not answer ------------------------------------------------------------------------------------------
@@ -196,7 +202,7 @@ def test_an_error_in_the_place_of_an_answer(
 def test_no_answer_at_all(tmp_path: Path) -> None:
     setting = experiment(stop={"updates": 30})
     found = run(tmp_path, grid_for(setting, tamper=Tampering(lambda d, v: None)), setting)
-    assert found.summary["stopped_by"] == "updates" and found.faults == ["no answer within 5 s"]
+    assert found.summary["stopped_by"] == "updates" and found.faults == ["no reply within 5 s"]
     assert found.devices[3]["orders"] == found.devices[3]["lost"] == 1, "a node that may still be at work is left alone"
 
 
@@ -214,15 +220,18 @@ def test_a_late_answer_is_refused_and_its_device_is_free_again(tmp_path: Path) -
     grid.tamper = tamper
     found = run(tmp_path, grid, setting)
     [first, *later] = found.of("order", device=3)
-    assert found.faults == ["no answer within 5 s", f"refused: ticket {first['ticket']} was answered too late"]
+    assert found.faults == [
+        "no reply within 5 s",
+        f"refused: the reply for ticket {first['ticket']} came after its deadline",
+    ]
     assert found.summary["updates_refused"] == found.summary["updates_lost"] == 1
     assert later[0]["at"] >= 8.0 and found.devices[3]["delivered"] >= 1
 
 
-@pytest.mark.parametrize("kind", [CheckIn, Question])
+@pytest.mark.parametrize("kind", [CheckIn, FreshRequest])
 @pytest.mark.parametrize("algorithm", [{"name": "fedasync", "concurrency": 4}, {"name": "fedavg", "cohort": 4}])
 def test_a_device_that_never_comes_to_an_end(
-    kind: type[CheckIn | Question], algorithm: dict[str, Any], tmp_path: Path
+    kind: type[CheckIn | FreshRequest], algorithm: dict[str, Any], tmp_path: Path
 ) -> None:
     """Its legs are counted, so that not even an algorithm that waits for all devices waits for ever."""
     setting = experiment(algorithm=algorithm, stop={"versions": 3 if algorithm["name"] == "fedavg" else 12})
@@ -237,5 +246,5 @@ def test_a_device_that_never_comes_to_an_end(
 
     found = run(tmp_path, grid_for(setting, tamper=tamper), setting)
     assert found.summary["stopped_by"] == "versions"
-    assert "refused: no delivery of 1 slices after 5 legs" in found.faults
+    assert "refused: no update of 1 slices after 5 legs" in found.faults
     assert found.devices[3]["used"] == 0

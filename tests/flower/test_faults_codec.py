@@ -24,7 +24,7 @@ from offbeat.core.record import RecordLine
 from offbeat.core.session import Session
 from offbeat.experiment.run_settings import DeploymentTable, EvaluationTable, Stop
 from offbeat.flower.protocol.codec import BODY, MODEL, pack, unpack, vector
-from offbeat.flower.protocol.messages import Delivery, FromDevice, Greeting
+from offbeat.flower.protocol.messages import FromDevice, Greeting, UpdateReply
 from offbeat.flower.server.driver import Deployment
 from offbeat.flower.server.exchange import Backoff, Exchange
 from offbeat.flower.server.membership import Membership, wait_for_devices
@@ -37,8 +37,8 @@ from offbeat.training.training_state import Evaluation
 NETWORK = nn.Linear(2, 2)
 BASE = vector_of(NETWORK)
 UPLOAD: Vector = BASE + np.float32(1.0)
-VALID = Delivery(ticket=1, leg=1, slices=1, steps=4, seconds=0.5, remembered=0, samples=7, loss=0.25)
-TABLE = {"type": "delivery"} | asdict(VALID)
+VALID = UpdateReply(ticket=1, leg=1, slices=1, steps=4, seconds=0.5, remembered=0, samples=7, loss=0.25)
+TABLE = {"type": "update"} | asdict(VALID)
 EXPECTED: Vector = np.float32(0.5) * BASE + np.float32(0.5) * UPLOAD
 """FedAsync mixes the first update, which is not stale, in with its weight alpha."""
 

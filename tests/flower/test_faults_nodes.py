@@ -32,7 +32,7 @@ def test_a_node_that_does_not_answer_and_is_gone_later(tmp_path: Path) -> None:
     details: dict[str, Any] = {"joins": {104: 9.0}, "numbers": {104: 3}, "away": {BAD: (8.2, NEVER)}}
     silent = Tampering(lambda d, v: None)
     found = run(tmp_path, grid_for(setting, delays=DELAYS | {104: 0.5}, tamper=silent, **details), setting)
-    assert found.faults == ["no answer within 5 s", "its node is gone"]
+    assert found.faults == ["no reply within 5 s", "its node is gone"]
     assert found.summary["updates_lost"] == 1 and found.devices[3]["used"] >= 1
     assert [line["device"] for line in found.of("joined")] == [3]
 
@@ -50,7 +50,7 @@ def test_a_deadline_holds_while_answers_come_in_all_the_time(tmp_path: Path) -> 
     silent, delays = Tampering(lambda d, v: None), dict.fromkeys(DELAYS, 0.01)
     found = run(tmp_path, SlowGrid(delays=delays, run_config=run_config(setting), tamper=silent), setting)
     (lost,) = found.of("Lost", device=3)
-    assert lost["reason"].startswith("no answer within") and 5.0 <= lost["at"] < 7.0
+    assert lost["reason"].startswith("no reply within") and 5.0 <= lost["at"] < 7.0
 
 
 def test_a_node_that_leaves_while_it_has_nothing_to_do(tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ def test_a_node_that_claims_the_number_of_another_gets_it_only_when_that_has_lef
     setting = experiment(stop={"updates": 60})
     details: dict[str, Any] = {"joins": {104: 3.0}, "numbers": {104: 3}, "away": {BAD: (8.2, NEVER)}}
     found = run(tmp_path, grid_for(setting, delays=DELAYS | {104: 0.5}, **details), setting)
-    assert found.faults[0] == "node 104 says that it is device 3, which is node 103"
+    assert found.faults[0] == "node 104 has partition-id=3, as node 103 has already"
     assert "its node is gone" in found.faults and [line["device"] for line in found.of("joined")] == [3]
     assert found.devices[3]["delivered"] == len(found.of("Uploaded", device=3))
 
@@ -100,15 +100,15 @@ def test_two_nodes_with_one_number_from_the_start(tmp_path: Path, capsys: pytest
     setting = experiment(deployment={"start_seconds": 4.0})
     found = run(tmp_path, grid_for(setting, numbers={BAD: 2}), setting)
     said = capsys.readouterr().out
-    assert "node 102 says that it is device 2, which is node 103" in said  # 103 is the quicker one
-    assert "beginning with 3 devices: 4 did not join within 4 s" in said
+    assert "node 102 has partition-id=2, as node 103 has already" in said  # 103 is the quicker one
+    assert "beginning with 3 devices: fewer than 4 joined within 4 s" in said
     assert found.summary["stopped_by"] == "updates" and found.record[0]["present"] == [0, 1, 2]
 
 
 def test_a_number_that_does_not_exist(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     setting = experiment(deployment={"start_with": 3})
     found = run(tmp_path, grid_for(setting, numbers={BAD: 4}), setting)
-    assert "node 103 cannot take part: partition-id=4: there are 4 devices, from 0" in capsys.readouterr().out
+    assert "node 103 cannot take part: partition-id=4: it must be 0 to 3" in capsys.readouterr().out
     assert found.summary["stopped_by"] == "updates" and found.devices[3]["orders"] == 0
 
 

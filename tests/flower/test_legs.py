@@ -19,7 +19,16 @@ from offbeat.core.streams import stream
 from offbeat.core.terms import Proximal
 from offbeat.flower.device.program import RECORDS, DeviceProgram, DeviceStore, Reply
 from offbeat.flower.protocol.codec import keep, kept
-from offbeat.flower.protocol.messages import Answer, Begin, CheckIn, Continue, Delivery, Greeting, Hello, Question
+from offbeat.flower.protocol.messages import (
+    Begin,
+    CheckIn,
+    Continue,
+    FreshRequest,
+    FreshResponse,
+    Greeting,
+    Hello,
+    UpdateReply,
+)
 from offbeat.models import vector_of
 from offbeat.training.trainer import TorchTrainer
 from offbeat.training.training_state import TrainingJob, TrainingState
@@ -87,9 +96,9 @@ def in_one_piece(order: Order, last: int | None = None, ticket: int = 4) -> Trai
     )
 
 
-def delivered(reply: Reply) -> tuple[Delivery, Vector]:
+def delivered(reply: Reply) -> tuple[UpdateReply, Vector]:
     body, vector = reply
-    assert isinstance(body, Delivery) and vector is not None
+    assert isinstance(body, UpdateReply) and vector is not None
     return body, vector
 
 
@@ -134,12 +143,12 @@ def test_a_message_that_is_out_of_step_is_refused(message: Continue) -> None:
     clock = Clock(tick=1.0)
     device = device_of(DeviceStore(), clock)
     device.begin(begin(ORDER, leg_seconds=0.5), START)
-    with pytest.raises(DeviceFault, match="out of step"):
+    with pytest.raises(DeviceFault, match="unexpected Continue"):
         device.go_on(message)
 
 
 def test_a_device_at_rest_has_nothing_to_go_on_with() -> None:
-    with pytest.raises(DeviceFault, match="having nothing"):
+    with pytest.raises(DeviceFault, match="no order in progress"):
         device_of(DeviceStore()).go_on(Continue(ticket=4, leg=1, stop=False))
 
 
@@ -230,10 +239,10 @@ def counting(monkeypatch: pytest.MonkeyPatch) -> Order:
 def test_a_fresh_model_is_merged_in_the_middle_of_training(counting: Order) -> None:
     device = device_of(DeviceStore())
     body, _ = device.begin(begin(counting), START)
-    assert isinstance(body, Question) and body.slices == 1
+    assert isinstance(body, FreshRequest) and body.slices == 1
     fresh = np.full(START.size, 0.5, dtype=np.float32)
     device = device_of(device.store)
-    answer = Answer(ticket=4, leg=1, version=7, newer=True, stop=False)
+    answer = FreshResponse(ticket=4, leg=1, version=7, newer=True, stop=False)
     body, parameters = delivered(device.answered(answer, fresh))
     first = in_one_piece(counting, last=1)
     merged = ((first.parameters + fresh) / 2).astype(np.float32)
@@ -248,16 +257,18 @@ def test_a_fresh_model_is_merged_in_the_middle_of_training(counting: Order) -> N
 def test_nothing_newer_means_going_on(counting: Order) -> None:
     device = device_of(DeviceStore())
     device.begin(begin(counting), START)
-    answer = Answer(ticket=4, leg=1, version=2, newer=False, stop=False)
+    answer = FreshResponse(ticket=4, leg=1, version=2, newer=False, stop=False)
     body, parameters = delivered(device_of(device.store).answered(answer, None))
     assert np.array_equal(parameters, in_one_piece(counting).parameters) and body.extras["merges"] == 0
 
 
-def deliver_with_merge(store: DeviceStore, order: Order, *, ticket: int, received: int) -> tuple[DeviceStore, Delivery]:
+def deliver_with_merge(
+    store: DeviceStore, order: Order, *, ticket: int, received: int
+) -> tuple[DeviceStore, UpdateReply]:
     device = device_of(store)
     device.begin(begin(order, ticket=ticket, received=received), START)
     device = device_of(device.store)
-    body, _ = delivered(device.answered(Answer(ticket=ticket, leg=1, version=7, newer=True, stop=False), START))
+    body, _ = delivered(device.answered(FreshResponse(ticket=ticket, leg=1, version=7, newer=True, stop=False), START))
     return device.store, body
 
 

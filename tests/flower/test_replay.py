@@ -27,7 +27,7 @@ from offbeat.core.policy import Ask, DeviceRule, Fresh, Memory, Policy, Probe, R
 from offbeat.experiment.schema import Experiment
 from offbeat.experiment.tables import merge
 from offbeat.flower.protocol.codec import MODEL, unpack
-from offbeat.flower.protocol.messages import Begin, Delivery, FromDevice, ToDevice
+from offbeat.flower.protocol.messages import Begin, FromDevice, ToDevice, UpdateReply
 from offbeat.running.directory import RunDirectory
 from offbeat.running.driver import Driver
 from offbeat.simulation.replay import Difference, replay
@@ -95,12 +95,12 @@ def settings_and_tables(name: str) -> tuple[dict[str, Any], dict[str, Any]]:
     return sized | settings, tables
 
 
-class Heard:
+class NoticeReceived:
     """What was said: tampers with nothing."""
 
     def __init__(self) -> None:
         self.begun: list[Begin] = []
-        self.delivered: list[Delivery] = []
+        self.delivered: list[UpdateReply] = []
 
     def __call__(self, node: int, question: Message, answer: Message) -> Message:
         match unpack(question.content, ToDevice), unpack(answer.content, FromDevice):
@@ -108,7 +108,7 @@ class Heard:
                 self.begun.append(begin)
             case _, said:
                 pass
-        if isinstance(said, Delivery):
+        if isinstance(said, UpdateReply):
             self.delivered.append(said)
         return answer
 
@@ -133,7 +133,7 @@ def test_every_algorithm_runs_on_the_second_driver_and_its_replay_gives_the_same
     name: str, tmp_path: Path
 ) -> None:
     settings, changes = settings_and_tables(name)
-    experiment, heard = experiment_of({"name": name} | settings, **changes), Heard()
+    experiment, heard = experiment_of({"name": name} | settings, **changes), NoticeReceived()
     deploy(experiment, grid_for(experiment, tamper=heard), tmp_path)
     summary, record = json.loads((tmp_path / "summary.json").read_text()), record_of(tmp_path)
     assert summary["stopped_by"] in ("versions", "time budget")
@@ -144,7 +144,7 @@ def test_every_algorithm_runs_on_the_second_driver_and_its_replay_gives_the_same
     assert something_happened(name, record, heard)
 
 
-def something_happened(name: str, record: list[dict[str, Any]], heard: Heard) -> bool:
+def something_happened(name: str, record: list[dict[str, Any]], heard: NoticeReceived) -> bool:
     """Whether the run had in it what is special about the algorithm."""
     uploads, layers = found(record, "Uploaded"), 3
     match name:
@@ -176,7 +176,7 @@ class Trouble:
     def __call__(self, node: int, question: Message, answer: Message) -> Message | None:
         said = unpack(answer.content, FromDevice)
         ticket = getattr(said, "ticket", 0)
-        if node == 101 and isinstance(said, Delivery) and ticket > 4 and not self.spoilt:
+        if node == 101 and isinstance(said, UpdateReply) and ticket > 4 and not self.spoilt:
             self.spoilt = ticket
             parameters = answer.content.array_records[MODEL]["vector"].numpy()
             answer.content[MODEL] = ArrayRecord({"vector": Array(np.full_like(parameters, np.nan))})
@@ -196,7 +196,7 @@ def test_a_run_with_losses_refusals_and_late_joiners_is_replayed(name: str, tmp_
     deploy(experiment, grid, tmp_path)
     record = record_of(tmp_path)
     why = " ".join(line["why"] for line in found(record, "fault"))
-    assert all(what in why for what in ("not finite", "no answer within", "its node is gone"))
+    assert all(what in why for what in ("not finite", "no reply within", "its node is gone"))
     assert {trouble.spoilt, trouble.swallowed} <= {line["ticket"] for line in found(record, "Lost")}
     assert found(record, "run")[0]["present"] == [0, 1, 2]
     assert [line["device"] for line in found(record, "joined")] == [3]

@@ -30,17 +30,18 @@ from offbeat.flower.device.app import experiment_client_app
 from offbeat.flower.device.mailbox import Mailbox, open_mailbox
 from offbeat.flower.protocol.codec import pack, unpack, vector
 from offbeat.flower.protocol.messages import (
-    Answer,
+    MESSAGE_TYPE,
     Begin,
-    Delivery,
+    FreshRequest,
+    FreshResponse,
     FromDevice,
     Greeting,
-    Heard,
     Hello,
     Merge,
     Notice,
-    Question,
+    NoticeReceived,
     Refusal,
+    UpdateReply,
 )
 from offbeat.models import layout_of
 from offbeat.running.assembly import ExperimentParts
@@ -103,7 +104,7 @@ def test_no_legs_are_needed_and_the_record_replays_to_the_same_bits(name: str, t
     sent = {kind for node in grid.nodes for kind in grid.kinds(node)}
     assert "Continue" not in sent, "nobody checks in"
     if name in ASKING:
-        assert "Answer" in sent
+        assert "FreshResponse" in sent
     replay(tmp_path / "run")
 
 
@@ -150,7 +151,7 @@ class Lone:
         self.setting = experiment_of({"name": "fedasync"}, deployment={"paced": False})
         self.size = layout_of(ExperimentParts.of(self.setting).network).size
         self.answers: list[Any] = []
-        self.fresh: Answer | None = None
+        self.fresh: FreshResponse | None = None
         """What the server says when the device asks, and what comes before that."""
         self.news: Notice | None = None
         self.kept: dict[str, bytes] = {} if kept is None else kept
@@ -163,9 +164,9 @@ class Lone:
     def _answered(self, reply: Message) -> None:
         body = unpack(reply.content, FromDevice)
         self.answers.append((reply.metadata.reply_to_message_id, body))
-        if isinstance(body, Question) and self.news is not None:
+        if isinstance(body, FreshRequest) and self.news is not None:
             self.mailbox.put(self.message(self.news))
-        if isinstance(body, Question) and self.fresh is not None:
+        if isinstance(body, FreshRequest) and self.fresh is not None:
             self.mailbox.put(self.message(self.fresh, model=self.fresh.newer))
 
     def interrupt(self, look: int, body: Any) -> Iterator[int]:
@@ -174,7 +175,7 @@ class Lone:
 
         def taken(seconds: float | None = 0.0) -> Message | None:
             if next(looks) == look:
-                self.mailbox.put(self.message(body, model=isinstance(body, Answer) and body.newer))
+                self.mailbox.put(self.message(body, model=isinstance(body, FreshResponse) and body.newer))
             return take(seconds)
 
         self.mailbox.take = taken  # type: ignore[method-assign]
@@ -183,7 +184,7 @@ class Lone:
     def message(self, body: Any, *, model: bool = False) -> Message:
         self._count += 1
         content = pack(body, np.zeros(self.size, dtype=np.float32) if model else None)
-        message = Message(content, 100, "train.offbeat")
+        message = Message(content, 100, MESSAGE_TYPE)
         message.metadata.__dict__["_message_id"] = f"message-{self._count}"
         return message
 
@@ -242,8 +243,8 @@ def test_a_notice_between_two_steps_is_heard_at_once_and_followed_after_the_epoc
     lone.mailbox.put(lone.message(Notice(ticket=5)))
     answered, delivery = lone.run(begin(), model=True)
     # There before the first step: no slice and no step is done, and one epoch is trained.
-    assert lone.answers == [("message-1", Heard(ticket=5, slices=0, step=0, working=True))]
-    assert isinstance(delivery, Delivery) and delivery.slices == 1 and answered == "message-2"
+    assert lone.answers == [("message-1", NoticeReceived(ticket=5, slices=0, step=0, working=True))]
+    assert isinstance(delivery, UpdateReply) and delivery.slices == 1 and answered == "message-2"
 
 
 def test_a_notice_in_the_second_epoch_drops_it_if_the_order_says_so() -> None:
@@ -252,8 +253,8 @@ def test_a_notice_in_the_second_epoch_drops_it_if_the_order_says_so() -> None:
     whole.run(begin(slices=1), model=True)
     lone.interrupt(9, Notice(ticket=5))
     _, delivery = lone.run(begin(drops_unfinished=True), model=True)
-    assert lone.answers == [("message-2", Heard(ticket=5, slices=1, step=2, working=True))]
-    assert isinstance(delivery, Delivery) and (delivery.slices, delivery.steps) == (1, 6)
+    assert lone.answers == [("message-2", NoticeReceived(ticket=5, slices=1, step=2, working=True))]
+    assert isinstance(delivery, UpdateReply) and (delivery.slices, delivery.steps) == (1, 6)
     assert (lone.delivered == whole.delivered).all(), "exactly what one epoch comes to"
 
 
@@ -261,20 +262,20 @@ def test_a_notice_in_the_first_epoch_does_not_drop_it() -> None:
     lone = Lone()
     lone.interrupt(3, Notice(ticket=5))
     _, delivery = lone.run(begin(drops_unfinished=True), model=True)
-    assert lone.answers == [("message-2", Heard(ticket=5, slices=0, step=2, working=True))]
-    assert isinstance(delivery, Delivery) and delivery.slices == 1
+    assert lone.answers == [("message-2", NoticeReceived(ticket=5, slices=0, step=2, working=True))]
+    assert isinstance(delivery, UpdateReply) and delivery.slices == 1
 
 
 def test_a_notice_for_another_order_changes_nothing() -> None:
     lone = Lone()
     lone.mailbox.put(lone.message(Notice(ticket=4)))
     _, delivery = lone.run(begin(), model=True)
-    assert lone.answers == [("message-1", Heard(ticket=4, slices=0, step=0, working=False))]
-    assert isinstance(delivery, Delivery) and delivery.slices == EPOCHS
+    assert lone.answers == [("message-1", NoticeReceived(ticket=4, slices=0, step=0, working=False))]
+    assert isinstance(delivery, UpdateReply) and delivery.slices == EPOCHS
 
 
 def test_a_notice_that_comes_after_the_delivery_is_answered() -> None:
-    assert Lone().run(Notice(ticket=5))[1] == Heard(ticket=5, slices=0, step=None, working=False)
+    assert Lone().run(Notice(ticket=5))[1] == NoticeReceived(ticket=5, slices=0, step=None, working=False)
 
 
 def test_a_device_that_the_server_has_given_up_stops_at_once() -> None:
@@ -288,7 +289,7 @@ def test_a_new_order_ends_the_old_one_and_is_not_lost() -> None:
     lone = Lone()
     lone.mailbox.put(lone.message(begin(ticket=6), model=True))
     _, refusal = lone.run(begin(), model=True)
-    assert refusal == Refusal(reason="ticket 5 is given up, because a Begin has come")
+    assert refusal == Refusal(reason="ticket 5 is given up: Begin arrived")
     waiting = lone.mailbox.take()
     assert waiting is not None and waiting.metadata.message_id == "message-1"
 
@@ -296,20 +297,20 @@ def test_a_new_order_ends_the_old_one_and_is_not_lost() -> None:
 def test_a_question_is_the_answer_to_the_message_that_stands_for_the_order() -> None:
     """FedASMU's device asks once; then the answer to its question is what the delivery answers."""
     lone = Lone()
-    lone.fresh = Answer(ticket=5, leg=1, version=2, newer=True, stop=False)
+    lone.fresh = FreshResponse(ticket=5, leg=1, version=2, newer=True, stop=False)
     answered, delivery = lone.run(asking(), model=True)
-    assert [(identity, type(body)) for identity, body in lone.answers] == [("message-1", Question)]
-    assert answered == "message-2" and isinstance(delivery, Delivery) and delivery.leg == 2
+    assert [(identity, type(body)) for identity, body in lone.answers] == [("message-1", FreshRequest)]
+    assert answered == "message-2" and isinstance(delivery, UpdateReply) and delivery.leg == 2
 
 
 @pytest.mark.parametrize("steps", [0, 2, 5, 6, 17])
 def test_a_fresh_model_that_a_device_does_not_wait_for_is_merged_between_two_steps(steps: int) -> None:
     """Device 0 has 6 batches and asks after the first epoch, so its 7th look is before step 0 of the second."""
     order, lone = asking(waits=False), Lone()
-    lone.interrupt(7 + steps, Answer(ticket=5, leg=1, version=2, newer=True, stop=False))
+    lone.interrupt(7 + steps, FreshResponse(ticket=5, leg=1, version=2, newer=True, stop=False))
     answered, delivery = lone.run(order, model=True)
-    assert [type(body) for _, body in lone.answers] == [Question]
-    assert answered == "message-2" and isinstance(delivery, Delivery)
+    assert [type(body) for _, body in lone.answers] == [FreshRequest]
+    assert answered == "message-2" and isinstance(delivery, UpdateReply)
     assert (delivery.slices, delivery.steps, delivery.leg) == (EPOCHS, 6 * EPOCHS, 2)
     assert delivery.merges == [Merge(version=2, slices=1 + steps // 6, step=steps % 6)]
 
@@ -328,14 +329,14 @@ def test_a_fresh_model_that_a_device_does_not_wait_for_is_merged_between_two_ste
 
 def test_a_device_that_does_not_wait_for_its_answer_waits_at_the_end() -> None:
     lone = Lone()
-    lone.interrupt(6 * EPOCHS + 1, Answer(ticket=5, leg=1, version=2, newer=True, stop=False))
+    lone.interrupt(6 * EPOCHS + 1, FreshResponse(ticket=5, leg=1, version=2, newer=True, stop=False))
     _, delivery = lone.run(asking(waits=False), model=True)
     assert delivery.merges == [Merge(version=2, slices=EPOCHS, step=0)]
 
 
 def test_a_device_that_trains_on_and_hears_that_nothing_is_newer_trains_as_if_it_had_not_asked() -> None:
     lone, plain = Lone(), Lone()
-    looks = lone.interrupt(9, Answer(ticket=5, leg=1, version=1, newer=False, stop=False))
+    looks = lone.interrupt(9, FreshResponse(ticket=5, leg=1, version=1, newer=False, stop=False))
     _, delivery = lone.run(asking(waits=False), model=True)
     plain.run(begin(), model=True)
     assert delivery.merges == [] and delivery.leg == 2
@@ -352,47 +353,47 @@ def test_a_notice_to_a_device_that_trains_on_makes_it_stop_after_its_epoch_and_w
     def take(seconds: float | None = 0.0) -> Message | None:
         if seconds:
             assert next(looks) == 1
-            lone.mailbox.put(lone.message(Answer(ticket=5, leg=1, version=2, newer=True, stop=True), model=True))
+            lone.mailbox.put(lone.message(FreshResponse(ticket=5, leg=1, version=2, newer=True, stop=True), model=True))
         return taken(seconds)
 
     lone.mailbox.take = take  # type: ignore[method-assign]
     _, delivery = lone.run(asking(waits=False), model=True)
-    assert lone.answers[1:] == [("message-2", Heard(ticket=5, slices=1, step=2, working=True))]
+    assert lone.answers[1:] == [("message-2", NoticeReceived(ticket=5, slices=1, step=2, working=True))]
     assert delivery.slices == 2 and delivery.merges == [Merge(version=2, slices=2, step=0)]
 
 
 def test_a_notice_while_a_device_waits_for_the_answer_to_its_question() -> None:
     lone = Lone()
-    lone.fresh = Answer(ticket=5, leg=1, version=2, newer=False, stop=False)
+    lone.fresh = FreshResponse(ticket=5, leg=1, version=2, newer=False, stop=False)
     lone.news = Notice(ticket=5)
     _, delivery = lone.run(asking(slot=3), model=True)  # it asks before the third epoch, after two
-    assert lone.answers[1:] == [("message-2", Heard(ticket=5, slices=2, step=None, working=True))]
-    assert isinstance(delivery, Delivery) and delivery.slices == 2
+    assert lone.answers[1:] == [("message-2", NoticeReceived(ticket=5, slices=2, step=None, working=True))]
+    assert isinstance(delivery, UpdateReply) and delivery.slices == 2
 
 
 def test_what_a_device_remembers_outlives_its_process_and_the_run() -> None:
     first = Lone()
-    first.fresh = Answer(ticket=5, leg=1, version=2, newer=True, stop=False)
+    first.fresh = FreshResponse(ticket=5, leg=1, version=2, newer=True, stop=False)
     assert first.run(asking(), model=True)[1].remembered == 0
     assert list(first.kept) == ["an experiment/0"]
     later = Lone(kept=first.kept)
-    later.fresh = Answer(ticket=9, leg=1, version=4, newer=True, stop=False)
+    later.fresh = FreshResponse(ticket=9, leg=1, version=4, newer=True, stop=False)
     assert later.run(asking(ticket=9, received=5), model=True)[1].remembered == 5
 
 
 def test_what_a_device_remembers_is_void_if_the_server_knows_nothing_of_it() -> None:
     first = Lone()
-    first.fresh = Answer(ticket=5, leg=1, version=2, newer=True, stop=False)
+    first.fresh = FreshResponse(ticket=5, leg=1, version=2, newer=True, stop=False)
     first.run(asking(), model=True)
     for changes in ({"received": 0}, {"received": 4}, {"received": 5, "experiment": "another"}):
         later = Lone(kept=dict(first.kept))
-        later.fresh = Answer(ticket=9, leg=1, version=4, newer=True, stop=False)
+        later.fresh = FreshResponse(ticket=9, leg=1, version=4, newer=True, stop=False)
         assert later.run(asking(ticket=9, **changes), model=True)[1].remembered == 0
 
 
 def test_what_was_kept_and_cannot_be_read_is_forgotten() -> None:
     lone = Lone(kept={"an experiment/0": b"nonsense"})
-    lone.fresh = Answer(ticket=5, leg=1, version=2, newer=True, stop=False)
+    lone.fresh = FreshResponse(ticket=5, leg=1, version=2, newer=True, stop=False)
     assert lone.run(asking(received=3), model=True)[1].remembered == 0
 
 

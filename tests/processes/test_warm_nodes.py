@@ -206,7 +206,7 @@ MISCHIEF = {
 }
 """
 REFUSALS = {
-    7: ["not (212,) float32", "the parameters are not finite", "Delivery of ticket 999"],
+    7: ["not (212,) float32", "the parameters are not finite", "UpdateReply for ticket 999"],
     8: ["leg 1, where ticket", "8,000,000 bytes of parameters where 848 belong"],
 }
 
@@ -302,7 +302,7 @@ def test_whatever_goes_wrong_nothing_hangs_and_all_is_seen(tmp_path: Path) -> No
                 for pid in frozen.pids():
                     os.kill(pid, signal.SIGSTOP)
                 (tmp_path / "frozen").touch()
-            if "device 5: no answer within" in log and once("node woken"):
+            if "device 5: no reply within" in log and once("node woken"):
                 for pid in frozen.pids():
                     os.kill(pid, signal.SIGCONT)
             if order_of(6) and once("wire cut"):
@@ -344,7 +344,7 @@ def test_whatever_goes_wrong_nothing_hangs_and_all_is_seen(tmp_path: Path) -> No
         assert found.devices[device]["refused"] == len(reasons)
     assert "; trying again" in cut_off.log.read_text()
     cut = {line["why"] for line in found.of("fault", device=6)}
-    assert any("no answer within" in why or "its node is gone" in why or "Flower error 5" in why for why in cut)
+    assert any("no reply within" in why or "its node is gone" in why or "Flower error 5" in why for why in cut)
     if broken is not None:
         assert "Flower error 7: the app cannot be written to" in log
         assert any("the app cannot be written to" in line["why"] for line in found.of("fault", device=-1))

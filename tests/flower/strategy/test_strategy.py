@@ -268,7 +268,7 @@ def test_a_node_that_does_not_answer_is_given_up_after_the_timeout(tmp_path: Pat
     strategy = Async(FedAvg(), out=tmp_path / "run", fraction_evaluate=0.0)
     result = train(strategy, grid_of(tamper=tamper), num_rounds=2, timeout=50.0)
     assert value(result) == pytest.approx(2 * (10 * 1 + 20 * 2) / 30, rel=1e-6)
-    assert faults(tmp_path / "run") == ["2: no answer within 50 s"]
+    assert faults(tmp_path / "run") == ["2: no reply within 50 s"]
 
 
 # What devices do wrong ------------------------------------------------------------------------------------------------
@@ -342,7 +342,7 @@ def test_a_bad_reply_is_the_devices_fault_by_name_and_the_run_goes_on(
 def test_an_update_beyond_the_norm_bound_is_refused(tmp_path: Path) -> None:
     strategy = Async(FedAvg(), norm_bound=6.0, out=tmp_path / "run", fraction_evaluate=0.0)
     train(strategy, grid_of(), num_rounds=1)
-    assert "a movement of norm 7.93725, where 6 is allowed" in faults(tmp_path / "run")[0]  # 3 sqrt(7)
+    assert "the update has norm 7.93725, above the bound 6" in faults(tmp_path / "run")[0]  # 3 sqrt(7)
 
 
 def test_an_evaluation_that_fails_is_left_out() -> None:

@@ -1,1 +1,1 @@
-"""A device of a real run: the legs in which it works on an order."""
+"""A device of a real run: the Flower ClientApp, and the program that works on orders."""

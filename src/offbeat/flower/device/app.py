@@ -1,5 +1,9 @@
-"""Flower's ClientApp: `client_app` for a project with a model and data of its own, and the one that `offbeat deploy`
-ships, for which an experiment file says everything."""
+"""The Flower ClientApp of a device: `client_app` for a project with its own model and data, and the app of
+`offbeat deploy`, which gets everything from an experiment.
+
+On a stock node the app runs in a new process for each message, and the state of the device is kept in Flower's context.
+On a warm node its process lives on, and messages arrive in a mailbox while it trains (`WarmDevice`).
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -19,13 +23,13 @@ from offbeat.flower.experiment_source import AllSamples, SampleArrays, experimen
 from offbeat.flower.protocol.codec import keep, kept, pack, unpack, vector
 from offbeat.flower.protocol.messages import (
     MESSAGE_TYPE,
-    Answer,
     Begin,
     Continue,
-    Heard,
+    FreshRequest,
+    FreshResponse,
     Hello,
     Notice,
-    Question,
+    NoticeReceived,
     Refusal,
     ToDevice,
 )
@@ -45,9 +49,9 @@ def client_app(
     device: str = "cpu",
     precision: Precision = "float32",
 ) -> ClientApp:
-    """A ClientApp that trains your model on your data; `data` finds in `context.node_config` which node it is on.
+    """Make a ClientApp that trains your model on your data. `data` can tell nodes apart by `context.node_config`.
 
-    `device` is where it trains: cpu, cuda, cuda:1, mps or auto. A node that has `device` in its config goes by that.
+    `device` is the torch device: cpu, cuda, cuda:1, mps or auto. `device` in a node's config takes precedence.
     """
 
     def prepare(context: Context) -> tuple[TorchTrainer, Pace | None]:
@@ -64,19 +68,19 @@ def client_app(
 
 
 def node_torch_device(context: Context, device: str, setting: str) -> str:
-    """Where this node trains: its own config says so, or else the app."""
+    """The torch device of this node: that of its config, else that of the app."""
     own = context.node_config.get("device")
     return torch_device_of(device, setting) if own is None else torch_device_of(str(own), "node-config device")
 
 
 def experiment_client_app(**clock: Any) -> ClientApp:
-    """The ClientApp of an experiment that travels in the run config."""
+    """Make the ClientApp of an experiment that is in the run config."""
 
     def prepare(context: Context) -> tuple[TorchTrainer, Pace | None]:
         experiment = experiment_of(None, context.run_config)
         number = context.node_config.get("partition-id")
         if number is not None and not 0 <= int(number) < experiment.data.devices:
-            raise InvalidInput(f"partition-id={number}: there are {experiment.data.devices} devices, from 0")
+            raise InvalidInput(f"partition-id={number}: it must be 0 to {experiment.data.devices - 1}")
         parts = ExperimentParts.of(experiment)
         pace = parts.fleet().speeds.slice_seconds if experiment.deployment.paced else None
         return parts.trainer(node_torch_device(context, experiment.execution.device, "execution.device")), pace
@@ -94,17 +98,17 @@ def _client(prepare: Callable[[Context], tuple[TorchTrainer, Pace | None]], **cl
         return DeviceProgram(trainer, store, number=None if number is None else int(number), pace=pace, **clock)
 
     @app.train(MESSAGE_TYPE.partition(".")[2])
-    def answer(message: Message, context: Context) -> Message:
+    def reply_to(message: Message, context: Context) -> Message:
         nonlocal warm
         mailbox = current_mailbox()
         try:
             if mailbox is not None:
                 if warm is None or warm.mailbox is not mailbox:
                     warm = WarmDevice(program(context, DeviceStore()), mailbox)
-                return warm.answer(message)
+                return warm.reply_to(message)
             body = unpack(message.content, ToDevice)
             device = program(context, kept(context.state, RECORDS, DeviceStore()))
-            reply = _answer(device, body, message)
+            reply = _reply(device, body, message)
             keep(context.state, device.store)
         except OffbeatError as error:
             reply = refusal(error)
@@ -113,7 +117,7 @@ def _client(prepare: Callable[[Context], tuple[TorchTrainer, Pace | None]], **cl
     return app
 
 
-def _answer(device: DeviceProgram, body: ToDevice, message: Message) -> Reply:
+def _reply(device: DeviceProgram, body: ToDevice, message: Message) -> Reply:
     content, size = message.content, device.trainer.layout.size
     match body:
         case Hello(measure=measure):
@@ -122,31 +126,39 @@ def _answer(device: DeviceProgram, body: ToDevice, message: Message) -> Reply:
             return device.begin(body, vector(content, device.elements(body.order)))
         case Continue():
             return device.go_on(body)
-        case Answer(newer=newer):
+        case FreshResponse(newer=newer):
             return device.answered(body, vector(content, size) if newer else None)
-    raise DeviceFault(f"{type(body).__name__} is not a message for this device")
+    raise DeviceFault(f"unexpected {type(body).__name__}: this is not a warm node")
 
 
 # Warm nodes -----------------------------------------------------------------------------------------------------------
 
 
 WAIT_SECONDS = 3600.0
-"""A device waits no longer than this for the answer to its question."""
+"""Longest wait of a device for the response to its request, in seconds."""
 
 
 class WarmDevice:
-    """Works on the orders of one device."""
+    """A device whose process lives on. It works on an order from beginning to end, and receives messages meanwhile.
+
+    The last message without a reply stands for the order. It gets a request for a fresh model as its reply, after which
+    the response to that stands for the order, or the update. Notices arrive between two training steps, as do fresh
+    models if the rule trains on after a request. The node keeps the device's memory under the run's identity, so that
+    it outlives this process.
+    """
+
+    __slots__ = ("_kept_under", "_program", "_response", "mailbox")
 
     def __init__(self, program: DeviceProgram, mailbox: Mailbox) -> None:
         self.mailbox = mailbox
         self._program = program
         self._kept_under = ""
-        self._answer: tuple[Message, Answer] | None = None
-        """The answer to the device's question, if it has come in the midst of training."""
+        self._response: tuple[Message, FreshResponse] | None = None
+        """The response to the device's request, if it has arrived while the device trained."""
         program.listen = self._listen
 
-    def answer(self, message: Message) -> Message:
-        """Do what a message asks for; the answer to it, or to the last one of those that came for the same order."""
+    def reply_to(self, message: Message) -> Message:
+        """Do what a message asks for; return the reply to the last message of its order."""
         standing = [message]
         try:
             reply = self._reply(standing)
@@ -155,7 +167,6 @@ class WarmDevice:
         return Message(pack(*reply), reply_to=standing[-1])
 
     def _reply(self, standing: list[Message]) -> Reply:
-        """What to say in the end to the last of the messages that stand for an order."""
         (message,) = standing
         body = unpack(message.content, ToDevice)
         match body:
@@ -165,70 +176,70 @@ class WarmDevice:
             case Begin():
                 return self._work(body, standing)
             case Notice(ticket=ticket):
-                return Heard(ticket=ticket, slices=0, step=None, working=False), None
-        raise DeviceFault(f"out of step: {type(body).__name__}, having nothing")
+                return NoticeReceived(ticket=ticket, slices=0, step=None, working=False), None
+        raise DeviceFault(f"unexpected {type(body).__name__}: no order in progress")
 
     def _work(self, order: Begin, standing: list[Message]) -> Reply:
-        program, layout, self._answer = self._program, self._program.trainer.layout, None
+        program, layout, self._response = self._program, self._program.trainer.layout, None
         self._recall(f"{order.experiment}/{order.device}")
         reply = program.begin(order, vector(standing[-1].content, program.elements(order.order)))
-        while isinstance(reply[0], Question):
-            self.mailbox.answer(Message(pack(*reply), reply_to=standing[-1]))
-            program.train_on(lambda: self._answer is not None)
-            message, answer = self._answer or self._awaited(order.ticket)
-            self._answer = None
+        while isinstance(reply[0], FreshRequest):
+            self.mailbox.reply(Message(pack(*reply), reply_to=standing[-1]))
+            program.train_on(lambda: self._response is not None)
+            message, response = self._response or self._awaited(order.ticket)
+            self._response = None
             standing.append(message)
-            reply = program.answered(answer, vector(message.content, layout.size) if answer.newer else None)
+            reply = program.answered(response, vector(message.content, layout.size) if response.newer else None)
         if program.store.memory.latest_ticket == order.ticket:
             self.mailbox.keep(self._kept_under, _packed(program.store.memory))
         return reply
 
     def _recall(self, name: str) -> None:
-        """Take up what the device remembers of this experiment."""
+        """Load the device's memory of this run."""
         if name != self._kept_under:
             self._kept_under = name
             self._program.store.memory = _unpacked(self.mailbox.recall(name))
 
-    # News ---------------------------------------------------------------------------------------------------------
+    # Messages while training -----------------------------------------------------------------------------------------
 
-    def _awaited(self, ticket: int) -> tuple[Message, Answer]:
-        """The answer to a question; other news may come before it."""
+    def _awaited(self, ticket: int) -> tuple[Message, FreshResponse]:
+        """Wait for the response to a request; handle other messages that arrive before it."""
         while (message := self.mailbox.take(WAIT_SECONDS)) is not None:
             body = unpack(message.content, ToDevice)
-            if isinstance(body, Answer) and body.ticket == ticket:
+            if isinstance(body, FreshResponse) and body.ticket == ticket:
                 return message, body
             assert self._program.store.paused is not None
-            self._hear(self._program.store.paused, None, message, body)
-        raise DeviceFault(f"no answer to its question within {WAIT_SECONDS:.0f} s")
+            self._handle(self._program.store.paused, None, message, body)
+        raise DeviceFault(f"no response to its request for a fresh model within {WAIT_SECONDS:.0f} s")
 
     def _listen(self, paused: PausedOrder, step: int | None) -> bool:
-        """Take in what has come while the device was training; whether it goes on, having no newer model to merge."""
+        """Handle the messages that arrived while the device trained; return whether to train on, or merge a model."""
         while (message := self.mailbox.take()) is not None:
-            self._hear(paused, step, message, unpack(message.content, ToDevice))
-        return self._answer is None or not self._answer[1].newer
+            self._handle(paused, step, message, unpack(message.content, ToDevice))
+        return self._response is None or not self._response[1].newer
 
-    def _hear(self, paused: PausedOrder, step: int | None, message: Message, body: ToDevice) -> None:
+    def _handle(self, paused: PausedOrder, step: int | None, message: Message, body: ToDevice) -> None:
         ticket = paused.assignment.ticket
         match body:
             case Notice(ticket=meant, give_up=give_up):
                 working = meant == ticket
-                heard = Heard(ticket=meant, slices=paused.run.progress.slices, step=step, working=working)
-                self.mailbox.answer(Message(pack(heard), reply_to=message))
+                heard = NoticeReceived(ticket=meant, slices=paused.run.progress.slices, step=step, working=working)
+                self.mailbox.reply(Message(pack(heard), reply_to=message))
                 if working and give_up:
                     raise DeviceFault(f"the server has given up ticket {ticket}")
                 if working:
                     paused.run.stop_soon()
-            case Answer(ticket=meant) if meant == ticket and paused.run.asking:
-                self._answer = message, body
+            case FreshResponse(ticket=meant) if meant == ticket and paused.run.asking:
+                self._response = message, body
             case Hello(measure=False):
-                self.mailbox.answer(Message(pack(*self._program.greet(body, None)), reply_to=message))
-            case _:  # a new order, for instance: the server knows nothing of this one any more
+                self.mailbox.reply(Message(pack(*self._program.greet(body, None)), reply_to=message))
+            case _:  # such as a new order: the server has forgotten this one
                 self.mailbox.put_back(message)
-                raise DeviceFault(f"ticket {ticket} is given up, because a {type(body).__name__} has come")
+                raise DeviceFault(f"ticket {ticket} is given up: {type(body).__name__} arrived")
 
 
 def refusal(error: OffbeatError) -> Reply:
-    """That a device cannot do what it was asked."""
+    """The reply of a device that cannot do what it was asked."""
     return Refusal(reason=str(error)[:2000]), None
 
 
@@ -239,7 +250,7 @@ def _packed(memory: DeviceMemory) -> bytes:
 
 
 def _unpacked(content: bytes | None) -> DeviceMemory:
-    """What was kept; nothing if there is none, or if it cannot be read."""
+    """The memory that was kept; an empty one if there is none, or if it cannot be read."""
     try:
         state = recorddict_from_proto(ProtoRecordDict.FromString(content or b""))
         return kept(state, (DeviceMemory,), DeviceMemory())

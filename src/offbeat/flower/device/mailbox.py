@@ -1,6 +1,7 @@
-"""How an app hears of messages while it works on another one: only on a warm node, where its process lives on.
+"""The mailbox through which an app on a warm node receives messages while it works on another one.
 
-On a node that starts a process for each message there is no mailbox, and an app can only answer.
+A stock node starts a process for each message: there is no mailbox, and an app can only reply. Without torch, since the
+node imports this module.
 """
 
 from collections import deque
@@ -12,37 +13,37 @@ from flwr.app import Message
 
 
 class Mailbox:
-    """Messages for the app of this process. The app takes them in one thread; they come in another."""
+    """Messages for the app of this process. They arrive in another thread than the app's."""
 
     def __init__(
         self,
-        answer: Callable[[Message], None],
+        reply: Callable[[Message], None],
         keep: Callable[[str, bytes], None],
         recall: Callable[[str], bytes | None],
     ) -> None:
-        self.answer = answer
-        """Send the answer to a message that was taken from here."""
+        self.reply = reply
+        """Send the reply to a message from this mailbox."""
         self.keep = keep
-        """Have the node keep something under a name, also when this process or the whole run has ended."""
+        """Have the node keep bytes under a name, beyond the end of this process and of the run."""
         self.recall = recall
-        """What was kept under a name."""
+        """The bytes kept under a name."""
         self._messages: deque[Message] = deque()
         self._changed = Condition()
 
     def put(self, message: Message) -> None:
-        """A message has come."""
+        """Append a message."""
         with self._changed:
             self._messages.append(message)
             self._changed.notify_all()
 
     def put_back(self, message: Message) -> None:
-        """Have it be the next one again."""
+        """Make a message the next one again."""
         with self._changed:
             self._messages.appendleft(message)
 
     def take(self, seconds: float | None = 0.0) -> Message | None:
-        """The next message, waiting so long for it; None if there is none (or forever, if no seconds are given)."""
-        if not self._messages and seconds == 0.0:  # asked between all steps of training, so cheap
+        """The next message, or None if none arrives within `seconds` (None: wait forever)."""
+        if not self._messages and seconds == 0.0:  # called between any two training steps: take no lock
             return None
         with self._changed:
             self._changed.wait_for(lambda: self._messages, seconds)
@@ -58,5 +59,5 @@ def open_mailbox(mailbox: Mailbox | None) -> None:
 
 
 def current_mailbox() -> Mailbox | None:
-    """The mailbox of this thread's app; None on a node that starts a process for each message."""
+    """The mailbox of this thread's app; None on a stock node."""
     return _mailbox.get()

@@ -1,7 +1,7 @@
-"""The device's half of a deployment: an order worked on in legs, with what waits between them.
+"""The program of a device: it works on an order and returns the replies. It does not depend on Flower.
 
-The logic is `training.local_run.LocalRun` and the numbers are `training.local_training`, both as in a simulation;
-the clock is real. Nothing here knows of Flower: `app` moves the messages and keeps the `DeviceStore` between messages.
+The logic of an order is `training.local_run.LocalRun` and its numbers are `training.local_training`, as in a
+simulation; the clock is real. `app` passes messages in and keeps the `DeviceStore` between them.
 """
 
 import time
@@ -21,16 +21,16 @@ from offbeat.core.orders import Order
 from offbeat.core.parameters import Vector, frozen
 from offbeat.core.policy import Ask, Fresh, Step, Train
 from offbeat.flower.protocol.messages import (
-    Answer,
     Begin,
     CheckIn,
     Continue,
-    Delivery,
+    FreshRequest,
+    FreshResponse,
     FromDevice,
     Greeting,
     Hello,
     Merge,
-    Question,
+    UpdateReply,
 )
 from offbeat.training.layered import Proceed
 from offbeat.training.local_run import LocalRun, ends_of, slices_by
@@ -39,34 +39,34 @@ from offbeat.training.trainer import TorchTrainer
 from offbeat.training.training_state import TrainingJob, TrainingState
 
 LISTEN_SECONDS = 0.02
-"""How often a device that only waits, because it is paced, looks whether anything has come."""
+"""Polling interval of a device that waits because it is paced, in seconds."""
 Pace = Callable[[int, int, Order], Sequence[float]]
-"""Seconds that each slice of an order shall take on a device: for trying out an uneven fleet on one machine."""
+"""Seconds per slice of an order (device, ticket, order), to emulate an uneven fleet on one machine."""
 Reply = tuple[FromDevice, Vector | None]
 Listen = Callable[["PausedOrder", int | None], bool]
-"""Called between two steps of training with the steps of the slice that are done: takes in what has come meanwhile,
-may tell the order's local run to stop, and returns whether to go on: not if there is a newer model to merge."""
+"""Called between two training steps with the number of steps done in the slice. It handles messages that have arrived,
+may tell the local run to stop, and returns whether to train on: not if there is a newer model to merge."""
 
 
 class PausedOrder(LocalTraining, kw_only=True, eq=False):
-    """An order in flight, at rest between two legs."""
+    """The order in progress, with everything that the next leg needs."""
 
     run: LocalRun
     seed: int
     leg: int
     leg_seconds: float | None
     arrived: float
-    """When the device got the order, by its own clock."""
+    """When the device received the order, by its own clock."""
     checked: int = 0
-    """Slices that it had when it last checked in: every leg has something to show for itself."""
+    """Slices done at the last check-in: every leg must do at least one more."""
     begun: bool = False
-    """Whether it is in the midst of a stretch."""
+    """Whether some, but not all, of the slices up to the goal are done."""
     merges: tuple[Merge, ...] = ()
-    """Newer models for which it did not wait."""
+    """Newer models that were merged without waiting for them."""
 
 
 class DeviceStore(Struct, kw_only=True):
-    """What a device keeps between two messages: the order in flight, and what it remembers of earlier ones."""
+    """The state of a device between two messages: the order in progress, and its memory of earlier ones."""
 
     paused: PausedOrder | None = None
     memory: DeviceMemory = field(default_factory=DeviceMemory)
@@ -81,11 +81,13 @@ RECORDS: tuple[type[Struct], ...] = (
     TrainingState,
     DeviceMemory,
 )
-"""What a `DeviceStore` is made of."""
+"""The classes of which a `DeviceStore` consists."""
 
 
 class DeviceProgram:
-    """Answers messages about one device's data."""
+    """Works on the orders of one device, with its trainer."""
+
+    __slots__ = ("_clock", "_sleep", "listen", "number", "pace", "store", "trainer")
 
     def __init__(
         self,
@@ -109,7 +111,7 @@ class DeviceProgram:
     # Messages -----------------------------------------------------------------------------------------------------
 
     def greet(self, hello: Hello, model: Vector | None) -> Reply:
-        """Say who this device is and, if there is a model to try, how fast it trains."""
+        """Greet the server and, if it has sent a model, measure the speed of training."""
         device, layers = self.number or 0, self.trainer.layout.trained_layers
         samples = len(self.trainer.batches.partition.samples(device))
         greeting = Greeting(
@@ -121,7 +123,7 @@ class DeviceProgram:
         if model is None:
             return greeting, None
         started = self._clock()
-        for attempt in range(2):  # the first one warms up
+        for attempt in range(2):  # the first one is a warm-up
             begun = self._clock()
             _, gradient = self.trainer.loss_and_gradient(model, device, 0, attempt, hello.batch_size)
         step, busy = max(self._clock() - begun, 1e-9), self._clock() - started
@@ -129,7 +131,7 @@ class DeviceProgram:
         return replace(greeting, speed=batch * layers / step, busy=busy), gradient
 
     def begin(self, order: Begin, model: Vector) -> Reply:
-        """Take up an order. One that was in flight before is given up: the server knows nothing of it."""
+        """Begin an order. One still in progress is dropped: the server has given it up."""
         remembered = self.store.memory.recall(order.received)
         self.trainer.batches.seed = order.seed
         base = self._whole(order.order, model)
@@ -149,53 +151,54 @@ class DeviceProgram:
         return self._leg(self.store.paused)
 
     def go_on(self, message: Continue) -> Reply:
-        """Go on with the paused order, for one leg."""
+        """Work on the order for another leg."""
         paused = self._resumed_order(message)
         if message.stop:
             paused.run.stop_soon()
         return self._leg(paused)
 
     def train_on(self, answered: Callable[[], bool]) -> None:
-        """Train until the question is answered, or there is nothing left to train, if the rule does not wait."""
+        """If the rule does not wait for a response, train until it comes or all slices are done."""
         assert self.store.paused is not None
         paused, run = self.store.paused, self.store.paused.run
         rule = device_rule(run.order.rule)
         while run.asking and not answered() and isinstance(run.next(rule, paused.remembered), Train):
             self._train(paused)
 
-    def answered(self, message: Answer, model: Vector | None) -> Reply:
-        """Take in the newer model, if there is one, and go on."""
+    def answered(self, message: FreshResponse, model: Vector | None) -> Reply:
+        """Merge the newer model, if there is one, and work on the order for another leg."""
         paused = self._resumed_order(message)
-        run, work, trained_on = paused.run, paused.state, paused.run.asking
+        run, state, trained_on = paused.run, paused.state, paused.run.asking
         run.answered()
         if message.stop:
             run.stop_soon()
         if model is not None:
             if trained_on:
-                merge = Merge(version=message.version, slices=run.progress.slices, step=work.steps_into_slice)
+                merge = Merge(version=message.version, slices=run.progress.slices, step=state.steps_into_slice)
                 paused.merges += (merge,)
-            if paused.begun:  # the stretch is cut in two here
+            if paused.begun:  # the merge ends the run of slices up to the goal
                 paused.performed, paused.begun = paused.performed + 1, False
             fresh = Fresh(version=message.version, parameters=frozen(model))
             paused.merge(device_rule(run.order.rule), fresh, self.trainer)
         return self._leg(paused)
 
-    def _resumed_order(self, message: Continue | Answer) -> PausedOrder:
+    def _resumed_order(self, message: Continue | FreshResponse) -> PausedOrder:
         paused = self.store.paused
         if paused is None or (paused.assignment.ticket, paused.leg) != (message.ticket, message.leg):
-            there = "nothing" if paused is None else f"ticket {paused.assignment.ticket}, leg {paused.leg}"
-            raise DeviceFault(f"out of step: asked for ticket {message.ticket}, leg {message.leg}, having {there}")
+            got = f"{type(message).__name__} for ticket {message.ticket}, leg {message.leg}"
+            there = "no order" if paused is None else f"ticket {paused.assignment.ticket}, leg {paused.leg}"
+            raise DeviceFault(f"unexpected {got}: {there} in progress")
         paused.leg += 1
         self.trainer.batches.seed = paused.seed
         return paused
 
     def elements(self, order: Order) -> int:
-        """How many elements of the model come with an order."""
+        """The number of elements of the model that comes with an order."""
         layout = self.trainer.layout
         return layout.size if order.width == 1.0 else submodel(layout, order.width).count
 
     def _whole(self, order: Order, model: Vector) -> Vector:
-        """The model that came with an order; of a narrow one only its elements came, and only they matter."""
+        """The model that came with an order, with zeros for elements outside the order's width."""
         if order.width == 1.0:
             return frozen(model)
         base = np.zeros(self.trainer.layout.size, dtype=np.float32)
@@ -205,7 +208,7 @@ class DeviceProgram:
     # A leg --------------------------------------------------------------------------------------------------------
 
     def _leg(self, paused: PausedOrder) -> Reply:
-        """Train until there is something to tell the server."""
+        """Train until there is something to reply."""
         started, run = self._clock(), paused.run
         rule = device_rule(run.order.rule)
         while isinstance(step := run.next(rule, paused.remembered), Train):
@@ -216,24 +219,24 @@ class DeviceProgram:
         return self._report(paused, step)
 
     def _overdue(self, paused: PausedOrder, started: float) -> bool:
-        """Whether to look whether a notice has come."""
+        """Whether to check in."""
         if paused.leg_seconds is None or paused.run.order.unit == "layer":
             return False
         return self._clock() - started >= paused.leg_seconds
 
     def _train(self, paused: PausedOrder) -> None:
-        """All layers of the stretch, or one epoch of it; up to the step where the answer to a question comes."""
+        """Train the next epoch, or all layers up to the goal; stop when a fresh model arrives."""
         run, began = paused.run, self._clock()
         order, first = run.order, run.progress.slices
         job = paused.job(first, run.goal if order.unit == "layer" else first + 1)
         deadline = inf if order.budget is None else paused.arrived + order.budget
         if self.pace is None:
-            work, done = self.trainer.train_while(job, self._watch(paused, deadline), keep=run.asking)
+            state, done = self.trainer.train_while(job, self._watch(paused, deadline), keep=run.asking)
         else:
-            work, done = self._train_paced(paused, job, began, deadline)
-        steps = work.steps - paused.state.steps
+            state, done = self._train_paced(paused, job, began, deadline)
+        steps = state.steps - paused.state.steps
         run.trained(done - first, steps, self._clock() - began)
-        paused.state = work
+        paused.state = state
         paused.begun = done < run.goal and (paused.begun or steps > 0)
         if done == run.goal:
             paused.performed += 1
@@ -241,7 +244,7 @@ class DeviceProgram:
             run.out_of_time()
 
     def _watch(self, paused: PausedOrder, deadline: float) -> Proceed | None:
-        """What is asked between two steps of training, or between two layers: whether there is time, and any news."""
+        """The function called between two steps or layers: whether there is time and no model to merge."""
         if self.listen is None and deadline == inf:
             return None
         step = paused.state.steps_into_slice
@@ -257,7 +260,7 @@ class DeviceProgram:
     def _train_paced(
         self, paused: PausedOrder, job: TrainingJob, began: float, deadline: float
     ) -> tuple[TrainingState, int]:
-        """Take the time that the fleet gives each slice; what it cannot do by the deadline is left undone."""
+        """Train for the time that the fleet gives each slice; leave out slices that end after the deadline."""
         assert self.pace is not None
         seconds = list(self.pace(job.device, job.ticket, job.order)[job.first : job.last])
         if job.state.steps_into_slice:
@@ -266,22 +269,22 @@ class DeviceProgram:
             )
         ends = ends_of(seconds, began)
         done = job.first + slices_by(ends, deadline)
-        work = job.state
+        state = job.state
         if done > job.first:
-            work = self.trainer.train(replace(job, last=done))
-        end, step = min(ends[-1], deadline), work.steps - job.state.steps
+            state = self.trainer.train(replace(job, last=done))
+        end, step = min(ends[-1], deadline), state.steps - job.state.steps
         while self.listen is not None and end - self._clock() > LISTEN_SECONDS:
             self._sleep(LISTEN_SECONDS)
             if not self.listen(paused, step):
                 share = (self._clock() - began) / (end - began)
-                return (work, done) if share >= 1.0 else self._cut(job, share)
+                return (state, done) if share >= 1.0 else self._cut(job, share)
             if paused.run.drops_slice:
                 return job.state, job.first
         self._sleep(max(0.0, end - self._clock()))
-        return work, done
+        return state, done
 
     def _cut(self, job: TrainingJob, share: float) -> tuple[TrainingState, int]:
-        """So much of the epoch that a job is for, or of what is left of it."""
+        """Train this share of the steps that the epoch of a job has left."""
         begun = job.state.steps_into_slice
         left = self.trainer.batches.steps(job.device, job.order.batch_size) - begun
         steps = min(int(share * left), left - 1)
@@ -289,14 +292,14 @@ class DeviceProgram:
         return (self.trainer.train(cut) if steps > 0 else job.state), job.first
 
     def _report(self, paused: PausedOrder, step: Step) -> Reply:
-        """The end of a leg: a question, or the delivery with the parameters that count."""
+        """End a leg with a request for a fresh model, or with the update."""
         if isinstance(step, Ask):
             paused.run.ask(step)
-            return Question(**self._progress(paused)), None
+            return FreshRequest(**self._progress(paused)), None
         given, rule = paused.assignment, device_rule(paused.run.order.rule)
         outcome = paused.report(rule)
         mask = coverage(given.order, paused.run.progress.slices, self.trainer.layout)
-        delivery = Delivery(
+        update = UpdateReply(
             **self._progress(paused),
             samples=len(self.trainer.batches.partition.samples(given.device)),
             loss=outcome.loss if isfinite(outcome.loss) else None,
@@ -306,7 +309,7 @@ class DeviceProgram:
         self.store.paused = None
         if rule.remembers or given.order.remembers:
             self.store.memory.learned(given.ticket, paused.memory)
-        return delivery, outcome.parameters if mask is None else outcome.parameters[mask.chosen]
+        return update, outcome.parameters if mask is None else outcome.parameters[mask.chosen]
 
     def _progress(self, paused: PausedOrder) -> dict[str, Any]:
         progress = paused.run.progress

@@ -1,1 +1,1 @@
-"""What server and devices say to each other: typed messages, and their coding for Flower."""
+"""The messages between server and devices, and their encoding for Flower."""

@@ -1,7 +1,7 @@
-"""The codec: a message as JSON in a ConfigRecord, a flat float32 vector beside it in an ArrayRecord.
+"""Encode messages for Flower: the body as JSON in a ConfigRecord, a flat float32 vector in an ArrayRecord.
 
-Whatever comes in is read strictly and within bounds, and nothing in it is ever executed: a message that is not exactly
-what it should be is a `DeviceFault`.
+Incoming messages are untrusted: they are read strictly and within bounds, nothing in them is executed, and any
+deviation is a `DeviceFault`.
 """
 
 import json
@@ -22,17 +22,17 @@ from offbeat.core.snapshot import decode, encode
 
 BODY, MODEL = "offbeat", "offbeat-model"
 MOST_TEXT = 2**16
-"""Characters of a message that are read; real ones have a few hundred."""
+"""Longest message body in characters; real ones have a few hundred."""
 MOST_NOTE = 500
-"""Characters of a fault that are written down."""
+"""Longest fault in log and record, in characters."""
 HEADER = 256
-"""Bytes that numpy's format may add to the elements."""
+"""Most bytes that the header of an array may have."""
 
 T = TypeVar("T")
 
 
 def pack(body: msgspec.Struct, vector: Vector | None = None) -> RecordDict:
-    """What goes over the wire."""
+    """The content of a message."""
     content = RecordDict({BODY: ConfigRecord({"json": msgspec.json.encode(body).decode()})})
     if vector is not None:
         content[MODEL] = ArrayRecord({"vector": Array(np.ascontiguousarray(vector, dtype=np.float32))})
@@ -40,11 +40,11 @@ def pack(body: msgspec.Struct, vector: Vector | None = None) -> RecordDict:
 
 
 def unpack(content: RecordDict, kind: Any) -> Any:
-    """The body of a message, one of `kind`; `vector` reads what came along."""
+    """The body of a message, of one of the types in `kind`."""
     records = content.config_records
     text = records[BODY].get("json") if BODY in records else None
     if not isinstance(text, str) or len(text) > MOST_TEXT:
-        raise DeviceFault("the message is not one of offbeat, or too long")
+        raise DeviceFault(f"not a message of offbeat, or its body has more than {MOST_TEXT:,} characters")
     try:
         return msgspec.json.decode(text, type=kind)
     except (msgspec.MsgspecError, RecursionError, ValueError) as error:
@@ -52,33 +52,36 @@ def unpack(content: RecordDict, kind: Any) -> Any:
 
 
 def vector(content: RecordDict, size: int) -> Vector:
-    """The vector that came along, if it has exactly this size; nothing larger is even decoded."""
+    """The vector of a message, which must have exactly this size. Nothing larger is decoded."""
     records = content.array_records
     array = records[MODEL].get("vector") if MODEL in records else None
     if array is None:
-        raise DeviceFault("there are no parameters in the message")
+        raise DeviceFault("the message has no parameters")
     if array.dtype != "float32" or tuple(array.shape) != (size,):
         raise DeviceFault(f"parameters of shape {tuple(array.shape)} {array.dtype}, not ({size},) float32")
     return elements(array.data, (size,), np.dtype(np.float32))
 
 
 def elements(data: bytes, shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """The numbers in numpy's format, whose header must say what we know already: nothing is made as large as it says.
+    """Decode an array in numpy's format. Its header must name the expected shape and dtype.
 
-    (`np.load` would do more for a stranger: unpack an archive, or allocate whatever the header asks for.)
+    `np.load` is unsafe here: it unpacks archives, and allocates whatever the header asks for.
     """
     size = prod(shape) * dtype.itemsize
     if len(data) > size + HEADER:
-        raise DeviceFault(f"{len(data):,} bytes of parameters where {size:,} belong")
+        raise DeviceFault(f"{len(data):,} bytes of parameters, not {size:,}")
     header = array_header(data)
     if (header.shape, header.dtype) != (shape, dtype) or len(data) - header.length != size:
-        raise DeviceFault(f"parameters that say one shape and are of another: {header.shape} {header.dtype}")
+        raise DeviceFault(
+            f"{len(data) - header.length:,} bytes with the header {header.shape} {header.dtype}, "
+            f"not {size:,} bytes of {shape} {dtype}"
+        )
     flat = np.frombuffer(data, dtype=dtype, offset=header.length)
     return flat.reshape(shape, order="F" if header.columns_first else "C")
 
 
 class ArrayHeader(NamedTuple):
-    """What an array in numpy's format says of itself."""
+    """The header of an array in numpy's format."""
 
     shape: tuple[int, ...]
     columns_first: bool
@@ -88,35 +91,35 @@ class ArrayHeader(NamedTuple):
 
 
 def array_header(data: bytes) -> ArrayHeader:
-    """The header of an array in numpy's format; DeviceFault if it has none."""
+    """Read the header of an array in numpy's format; DeviceFault if it has none."""
     stream = BytesIO(data)
     try:
         if npy.read_magic(stream) != (1, 0):
-            raise ValueError("not version 1.0 of numpy's format")
+            raise ValueError("not in version 1.0 of numpy's format")
         shape, columns_first, dtype = npy.read_array_header_1_0(stream)
-    except Exception as error:  # numpy evaluates the header as a literal, and gives the errors of Python's own parser
+    except Exception as error:  # numpy parses the header as a Python literal, which can raise anything
         raise DeviceFault(f"the parameters cannot be read: {type(error).__name__}: {error}") from None
     return ArrayHeader(shape, columns_first, dtype, stream.tell())
 
 
 def one_line(text: str) -> str:
-    """What a stranger may have had a hand in, fit for a log: short, and without line breaks or control characters."""
+    """Make untrusted text fit for a log: shortened, without line breaks and control characters."""
     line = "".join(each if each.isprintable() else " " for each in text[: MOST_NOTE + 1])
     return line if len(line) <= MOST_NOTE else line[:MOST_NOTE] + "..."
 
 
-# What a device keeps between two messages ---------------------------------------------------------------------------
+# The state of a device between two messages ---------------------------------------------------------------------------
 
 
 def keep(state: RecordDict, value: Any) -> None:
-    """Put a value into a device's state, in the place of what was there."""
+    """Replace a device's state by a value."""
     tree, arrays = encode(value)
-    state[BODY] = ConfigRecord({"json": json.dumps(tree)})  # which, unlike msgspec's, knows numbers that are not finite
+    state[BODY] = ConfigRecord({"json": json.dumps(tree)})  # unlike msgspec, json writes numbers that are not finite
     state[MODEL] = ArrayRecord({name: Array(np.ascontiguousarray(array)) for name, array in arrays.items()})
 
 
 def kept(state: RecordDict, types: tuple[type[Any], ...], default: T) -> T:
-    """What was put there."""
+    """The value of a device's state, or the default if it has none."""
     if BODY not in state.config_records:
         return default
     arrays: Mapping[str, Any] = {name: array.numpy() for name, array in state.array_records[MODEL].items()}

@@ -1,17 +1,17 @@
-"""What server and devices say to each other: plain records, checked field by field when they are read.
+"""The messages between server and devices: plain records, checked field by field when they are read.
 
-A device only ever answers. An order is therefore worked on in *legs*: `Begin` starts it, and every leg ends with an
-answer that the server replies to with the next message, until the answer is a `Delivery`.
+A Flower client only replies. So an order is worked on in *legs*: `Begin` starts it, every leg ends with a reply, and
+the server's next message starts the next leg, until the reply is an `UpdateReply`.
 
-    server   Hello      Begin(order, model)                Continue       Answer(model)      Notice
-    device   Greeting            CheckIn | Question | Delivery(model)                        Heard
+    server   Hello      Begin(order, model)      Continue      FreshResponse(model)      Notice
+    device   Greeting            CheckIn | FreshRequest | UpdateReply(parameters)        NoticeReceived
 
-Messages carry the ticket and the number of the leg, so that what was lost, repeated or invented is seen for what it is.
+A device that cannot do what it is asked replies with a `Refusal`. Messages carry the ticket and the number of the leg,
+so that a lost, repeated or invented one is recognised.
 
-On a node that only answers, the order rests between two legs. On a warm node it does not: the message that the device
-has not answered yet is the one that stands for it, to be answered with a question or with the delivery when there is
-one. A `Notice` reaches it in the midst of its training, between two steps, and so does the `Answer` to a question if
-its rule does not wait for it. So it never has to check in.
+On a stock node the order rests between two legs. On a warm node it does not, and the device never checks in: the last
+message without a reply stands for the order, and gets a `FreshRequest` or an `UpdateReply` when there is one. A
+`Notice` reaches the device between two training steps, and so does a `FreshResponse` if its rule does not wait for it.
 """
 
 from typing import Annotated
@@ -20,25 +20,27 @@ from msgspec import Meta, Struct
 
 from offbeat.core.orders import Order, Plain
 
-MESSAGE_TYPE = "train.offbeat"
-"""What Flower is told about every message of ours."""
+PROTOCOL = 2
+"""The version of this protocol; to be raised when a message changes. Both ends must have the same one."""
+MESSAGE_TYPE = f"train.offbeat{PROTOCOL}"
+"""The Flower message type of every message, so that a client app of another version is recognised."""
 Count = Annotated[int, Meta(ge=0, le=2**53)]
 Seconds = Annotated[float, Meta(ge=0, le=1e9)]
 EXTRAS = 64
-"""Most figures that an upload may have beside its parameters."""
+"""Most extras of an update."""
 MERGES = 1024
-"""Most models that a device may have merged in one order."""
+"""Most models merged in one order."""
 
 
 class Hello(Struct, frozen=True, kw_only=True, tag="hello"):
-    """Who are you? With `measure` the model comes along: how long does a step on it take you?"""
+    """Ask a device for its greeting. With `measure` the model comes along, and the device measures a step on it."""
 
     batch_size: int | None
     measure: bool = False
 
 
 class Begin(Struct, frozen=True, kw_only=True, tag="begin"):
-    """Work on this order; the model comes with it."""
+    """Begin an order. The model comes along."""
 
     device: int
     ticket: int
@@ -46,23 +48,23 @@ class Begin(Struct, frozen=True, kw_only=True, tag="begin"):
     base: int
     seed: int
     received: int
-    """The last ticket of this device that the server has received: what the device has remembered since is void."""
+    """The last ticket of this device that the server has received. Memory from later tickets is void."""
     leg_seconds: float | None = None
-    """Check in between two slices after so long; None: no notice will come, or it will come by itself, so train on."""
+    """Check in after the first slice that ends later than this; None: never."""
     experiment: str = ""
-    """The identity of the run's experiment, under which a warm node keeps what the device remembers."""
+    """The identity of the run, under which a warm node keeps the device's memory."""
 
 
-class Continue(Struct, frozen=True, kw_only=True, tag="go on"):
-    """The answer to `CheckIn`."""
+class Continue(Struct, frozen=True, kw_only=True, tag="continue"):
+    """The response to `CheckIn`."""
 
     ticket: int
     leg: int
     stop: bool
 
 
-class Answer(Struct, frozen=True, kw_only=True, tag="answer"):
-    """The answer to `Question`. If there is a newer model, it comes along."""
+class FreshResponse(Struct, frozen=True, kw_only=True, tag="fresh response"):
+    """The response to `FreshRequest`. If there is a newer model, it comes along."""
 
     ticket: int
     leg: int
@@ -72,33 +74,36 @@ class Answer(Struct, frozen=True, kw_only=True, tag="answer"):
 
 
 class Notice(Struct, frozen=True, kw_only=True, tag="notice"):
-    """Tell a device in training to stop soon, or, if nobody waits for it any more, at once."""
+    """Tell a device in training to stop soon, or at once if its order was given up."""
 
     ticket: int
     give_up: bool = False
 
 
-ToDevice = Hello | Begin | Continue | Answer | Notice
+ToDevice = Hello | Begin | Continue | FreshResponse | Notice
 
 
 class Greeting(Struct, frozen=True, kw_only=True, tag="greeting"):
-    """Which device this is, if it knows, and what it holds. If it was to measure, a vector like the model comes along,
-    so that the server sees what communication takes."""
+    """The device's number, if it has one, and its number of samples.
+
+    If it was asked to measure, a vector as large as the model comes along, so that the server sees how long
+    communication takes.
+    """
 
     device: Annotated[int, Meta(ge=0, le=2**31)] | None
     samples: Annotated[int, Meta(ge=1, le=2**40)]
     elements: Count
-    """How many elements its model has."""
+    """Elements of its model."""
     speed: Annotated[float, Meta(ge=1e-6, le=1e15)] | None = None
     """Samples per second through one layer, forward and backward."""
     busy: Seconds = 0.0
-    """Seconds that measuring took."""
+    """Seconds that the measurement took."""
     interruptible: bool = False
-    """Whether it hears of a notice while it trains."""
+    """Whether it receives notices while it trains."""
 
 
-class Leg(Struct, frozen=True, kw_only=True):
-    """How far the device has come."""
+class OrderReply(Struct, frozen=True, kw_only=True):
+    """How far the device has come with an order."""
 
     ticket: Count
     leg: Count
@@ -109,16 +114,16 @@ class Leg(Struct, frozen=True, kw_only=True):
     """The ticket whose memory this order was begun with; 0: none."""
 
 
-class CheckIn(Leg, frozen=True, kw_only=True, tag="check in"):
-    """A device says that it is still training."""
+class CheckIn(OrderReply, frozen=True, kw_only=True, tag="check in"):
+    """The device is still training, and asks whether to stop."""
 
 
-class Question(Leg, frozen=True, kw_only=True, tag="question"):
-    """Is there a newer model?"""
+class FreshRequest(OrderReply, frozen=True, kw_only=True, tag="fresh request"):
+    """The device asks for a newer model."""
 
 
 class Merge(Struct, frozen=True, kw_only=True):
-    """Where in its order a device was when it merged a newer model for which it had not waited."""
+    """The position in an order at which the device merged a newer model without having waited for it."""
 
     version: Count
     slices: Count
@@ -127,33 +132,33 @@ class Merge(Struct, frozen=True, kw_only=True):
     """Steps of the next slice that were done."""
 
 
-class Delivery(Leg, frozen=True, kw_only=True, tag="delivery"):
-    """What there is; the parameters that count come along."""
+class UpdateReply(OrderReply, frozen=True, kw_only=True, tag="update"):
+    """The update. The parameters that it covers come along."""
 
     samples: Annotated[int, Meta(ge=1, le=2**40)]
     loss: float | None
     extras: Annotated[dict[Annotated[str, Meta(max_length=64)], Plain | None], Meta(max_length=EXTRAS)] = {}
-    """None is a number that is not finite: JSON has none."""
+    """None stands for a number that is not finite, which JSON cannot express."""
     merges: Annotated[list[Merge], Meta(max_length=MERGES)] = []
-    """Newer models that came in the midst of its training."""
+    """Newer models that arrived within a slice."""
 
 
 class Refusal(Struct, frozen=True, kw_only=True, tag="refusal"):
-    """The device cannot do this, and says why."""
+    """The device cannot do what it was asked."""
 
     reason: Annotated[str, Meta(max_length=2000)]
 
 
-class Heard(Struct, frozen=True, kw_only=True, tag="heard"):
-    """The answer to `Notice`: where in its order the device was when it heard."""
+class NoticeReceived(Struct, frozen=True, kw_only=True, tag="notice received"):
+    """The reply to `Notice`: the device's position in its order when the notice arrived."""
 
     ticket: Count
     slices: Count
     """Slices that were done."""
     step: Count | None
-    """Steps of the next slice that were done; None between two slices, and if it was not working on the order."""
+    """Steps of the next slice that were done; None between two slices, or if the device did not work on the order."""
     working: bool
-    """Whether it was working on the order."""
+    """Whether the device worked on the order."""
 
 
-FromDevice = Greeting | CheckIn | Question | Delivery | Refusal | Heard
+FromDevice = Greeting | CheckIn | FreshRequest | UpdateReply | Refusal | NoticeReceived

@@ -1,1 +1,1 @@
-"""The server of a real run: the driver on the wall clock, and what it knows of its devices."""
+"""The server of a real run: the driver on the wall clock, the exchange of messages, and the devices' membership."""

@@ -1,5 +1,5 @@
-"""Flower's ServerApp: `server_app` for a project with a model and data of its own, and the one that `offbeat deploy`
-ships, for which an experiment file says everything."""
+"""The Flower ServerApp of a run: `server_app` for a project with its own model and data, and the app of
+`offbeat deploy`, which gets everything from an experiment."""
 
 from collections.abc import Callable
 from contextlib import closing
@@ -36,12 +36,12 @@ from offbeat.training.torch_device import torch_device_of
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ServerParts:
-    """What the server must have beside the experiment."""
+    """What the server needs beside the experiment."""
 
     network: nn.Module
     test: SampleArrays
     samples: npt.NDArray[np.int64] | None = None
-    """The number of samples that each device holds, where the server knows."""
+    """The number of samples of each device, if the server knows it."""
     parts: ExperimentParts | None = None
 
 
@@ -53,9 +53,10 @@ def server_app(
     task: Task | None = None,
     out: str | Path = "results",
 ) -> ServerApp:
-    """A ServerApp that trains your model with an algorithm of offbeat. `data.devices` is how many may take part.
+    """Make a ServerApp that trains your model with an algorithm of offbeat.
 
-    The task, that of your ClientApp, may also be named in the experiment.
+    `data.devices` of the experiment is the largest number of devices that may take part. The task must be that of your
+    ClientApp; the experiment may name it instead.
     """
 
     def prepare(experiment: Experiment) -> ServerParts:
@@ -67,7 +68,7 @@ def server_app(
 
 
 def experiment_server_app() -> ServerApp:
-    """The ServerApp of an experiment that travels in the run config."""
+    """Make the ServerApp of an experiment that is in the run config."""
 
     def prepare(experiment: Experiment) -> ServerParts:
         parts = ExperimentParts.of(experiment)
@@ -107,11 +108,11 @@ def _server(
 
 
 def evaluation_torch_device(device: str) -> str:
-    """Where the server evaluates: there where its devices train, or on the processor if it has no such device."""
+    """The torch device on which the server evaluates: the one named, or the CPU if it is not available here."""
     try:
         return torch_device_of(device)
     except InvalidInput as error:
-        log_line(f"the server evaluates on the processor: {error}")
+        log_line(f"the server evaluates on the CPU: {error}")
         return "cpu"
 
 
@@ -125,16 +126,16 @@ def serve(
     overwrite: bool = False,
     **clock: Any,
 ) -> None:
-    """Run an experiment on the nodes of a grid; the results are in the same kind of directory as a simulation's."""
+    """Run an experiment on the nodes of a grid, into a directory like that of a simulation."""
     directory = RunDirectory(out, experiment.table(), overwrite=overwrite, resume=resume)
     if directory.finished() is not None:
-        log_line(f"the run in {out} has ended already")
+        log_line(f"the run in {out} is already finished")
         return
     settings = experiment.deployment
     policy, layout, parameters = experiment.algorithm.policy, layout_of(given.network), vector_of(given.network)
     policy.check(experiment.data.devices)
     if settings.paced and given.parts is None:
-        log_line("deployment.paced is left out: the devices have data of their own, and no fleet")
+        log_line("deployment.paced is ignored: it needs the experiment's fleet, but the devices have their own data")
     paced = given.parts.fleet().forecast(layout.bytes) if given.parts and settings.paced else None
     membership = Membership(
         experiment.data.devices,
@@ -187,4 +188,4 @@ def serve(
     with closing(record):
         result = run_to_end(deployment, experiment, directory, watch=watch)
     metric, summary = experiment.target_metric, result.summary
-    log_line(f"ended by {summary['stopped_by']}, {metric} {summary[f'final_{metric}']:.4f}; results in {out}")
+    log_line(f"stopped by {summary['stopped_by']}, {metric} {summary[f'final_{metric}']:.4f}; results in {out}")

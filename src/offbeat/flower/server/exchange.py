@@ -35,16 +35,16 @@ from offbeat.core.session import Session
 from offbeat.experiment.run_settings import DeploymentTable
 from offbeat.flower.protocol.codec import one_line, unpack
 from offbeat.flower.protocol.messages import (
-    Answer,
     Begin,
     Continue,
-    Delivery,
+    FreshRequest,
+    FreshResponse,
     FromDevice,
-    Heard,
     Merge,
     Notice,
-    Question,
+    NoticeReceived,
     Refusal,
+    UpdateReply,
 )
 from offbeat.flower.server.membership import Membership
 from offbeat.flower.server.reply_checks import Expected, PendingOrder, Translator, in_time
@@ -146,11 +146,11 @@ class Exchange:
             return self.failed(sent.device, sent.ticket, "node_error", f"the device says: {body.reason}", now)
         pending.progress = Progress(slices=body.slices, steps=body.steps, seconds=body.seconds)
         pending.remembered = body.remembered
-        if isinstance(body, Delivery):
+        if isinstance(body, UpdateReply):
             pending.merges = body.merges
             update = self._translator.update(body, content, expected)
             return [Uploaded(device=sent.device, ticket=sent.ticket, update=update)]
-        if isinstance(body, Question):
+        if isinstance(body, FreshRequest):
             return [FreshRequested(device=sent.device, ticket=sent.ticket, progress=pending.progress)]
         go_on = Continue(ticket=sent.ticket, leg=sent.leg, stop=in_flight.notified)
         return [self._next_message(pending, go_on, None, now)]
@@ -158,12 +158,14 @@ class Exchange:
     def _acknowledged(self, sent: SentMessage, content: RecordDict | None, now: float) -> list[Output]:
         """Where a device was when a notice reached it; without an acknowledgement its order ends as if none had."""
         try:
-            heard = None if content is None else unpack(content, FromDevice)
+            receipt = None if content is None else unpack(content, FromDevice)
         except DeviceFault:
             return []
-        if not isinstance(heard, Heard) or not heard.working or not heard.ticket == sent.ticket in self._pending:
+        if not isinstance(receipt, NoticeReceived) or not receipt.working:
             return []
-        return [HeardLine(at=now, device=sent.device, ticket=sent.ticket, slices=heard.slices, step=heard.step)]
+        if receipt.ticket != sent.ticket or sent.ticket not in self._pending:
+            return []
+        return [HeardLine(at=now, device=sent.device, ticket=sent.ticket, slices=receipt.slices, step=receipt.step)]
 
     def _admit(self, reply: ReceivedReply, now: float) -> list[Output]:
         try:
@@ -188,7 +190,7 @@ class Exchange:
 
     def overdue(self, sent: SentMessage, now: float) -> list[Output]:
         """Give up an order whose reply did not come in time, and tell its device."""
-        why = f"no answer within {now - sent.at:.0f} s"
+        why = f"no reply within {now - sent.at:.0f} s"
         outputs = self.failed(sent.device, sent.ticket, "unanswered", why, now)
         return outputs + self._notice(sent.device, sent.ticket, now, give_up=True)
 
@@ -306,11 +308,11 @@ class Exchange:
             pending.bytes_down += self._session.layout.bytes
             pending.fresh = [*pending.fresh, fresh.version]
         stop = self._session.in_flight[fresh.ticket].notified
-        body = Answer(ticket=fresh.ticket, leg=pending.leg, version=fresh.version, newer=newer, stop=stop)
+        body = FreshResponse(ticket=fresh.ticket, leg=pending.leg, version=fresh.version, newer=newer, stop=stop)
         return self._next_message(pending, body, fresh.parameters, now)
 
     def _next_message(
-        self, pending: PendingOrder, body: Begin | Continue | Answer, model: Vector | None, now: float
+        self, pending: PendingOrder, body: Begin | Continue | FreshResponse, model: Vector | None, now: float
     ) -> OutgoingMessage:
         pending.leg += 1
         sent = SentMessage(

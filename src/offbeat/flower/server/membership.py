@@ -1,4 +1,4 @@
-"""Who is who: which Flower node is which device, how many samples it holds and how fast it is."""
+"""The devices of a run: which Flower node is which device, its number of samples and its speed."""
 
 import time
 from collections.abc import Callable, Iterable
@@ -14,24 +14,24 @@ from offbeat.flower.protocol.messages import FromDevice, Greeting, Hello, Refusa
 from offbeat.flower.server.transport import OutgoingMessage, ReceivedReply, SentMessage, Transport
 
 POLL_SECONDS = 0.05
-"""How often answers are looked for while they come from warm nodes."""
+"""Polling interval in seconds while warm nodes are to reply."""
 STOCK_POLL_SECONDS = 0.5
-"""How often they are looked for if only stock nodes have something to answer. A look takes the SuperLink some
-milliseconds of a core, and a stock node that has answered looks for its next message only 3 s later."""
+"""Polling interval if only stock nodes are to reply: these poll for messages only every 3 s themselves, and each poll
+costs the SuperLink milliseconds of CPU time."""
 LONGEST_POLL = 1.0
-"""How often they are looked for at least."""
+"""Longest polling interval."""
 POLL_SHARE = 0.02
-"""The pause before answers are looked for again, as a share of the time in which none has come."""
+"""The polling interval as a share of the time since the last reply."""
 LOOK_SECONDS = 1.0
-"""How often the list of nodes is asked for."""
+"""Seconds between two reads of the list of nodes."""
 STRANGERS = ("No train function registered with name", "Invalid message type")
-"""What Flower answers for a ClientApp that knows nothing of our messages."""
+"""Flower's errors for a ClientApp that has no function for `MESSAGE_TYPE`."""
 RETRY_SECONDS = 10.0
-"""A node that was not admitted is greeted again after so long."""
+"""Seconds before a node that was not admitted is greeted again."""
 
 
 class Membership:
-    """The devices of a run, by number. A node says which one it is (`partition-id`), or is given a free number."""
+    """The devices of a run, by number. A node's config has its number (`partition-id`), or it gets a free one."""
 
     __slots__ = (
         "_again",
@@ -62,13 +62,13 @@ class Membership:
     ) -> None:
         self.devices = devices
         self.samples = np.ones(devices, dtype=np.int64) if samples is None else samples.astype(np.int64)
-        """The samples of each device; what is not known yet is guessed from the others when the run begins."""
+        """Samples of each device. Unknown numbers are estimated from the others when the run begins."""
         self.node_of: dict[int, int] = {}
         self.device_of: dict[int, int] = {}
         self.interruptible: set[int] = set()
-        """Devices that hear of notices while they train."""
+        """Devices that receive notices while they train."""
         self.known = samples is not None
-        """Whether an experiment says which samples each device holds; else they are the devices' own."""
+        """Whether the experiment says which samples each device holds, rather than the devices."""
         self._model = model
         self._hello = Hello(batch_size=batch_size, measure=measure and forecast is None)
         self._forecast = forecast
@@ -76,7 +76,7 @@ class Membership:
         self._speeds = np.full(devices, np.nan)
         self._communication = np.full(devices, np.nan)
         self._again: dict[int, float] = {}
-        """Nodes that were not admitted, and when to try again."""
+        """When to greet each node again that was not admitted."""
 
     def greetings(self, nodes: Iterable[int], busy: Callable[[int], bool], now: float) -> list[OutgoingMessage]:
         """The greetings of new nodes, except those that have a message to reply to."""
@@ -88,31 +88,31 @@ class Membership:
         ]
 
     def admit(self, arrived: ReceivedReply, now: float) -> int:
-        """The number of the device whose greeting this is; DeviceFault if there is no place for it."""
+        """Admit the device that sent this greeting, and return its number; DeviceFault if it fails a check."""
         node = arrived.sent.node
         self._again[node] = now + RETRY_SECONDS
         if arrived.content is None:
             if any(sign in arrived.error for sign in STRANGERS):
-                raise DeviceFault(f"node {node} runs an app without offbeat's client: see docs/deployment.md")
-            raise DeviceFault(f"node {node} did not greet: {arrived.error}")
+                raise DeviceFault(f"node {node} runs no client app of this version of offbeat: see docs/deployment.md")
+            raise DeviceFault(f"node {node} sent no greeting: {arrived.error}")
         greeting = unpack(arrived.content, FromDevice)
         if isinstance(greeting, Refusal):
             raise DeviceFault(f"node {node} cannot take part: {greeting.reason}")
         if node in self.device_of:
-            raise DeviceFault(f"node {node} greets twice: it is device {self.device_of[node]}")
+            raise DeviceFault(f"node {node} sent a second greeting: it is device {self.device_of[node]}")
         if not isinstance(greeting, Greeting):
-            raise DeviceFault(f"node {node} did not greet but said {type(greeting).__name__}")
+            raise DeviceFault(f"node {node} sent {type(greeting).__name__}, not a greeting")
         if greeting.elements != self._model.size:
             raise DeviceFault(f"node {node} has a model of {greeting.elements} elements, not {self._model.size}")
         device = self._number_for(node, greeting.device)
-        numbered = greeting.device is not None  # one that is not counts the samples of some device or other
+        numbered = greeting.device is not None  # without a number it counts the samples of an arbitrary device
         if self.known and numbered and greeting.samples != self.samples[device]:
             raise DeviceFault(
                 f"node {node} claims {greeting.samples} samples for device {device}, not {self.samples[device]}"
             )
         if self._hello.measure:
             if greeting.speed is None:
-                raise DeviceFault(f"node {node} did not measure how fast it is")
+                raise DeviceFault(f"node {node} did not measure its speed")
             vector(arrived.content, self._model.size)
             self._speeds[device] = greeting.speed
             self._communication[device] = max(0.0, now - arrived.sent.at - greeting.busy)
@@ -128,12 +128,12 @@ class Membership:
         if wanted is None:
             free = next((device for device in range(self.devices) if device not in self.node_of), None)
             if free is None:
-                raise DeviceFault(f"node {node}: all {self.devices} devices are there already")
+                raise DeviceFault(f"node {node}: all {self.devices} devices are connected already")
             return free
         if wanted >= self.devices:
-            raise DeviceFault(f"node {node} says partition-id={wanted}: there are {self.devices} devices, from 0")
+            raise DeviceFault(f"node {node} has partition-id={wanted}: it must be 0 to {self.devices - 1}")
         if wanted in self.node_of:
-            raise DeviceFault(f"node {node} says that it is device {wanted}, which is node {self.node_of[wanted]}")
+            raise DeviceFault(f"node {node} has partition-id={wanted}, as node {self.node_of[wanted]} has already")
         return wanted
 
     def count_from(self, origin: float) -> None:
@@ -141,7 +141,7 @@ class Membership:
         self._again = {node: at - origin for node, at in self._again.items()}
 
     def leave(self, node: int) -> int:
-        """A node is gone; the number of its device is free again."""
+        """Remove a node that has disconnected, and return the number of its device, which is free again."""
         device = self.device_of.pop(node)
         del self.node_of[device]
         self.interruptible.discard(device)
@@ -149,13 +149,13 @@ class Membership:
 
     @property
     def present(self) -> npt.NDArray[np.bool_]:
-        """Which devices are here."""
+        """Whether each device is connected."""
         here = np.zeros(self.devices, dtype=bool)
         here[list(self.node_of)] = True
         return here
 
     def estimate_absent(self) -> Forecast | None:
-        """Fill in what is not known of devices that have not joined yet; what is known of all of them."""
+        """Estimate samples and speed of devices that have not joined yet; return the forecast for all."""
         absent = ~self.present
         if not self.known and absent.any():
             self.samples[absent] = max(1, round(float(self.samples[~absent].mean())))
@@ -164,12 +164,12 @@ class Membership:
         speeds, communication = (
             np.where(np.isnan(values), np.nanmedian(values), values) for values in (self._speeds, self._communication)
         )
-        self._hello = Hello(batch_size=self._hello.batch_size)  # who joins from now on is not planned with
+        self._hello = Hello(batch_size=self._hello.batch_size)  # devices that join later are not measured
         return Forecast(speeds=speeds, communication=communication, random_layers=False)
 
 
 def poll_pause(quiet: float, *, only_stock: bool = False) -> float:
-    """Seconds to wait before looking for answers again, if nothing has happened for so long."""
+    """Polling interval after `quiet` seconds without a reply."""
     return min(max(STOCK_POLL_SECONDS if only_stock else POLL_SECONDS, POLL_SHARE * quiet), LONGEST_POLL)
 
 
@@ -183,7 +183,7 @@ def wait_for_devices(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Wait until so many devices have joined, or for so long if at least one has."""
+    """Wait until `wanted` devices have joined; after `seconds` one device is enough."""
     began = looked = stirred = clock()
     fault = ""
     greet_new_nodes(membership, transport, transport.nodes(), began)
@@ -201,7 +201,7 @@ def wait_for_devices(
             if not membership.node_of:
                 why = fault or "are the SuperNodes connected?"
                 raise OffbeatError(f"no device joined within {seconds:g} s: {why}")
-            log(f"beginning with {len(membership.node_of)} devices: {wanted} did not join within {seconds:g} s")
+            log(f"beginning with {len(membership.node_of)} devices: fewer than {wanted} joined within {seconds:g} s")
             return
         if now - looked > LOOK_SECONDS:
             looked = now

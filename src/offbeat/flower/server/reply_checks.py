@@ -1,16 +1,16 @@
-"""What an answer of a device must satisfy before anything is made of it. What does not is a `DeviceFault`.
+"""The checks that a reply must pass before it becomes an event. A reply that fails one is a `DeviceFault`.
 
-All checks that an answer passes, in this order:
+All checks, in this order:
 
-1. Flower could take the message apart (`transport`), and its order was not given up before it came (`in_time`).
+1. Flower can decode the message (`transport`), and its order was not given up before (`in_time`).
 2. It is a message of offbeat, of bounded length, with fields of the right type and in range (`protocol.codec.unpack`).
-3. `OF_EVERY_REPLY`: it answers what was sent, has come forward, remembers what we know of, and comes to an end.
-4. `OF_AN_UPDATE`: its rule may say what it says, of the samples that the device greeted with.
+3. `OF_EVERY_REPLY`: ticket and leg, progress, memory, number of legs.
+4. `OF_AN_UPDATE`: merged versions, extras, number of samples.
 5. The parameters have exactly the size that the order calls for (`protocol.codec.vector`), and have not moved too far.
-6. The session holds the ticket for this device, in a state where this may happen (`core.session`), and the update is
-   about that order, with numbers that are finite (`core.state`).
+6. The device holds the ticket and may do this now (`core.session`); the update belongs to the order, and its numbers
+   are finite (`core.state`).
 
-A greeting is checked in `membership.Membership.admit`.
+Greetings are checked in `membership.Membership.admit`.
 """
 
 from collections.abc import Callable
@@ -28,7 +28,7 @@ from offbeat.core.orders import KnownOutcome, Outcome, Plain, Progress, Update
 from offbeat.core.parameters import Layout, Vector, frozen
 from offbeat.core.state import OrderInFlight
 from offbeat.flower.protocol.codec import unpack, vector
-from offbeat.flower.protocol.messages import CheckIn, Delivery, FromDevice, Leg, Merge, Question, Refusal
+from offbeat.flower.protocol.messages import CheckIn, FreshRequest, FromDevice, Merge, OrderReply, Refusal, UpdateReply
 from offbeat.flower.server.transport import OwnPacking, Packing, SentMessage
 from offbeat.results.rows import Span
 
@@ -77,101 +77,101 @@ class PendingOrder(Struct, kw_only=True, eq=False):
 
 
 class Expected(Struct, frozen=True, kw_only=True, eq=False):
-    """What the server knows of an answer before it is read."""
+    """What the server knows of a reply before it is read."""
 
     sent: SentMessage
     pending: PendingOrder
     in_flight: OrderInFlight
     samples: int
-    """The samples that the device greeted with."""
+    """The number of samples in the device's greeting."""
     layout: Layout
     norm_bound: float | None
     now: float
-    """When the answer came."""
+    """When the reply arrived."""
 
 
 def in_time(sent: SentMessage) -> None:
-    """The order was not given up before its answer came."""
+    """Check that the order was not given up before the reply came."""
     if sent.given_up:
-        raise DeviceFault(f"ticket {sent.ticket} was answered too late")
+        raise DeviceFault(f"the reply for ticket {sent.ticket} came after its deadline")
 
 
-def answers_what_was_sent(body: Leg, expected: Expected) -> None:
-    """Ticket and leg are those of the message that it answers."""
+def belongs_to_what_was_sent(body: OrderReply, expected: Expected) -> None:
+    """Check that ticket and leg are those of the message that was sent."""
     if (body.ticket, body.leg) != (expected.sent.ticket, expected.sent.leg):
-        raise _out_of_step(body, expected)
+        raise _unexpected(body, expected)
 
 
-def has_come_forward(body: Leg, expected: Expected) -> None:
-    """An answer has no fewer slices than the one before, and no more than were ordered."""
+def has_come_forward(body: OrderReply, expected: Expected) -> None:
+    """Check that the slices done have not decreased, and are no more than were ordered."""
     before, ordered = expected.pending.progress.slices, expected.in_flight.order.slices
     if not before <= body.slices <= ordered:
-        raise DeviceFault(f"it claims {body.slices} of {ordered} slices after {before}")
+        raise DeviceFault(f"it claims {body.slices} slices done, after {before} and of {ordered} ordered")
 
 
-def remembers_what_we_know_of(body: Leg, expected: Expected) -> None:
-    """A device began with the memory of the last ticket that we had received of it, or with none."""
+def remembers_a_received_ticket(body: OrderReply, expected: Expected) -> None:
+    """Check that the device began with the memory of the last ticket received from it, or with none."""
     received = expected.pending.received
     if body.remembered not in (0, received):
-        raise DeviceFault(f"it remembers ticket {body.remembered}, where the last that came of it is {received}")
+        raise DeviceFault(f"it remembers ticket {body.remembered}, but the last one received from it is {received}")
 
 
-def comes_to_an_end(body: Leg, expected: Expected) -> None:
-    """A device delivers after as many legs as an honest one could need."""
+def comes_to_an_end(body: OrderReply, expected: Expected) -> None:
+    """Check that the device uploads after at most as many legs as a correct one can need."""
     slices, leg = expected.in_flight.order.slices, expected.sent.leg
-    if not isinstance(body, Delivery) and leg > 2 * (slices + 1):
-        raise DeviceFault(f"no delivery of {slices} slices after {leg} legs")
+    if not isinstance(body, UpdateReply) and leg > 2 * (slices + 1):
+        raise DeviceFault(f"no update of {slices} slices after {leg} legs")
 
 
-def has_merged_what_it_was_sent(body: Delivery, expected: Expected) -> None:
-    """Models that reached it in the midst of its training are some that it was sent, in order, and before its end."""
+def has_merged_what_it_was_sent(body: UpdateReply, expected: Expected) -> None:
+    """Check that the versions merged within slices were sent to the device, in this order and before the end."""
     places = [(merge.slices, merge.step) for merge in body.merges]
     sent = iter(expected.pending.fresh)
     if not all(merge.version in sent for merge in body.merges) or sorted([*places, (body.slices, 0)])[:-1] != places:
-        raise DeviceFault(f"it claims to have merged {body.merges}, of the versions {expected.pending.fresh}")
+        raise DeviceFault(f"it claims to have merged {body.merges}, but was sent the versions {expected.pending.fresh}")
 
 
-def says_what_its_rule_may_say(body: Delivery, expected: Expected) -> None:
-    """The device rule admits the extras: the policy will rely on them."""
+def has_extras_of_its_rule(body: UpdateReply, expected: Expected) -> None:
+    """Check that the device rule admits the extras, on which the policy relies."""
     order = expected.in_flight.order
     if not device_rule(order.rule).admits(_extras(body), order):
-        raise DeviceFault(f"the rule {order.rule!r} does not say this with an upload: {body.extras}")
+        raise DeviceFault(f"the rule {order.rule!r} does not allow these extras: {body.extras}")
 
 
-def has_the_samples_it_greeted_with(body: Delivery, expected: Expected) -> None:
-    """A device cannot give itself more weight than it had when it joined."""
+def has_the_samples_of_its_greeting(body: UpdateReply, expected: Expected) -> None:
+    """Check that the device claims no other weight than when it joined."""
     if body.samples != expected.samples:
-        raise DeviceFault(f"it claims {body.samples} samples, having greeted with {expected.samples}")
+        raise DeviceFault(f"it claims {body.samples} samples, but {expected.samples} in its greeting")
 
 
 def has_not_moved_too_far(parameters: Vector, expected: Expected) -> None:
-    """The movement from the base is within `deployment.norm_bound`, if there is one."""
+    """Check that the distance from the base is within `deployment.norm_bound`, if it is set."""
     if expected.norm_bound is None:
         return
     norm = float(np.linalg.norm(parameters.astype(np.float64) - expected.in_flight.parameters))
     if not norm <= expected.norm_bound:
-        raise DeviceFault(f"a movement of norm {norm:.6g}, where {expected.norm_bound:g} is allowed")
+        raise DeviceFault(f"the update has norm {norm:.6g}, above the bound {expected.norm_bound:g}")
 
 
-OF_EVERY_REPLY: tuple[Callable[[Leg, Expected], None], ...] = (
-    answers_what_was_sent,
+OF_EVERY_REPLY: tuple[Callable[[OrderReply, Expected], None], ...] = (
+    belongs_to_what_was_sent,
     has_come_forward,
-    remembers_what_we_know_of,
+    remembers_a_received_ticket,
     comes_to_an_end,
 )
-OF_AN_UPDATE: tuple[Callable[[Delivery, Expected], None], ...] = (
+OF_AN_UPDATE: tuple[Callable[[UpdateReply, Expected], None], ...] = (
     has_merged_what_it_was_sent,
-    says_what_its_rule_may_say,
-    has_the_samples_it_greeted_with,
+    has_extras_of_its_rule,
+    has_the_samples_of_its_greeting,
 )
 
 
-def _out_of_step(body: Struct, expected: Expected) -> DeviceFault:
-    said = f"{type(body).__name__} of ticket {getattr(body, 'ticket', '-')}, leg {getattr(body, 'leg', '-')}"
-    return DeviceFault(f"{said}, where ticket {expected.sent.ticket}, leg {expected.sent.leg} was to come")
+def _unexpected(body: Struct, expected: Expected) -> DeviceFault:
+    said = f"{type(body).__name__} for ticket {getattr(body, 'ticket', '-')}, leg {getattr(body, 'leg', '-')}"
+    return DeviceFault(f"{said}: expected ticket {expected.sent.ticket}, leg {expected.sent.leg}")
 
 
-def _extras(body: Delivery) -> dict[str, Plain]:
+def _extras(body: UpdateReply) -> dict[str, Plain]:
     return {name: nan if value is None else value for name, value in body.extras.items()}
 
 
@@ -181,11 +181,11 @@ def _extras(body: Delivery) -> dict[str, Plain]:
 class Translator(Packing, Protocol):
     """Reads the replies of one kind of client app. Every method raises DeviceFault for a reply that fails a check."""
 
-    def reply(self, content: RecordDict, expected: Expected) -> CheckIn | Question | Delivery | Refusal:
+    def reply(self, content: RecordDict, expected: Expected) -> CheckIn | FreshRequest | UpdateReply | Refusal:
         """The message in a reply, if it belongs to what was sent."""
         ...
 
-    def update(self, body: Delivery, content: RecordDict, expected: Expected) -> Update:
+    def update(self, body: UpdateReply, content: RecordDict, expected: Expected) -> Update:
         """The update that came with a reply."""
         ...
 
@@ -205,18 +205,18 @@ class Translator(Packing, Protocol):
 class OwnMessages(OwnPacking):
     """The messages of offbeat's client app. It has no state."""
 
-    def reply(self, content: RecordDict, expected: Expected) -> CheckIn | Question | Delivery | Refusal:
+    def reply(self, content: RecordDict, expected: Expected) -> CheckIn | FreshRequest | UpdateReply | Refusal:
         """The message in a reply, if it passes the checks."""
         body: FromDevice = unpack(content, FromDevice)
         if isinstance(body, Refusal):
             return body
-        if not isinstance(body, CheckIn | Question | Delivery):
-            raise _out_of_step(body, expected)
+        if not isinstance(body, CheckIn | FreshRequest | UpdateReply):
+            raise _unexpected(body, expected)
         for check in OF_EVERY_REPLY:
             check(body, expected)
         return body
 
-    def update(self, body: Delivery, content: RecordDict, expected: Expected) -> Update:
+    def update(self, body: UpdateReply, content: RecordDict, expected: Expected) -> Update:
         """The update that came with a reply. Elements that did not come are those of the base."""
         for check in OF_AN_UPDATE:
             check(body, expected)

@@ -18,7 +18,7 @@ from offbeat.core.errors import DeviceFault, InvalidInput, PolicyError
 from offbeat.core.orders import KnownOutcome, Order, Outcome, Update
 from offbeat.core.parameters import Layout, Vector, frozen
 from offbeat.flower.protocol.codec import elements, one_line, pack
-from offbeat.flower.protocol.messages import Begin, Delivery, Greeting
+from offbeat.flower.protocol.messages import Begin, Greeting, UpdateReply
 from offbeat.flower.server.reply_checks import Expected, has_not_moved_too_far
 from offbeat.flower.strategy.needs import why_not_plain
 
@@ -180,10 +180,10 @@ class FlowerRecords:
 
     # What comes in ------------------------------------------------------------------------------------------------
 
-    def reply(self, content: RecordDict, expected: Expected) -> Delivery:
+    def reply(self, content: RecordDict, expected: Expected) -> UpdateReply:
         """A reply is always a delivery, of all that was ordered."""
         sent = expected.sent
-        return Delivery(
+        return UpdateReply(
             ticket=sent.ticket,
             leg=sent.leg,
             slices=expected.in_flight.order.slices,
@@ -194,7 +194,7 @@ class FlowerRecords:
             loss=None,
         )
 
-    def update(self, body: Delivery, content: RecordDict, expected: Expected) -> Update:
+    def update(self, body: UpdateReply, content: RecordDict, expected: Expected) -> Update:
         """What was delivered, if it is the model that was sent."""
         if len(content.array_records) != 1:
             raise DeviceFault(f"the reply has {len(content.array_records)} ArrayRecords, not exactly one")

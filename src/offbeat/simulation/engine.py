@@ -84,7 +84,7 @@ class Simulation:
         """The spans of the orders in flight, up to now."""
         return [run.span(self.now, "in flight") for run in self.runs.values()]
 
-    # The loop -----------------------------------------------------------------------------------------------------
+    # The loop ---------------------------------------------------------------------------------------------------------
 
     def __iter__(self) -> Iterator[Row | None]:
         if not self.queue.sequence:
@@ -173,7 +173,7 @@ class Simulation:
                 case TimerSet(name=name, at=at):
                     self.queue.push(at, "timer", 0, name, TIMERS_LAST)
 
-    # What a device does with an order ------------------------------------------------------------------------------
+    # What a device does with an order ---------------------------------------------------------------------------------
 
     def _begin(self, assignment: Assignment) -> None:
         device, ticket, order, fleet = assignment.device, assignment.ticket, assignment.order, self.fleet
@@ -331,7 +331,7 @@ class Simulation:
         elif self.session.is_idle(device):
             self._handle(Left(device=device))
 
-    # Evaluation and the end ----------------------------------------------------------------------------------------
+    # Evaluation and the end -------------------------------------------------------------------------------------------
 
     def evaluate(self) -> Row:
         """Evaluate the model now, for a run that is interrupted."""
@@ -344,7 +344,7 @@ class Simulation:
             self.now, self.reason = at, reached
         return row
 
-    # Snapshots -----------------------------------------------------------------------------------------------------
+    # Snapshots --------------------------------------------------------------------------------------------------------
 
     _SAVED = ("runs", "now", "reason", "_ticks", "_next_tick")
 

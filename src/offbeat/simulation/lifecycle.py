@@ -80,7 +80,7 @@ class DeviceLifecycle:
         """Whether the device is in an on time of its availability."""
         return self._fleet.availability.available(device, now)
 
-    # One order -----------------------------------------------------------------------------------------------------
+    # One order --------------------------------------------------------------------------------------------------------
 
     def fate(self, device: int, ticket: int | None, since: float, start: float, seconds: Sequence[float]) -> Fate:
         """Decide what goes wrong with an order, or with a message that never fails (`ticket` None).
@@ -111,7 +111,7 @@ class DeviceLifecycle:
         """When the server notices that the device has vanished."""
         return fate.vanishes + self._fleet.failures.detect_seconds
 
-    # What the server knows of a device -----------------------------------------------------------------------------
+    # What the server knows of a device --------------------------------------------------------------------------------
 
     def lose(self, device: int, returns: float) -> None:
         """Note that the server has given the device up until it returns."""

@@ -90,7 +90,7 @@ class Replay:
         if self._due:
             raise Difference(f"the record ends, but the replay continues with {self._due[0]}")
 
-    # Comparing ----------------------------------------------------------------------------------------------------
+    # Comparing --------------------------------------------------------------------------------------------------------
 
     def _compare(self, line: ConsequenceLine) -> None:
         if not self._due:
@@ -108,7 +108,7 @@ class Replay:
     def _differs(self, what: str) -> Difference:
         return Difference(f"line {self._number} of the record, at {self._lines[self._number - 1].at:g} s: {what}")
 
-    # Events -------------------------------------------------------------------------------------------------------
+    # Events -----------------------------------------------------------------------------------------------------------
 
     def _handle(self, line: EventLine) -> None:
         """Feed the event to the session and carry out the effects that it returns."""
@@ -156,7 +156,7 @@ class Replay:
         if event.ticket not in self._runs:
             raise self._differs(f"{line}: ticket {event.ticket} is not in flight")
 
-    # What a device did with an order --------------------------------------------------------------------------------
+    # What a device did with an order ----------------------------------------------------------------------------------
 
     def _begin(self, assignment: Assignment) -> None:
         """Begin an order with the memory that the real device had, which may have been lost."""

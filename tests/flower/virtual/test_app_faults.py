@@ -59,9 +59,13 @@ def test_a_client_that_raises_is_named_and_the_run_goes_on(
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ('"num-examples": 1', '"examples": 1', "no 'num-examples'"),
-        ("Array(body)", 'Array(body.astype("float32"))', "is float32 of shape (4,), and was sent as float64"),
-        ("Array(body)", "Array(body[:3])", "of shape (3,)"),
+        ('"num-examples": 1', '"examples": 1', "no metric 'num-examples'"),
+        (
+            "Array(body)",
+            'Array(body.astype("float32"))',
+            "has type float32 and shape (4,), but was sent with type float64",
+        ),
+        ("Array(body)", "Array(body[:3])", "and shape (3,)"),
         ('"body": Array(body)', '"soul": Array(body)', "other names"),
     ],
 )
@@ -138,14 +142,14 @@ def test_what_is_not_an_app_is_said_in_a_sentence(tmp_path: Path, app: Path) -> 
     with pytest.raises(InvalidInput, match=r"is not a Flower app: it has no pyproject.toml"):
         read_app(tmp_path)
     with pytest.raises(
-        InvalidInput, match="unknown key of --run-config 'num-rounds': did you mean 'num-server-rounds'"
+        InvalidInput, match="unknown key of the run config 'num-rounds': did you mean 'num-server-rounds'"
     ):
         read_app(app, ["num-rounds=3"])
     with pytest.raises(InvalidInput, match="write it as"):
         read_app(app, ["num-server-rounds"])
     assert read_app(app / "pyproject.toml", ["num-server-rounds=7"]).run_config["num-server-rounds"] == 7
     edit(app, "client", "import numpy", "import nonexistent_module\nimport numpy")
-    with pytest.raises(InvalidInput, match="module 'nonexistent_module' is not installed here"):
+    with pytest.raises(InvalidInput, match="module 'nonexistent_module' is not installed"):
         start(app)
     text = (app / "pyproject.toml").read_text()
     (app / "pyproject.toml").write_text(text.replace("server_app:app", "server_app:nothing"))

@@ -215,7 +215,7 @@ def test_polling_without_waiting_lets_time_pass(simulated: Make) -> None:
 def test_threads_that_wait_each_for_a_reply_wait_at_the_same_time(
     simulated: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(grid, "SETTLE_SECONDS", 0.5)
+    monkeypatch.setattr(grid, "THREAD_SECONDS", 0.5)
     run = simulated(1, 2, 3)
     ended: dict[int, float] = {}
     together = threading.Barrier(3)

@@ -17,14 +17,14 @@ def mistake(sent: object, back: object, *, weight: str | None = "num-examples") 
 
 def test_numbers_keep_their_shape_and_bytes_need_not() -> None:
     assert mistake([1.0, 2.0], [3.0, 4.0]) == ""
-    assert "of shape (1,), and was sent as float64 of shape (2,)" in mistake([1.0, 2.0], [3.0])
+    assert "and shape (1,), but was sent with type float64 and shape (2,)" in mistake([1.0, 2.0], [3.0])
     trees = [
         np.frombuffer(text, dtype=np.uint8) for text in (b"", b"[1, 2]")
     ]  # as Flower's XGBoost strategies send them
     assert mistake(trees[0], trees[1]) == mistake(trees[1], trees[0]) == ""
 
 
-@pytest.mark.parametrize(("weight", "said"), [(None, ""), ("num-examples", ""), ("weight", "has no 'weight'")])
+@pytest.mark.parametrize(("weight", "said"), [(None, ""), ("num-examples", ""), ("weight", "has no metric 'weight'")])
 def test_only_what_the_strategy_weighs_by_is_missed(weight: str | None, said: str) -> None:
     found = mistake([1.0], [2.0], weight=weight)
     assert said in found and bool(said) == bool(found)

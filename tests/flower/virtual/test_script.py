@@ -103,11 +103,11 @@ def test_run_simulation_more_than_once(tmp_path: Path) -> None:
 
 
 def test_what_a_script_does_wrong_is_a_sentence(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match="it calls neither run_simulation nor start_simulation"):
+    with pytest.raises(InvalidInput, match="calls neither run_simulation nor start_simulation"):
         run(tmp_path, "")
     with pytest.raises(AppFailed, match=r"sim.py raised ValueError: plot"):
         run(tmp_path, START + "    raise ValueError('plot')\n")
-    with pytest.raises(InvalidInput, match="there is no such file"):
+    with pytest.raises(InvalidInput, match="no such file"):
         Script(tmp_path / "other.py", AppSettings())
     with pytest.raises(InvalidInput, match="run in its own process"):
         Script(tmp_path / "sim.py", AppSettings.parse({"clients": {"workers": 2}}))

@@ -1,4 +1,4 @@
-"""A Flower app on disk: what its pyproject.toml says, and its two halves, loaded as Flower loads them."""
+"""A Flower app on disk: its pyproject.toml, and its ServerApp and ClientApp, loaded as Flower loads them."""
 
 import sys
 from collections.abc import Iterator, Sequence
@@ -21,7 +21,7 @@ Scalar = bool | int | float | str
 
 @dataclass(frozen=True, kw_only=True)
 class FlowerApp:
-    """An app as `flwr run` would take it: plain values, so that worker processes can load it too."""
+    """An app as `flwr run` takes it. Its fields are plain values, so that worker processes can load it too."""
 
     directory: Path
     identity: str
@@ -30,10 +30,10 @@ class FlowerApp:
     server_reference: str
     client_reference: str
     run_config: dict[str, Scalar]
-    """`[tool.flwr.app.config]` with what the user has overridden."""
+    """`[tool.flwr.app.config]` with the user's overrides."""
     overrides: dict[str, Scalar]
     nodes: int | None
-    """How many nodes the app's own `[tool.flwr.federations]` asks for, if it has such a table."""
+    """Number of nodes in the app's own `[tool.flwr.federations]`, if it has that table."""
 
     @property
     def name(self) -> str:
@@ -41,19 +41,19 @@ class FlowerApp:
         return self.identity.rpartition("/")[2]
 
     def files(self) -> list[Path]:
-        """The Python files of the packages, or modules, that its two halves are in."""
+        """The Python files of the packages or modules that define the ServerApp and the ClientApp."""
         halves = (self.server_reference, self.client_reference)
         tops = dict.fromkeys(half.partition(":")[0].partition(".")[0] for half in halves)
         found = [file for top in tops for file in sorted((self.directory / top).rglob("*.py"))]
         return found + [file for top in tops if (file := self.directory / f"{top}.py").is_file()]
 
     def server_app(self) -> ServerApp:
-        """The app's ServerApp; `importable` must hold."""
+        """Load the ServerApp. Call it within `importable`."""
         found: ServerApp = self._load(self.server_reference, "serverapp", ServerApp)
         return found
 
     def client_app(self) -> ClientApp:
-        """The app's ClientApp; `importable` must hold."""
+        """Load the ClientApp. Call it within `importable`."""
         found: ClientApp = self._load(self.client_reference, "clientapp", ClientApp)
         return found
 
@@ -65,7 +65,7 @@ class FlowerApp:
             raise InvalidInput(f"{where}: {str(error).strip().partition(chr(10))[0]}") from None
         except ModuleNotFoundError as error:
             raise InvalidInput(
-                f"{where}: the module {error.name!r} is not installed here: install what the app needs, for instance "
+                f"{where}: the module {error.name!r} is not installed: install the app's dependencies, for instance "
                 f"with `pip install {self.directory}`"
             ) from error
         except Exception as error:
@@ -76,23 +76,23 @@ class FlowerApp:
 
     @contextmanager
     def importable(self) -> Iterator[None]:
-        """The app's directory is first on the path of imports; its modules are forgotten afterwards."""
-        before, place = set(sys.modules), str(self.directory)
+        """Put the app's directory first on `sys.path`; unload its modules afterwards."""
+        before, directory = set(sys.modules), str(self.directory)
         for name in [name for name, module in sys.modules.items() if _lies_in(module, self.directory)]:
             del sys.modules[name]
-        sys.path.insert(0, place)
+        sys.path.insert(0, directory)
         try:
             yield
         finally:
-            if place in sys.path:
-                sys.path.remove(place)
+            if directory in sys.path:
+                sys.path.remove(directory)
             for name in set(sys.modules) - before:
                 if _lies_in(sys.modules.get(name), self.directory):
                     del sys.modules[name]
 
 
 def _lies_in(module: Any, directory: Path) -> bool:
-    """Whether a module is one of the app's own, and not of an environment that happens to lie in its directory."""
+    """Whether a module belongs to the app, and not to a virtual environment within its directory."""
     file = getattr(module, "__file__", None)
     if not isinstance(file, str) or "site-packages" in file:
         return False
@@ -100,7 +100,7 @@ def _lies_in(module: Any, directory: Path) -> bool:
 
 
 def read_app(path: Path, run_config: Sequence[str] = ()) -> FlowerApp:
-    """The app in a directory, with overrides of its run config as `flwr run --run-config` takes them."""
+    """Read the app in a directory, with overrides of its run config in the format of `flwr run --run-config`."""
     directory = path.parent if path.name == CONFIG_FILE else path
     if not (directory / CONFIG_FILE).is_file():
         raise InvalidInput(f"{path} is not a Flower app: it has no {CONFIG_FILE}")
@@ -114,7 +114,9 @@ def read_app(path: Path, run_config: Sequence[str] = ()) -> FlowerApp:
     components = config["tool"]["flwr"]["app"]["components"]
     for component in ("serverapp", "clientapp"):
         if component not in components:
-            raise InvalidInput(f"{path}: [tool.flwr.app.components] has no {component}, and a simulation needs both")
+            raise InvalidInput(
+                f"{path}: [tool.flwr.app.components] has no {component}: a simulation needs a serverapp and a clientapp"
+            )
     overrides = _overrides(run_config, defaults)
     identity, version = get_metadata_from_config(config)
     return FlowerApp(
@@ -133,17 +135,17 @@ def _overrides(given: Sequence[str], defaults: dict[str, Scalar]) -> dict[str, S
     try:
         overrides: dict[str, Scalar] = parse_config_args(list(given) or None)
     except (ClickException, ValueError, OSError) as error:
-        raise InvalidInput(f"--run-config {' '.join(given)!r}: {getattr(error, 'message', error)}") from None
+        raise InvalidInput(f"run config {' '.join(given)!r}: {getattr(error, 'message', error)}") from None
     if given and not overrides:
-        raise InvalidInput(f"--run-config {' '.join(given)!r}: write it as \"key=value key='text'\"")
+        raise InvalidInput(f"run config {' '.join(given)!r}: write it as \"key=value key='text'\"")
     for key in overrides:
         if key not in defaults:
-            raise unknown("key of --run-config", key, defaults)
+            raise unknown("key of the run config", key, defaults)
     return overrides
 
 
 def _nodes(federations: Any) -> int | None:
-    """The number of nodes that the app's default federation has, as pyproject files said it before Flower 1.27."""
+    """Number of nodes in the app's default federation, as pyproject.toml files had it before Flower 1.27."""
     if not isinstance(federations, dict):
         return None
     chosen = federations.get(federations.get("default", ""), {})

@@ -146,7 +146,7 @@ class InProcess:
         self._begun.clear()
 
 
-# Worker processes ----------------------------------------------------------------------------------------------------
+# Worker processes -----------------------------------------------------------------------------------------------------
 
 
 def work(setup: ClientSetup, pipe: Connection) -> None:
@@ -231,7 +231,7 @@ def _received(pipe: Connection) -> Any:
         raise OffbeatError("a worker process ended unexpectedly: is there enough memory?") from None
 
 
-# Copies: an app's changes to a record that it received must not reach the sender -------------------------------------
+# Copies: an app's changes to a record that it received must not reach the sender --------------------------------------
 
 
 def copied(content: RecordDict) -> RecordDict:
@@ -254,7 +254,7 @@ def copied_message(message: Message) -> Message:
     return fresh
 
 
-# The global random generators of random, numpy and torch -------------------------------------------------------------
+# The global random generators of random, numpy and torch --------------------------------------------------------------
 
 
 @contextmanager

@@ -1,7 +1,7 @@
-"""The fleet as it meets an app's messages: what each takes on its device, and what goes wrong with it.
+"""Messages on simulated devices, and how long they take.
 
-A device works on one message at a time, in the order in which they reach it. Times are those of `offbeat.fleet`: a
-training is an order of so many epochs, an evaluation a share of one, links take time by the size of a message.
+A device works on one message at a time, in the order of arrival. Times come from `offbeat.fleet`: a training message is
+an order of some epochs, an evaluation a fraction of an epoch, and links take time by the size of a message.
 """
 
 from collections import deque
@@ -23,7 +23,7 @@ from offbeat.simulation.lifecycle import UNDISTURBED, Fate
 
 
 def size_of(content: RecordDict) -> int:
-    """Bytes that the records weigh on a link: arrays as they are serialised, numbers eight, and their names."""
+    """Bytes of the records on a link: serialised arrays, eight per number, and their names."""
     total = 0
     for name, record in content.items():
         total += len(name)
@@ -43,15 +43,15 @@ def _weight(value: object) -> int:
 
 @dataclass(kw_only=True, eq=False)
 class MessageInFlight:
-    """A message from its sending until its reply has landed, or until the server has learned that none will."""
+    """A message from its sending until its reply has arrived, or until the server learns that none will."""
 
     number: int
     name: str
-    """The id by which the app asks for the reply."""
+    """The id with which the app asks for the reply."""
     message: Message
     device: int
     base: int
-    """The version of the model that the server had when it sent the message."""
+    """Version of the model when the message was sent."""
     sent: float
     bytes_down: int
     fate: Fate = UNDISTURBED
@@ -59,23 +59,23 @@ class MessageInFlight:
     began: float = inf
     """When the device began to work on it."""
     ended: float = inf
-    """When the device had done its work, or vanished."""
+    """When the device finished or vanished."""
     bytes_up: int = 0
     answer: ClientAnswer | None = None
     closed: bool = False
-    """Whether the server has its answer; the device may still be at work."""
+    """Whether the server has a reply or an error; the device may still be working."""
     abandoned: bool = False
-    """Whether nobody waits for the reply any more."""
+    """Whether the app no longer waits for the reply, because its timeout has passed."""
 
     @property
     def reply(self) -> Message:
-        """What the ClientApp has answered."""
+        """The ClientApp's reply."""
         assert self.answer is not None
         return self.answer.reply
 
     @property
     def category(self) -> str:
-        """The kind of the message: train, evaluate, query, or one of those before Flower's message API."""
+        """Category of the message type: train, evaluate, query, or one from before Flower's message API."""
         return self.message.metadata.message_type.partition(".")[0]
 
     @property
@@ -84,7 +84,7 @@ class MessageInFlight:
         return self.category == "train"
 
     def span(self, landed: float, outcome: str, *, epochs: int, samples: int = 0) -> Span:
-        """What became of the message, for the timeline and the accounts."""
+        """Summarise the message for timeline and accounts, as of the time `landed`."""
         until = min(self.ended, landed)
         began = min(self.began, until)
         return Span(
@@ -107,13 +107,13 @@ class MessageInFlight:
 
 @dataclass(eq=False)
 class Device:
-    """What a device is about."""
+    """The messages that a device works on."""
 
     current: MessageInFlight | None = None
     waiting: deque[MessageInFlight] = field(default_factory=deque)
-    """Messages that have reached it while it was at work."""
+    """Messages that arrived while it was busy."""
     fate: Fate = UNDISTURBED
-    """When it vanishes, or has vanished last, and when it returns after that."""
+    """When it vanishes next, or vanished last, and when it returns after that."""
 
 
 class WorkTimes:
@@ -142,13 +142,13 @@ class WorkTimes:
             speeds = self.fleet.speeds.layer_speeds()
             if speeds is None:
                 raise InvalidInput(
-                    f"work.seconds = 'measured': devices of the fleet {settings.fleet.name!r} have no "
-                    "slowness by which to multiply: use 'fleet'."
+                    f"work.seconds = 'measured' needs a slowness per device, and devices of the fleet "
+                    f"{settings.fleet.name!r} have no slowness: use 'fleet'."
                 )
             self._slowness = speeds.max() / speeds * self._work.processor
 
     def known(self, flight: MessageInFlight) -> float:
-        """Seconds of work that are known before the ClientApp has run."""
+        """Seconds of work that are known before the ClientApp runs."""
         if self._slowness is not None or flight.category not in ("train", "evaluate"):
             return 0.0
         if flight.trains:
@@ -157,7 +157,7 @@ class WorkTimes:
         return float(self.fleet.speeds.slice_seconds(flight.device, flight.number, Order())[0]) * self._work.evaluation
 
     def more(self, flight: MessageInFlight, answer: ClientAnswer) -> float:
-        """Seconds of work that are known only when the ClientApp has run: what it slept, and what was measured."""
+        """Seconds of work that are known only after the ClientApp has run: its sleeps and its measured CPU time."""
         if self._slowness is None:
             return answer.slept_seconds
         return answer.slept_seconds + answer.processor_seconds * float(self._slowness[flight.device])

@@ -1,8 +1,8 @@
-"""The virtual clock of an app's run: messages go out to devices, and what becomes of them happens at its time.
+"""The discrete-event engine for messages of a Flower app.
 
-The clock moves only while the ServerApp waits. When a device's work is over its ClientApp is asked for the answer, so
-what a device never finishes is never computed. What the server sees in the end is a reply from the device, or an error
-as Flower gives it: the node is not available, the message has expired.
+The clock advances only while the ServerApp waits. A ClientApp runs when its device would finish, so work that a device
+never finishes is never computed. The server gets a reply, or one of Flower's errors: node not available, message
+expired.
 """
 
 from collections.abc import Iterable
@@ -24,11 +24,11 @@ from offbeat.running.accounts import Accounts
 from offbeat.simulation.lifecycle import DeviceLifecycle, EventQueue
 
 LATE = 1
-"""At equal times what devices do comes before what expires."""
+"""Priority of expiry: at equal times, events of devices come first."""
 
 
 class RunEnded(BaseException):
-    """A limit is reached, or nothing is left to happen. No app should catch it, so it is not an Exception."""
+    """A limit is reached, or no event is left. Not an `Exception`, so that no app catches it by accident."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -37,14 +37,14 @@ class RunEnded(BaseException):
 
 @dataclass(kw_only=True)
 class MessageCounters:
-    """What became of trainings, over the whole run."""
+    """Counts over the whole run."""
 
     messages: int = 0
     used: int = 0
     discarded: int = 0
     lost: int = 0
     faults: int = 0
-    """Messages whose ClientApp raised, and replies that a strategy cannot use."""
+    """Messages whose ClientApp raised, and replies that Flower's strategies cannot use."""
     staleness_sum: int = 0
     staleness_max: int = 0
     bytes_up: int = 0
@@ -60,22 +60,22 @@ class MessageEngine:
         self.times = times
         self.now = 0.0
         self.version = 0
-        """Versions of the model so far: whoever sees a new one counts it here."""
+        """Version of the app's model, counted by `Observation`."""
         self.weight: str | None = None
-        """What the app's strategy weighs replies by: whoever sees that it has one says so here."""
+        """The metric that the app's strategy weights replies by, set by `Observation`; None: no strategy seen."""
         self.counters = MessageCounters()
         self.accounts = Accounts(len(times.node_ids))
         self.in_flight: dict[str, MessageInFlight] = {}
         self.in_flight_seconds = 0.0
-        """Over all trainings together."""
+        """Time in flight, summed over all training messages."""
         self.landed: dict[str, tuple[MessageInFlight, Message]] = {}
-        """Replies that have arrived and that nobody has taken, in the order of their arrival."""
+        """Replies that have arrived and that the app has not taken, in the order of arrival."""
         self.changes = 0
-        """How often a reply has landed, or a node has come or gone."""
+        """Counts replies that arrived and nodes that came or went."""
         self.training = 0
-        """Trainings in flight."""
+        """Training messages in flight."""
         self._types: dict[str, str] = {}
-        """The types of the arrays that were sent first."""
+        """Data types of the arrays in the first message, by name."""
         self._clients = clients
         self._stop_time, self._most = stop_time, most_messages
         self._queue = EventQueue()
@@ -83,16 +83,16 @@ class MessageEngine:
         self._lifecycle = DeviceLifecycle(times.fleet, self._queue)
         self._lifecycle.follow(len(times.node_ids))
 
-    # What the grid asks for ----------------------------------------------------------------------------------------
+    # Called by the grid -----------------------------------------------------------------------------------------------
 
     def present(self) -> list[int]:
-        """The node ids of the devices that are there, as far as the server knows."""
+        """Node ids of the devices that are available, as far as the server knows."""
         there = self.times.fleet.availability.present(self.now).tolist()
         nodes, vanished = self.times.node_ids, self._lifecycle.vanished
         return [node for device, node in enumerate(nodes) if there[device] and device not in vanished]
 
     def send(self, device: int, message: Message) -> str:
-        """A message leaves the server now; returns its id."""
+        """Send a message to a device; returns its id."""
         if self.counters.messages >= self._most:
             raise RunEnded("messages")
         self.counters.messages += 1
@@ -122,7 +122,7 @@ class MessageEngine:
         return name
 
     def take(self, name: str) -> Message:
-        """The app takes a reply that has landed: an update, if it is one, is used."""
+        """Hand a reply that has arrived to the app; an update counts as used."""
         flight, reply = self.landed.pop(name)
         if flight.trains and not reply.has_error():
             staleness = self.version - flight.base
@@ -133,7 +133,7 @@ class MessageEngine:
         return reply
 
     def abandon(self, names: Iterable[str]) -> None:
-        """Nobody waits for these replies any more: what still comes is discarded."""
+        """Discard these replies, also those that have not arrived yet."""
         for name in names:
             if name in self.landed:
                 self._discard(name)
@@ -147,27 +147,27 @@ class MessageEngine:
             self.accounts.resolved((flight.number,), False, self.version)
 
     def finish(self) -> None:
-        """The run is over: updates that nobody took are discarded."""
+        """End the run: discard updates that the app has not taken."""
         for name in list(self.landed):
             self._discard(name)
 
     def open_spans(self) -> list[Span]:
-        """Trainings in flight, as far as they have come."""
+        """The spans of the training messages in flight, up to now."""
         flights = (flight for flight in self.in_flight.values() if flight.trains)
         return [flight.span(self.now, "in flight", epochs=0) for flight in flights]
 
-    # The clock -----------------------------------------------------------------------------------------------------
+    # The clock --------------------------------------------------------------------------------------------------------
 
     @property
     def next_time(self) -> float:
-        """When the next thing happens; infinite if nothing will."""
+        """Time of the next event; inf if there is none."""
         entries = self._queue.entries
         while entries and entries[0][3] == "expiry" and entries[0][5].closed:
             heappop(entries)
         return entries[0][0] if entries else inf
 
     def step(self, until: float) -> bool:
-        """Let the next thing happen, if that is by this time; else only let the time pass."""
+        """Process the next event if it is due by `until`, else advance the clock to `until`; whether there was one."""
         upcoming = self.next_time
         if upcoming > until or upcoming == inf:
             if until == inf:
@@ -189,7 +189,7 @@ class MessageEngine:
     def _plan(self, at: float, kind: str, flight: MessageInFlight, priority: int = 0) -> None:
         self._queue.push(at, kind, flight.device, flight, priority)
 
-    # What happens ----------------------------------------------------------------------------------------------------
+    # Events -----------------------------------------------------------------------------------------------------------
 
     def _happen(self, kind: str, subject: int, flight: MessageInFlight) -> None:
         match kind:
@@ -212,9 +212,9 @@ class MessageEngine:
                     self._lifecycle.lose(subject, flight.fate.returns)
                 self._fail(flight, ErrorCode.NODE_UNAVAILABLE, "the device has vanished")
             case "away":
-                self._fail(flight, ErrorCode.NODE_UNAVAILABLE, "the device is not there")
+                self._fail(flight, ErrorCode.NODE_UNAVAILABLE, "the device is not available")
             case "upload lost":
-                self._fail(flight, ErrorCode.REPLY_MESSAGE_UNAVAILABLE, "the reply was lost on its way")
+                self._fail(flight, ErrorCode.REPLY_MESSAGE_UNAVAILABLE, "the reply was lost")
             case "expiry":
                 self._fail(flight, ErrorCode.MESSAGE_UNAVAILABLE, "the message has expired")
 
@@ -226,7 +226,7 @@ class MessageEngine:
         device = self._devices[flight.device]
         if not self._is_there(flight.device):
             self._plan(self.now, "away", flight)
-        elif self.now < device.fate.vanishes < inf:  # it will vanish before it has done what it is at
+        elif self.now < device.fate.vanishes < inf:  # it will vanish before it finishes its current message
             self._plan(self._lifecycle.noticed(device.fate), "away", flight)
         elif device.current is None:
             self._begin(flight)
@@ -234,7 +234,7 @@ class MessageEngine:
             device.waiting.append(flight)
 
     def _begin(self, flight: MessageInFlight) -> None:
-        """The device takes up the message, and will have done what is known of it by then, unless it vanishes."""
+        """Start a message on its device and schedule the end of the work that is known, or the device's vanishing."""
         seconds = self.times.known(flight)
         flight.began = self.now
         flight.fate = self._lifecycle.fate(
@@ -248,7 +248,7 @@ class MessageEngine:
             self._plan(self.now + seconds, "computed", flight)
 
     def _vanish(self, flight: MessageInFlight) -> None:
-        """The device will vanish with this message and with those that wait on it."""
+        """Schedule the loss of this message, and of those that wait on the same device."""
         device = self._devices[flight.device]
         device.fate, device.current = flight.fate, None
         flight.ended = min(flight.ended, flight.fate.vanishes)
@@ -270,7 +270,7 @@ class MessageEngine:
             self._done(flight)
 
     def _done(self, flight: MessageInFlight) -> None:
-        """The work is over: the reply is on its way, and the device free for what has reached it meanwhile."""
+        """Send the reply, and start the next message that waits on the device."""
         device = self._devices[flight.device]
         flight.ended = self.now
         flight.bytes_up = 0 if flight.reply.has_error() else size_of(flight.reply.content)
@@ -284,7 +284,7 @@ class MessageEngine:
         if device.waiting:
             self._begin(device.waiting.popleft())
 
-    # What the server sees --------------------------------------------------------------------------------------------
+    # What the server sees ---------------------------------------------------------------------------------------------
 
     def _land(self, flight: MessageInFlight) -> None:
         self.counters.bytes_up += flight.bytes_up
@@ -296,7 +296,7 @@ class MessageEngine:
             self._fault(flight, mistake, WARNING)
 
     def _fail(self, flight: MessageInFlight, code: int, reason: str) -> None:
-        """The server learns that there will be no reply, as it would from a SuperLink: by an error in its place."""
+        """Give the server an error in place of the reply, as a SuperLink does."""
         if not flight.closed:
             self._close(flight, Message(Error(code=code, reason=reason), reply_to=flight.message))
 

@@ -1,7 +1,7 @@
-"""A grid of Flower's in virtual time: what a ServerApp sends goes to the engine, and its waiting moves the clock.
+"""Flower's grid in virtual time: messages go to the engine, and the app's waiting advances the clock.
 
-It keeps the contract of `offbeat.flower.server.transport` (`now`, `wait`), so that a strategy of ours waits as long
-as it must and no longer. An app that polls is helped along: asking twice in vain at one time lets a moment pass.
+It has the clock of `offbeat.flower.server.transport` (`now`, `wait`), on which our strategies wait for the next event
+instead of polling. For apps that poll, the second empty poll at the same time advances the clock by 0.1 s.
 """
 
 import threading
@@ -22,18 +22,18 @@ from flwr.supercore.run import Run
 from offbeat.flower.virtual.engine import MessageEngine, RunEnded
 
 POLL_SECONDS = 0.1
-"""What passes when an app asks again and again without waiting: the interval of Flower's own grid in simulations."""
+"""Virtual seconds that pass when an app polls without waiting: the polling interval of Flower's simulation."""
 MOST_LOOKS = 1_000
-"""How often an app may look for nodes at one time before that counts as waiting for them."""
+"""Calls of `get_node_ids` at one time before they count as waiting for nodes."""
 MOST_WAITS = 100_000
-"""How often in a row an app may wait with no message in flight, for nodes to come, before the run is ended."""
-SETTLE_SECONDS = 0.02
-"""Real time in which another thread of the app may send something before the clock moves on."""
+"""Consecutive waits without a message in flight before the run is ended."""
+THREAD_SECONDS = 0.02
+"""Real seconds in which other threads of the app may send something before the clock advances."""
 REAL_SLEEP = time.sleep
 
 
 class VirtualGrid(Grid):
-    """Delivers messages to the devices of a simulated fleet, and their replies when they are there."""
+    """Delivers messages to the devices of a simulated fleet, and replies when they arrive."""
 
     def __init__(self, engine: MessageEngine, run: Run) -> None:
         self._engine = engine
@@ -41,47 +41,47 @@ class VirtualGrid(Grid):
         self._devices = {node: device for device, node in enumerate(engine.times.node_ids)}
         self._lock = threading.RLock()
         self._quiet = set(threading.enumerate())
-        """Threads that send nothing: those from before, and those that had their chance to."""
+        """Threads that are not waited for: those from before the run, and those that sent nothing when waited for."""
         self._senders: set[threading.Thread] = set()
-        """Threads that have sent something, or have asked for replies."""
+        """Threads that have sent messages or polled for replies."""
         self._asked_at = -1.0
         self._looks = 0
         self._waits = 0
-        self._settled = (-1, -1)
-        """Messages and changes when other threads last had their chance to send something."""
+        self._waited_at = (-1, -1)
+        """Counts of messages and changes when other threads were last waited for."""
         self.on_send: Callable[[list[Message]], None] = lambda messages: None
-        """Called with messages before they leave."""
+        """Called with messages before they are sent."""
         self.on_receive: Callable[[list[Message]], None] = lambda replies: None
-        """Called with the replies that the app is given."""
+        """Called with the replies that the app gets."""
 
-    # The clock -----------------------------------------------------------------------------------------------------
+    # The clock --------------------------------------------------------------------------------------------------------
 
     def now(self) -> float:
         """Virtual seconds since the run began."""
         return self._engine.now
 
     def elapsed(self, real: float) -> float:
-        """Virtual seconds since the run began, however long it took: the server's work takes no time."""
+        """Virtual seconds since the run began: the server's own work takes no virtual time."""
         return self._engine.now
 
     def wait(self, seconds: float) -> None:
-        """Let so many seconds pass, or fewer if a reply lands, or a node comes or goes."""
+        """Advance the clock by `seconds`, or less if a reply arrives or a node comes or goes."""
         with self._lock:
             until, changes = self._engine.now + max(0.0, seconds), self._engine.changes
             while self._advance(until) and self._engine.changes == changes:
                 pass
 
     def sleep(self, seconds: float) -> None:
-        """Let so many seconds pass, whatever happens meanwhile."""
+        """Advance the clock by `seconds`."""
         with self._lock:
             until = self._engine.now + max(0.0, seconds)
             while self._advance(until):
                 pass
 
     def _advance(self, until: float) -> bool:
-        """Let the next thing happen, if that is by this time; else let the time pass."""
+        """Process the next event if it is due by `until`, else advance the clock to `until`."""
         engine, changes = self._engine, self._engine.changes
-        if self._settled != (engine.counters.messages, changes) and self._others_may_send():
+        if self._waited_at != (engine.counters.messages, changes) and self._others_may_send():
             self._let_others_send()
             if engine.changes != changes:
                 return True
@@ -94,36 +94,36 @@ class VirtualGrid(Grid):
         return engine.step(until)
 
     def _others_may_send(self) -> bool:
-        """Whether there are other threads that have sent something before, or that are new and may do so."""
+        """Whether there are other threads that have sent something, or that are new and may do so."""
         alive = set(threading.enumerate())
         self._quiet &= alive
         return bool(alive - self._quiet - {threading.current_thread()})
 
     def _let_others_send(self) -> None:
-        """An app with threads that wait each for a reply means them to wait at the same time.
+        """Give other threads real time to send, so that threads that each wait for a reply wait at the same time.
 
-        A thread that has let its chance pass (of a logger, of a progress bar) is not waited for again until it sends.
+        A thread that sends nothing (a logger's, a progress bar's) is not waited for again until it does.
         """
         sent = -1
         while sent != self._engine.counters.messages:
             sent = self._engine.counters.messages
             self._lock.release()
-            REAL_SLEEP(SETTLE_SECONDS)
+            REAL_SLEEP(THREAD_SECONDS)
             self._lock.acquire()
-        self._settled = (sent, self._engine.changes)
+        self._waited_at = (sent, self._engine.changes)
         self._quiet |= set(threading.enumerate()) - self._senders - {threading.current_thread()}
 
-    def _called_by_a_sender(self) -> None:
+    def _note_sender(self) -> None:
         thread = threading.current_thread()
         self._senders.add(thread)
         self._quiet.discard(thread)
 
-    def _asked_in_vain(self) -> None:
+    def _note_empty_poll(self) -> None:
         if self._engine.now == self._asked_at:
             self.sleep(POLL_SECONDS)
         self._asked_at = self._engine.now
 
-    # As every grid ---------------------------------------------------------------------------------------------------
+    # Flower's interface -----------------------------------------------------------------------------------------------
 
     def set_run(self, run: Run) -> None:
         """Set the run that messages belong to."""
@@ -137,11 +137,11 @@ class VirtualGrid(Grid):
     def create_message(
         self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None
     ) -> Message:
-        """A new message, as apps made them before they called `Message` themselves."""
+        """Create a message, for apps from before `Message` was public."""
         return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
 
     def get_node_ids(self) -> Iterable[int]:
-        """The nodes that are there now."""
+        """The nodes that are available now."""
         with self._lock:
             self._looks += 1
             if self._looks > MOST_LOOKS:
@@ -152,14 +152,14 @@ class VirtualGrid(Grid):
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Send messages to their nodes; returns their ids."""
         with self._lock:
-            self._called_by_a_sender()
+            self._note_sender()
             outgoing = list(messages)
             self._looks = 0
             self.on_send(outgoing)
             return [self._engine.send(device, each) for each in outgoing if (device := self._device(each)) is not None]
 
     def _device(self, message: Message) -> int | None:
-        """Whom the message is for; None for nobody, which Flower logs and leaves out."""
+        """The device that the message is for; None if there is none, which Flower logs and skips."""
         metadata = message.metadata
         if metadata.reply_to_message_id or metadata.ttl <= 0:
             raise ValueError(f"Invalid message: {message}")
@@ -169,13 +169,13 @@ class VirtualGrid(Grid):
         return device
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """The replies to these messages that have landed, in the order in which they did."""
+        """The replies to these messages that have arrived, in the order of arrival."""
         with self._lock:
-            self._called_by_a_sender()
+            self._note_sender()
             names = list(dict.fromkeys(message_ids))
             replies = self._pulled(names)
             if names and not replies:
-                self._asked_in_vain()
+                self._note_empty_poll()
                 replies = self._pulled(names)
             return replies
 
@@ -188,7 +188,7 @@ class VirtualGrid(Grid):
         return replies + [self._unknown(name) for name in names if name not in taken and name not in engine.in_flight]
 
     def _unknown(self, name: str) -> Message:
-        """What Flower answers to an id that it does not know, or whose reply was taken before."""
+        """The error that Flower returns for an unknown id, or for a reply that was taken before."""
         metadata = Metadata(
             run_id=self._run.run_id,
             message_id="",
@@ -200,10 +200,10 @@ class VirtualGrid(Grid):
             created_at=time.time(),
             ttl=0,
         )
-        return make_message(metadata, error=Error(ErrorCode.MESSAGE_UNAVAILABLE, "there is no message of this id"))
+        return make_message(metadata, error=Error(ErrorCode.MESSAGE_UNAVAILABLE, "there is no message with this id"))
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
-        """Send messages and wait for their replies, for so many virtual seconds at most."""
+        """Send messages and wait for their replies, for at most `timeout` virtual seconds."""
         with self._lock:
             waiting = dict.fromkeys(self.push_messages(messages))
             until = inf if timeout is None else self._engine.now + timeout

@@ -1,8 +1,8 @@
-"""What an app says of its model, seen from outside: metrics at their virtual times, versions, the final arrays.
+"""Collects an unmodified app's metrics with their virtual times, the versions of its model, and its final arrays.
 
-Flower's strategies say it in a few places, which are watched while the app runs: `Strategy.start` and what it calls
-(`evaluate_fn`, `aggregate_train`, `aggregate_evaluate`), and `History` of the strategies before the message API. Of an
-app that uses neither, the metrics in the replies that it gets are averaged.
+Flower's strategies report these in a few functions, which are wrapped while the app runs: `Strategy.start` and the
+functions that it calls (`evaluate_fn`, `aggregate_train`, `aggregate_evaluate`), and `History` in strategies before the
+message API. For an app that uses neither, the metrics in its replies are averaged.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,14 +17,14 @@ from flwr.serverapp.strategy import Strategy
 
 from offbeat.core.policy import Policy
 from offbeat.flower.virtual.engine import MessageEngine
-from offbeat.flower.virtual.replies import EXAMPLES, mean_metrics, numbers_in, weighed_metrics
+from offbeat.flower.virtual.replies import EXAMPLES, mean_metrics, numbers_in, weighted_metrics
 from offbeat.results.metric import TargetMetric
 from offbeat.results.rows import Row
 
 CENTRAL, CLIENTS, TRAINING, REPLIES = "central", "clients", "training", "replies"
-"""Where metrics come from, the most telling first."""
+"""Sources of metrics, the preferred first."""
 KINDS = {CENTRAL: "", CLIENTS: "clients_", TRAINING: "training_", REPLIES: "replies_"}
-"""The metrics of a round, and what is put before a name that another kind has taken."""
+"""Sources of metrics, with the prefix for a name that another source has taken."""
 GOOD = ("acc", "f1", "auc", "precision", "recall", "score", "bleu", "r2", "iou", "dice", "map")
 BAD = ("loss", "perplexity", "error", "mse", "mae", "rmse")
 TAKEN = (
@@ -41,11 +41,11 @@ TAKEN = (
     "busy_seconds",
     "wasted_seconds",
 )
-"""Columns of every row, which no metric of an app may have as its name."""
+"""Columns of every row; a metric of an app with one of these names gets the prefix `app_`."""
 
 
 def direction_of(name: str) -> str | None:
-    """Whether a higher or a lower value of a metric of this name is better; None if the name does not tell.
+    """Guess from a metric's name whether higher (max) or lower (min) values are better; None if unclear.
 
     >>> direction_of("eval_acc"), direction_of("centralized_loss"), direction_of("epsilon")
     ('max', 'min', None)
@@ -57,15 +57,15 @@ def direction_of(name: str) -> str | None:
 
 
 class Observation:
-    """Collects what a round is said to have come to, and makes a row of it when the next one is spoken of."""
+    """Collects the metrics of a round, and writes them as a row when the next round begins."""
 
     def __init__(self, engine: MessageEngine, write: Callable[[Row], None], metric: TargetMetric | None = None) -> None:
         self.metric = metric
-        """The metric that rows are about; None until the first."""
+        """The target metric; None until the first row chooses it."""
         self.strategy = ""
-        """The name of the strategy, if there is one."""
+        """Name of the app's strategy; empty if it uses none."""
         self.arrays: ArrayRecord | None = None
-        """The final arrays, if the app's strategy has said them."""
+        """The final arrays, if the app's strategy reports them."""
         self._engine = engine
         self._write = write
         self._round: int | str | None = None
@@ -73,23 +73,23 @@ class Observation:
         self._state: Row = {}
         self._found: dict[str, Row] = {}
         self._replies: dict[str, list[tuple[Row, float]]] = {}
-        """What the replies to messages of each type said, since there is this version."""
+        """Metrics and weights in the replies of this version, by message type."""
         self._model: int | None = None
         self._evaluations: list[Callable[..., Any]] = []
-        """Functions of the app's that are watched."""
-        self._spoken = False
-        """Whether a strategy or a history speaks for the app, so that replies need not be looked at."""
+        """Wrapped evaluation functions."""
+        self._reported = False
+        """Whether a strategy or a history reports metrics, so that replies are not averaged."""
         self._by_version = False
-        """Whether the rounds that are spoken of are versions: so it is if the strategy is one of ours."""
+        """Whether reported rounds are versions, as with our own strategies."""
         self._newest = 0
-        """The newest version that was spoken of."""
+        """The newest version that was reported."""
         self._central = False
-        """Whether versions are evaluated on the server, so that rows are about that."""
+        """Whether the server evaluates versions, so that its metrics decide when a row is written."""
 
-    # What is said ----------------------------------------------------------------------------------------------------
+    # Reports ----------------------------------------------------------------------------------------------------------
 
     def note(self, round_: int | str, kind: str, metrics: Row) -> None:
-        """A round is said to have come to these metrics, now."""
+        """Add metrics of a round, reported now."""
         is_version = self._by_version and isinstance(round_, int)
         if is_version and self._is_late(int(round_), kind):
             return
@@ -99,17 +99,19 @@ class Observation:
         self._found.setdefault(kind, {}).update(metrics)
         if not is_version:
             self._when, self._state = self._now(), self._work()
-        elif kind == CENTRAL or not self._central:  # what clients say later does not make a version known later
+        elif (
+            kind == CENTRAL or not self._central
+        ):  # later reports of clients do not change when a version was evaluated
             self._newest = int(round_)
             self._engine.version = max(self._engine.version, self._newest)
             self._when, self._state = self._now() | {"version": self._newest}, self._work()
 
     def _is_late(self, version: int, kind: str) -> bool:
-        """Clients may be late with a version when a newer one is known already, or when its row is written."""
+        """Whether a report comes after a newer version was reported, or after the version's row was written."""
         return version < self._newest or (kind == CLIENTS and self._central and version != self._round)
 
     def saw_model(self, arrays: ArrayRecord | None) -> None:
-        """The server has these arrays now; None: others than before."""
+        """Count a new version if the server's arrays differ from the last ones; None: they do."""
         if arrays is None:
             self._engine.version += 1
             self._model = None
@@ -120,7 +122,7 @@ class Observation:
         self._model = model
 
     def sent(self, messages: list[Message]) -> None:
-        """The server sends these messages: the arrays of a training are a version of its model."""
+        """Note the model in the training messages that the server sends."""
         for message in messages:
             if message.metadata.message_type.partition(".")[0] == "train" and message.has_content():
                 records = list(message.content.array_records.values())
@@ -128,22 +130,22 @@ class Observation:
                     self.saw_model(records[0])
 
     def received(self, replies: list[Message]) -> None:
-        """The app was given these replies; what a version's replies say is averaged if nobody else speaks."""
-        if self._spoken:
+        """Average the metrics in the replies of a version, unless a strategy or a history reports metrics."""
+        if self._reported:
             return
         version = f"version {self._engine.version}"
         if version != self._round:
             self._replies.clear()
         for reply in replies:
             if reply.has_content():
-                self._replies.setdefault(reply.metadata.message_type, []).append(weighed_metrics(reply))
+                self._replies.setdefault(reply.metadata.message_type, []).append(weighted_metrics(reply))
         for found in self._replies.values():
             self.note(version, REPLIES, mean_metrics(found))
 
-    # Rows ------------------------------------------------------------------------------------------------------------
+    # Rows -------------------------------------------------------------------------------------------------------------
 
     def flush(self) -> None:
-        """Make a row of the round so far, if it has the metric that the run is about."""
+        """Write the current round as a row, if it has the target metric."""
         found, self._found, self._round = self._found, {}, None
         row: Row = {}
         for kind, before in KINDS.items():
@@ -159,7 +161,7 @@ class Observation:
             self._write(self._when | {name: row[name]} | row | self._state)
 
     def last_row(self) -> Row:
-        """A row without metrics of the app's own, for one that has none."""
+        """The only row of an app that reports no metrics: the number of its replies."""
         self.metric = TargetMetric("replies", "max")
         return self._now() | {"replies": self._engine.counters.used} | self._work()
 
@@ -181,33 +183,33 @@ class Observation:
             "wasted_seconds": engine.accounts.wasted_seconds,
         }
 
-    # Where it is said ------------------------------------------------------------------------------------------------
+    # Wrapped functions ------------------------------------------------------------------------------------------------
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Flower's strategies and histories are watched."""
-        places: list[tuple[Any, str, Callable[..., Any]]] = [
+        """Wrap the functions of Flower's strategies, servers and histories."""
+        patches: list[tuple[Any, str, Callable[..., Any]]] = [
             (kind, "start", self._watched_start) for kind in _subclasses(Strategy) if "start" in vars(kind)
         ]
-        places += [(History, name, partial(self._watched_add, name)) for name in vars(History) if "add_" in name]
-        places += [(kind, "fit", self._watched_server) for kind in _subclasses(Server) if "fit" in vars(kind)]
-        places += [(LegacyContext, "__init__", self._watched_server)]
-        before = [vars(owner)[name] for owner, name, _ in places]
+        patches += [(History, name, partial(self._watched_add, name)) for name in vars(History) if "add_" in name]
+        patches += [(kind, "fit", self._watched_server) for kind in _subclasses(Server) if "fit" in vars(kind)]
+        patches += [(LegacyContext, "__init__", self._watched_server)]
+        before = [vars(owner)[name] for owner, name, _ in patches]
 
         def adopt(kind: type[Any], /, **_: Any) -> None:
-            """A strategy that the app defines only while it runs is watched as well."""
+            """Wrap a strategy class that the app defines while it runs."""
             if "start" in vars(kind):
                 setattr(kind, "start", self._watched_start(vars(kind)["start"]))  # noqa: B010
 
-        for (owner, name, watched), usual in zip(places, before, strict=True):
-            setattr(owner, name, watched(usual))
+        for (owner, name, watched), original in zip(patches, before, strict=True):
+            setattr(owner, name, watched(original))
         setattr(Strategy, "__init_subclass__", classmethod(adopt))  # noqa: B010  (mypy knows no other way)
         try:
             yield
         finally:
             delattr(Strategy, "__init_subclass__")
-            for (owner, name, _), usual in zip(places, before, strict=True):
-                setattr(owner, name, usual)
+            for (owner, name, _), original in zip(patches, before, strict=True):
+                setattr(owner, name, original)
 
     def _watched_start(self, start: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(start)
@@ -216,14 +218,14 @@ class Observation:
             evaluate = given.arguments.get("evaluate_fn")
             if evaluate is not None:
                 given.arguments["evaluate_fn"] = self._watched_evaluation(evaluate)
-                self._spoken = True
-            if "aggregate_train" in vars(strategy):  # it is watched already: start was called by a start
+                self._reported = True
+            if "aggregate_train" in vars(strategy):  # wrapped already: one start has called another
                 return start(*given.args, **given.kwargs)
             self.strategy = _name_of(strategy)
             self._engine.weight = getattr(strategy, "weighted_by_key", EXAMPLES[0])
             self._by_version = isinstance(getattr(strategy, "policy", None), Policy)
             self._central = evaluate is not None
-            self._spoken = self._central or not self._by_version
+            self._reported = self._central or not self._by_version
             if self._by_version and evaluate is None:
                 self._watch_versions(strategy)
             strategy.aggregate_train = self._watched_training(strategy.aggregate_train)  # type: ignore[method-assign]
@@ -234,25 +236,25 @@ class Observation:
                 result = start(*given.args, **given.kwargs)
             finally:
                 del strategy.aggregate_train, strategy.aggregate_evaluate
-                self.flush()  # another start counts its rounds from 1 again
+                self.flush()  # the next start counts its rounds from 1
             self.arrays = getattr(result, "arrays", None) or self.arrays
             return result
 
         return watched
 
     def _watch_versions(self, strategy: Any) -> None:
-        """What the nodes measure of a version is said by a method of our own strategies, if they are asked at all."""
-        usual = strategy.evaluated
+        """Wrap `evaluated`, with which our own strategies report what nodes measured of a version."""
+        original = strategy.evaluated
 
         def evaluated(version: int, metrics: Any) -> None:
             self.note(version, CLIENTS, numbers_in(metrics))
-            usual(version, metrics)
+            original(version, metrics)
 
-        self._spoken = strategy.settings.fraction_evaluate > 0.0
+        self._reported = strategy.settings.fraction_evaluate > 0.0
         strategy.evaluated = evaluated
 
     def _watched_evaluation(self, evaluate: Callable[..., Any]) -> Callable[..., Any]:
-        if evaluate in self._evaluations:  # one start has handed it on to another
+        if evaluate in self._evaluations:  # one start has passed it to another
             return evaluate
 
         @wraps(evaluate)
@@ -291,7 +293,7 @@ class Observation:
         return watched
 
     def _watched_server(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Note the name of the strategy, which is all that is seen of servers from before the message API."""
+        """Note the strategy of a server from before the message API; its metrics come from `History`."""
 
         @wraps(function)
         def watched(owner: Any, *args: Any, **kwargs: Any) -> Any:
@@ -308,7 +310,7 @@ class Observation:
 
         @wraps(add)
         def watched(history: History, server_round: int, *args: Any, **kwargs: Any) -> None:
-            self._spoken = True
+            self._reported = True
             add(history, server_round, *args, **kwargs)
             (value,) = (*args, *kwargs.values())
             if kind == TRAINING:
@@ -325,13 +327,13 @@ def _subclasses(kind: type[Any]) -> Iterator[type[Any]]:
 
 
 def _name_of(strategy: Any) -> str:
-    """What tables call a strategy: that of its policy, if it is one of ours, or else the name of its class."""
+    """Name of a strategy in tables: its policy's class if it is one of ours, else its own class, in lower case."""
     policy = getattr(strategy, "policy", None)
     return type(strategy if policy is None else policy).__name__.lower()
 
 
 def _chosen(row: Row) -> TargetMetric:
-    """The first metric that an accuracy is likely to be, or else the first whose direction is known, or the first."""
+    """The first metric of which higher is better, else the first whose direction is known, else the first."""
     names = list(row)
     better = [name for name in names if direction_of(name) == "max"]
     known = better or [name for name in names if direction_of(name) is not None] or names

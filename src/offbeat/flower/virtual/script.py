@@ -1,7 +1,7 @@
-"""Scripts that begin a simulation of Flower's themselves (`run_simulation`, `start_simulation`), on a virtual clock.
+"""Runs scripts that call Flower's `run_simulation` or `start_simulation`, on a virtual clock.
 
-The script is run as Python runs it. When it begins a simulation, that is one of ours, with the ServerApp, the ClientApp
-and the number of nodes that the script says; then the script goes on.
+The script runs as usual, but these two functions are replaced: they simulate the script's ServerApp and ClientApp on
+our virtual clock, with the script's number of nodes, and return.
 """
 
 import runpy
@@ -30,7 +30,7 @@ from offbeat.results.result import Result
 
 @dataclass(frozen=True, kw_only=True)
 class ScriptApp(FlowerApp):
-    """The two halves of an app as a script has made them."""
+    """An app whose ServerApp and ClientApp a script has created."""
 
     server: ServerApp
     client: ClientApp
@@ -45,18 +45,20 @@ class ScriptApp(FlowerApp):
 
     @contextmanager
     def importable(self) -> Iterator[None]:
-        """Nothing has to be done: the script is running."""
+        """Do nothing: the script is running already."""
         yield
 
 
 class Script:
-    """A script, and the simulations that it has begun so far."""
+    """A script, and the results of its simulations so far."""
 
     def __init__(self, path: Path, settings: AppSettings, out: Path | None = None, *, overwrite: bool = False) -> None:
         if not path.is_file():
-            raise InvalidInput(f"{path}: there is no such file")
+            raise InvalidInput(f"{path}: no such file")
         if settings.clients.workers:
-            raise InvalidInput("clients.workers: the clients of a script run in its own process, so it must be 0")
+            raise InvalidInput(
+                f"clients.workers = {settings.clients.workers}: must be 0, as a script runs its clients itself"
+            )
         self.path = path.resolve()
         self.results: list[Result] = []
         self._settings = settings
@@ -65,13 +67,13 @@ class Script:
         self._time = AppTime(self.path.parent)
 
     def run(self, arguments: Sequence[str] = ()) -> list[Result]:
-        """Run the script with these arguments; what its simulations came to."""
-        place = _app(self.path, ServerApp(), ClientApp())
+        """Run the script with these arguments and return the results of its simulations."""
+        script = _app(self.path, ServerApp(), ClientApp())
         if self._settings.clients.seeded:
-            import torch  # noqa: F401  (what the script draws from it before its simulation begins is seeded then)
+            import torch  # noqa: F401  (so that what the script draws before its simulation is seeded too)
 
             seed_generators(self._settings.seed)
-        with FlowerApp.importable(place), self._time.installed(), self._replaced(), _arguments(self.path, arguments):
+        with FlowerApp.importable(script), self._time.installed(), self._replaced(), _arguments(self.path, arguments):
             try:
                 runpy.run_path(str(self.path), run_name="__main__")
             except OffbeatError:
@@ -80,19 +82,19 @@ class Script:
                 if not (isinstance(error, SystemExit) and self.results and not error.code):
                     raise AppFailed(f"{self.path.name} raised {type(error).__name__}: {error}") from error
         if not self.results:
-            raise InvalidInput(f"{self.path}: it calls neither run_simulation nor start_simulation of flwr.simulation")
+            raise InvalidInput(f"{self.path} calls neither run_simulation nor start_simulation of flwr.simulation")
         return self.results
 
     def directory(self, number: int) -> Path | None:
-        """Where the results of its first, second, ... simulation are."""
+        """Run directory of the first, second, ... simulation; None without an output directory."""
         return self._out if self._out is None or number == 1 else self._out.with_name(f"{self._out.name}-{number}")
 
-    # What the script calls -------------------------------------------------------------------------------------------
+    # Called by the script ---------------------------------------------------------------------------------------------
 
     def _run_simulation(
         self, server_app: ServerApp, client_app: ClientApp, num_supernodes: int, *_: Any, **__: Any
     ) -> None:
-        """In the place of `flwr.simulation.run_simulation`."""
+        """Replaces `flwr.simulation.run_simulation`."""
         where = self.directory(len(self.results) + 1)
         settings = self._settings.model_copy(update={"nodes": num_supernodes})
         directory = None if where is None else AppDirectory(where, overwrite=self._overwrite)
@@ -101,7 +103,7 @@ class Script:
             self.results.append(simulated.run(directory))
 
     def _start_simulation(self, *, client_fn: Callable[..., Any], num_clients: int, **settings: Any) -> History:
-        """In the place of `flwr.simulation.start_simulation`."""
+        """Replaces `flwr.simulation.start_simulation`."""
         parts = {name: settings.get(name) for name in ("server", "config", "strategy", "client_manager")}
         histories = [History()]
         server_app = ServerApp()

@@ -1,4 +1,4 @@
-"""The settings of a Flower app on a virtual clock: the fleet as in an experiment, and what its work takes."""
+"""Settings of a Flower app on a virtual clock: the fleet as in an experiment, and how long messages take."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
@@ -15,63 +15,63 @@ from offbeat.flower.virtual.app import FlowerApp
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
 EPOCHS_KEYS = ("local-epochs", "local_epochs", "epochs", "num-epochs")
-"""Keys of a run config that say how many epochs a training has, as Flower's own examples call them."""
+"""Keys of the run config that Flower's examples use for the number of local epochs."""
 MOST_NODES = 1_000_000
 
 
 class WorkTable(Settings):
-    """What a device's work takes: an app does not say it, so it is said here."""
+    """How long a device works on a message."""
 
     seconds: Literal["fleet", "measured"] = "fleet"
-    """fleet: a training takes what `[fleet]` says of its epochs; measured: the processor time that the ClientApp took
-    here, times the device's slowness (the fastest is 1), which no two runs agree on."""
+    """fleet: a training message takes the time of its epochs in `[fleet]`; measured: the ClientApp's CPU time on this
+    machine times the device's slowness (the fastest is 1), which differs from run to run."""
     epochs: Count | None = None
-    """Epochs that a training is (default: `local-epochs` of the app's run config, or else 1)."""
+    """Epochs of a training message (default: `local-epochs` of the app's run config, else 1)."""
     evaluation: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.1
-    """What an evaluation takes, in epochs of training on the same device."""
+    """Duration of an evaluation message, in epochs of training on the same device."""
     processor: Positive = 1.0
-    """How many times slower than this machine the fastest device is; for measured time."""
+    """Slowness of the fastest device relative to this machine; for measured time."""
 
 
 class LimitsTable(Settings):
-    """When an app is ended that does not end by itself."""
+    """When to end an app that does not end by itself."""
 
     time: Positive | None = None
     """Virtual seconds after which the run ends."""
     messages: Count | None = None
-    """Messages that its ServerApp has sent."""
+    """Messages sent by the ServerApp after which the run ends."""
 
 
 class ClientsTable(Settings):
-    """Who runs the ClientApps. It makes no difference to the numbers of an app that uses no generator of its own."""
+    """Where ClientApps run. Results are the same, unless an app has random generators of its own."""
 
     workers: Annotated[int, Field(ge=0, le=256)] = 0
-    """Worker processes, each with the ClientApp loaded and the state of its nodes; 0: this process."""
+    """Worker processes, each with the ClientApp and the state of its nodes; 0: run in this process."""
     seeded: bool = True
-    """Seed `random`, numpy and torch before each message from the seed, the device and the message's number, so that a
-    run can be repeated. Flower leaves them as they are."""
+    """Seed `random`, numpy and torch before each message, from the seed, the device and the message's number, so that
+    runs are reproducible. Flower does not."""
 
 
 class MetricTable(Settings):
-    """Which of the app's metrics runs are compared by."""
+    """The metric that runs are compared by."""
 
     target_metric: str | None = None
-    """The metric that the target is for (default: the first accuracy, of central evaluation if there is one; or else
-    the first metric)."""
+    """The metric of the targets (default: the first accuracy, preferably of central evaluation, else the first
+    metric)."""
     target_direction: Literal["max", "min"] | None = None
-    """Whether a higher or a lower value is better (default: by the name)."""
+    """Whether higher (max) or lower (min) values are better (default: by the name)."""
     targets: list[float] = Field([0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.925, 0.95, 0.96, 0.97, 0.98, 0.99])
-    """Values for which the time to reach them is reported."""
+    """Values whose time to target is reported."""
 
 
 class AppSettings(Settings):
-    """Everything beside the app itself that determines its run on a virtual clock."""
+    """All settings of a run on a virtual clock, beside the app itself."""
 
     seed: Annotated[int, Field(ge=0)] = 0
     nodes: Annotated[int, Field(ge=1, le=MOST_NODES)] = 10
-    """Devices, which the app sees as nodes with a partition-id from 0 on."""
+    """Number of devices; the app sees them as nodes with partition-id 0, 1, ..."""
     label: str = ""
-    """What tables and plots call the run (default: the name of the strategy)."""
+    """Name of the run in tables and plots (default: the strategy's name)."""
     fleet: FleetTable = FleetTable()
     network: NetworkSettings = NetworkSettings()
     availability: AvailabilityTable = AvailabilityTable()
@@ -83,18 +83,18 @@ class AppSettings(Settings):
 
     @classmethod
     def parse(cls, table: Mapping[str, Any]) -> "AppSettings":
-        """The settings of nested tables; a mistake is one sentence."""
+        """Parse nested tables; raises InvalidInput with one sentence per mistake."""
         for section, value in table.items():
             kind = cls.model_fields[section].annotation if section in cls.model_fields else None
             if isinstance(value, Mapping) and isinstance(kind, type) and issubclass(kind, Settings):
-                checked(kind, section, value)  # a table on its own first, so that a mistake names what it may hold
+                checked(kind, section, value)  # each table by itself first, so that an error lists its keys
         try:
             return cls(**table)
         except ValidationError as error:
             raise InvalidInput(explain(error, "", list(cls.model_fields))) from None
 
     def epochs(self, app: FlowerApp) -> int:
-        """How many epochs a training of this app is."""
+        """Number of epochs in a training message of this app."""
         if self.work.epochs is not None:
             return self.work.epochs
         for key in EPOCHS_KEYS:
@@ -104,7 +104,7 @@ class AppSettings(Settings):
         return 1
 
     def table(self, app: FlowerApp, algorithm: str) -> Table:
-        """All settings with their values, as the run directory's config.toml has them."""
+        """All settings with their values, for config.toml of the run directory."""
         plain = self.model_dump(exclude_none=True, exclude={"nodes", "label"})
         plain["work"]["epochs"] = self.epochs(app)
         plain["fleet"] = self.fleet.resolved()

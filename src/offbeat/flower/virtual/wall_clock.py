@@ -1,7 +1,7 @@
-"""What an app sees of the time: while it runs, its own calls of `time.sleep`, `time.time` ... go by another clock.
+"""Redirects an app's calls of `time.sleep`, `time.time` ... to a virtual clock while the app runs.
 
-Only calls from the app's files, and from Flower's strategies on its behalf, are answered by that clock, and only in the
-thread that runs the app. Libraries wait for real things (a lock, a download, a process), and so their time stays real.
+Only calls from the app's files and from Flower's strategies are redirected, and only in the thread that runs the app.
+Other libraries wait for real things (a lock, a download, a process), so their time stays real.
 """
 
 import ast
@@ -22,36 +22,36 @@ REAL = {name: getattr(time, name) for name in (*READINGS, *(f"{name}_ns" for nam
 FLOWERS = tuple(str(Path(flwr.__file__).parent / part) for part in ("serverapp", "server", "compat"))
 
 
-BEYOND_US = (
+NOT_REDIRECTED = (
     *("datetime.now", "datetime.utcnow", "datetime.today", "date.today", "timeit.default_timer"),
     *("time.localtime", "time.strftime", "time.ctime", "asyncio.sleep", "threading.Timer"),
 )
-"""Calls that read the time, or wait, and that no other clock can answer."""
+"""Calls that read the time or wait, and that cannot be redirected."""
 
 
 def real_time_calls(files: Iterable[Path]) -> list[str]:
-    """Where these files read real time, or wait for it, whatever clock they live by: "file.py:7 datetime.now"."""
+    """Find calls in these files that use real time in spite of the virtual clock, as "file.py:7 datetime.now"."""
     found: list[str] = []
     for file in files:
-        with suppress(SyntaxError, ValueError):  # a file that is not for this version of Python is not used either
+        with suppress(SyntaxError, ValueError):  # a file for another version of Python is not imported either
             calls = [each for each in ast.walk(ast.parse(file.read_bytes())) if isinstance(each, ast.Call)]
             names = [(call.lineno, ".".join(ast.unparse(call.func).split(".")[-2:])) for call in calls]
-            found += [f"{file.name}:{line} {name}" for line, name in names if name in BEYOND_US]
+            found += [f"{file.name}:{line} {name}" for line, name in names if name in NOT_REDIRECTED]
     return found
 
 
 class AppClock(Protocol):
-    """A clock that an app lives by."""
+    """The clock of an app."""
 
     def elapsed(self, real: float) -> float:
-        """Seconds since the clock was set, of which so many have passed for real."""
+        """Virtual seconds since the clock was set; `real` seconds have passed since then."""
 
     def sleep(self, seconds: float) -> None:
-        """Let so many seconds pass."""
+        """Advance the clock by `seconds`."""
 
 
 class SleepClock:
-    """The clock of a ClientApp: real time, and on top of it what the app has slept, which takes no real time."""
+    """The clock of a ClientApp: real time plus the seconds slept, which take no real time."""
 
     def __init__(self) -> None:
         self.slept = 0.0
@@ -61,12 +61,12 @@ class SleepClock:
         return real + self.slept
 
     def sleep(self, seconds: float) -> None:
-        """Count the seconds: the device's work takes so much longer."""
+        """Add the seconds to the device's work."""
         self.slept += max(0.0, seconds)
 
 
 class AppTime:
-    """Stands in for the functions of `time`, for the files of one app."""
+    """Replaces the functions of `time` for the files of one app."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = f"{directory}/"
@@ -76,7 +76,7 @@ class AppTime:
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """The functions of `time` are ours; without a clock they do as always."""
+        """Replace the functions of `time`; without a clock they work as before."""
         for name in READINGS:
             setattr(time, name, partial(self._read, name, REAL[name]))
             setattr(time, f"{name}_ns", partial(self._read_ns, name, REAL[f"{name}_ns"]))
@@ -91,7 +91,7 @@ class AppTime:
 
     @contextmanager
     def by(self, clock: AppClock) -> Iterator[None]:
-        """Have this thread live by the clock, which is set to the real time of this moment."""
+        """Use the clock in this thread, set to the current real time."""
         before = self._thread, self._clock, self._began
         self._thread, self._clock = threading.get_ident(), clock
         self._began = {name: REAL[name]() for name in READINGS}
@@ -100,7 +100,7 @@ class AppTime:
         finally:
             self._thread, self._clock, self._began = before
 
-    def _concerns(self, caller: Any) -> bool:
+    def _is_from_app(self, caller: Any) -> bool:
         if self._clock is None or threading.get_ident() != self._thread:
             return False
         file: str = caller.f_code.co_filename
@@ -108,12 +108,12 @@ class AppTime:
         return own or file.startswith(FLOWERS)
 
     def _read(self, name: str, real: Callable[[], float]) -> float:
-        if not self._concerns(sys._getframe(1)):
+        if not self._is_from_app(sys._getframe(1)):
             return real()
         return self._reading(name)
 
     def _read_ns(self, name: str, real: Callable[[], int]) -> int:
-        if not self._concerns(sys._getframe(1)):
+        if not self._is_from_app(sys._getframe(1)):
             return real()
         return round(self._reading(name) * 1e9)
 
@@ -122,7 +122,7 @@ class AppTime:
         return self._began[name] + self._clock.elapsed(REAL[name]() - self._began[name])
 
     def _sleep(self, seconds: float) -> None:
-        if self._concerns(sys._getframe(1)):
+        if self._is_from_app(sys._getframe(1)):
             assert self._clock is not None
             self._clock.sleep(seconds)
         else:

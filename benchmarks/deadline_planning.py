@@ -1,4 +1,4 @@
-"""How fast ADEL-FL's Problem 2 is solved: the fast solver on large problems, and beside the trust region on small ones.
+"""Speed of the solver of ADEL-FL's Problem 2: on large problems, and beside the trust region on small ones.
 
 python benchmarks/deadline_planning.py
 """
@@ -41,7 +41,7 @@ def problem_of(rounds: int, devices: int, layers: int) -> Problem:
 
 
 def timed(solver: Callable[[Problem], Solution], problem: Problem, repeats: int) -> tuple[float, Solution]:
-    """The median of the processor's seconds (the machine may be busy), and the solution."""
+    """Median CPU time in seconds, and the solution."""
     seconds = []
     for _ in range(repeats):
         began = time.process_time()
@@ -51,11 +51,11 @@ def timed(solver: Callable[[Problem], Solution], problem: Problem, repeats: int)
 
 
 def main() -> None:
-    print(f"R, U, L: processor seconds of the fast solver, median of {REPEATS}")
+    print(f"R, U, L: CPU seconds of the solver, median of {REPEATS}")
     for size in LARGE:
         seconds, _ = timed(solve, problem_of(*size), REPEATS)
         print(f"  {size}: {seconds:.3f} s")
-    print("R, U, L: fast and trust region, cost of the fast one over the other's")
+    print("R, U, L: solver and trust region, ratio of their costs")
     for size in SMALL:
         problem = problem_of(*size)
         quick, fast = timed(solve, problem, REPEATS)

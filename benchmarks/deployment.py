@@ -1,11 +1,11 @@
-"""Warm nodes beside Flower's own, and offbeat beside Flower's own FedAvg: message trips, updates a minute, accuracy.
+"""Warm nodes beside stock nodes, and offbeat beside Flower's FedAvg: round trips, updates per minute, accuracy.
 
 python benchmarks/deployment.py [--nodes 4] [--rounds 2] [--repeats 3] [--only-uneven]
 
-Starts a SuperLink with as many warm nodes (`offbeat node`) as stock ones on loopback. In each repeat one ServerApp does
-everything one after the other: a small message to a node and back, 100 MB to a warm node and back, then the same local
-training of LeNet-5 under Flower's FedAvg on stock nodes and under offbeat's FedAvg and FedAsync on both kinds. Before
-that, on warm nodes alone that take as long as an uneven fleet would (`paced`), FedAvg and FedAsync up to an accuracy.
+Starts a SuperLink on loopback with equally many warm nodes (`offbeat node`) and stock nodes. In each repeat one
+ServerApp measures in turn the round trip of a small message, that of 100 MB to a warm node, and the training of LeNet-5
+under Flower's FedAvg on stock nodes and under offbeat's FedAvg and FedAsync on both kinds. Before that, FedAvg and
+FedAsync are run up to an accuracy on warm nodes that are as slow as the devices of an uneven fleet (`paced`).
 """
 
 import argparse
@@ -27,7 +27,7 @@ from offbeat.flower.launch.superlink import submit
 APP = Path(__file__).parent / "flower_app"
 TARGET = 0.85
 FASTEST, RATIO = 1.5, 8.0
-"""Seconds of the fastest device for an epoch, and how many times longer the slowest takes; the others lie between."""
+"""Epoch of the fastest device in seconds, and that of the slowest as a multiple of it."""
 UNEVEN: dict[str, Any] = {
     "stop": {"accuracy": TARGET, "time": 600.0},
     "data": {"name": "mnist5k"},
@@ -36,17 +36,17 @@ UNEVEN: dict[str, Any] = {
     "evaluation": {"every_seconds": 2.0, "targets": [TARGET]},
     "deployment": {"paced": True},
 }
-"""Evaluated by the clock: after every version, the server would be at that for longer than at anything else."""
+"""Evaluated by time: after every version, evaluation would dominate the server's time."""
 TUNED: dict[str, dict[str, Any]] = {
     "fedavg": {"in_training": "cohort", "algorithm": {}, "learning_rate": 0.2},
     "fedasync": {"in_training": "concurrency", "algorithm": {"alpha": 0.9}, "learning_rate": 0.1},
 }
-"""What took each the least virtual time on seed 100 in the simulator, with rates of 0.05, 0.1 and 0.2 and, for
-FedAsync, alpha from 0.4 to 0.9. It took them 38 s and 8 s there."""
+"""The fastest settings in the simulator on seed 100, among rates of 0.05, 0.1 and 0.2 and, for FedAsync, alpha from 0.4
+to 0.9. There they take 38 s and 8 s."""
 
 
 def measure(nodes: int, rounds: int, repeats: int) -> tuple[list[dict[str, float]], dict[str, float]]:
-    """What the ServerApp found in each repeat, and figures of the whole run."""
+    """The measurements of the ServerApp in each repeat, and those of the whole run."""
     with TemporaryDirectory() as folder:
         app, out = Path(folder) / "app", Path(folder) / "out"
         out.mkdir()
@@ -66,7 +66,7 @@ def measure(nodes: int, rounds: int, repeats: int) -> tuple[list[dict[str, float
 
 
 def uneven(nodes: int, repeats: int) -> list[dict[str, float]]:
-    """Seconds to the accuracy on uneven warm nodes, under both algorithms, and how long the cluster took to start."""
+    """Seconds to the target accuracy on uneven warm nodes under both algorithms, and start-up time of the cluster."""
     results = []
     with TemporaryDirectory() as folder:
         fleet = Path(folder) / "fleet.csv"
@@ -95,14 +95,14 @@ def uneven(nodes: int, repeats: int) -> list[dict[str, float]]:
 
 
 def show(app: Path, cluster: Cluster) -> None:
-    """Run an app, and show its log."""
+    """Run an app and print its log."""
     for line in submit(app, cluster.address).follow():
         if line:
             print(f"  {line}")
 
 
 def peak_of(pid: int) -> float:
-    """The most memory that a process has had, in MB."""
+    """Peak memory of a process in MB."""
     status = Path(f"/proc/{psutil.Process(pid).pid}/status").read_text()
     return next(int(line.split()[1]) / 1024 for line in status.splitlines() if line.startswith("VmHWM"))
 
@@ -128,7 +128,7 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--only-uneven", action="store_true", help="leave out the comparison with stock nodes")
+    parser.add_argument("--only-uneven", action="store_true", help="skip the comparison with stock nodes")
     options = parser.parse_args()
     times = uneven(options.nodes, options.repeats)
     print_uneven(times)

@@ -6,12 +6,12 @@ Kernel: 10,000 devices x 50 timeouts through our queue and through SimPy. Simula
 beside a SimPy program that does the same job. There every device is a process that waits for its download, five epochs
 and its upload; an event is one of these. The server draws a random idle device, buffers updates, makes a version of
 every ten and counts bytes, staleness and busy seconds, as ours does. It has no legality checks, journal, plans or
-checkpoints; ours has.
+checkpoints.
 
-Both are measured twice: with FedBuff's arithmetic on a model of four numbers (the same numpy lines on both sides, and
-on ours the plans carried out by an executor that trains nothing), and without, where no update's numbers are read on
-either side. Then 1,000 devices and a million. Times are of the processor, so that what else a machine does counts less;
-before each the garbage is collected, so that neither pays for what the other left.
+Both are measured twice: with FedBuff's aggregation of a model of four numbers (the same numpy code on both sides; on
+ours an executor that trains nothing carries out the plans), and without, where neither side reads an update. Then 1,000
+devices and a million. CPU time is compared, which depends less on other load; garbage is collected before each
+measurement.
 """
 
 import argparse
@@ -49,14 +49,14 @@ NO_MOVEMENT = np.zeros(4)
 
 
 class NoArithmetic(FedBuff):
-    """FedBuff that never reads what it was sent: every version is the one before."""
+    """FedBuff that never reads an update: every version equals the one before."""
 
     def movement(self, updates: Sequence[Update], view: View) -> Movement:
         return NO_MOVEMENT.__getitem__
 
 
 class NoTraining:
-    """An executor that gives back what it gets."""
+    """An executor that returns its input."""
 
     batch_capacity = 64
 
@@ -80,7 +80,7 @@ def durations(devices: int) -> list[float]:
 
 
 def queue_kernel() -> float:
-    """Events per second of our queue: each device's next event is scheduled when its last one happens."""
+    """Events per second of our queue; an event schedules the next event of its device."""
     queue, times = EventQueue(), durations(DEVICES)
     remaining = [EVENTS] * DEVICES
     for device, seconds in enumerate(times):
@@ -199,7 +199,7 @@ def simpy_seconds_per_update(devices: int, concurrency: int, updates: int, *, ar
 
 
 def million() -> None:
-    """In a process of its own: the time to start, the memory, and the cost of an event."""
+    """Measure start-up time, memory and cost per event, in a process of its own."""
     start = time.perf_counter()
     simulation = simulator(1_000_000, 1_000)
     turns = iter(simulation)

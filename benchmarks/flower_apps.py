@@ -1,10 +1,9 @@
-"""A Flower app on offbeat's virtual clock beside Flower's own simulation (Ray), and what nodes with state weigh.
+"""A Flower app on the virtual clock beside Flower's simulation on Ray, and the memory of nodes with state.
 
 python benchmarks/flower_apps.py [--app tests/flower_apps/quickstart-numpy] [--nodes 10] [--rounds 2 22] [--repeats 3]
 
-The same app, unchanged, on one core each (where the system can pin processes to one): updates per second are those of
-the rounds by which the longer of two runs is longer, so that starting
-up counts for neither side. Needs `flwr[simulation]`.
+Both sides run the same app on one core (where processes can be pinned). Throughput is that of the rounds by which the
+longer of two runs exceeds the shorter, so that start-up time does not count. Needs `flwr[simulation]`.
 """
 
 import argparse
@@ -24,7 +23,7 @@ APPS = ROOT / "tests" / "flower_apps"
 
 
 def on_the_virtual_clock(app: Path, nodes: int, rounds: int) -> float:
-    """Real seconds of a run by offbeat."""
+    """Wall-clock seconds of a run by offbeat."""
     from offbeat.flower.virtual.run import simulate
     from offbeat.flower.virtual.settings import AppSettings
 
@@ -34,7 +33,7 @@ def on_the_virtual_clock(app: Path, nodes: int, rounds: int) -> float:
 
 
 def on_ray(app: Path, nodes: int, rounds: int) -> float:
-    """Real seconds of a run by what `flwr run` starts for a simulation, in one process and with one Ray actor."""
+    """Wall-clock seconds of the simulation that `flwr run` starts, in one process and with one Ray actor."""
     from flwr.app import Context, RecordDict
     from flwr.simulation.run_simulation import _run_simulation
     from flwr.supercore.constant import NOOP_FEDERATION_ID
@@ -68,7 +67,7 @@ SIDES = {"offbeat": on_the_virtual_clock, "ray": on_ray}
 
 
 def measured(side: str, app: Path, nodes: int, rounds: int) -> float:
-    """Seconds of one run in a process of its own, on one core."""
+    """Seconds of one run, in a process of its own on one core."""
     command = [
         sys.executable,
         __file__,
@@ -89,7 +88,7 @@ def measured(side: str, app: Path, nodes: int, rounds: int) -> float:
 
 
 def compare(app: Path, nodes: int, rounds: list[int], repeats: int) -> None:
-    """Print the updates per second of both sides, their ratio, and what a run takes to start."""
+    """Print the throughput of both sides, their ratio, and the start-up times."""
     few, many = rounds
     rates: dict[str, list[float]] = {side: [] for side in SIDES}
     starts: dict[str, list[float]] = {side: [] for side in SIDES}
@@ -100,14 +99,14 @@ def compare(app: Path, nodes: int, rounds: list[int], repeats: int) -> None:
             rates[side].append(nodes / round_seconds)
             starts[side].append(short - few * round_seconds)
     for side in SIDES:
-        print(f"{side}: {median(rates[side]):.1f} updates a second, {median(starts[side]):.1f} s to start")
+        print(f"{side}: {median(rates[side]):.1f} updates/s, {median(starts[side]):.1f} s to start")
     ratios = [ours / theirs for ours, theirs in zip(rates["offbeat"], rates["ray"], strict=True)]
     spread = f"({min(ratios):.2f} - {max(ratios):.2f})"
-    print(f"offbeat over Flower's simulation on Ray: {median(ratios):.2f} {spread}, wanted 2")
+    print(f"offbeat over Flower's simulation on Ray: {median(ratios):.2f} {spread}  (>= 2)")
 
 
 def memory(nodes: int, floats: int) -> None:
-    """Print what so many nodes weigh that keep this many floats of 8 bytes in their state."""
+    """Print the memory of nodes that keep this many 8-byte floats in their state."""
     from offbeat.flower.virtual.app import read_app
     from offbeat.flower.virtual.run import SimulatedApp
     from offbeat.flower.virtual.settings import AppSettings
@@ -125,7 +124,7 @@ def memory(nodes: int, floats: int) -> None:
 
 
 def main() -> None:
-    """Measure, or be one of the processes that are measured."""
+    """Measure, or run one side in a process that is measured."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--app", type=Path, default=APPS / "quickstart-numpy")
     parser.add_argument("--nodes", type=int, default=10)

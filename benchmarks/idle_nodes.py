@@ -1,4 +1,4 @@
-"""What idle nodes cost a SuperLink: its processor time while so many nodes ask for messages, send heartbeats and wait.
+"""CPU time of a SuperLink while idle nodes poll for messages and send heartbeats.
 
 python benchmarks/idle_nodes.py [--nodes 1000] [--idle-seconds 10] [--seconds 30]
 
@@ -21,7 +21,7 @@ from offbeat.flower.node.connection import FleetConnection, SuperLinkAway
 from offbeat.flower.node.node import Polling
 
 WORKERS = 16
-"""Requests that are under way at a time."""
+"""Concurrent requests."""
 ATTEMPTS = 20
 
 
@@ -36,20 +36,20 @@ def main() -> None:
         nodes = [FleetConnection(cluster.address) for _ in range(options.nodes)]
         began = time.monotonic()
         list(pool.map(connect, nodes))
-        print(f"{len(nodes)} nodes were there after {time.monotonic() - began:.0f} s")
+        print(f"{len(nodes)} nodes connected after {time.monotonic() - began:.0f} s")
         used, waits, failures = measure(server, nodes, pool, options.idle_seconds, options.seconds)
         rate = len(waits) / options.seconds
+        print(f"{rate:.0f} requests/s of {len(nodes) / options.idle_seconds:.0f} due; {failures} failed")
         print(
-            f"{rate:.0f} requests a second, of {len(nodes) / options.idle_seconds:.0f} that were due; {failures} failed"
+            f"SuperLink: {used / options.seconds:.2f} of a core, {1000 * used / max(1, len(waits)):.2f} ms per request"
         )
-        print(f"SuperLink: {used / options.seconds:.2f} of a core, {1000 * used / max(1, len(waits)):.2f} ms a request")
-        print(f"an answer took {1000 * median(waits):.0f} ms (median), {1000 * max(waits):.0f} ms (longest)")
+        print(f"response time: {1000 * median(waits):.0f} ms (median), {1000 * max(waits):.0f} ms (longest)")
         print(f"memory of the SuperLink: {server.memory_info().rss / 2**20:.0f} MB")
         list(pool.map(FleetConnection.close, nodes))
 
 
 def connect(node: FleetConnection) -> None:
-    """As a node does: a SuperLink that is too busy to answer is asked again."""
+    """Retry as a node does while the SuperLink is too busy to reply."""
     for _ in range(ATTEMPTS):
         with suppress(SuperLinkAway):
             node.open()
@@ -61,7 +61,7 @@ def connect(node: FleetConnection) -> None:
 def measure(
     server: psutil.Process, nodes: list[FleetConnection], pool: ThreadPoolExecutor, idle: float, seconds: float
 ) -> tuple[float, list[float], int]:
-    """Processor seconds of the SuperLink, how long each request took, and how many failed."""
+    """CPU seconds of the SuperLink, the duration of each request, and the number of failed requests."""
     waits: list[float] = []
     failed: list[str] = []
     stop = Event()

@@ -1,11 +1,11 @@
-"""Training on a Ray cluster: beside worker processes, what shipping a version costs, how many workers a driver feeds.
+"""Training on a Ray cluster: speed beside worker processes, cost of shipping a version, workers per driver.
 
 1. The standard job (100 devices x 600 samples, LeNet-5) on two actors of a local cluster, beside two worker processes.
-2. A version of 1, 10 and 100 MB: put into the cluster's memory, read by a worker, and an update of that size sent back.
-3. What the driver itself needs for an update of that size, most of it to aggregate, under FedAvg and FedBuff.
-4. FedBuff with updates of LeNet-5's size that take 1 s each, on 8, 64 and 512 workers that are simulated: events and
-   aggregation take the processor time that they really take, a job costs the driver what was measured on Ray, and
-   training costs the time of so many workers. Drawn to docs/scaling.png with --figure.
+2. A version of 1, 10 and 100 MB: put into the object store, read by a worker, and an update of that size sent back.
+3. CPU time of the driver per update of that size, most of it aggregation, under FedAvg and FedBuff.
+4. FedBuff with updates of LeNet-5's size that take 1 s each, on 8, 64 and 512 simulated workers: events and aggregation
+   take their real CPU time, a job costs the driver what was measured on Ray, and training takes the time of that many
+   workers. --figure draws the result to a file.
 
 Run it on an idle machine:
 
@@ -46,12 +46,12 @@ LENET5 = 61_706
 JOB_SECONDS = 1.0
 WORKERS = (8, 64, 512)
 IN_TRAINING = (2, 4, 8, 16)
-"""Devices in training for each worker."""
+"""Devices in training per worker."""
 MEGABYTE = 2**20
 
 
 def compare_with_processes(rounds: int, repeats: int) -> None:
-    """Updates per second of two actors over two worker processes."""
+    """Throughput of two actors over that of two worker processes."""
     dataset, partition = standard_data()
     given: Any = (TrainerFactory.of(dataset, "lenet5", 0), dataset, partition)
     policy = FedAvg(cohort=COHORT)
@@ -74,7 +74,7 @@ def compare_with_processes(rounds: int, repeats: int) -> None:
 
 
 class Echo:
-    """An actor that reads a version, and one that sends an update back."""
+    """An actor that reads a version and sends an update back."""
 
     def read(self, version: Vector) -> float:
         return float(version[::1024].sum())  # one element of every page
@@ -84,7 +84,7 @@ class Echo:
 
 
 def shipping(repeats: int) -> float:
-    """What a version costs as a function of its size; returns the driver's seconds for a job of LeNet-5's size."""
+    """Print the cost of shipping a version by its size; returns the driver's seconds per job of LeNet-5's size."""
     with closing(RayCluster(ON_RAY)) as cluster:
         ray = cluster.ray
         actor = ray.remote(Echo).options(num_cpus=1).remote()
@@ -117,15 +117,15 @@ def shipping(repeats: int) -> float:
 
 @dataclass
 class SimulatedWorkers:
-    """An executor that trains nothing, and counts the seconds that so many workers would take for it."""
+    """An executor that trains nothing and counts the seconds that the simulated workers would take."""
 
     workers: int
     job_cost: float
-    """Seconds that the driver needs for each job; half of them to give it out."""
+    """Seconds of the driver per job; half of them to send it."""
     seconds: float = 0.0
     jobs: int = 0
     uploads: Sequence[Vector] = ()
-    """What the devices upload, one after the other; without any each uploads what it was given."""
+    """The uploads of the devices in order; if there are none, each device uploads its input."""
 
     @property
     def batch_capacity(self) -> int:
@@ -141,7 +141,7 @@ class SimulatedWorkers:
         return [TrainingState(parameters=self.uploads[number % len(self.uploads)]) for number in numbers]
 
     def _makespan(self, jobs: int) -> float:
-        """When a batch is over: a driver that does one thing at a time, and workers that hold two jobs each."""
+        """When a batch ends, with a driver that does one thing at a time and workers that hold two jobs each."""
         half, now, given = self.job_cost / 2, 0.0, 0
         free = [0.0] * self.workers
         ends: list[float] = []
@@ -169,7 +169,7 @@ class SimulatedWorkers:
 
 
 def simulated(policy: Policy, devices: int, executor: SimulatedWorkers, updates: int, size: int) -> Simulation:
-    """A fleet of equal data under a policy, trained by simulated workers."""
+    """A fleet with equal data under a policy, trained by simulated workers."""
     samples = np.full(devices, 600)
     session = Session(
         policy,
@@ -183,9 +183,9 @@ def simulated(policy: Policy, devices: int, executor: SimulatedWorkers, updates:
 
 
 def aggregation(repeats: int) -> None:
-    """What the driver needs for each update as a function of the model's size, in processor time of all its threads."""
+    """Print the CPU time of the driver per update by model size, summed over its threads."""
     policies = {"FedAvg": FedAvg(cohort=10), "FedBuff": FedBuff(buffer=10, concurrency=10)}
-    print(f"{'a model of':14}" + "".join(f"{name:>10}" for name in policies) + "  ms an update")
+    print(f"{'a model of':14}" + "".join(f"{name:>10}" for name in policies) + "  ms per update")
     for size in (LENET5 * 4 / MEGABYTE, 1, 10, 100):
         elements = int(size * MEGABYTE) // 4
         uploads = [frozen(np.full(elements, 0.001 * number)) for number in range(10)]
@@ -204,7 +204,7 @@ def aggregation(repeats: int) -> None:
 
 
 def utilisation(workers: int, in_training: int, job_cost: float) -> tuple[float, float]:
-    """The share of the workers' time in which they train, and the driver's own seconds for each update."""
+    """Utilisation of the workers, and the driver's seconds per update."""
     executor = SimulatedWorkers(workers, job_cost)
     updates = max(3_000, min(10_000, 10 * JOBS_PER_WORKER * workers))
     policy = FedBuff(buffer=10, concurrency=in_training)
@@ -219,7 +219,7 @@ def utilisation(workers: int, in_training: int, job_cost: float) -> tuple[float,
 def scaling(job_cost: float, figure: Path | None) -> None:
     """Utilisation against workers, for several numbers of devices in training."""
     found: dict[int, list[float]] = {}
-    print(f"{'workers':>8}{'in training':>13}{'utilisation':>13}{'driver, ms an update':>22}")
+    print(f"{'workers':>8}{'in training':>13}{'utilisation':>13}{'driver, ms per update':>22}")
     for factor in IN_TRAINING:
         for workers in WORKERS:
             share, own = utilisation(workers, factor * workers, job_cost)
@@ -257,9 +257,9 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument(
-        "--job-cost", type=float, help="Seconds of the driver for a job: simulate only, measure nothing."
+        "--job-cost", type=float, help="Seconds of the driver per job; skips the measurements and only simulates."
     )
-    parser.add_argument("--figure", type=Path, help="The figure to write.")
+    parser.add_argument("--figure", type=Path, help="File to write the figure to.")
     options = parser.parse_args()
     job_cost = options.job_cost
     if job_cost is None:

@@ -1,7 +1,8 @@
 """Training speed on the standard job, as ratios to a hand-written PyTorch loop measured in the same run.
 
-100 devices x 600 samples of 1x28x28, batch 32, 1 epoch, 10 devices a round, 20 rounds. FedASMU beside FedAsync does the
-same, and again in 5 epochs, where devices really merge fresh models in mid-training. Run it on an idle machine:
+100 devices x 600 samples of 1x28x28, batch 32, 1 epoch, 10 devices per round, 20 rounds. FedASMU is compared with
+FedAsync on the same job, and with 5 epochs, where devices merge fresh models while they train. Run it on an idle
+machine:
 
     python benchmarks/standard_job.py [--rounds 20] [--repeats 5]
 """
@@ -38,7 +39,7 @@ RATIOS = [
     ("lenet5 fedasmu, 5 epochs", "lenet5 fedasync, 5 epochs", 0.85),
     ("lenet5 fedasmu, 5 epochs, 2 workers", "lenet5 fedasync, 5 epochs, 2 workers", 0.85),
 ]
-"""What we want to reach."""
+"""The smallest acceptable ratios."""
 
 
 def standard_data() -> tuple[Dataset, Partition]:
@@ -50,7 +51,7 @@ def standard_data() -> tuple[Dataset, Partition]:
 
 
 def by_hand(model_name: str, dataset: Dataset, rounds: int) -> float:
-    """Updates per second of FedAvg as one would write it: an optimizer, a permutation, a mean."""
+    """Updates per second of FedAvg as a plain PyTorch loop: an optimizer, a permutation, a mean."""
     model = build(model_name, dataset.input_shape, dataset.classes, 0)
     x = torch.from_numpy(dataset.train_x).view(DEVICES, SAMPLES, 1, 28, 28)
     y = torch.from_numpy(dataset.train_y).view(DEVICES, SAMPLES)
@@ -96,7 +97,7 @@ def with_offbeat(
 
 
 def measure(cases: dict[str, Callable[[], float]], repeats: int) -> dict[str, float]:
-    """Updates per second of each case: medians, the cases taking turns so that all see the same machine."""
+    """Median updates per second of each case; the cases alternate, so that all see the same machine."""
     rates: dict[str, list[float]] = {name: [] for name in cases}
     for _ in range(repeats):
         for name, case in cases.items():
@@ -124,7 +125,7 @@ def main() -> None:
     with_offbeat(fedavg, "lenet5", dataset, lenet_pool, 1)  # the workers have started
 
     def timely(policy: Policy, executor: TorchExecutor, epochs: int) -> Callable[[], float]:
-        # With fewer updates, what was computed ahead of the end and never used would weigh too much.
+        # With fewer updates, training that is computed ahead and never used would dominate.
         fewer = rounds if epochs == 1 else max(6, rounds // epochs)
         return lambda: with_offbeat(policy, "lenet5", dataset, executor, fewer, epochs)
 

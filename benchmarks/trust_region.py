@@ -1,7 +1,7 @@
-"""ADEL-FL's Problem 2 as the paper solves it, with scipy's trust-region method: to check the fast solver against.
+"""ADEL-FL's Problem 2 solved as in the paper, with scipy's trust-region method, to check the fast solver.
 
-It is given exact derivatives and scaled variables (deadlines in mean rounds, m in units of its feasible middle). The
-bound has poles at the edge of what is feasible, so steps that leave it are refused (`keep_feasible`).
+It gets exact derivatives and scaled variables (deadlines in mean rounds, m in units of its feasible middle). The
+bound has poles at the edge of the feasible region, so steps that leave it are rejected (`keep_feasible`).
 """
 
 import warnings
@@ -16,7 +16,7 @@ from offbeat.algorithms.deadlines.planner.solver import Solution, check_feasible
 
 
 def solve_by_trust_region(problem: Problem, iterations: int = 2000) -> Solution:
-    """Problem 2 from equal deadlines and the middle of the feasible m on; slow, and not certain to have converged."""
+    """Solve Problem 2 from equal deadlines and the middle of the feasible m; slow, may not converge."""
     check_feasible(problem)
     mean, middle = problem.budget / problem.rounds, float(np.sqrt(np.prod(problem.scales)))
     scales = np.append(np.full(problem.rounds, mean), middle)
@@ -54,14 +54,14 @@ def solve_by_trust_region(problem: Problem, iterations: int = 2000) -> Solution:
     order[-1, -2], order[-1, -1] = 1.0, -problem.least_ratio * middle / mean  # p^1 < 0.2 in the last round
     lower = np.append(-np.inf, np.zeros(problem.rounds))
     upper = np.append(1.0, np.full(problem.rounds, np.inf))
-    # A strictly feasible start: just inside the budget, deadlines falling ever so slightly.
+    # A strictly feasible start: just inside the budget, deadlines decreasing slightly.
     start = np.append(1.0 - 1e-3 * np.linspace(0.1, 1.0, problem.rounds) * _slack(problem, middle), 1.0)
     visited = [start]
 
     def remember(x: Floats, _: object) -> None:
         visited.append(x.copy())
 
-    # It may leave what is feasible after all and fail on what it finds there: then the last good step is the answer.
+    # It may leave the feasible region nevertheless and fail there: the last feasible step is then the solution.
     with warnings.catch_warnings(), np.errstate(all="ignore"), suppress(ValueError):
         warnings.simplefilter("ignore")  # "delta_grad == 0" and singular Jacobians: only the result counts
         minimize(
@@ -87,5 +87,5 @@ def solve_by_trust_region(problem: Problem, iterations: int = 2000) -> Solution:
 
 
 def _slack(problem: Problem, scale: float) -> float:
-    """How much of a mean round is above what it needs at least."""
+    """The share of a mean round above its minimum."""
     return 1.0 - problem.shortest_deadline(scale) * problem.rounds / problem.budget

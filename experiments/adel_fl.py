@@ -8,11 +8,11 @@ device is its speed times m.
 from collections.abc import Sequence
 from dataclasses import replace
 
+from experiments.harness import Table
 from experiments.harness.command_line import main
 from experiments.harness.study import Case, Form, read_study
 from offbeat import Experiment
 from offbeat.comparison.deadline_plan import plan_of  # the batch scale that ADEL-FL plans, for SALF
-from offbeat.experiment.tables import Table
 
 SPEED = 64.0
 """Samples per second through a layer, of every device; also the batch of SALF (m = 1) and Wait-Stragglers."""

@@ -11,12 +11,12 @@ from typing import NamedTuple
 import numpy as np
 from matplotlib.figure import Figure
 
+from experiments.harness import Table
 from experiments.harness.claims import Claim
 from experiments.harness.command_line import main
 from experiments.harness.measurements import Measurement, by_seed
 from experiments.harness.study import Case, Form, read_data, read_study
 from offbeat import Experiment, load_experiment
-from offbeat.experiment.tables import Table
 from offbeat.results.plots import COLOURS, legend_below, style_axes
 from offbeat.results.statistics import median_of
 

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
+from experiments.harness import Table
 from experiments.harness.command_line import main
 from experiments.harness.study import Case, Form, read_study
 from offbeat import Experiment, InvalidInput
-from offbeat.experiment.tables import Table, merge, nested
 
 PERIODS, PERIOD = 200, 10.0
 VARIED_PERIODS, CNN_PERIODS = 100, 50
@@ -140,8 +140,7 @@ def tuned_cases(part: str, form: Form) -> list[Case]:
     for method in PARTS[part]:
         algorithm, setting, values = ALGORITHMS[method]
         candidates = [
-            merge({"local": {"learning_rate": rate}}, nested(f"algorithm.{setting}", value))
-            for rate, value in product(rates, values)
+            {"local": {"learning_rate": rate}, "algorithm": {setting: value}} for rate, value in product(rates, values)
         ]
         made.append(
             Case(

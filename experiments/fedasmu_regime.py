@@ -6,10 +6,10 @@ flight.
 
 from dataclasses import replace
 
+from experiments.harness import Table
 from experiments.harness.command_line import main
 from experiments.harness.study import Case, Form, fair_cases, read_study
 from offbeat import Experiment, InvalidInput
-from offbeat.experiment.tables import Table
 
 SECONDS = {(5, 15): 500.0, (20, 15): 1500.0, (5, 50): 300.0, (20, 50): 240.0}
 """Virtual seconds by local epochs and devices in flight; the fastest device takes a second for an epoch."""

@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
+from experiments.harness import Table
 from experiments.harness.command_line import main
 from experiments.harness.study import Case, Form, read_study
 from experiments.leaderboard_ranking import FAMILIES, IN_TRAINING, SECONDS, figure, findings, winners
 from offbeat import Experiment
-from offbeat.experiment.tables import Table
 
 TRIALS = 8
 """Settings that the search tries for each algorithm on each fleet."""

@@ -6,10 +6,10 @@ with unknown learning rates; here the rate of each method is the best of three o
 
 from math import inf
 
+from experiments.harness import Table
 from experiments.harness.command_line import main
 from experiments.harness.study import Case, Form, fair_cases, read_study
 from offbeat import Experiment
-from offbeat.experiment.tables import Table
 
 FLEETS: dict[str, Table] = {
     "Pareto": {"name": "pareto", "shape": 1.5, "epoch_seconds": 2.0},

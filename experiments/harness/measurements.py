@@ -13,10 +13,11 @@ from pathlib import Path
 
 import numpy as np
 
+from experiments.harness import Table
 from offbeat import Experiment, InvalidInput, Result
 from offbeat.comparison.fairness import order_seconds
 from offbeat.comparison.run_cache import digest
-from offbeat.experiment.tables import Table, parse_changes
+from offbeat.experiment.tables import parse_changes
 from offbeat.results.criterion import mean_until
 from offbeat.results.files import replace_file
 from offbeat.results.metric import time_to

@@ -5,13 +5,12 @@ from dataclasses import replace
 from math import inf, isfinite
 from pathlib import Path
 
+from experiments.harness import Table
 from experiments.harness.measurements import Measurement, Record, identity, measured, slow_devices
 from experiments.harness.study import TUNING_SEED, Case, Form, Study, seeded
 from offbeat import Experiment, InvalidInput, OffbeatError, Result
-from offbeat.comparison.fairness import flattened
 from offbeat.comparison.planned import RunFailure
 from offbeat.comparison.scheduler import RunScheduler
-from offbeat.experiment.tables import Table
 from offbeat.results.criterion import mean_until
 from offbeat.running.lock import DirectoryLock
 
@@ -116,7 +115,11 @@ def chosen(case: Case, runs: RunScheduler, cache: Path, record: Record) -> tuple
     if best is None:
         scores = [score(result, case.tuned_until) for result in finished(runs.run_cached(case.tried, case.tuned_until))]
         best = case.candidates[scores.index(max(scores))]  # the first of equals
-    return case.base.changed(best), settings_text(flattened(best, ()))
+    return case.base.changed(best), settings_text(_flat(best))
+
+
+def _flat(changes: Table) -> Table:
+    return {f"{section}.{key}": value for section, table in changes.items() for key, value in table.items()}
 
 
 def settings_before(case: Case, record: Record) -> Table | None:

@@ -7,10 +7,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from experiments.harness import Table
 from experiments.harness.claims import Claim, Published, read_claims
 from experiments.harness.measurements import Measurement
 from offbeat import Experiment, fair_experiments
-from offbeat.experiment.tables import Table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

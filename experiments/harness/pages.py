@@ -134,16 +134,15 @@ def overview(found: Sequence[Results]) -> str:
         lines.append([f"[{study.title}]({study.page or study.name}.md)", study.question, str(study.seeds), *counts])
     parts = [
         "# Published claims, measured",
-        "Do published claims hold in our runs? Each page has a question, the answer, a figure and the command that "
-        "repeats it. The last columns count claims by verdict.",
+        "Do published claims hold in our runs? The last columns count claims by verdict.",
         markdown_table(lines),
         "**Verdicts.** " + RULE.replace("\n", " "),
         "**Run a study** from the root of a checkout:",
         "```bash\npython -m experiments.seafl --quick            # minutes, embedded data, two seeds\n"
         "python -m experiments.seafl                    # print the stored measurements, write the pages again\n"
         "python -m experiments.seafl --full --out DIR   # repeat all runs: hours; continues if interrupted\n```",
-        "The pages are generated from `docs/results/*.csv` (one line per run). Words, published numbers and claims are "
-        "in `experiments/*.toml`.",
+        "The pages are generated from `docs/results/*.csv` (one line per run) and `experiments/*.toml` (published "
+        "numbers, claims, captions).",
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -165,7 +164,7 @@ def section(results: Results, level: int = 1) -> str:
         f"**Question.** {study.question}",
         f"**Answer.** {answer}",
         study.findings(measurements),
-        f"![{study.title}, measured]({figure_file(study)})" if results.has_figure else "",
+        f"![{study.title}]({figure_file(study)})" if results.has_figure else "",
         _headlines(results.headlines) if study.table is None else study.table(measurements),
         f"**Setup.** {study.setup}",
         _command(study),

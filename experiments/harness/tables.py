@@ -59,7 +59,7 @@ def part_lines(study: Study, part: str, measurements: Sequence[Measurement]) -> 
     heading = ["method"]
     for name, title in study.shown.items():
         unit = " (%)" if name in SHARES else " (s)" if name == "time_to_target" else ""
-        heading += [title + unit, "published"] if name in known else [title + unit]
+        heading += [title + unit, f"published {title}"] if name in known else [title + unit]
     tuned = any(each.settings for each in measurements if each.part == part)
     lines = [[*heading, "seeds", *(["chosen"] if tuned else [])]]
     for method in study.parts[part]:

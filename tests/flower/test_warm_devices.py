@@ -46,7 +46,7 @@ from offbeat.flower.protocol.messages import (
 from offbeat.models import layout_of
 from offbeat.running.assembly import ExperimentParts
 from offbeat.simulation.replay import replay
-from offbeat.training.local_training import LocalTraining
+from offbeat.training.local_run import LocalTraining
 from offbeat.training.training_state import TrainingState
 
 EPOCHS = 4

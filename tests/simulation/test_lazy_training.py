@@ -15,7 +15,7 @@ from offbeat.core.parameters import Vector
 from offbeat.core.policy import DeviceRule, Fresh, Memory, Probe, ReadOnlyMemory
 from offbeat.core.snapshot import decode, encode
 from offbeat.simulation.lazy_training import LazyOutcome, LazyTraining, MidSlice
-from offbeat.training.local_training import DeviceMemory
+from offbeat.training.local_run import DeviceMemory
 from offbeat.training.training_state import Evaluation, TrainingJob, TrainingState
 
 BASE = np.zeros(2, dtype=np.float32)

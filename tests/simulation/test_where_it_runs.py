@@ -11,7 +11,8 @@ from offbeat.data import Dataset
 from offbeat.data.samples import Ragged
 from offbeat.data.transforms import InputPipeline, Standardisation
 from offbeat.experiment.tables import merge
-from offbeat.training import batches, flat_model, stacked
+from offbeat.models import flat
+from offbeat.training import batches, stacked
 
 BASE: dict[str, Any] = {
     "stop": {"updates": 6},
@@ -65,7 +66,7 @@ def test_the_processor_as_a_device_of_its_own_trains_to_the_same_bits(
 ) -> None:
     """All data and parameters take the way that they take to a GPU."""
     here = final(case)
-    for module in (batches, flat_model, stacked):
+    for module in (batches, flat, stacked):
         monkeypatch.setattr(module, "on_processor", lambda place: False)
     assert final(case).tobytes() == here.tobytes()
 

@@ -16,7 +16,7 @@ from offbeat.core.parameters import Vector, frozen
 from offbeat.core.streams import stream
 from offbeat.core.terms import AbsentClasses, Proximal
 from offbeat.models import build, layout_of, vector_of
-from offbeat.training.layered import backward
+from offbeat.training.objective import backward
 from offbeat.training.trainer import TorchTrainer
 from offbeat.training.training_state import TrainingJob, TrainingState
 

@@ -1,6 +1,6 @@
 """What a device remembers, committed by the last ticket that the server has received."""
 
-from offbeat.training.local_training import DeviceMemory
+from offbeat.training.local_run import DeviceMemory
 
 
 def learned(*tickets: int) -> DeviceMemory:

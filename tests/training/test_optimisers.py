@@ -11,7 +11,7 @@ from offbeat.core.orders import Order, RateSchedule
 from offbeat.core.parameters import Vector
 from offbeat.core.terms import Proximal
 from offbeat.models import vector_of
-from offbeat.training.local_training import first_state, remember
+from offbeat.training.local_run import first_state, remember
 from offbeat.training.optimisers import clipped
 from offbeat.training.tasks import Regression
 from offbeat.training.trainer import TorchTrainer

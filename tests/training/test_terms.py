@@ -12,10 +12,10 @@ from offbeat.core.orders import Order, RateSchedule
 from offbeat.core.parameters import Vector
 from offbeat.core.terms import Contrastive, Distillation, LinearQuadratic, OwnTerm, PastGradients, Proximal, Term
 from offbeat.models import vector_of
+from offbeat.models.flat import FlatModel
 from offbeat.models.projection import with_projection
 from offbeat.models.text_networks import TextTransformer
-from offbeat.training.flat_model import FlatModel
-from offbeat.training.local_training import remember
+from offbeat.training.local_run import remember
 from offbeat.training.tasks import Batch
 from offbeat.training.terms import ContrastiveTerm, LossTerm, TermContext, absent_classes, remembered, term_of
 from offbeat.training.trainer import TorchTrainer

@@ -1,11 +1,6 @@
-"""A module seen as one flat vector: its layout, its values, its cost.
+"""A torch module as one flat vector: its layout and values, a copy that trains in such a vector, cost and purity."""
 
-Whether a module is known to be pure: each sample on its own, no chance, no state.
-
-The gradient of a full batch may then be summed up in blocks, and one that was computed before need not be again. A
-module of a kind that is not listed (dropout, batch normalisation, the user's own classes) may be anything.
-"""
-
+import copy
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -81,6 +76,79 @@ def flops_per_sample(module: nn.Module, inputs: Any) -> float:
     return 3.0 * float(counter.get_total_flops()) / len(first)
 
 
+Tensors = tuple[torch.Tensor, ...]
+
+
+def on_processor(torch_device: torch.device) -> bool:
+    """Whether numpy can read tensors of this torch device. Data and models of any other are copied there once."""
+    return torch_device.type == "cpu"
+
+
+class FlatModel:
+    """A copy of a module whose parameters and buffers are views into one flat vector, so that loading is one copy.
+
+    Some matrix products round differently when their operands are aligned differently (seen with MKL on small shapes).
+    The vector is therefore allocated by torch, which aligns to 64 bytes, and not by numpy, which promises less.
+    """
+
+    def __init__(self, model: nn.Module, torch_device: torch.device | str = "cpu") -> None:
+        self.torch_device = torch.device(torch_device)
+        self.module = copy.deepcopy(model).float().train()
+        self.layout = layout_of(self.module)
+        self._flat = torch.tensor(vector_of(self.module)).to(self.torch_device)
+        self.module.to(self.torch_device)
+        self._vector: Vector | None = self._flat.numpy() if on_processor(self.torch_device) else None
+        """The memory of the flat tensor for numpy, where numpy can reach it."""
+        tensors = tensors_of(self.module)
+        for entry in self.layout.entries:
+            tensors[entry.name].data = self._flat[entry.span].view(entry.shape)
+        self.entries = [entry for entry in self.layout.entries if entry.trained]
+        self.parameters = [tensors[entry.name] for entry in self.entries]
+        self.weights: Tensors = tuple(parameter.detach() for parameter in self.parameters)
+        """The parameters outside autograd: they share the memory of `parameters` and may be updated in place."""
+        self.layers = [
+            [position for position, entry in enumerate(self.entries) if entry.layer == layer]
+            for layer in range(self.layout.trained_layers)
+        ]
+        """The positions in `parameters` of each layer's parameters, from the input on."""
+        self.head = self.layout.head
+        self._counters = [(b, b.clone()) for b in self.module.buffers() if not b.is_floating_point()]
+
+    def load(self, parameters: Vector) -> None:
+        """Take these values. Integer buffers start afresh."""
+        if self._vector is not None:
+            np.copyto(self._vector, parameters)
+        else:
+            self._flat.copy_(torch.from_numpy(np.array(parameters)))
+        for counter, start in self._counters:
+            counter.copy_(start)
+
+    def values(self) -> Vector:
+        """A copy of the present values."""
+        return self._flat.numpy(force=True).copy() if self._vector is None else self._vector.copy()
+
+    def views(self, vector: Vector) -> Tensors:
+        """The trained elements of a vector, each part as a tensor of its parameter's shape.
+
+        On the processor they share the vector's memory.
+        """
+        flat = torch.from_numpy(vector).to(self.torch_device)
+        return tuple(flat[entry.span].view(entry.shape) for entry in self.entries)
+
+    def zeros(self) -> torch.Tensor:
+        """As many zeros as there are trained elements."""
+        return torch.zeros(self.layout.trained_size, device=self.torch_device)
+
+    def head_module(self) -> nn.Module:
+        """The last layer: what it is given is the model's representation of a sample."""
+        return self.module.get_submodule(self.head[0].name.rpartition(".")[0])
+
+
+def flat_vector(tensor: torch.Tensor) -> Vector:
+    """A tensor's numbers as a vector of their own."""
+    return frozen(tensor.detach().numpy(force=True).copy())
+
+
 PURE = (
     nn.Sequential,
     nn.Identity,
@@ -102,10 +170,14 @@ PURE = (
     nn.Sigmoid,
     nn.Tanh,
 )
+"""Modules that treat each sample on its own, without randomness and without state."""
 
 
 def is_pure(module: nn.Module) -> bool:
-    """Whether every part of the module is of a kind that is listed.
+    """Whether each sample is treated on its own, without randomness and state, as far as we know.
+
+    The gradient of a full batch may then be summed up in blocks, and cached. Any module that is not in `PURE` (dropout,
+    batch normalisation, a user's own class) may do anything.
 
     >>> is_pure(nn.Sequential(nn.Linear(2, 2), nn.ReLU())), is_pure(nn.Sequential(nn.Linear(2, 2), nn.Dropout()))
     (True, False)

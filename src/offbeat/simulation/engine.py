@@ -39,8 +39,7 @@ from offbeat.running.driver import Milestones
 from offbeat.simulation.lazy_training import LazyTraining, MidSlice
 from offbeat.simulation.lifecycle import UNDISTURBED, DeviceLifecycle, EventQueue, Fate, TimedRun
 from offbeat.training.executor import Executor
-from offbeat.training.local_run import ends_of, slices_by
-from offbeat.training.local_training import DeviceMemory
+from offbeat.training.local_run import DeviceMemory, ends_of, slices_by
 from offbeat.training.training_state import Evaluation
 
 TIMERS_LAST = 1

@@ -20,7 +20,7 @@ from offbeat.core.orders import Order, Outcome
 from offbeat.core.parameters import Vector
 from offbeat.core.policy import DeviceRule, Fresh, ReadOnlyMemory
 from offbeat.training.executor import Executor
-from offbeat.training.local_training import NOTHING, DeviceMemory, LocalTraining, first_state
+from offbeat.training.local_run import NOTHING, DeviceMemory, LocalTraining, first_state
 from offbeat.training.training_state import TrainingJob, TrainingState
 from offbeat.training.workers import JOBS_PER_WORKER
 

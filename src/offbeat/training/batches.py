@@ -12,8 +12,8 @@ import torch
 
 from offbeat.core.streams import stream
 from offbeat.data.samples import Array, Indices, LazyDevices, Ragged, Samples, count, each_array, numbers, taken
+from offbeat.models.flat import on_processor
 from offbeat.training.tasks import IGNORED, Batch
-from offbeat.training.torch_device import on_processor
 
 GATHERED = 4096
 """Samples that are gathered at a time: a whole slice of most devices, and bounded memory for the largest."""
@@ -88,7 +88,8 @@ class Batches:
         self._loaded: dict[int, tuple[Samples, Samples]] = {}
         self.resident: tuple[torch.Tensor, torch.Tensor] | None = None
         """Where training happens on another device than the processor, plain arrays lie there as a whole."""
-        if self.is_plain and not on_processor(self.torch_device):
+        self._on_processor = on_processor(self.torch_device)
+        if self.is_plain and not self._on_processor:
             self.resident = self._tensor(self.x), self._tensor(self.y)
 
     def converted(self, x: Samples, y: Samples) -> tuple[Samples, Samples]:
@@ -191,7 +192,7 @@ class Batches:
         if self.resident is not None and x is self.x:
             indices = self._tensor(chosen)
             return Batch(self._formatted(self.standardised(self.resident[0][indices])), self.resident[1][indices])
-        if isinstance(x, np.ndarray) and isinstance(y, np.ndarray) and y.ndim == 1 and on_processor(self.torch_device):
+        if isinstance(x, np.ndarray) and isinstance(y, np.ndarray) and y.ndim == 1 and self._on_processor:
             targets = torch.from_numpy(y.take(chosen))
         else:
             targets = each_array(self._tensor, taken(y, chosen))

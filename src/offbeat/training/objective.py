@@ -1,15 +1,18 @@
-"""What a training descends on: the loss of the task and the terms that an order adds to it."""
+"""What a training minimises, the task's loss and the terms of an order, and its gradients: whole or layer by layer."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 
 from offbeat.core.errors import InvalidInput
-from offbeat.training.flat_model import FlatModel, Tensors
+from offbeat.models.flat import FlatModel, Tensors
 from offbeat.training.tasks import Batch, Task
 from offbeat.training.terms import LossTerm
+
+Proceed = Callable[[int], bool]
+"""Whether to go on after so many complete layers: by a plan in a simulation, by a clock on a real device."""
 
 
 class _ModelSeenByTerms:
@@ -79,3 +82,67 @@ class Objective:
         # A parameter that the loss does not reach has a gradient of zero, not None.
         found = torch.autograd.grad(whole, self._model.parameters, allow_unused=True, materialize_grads=True)
         return loss.item(), size, found
+
+
+class _Enough(Exception):
+    """The walk has come as far as it should."""
+
+
+def backward(loss: torch.Tensor, layers: Sequence[Sequence[torch.Tensor]], proceed: Proceed) -> list[Tensors]:
+    """Gradients of the last layers, last layer first, for as many layers as `proceed` allows; the rest is not computed.
+
+    `layers` holds the parameters of each layer, from input to output, in the order in which the model uses them. A hook
+    on every parameter counts complete layers, asks `proceed` after each, and ends the backward pass with an exception.
+    A parameter that the loss does not reach has a gradient of zero, known only when the pass is over: until then its
+    layer and those before it are incomplete.
+    """
+    parameters = [parameter for layer in layers for parameter in layer]
+    missing = [len(layer) for layer in layers]
+    gradients: dict[int, torch.Tensor] = {}
+    delivered = 0
+
+    def deliver() -> bool:
+        """One layer more is complete; whether to go on."""
+        nonlocal delivered
+        delivered += 1
+        return proceed(delivered)
+
+    def hook_of(position: int) -> Callable[[torch.Tensor], None]:
+        def hook(parameter: torch.Tensor) -> None:
+            gradients[id(parameter)] = _taken(parameter)
+            missing[position] -= 1
+            while delivered < len(layers) and not missing[len(layers) - 1 - delivered]:
+                if not deliver() and delivered < len(layers):
+                    raise _Enough
+
+        return hook
+
+    if not proceed(0):
+        return []
+    handles = [
+        parameter.register_post_accumulate_grad_hook(hook_of(position))  # type: ignore[no-untyped-call]
+        for position, layer in enumerate(layers)
+        for parameter in layer
+    ]
+    try:
+        torch.autograd.backward(loss, inputs=parameters)
+        while delivered < len(layers) and deliver():
+            pass  # what has no gradient by now has none
+    except _Enough:
+        pass
+    finally:
+        for handle in handles:
+            handle.remove()
+        for parameter in parameters:
+            parameter.grad = None
+    return [
+        tuple(gradients.get(id(parameter), torch.zeros_like(parameter)) for parameter in layers[-1 - position])
+        for position in range(delivered)
+    ]
+
+
+def _taken(parameter: torch.Tensor) -> torch.Tensor:
+    gradient = parameter.grad
+    assert gradient is not None
+    parameter.grad = None
+    return gradient

@@ -13,8 +13,8 @@ from torch import nn
 from offbeat.core.errors import InvalidInput, unknown
 from offbeat.core.orders import Order
 from offbeat.core.parameters import Vector, frozen
+from offbeat.models.flat import FlatModel, Tensors, flat_vector
 from offbeat.references import describe, resolve
-from offbeat.training.flat_model import FlatModel, Tensors, flat_vector
 from offbeat.training.training_state import TrainingState
 
 Pull = Callable[[Tensors, Tensors, Sequence[int] | None], Tensors]

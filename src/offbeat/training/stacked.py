@@ -25,6 +25,7 @@ from offbeat.core.orders import Order
 from offbeat.core.parameters import Vector, frozen
 from offbeat.core.terms import Proximal
 from offbeat.data.samples import Indices
+from offbeat.models.flat import on_processor
 from offbeat.training.stacked_chains import (
     ConvolutionalChain,
     DenseChain,
@@ -36,7 +37,6 @@ from offbeat.training.stacked_chains import (
     stackable,
 )
 from offbeat.training.tasks import is_plain_classification
-from offbeat.training.torch_device import on_processor
 from offbeat.training.trainer import TorchTrainer
 from offbeat.training.training_state import TrainingJob, TrainingState
 
@@ -226,8 +226,10 @@ class InProcessTrainer:
 
     def train(self, jobs: Sequence[TrainingJob]) -> list[TrainingState]:
         """Carry out the jobs and return their states in the same order."""
+        if self._stacked is None:
+            return [self._trainer.train(job) for job in jobs]
         plain = [position for position, job in enumerate(jobs) if is_plain(job.order) and job.whole]
-        if self._stacked is None or len(plain) < self._stack_from:
+        if len(plain) < self._stack_from:
             return [self._trainer.train(job) for job in jobs]
         states = dict(zip(plain, self._stacked.train_many([jobs[position] for position in plain]), strict=True))
         return [states.get(position) or self._trainer.train(job) for position, job in enumerate(jobs)]

@@ -30,8 +30,8 @@ from offbeat.core.terms import (
     Term,
 )
 from offbeat.models import called
+from offbeat.models.flat import FlatModel, Tensors
 from offbeat.references import describe, resolve
-from offbeat.training.flat_model import FlatModel, Tensors
 from offbeat.training.tasks import Batch
 
 

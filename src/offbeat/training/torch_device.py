@@ -9,11 +9,6 @@ import torch
 from offbeat.core.errors import InvalidInput
 
 
-def on_processor(torch_device: torch.device) -> bool:
-    """Whether numpy reaches what lies there. Data and models elsewhere are copied there once and stay."""
-    return torch_device.type == "cpu"
-
-
 def torch_device_of(name: str, setting: str = "execution.device") -> str:
     """The device of torch that a setting names; InvalidInput if this machine does not have it."""
     if not re.fullmatch(r"auto|cpu|mps|cuda(:\d+)?", name):

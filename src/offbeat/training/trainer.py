@@ -31,10 +31,9 @@ from offbeat.core.streams import stream
 from offbeat.core.terms import OwnTerm
 from offbeat.data.samples import Indices, LazyDevices, Samples
 from offbeat.models import called, is_pure
+from offbeat.models.flat import FlatModel, Tensors
 from offbeat.training.batches import Batches, Pipeline, SampleLookup
-from offbeat.training.flat_model import FlatModel, Tensors
-from offbeat.training.layered import Proceed, backward
-from offbeat.training.objective import Objective
+from offbeat.training.objective import Objective, Proceed, backward
 from offbeat.training.optimisers import Optimiser, optimiser_of
 from offbeat.training.submodel import job_inside, narrowed, state_outside
 from offbeat.training.tasks import CLASSIFICATION, Task, added

@@ -35,7 +35,7 @@ from offbeat.flower.protocol.messages import (
 )
 from offbeat.running.assembly import ExperimentParts
 from offbeat.training.factory import TrainerFactory, check_own
-from offbeat.training.local_training import DeviceMemory
+from offbeat.training.local_run import DeviceMemory
 from offbeat.training.tasks import CLASSIFICATION, Task
 from offbeat.training.torch_device import torch_device_of
 from offbeat.training.trainer import Precision, TorchTrainer

@@ -1,7 +1,6 @@
 """The program of a device: it works on an order and returns the replies. It does not depend on Flower.
 
-The logic of an order is `training.local_run.LocalRun` and its numbers are `training.local_training`, as in a
-simulation; the clock is real. `app` passes messages in and keeps the `DeviceStore` between them.
+The logic of an order is `training.local_run.LocalRun` and its numbers are a `LocalTraining`, as in a simulation; the clock is real. `app` passes messages in and keeps the `DeviceStore` between them.
 """
 
 import time
@@ -32,9 +31,8 @@ from offbeat.flower.protocol.messages import (
     Merge,
     UpdateReply,
 )
-from offbeat.training.layered import Proceed
-from offbeat.training.local_run import LocalRun, ends_of, slices_by
-from offbeat.training.local_training import DeviceMemory, LocalTraining, first_state
+from offbeat.training.local_run import DeviceMemory, LocalRun, LocalTraining, ends_of, first_state, slices_by
+from offbeat.training.objective import Proceed
 from offbeat.training.trainer import TorchTrainer
 from offbeat.training.training_state import TrainingJob, TrainingState
 

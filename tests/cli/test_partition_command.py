@@ -81,7 +81,7 @@ def test_numbers_as_targets_are_explained(offbeat: Call, tmp_path: Path) -> None
     (tmp_path / "small.toml").write_text(table)
     code, said = offbeat()
     assert code == 0
-    assert "The targets are numbers: in place of labels it shows tenths" in said
+    assert "The targets are numbers: shown are their deciles" in said
 
 
 def test_damaged_data_are_one_sentence_and_nothing_is_drawn(offbeat: Call, tmp_path: Path) -> None:

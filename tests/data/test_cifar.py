@@ -101,8 +101,8 @@ def folder(tmp_path: Path) -> Path:
     ("content", "message"),
     [
         (b"", "has 0 bytes"),
-        (binary_form(*make_batch(1))[:-1], "has 6145 bytes: it must be whole records of 3073 bytes"),
-        (binary_form(make_batch(1)[0], [3, 10]), "sample 1: the label is 10: it must be 0 to 9"),
+        (binary_form(*make_batch(1))[:-1], "has 6145 bytes: it must hold whole records of 3073 bytes"),
+        (binary_form(make_batch(1)[0], [3, 10]), "sample 1: the label is 10; it must be 0 to 9"),
     ],
 )
 def test_a_damaged_binary_batch_is_refused_by_name(folder: Path, content: bytes, message: str) -> None:
@@ -113,7 +113,7 @@ def test_a_damaged_binary_batch_is_refused_by_name(folder: Path, content: bytes,
 
 def test_a_missing_batch_is_named(folder: Path) -> None:
     (folder / "test_batch.bin").unlink()
-    with pytest.raises(InvalidInput, match=r"holds no file test_batch\.bin or test_batch"):
+    with pytest.raises(InvalidInput, match=r"has no file test_batch\.bin or test_batch"):
         load(folder)
 
 
@@ -193,15 +193,15 @@ def test_cifar100_takes_the_names_of_its_classes_from_the_official_file(tmp_path
     (tmp_path / "coarse_label_names.txt").write_text("".join(f"group_{k}\n" for k in range(20)))
     assert Cifar100(dir=str(tmp_path), labels="coarse").load(seed=0).class_names[19] == "group_19"
     (tmp_path / "coarse_label_names.txt").write_text("fish\n")
-    with pytest.raises(InvalidInput, match=r"coarse_label_names\.txt names 1 classes: there must be 20"):
+    with pytest.raises(InvalidInput, match=r"coarse_label_names\.txt names 1 classes; it must name 20"):
         Cifar100(dir=str(tmp_path), labels="coarse").load(seed=0)
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (cifar100_records([(0, 0)])[:-1], "has 3073 bytes: it must be whole records of 3074 bytes"),
-        (cifar100_records([(0, 100)]), "sample 0: the label is 100: it must be 0 to 99"),
+        (cifar100_records([(0, 0)])[:-1], "has 3073 bytes: it must hold whole records of 3074 bytes"),
+        (cifar100_records([(0, 100)]), "sample 0: the label is 100; it must be 0 to 99"),
     ],
 )
 def test_a_damaged_cifar100_file_is_refused_by_name(tmp_path: Path, content: bytes, message: str) -> None:

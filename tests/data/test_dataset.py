@@ -41,7 +41,7 @@ def not_finite(value: float) -> np.ndarray[Any, Any]:
     ("changes", "message"),
     [
         ({"train_y": np.array([0, 1, 2])}, r"train_x has shape \(4, 1, 2, 3\) and train_y has shape \(3,\)"),
-        ({"train_y": np.array([0, 1, 2, 3])}, "train_y holds labels from 0 to 3: they must be 0 to 2"),
+        ({"train_y": np.array([0, 1, 2, 3])}, "train_y holds labels from 0 to 3; they must be 0 to 2"),
         ({"test_y": np.array([-1, 0])}, "test_y holds labels from -1 to 0"),
         ({"train_x": not_finite(np.nan)}, "train_x holds values that are not finite"),
         ({"train_x": not_finite(-np.inf)}, "train_x holds values that are not finite"),
@@ -51,7 +51,7 @@ def not_finite(value: float) -> np.ndarray[Any, Any]:
         ({"test_x": np.zeros((2, 1, 3, 2), dtype=np.float32)}, "test_x has samples of shape"),
         ({"devices": ()}, "devices is empty"),
         ({"devices": (np.array([0]), np.zeros(0, dtype=np.int64))}, r"devices\[1\] has shape \(0,\)"),
-        ({"devices": (np.array([0, 4]),)}, r"devices\[0\] holds indices from 0 to 4: they must be 0 to 3"),
+        ({"devices": (np.array([0, 4]),)}, r"devices\[0\] holds indices from 0 to 4; they must be 0 to 3"),
         ({"devices": (np.array([0.0]),)}, r"devices\[0\] is an array of float64"),
     ],
 )

@@ -55,7 +55,9 @@ def test_a_column_says_whose_sample_it_is(folder: Path) -> None:
     assert dataset.devices is not None
     # In sorted order: ada holds row 3, bob rows 1 and 4, eva the rest.
     assert [own.tolist() for own in dataset.devices] == [[3], [1, 4], [0, 2, 5]]
-    with pytest.raises(InvalidInput, match=r"data\.devices = 4: column 'owner' has 3 values, each a device"):
+    with pytest.raises(
+        InvalidInput, match=r"data\.devices = 4: column 'owner' has only 3 different values, one per device"
+    ):
         load(folder, device="owner", devices=4)
 
 
@@ -175,7 +177,7 @@ def test_lists_stay_lists_and_numbers_are_targets_of_a_regression(tmp_path: Path
         ({"y": "sort"}, r"data\.y = 'sort'"),
         ({"device": "who"}, r"data\.device = 'who'"),
         ({"x": ["height", "kind"]}, "column 'kind' holds"),
-        ({"test": "validation"}, "there is no parquet or arrow file whose name begins with 'validation'"),
+        ({"test": "validation"}, "no parquet or arrow file has a name that begins with 'validation'"),
     ],
 )
 def test_wrong_columns_and_splits_are_named(folder: Path, settings: dict[str, Any], message: str) -> None:
@@ -195,8 +197,8 @@ def test_missing_values_and_labels_that_training_never_saw_are_named_by_their_ro
     path = folder / "data" / "test-00000-of-00001.parquet"
     rows = {column: values[:2] for column, values in TABLE.items()}
     datasets.Dataset.from_dict(rows | {"kind": ["tree", "fern"]}).to_parquet(path)
-    with pytest.raises(InvalidInput, match="column 'kind', row 1: 'fern' is no label of the training split"):
+    with pytest.raises(InvalidInput, match="column 'kind', row 1: 'fern' is not a label of the training split"):
         load(folder)
     datasets.Dataset.from_dict(rows | {"height": [1.0, None]}).to_parquet(path)
-    with pytest.raises(InvalidInput, match="column 'height', row 1: there is no value"):
+    with pytest.raises(InvalidInput, match="column 'height', row 1: the value is missing"):
         load(folder)

@@ -124,15 +124,15 @@ def test_a_missing_file_is_named(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        (IMAGES, b"", "is cut short: 0 bytes"),
-        (IMAGES, idx(TRAIN)[:10], "is cut short: 10 bytes"),
-        (IMAGES, idx(TRAIN)[:-1], "announces 5 x 2 x 3 bytes of data and holds 29"),
+        (IMAGES, b"", "is truncated: it has 0 bytes"),
+        (IMAGES, idx(TRAIN)[:10], "is truncated: it has 10 bytes"),
+        (IMAGES, idx(TRAIN)[:-1], "declares 5 x 2 x 3 bytes of data but holds 29"),
         (IMAGES, idx(TRAIN) + b"\0", "holds 31"),
-        (IMAGES, idx(TRAIN[:0]), "announces 0 x 2 x 3"),
+        (IMAGES, idx(TRAIN[:0]), "declares 0 x 2 x 3"),
         (IMAGES, idx(TRAIN[:4]), "holds 4 images and .* holds 5 labels"),
-        (IMAGES, idx(TRAIN[0]), "starts with 0x00000802: an IDX file of its kind has 0x00000803"),
+        (IMAGES, idx(TRAIN[0]), "starts with 0x00000802; an IDX file of 3 dimensions starts with 0x00000803"),
         (LABELS, idx(TRAIN), "starts with 0x00000803"),
-        (LABELS, idx([0, 10, 3, 3, 1]), "sample 1: the label is 10: it must be 0 to 9"),
+        (LABELS, idx([0, 10, 3, 3, 1]), "sample 1: the label is 10; it must be 0 to 9"),
     ],
 )
 def test_a_damaged_file_is_refused_by_name(folder: Path, name: str, content: bytes, message: str) -> None:

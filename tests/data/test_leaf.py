@@ -77,7 +77,7 @@ def test_an_experiment_takes_the_division_of_the_files_and_refuses_another(femni
     assert partition.sizes.tolist() == [2, 1, 1]
     with pytest.raises(InvalidInput, match=r"say themselves which device holds what.* or set data\.pool"):
         Experiment.parse(table | {"partition": {"name": "iid"}})
-    with pytest.raises(InvalidInput, match=r"data\.devices = 4: .* holds 3 users"):
+    with pytest.raises(InvalidInput, match=r"data\.devices = 4: .* has only 3 users"):
         Experiment.parse(table | {"data": table["data"] | {"devices": 4}}).load_data()
 
 
@@ -94,7 +94,7 @@ def test_pooled_writers_are_divided_by_a_partition_and_know_whose_sample_it_is(f
     by_writer = chosen.changed({"partition": {"name": "column", "column": "user"}}).load_data()[1]
     # The first two of f_a, f_b, f_c in sorted order.
     assert [by_writer.samples(device).tolist() for device in (0, 1)] == [[2], [0, 1]]
-    with pytest.raises(InvalidInput, match=r"data\.pool = 4: .* holds 3 users"):
+    with pytest.raises(InvalidInput, match=r"data\.pool = 4: .* has only 3 users"):
         chosen.changed({"data": {"pool": 4}}).load_data()
 
 
@@ -105,7 +105,7 @@ def test_pooled_writers_are_divided_by_a_partition_and_know_whose_sample_it_is(f
         ([image(1), image(300)], [1, 1], "user 'f_d', sample 1: x must be 784 numbers from 0 to 1"),
         ([image(1) + image(2)], [1], "user 'f_d': x must be images of 784 numbers"),
         ([["a"] * 784], [1], "user 'f_d': x must be images"),
-        ([image(1), image(1)], [61, 62], "user 'f_d', sample 1: the label is 62: it must be 0 to 61"),
+        ([image(1), image(1)], [61, 62], "user 'f_d', sample 1: the label is 62; it must be 0 to 61"),
         ([image(1)], ["a"], "user 'f_d': y must be labels from 0 to 61"),
     ],
 )
@@ -118,9 +118,9 @@ def test_wrong_samples_are_named_by_file_and_writer(femnist: Path, x: list[Any],
 def test_damaged_files_are_named(femnist: Path) -> None:
     path = femnist / "train" / "all_data_1_niid.json"
     for users, others, message in [
-        ({"f_c": ([image(1)], [1])}, {"num_samples": [2]}, "user 'f_c' announces 2 samples and holds 1 inputs"),
-        ({"f_c": ([image(1)], [1, 2])}, {}, "user 'f_c' announces 2 samples and holds 1 inputs and 2 targets"),
-        ({"f_b": ([image(1)], [1])}, {}, "user 'f_b' is there twice"),
+        ({"f_c": ([image(1)], [1])}, {"num_samples": [2]}, "user 'f_c' declares 2 samples but has 1 inputs"),
+        ({"f_c": ([image(1)], [1, 2])}, {}, "user 'f_c' declares 2 samples but has 1 inputs and 2 targets"),
+        ({"f_b": ([image(1)], [1])}, {}, "user 'f_b' appears twice"),
     ]:
         write(path, users, **others)
         with pytest.raises(InvalidInput, match=rf"all_data_1_niid\.json: {message}"):

@@ -70,7 +70,7 @@ def test_a_dataset_is_taken_as_it_is() -> None:
     ("function", "message"),
     [
         ("number", "is a int: it must be a Dataset or a function of the seed"),
-        ("nothing", "it returned a NoneType: it must be a Dataset or"),
+        ("nothing", "it returned a NoneType: it must return a Dataset or"),
         ("three", "it returned a tuple"),
         ("too_large", "train_x holds values that are not finite"),
         ("ragged", "train_x cannot be made an array of float32"),

@@ -120,7 +120,9 @@ def test_a_device_with_k_shards_sees_k_labels_at_most_where_shards_do_not_cross_
 
 
 def test_more_shards_than_samples_are_refused() -> None:
-    with pytest.raises(InvalidInput, match=r"devices = 4 .* labels_per_device = 3 needs 12 shards.* only 10"):
+    with pytest.raises(
+        InvalidInput, match=r"devices = 4 with partition.labels_per_device = 3 needs 12 shards.* only 10"
+    ):
         Shards(labels_per_device=3).split(np.zeros(10, dtype=np.int64), 4, 0)
 
 
@@ -145,8 +147,8 @@ def test_disjoint_labels_leave_over_something_of_every_class() -> None:
 @pytest.mark.parametrize(
     ("sizes", "devices", "message"),
     [
-        ([5, 6], 2, "sizes add up to 11, and there are only 10 training samples"),
-        ([5, 5], 3, "sizes lists 2 devices and devices = 3"),
+        ([5, 6], 2, "sizes add up to 11, but there are only 10 training samples"),
+        ([5, 5], 3, "partition.sizes lists 2 devices, but data.devices = 3"),
     ],
 )
 def test_sizes_that_do_not_fit_are_refused(sizes: list[int], devices: int, message: str) -> None:
@@ -168,9 +170,9 @@ def test_label_sets_give_each_device_so_many_samples_of_its_labels_and_none_twic
 @pytest.mark.parametrize(
     ("labels", "sizes", "message"),
     [
-        ([[0], [1]], [3, 3, 3], r"sizes lists 3 devices, labels 2 and devices = 2"),
-        ([[0], [1, 7]], [3, 6], r"sizes\[1\] = 6: of its labels \[1, 7\] only 5 training samples are left"),
-        ([[0], [0]], [3, 3], r"sizes\[1\] = 3: of its labels \[0\] only 2 training samples are left"),
+        ([[0], [1]], [3, 3, 3], r"sizes lists 3 devices and partition.labels 2, but data.devices = 2"),
+        ([[0], [1, 7]], [3, 6], r"sizes\[1\] = 6: only 5 training samples with its labels \[1, 7\] are left"),
+        ([[0], [0]], [3, 3], r"sizes\[1\] = 3: only 2 training samples with its labels \[0\] are left"),
     ],
 )
 def test_label_sets_that_do_not_fit_are_refused(labels: list[list[int]], sizes: list[int], message: str) -> None:

@@ -99,7 +99,7 @@ def test_wrong_arguments_are_refused_before_anything_is_loaded(
 
 def test_what_cannot_divide_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     name = resolvable(Halves, monkeypatch)
-    with pytest.raises(InvalidInput, match=r"it cannot divide: .*colour"):
+    with pytest.raises(InvalidInput, match=r"the partitioner failed: .*colour"):
         experiment(name=name, partition_by="colour").load_data()
     with pytest.raises(InvalidInput, match=r"data\.devices = 5: the partitioner .* makes 4 parts"):
         experiment(name=name, partition_by="label", num_partitions=4).load_data()

@@ -49,16 +49,16 @@ def test_bytes_give_the_same_numbers_and_extra_images_join_in(folder: Path) -> N
 def test_a_truncated_file_is_refused_by_name(folder: Path) -> None:
     path = folder / "train_32x32.mat"
     path.write_bytes(path.read_bytes()[:-40])
-    with pytest.raises(InvalidInput, match=r"train_32x32\.mat is not a whole MATLAB file"):
+    with pytest.raises(InvalidInput, match=r"train_32x32\.mat is not a complete MATLAB file"):
         Svhn(dir=str(folder)).load(seed=0)
 
 
 @pytest.mark.parametrize(
     ("labels", "others", "message"),
     [
-        ([0, 1], {}, "sample 0: the label is 0: it must be 1 to 10"),
+        ([0, 1], {}, "sample 0: the label is 0; it must be 1 to 10"),
         ([1, 2], {"y": np.array([[1]], dtype=np.uint8)}, "holds 2 images and 1 labels"),
-        ([1, 300], {"y": np.array([[1], [300]], dtype=np.int16)}, "sample 1: the label is 300: it must be 1 to 10"),
+        ([1, 300], {"y": np.array([[1], [300]], dtype=np.int16)}, "sample 1: the label is 300; it must be 1 to 10"),
         ([1], {"X": np.zeros((3, 32, 32, 1), dtype=np.uint8)}, r"X is uint8 of shape \(3, 32, 32, 1\)"),
         ([1], {"X": np.zeros((32, 32, 3, 1))}, "X is float64"),
     ],
@@ -73,5 +73,5 @@ def test_what_is_no_svhn_is_refused_by_name(
 
 def test_a_file_with_other_variables_is_refused_by_name(folder: Path) -> None:
     savemat(folder / "test_32x32.mat", {"digitStruct": np.zeros(3)})
-    with pytest.raises(InvalidInput, match=r"test_32x32\.mat holds no X and y"):
+    with pytest.raises(InvalidInput, match=r"test_32x32\.mat has no X and y"):
         Svhn(dir=str(folder)).load(seed=0)

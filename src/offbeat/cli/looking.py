@@ -55,7 +55,7 @@ def partition(
     Prints the sizes, the mean total-variation distance between a device's label distribution and the global one (0 is
     IID) and the mean effective number of classes (exponential of the entropy). Draws a figure. Nothing is trained.
     """
-    from offbeat.data.heterogeneity import TOKENS, label_counts
+    from offbeat.data.heterogeneity import NUMBERS, ROWS, TOKENS, label_counts
     from offbeat.results.partition_figure import partition_figure
     from offbeat.results.plots import check_figure_path, save
 
@@ -67,7 +67,7 @@ def partition(
         counted = label_counts(dataset, divided)
     division = "as the data come" if dataset.devices is not None else experiment.partition.resolved()["name"]
     title = f"{experiment.data.name}, {division}, {divided.devices:,} devices, seed {experiment.seed}"
-    what = "token" if counted.remark == TOKENS else "tenth of the targets" if "tenths" in counted.remark else "label"
+    what = "token" if counted.remark == TOKENS else "decile" if counted.remark in (NUMBERS, ROWS) else "label"
     save(partition_figure(counted.counts, counted.sizes, counted.names, title, what), out)
     table = Table("", "", title=title, show_header=False)
     for key, value in counted.summary().items():

@@ -1,4 +1,4 @@
-"""Data sets, and the ways to divide them over devices."""
+"""Data sets, and partitions of them over devices."""
 
 from offbeat.data.dataset import Dataset, DatasetSettings
 from offbeat.data.own import from_arrays, load_own

@@ -35,30 +35,30 @@ IGNORED = -100
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Dataset:
-    """Training and held-out samples with their targets; what cannot be trained on is refused at once.
+    """Training and test samples with their targets; raises InvalidInput if they cannot be trained on.
 
     Inputs are an array, rows of different lengths (`Ragged`), or a tuple or mapping of these: float32 numbers, int64
-    tokens, or pixels as uint8 if a pipeline normalises them. Targets are int64 (labels, tokens) or float32.
+    tokens, or uint8 pixels that a pipeline normalises. Targets are int64 (labels, tokens) or float32.
     """
 
     train_x: Samples
-    """[samples, *input_shape], for instance 60000 x 1 x 28 x 28; or a `LazyDevices`."""
+    """[samples, *input_shape], for example 60000 x 1 x 28 x 28; or a `LazyDevices`."""
     train_y: Samples = None
-    """None where each device's samples are loaded when they are needed."""
+    """None if `train_x` is a `LazyDevices`."""
     test_x: Samples
     test_y: Samples
     classes: int = 0
-    """Labels and tokens are 0 to classes - 1; of other targets it is how many numbers each has (0: as they say)."""
+    """Labels and tokens are 0 to classes - 1; for other targets, the numbers per target (0: found from the targets)."""
     devices: tuple[Indices, ...] | None = None
-    """The training samples of each device, where the data come already divided; None: a partition divides them."""
+    """The training samples of each device, if the data come divided; None: a partition divides them."""
     pipeline: InputPipeline | None = None
-    """What is done to inputs batch by batch."""
+    """Normalises and transforms each batch of inputs."""
     class_names: tuple[str, ...] = ()
-    """What the labels mean, where that is known."""
+    """The names of the labels, if known."""
     vocabulary: int | None = None
-    """How many tokens there are, where inputs are tokens: 0 to vocabulary - 1 (None: as the inputs say)."""
+    """Input tokens are 0 to vocabulary - 1 (None: found from the inputs)."""
     columns: Mapping[str, Array] = field(default_factory=dict)
-    """Further values of each training sample, by name: a partition may divide by them."""
+    """Further values of each training sample, by name, which a partition may divide by."""
 
     @property
     def input_shape(self) -> Any:
@@ -67,7 +67,7 @@ class Dataset:
 
     @cached_property
     def tokens(self) -> int:
-        """How many tokens there are; 0 if inputs are no tokens, or are loaded device by device and nobody has said."""
+        """The size of the vocabulary; 0 if inputs are not tokens, or it is unknown because they are loaded lazily."""
         if self.vocabulary is not None:
             return self.vocabulary
         if isinstance(self.train_x, LazyDevices):
@@ -77,22 +77,21 @@ class Dataset:
         return max((1 + int(each.max()) for each in values if each.dtype.kind == "i"), default=0)
 
     def example(self) -> tuple[Samples, Samples]:
-        """Two training samples, with which a model is tried out."""
+        """Two training samples, to try a model on."""
         x, y = self.train_x.load(0) if isinstance(self.train_x, LazyDevices) else (self.train_x, self.train_y)
-        places = np.array([0, min(1, count(y) - 1)])
-        return taken(x, places), taken(y, places)
+        indices = np.array([0, min(1, count(y) - 1)])
+        return taken(x, indices), taken(y, indices)
 
     def transformed(self, transforms: tuple[Transform, ...]) -> "Dataset":
-        """The same data with these transforms in training; InvalidInput if the inputs are no images."""
+        """The same data with these transforms in training; InvalidInput if the inputs are not images."""
         if not isinstance(self.test_x, np.ndarray) or self.test_x.ndim != 4:
             raise InvalidInput(
-                f"data.transforms: the inputs have shape {self.input_shape}, and transforms need images "
-                "(channels, height, width)."
+                f"data.transforms need images (channels, height, width), but the inputs have shape {self.input_shape}."
             )
         return replace(self, pipeline=replace(self.pipeline or InputPipeline(), transforms=transforms))
 
     def with_test_samples(self, samples: int) -> "Dataset":
-        """The same data with at most so many held-out samples: always the same ones, whatever the seed."""
+        """The same data with at most this many test samples; the seed does not change which."""
         if samples >= count(self.test_y):
             return self
         kept = np.sort(stream(0, "held-out samples").permutation(count(self.test_y))[:samples])
@@ -109,14 +108,16 @@ class Dataset:
         _check_samples("test", self.test_x, self.test_y, self.classes, self.pipeline)
         if not lazy and not _same_shapes(shapes(self.test_x), shapes(self.train_x), self.train_x):
             raise InvalidInput(
-                f"test_x has samples of shape {shapes(self.test_x)} and train_x of shape {shapes(self.train_x)}: "
-                "they must be the same."
+                f"test_x has samples of shape {shapes(self.test_x)}, but train_x of shape {shapes(self.train_x)}: "
+                "they must be equal."
             )
         if isinstance(self.train_x, LazyDevices) and self.devices is None:
             ranges = (np.arange(first, last) for first, last in pairwise(self.train_x.offsets))
             object.__setattr__(self, "devices", tuple(ranges))
         if self.class_names and len(self.class_names) != self.classes:
-            raise InvalidInput(f"there are {len(self.class_names)} names of classes for {self.classes} classes.")
+            raise InvalidInput(
+                f"class_names has {len(self.class_names)} names for {self.classes} classes: give one per class."
+            )
         if self.devices is not None:
             samples = int(self.train_x.sizes.sum()) if isinstance(self.train_x, LazyDevices) else count(self.train_y)
             _check_devices(self.devices, samples)
@@ -138,7 +139,7 @@ class DatasetSettings(Settings):
 
 
 def _classes(y: Samples) -> int:
-    """How many numbers a model gives for each target: one for every label, or as many as there are."""
+    """The number of outputs that a model needs: one per label, or one per number of a target."""
     values = y.values if isinstance(y, Ragged) else y
     if not isinstance(values, np.ndarray) or not values.size:
         return 1
@@ -179,14 +180,14 @@ def _check_samples(part: str, x: Samples, y: Samples, classes: int, pipeline: In
         counted = values if values.ndim == 1 and not isinstance(array, Ragged) else values[values != IGNORED]
         if counted.size and (counted.min() < 0 or counted.max() >= classes):
             raise InvalidInput(
-                f"{name} holds labels from {counted.min()} to {counted.max()}: they must be 0 to {classes - 1}."
+                f"{name} holds labels from {counted.min()} to {counted.max()}; they must be 0 to {classes - 1}."
             )
 
 
 def _named(name: str, samples: Samples) -> list[tuple[str, Any]]:
-    """Every array of a structure, with a name for messages."""
+    """Every array of a structure, with its name for messages."""
     if isinstance(samples, tuple):
-        return [found for place, part in enumerate(samples) for found in _named(f"{name}[{place}]", part)]
+        return [found for index, part in enumerate(samples) for found in _named(f"{name}[{index}]", part)]
     if isinstance(samples, dict):
         return [found for key, part in samples.items() for found in _named(f"{name}[{key!r}]", part)]
     return [(name, samples)]
@@ -197,13 +198,13 @@ def _shape(samples: Samples) -> Any:
 
 
 def _check_finite(name: str, values: Array) -> None:
-    # The extremes tell what a test of every element would, without an array of that size: NaN and infinity reach them.
+    # NaN and infinity show in the extremes, which need no array of the size of the data.
     if values.dtype == np.float32 and not (np.isfinite(values.min()) and np.isfinite(values.max())):
-        raise InvalidInput(f"{name} holds values that are not finite float32 numbers.")
+        raise InvalidInput(f"{name} holds values that are not finite in float32.")
 
 
 def _check_type(name: str, array: object, kinds: tuple[type[np.generic], ...]) -> None:
-    """A user's loader may hand us anything."""
+    """Raise InvalidInput unless it is an array of one of these types: a user's function may return anything."""
     values = array.values if isinstance(array, Ragged) else array
     if not isinstance(values, np.ndarray) or values.dtype not in kinds:
         found = f"an array of {values.dtype}" if isinstance(values, np.ndarray) else f"a {type(array).__name__}"
@@ -220,5 +221,5 @@ def _check_devices(devices: tuple[Indices, ...], samples: int) -> None:
             raise InvalidInput(f"devices[{device}] has shape {own.shape}: it must be a row of at least one index.")
         if own.min() < 0 or own.max() >= samples:
             raise InvalidInput(
-                f"devices[{device}] holds indices from {own.min()} to {own.max()}: they must be 0 to {samples - 1}."
+                f"devices[{device}] holds indices from {own.min()} to {own.max()}; they must be 0 to {samples - 1}."
             )

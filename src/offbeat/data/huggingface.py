@@ -1,14 +1,9 @@
-"""From the columns of a Hugging Face table to samples: what a column holds decides what becomes of it.
+"""Data sets of the Hugging Face hub, or local copies: parquet or arrow files, or a `save_to_disk` directory.
 
-A reader is made from the training table and can then read any part of it or of the test table. Images become pixels,
-texts become tokens of words, numbers float32 or, if they are integers in lists (tokens), int64.
-
-Any data set of Hugging Face's hub by name, or a local copy of one: parquet or arrow files, or what `save_to_disk`
-left. Needs the extra `offbeat[datasets]`.
-
-Images become pixels from 0 to 1 (or standardised), texts tokens of words as in `imdb`, and numbers stay numbers; labels
-are integers or texts, and other numbers are targets of a regression. Tables stay in files that are mapped into memory;
-what a run needs of them is read when it is loaded, or with `lazy` when a device trains.
+Needs the extra `offbeat[datasets]`. The type of a column decides what it becomes: images become pixels from 0 to 1 (or
+standardised), texts become word tokens as in `imdb`, lists of integers int64 tokens, other numbers float32. Targets are
+integer or text labels, or numbers for a regression. A reader is made from the training table and then reads any rows of
+either table. Tables are memory-mapped; rows are read when the data are loaded or, with `lazy`, when a device trains.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,11 +27,12 @@ from offbeat.data.transforms import Bytes, InputPipeline, Standardisation
 from offbeat.references import describe
 
 DECODED = 1000
-"""Images that are decoded at a time."""
+"""Images decoded at a time."""
+FORMATS = ("parquet", "arrow")
 
 
 class Reader(Protocol):
-    """Makes samples of a column."""
+    """Reads columns as samples."""
 
     def read(self, table: Any) -> Samples:
         """The samples of these rows."""
@@ -50,28 +46,28 @@ class Pixels:
     mode: str
     shape: tuple[int, int, int]
     norm: Standardisation | None
-    """How the pixels become numbers, unless they stay bytes."""
+    """Standardises the pixels; None: they stay bytes."""
 
     def read(self, table: Any) -> Samples:
         """The images of these rows; InvalidInput if one has another size or cannot be decoded."""
         pixels: Bytes = np.empty((len(table), *self.shape), dtype=np.uint8)
         for first in range(0, len(table), DECODED):
             rows = table.select(range(first, min(first + DECODED, len(table))))
-            for place, image in enumerate(cells(rows, self.column), first):
+            for row, image in enumerate(cells(rows, self.column), first):
                 values = np.asarray(image.convert(self.mode))
                 values = values[np.newaxis] if values.ndim == 2 else values.transpose(2, 0, 1)
                 if values.shape != self.shape:
                     raise InvalidInput(
-                        f"column {self.column!r}, row {place}: the image has shape {values.shape}, and the first of "
-                        f"the training split {self.shape}: they must be the same."
+                        f"column {self.column!r}, row {row}: the image has shape {values.shape}; it must be that of "
+                        f"the first training image, {self.shape}."
                     )
-                pixels[place] = values
+                pixels[row] = values
         return pixels if self.norm is None else self.norm(pixels)
 
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """Reads texts as tokens of words."""
+    """Reads texts as word tokens."""
 
     column: str
     vocabulary: Vocabulary
@@ -84,7 +80,7 @@ class Texts:
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """Reads a number of each row, or a list of them; several columns stand side by side."""
+    """Reads one column of numbers or lists of numbers, or several columns of numbers as features."""
 
     columns: tuple[str, ...]
 
@@ -94,17 +90,17 @@ class Numbers:
         if len(arrays) == 1 and (isinstance(arrays[0], Ragged) or arrays[0].ndim > 1):
             return arrays[0]
         if any(isinstance(array, Ragged) or array.ndim != 1 for array in arrays):
-            raise InvalidInput(f"x = {list(self.columns)}: several columns must each hold one number in every row.")
+            raise InvalidInput(f"data.x = {list(self.columns)}: each of several columns must hold one number per row.")
         return np.stack(arrays, axis=1).astype(np.float32)
 
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """Reads labels, by their names if they are texts, or other targets."""
+    """Reads labels, which may be texts, or numeric targets."""
 
     column: str
     labels: Mapping[Any, int] | None
-    """The label of each text; None: integers are labels as they are, and other numbers are targets."""
+    """The label of each text; None: the column is numeric."""
 
     def read(self, table: Any) -> Samples:
         """The targets of these rows."""
@@ -113,7 +109,9 @@ class Targets:
             return found if isinstance(found, Ragged) or found.dtype.kind == "i" else found.astype(np.float32)
         for row, value in enumerate(cells(table, self.column)):
             if value not in self.labels:
-                raise InvalidInput(f"column {self.column!r}, row {row}: {value!r} is no label of the training split.")
+                raise InvalidInput(
+                    f"column {self.column!r}, row {row}: {value!r} is not a label of the training split."
+                )
         return np.array([self.labels[value] for value in cells(table, self.column)], dtype=np.int64)
 
 
@@ -121,11 +119,11 @@ def cells(table: Any, column: str) -> list[Any]:
     """The values of a column as Python objects; InvalidInput if one is missing or cannot be decoded."""
     try:
         values: list[Any] = table.select_columns([column])[:][column]
-    except Exception as error:  # a damaged file or image can end in any exception; all mean the same to the user
+    except Exception as error:  # a damaged file or image can raise anything
         raise InvalidInput(f"column {column!r} cannot be read: {describe(error)}.") from error
     absent = next((row for row, value in enumerate(values) if value is None), None)
     if absent is not None:
-        raise InvalidInput(f"column {column!r}, row {absent}: there is no value.")
+        raise InvalidInput(f"column {column!r}, row {absent}: the value is missing.")
     return values
 
 
@@ -141,7 +139,7 @@ def _numbers(table: Any, column: str) -> Any:
 
 
 def inputs_of(table: Any, columns: Sequence[str], *, vocabulary: int, length: int, norm: Standardisation) -> Reader:
-    """The reader of the inputs that this training table's columns hold."""
+    """The reader of the inputs, by the types of the training table's columns."""
     kind = type(table.features[columns[0]]).__name__
     if len(columns) == 1 and kind == "Image":
         first = cells(table.select([0]), columns[0])[0]
@@ -154,7 +152,7 @@ def inputs_of(table: Any, columns: Sequence[str], *, vocabulary: int, length: in
 
 
 def targets_of(table: Any, column: str) -> tuple[Reader, tuple[str, ...]]:
-    """The reader of the targets, and the names of the classes where they are known."""
+    """The reader of the targets, and the names of the classes if known."""
     feature = table.features[column]
     if type(feature).__name__ == "ClassLabel":
         return Targets(column, None), tuple(feature.names)
@@ -164,59 +162,56 @@ def targets_of(table: Any, column: str) -> tuple[Reader, tuple[str, ...]]:
     return Targets(column, None), ()
 
 
-FORMATS = ("parquet", "arrow")
-
-
 class HuggingFace(DatasetSettings):
-    """Any data set of Hugging Face's hub or a local parquet or arrow copy, by columns; needs the extra 'datasets'."""
+    """Any data set of the Hugging Face hub, or a local parquet or arrow copy; needs the extra 'datasets'."""
 
     name: Literal["huggingface"] = "huggingface"
     source: Annotated[str, Field(min_length=1)]
     """The name on the hub ("ylecun/mnist"), or a local file or directory of parquet or arrow files whose names begin
     with the split, or a directory that `save_to_disk` wrote."""
     config: str | None = None
-    """Which configuration of a data set on the hub, if it has several."""
+    """Configuration of a data set on the hub, if it has several."""
     revision: str | None = None
-    """Which version of a data set on the hub: a commit or a tag, so that a run can be repeated."""
+    """Commit or tag of a data set on the hub, so that a run can be repeated."""
     train: Annotated[str, Field(min_length=1)] = "train"
     """The split to train on; on the hub also a part of one, such as "train[:80%]"."""
     test: str = "test"
     """The split to test on; empty: every fifth training sample of each class is held out."""
     x: Annotated[str, Field(min_length=1)] | Annotated[list[str], Field(min_length=1)]
-    """The column of the inputs, or a list of columns with a number each."""
+    """The input column, or a list of numeric columns."""
     y: Annotated[str, Field(min_length=1)]
-    """The column of the targets."""
+    """The target column."""
     device: str | None = None
-    """The column that says whose sample it is: its first `devices` values in sorted order are the devices."""
+    """The column that names each sample's owner: its first `devices` values in sorted order are the devices."""
     devices: Annotated[int, Field(gt=0)] = 100
     """Devices that hold the data."""
     mean: list[float] = Field([0.0])
-    """What is subtracted from pixels between 0 and 1: a number for all channels, or one for each."""
+    """Subtracted from pixels between 0 and 1: one number for all channels, or one per channel."""
     std: list[Annotated[float, Field(gt=0)]] = Field([1.0])
-    """What pixels are then divided by."""
+    """Pixels are then divided by it."""
     as_bytes: bool | None = None
-    """Keep pixels as bytes and normalise them batch by batch: a quarter of the memory, the same numbers to the bit
-    (default: if as numbers they would take more than 256 MB)."""
+    """Keep pixels as bytes and normalise each batch: a quarter of the memory, bit-identical results (default: if
+    float32 pixels would take more than 256 MB)."""
     vocabulary: Annotated[int, Field(ge=3)] = 20_000
-    """How many tokens there are, if inputs are texts; padding (0) and unknown words (1) are among them."""
+    """Size of the vocabulary of text inputs, including padding (0) and unknown words (1)."""
     length: Annotated[int, Field(ge=1)] = 256
-    """How many words of each text are used, from its beginning, if inputs are texts."""
+    """Words used of each text input, from its beginning."""
     limit: Annotated[int, Field(gt=0)] | None = None
-    """Use at most this many training samples: always the same ones, whatever the seed."""
+    """Maximum number of training samples; the seed does not change which."""
     lazy: bool = False
-    """Read a device's samples when it trains, so that all of them need not fit into memory; needs `device`."""
+    """Read a device's samples when it trains, so that the data need not fit into memory; needs `device`."""
     cache: str | None = None
-    """The directory in which the library keeps its copies (default: its own)."""
+    """Cache directory of the `datasets` library (default: its own)."""
 
     @property
     def divided(self) -> bool:
-        """Whether the data say themselves which device holds what."""
+        """Whether the data come divided over devices."""
         return self.device is not None
 
     def load(self, seed: int) -> Dataset:
-        """Read the columns; `seed` plays no part."""
+        """Read the columns; the seed is not used."""
         if self.lazy and self.device is None:
-            raise InvalidInput("data.lazy = true: samples are read device by device, so data.device must name a column")
+            raise InvalidInput("data.lazy = true reads samples device by device: data.device must name a column")
         train, test = self._tables()
         columns = [self.x] if isinstance(self.x, str) else self.x
         for split, table in ((self.train, train), (self.test or self.train, test)):
@@ -261,7 +256,7 @@ class HuggingFace(DatasetSettings):
             train = train.select(np.sort(stream(0, "limit").permutation(len(train))[: self.limit]))
         for split, table in ((self.train, train), (self.test or self.train, test)):
             if not len(table):
-                raise InvalidInput(f"source = {self.source!r}: there are no samples in split {split!r}.")
+                raise InvalidInput(f"data.source = {self.source!r}: split {split!r} is empty.")
         return train, test
 
     def _table(self, split: str) -> Any:
@@ -281,10 +276,10 @@ class HuggingFace(DatasetSettings):
             files, kind = local_files(path, split)
             return datasets.load_dataset(kind, data_files=files, split="train", cache_dir=self.cache)
         except InvalidInput as error:
-            raise InvalidInput(f"source = {self.source!r}: {error}") from error
-        except Exception as error:  # damaged files, no network, no such data set: the library raises all kinds
+            raise InvalidInput(f"data.source = {self.source!r}: {error}") from error
+        except Exception as error:  # damaged files, no network, no such data set: the library raises anything
             reason = describe(error.__cause__ or error)
-            raise InvalidInput(f"source = {self.source!r}: split {split!r} cannot be loaded: {reason}.") from error
+            raise InvalidInput(f"data.source = {self.source!r}: split {split!r} cannot be loaded: {reason}.") from error
 
     def _check_columns(self, split: str, table: Any, inputs: list[str]) -> None:
         wanted = {"x": inputs, "y": [self.y], "device": [self.device] if self.device and split == self.train else []}
@@ -310,7 +305,7 @@ class TableOfDevices:
 
 
 class Columns(Mapping[str, Array]):
-    """The columns of a table that hold one value in each row, read when they are asked for."""
+    """The columns with one value per row, read on first access."""
 
     def __init__(self, table: Any, but: list[str]) -> None:
         plain = (name for name, feature in table.features.items() if type(feature).__name__ in ("Value", "ClassLabel"))
@@ -338,18 +333,18 @@ def local_files(path: Path, split: str) -> tuple[list[str], str]:
             found = sorted([*path.rglob(f"{split}*.{kind}"), *(path / split).rglob(f"*.{kind}")])
         if found:
             return [str(each) for each in dict.fromkeys(found)], kind
-    raise InvalidInput(f"there is no parquet or arrow file whose name begins with {split!r}.")
+    raise InvalidInput(f"no parquet or arrow file has a name that begins with {split!r}.")
 
 
 def _split(loaded: Any, split: str) -> Any:
-    """The split of what was saved; a table alone is the training split."""
+    """A split of a saved data set; a single table is the training split."""
     if not isinstance(loaded, dict):
         return loaded
     if split not in loaded:
-        raise InvalidInput(f"it has the splits {', '.join(loaded)}, not {split!r}.")
+        raise InvalidInput(f"there is no split {split!r}, only {', '.join(loaded)}.")
     return loaded[split]
 
 
 def _classes(y: Samples) -> int:
-    """Labels without names count from 0 to the highest; what is no label counts itself."""
+    """The number of classes of integer labels without names; 0 for other targets, which `Dataset` counts."""
     return 1 + int(y.max()) if not isinstance(y, Ragged) and y.ndim == 1 and y.dtype.kind == "i" else 0

@@ -1,4 +1,4 @@
-"""MNIST and its relatives, from the IDX files in which they are published. Owns that format.
+"""MNIST, Fashion-MNIST and EMNIST, from their published IDX files.
 
 An IDX file is a big-endian magic number (0x800 + number of dimensions, for unsigned bytes), the size of each dimension
 as four bytes, then the bytes themselves.
@@ -41,7 +41,7 @@ class Mnist(ImageFiles):
     name: Literal["mnist"] = "mnist"
 
     def load(self, seed: int) -> Dataset:
-        """Read the files and divide them into training and test samples as published; `seed` plays no part."""
+        """Read the files, with the published training and test split; the seed is not used."""
         return _ten_classes(self, MNIST_MEAN, MNIST_STD)
 
 
@@ -51,7 +51,7 @@ class FashionMnist(ImageFiles):
     name: Literal["fashion-mnist"] = "fashion-mnist"
 
     def load(self, seed: int) -> Dataset:
-        """Read the files and divide them into training and test samples as published; `seed` plays no part."""
+        """Read the files, with the published training and test split; the seed is not used."""
         return _ten_classes(self, FASHION_MEAN, FASHION_STD, FASHION_CLASSES)
 
 
@@ -60,10 +60,10 @@ class Emnist(ImageFiles):
 
     name: Literal["emnist"] = "emnist"
     split: EmnistSplit = "balanced"
-    """Which of the six published selections; with letters, A is class 0."""
+    """Which of the six published splits; in letters, A is class 0."""
 
     def load(self, seed: int) -> Dataset:
-        """Read the files and divide them into training and test samples as published; `seed` plays no part."""
+        """Read the files, with the published training and test split; the seed is not used."""
         return image_dataset(
             train=self._part("train"),
             test=self._part("test"),
@@ -78,11 +78,11 @@ class Emnist(ImageFiles):
         first = 1 if self.split == "letters" else 0  # published with labels 1 to 26
         prefix = f"emnist-{self.split}-{part}"
         images, labels = _labelled(self.dir, prefix, classes=EMNIST_CLASSES[self.split], first_label=first)
-        return images.swapaxes(-1, -2), labels - np.uint8(first)  # published with rows and columns exchanged
+        return images.swapaxes(-1, -2), labels - np.uint8(first)  # published transposed
 
 
 def _ten_classes(files: ImageFiles, mean: float, std: float, class_names: tuple[str, ...] = ()) -> Dataset:
-    """MNIST, or a set published under the same file names."""
+    """MNIST, or a set with the same file names."""
     return image_dataset(
         train=_labelled(files.dir, "train", classes=10),
         test=_labelled(files.dir, "t10k", classes=10),
@@ -96,7 +96,7 @@ def _ten_classes(files: ImageFiles, mean: float, std: float, class_names: tuple[
 
 
 def _labelled(directory: str, prefix: str, *, classes: int, first_label: int = 0) -> tuple[Bytes, Bytes]:
-    """The images, as one channel, and the labels of the two files with that prefix."""
+    """The images, with one channel, and the labels of the two files with this prefix."""
     images_path, content = read(directory, f"{prefix}-images-idx3-ubyte")
     images = parse_idx(images_path, content, dimensions=3)
     labels_path, content = read(directory, f"{prefix}-labels-idx1-ubyte")
@@ -108,14 +108,19 @@ def _labelled(directory: str, prefix: str, *, classes: int, first_label: int = 0
 
 
 def parse_idx(path: Path, content: bytes, dimensions: int) -> Bytes:
-    """The array of unsigned bytes that an IDX file with so many dimensions holds."""
+    """The array of unsigned bytes in an IDX file with this number of dimensions."""
     header = struct.Struct(f">{1 + dimensions}I")
     if len(content) < header.size:
-        raise InvalidInput(f"{path} is cut short: {len(content)} bytes, and the header alone has {header.size}.")
+        raise InvalidInput(
+            f"{path} is truncated: it has {len(content)} bytes, and the header alone needs {header.size}."
+        )
     magic, *shape = header.unpack_from(content)
     if magic != 0x800 + dimensions:
-        raise InvalidInput(f"{path} starts with {magic:#010x}: an IDX file of its kind has {0x800 + dimensions:#010x}.")
+        raise InvalidInput(
+            f"{path} starts with {magic:#010x}; an IDX file of {dimensions} dimensions starts with "
+            f"{0x800 + dimensions:#010x}."
+        )
     expected, found = math.prod(shape), len(content) - header.size
     if expected == 0 or expected != found:
-        raise InvalidInput(f"{path} announces {' x '.join(map(str, shape))} bytes of data and holds {found}.")
+        raise InvalidInput(f"{path} declares {' x '.join(map(str, shape))} bytes of data but holds {found}.")
     return np.frombuffer(content, dtype=np.uint8, offset=header.size).reshape(shape)

@@ -1,4 +1,4 @@
-"""What all image sets share: reading a file that may be compressed, and turning bytes into standardised samples."""
+"""What all image sets share: reading files that may be compressed, and making data sets of pixels and labels."""
 
 import gzip
 import lzma
@@ -15,34 +15,33 @@ from offbeat.data.dataset import Dataset, DatasetSettings, Labels
 from offbeat.data.transforms import Bytes, Channels, InputPipeline, Standardisation
 
 MOST_FLOAT_BYTES = 256 * 2**20
-"""Images that would take more than this as numbers are kept as bytes, unless the settings say otherwise. Below it (the
-embedded sets, MNIST) numbers are kept, because normalising batch by batch costs small dense models a fifth of their
-time; from small convolutional ones on it costs less than a hundredth."""
+"""Images that would take more than this as float32 stay bytes by default, and are normalised batch by batch. That costs
+small dense models a fifth of their training time, and convolutional ones less than a hundredth."""
 SUFFIXES = ("", ".gz", ".xz")
 
 
 class ImageFiles(DatasetSettings):
-    """An image set that the user has on disk."""
+    """The base of image sets that are read from files."""
 
     dir: Annotated[str, Field(min_length=1)]
-    """The directory that holds the files, plain or compressed (.gz, .xz)."""
+    """The directory of the files, plain or compressed (.gz, .xz)."""
     limit: Annotated[int, Field(gt=0)] | None = None
-    """Use at most this many training samples: always the same ones, whatever the seed."""
+    """Maximum number of training samples; the seed does not change which."""
     as_bytes: bool | None = None
-    """Keep pixels as bytes and normalise them batch by batch: a quarter of the memory, the same numbers to the bit
-    (default: if as numbers they would take more than 256 MB)."""
+    """Keep pixels as bytes and normalise each batch: a quarter of the memory, bit-identical results (default: if
+    float32 pixels would take more than 256 MB)."""
 
 
 def read(directory: str, *names: str) -> tuple[Path, bytes]:
-    """The first file there is of these names, plain or compressed, and what it holds."""
+    """The path and decompressed content of the first of these files that exists, plain or compressed."""
     folder = Path(directory).expanduser()
     wanted = f"{' or '.join(names)} (plain, .gz or .xz)"
     if not folder.is_dir():
-        raise InvalidInput(f"dir = {directory!r} is not a directory: it must be one that holds {wanted}.")
+        raise InvalidInput(f"data.dir = {directory!r} is not a directory: it must be one that holds {wanted}.")
     candidates = (folder / f"{name}{suffix}" for name in names for suffix in SUFFIXES)
     path = next((path for path in candidates if path.is_file()), None)
     if path is None:
-        raise InvalidInput(f"dir = {directory!r} holds no file {wanted}.")
+        raise InvalidInput(f"data.dir = {directory!r} has no file {wanted}.")
     try:
         content = path.read_bytes()
         if path.suffix == ".gz":
@@ -55,11 +54,11 @@ def read(directory: str, *names: str) -> tuple[Path, bytes]:
 
 
 def check_labels(path: Path, labels: Bytes, classes: int, first: int = 0) -> None:
-    """Refuse a file with a label outside `first` to `first + classes - 1`."""
+    """Raise InvalidInput if a label is not one of `first` to `first + classes - 1`."""
     strange = np.flatnonzero((labels < first) | (labels >= first + classes))
     if len(strange):
-        place, last = strange[0], first + classes - 1
-        raise InvalidInput(f"{path}, sample {place}: the label is {labels[place]}: it must be {first} to {last}.")
+        sample, last = strange[0], first + classes - 1
+        raise InvalidInput(f"{path}, sample {sample}: the label is {labels[sample]}; it must be {first} to {last}.")
 
 
 def image_dataset(
@@ -73,7 +72,7 @@ def image_dataset(
     as_bytes: bool | None = None,
     class_names: tuple[str, ...] = (),
 ) -> Dataset:
-    """A data set from pairs of pixels [samples, channels, height, width] and labels."""
+    """A data set of pixels [samples, channels, height, width] and labels."""
     pixels, labels = train
     if limit is not None:
         kept = stream(0, "limit").permutation(len(labels))[:limit]
@@ -93,7 +92,7 @@ def image_dataset(
 
 
 def kept_as_bytes(wanted: bool | None, pixels: int) -> bool:
-    """Whether so many pixels are kept as bytes: as is wanted, or if they are many.
+    """Whether pixels stay bytes: as the setting says or, without one, if float32 would take too much memory.
 
     >>> kept_as_bytes(None, 70_000 * 784), kept_as_bytes(None, 60_000 * 3072)  # MNIST, CIFAR
     (False, True)
@@ -102,11 +101,11 @@ def kept_as_bytes(wanted: bool | None, pixels: int) -> bool:
 
 
 def names_from(directory: str, file: str, classes: int) -> tuple[str, ...]:
-    """The names of the classes, a line each, if the official file with them is there."""
+    """The names of the classes from the official file, one per line; () if the file does not exist."""
     path = Path(directory).expanduser() / file
     if not path.is_file():
         return ()
     names = tuple(filter(None, path.read_text(encoding="utf-8", errors="replace").split()))
     if len(names) != classes:
-        raise InvalidInput(f"{path} names {len(names)} classes: there must be {classes}.")
+        raise InvalidInput(f"{path} names {len(names)} classes; it must name {classes}.")
     return names

@@ -1,6 +1,6 @@
-"""IMDb, the Large Movie Review Dataset: from JSON lines, or from the folders in which it is published.
+"""IMDb, the Large Movie Review Dataset: from JSON lines, or from the published folders.
 
-The vocabulary is made of the training part only, so that nothing of the test part is known before it is tested on.
+The vocabulary is made of the training texts only, so that nothing leaks from the test set.
 """
 
 import json
@@ -23,24 +23,24 @@ Reviews = list[tuple[str, int]]
 
 
 class Imdb(DatasetSettings):
-    """IMDb film reviews, negative or positive, as tokens of words: 0 is padding, 1 any other word."""
+    """IMDb film reviews, negative or positive, as word tokens: 0 is padding, 1 an unknown word."""
 
     name: Literal["imdb"] = "imdb"
     dir: Annotated[str, Field(min_length=1)]
-    """The directory that holds train.jsonl and test.jsonl (a line is {"label": 0 or 1, "text": "..."}; plain, .gz or
-    .xz), or the published folders train/pos, train/neg, test/pos and test/neg."""
+    """The directory of train.jsonl and test.jsonl (lines {"label": 0 or 1, "text": "..."}; plain, .gz or .xz), or of
+    the published folders train/pos, train/neg, test/pos and test/neg."""
     vocabulary: Annotated[int, Field(ge=3)] = 20_000
-    """How many tokens there are, padding and unknown words among them."""
+    """Size of the vocabulary, including padding and unknown words."""
     length: Annotated[int, Field(ge=1)] = 256
-    """How many words of each review are used, from its beginning."""
+    """Words used of each review, from its beginning."""
     limit: Annotated[int, Field(gt=0)] | None = None
-    """Use at most this many training reviews: always the same ones, whatever the seed."""
+    """Maximum number of training reviews; the seed does not change which."""
 
     def load(self, seed: int) -> Dataset:
-        """Read the reviews and make tokens of them; `seed` plays no part."""
+        """Read and tokenise the reviews; the seed is not used."""
         train, test = read_reviews(self.dir, "train"), read_reviews(self.dir, "test")
         if self.limit is not None:
-            train = [train[place] for place in stream(0, "limit").permutation(len(train))[: self.limit]]
+            train = [train[index] for index in stream(0, "limit").permutation(len(train))[: self.limit]]
         vocabulary = Vocabulary.of((text for text, _ in train), self.vocabulary)
         return Dataset(
             train_x=vocabulary.tokens([text for text, _ in train], self.length),
@@ -54,7 +54,7 @@ class Imdb(DatasetSettings):
 
 
 def read_reviews(directory: str, part: str) -> Reviews:
-    """The texts and labels of one part, in whichever form it is there (JSON lines if both)."""
+    """The texts and labels of one part, from the JSON lines if there are both."""
     root = Path(directory).expanduser()
     lines = any((root / f"{part}.jsonl{suffix}").is_file() for suffix in SUFFIXES)
     if lines or not (root / part).is_dir():
@@ -63,7 +63,7 @@ def read_reviews(directory: str, part: str) -> Reviews:
 
 
 def parse_lines(path: Path, content: bytes) -> Reviews:
-    """The reviews of a file with one JSON object in each line."""
+    """The reviews of a file with one JSON object per line."""
     reviews = []
     for number, line in enumerate(content.splitlines(), 1):
         try:
@@ -73,17 +73,17 @@ def parse_lines(path: Path, content: bytes) -> Reviews:
                 case _:
                     raise ValueError('it must be {"label": 0 or 1, "text": "..."}')
         except ValueError as error:
-            raise InvalidInput(f"{path}, line {number} is no review: {error}.") from error
+            raise InvalidInput(f"{path}, line {number} is not a review: {error}.") from error
     if not reviews:
         raise InvalidInput(f"{path} is empty.")
     return reviews
 
 
 def _folder(folder: Path, label: int) -> Reviews:
-    """The reviews of one folder, in the order of the numbers that their names begin with."""
+    """The reviews of one folder, in the order of the numbers at the beginning of their names."""
     files = sorted(folder.glob("*.txt"), key=lambda path: (len(path.stem.partition("_")[0]), path.name))
     if not files:
-        raise InvalidInput(f"{folder} holds no reviews *.txt: is the archive unpacked whole?")
+        raise InvalidInput(f"{folder} has no *.txt files: was the archive unpacked completely?")
     reviews = []
     for path in files:
         try:

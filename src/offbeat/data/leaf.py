@@ -1,8 +1,8 @@
 """FEMNIST by writer and Shakespeare by role, from the JSON files that LEAF's own scripts write.
 
 S. Caldas et al.: LEAF: A Benchmark for Federated Settings, 2018. Its folders `train` and `test` hold JSON files with
-`users`, `num_samples` and `user_data`; every user is a device, unless `pool` puts the samples of users together for a
-partition to divide. Files are read one after the other, and no more of them than the users need.
+`users`, `num_samples` and `user_data`. Every user is a device, unless `pool` merges users' samples for a partition to
+divide. Files are read in order, until enough users are found.
 """
 
 import json
@@ -23,48 +23,48 @@ from offbeat.data.transforms import InputPipeline, Standardisation
 
 DIGITS, CAPITALS, SMALL = "0123456789", "ABCDEFGHIJKLMNOPQRSTUVWXYZ", "abcdefghijklmnopqrstuvwxyz"
 CHARACTERS = f"\n !\"&'(),-.{DIGITS}:;>?{CAPITALS}[]{SMALL}}}"
-"""The 80 characters of LEAF's Shakespeare, in the order of their tokens."""
+"""The 80 characters of LEAF's Shakespeare; a token is an index into it."""
 LENGTH = 80
 """Characters of a Shakespeare sample."""
 
 
 class LeafFiles(DatasetSettings):
-    """A data set that LEAF's scripts have prepared: every user is a device, or a partition divides what they hold."""
+    """The base of data sets prepared by LEAF's scripts: every user is a device, or a partition divides the samples."""
 
     dir: Annotated[str, Field(min_length=1)]
-    """The directory that holds LEAF's folders `train` and `test` (its `data` folder), files plain, .gz or .xz."""
+    """The directory of LEAF's folders `train` and `test` (its `data` folder); files plain, .gz or .xz."""
     devices: Annotated[int, Field(gt=0)] = 100
-    """Use so many users: the first of the training files. The test set is theirs, or that of all test users if the
-    files were split by user."""
+    """Number of users, the first of the training files. The test set is theirs, or that of all test users if LEAF split
+    the files by user."""
     pool: Annotated[int, Field(gt=0)] | None = None
-    """Put the samples of the first so many users together and let `[partition]` divide them over the devices, by the
-    column "user" if need be (default: every user is a device)."""
+    """Merge the samples of this many users and let `[partition]` divide them, by the column "user" if you like
+    (default: every user is a device)."""
 
     @property
     def divided(self) -> bool:
-        """Whether the data say themselves which device holds what."""
+        """Whether the data come divided over devices."""
         return self.pool is None
 
     def _read(self) -> tuple[dict[str, tuple[Array, Array]], list[tuple[Array, Array]]]:
-        """Training samples of each user, and test samples."""
+        """The training samples of each user, and the test samples of each test user."""
         train: dict[str, tuple[Array, Array]] = {}
         wanted = self.pool or self.devices
         for where, user, x, y in read_users(self.dir, "train"):
             if user in train:
-                raise InvalidInput(f"{where}: user {user!r} is there twice.")
+                raise InvalidInput(f"{where}: user {user!r} appears twice.")
             train[user] = self._samples(f"{where}, user {user!r}", x, y)
             if len(train) == wanted:
                 break
         if len(train) < wanted:
             setting = "devices" if self.divided else "pool"
-            raise InvalidInput(f"data.{setting} = {wanted}: {self.dir} holds {len(train)} users.")
+            raise InvalidInput(f"data.{setting} = {wanted}: {self.dir} has only {len(train)} users.")
         known: list[tuple[Array, Array]] = []
         others: list[tuple[Array, Array]] = []
         for where, user, x, y in read_users(self.dir, "test"):
             if user in train or not known:
                 (known if user in train else others).append(self._samples(f"{where}, user {user!r}", x, y))
         if not known and not others:
-            raise InvalidInput(f"{self.dir} holds no test samples.")
+            raise InvalidInput(f"data.dir = {self.dir!r} has no test samples.")
         return train, known or others
 
     @abstractmethod
@@ -88,17 +88,17 @@ class LeafFiles(DatasetSettings):
 
 
 class Femnist(LeafFiles):
-    """FEMNIST by writer, 28x28, 62 characters, as LEAF's scripts write it; pixels from 0 to 1 (white)."""
+    """FEMNIST by writer, 28x28, 62 characters, prepared by LEAF's scripts; pixels from 0 to 1 (white)."""
 
     name: Literal["femnist"] = "femnist"
     as_bytes: bool | None = None
-    """Keep pixels as bytes and scale them batch by batch: a quarter of the memory, the same numbers to the bit
-    (default: if as numbers they would take more than 256 MB)."""
+    """Keep pixels as bytes and scale each batch: a quarter of the memory, bit-identical results (default: if float32
+    pixels would take more than 256 MB)."""
 
     def load(self, seed: int) -> Dataset:
-        """Read the writers' characters, divided into training and test samples as in the files; `seed` plays no part.
+        """Read the characters, with the training and test split of the files; the seed is not used.
 
-        Classes are the digits, then the capital and the small letters.
+        Classes are the digits, then the capital letters, then the small letters.
         """
         train, test = self._read()
         parts = [x for x, _ in [*train.values(), *test]]
@@ -130,48 +130,48 @@ class Femnist(LeafFiles):
             raise InvalidInput(f"{where}: y must be labels from 0 to 61.")
         strange = np.flatnonzero((labels < 0) | (labels > 61))
         if len(strange):
-            raise InvalidInput(f"{where}, sample {strange[0]}: the label is {labels[strange[0]]}: it must be 0 to 61.")
+            raise InvalidInput(f"{where}, sample {strange[0]}: the label is {labels[strange[0]]}; it must be 0 to 61.")
         values = np.rint(255 * pixels)
         if self.as_bytes is not False and np.abs(values - 255 * pixels).max() <= 1e-3:
             return values.astype(np.uint8), labels
         if self.as_bytes:
-            raise InvalidInput(f"{where}: the pixels are no 255ths: use as_bytes = false.")
+            raise InvalidInput(f"{where}: the pixels are not multiples of 1/255: set data.as_bytes = false.")
         return pixels.astype(np.float32), labels
 
 
 class Shakespeare(LeafFiles):
-    """Shakespeare's plays by role, 80 characters and the next one, as LEAF's scripts write it; 80 characters exist."""
+    """Shakespeare's plays by role, 80 characters to predict the next, prepared by LEAF's scripts; 80 classes."""
 
     name: Literal["shakespeare"] = "shakespeare"
     predict: Literal["next", "every"] = "next"
-    """The character after the 80, as LEAF does (task classification); or after each of the 80 (task sequence)."""
+    """Predict the character after the 80, as LEAF does (task classification), or after each of them (task sequence)."""
 
     def load(self, seed: int) -> Dataset:
-        """Read the roles' lines, divided into training and test samples as in the files; `seed` plays no part."""
+        """Read the lines, with the training and test split of the files; the seed is not used."""
         size = len(CHARACTERS)
         return self._dataset(*self._read(), classes=size, class_names=tuple(CHARACTERS), vocabulary=size)
 
     def _samples(self, where: str, x: list[Any], y: list[Any]) -> tuple[Array, Array]:
         tokens = np.empty((len(x), LENGTH + 1), dtype=np.int64)
-        for place, (before, after) in enumerate(zip(x, y, strict=True)):
+        for number, (before, after) in enumerate(zip(x, y, strict=True)):
             if not isinstance(before, str) or not isinstance(after, str) or (len(before), len(after)) != (LENGTH, 1):
                 raise InvalidInput(
-                    f"{where}, sample {place}: x must be {LENGTH} characters and y the next one, "
+                    f"{where}, sample {number}: x must be {LENGTH} characters and y the next one, "
                     f"not {str(before)[:20]!r} and {str(after)[:20]!r}."
                 )
-            tokens[place] = [CHARACTERS.find(character) for character in before + after]
-            if tokens[place].min() < 0:
+            tokens[number] = [CHARACTERS.find(character) for character in before + after]
+            if tokens[number].min() < 0:
                 strange = next(character for character in before + after if character not in CHARACTERS)
-                raise InvalidInput(f"{where}, sample {place}: {strange!r} is not one of LEAF's 80 characters.")
+                raise InvalidInput(f"{where}, sample {number}: {strange!r} is not one of LEAF's 80 characters.")
         return tokens[:, :-1], tokens[:, -1] if self.predict == "next" else tokens[:, 1:]
 
 
 def read_users(directory: str, part: str) -> Iterator[tuple[Path, str, list[Any], list[Any]]]:
-    """The file, name, inputs and targets of every user who has samples, in the order of the files."""
+    """File, name, inputs and targets of every user with samples, in the order of the files."""
     folder = Path(directory).expanduser() / part
     names = sorted({path.name.partition(".json")[0] for path in folder.glob("*.json*")})
     if not names:
-        raise InvalidInput(f"dir = {directory!r}: {folder} holds no JSON files of LEAF.")
+        raise InvalidInput(f"data.dir = {directory!r}: {folder} has no JSON files of LEAF.")
     for name in names:
         path, content = read(str(folder), f"{name}.json")
         try:
@@ -184,7 +184,7 @@ def read_users(directory: str, part: str) -> Iterator[tuple[Path, str, list[Any]
         for user, size, x, y in held:
             if not isinstance(x, list) or not isinstance(y, list) or not size == len(x) == len(y):
                 counts = f"{_length(x)} inputs and {_length(y)} targets"
-                raise InvalidInput(f"{path}: user {user!r} announces {size} samples and holds {counts}.")
+                raise InvalidInput(f"{path}: user {user!r} declares {size} samples but has {counts}.")
             if x:
                 yield path, str(user), x, y
 

@@ -1,7 +1,4 @@
-"""The user's own data: a function of the seed, named in the settings as "module:function".
-
-Data in a folder of .npy files that are mapped into memory: a data set may be larger than the memory.
-"""
+"""A user's own data: a Dataset, a function of the seed ("module:function"), arrays, or a folder of .npy files."""
 
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -15,12 +12,13 @@ from offbeat.data.dataset import Dataset, DatasetSettings, Floats
 from offbeat.data.samples import Array
 from offbeat.references import describe, resolve
 
+PARTS = ("train_x", "train_y", "test_x", "test_y")
+
 
 def load_own(reference: str, seed: int) -> Dataset:
-    """The Dataset of this name, or what a function returns for the seed: one, or (train_x, train_y, test_x, test_y).
+    """The Dataset of this name, or what a function of this name returns for the seed.
 
-    Of a tuple, the samples may be any numbers; the targets are labels if they are integers (from 0; the highest gives
-    the classes), and else numbers. Whatever has another structure, such as tokens, comes as a Dataset.
+    The function returns a Dataset or (train_x, train_y, test_x, test_y), which `from_arrays` reads.
     """
     function = resolve(reference)
     if isinstance(function, Dataset):
@@ -37,7 +35,8 @@ def load_own(reference: str, seed: int) -> Dataset:
                 return from_arrays(train_x, train_y, test_x, test_y)
             case other:
                 raise InvalidInput(
-                    f"it returned a {type(other).__name__}: it must be a Dataset or (train_x, train_y, test_x, test_y)."
+                    f"it returned a {type(other).__name__}: it must return a Dataset or "
+                    "(train_x, train_y, test_x, test_y)."
                 )
     except InvalidInput as error:
         raise InvalidInput(f"{reference!r}: {error}") from error
@@ -53,7 +52,11 @@ def _called(function: Any, seed: int) -> Any:
 
 
 def from_arrays(train_x: Any, train_y: Any, test_x: Any, test_y: Any) -> Dataset:
-    """A data set of any numbers, and of integer labels from 0 (the highest gives the classes) or numbers as targets."""
+    """A data set of numeric arrays.
+
+    Integer targets are labels from 0, and the highest gives the number of classes; other targets are numbers. Data of
+    another structure, such as tokens, need a Dataset.
+    """
     return Dataset(
         train_x=_samples("train_x", train_x),
         train_y=_targets("train_y", train_y),
@@ -64,14 +67,14 @@ def from_arrays(train_x: Any, train_y: Any, test_x: Any, test_y: Any) -> Dataset
 
 def _samples(name: str, values: Any) -> Floats:
     try:
-        with np.errstate(over="ignore"):  # what is too large becomes infinite, and Dataset refuses it by name
+        with np.errstate(over="ignore"):  # too large values become infinite, and Dataset refuses them by name
             return np.asarray(values, dtype=np.float32)
     except (TypeError, ValueError) as error:
         raise InvalidInput(f"{name} cannot be made an array of float32: {error}.") from error
 
 
 def _targets(name: str, values: Any) -> Array:
-    """Integers as labels, anything else as numbers."""
+    """Integers as int64 labels, other numbers as float32."""
     try:
         targets = np.asarray(values)
         kind = np.int64 if targets.dtype.kind in "iub" else np.float32
@@ -80,29 +83,26 @@ def _targets(name: str, values: Any) -> Array:
         raise InvalidInput(f"{name} cannot be made an array of numbers: {error}.") from error
 
 
-PARTS = ("train_x", "train_y", "test_x", "test_y")
-
-
 class Folder(DatasetSettings):
-    """Your own arrays: train_x.npy, train_y.npy, test_x.npy and test_y.npy in `dir`, read as they are needed."""
+    """Your own arrays: train_x.npy, train_y.npy, test_x.npy and test_y.npy in `dir`, memory-mapped."""
 
     name: Literal["folder"] = "folder"
     dir: Annotated[str, Field(min_length=1)]
-    """The directory that holds the files. owner.npy, if it is there, says which device holds each training sample."""
+    """The directory of the files. An optional owner.npy holds the device of each training sample."""
 
     @property
     def divided(self) -> bool | None:
-        """Whether the data say themselves which device holds what: unknown until owner.npy is looked for."""
+        """None: unknown before `load` has looked for owner.npy."""
         return None
 
     def load(self, seed: int) -> Dataset:
-        """Map the files into memory; `seed` plays no part."""
+        """Map the files into memory; the seed is not used."""
         arrays: dict[str, Any] = {name: self._mapped(name) for name in PARTS}
         owner = self._mapped("owner") if (Path(self.dir).expanduser() / "owner.npy").is_file() else None
         devices = None
         if owner is not None:
             if owner.shape != arrays["train_y"].shape[:1] or owner.dtype.kind != "i":
-                raise InvalidInput(f"dir = {self.dir!r}: owner.npy must hold an integer for each training sample.")
+                raise InvalidInput(f"data.dir = {self.dir!r}: owner.npy must hold one integer per training sample.")
             devices = tuple(np.flatnonzero(owner == device) for device in range(int(owner.max()) + 1))
         return Dataset(**arrays, devices=devices)
 
@@ -110,7 +110,7 @@ class Folder(DatasetSettings):
         path = Path(self.dir).expanduser() / f"{name}.npy"
         if not path.is_file():
             raise InvalidInput(
-                f"dir = {self.dir!r} holds no file {path.name}: it must hold {', '.join(PARTS)} as .npy."
+                f"data.dir = {self.dir!r} has no file {path.name}: it must hold {', '.join(PARTS)} as .npy files."
             )
         try:
             array: npt.NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)

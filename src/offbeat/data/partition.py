@@ -1,8 +1,8 @@
-"""Who holds which training samples: the ways to divide a data set over devices.
+"""Partitions: ways to divide the training samples of a data set over devices.
 
-Each way is a settings class with `split(labels, devices, seed)`. Whatever the way, every device gets at least one
-sample, and no sample is given out twice except by `Same`; only those that are told sizes (`Sizes`, `LabelSets`, `Same`)
-may leave samples over. Everything is arrays: a million devices are fine.
+Each is a settings class with `split(labels, devices, seed)` and a line in `PARTITIONS`. Every device gets at least one
+sample, and only `Same` gives a sample to several devices. `Sizes`, `LabelSets`, `Same` and `Column` may leave samples
+unused. Everything is arrays, so that a million devices are feasible.
 """
 
 from abc import abstractmethod
@@ -22,7 +22,7 @@ from offbeat.data.samples import Array, Indices
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Partition:
-    """The training samples of every device, one device after the other in one array.
+    """The training samples of every device, end to end in one array.
 
     >>> partition = Partition.of([np.array([4, 2]), np.array([0])])
     >>> partition.devices, partition.sizes.tolist(), partition.samples(0).tolist()
@@ -40,12 +40,12 @@ class Partition:
 
     @property
     def devices(self) -> int:
-        """How many devices there are."""
+        """The number of devices."""
         return len(self.offsets) - 1
 
     @property
     def sizes(self) -> Indices:
-        """How many training samples each device holds."""
+        """The number of training samples of each device."""
         return np.diff(self.offsets)
 
     def samples(self, device: int) -> Indices:
@@ -54,40 +54,40 @@ class Partition:
 
 
 class PartitionSettings(Settings):
-    """The base of all partitions, also of the user's own; its fields are the keys of the table."""
+    """The base of all partitions, including users' own; its fields are the keys of the table `[partition]`."""
 
     name: str = ""
 
     @abstractmethod
     def split(self, labels: Labels, devices: int, seed: int) -> Partition:
-        """Who holds which of the training samples, given their labels."""
+        """Divide the training samples with these labels."""
 
     def divide(self, dataset: Dataset, devices: int, seed: int) -> Partition:
-        """Who holds which of the training samples of a data set; most partitions look at the labels alone."""
+        """Divide the training samples of a data set; most partitions use the labels alone."""
         return self.split(dataset.train_y, devices, seed)
 
 
 class Iid(PartitionSettings):
-    """Shuffled and dealt in equal parts (sizes differ by one at most)."""
+    """Shuffled, in equal parts (sizes differ by at most one)."""
 
     name: Literal["iid"] = "iid"
 
     def split(self, labels: Labels, devices: int, seed: int) -> Partition:
-        """Shuffle the samples and deal them in equal parts."""
+        """Shuffle the samples and divide them equally."""
         _check_enough(len(labels), devices)
         samples = stream(seed, "partition").permutation(len(labels))
         return Partition(indices=samples, offsets=_even_cuts(len(labels), devices))
 
 
 class Dirichlet(PartitionSettings):
-    """Each class is divided over the devices in proportions drawn from Dirichlet(alpha): label and size skew."""
+    """Each class divided over the devices in proportions from Dirichlet(alpha): label and size skew."""
 
     name: Literal["dirichlet"] = "dirichlet"
     alpha: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.3
-    """Small: few classes per device; large: nearly iid."""
+    """Concentration. Small: few classes per device; large: nearly iid."""
 
     def split(self, labels: Labels, devices: int, seed: int) -> Partition:
-        """Divide each class in proportions of its own; a device that got nothing is given one sample of the largest."""
+        """Divide each class in its own proportions; an empty device gets one sample of the largest."""
         _check_labels(labels, "dirichlet")
         _check_enough(len(labels), devices)
         generator = stream(seed, "partition")
@@ -103,14 +103,14 @@ class Dirichlet(PartitionSettings):
 
 
 class DirichletEqual(PartitionSettings):
-    """Equally many samples to each device, its classes in proportions drawn from Dirichlet(alpha): label skew."""
+    """Equal sizes, each device's classes in proportions from Dirichlet(alpha): label skew."""
 
     name: Literal["dirichlet-equal"] = "dirichlet-equal"
     alpha: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.3
-    """Small: few classes per device; large: nearly iid."""
+    """Concentration. Small: few classes per device; large: nearly iid."""
 
     def split(self, labels: Labels, devices: int, seed: int) -> Partition:
-        """Let each device, in turn, draw classes in its proportions, among those of which samples are left."""
+        """Let each device in turn draw samples in its proportions, among the classes that have samples left."""
         _check_labels(labels, "dirichlet-equal")
         _check_enough(len(labels), devices)
         generator = stream(seed, "partition")
@@ -120,7 +120,7 @@ class DirichletEqual(PartitionSettings):
         for size in np.diff(_even_cuts(len(labels), devices)).tolist():
             shares, own = generator.dirichlet(np.full(len(left), self.alpha)), list[int]()
             while len(own) < size:
-                # A little of everything, so that a device whose classes are used up takes what there is.
+                # Never zero, so that a device whose classes are used up draws from the others.
                 weights = np.array([share + 1e-9 if free else 0.0 for share, free in zip(shares, left, strict=True)])
                 wanted = generator.multinomial(size - len(own), weights / weights.sum())
                 for free, count in zip(left, wanted.tolist(), strict=True):
@@ -131,21 +131,21 @@ class DirichletEqual(PartitionSettings):
 
 
 class Shards(PartitionSettings):
-    """Sorted by label, cut into devices x labels_per_device equal shards, of which each device is dealt that many."""
+    """Sorted by label and cut into equal shards; each device gets labels_per_device of them at random."""
 
     name: Literal["shards"] = "shards"
     labels_per_device: Annotated[int, Field(gt=0)] = 2
-    """Shards per device. A shard that spans the border of two classes holds both."""
+    """Shards per device. A shard on the border of two classes holds both."""
 
     def split(self, labels: Labels, devices: int, seed: int) -> Partition:
-        """Cut the samples, sorted by label, into shards and deal them at random."""
+        """Cut the samples, sorted by label, into shards and distribute them at random."""
         _check_labels(labels, "shards")
         _check_enough(len(labels), devices)
         shards = devices * self.labels_per_device
         if shards > len(labels):
             raise InvalidInput(
-                f"devices = {devices} with labels_per_device = {self.labels_per_device} needs {shards} shards, "
-                f"and there are only {len(labels)} training samples."
+                f"data.devices = {devices} with partition.labels_per_device = {self.labels_per_device} needs {shards} "
+                f"shards, but there are only {len(labels)} training samples."
             )
         generator = stream(seed, "partition")
         samples = _by_label(generator.permutation(len(labels)), labels)
@@ -155,23 +155,25 @@ class Shards(PartitionSettings):
 
 
 class Sizes(PartitionSettings):
-    """As many samples to each device as `sizes` says; what is left of the training samples is not used."""
+    """Random samples in the numbers that `sizes` lists; other training samples are not used."""
 
     name: Literal["sizes"] = "sizes"
     sizes: Annotated[list[Annotated[int, Field(gt=0)]], Field(min_length=1)]
-    """The number of training samples of each device."""
+    """Number of training samples of each device."""
     disjoint_labels: bool = False
-    """Sort by label first, so that the devices' label sets overlap as little as the sizes allow."""
+    """Sort by label first, so that the devices' label sets overlap as little as possible."""
 
     def split(self, labels: Labels, devices: int, seed: int) -> Partition:
-        """Deal random samples, to each device as many as it is to have."""
+        """Give each device random samples, as many as listed."""
         if len(self.sizes) != devices:
-            raise InvalidInput(f"sizes lists {len(self.sizes)} devices and devices = {devices}: they must be equal.")
+            raise InvalidInput(
+                f"partition.sizes lists {len(self.sizes)} devices, but data.devices = {devices}: they must be equal."
+            )
         _check_enough(len(labels), devices)
         total = sum(self.sizes)
         if total > len(labels):
-            raise InvalidInput(f"sizes add up to {total}, and there are only {len(labels)} training samples.")
-        # Chosen before they are sorted: what is not used is then a random part of every class, not the last classes.
+            raise InvalidInput(f"partition.sizes add up to {total}, but there are only {len(labels)} training samples.")
+        # Chosen before sorting, so that unused samples are a random part of every class, not the last classes.
         samples = stream(seed, "partition").permutation(len(labels))[:total]
         if self.disjoint_labels:
             _check_labels(labels, "sizes with disjoint_labels")
@@ -180,7 +182,7 @@ class Sizes(PartitionSettings):
 
 
 class LabelSets(PartitionSettings):
-    """To each device `sizes` samples of the labels that `labels` lists for it; devices may have labels in common."""
+    """Random samples of the labels, and in the number, that are listed for each device; labels may be shared."""
 
     name: Literal["labels"] = "labels"
     labels: Annotated[list[Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]], Field(min_length=1)]
@@ -189,12 +191,12 @@ class LabelSets(PartitionSettings):
     """The number of training samples of each device."""
 
     def split(self, labels: Labels, devices: int, seed: int) -> Partition:
-        """Give each device, in turn, random samples of its labels that are still free."""
+        """Give each device in turn random unused samples of its labels."""
         _check_labels(labels, "labels")
         if not len(self.sizes) == len(self.labels) == devices:
             raise InvalidInput(
-                f"sizes lists {len(self.sizes)} devices, labels {len(self.labels)} and devices = {devices}: "
-                "they must be equal."
+                f"partition.sizes lists {len(self.sizes)} devices and partition.labels {len(self.labels)}, but "
+                f"data.devices = {devices}: they must be equal."
             )
         free = stream(seed, "partition").permutation(len(labels))
         chosen = []
@@ -202,8 +204,8 @@ class LabelSets(PartitionSettings):
             fitting = np.isin(labels[free], wanted)
             if np.count_nonzero(fitting) < size:
                 raise InvalidInput(
-                    f"sizes[{device}] = {size}: of its labels {wanted} only {np.count_nonzero(fitting)} training "
-                    "samples are left."
+                    f"partition.sizes[{device}] = {size}: only {np.count_nonzero(fitting)} training samples with its "
+                    f"labels {wanted} are left."
                 )
             taken = np.flatnonzero(fitting)[:size]
             chosen.append(free[taken])
@@ -216,7 +218,7 @@ class Same(PartitionSettings):
 
     name: Literal["same"] = "same"
     samples: Annotated[int, Field(gt=0)] | None = None
-    """How many training samples every device holds (default: all)."""
+    """Number of training samples of every device (default: all)."""
 
     def split(self, labels: Labels, devices: int, seed: int) -> Partition:
         """Give every device the same samples."""
@@ -224,27 +226,27 @@ class Same(PartitionSettings):
         if devices < 1:
             raise InvalidInput(f"devices = {devices}: there must be at least one.")
         if size > len(labels):
-            raise InvalidInput(f"samples = {size}: there are only {len(labels)} training samples.")
+            raise InvalidInput(f"partition.samples = {size}: there are only {len(labels)} training samples.")
         chosen = stream(seed, "partition").permutation(len(labels))[:size]
         return Partition(indices=np.tile(chosen, devices), offsets=np.arange(devices + 1) * size)
 
 
 class Column(PartitionSettings):
-    """By a column of the data that says whose sample it is: its first values in sorted order are the devices."""
+    """By the values of a column, in sorted order: one device for each of the first `data.devices` values."""
 
     name: Literal["column"] = "column"
     column: Annotated[str, Field(min_length=1)]
     """The name of the column."""
 
     def split(self, labels: Labels, devices: int, seed: int) -> Partition:
-        """Refuse: labels do not say whose samples they are."""
-        raise InvalidInput(f"partition.column = {self.column!r}: there are only labels to divide by.")
+        """Raise InvalidInput: labels alone have no columns."""
+        raise InvalidInput(f"partition.column = {self.column!r}: the data have labels only, and no columns.")
 
     def divide(self, dataset: Dataset, devices: int, seed: int) -> Partition:
         """Give each device all samples with its value of the column."""
         if self.column not in dataset.columns:
             there = ", ".join(dataset.columns) or "none"
-            raise InvalidInput(f"partition.column = {self.column!r}: the data have these columns to divide by: {there}")
+            raise InvalidInput(f"partition.column = {self.column!r}: no such column; the data have: {there}")
         return by_owner(dataset.columns[self.column], devices, self.column)
 
 
@@ -261,19 +263,21 @@ PARTITIONS: dict[str, type[PartitionSettings]] = {
 
 
 def by_owner(owners: Array, devices: int, column: str) -> Partition:
-    """The samples of the first so many owners, in sorted order; those of others are not used."""
-    names, places = np.unique(owners, return_inverse=True)
+    """The samples of the first `devices` owners in sorted order; those of others are not used."""
+    names, numbers = np.unique(owners, return_inverse=True)
     if len(names) < devices:
-        raise InvalidInput(f"data.devices = {devices}: column {column!r} has {len(names)} values, each a device.")
-    samples = np.flatnonzero(places < devices)
-    return _grouped(samples, places[samples], devices)
+        raise InvalidInput(
+            f"data.devices = {devices}: column {column!r} has only {len(names)} different values, one per device."
+        )
+    samples = np.flatnonzero(numbers < devices)
+    return _grouped(samples, numbers[samples], devices)
 
 
 def _check_labels(labels: Any, name: str) -> None:
     """Raise InvalidInput if these targets are not one label for each sample."""
     if not isinstance(labels, np.ndarray) or labels.ndim != 1 or labels.dtype.kind != "i":
         raise InvalidInput(
-            f"data.partition = {name!r} divides by label, and the targets are no labels: take iid or sizes."
+            f"partition.name = {name!r} divides by label, but the targets are not labels: use iid or sizes."
         )
 
 
@@ -282,7 +286,7 @@ def _check_enough(samples: int, devices: int) -> None:
         raise InvalidInput(f"devices = {devices}: there must be at least one.")
     if samples < devices:
         raise InvalidInput(
-            f"data.devices = {devices}: there are only {samples} training samples, and each device needs one."
+            f"data.devices = {devices}: there are only {samples} training samples, and each device needs at least one."
         )
 
 
@@ -291,12 +295,12 @@ def _offsets(sizes: Indices) -> Indices:
 
 
 def _even_cuts(samples: int, parts: int) -> Indices:
-    """Offsets of parts whose sizes differ by one at most."""
+    """Offsets of parts whose sizes differ by at most one."""
     return np.arange(parts + 1) * samples // parts
 
 
 def _by_label(samples: Indices, labels: Labels) -> Indices:
-    """Sorted by label; within a label the order stays."""
+    """The samples in a stable order by label."""
     return samples[np.argsort(labels[samples], kind="stable")]
 
 
@@ -307,11 +311,11 @@ def _grouped(samples: Indices, owners: Indices, devices: int) -> Partition:
 
 
 def _fill_empty(owners: Indices, devices: int) -> Indices:
-    """The owners after each empty device got one sample, always from the device that is then the largest.
+    """The owners after each empty device has taken one sample from the device that is then the largest.
 
-    Count each device's samples 0, 1, 2, ...: the largest device is the one with the highest count, so taking from the
-    largest again and again is taking the samples with the highest counts. With at least as many samples as devices,
-    none of those is the first of its device (which counts 0), so no device is emptied.
+    Number each device's samples 0, 1, 2, ...: the largest device has the highest number, so taking from the largest
+    again and again means taking the samples with the highest numbers. With at least as many samples as devices, none
+    of those is the first of its device (number 0), so no device becomes empty.
     """
     sizes = np.bincount(owners, minlength=devices)
     empty = np.flatnonzero(sizes == 0)

@@ -1,8 +1,8 @@
-"""Partitioners of Flower Datasets as partitions, and whatever else has their methods.
+"""Partitioners of Flower Datasets, or any object with their interface, as partitions.
 
-These are `dataset`, which is assigned once, `num_partitions`, and `load_partition(number)`, which returns a part of the
-table that was assigned. That table is one of Hugging Face's `datasets` (extra `offbeat[datasets]`) with the column
-`label` and the columns of the data, without the inputs.
+The interface is `dataset`, which is assigned once, `num_partitions`, and `load_partition(number)`, which returns rows
+of that table. It is a Hugging Face table (extra `offbeat[datasets]`) with the column `label` and the other columns of
+the data, without the inputs.
 """
 
 import inspect
@@ -18,31 +18,31 @@ from offbeat.data.partition import Partition, PartitionSettings
 from offbeat.references import describe, resolve
 
 INDEX = "offbeat_sample"
-"""The column by which we know the samples of a part again."""
+"""The column with the index of each sample, by which the samples of a part are identified."""
 
 
 class Partitioner(Protocol):
-    """What offbeat uses of a partitioner; `dataset` is assigned before."""
+    """The interface of a partitioner; `dataset` is assigned first."""
 
     dataset: Any
 
     @property
     def num_partitions(self) -> int:
-        """How many parts there are."""
+        """The number of parts."""
 
     def load_partition(self, partition_id: int) -> Any:
-        """The part of this number: columns by name."""
+        """The rows of one part, as columns by name."""
 
 
 def is_partitioner(thing: Any) -> bool:
-    """Whether a thing is such a partitioner, or a class of them."""
+    """Whether this is a partitioner or a class of partitioners."""
     return callable(getattr(thing, "load_partition", None))
 
 
 class PartitionerSettings(PartitionSettings):
-    """A partitioner by the name of its class; its arguments are the keys of the table.
+    """A partitioner by its class; the keys of the table are its arguments.
 
-    What is not given of `num_partitions` and `seed` is the number of devices and the seed of the experiment.
+    `num_partitions` defaults to the number of devices, and `seed` to the seed of the experiment.
     """
 
     model_config = ConfigDict(extra="allow")
@@ -52,7 +52,8 @@ class PartitionerSettings(PartitionSettings):
         thing, arguments = resolve(self.name), dict(self.model_extra or {})
         if not isinstance(thing, type):
             if arguments:
-                raise InvalidInput(f"partition.{next(iter(arguments))}: {self.name!r} exists and takes no arguments")
+                key = next(iter(arguments))
+                raise InvalidInput(f"partition.{key}: {self.name!r} is an object, not a class, and takes no arguments")
             return
         try:
             inspect.signature(thing).bind(**self._arguments(thing, 1, 0))
@@ -60,11 +61,11 @@ class PartitionerSettings(PartitionSettings):
             raise InvalidInput(f"partition.name = {self.name!r}: {error}") from None
 
     def split(self, labels: Labels, devices: int, seed: int) -> Partition:
-        """Divide a table with nothing but labels."""
+        """Divide a table that has labels only."""
         return self._divided({"label": labels}, len(labels), devices, seed)
 
     def divide(self, dataset: Dataset, devices: int, seed: int) -> Partition:
-        """Divide a table with the labels and the other columns of the data."""
+        """Divide a table with labels and the other columns of the data."""
         y = dataset.train_y
         labels = {"label": y} if isinstance(y, np.ndarray) and y.ndim == 1 else {}
         return self._divided(labels | dict(dataset.columns), len(y), devices, seed)
@@ -89,9 +90,9 @@ class PartitionerSettings(PartitionSettings):
             parts = one.num_partitions
             own = [np.array(list(one.load_partition(k)[INDEX]), np.int64) for k in range(parts) if parts == devices]
         except Exception as error:
-            raise InvalidInput(f"partition.name = {self.name!r}: it cannot divide: {describe(error)}") from error
+            raise InvalidInput(f"partition.name = {self.name!r}: the partitioner failed: {describe(error)}") from error
         if parts != devices:
-            raise InvalidInput(f"data.devices = {devices}: the partitioner {self.name!r} makes {parts} parts")
+            raise InvalidInput(f"data.devices = {devices}, but the partitioner {self.name!r} makes {parts} parts")
         empty = next((device for device, each in enumerate(own) if not len(each)), None)
         if empty is not None:
             raise InvalidInput(f"partition.name = {self.name!r}: device {empty} would hold no samples")

@@ -1,8 +1,8 @@
-"""Image sets that are published as folders of JPEG or PNG files: finding the files, decoding them, keeping the result.
+"""CINIC-10 and Tiny-ImageNet, which are published as folders of PNG or JPEG files.
 
-Decoding takes minutes for the larger sets. With `cache` it is done once: the pixels are written to a file, which is
-mapped into memory from then on, so that they need not fit into it. The name of that file depends on the names, sizes
-and times of the images: whoever changes an image gets a new one.
+Decoding takes minutes for the larger sets. With `cache` it is done once: the pixels are written to a file that is
+memory-mapped from then on. The file's name is a digest of the names, sizes and times of the images, so that a changed
+image is decoded again.
 """
 
 import hashlib
@@ -29,22 +29,22 @@ Listing = tuple[list[Path], Labels]
 
 
 class ImageFolders(ImageFiles):
-    """An image set that is published as folders of single images."""
+    """The base of image sets that are published as folders of images."""
 
     dir: Annotated[str, Field(min_length=1)]
-    """The directory into which the published archive was unpacked."""
+    """The directory of the unpacked archive."""
     cache: str | None = None
-    """A directory for the decoded pixels: they are written there once and then mapped into memory. Kept as bytes, the
-    images need not fit into it."""
+    """A directory for the decoded pixels, which are written once and then memory-mapped: with `as_bytes` they need not
+    fit into memory."""
 
     def _loaded(
         self, train: Listing, test: Listing, *, side: int, mean: Channels, std: Channels, class_names: tuple[str, ...]
     ) -> Dataset:
-        """Decode what is used of these files."""
+        """Decode these files, or `limit` of them."""
         files, labels = train
         if self.limit is not None:
             kept = stream(0, "limit").permutation(len(files))[: self.limit]
-            files, labels = [files[place] for place in kept], labels[kept]
+            files, labels = [files[index] for index in kept], labels[kept]
         return image_dataset(
             train=(decoded(files, side, self.cache), labels),
             test=(decoded(test[0], side, self.cache), test[1]),
@@ -57,14 +57,14 @@ class ImageFolders(ImageFiles):
 
 
 class Cinic10(ImageFolders):
-    """CINIC-10, 3x32x32, PNG files in folders under `dir`; standardised per channel with its usual mean and std."""
+    """CINIC-10, 3x32x32, PNG files in folders under `dir`; standardised per channel."""
 
     name: Literal["cinic10"] = "cinic10"
     with_valid: bool = False
-    """Train on the 90,000 images of `valid` too."""
+    """Also train on the 90,000 images of `valid`."""
 
     def load(self, seed: int) -> Dataset:
-        """Decode the images, divided into training and test samples as published; `seed` plays no part."""
+        """Decode the images, with the published training and test split; the seed is not used."""
         parts = [self._part(part) for part in (["train", "valid"] if self.with_valid else ["train"])]
         return self._loaded(
             ([path for files, _ in parts for path in files], np.concatenate([labels for _, labels in parts])),
@@ -79,7 +79,7 @@ class Cinic10(ImageFolders):
         root = _folder(self.dir, part)
         strange = sorted(each.name for each in root.iterdir() if each.is_dir() and each.name not in cifar.CLASS_NAMES)
         if strange:
-            raise InvalidInput(f"{root} has a folder {strange[0]!r}: allowed are {', '.join(cifar.CLASS_NAMES)}.")
+            raise InvalidInput(f"{root} has an unknown folder {strange[0]!r}; allowed: {', '.join(cifar.CLASS_NAMES)}.")
         return _by_class([(root / name, "*.png") for name in cifar.CLASS_NAMES])
 
 
@@ -89,7 +89,7 @@ class TinyImageNet(ImageFolders):
     name: Literal["tiny-imagenet"] = "tiny-imagenet"
 
     def load(self, seed: int) -> Dataset:
-        """Decode the images. Labels follow the order of wnids.txt, and `val` is the test set: `test` has no labels."""
+        """Decode the images. Labels follow wnids.txt, and `val` is the test set, since `test` has no labels."""
         root = _folder(self.dir, ".")
         wnids = [line.strip() for line in _lines(root / "wnids.txt")]
         words = dict(line.split("\t", 1) for line in _lines(root / "words.txt", needed=False) if "\t" in line)
@@ -104,7 +104,7 @@ class TinyImageNet(ImageFolders):
 
 
 def decoded(files: Sequence[Path], side: int, cache: str | None = None) -> Bytes:
-    """The pixels [files, 3, side, side] of these images, in memory or in a file that is mapped into it."""
+    """The pixels [files, 3, side, side] of these images, in memory or memory-mapped."""
     shape = (len(files), 3, side, side)
     if cache is None:
         return _decode_into(np.empty(shape, dtype=np.uint8), files)
@@ -122,19 +122,19 @@ def decoded(files: Sequence[Path], side: int, cache: str | None = None) -> Bytes
     try:
         pixels: Bytes = np.load(kept, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError) as error:
-        raise InvalidInput(f"{kept} cannot be read: {error}: delete it, it will be made again.") from error
+        raise InvalidInput(f"{kept} cannot be read: {error}. Delete it, and it will be made again.") from error
     return pixels
 
 
 def _decode_into(pixels: A, files: Sequence[Path]) -> A:
-    for place, path in enumerate(files):
-        pixels[place] = decode(path, pixels.shape[-1])
+    for index, path in enumerate(files):
+        pixels[index] = decode(path, pixels.shape[-1])
     return pixels
 
 
 def decode(path: Path, side: int) -> Bytes:
-    """The pixels [3, side, side] of one image; grey ones have three equal channels."""
-    from PIL import Image  # here, so that looking up a name does not wait for it
+    """The pixels [3, side, side] of one image; grey images get three equal channels."""
+    from PIL import Image  # slow to import, and needed only to load the data
 
     try:
         with Image.open(path) as image:
@@ -142,26 +142,26 @@ def decode(path: Path, side: int) -> Bytes:
                 pixels: Bytes = np.asarray(image.convert("RGB"), dtype=np.uint8).transpose(2, 0, 1)
                 return pixels
             size = image.size
-    except Exception as error:  # a damaged image can end in any exception; all mean the same to the user
+    except Exception as error:  # a damaged image can raise anything
         raise InvalidInput(f"{path} cannot be read as an image: {describe(error)}.") from error
-    raise InvalidInput(f"{path} has {size[0]} x {size[1]} pixels: it must have {side} x {side}.")
+    raise InvalidInput(f"{path} has {size[0]} x {size[1]} pixels; it must have {side} x {side}.")
 
 
 def _by_class(folders: Sequence[tuple[Path, str]]) -> Listing:
-    """The files of these folders, the images of each class after those of the class before."""
+    """The files of these folders, class by class."""
     files: list[Path] = []
     sizes = []
     for folder, pattern in folders:
         found = sorted(folder.glob(pattern))
         if not found:
-            raise InvalidInput(f"{folder} holds no images {pattern}: is the archive unpacked whole?")
+            raise InvalidInput(f"{folder} has no images {pattern}: was the archive unpacked completely?")
         files += found
         sizes.append(len(found))
     return files, np.repeat(np.arange(len(folders)), sizes)
 
 
 def _annotated(folder: Path, wnids: Sequence[str]) -> Listing:
-    """The images of the validation part, whose labels are in a file."""
+    """The validation images, whose labels are in a text file."""
     annotations = folder / "val_annotations.txt"
     label_of = {wnid: label for label, wnid in enumerate(wnids)}
     files, labels = [], []
@@ -172,7 +172,7 @@ def _annotated(folder: Path, wnids: Sequence[str]) -> Listing:
             raise InvalidInput(f"{annotations}, line {number}: the class {wnid!r} is not in wnids.txt.")
         path = folder / "images" / name
         if not path.is_file():
-            raise InvalidInput(f"{annotations}, line {number}: there is no image {path}.")
+            raise InvalidInput(f"{annotations}, line {number}: the image {path} does not exist.")
         files.append(path)
         labels.append(label_of[wnid])
     return files, np.array(labels, dtype=np.int64)
@@ -181,12 +181,12 @@ def _annotated(folder: Path, wnids: Sequence[str]) -> Listing:
 def _folder(directory: str, part: str) -> Path:
     folder = Path(directory).expanduser() / part
     if not folder.is_dir():
-        raise InvalidInput(f"dir = {directory!r}: there is no directory {folder}.")
+        raise InvalidInput(f"data.dir = {directory!r}: the directory {folder} does not exist.")
     return folder
 
 
 def _lines(path: Path, *, needed: bool = True) -> list[str]:
-    """The lines of a text file that are not empty."""
+    """The non-empty lines of a text file."""
     if not needed and not path.is_file():
         return []
     try:

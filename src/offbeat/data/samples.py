@@ -1,7 +1,7 @@
 """Samples of any structure: an array, rows of different lengths, or a tuple or mapping of these.
 
-The first axis of every array counts samples. Integers (tokens) stay integers and other numbers are float32; pixels of
-one byte stay bytes where somebody normalises them batch by batch.
+The first axis of every array counts samples. Integers (tokens) are int64 and other numbers float32; pixels stay bytes
+if a pipeline normalises them batch by batch.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +17,7 @@ Indices = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ragged:
-    """Rows of different lengths, one after the other in one array: sentences, series. A batch is padded to its longest.
+    """Rows of different lengths (sentences, series), end to end in one array. A batch is padded to its longest row.
 
     >>> rows = Ragged.of([[1, 2, 3], [4]], padding=0)
     >>> len(rows), rows.padded().tolist()
@@ -31,7 +31,7 @@ class Ragged:
 
     @classmethod
     def of(cls, rows: Sequence[npt.ArrayLike], padding: float = 0) -> "Ragged":
-        """Rows of any lengths, put end to end."""
+        """Rows of any lengths, joined end to end."""
         arrays = [np.asarray(row) for row in rows]
         offsets = np.concatenate([[0], np.cumsum([len(array) for array in arrays], dtype=np.int64)])
         return cls(np.concatenate(arrays) if arrays else np.zeros(0, dtype=np.int64), offsets, padding)
@@ -49,7 +49,7 @@ class Ragged:
         return Ragged.of([self.values[self.offsets[i] : self.offsets[i + 1]] for i in indices], self.padding)
 
     def padded(self) -> Array:
-        """All rows in one array, each filled up with the padding to the length of the longest."""
+        """All rows in one array, padded to the length of the longest."""
         lengths = np.diff(self.offsets)
         whole = np.full((len(self), self.longest, *self.values.shape[1:]), self.padding, dtype=self.values.dtype)
         whole[np.arange(self.longest) < lengths[:, None]] = self.values
@@ -62,21 +62,21 @@ Samples = Any
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LazyDevices:
-    """Data that are loaded device by device when they are needed, so that all of them need not fit into memory."""
+    """Training data that are loaded device by device, so that they need not fit into memory."""
 
     sizes: Indices
-    """How many training samples each device has."""
+    """Number of training samples of each device."""
     load: Callable[[int], tuple[Samples, Samples]]
     """Inputs and targets of one device."""
 
     @property
     def offsets(self) -> Indices:
-        """Where each device's samples begin if all of them are counted in a row, and where the last ones end."""
+        """Device k has samples offsets[k] to offsets[k + 1] - 1, counted over all devices."""
         return np.concatenate([[0], np.cumsum(self.sizes, dtype=np.int64)])
 
 
 def each_array(function: Callable[[Any], Any], samples: Samples) -> Any:
-    """The same structure with the function's result in place of every array."""
+    """The same structure, with the function applied to every array."""
     if isinstance(samples, tuple):
         return tuple(each_array(function, part) for part in samples)
     if isinstance(samples, Mapping):
@@ -85,14 +85,14 @@ def each_array(function: Callable[[Any], Any], samples: Samples) -> Any:
 
 
 def arrays_of(samples: Samples) -> list[Any]:
-    """The arrays of a structure, in their order."""
+    """The arrays of a structure, in order."""
     found: list[Any] = []
     each_array(found.append, samples)
     return found
 
 
 def count(samples: Samples) -> int:
-    """How many samples there are."""
+    """The number of samples."""
     return len(arrays_of(samples)[0])
 
 
@@ -102,7 +102,7 @@ def taken(samples: Samples, indices: Indices) -> Samples:
 
 
 def shapes(samples: Samples) -> Any:
-    """The shape of one sample, in the structure of the samples; of a row of any length, that of the longest.
+    """The shape of one sample, in the structure of the samples; for rows, that of the longest.
 
     >>> shapes((np.zeros((4, 2)), {"tokens": np.zeros((4, 7, 3))}))
     ((2,), {'tokens': (7, 3)})
@@ -115,9 +115,9 @@ def shapes(samples: Samples) -> Any:
 
 
 def numbers(samples: Samples, *, integers: str = "i", pixels: bool = False) -> Samples:
-    """The samples as torch takes them: integers (of these kinds of numpy) as int64, everything else as float32.
+    """The samples with integers (numpy kinds `integers`) as int64 and other numbers as float32.
 
-    With `pixels`, bytes stay bytes: somebody will normalise them.
+    With `pixels`, bytes stay bytes, to be normalised later.
     """
 
     def converted(part: Any) -> Any:

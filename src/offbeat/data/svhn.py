@@ -1,4 +1,4 @@
-"""SVHN, the house numbers in cropped digits ("format 2"), from the MATLAB files in which they are published."""
+"""SVHN, cropped digits of house numbers ("format 2"), from the published MATLAB files."""
 
 import io
 from pathlib import Path
@@ -17,14 +17,14 @@ STD = (0.1980, 0.2010, 0.1970)
 
 
 class Svhn(ImageFiles):
-    """SVHN digits, 3x32x32, from its .mat files in `dir`; standardised per channel with its usual mean and std."""
+    """SVHN digits, 3x32x32, from its .mat files in `dir`; standardised per channel."""
 
     name: Literal["svhn"] = "svhn"
     extra: bool = False
-    """Train also on the 531,131 easier images of extra_32x32.mat."""
+    """Also train on the 531,131 easier images of extra_32x32.mat."""
 
     def load(self, seed: int) -> Dataset:
-        """Read the files and divide them into training and test samples as published; `seed` plays no part."""
+        """Read the files, with the published training and test split; the seed is not used."""
         parts = [_part(self.dir, name) for name in (["train", "extra"] if self.extra else ["train"])]
         return image_dataset(
             train=(
@@ -49,17 +49,19 @@ def _part(directory: str, name: str) -> tuple[Bytes, Bytes]:
 
 def parse_mat(path: Path, content: bytes) -> tuple[Bytes, Bytes]:
     """The images [n, 3, 32, 32] and the labels 1 to 10 of one file."""
-    from scipy.io import loadmat  # here, so that looking up a name does not wait for it
+    from scipy.io import loadmat  # slow to import, and needed only to load the data
 
     try:
         tables: dict[str, Any] = loadmat(io.BytesIO(content), variable_names=["X", "y"])
-    except Exception as error:  # a damaged file can end in any exception; all mean the same to the user
-        raise InvalidInput(f"{path} is not a whole MATLAB file: {describe(error)}.") from error
+    except Exception as error:  # a damaged file can raise anything
+        raise InvalidInput(f"{path} is not a complete MATLAB file: {describe(error)}.") from error
     images, labels = tables.get("X"), tables.get("y")
     if not isinstance(images, np.ndarray) or not isinstance(labels, np.ndarray):
-        raise InvalidInput(f"{path} holds no X and y: it must be one of SVHN's files of cropped digits.")
+        raise InvalidInput(f"{path} has no X and y: it must be an SVHN file of cropped digits.")
     if images.dtype != np.uint8 or images.ndim != 4 or images.shape[:3] != (32, 32, 3) or not images.shape[3]:
-        raise InvalidInput(f"{path}: X is {images.dtype} of shape {images.shape}: it must be uint8, 32 x 32 x 3 x n.")
+        raise InvalidInput(
+            f"{path}: X is {images.dtype} of shape {images.shape}; it must be uint8 of shape 32 x 32 x 3 x n."
+        )
     if labels.dtype.kind not in "ui" or labels.size != images.shape[3]:
         raise InvalidInput(f"{path} holds {images.shape[3]} images and {labels.size} labels of {labels.dtype}.")
     check_labels(path, labels.reshape(-1), 10, first=1)

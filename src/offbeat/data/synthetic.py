@@ -1,4 +1,4 @@
-"""Generated data whose heterogeneity can be dialled: Synthetic(alpha, beta).
+"""Generated data with adjustable heterogeneity: Synthetic(alpha, beta).
 
 T. Li, A. K. Sahu, M. Zaheer, M. Sanjabi, A. Talwalkar, V. Smith: Federated Optimization in Heterogeneous Networks,
 MLSys 2020, section 5.1. Device k draws its own softmax regression and its own inputs; N(m, v) has variance v:
@@ -6,8 +6,8 @@ MLSys 2020, section 5.1. Device k draws its own softmax regression and its own i
     y = argmax(W_k x + b_k)     W_k, b_k ~ N(u_k, 1)    u_k ~ N(0, alpha)
     x ~ N(v_k, Sigma)           v_k ~ N(B_k, 1)         B_k ~ N(0, beta)      Sigma diagonal, Sigma_jj = j^-1.2
 
-Deviation: every device has the same number of samples (the paper draws them from a power law), so that uneven sizes
-stay a matter of the experiment.
+Deviation: every device has the same number of samples (the paper draws them from a power law), so that sizes are a
+setting of the experiment.
 """
 
 from typing import Annotated, Literal
@@ -26,17 +26,17 @@ class Synthetic(DatasetSettings):
 
     name: Literal["synthetic"] = "synthetic"
     devices: Annotated[int, Field(gt=0)] = 30
-    """Each device generates its own data, so their number belongs to the data set."""
+    """Number of devices: each generates its own data."""
     samples_per_device: Annotated[int, Field(ge=2)] = 100
-    """Training and test samples together."""
+    """Training plus test samples of a device."""
     features: Annotated[int, Field(gt=0)] = 60
     classes: Annotated[int, Field(ge=2)] = 10
     alpha: Heterogeneity = 1.0
-    """How much the devices' models differ (even at 0 they are not the same)."""
+    """Variance of the devices' models (even at 0 they differ)."""
     beta: Heterogeneity = 1.0
-    """How much the devices' inputs differ (even at 0 they are not the same)."""
+    """Variance of the devices' inputs (even at 0 they differ)."""
     test_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.2
-    """Share of each device's samples that goes to the held-out test set: at least one, and not all."""
+    """Share of each device's samples in the test set: at least one sample, and not all."""
 
     def load(self, seed: int) -> Dataset:
         """Draw every device's samples from the seed."""
@@ -54,7 +54,7 @@ class Synthetic(DatasetSettings):
         )
 
     def _device(self, seed: int, device: int) -> tuple[Floats, Labels]:
-        """One device's samples; they do not depend on how many other devices there are."""
+        """One device's samples, independent of the number of devices."""
         generator = stream(seed, "synthetic", device)
         u = generator.normal(0, np.sqrt(self.alpha))
         B = generator.normal(0, np.sqrt(self.beta))

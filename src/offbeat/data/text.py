@@ -1,7 +1,7 @@
-"""Words as numbers: a plain tokeniser, and a vocabulary that is counted in training texts.
+"""A word tokeniser, and a vocabulary of the most frequent words.
 
-A text is made lower-case, its line breaks of HTML become spaces, and a word is a run of letters and digits with
-apostrophes inside ("don't"); everything else separates words.
+A text is lower-cased, and HTML line breaks become spaces. A word is a run of letters and digits with apostrophes inside
+("don't"); everything else separates words.
 """
 
 import re
@@ -15,7 +15,7 @@ import numpy as np
 from offbeat.data.dataset import Labels
 
 PADDING, UNKNOWN = 0, 1
-"""Tokens that are no words: what fills a short text up, and a word that is not in the vocabulary."""
+"""The tokens that pad short texts, and that stand for words outside the vocabulary."""
 WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)*")
 
 
@@ -30,16 +30,17 @@ def words(text: str) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """The tokens of words."""
+    """A token for each known word."""
 
     token_of: dict[str, int]
 
     @classmethod
     def of(cls, texts: Iterable[str], size: int) -> "Vocabulary":
-        """The most frequent words of these texts, of equally frequent ones the first by alphabet. Padding and unknown
-        words count among the `size` tokens.
+        """The most frequent words of these texts; ties are broken alphabetically.
 
-        >>> Vocabulary.of(["c b c", "a c d"], size=4).token_of  # of a, b and d, which are there once each, the first
+        Padding and unknown words count among the `size` tokens.
+
+        >>> Vocabulary.of(["c b c", "a c d"], size=4).token_of  # a, b and d occur once each
         {'c': 2, 'a': 3}
         """
         counts: Counter[str] = Counter()
@@ -49,7 +50,7 @@ class Vocabulary:
         return cls({word: token for token, word in enumerate(ranked[: size - 2], 2)})
 
     def tokens(self, texts: Sequence[str], length: int) -> Labels:
-        """The first `length` words of each text as [texts, length] tokens; short texts are filled up at the end.
+        """The first `length` words of each text as tokens [texts, length]; short texts are padded at the end.
 
         >>> Vocabulary({"b": 2, "a": 3}).tokens(["a c b", "b"], length=2).tolist()
         [[3, 1], [2, 0]]

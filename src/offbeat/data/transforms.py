@@ -1,8 +1,8 @@
-"""What is done to inputs batch by batch: pixels kept as bytes are normalised, images are cropped, flipped, cut out.
+"""The input pipeline: normalises pixels that are kept as bytes and applies random transforms to training batches.
 
-A transform gets normalised samples and a random generator, which is a stream of its own for each (device, ticket,
-epoch); it draws for every sample, so that the result does not depend on anything else. So it makes no difference
-whether pixels were kept as bytes or as numbers. An evaluation normalises and does nothing else.
+A transform gets normalised samples and a random generator of its own for each (device, ticket, epoch), and draws for
+every sample. The result is therefore the same whether pixels are kept as bytes or as numbers. Evaluations normalise and
+do nothing else.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -21,13 +21,13 @@ from offbeat.references import describe, resolve
 Bytes = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float32]
 Channels = float | tuple[float, ...]
-"""One number for all channels, or one for each."""
+"""One number for all channels, or one per channel."""
 Transform = Callable[[Array, np.random.Generator], Array]
-"""A function from samples [n, ...] and a generator to samples of the same shape."""
+"""A function of samples [n, ...] and a generator that returns samples of the same shape."""
 
 
 class Crop(Settings):
-    """Pad with zeros on all sides and take a window of the old size at a random place."""
+    """Pad with zeros on all sides and take a random window of the original size."""
 
     padding: Annotated[int, Field(ge=1)] = 4
 
@@ -52,7 +52,7 @@ class Flip(Settings):
 
 
 class Cutout(Settings):
-    """Zero a square of `size` pixels whose centre is anywhere in the image."""
+    """Zero a square of `size` x `size` pixels at a random centre."""
 
     size: Annotated[int, Field(ge=1)] = 8
 
@@ -70,7 +70,7 @@ TRANSFORMS: dict[str, type[Crop] | type[Flip] | type[Cutout]] = {"crop": Crop, "
 
 @dataclass(frozen=True, slots=True)
 class Standardisation:
-    """Pixels scaled from 0..255 to 0..1, then (pixel - mean) / std in each channel, all in float32.
+    """Scales pixels from 0..255 to 0..1, then computes (pixel - mean) / std per channel, all in float32.
 
     >>> Standardisation(mean=0.5, std=0.25)(np.array([[[[0, 255]]]], dtype=np.uint8)).tolist()
     [[[[-2.0, 2.0]]]]
@@ -80,7 +80,7 @@ class Standardisation:
     std: Channels = 1.0
 
     def __call__(self, pixels: Array, out: Floats | None = None) -> Floats:
-        """The images [..., channels, height, width] as numbers, in `out` if that is given."""
+        """The images [..., channels, height, width] as float32, written to `out` if given."""
         images: Floats = np.divide(pixels, np.float32(255), out=out, dtype=np.float32, order="C")
         mean, std = self.by_channel()
         images -= mean
@@ -95,34 +95,36 @@ class Standardisation:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class InputPipeline:
-    """The normalisation of pixels that are kept as bytes, then transforms for training."""
+    """Normalises pixels that are kept as bytes, then applies transforms in training."""
 
     transforms: tuple[Transform, ...] = ()
     standardisation: Standardisation | None = None
-    """How bytes become numbers; None: inputs are numbers already."""
+    """Normalises bytes; None: inputs are numbers already."""
 
     def training(self, x: Array, random: np.random.Generator) -> Floats:
-        """The batch after the random transforms, as the model takes it."""
+        """A training batch: normalised and transformed."""
         x = self.evaluation(x)
         for transform in self.transforms:
             x = transform(x, random)
         return np.asarray(x, dtype=np.float32)
 
     def evaluation(self, x: Array) -> Floats:
-        """The batch without random transforms, as the model takes it."""
+        """An evaluation batch: normalised."""
         return np.asarray(x, dtype=np.float32) if self.standardisation is None else self.standardisation(x)
 
 
 def transforms_of(tables: Sequence[Mapping[str, Any]]) -> tuple[Transform, ...]:
-    """The transforms that the settings name, in their order."""
-    return tuple(_transform(place, table) for place, table in enumerate(tables))
+    """The transforms of the tables `data.transforms`, in this order."""
+    return tuple(_transform(position, table) for position, table in enumerate(tables))
 
 
-def _transform(place: int, table: Mapping[str, Any]) -> Transform:
-    where, name = f"data.transforms[{place}]", table.get("name")
+def _transform(position: int, table: Mapping[str, Any]) -> Transform:
+    where, name = f"data.transforms[{position}]", table.get("name")
     settings = {key: value for key, value in table.items() if key != "name"}
     if not isinstance(name, str):
-        raise InvalidInput(f'{where}.name is missing: one of {", ".join(TRANSFORMS)}, or your own as "module:function"')
+        raise InvalidInput(
+            f'{where}.name is missing: give one of {", ".join(TRANSFORMS)}, or your own as "module:function"'
+        )
     if ":" not in name and name not in TRANSFORMS:
         raise unknown("transform", name, TRANSFORMS)
     thing: Any = resolve(name) if ":" in name else TRANSFORMS[name]

@@ -90,5 +90,5 @@ def test_damaged_data_are_one_sentence_and_nothing_is_drawn(offbeat: Call, tmp_p
     (tmp_path / "small.toml").write_text(table)
     code, said = offbeat()
     assert code == 2
-    assert "train.bin has 10 bytes: it must be whole records of 3074 bytes." in said
+    assert "train.bin has 10 bytes: it must hold whole records of 3074 bytes." in said
     assert not (tmp_path / "partition.png").exists()

@@ -131,7 +131,7 @@ def test_damaged_files_are_named(femnist: Path) -> None:
     path.write_text('{"users": []}')
     with pytest.raises(InvalidInput, match=r"not one of LEAF's files: 'num_samples' is missing"):
         Femnist(dir=str(femnist), devices=3).load(seed=0)
-    with pytest.raises(InvalidInput, match="holds no JSON files of LEAF"):
+    with pytest.raises(InvalidInput, match="has no JSON files of LEAF"):
         Femnist(dir=str(femnist / "nowhere")).load(seed=0)
 
 

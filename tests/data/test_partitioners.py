@@ -101,7 +101,7 @@ def test_what_cannot_divide_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     name = resolvable(Halves, monkeypatch)
     with pytest.raises(InvalidInput, match=r"the partitioner failed: .*colour"):
         experiment(name=name, partition_by="colour").load_data()
-    with pytest.raises(InvalidInput, match=r"data\.devices = 5: the partitioner .* makes 4 parts"):
+    with pytest.raises(InvalidInput, match=r"data\.devices = 5, but the partitioner .* makes 4 parts"):
         experiment(name=name, partition_by="label", num_partitions=4).load_data()
     with pytest.raises(InvalidInput, match="device 1 would hold no samples"):
         experiment(name=resolvable(Nothing, monkeypatch), partition_by="label").load_data()

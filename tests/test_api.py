@@ -50,9 +50,9 @@ def test_objects_that_no_import_finds_run_in_this_process_and_say_so_to_others()
     result = offbeat.run(experiment)
     assert list(result.state_dict()) == ["only.weight", "only.bias"]
     assert offbeat.run(experiment.changed({"model": Net})).rows == result.rows
-    with pytest.raises(InvalidInput, match=r'model.name: .*give it as "module:thing"'):
+    with pytest.raises(InvalidInput, match=r'model.name: .*refer to it as "module:attribute"'):
         offbeat.run(experiment.changed({"execution": {"workers": 2}}))
-    with pytest.raises(InvalidInput, match=r'give it as "module:thing"'):
+    with pytest.raises(InvalidInput, match=r'refer to it as "module:attribute"'):
         offbeat.compare(experiment, "fedavg", seeds=1)
 
 

@@ -89,7 +89,7 @@ def test_the_partition_column_divides_by_any_other_column(folder: Path) -> None:
     assert Experiment.parse(chosen.table()).table() == chosen.table()
     with pytest.raises(InvalidInput, match=r"partition\.column = 'colour'.*: kind, owner"):
         experiment(folder, {"name": "column", "column": "colour"}).load_data()
-    with pytest.raises(InvalidInput, match="say themselves which device holds what"):
+    with pytest.raises(InvalidInput, match="assigns samples to devices itself"):
         experiment(folder, {"name": "iid"}, device="owner")
     divided = experiment(folder, {}, device="owner")
     assert divided.load_data()[1].sizes.tolist() == [1, 2]

@@ -75,7 +75,7 @@ def test_an_experiment_takes_the_division_of_the_files_and_refuses_another(femni
     table: dict[str, Any] = {"stop": {"versions": 1}, "data": {"name": "femnist", "dir": str(femnist), "devices": 3}}
     _, partition = Experiment.parse(table).load_data()
     assert partition.sizes.tolist() == [2, 1, 1]
-    with pytest.raises(InvalidInput, match=r"say themselves which device holds what.* or set data\.pool"):
+    with pytest.raises(InvalidInput, match=r"assigns samples to devices itself.* or set data\.pool"):
         Experiment.parse(table | {"partition": {"name": "iid"}})
     with pytest.raises(InvalidInput, match=r"data\.devices = 4: .* has only 3 users"):
         Experiment.parse(table | {"data": table["data"] | {"devices": 4}}).load_data()

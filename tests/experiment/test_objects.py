@@ -103,7 +103,7 @@ def test_a_mistake_in_ones_own_is_one_sentence(tables: dict[str, Any], complaint
 
 @pytest.mark.usefixtures("own")
 def test_data_that_say_who_holds_what_beside_a_partition_are_a_conflict() -> None:
-    with pytest.raises(InvalidInput, match="say themselves which device holds what"):
+    with pytest.raises(InvalidInput, match="assigns samples to devices itself"):
         parsed(data={"name": "synthetic"}, partition={"name": "dirichlet"})
     experiment = parsed(data={"name": "own_settings:divided", "devices": 2}, partition={"name": "iid"})
     with pytest.raises(InvalidInput, match=r"partition.name = 'iid'.*leave \[partition\] out"):
@@ -176,7 +176,7 @@ def test_what_no_import_finds_lives_as_long_as_the_experiment() -> None:
     ).for_algorithm(FedBuff(buffer=2), 7)
     assert experiment.load_data()[1].sizes.tolist() == [2, 2, 2]
     assert experiment.seed == 7 and experiment.algorithm.title == "fedbuff"
-    with pytest.raises(InvalidInput, match=r'data.name: .Dataset. exists in this process only.*"module:thing"'):
+    with pytest.raises(InvalidInput, match=r'data.name: .Dataset. exists in this process only.*"module:attribute"'):
         experiment.check_importable()
 
 

@@ -176,10 +176,10 @@ def test_the_model_is_evaluated_on_as_many_held_out_samples_as_the_experiment_sa
     [
         (
             {"learning_rate_decay": 0.1, "decay_every": 200.0, "schedule_over": "time"},
-            "first at time 200, and",
+            "first at time 200, but",
         ),
         ({"learning_rate_decay": 0.1, "decay_every": 199.0, "schedule_over": "time"}, ""),
-        ({"learning_rate_decay": 0.1, "decay_every": 30}, "first at versions 30, and stop.versions = 30"),
+        ({"learning_rate_decay": 0.1, "decay_every": 30}, "first at versions 30, but stop.versions = 30"),
         (
             {"learning_rate_decay": 0.1, "decay_every": 300, "schedule_over": "updates"},
             "",

@@ -1,1 +1,1 @@
-"""The experiment file: its tables, their checks, and the parts that are built from them."""
+"""Settings: the tables of an experiment file, their checks, and the experiments that come with the package."""

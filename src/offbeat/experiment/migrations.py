@@ -1,4 +1,4 @@
-"""Experiment files of former versions: keys that stand elsewhere today are moved there, with a note."""
+"""Backward compatibility of experiment files: moves keys of earlier versions to where they are now, with a note."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,10 +8,10 @@ from offbeat.data import DATASETS, PARTITIONS
 from offbeat.experiment.tables import Table
 
 
-def todays(table: Mapping[str, Any], base: Mapping[str, Any] | None = None) -> tuple[Table, list[str]]:
-    """The tables as they are written today, and a note on each that was not.
+def migrate(table: Mapping[str, Any], base: Mapping[str, Any] | None = None) -> tuple[Table, list[str]]:
+    """Return the tables in the current form, and a note for each key that has moved.
 
-    `base` is what the tables are changes of, if they are: it knows the names that they leave out.
+    If the tables are changes to others, `base` are those: they have the names that the changes leave out.
     """
     tables, notes = dict(table), list[str]()
     for change in (_partition, _availability):
@@ -20,14 +20,14 @@ def todays(table: Mapping[str, Any], base: Mapping[str, Any] | None = None) -> t
 
 
 def _partition(tables: Table, base: Mapping[str, Any]) -> list[str]:
-    """`partition` and its settings stood in [data]."""
+    """Move `partition` and its settings from [data] to [partition]."""
     data, partition = tables.get("data"), tables.get("partition", {})
     if not isinstance(data, Mapping) or not isinstance(partition, Mapping):
         return []
     former = data.get("partition")
     if former is not None and "name" in partition:
         raise InvalidInput(
-            f"data.partition = {former!r} and partition.name = {partition['name']!r}: give the one in [partition] only"
+            f"data.partition = {former!r} and partition.name = {partition['name']!r}: leave out the one in [data]"
         )
     name = former or partition.get("name") or _named(base, "partition")
     if former is not None and name not in PARTITIONS:
@@ -40,14 +40,14 @@ def _partition(tables: Table, base: Mapping[str, Any]) -> list[str]:
         return []
     tables["data"] = {key: value for key, value in data.items() if key not in {"partition", *moved}}
     if former == "iid" and not base and (dataset not in DATASETS or "devices" in own):
-        return []  # the default, which was written down also for data that come divided
+        return []  # the former default, also written for data that are already partitioned
     tables["partition"] = ({"name": former} if former is not None else {}) | moved | dict(partition)
     old = [key for key in data if key == "partition" or key in moved]
-    return [f"[data] {', '.join(old)}: partitions have a table of their own, write [partition] name = {name!r} ..."]
+    return [f"[data] {', '.join(old)}: these keys have moved, write [partition] name = {name!r} ..."]
 
 
 def _availability(tables: Table, base: Mapping[str, Any]) -> list[str]:
-    """`always` had the settings of `on-off`, which meant nothing."""
+    """Remove settings of `on-off` from `always`, which ignored them."""
     table = tables.get("availability")
     if isinstance(table, Mapping) and table.get("name") == "always":
         tables["availability"] = {key: table[key] for key in table if key not in ("on_seconds", "off_seconds")}

@@ -1,7 +1,7 @@
-"""The tables that name a thing and hold its settings (`[fleet] name = "ratio", ratio = 5.0`).
+"""The tables that choose an implementation by name and hold its settings (`[fleet] name = "ratio", ratio = 5.0`).
 
-Which keys such a table may have depends on the name. A name is one of ours, and an unknown one is answered with the
-nearest known; or it is "module:thing" for the user's own, whose class has the same base as ours.
+The allowed keys of such a table depend on the name. A name is in a registry, or it is "module:attribute" for the user's
+own implementation, which has the same base class.
 """
 
 import inspect
@@ -34,40 +34,40 @@ TASKS = {
     "multi-label": "offbeat.training.tasks:MultiLabel",
     "sequence": "offbeat.training.tasks:TokenSequence",
 }
-"""Our tasks by name, as references: torch is imported only when a task is made."""
+"""Tasks by name, as references, so that torch is imported only when a task is made."""
 
 
 def chosen(section: str, word: str, name: str, registry: Mapping[str, type[S]], base: type[Any]) -> type[S]:
-    """The settings class of this name: one of ours, or a subclass of the same base as "module:Class"."""
+    """Return the settings class of this name: from the registry, or the user's subclass of `base` as "module:Class"."""
     if ":" not in name:
         if name not in registry:
             raise unknown(word, name, registry)
         return registry[name]
     found = resolve(name)
     if not (isinstance(found, type) and issubclass(found, base)):
-        raise InvalidInput(f"{section}.name = {name!r}: it is not a subclass of offbeat.{base.__name__}")
+        raise InvalidInput(f"{section}.name = {name!r}: not a subclass of offbeat.{base.__name__}")
     if inspect.isabstract(found):
         missing = ", ".join(sorted(getattr(found, "__abstractmethods__", ())))
-        raise InvalidInput(f"{section}.name = {name!r}: it does not define {missing}")
+        raise InvalidInput(f"{section}.name = {name!r}: does not define {missing}")
     return found
 
 
 def written(name: str, settings: Settings) -> Table:
-    """A table as a file has it."""
+    """Return the table as a file has it."""
     return {"name": name} | settings.model_dump(exclude={"name"}, exclude_none=True)
 
 
 class NamedTable(Settings):
-    """A table that names a thing and holds its settings."""
+    """A table that chooses an implementation by name and holds its settings."""
 
     model_config = ConfigDict(extra="allow")
     name: str
     _thing: Any = PrivateAttr(None)
-    """What was given as a Python object, so that it lives as long as this table."""
+    """Keeps an object that was given instead of a name alive."""
 
     @property
     def others(self) -> Table:
-        """The settings beside the name, which belong to the thing that the name stands for."""
+        """The settings of the implementation: all keys that this class does not have."""
         return dict(self.model_extra or {})
 
     @model_validator(mode="after")
@@ -78,19 +78,18 @@ class NamedTable(Settings):
         return self
 
     def check(self) -> None:
-        """Raise InvalidInput if the name or one of the settings cannot be."""
+        """Raise InvalidInput if the name or a setting is not allowed."""
 
 
 class DataTable(NamedTable):
-    """Which data, and how many devices hold them. The settings of the data set join in."""
+    """The data set, and the number of devices. The settings of the data set belong here too."""
 
     name: str = "mnist5k"
     """A data set (`offbeat list datasets`) or your own as "module:function"."""
     devices: Annotated[int, Field(ge=1)] = 100
-    """Devices that hold the data; `[partition]` says which holds what."""
+    """Number of devices among which `[partition]` divides the data."""
     transforms: list[Table] = Field([])
-    """What is done to images batch by batch in training, a table each: crop, flip, cutout, or your own as name =
-    "module:function"."""
+    """Augmentations of training images, a table each: crop, flip, cutout, or your own as name = "module:function"."""
 
     def check(self) -> None:
         transforms_of(self.transforms)
@@ -99,7 +98,7 @@ class DataTable(NamedTable):
 
     @cached_property
     def dataset(self) -> DatasetSettings | None:
-        """The settings of a data set of ours; None for the user's own."""
+        """The settings of the data set; None for the user's own."""
         if ":" in self.name:
             return None
         if self.name not in DATASETS:
@@ -110,11 +109,11 @@ class DataTable(NamedTable):
 
     @property
     def divided(self) -> bool | None:
-        """Whether the data come divided over the devices; None if that is seen only when they are loaded."""
+        """Whether the data set assigns samples to devices itself; None if that is known only when it is loaded."""
         return None if self.dataset is None else self.dataset.divided
 
     def load(self, seed: int) -> Dataset:
-        """The data set, with the transforms of this table."""
+        """Load the data set, with the transforms of this table."""
         dataset = load_own(self.name, seed) if self.dataset is None else self.dataset.load(seed)
         return dataset.transformed(transforms_of(self.transforms)) if self.transforms else dataset
 
@@ -126,7 +125,7 @@ class DataTable(NamedTable):
 
 
 class PartitionTable(NamedTable):
-    """Which device holds which samples (`offbeat list partitions`). Data that come divided need none."""
+    """How samples are divided among devices (`offbeat list partitions`); not for data sets that do so themselves."""
 
     name: str = ""
     """A partition (default: iid), or your own or one of Flower Datasets as "module:Class"."""
@@ -138,7 +137,7 @@ class PartitionTable(NamedTable):
     def settings(self) -> PartitionSettings:
         """The settings of the partition, checked by its own class."""
         if not self.name and self.others:
-            raise InvalidInput(f"partition.name is missing: whose setting is {next(iter(self.others))!r}?")
+            raise InvalidInput(f"partition.name is missing, but there is a setting {next(iter(self.others))!r}")
         if ":" in self.name and is_partitioner(resolve(self.name)):
             other = PartitionerSettings(name=self.name, **self.others)
             other.check()
@@ -152,18 +151,17 @@ class PartitionTable(NamedTable):
 
 
 class ModelTable(NamedTable):
-    """Which network (`offbeat list models`). The settings of the network join in."""
+    """The network (`offbeat list models`). The settings of the network belong here too."""
 
     name: str = "lenet5"
-    """A model or your own as "module:function" or "module:Class"; other keys of the table are its keyword arguments."""
+    """A model, or your own as "module:function" or "module:Class"; other keys are its keyword arguments."""
     layers: Layers = "modules"
-    """What counts as a layer where training goes layer by layer: a submodule with its parameters, or every tensor."""
+    """What counts as a layer in layer-wise training: a submodule with its parameters, or every tensor."""
     projection: Annotated[int, Field(ge=1)] | None = None
-    """Outputs of a projection head before the last dense layer, as MOON's authors have it (256; default: no head)."""
+    """Outputs of a projection head before the last dense layer, as in MOON (256; default: no head)."""
     buffers: Literal["average", "local", "ignore"] = "average"
-    """Running statistics (batch normalisation): average: they travel and are averaged with the model; local: each
-    device keeps its own; ignore: they stay as they were. Without averaging the model is evaluated with the statistics
-    of each batch."""
+    """Running statistics (batch normalisation). average: uploaded and averaged with the model; local: each device keeps
+    its own; ignore: unchanged. Unless averaged, evaluation uses the statistics of each batch."""
 
     def check(self) -> None:
         """Raise InvalidInput if the name is unknown or the model has no such setting."""
@@ -173,7 +171,7 @@ class ModelTable(NamedTable):
 
     @cached_property
     def choice(self) -> ModelChoice:
-        """The model in plain values."""
+        """The model as plain data."""
         settings = self.others
         if ":" not in self.name:
             known = ("name", "layers", "projection", "buffers")
@@ -184,10 +182,10 @@ class ModelTable(NamedTable):
 
 
 class FleetTable(NamedTable):
-    """How fast the devices are (`offbeat list fleets`)."""
+    """Speeds of the devices (`offbeat list fleets`)."""
 
     name: str = "ratio"
-    """A fleet or your own as "module:Class"."""
+    """A fleet, or your own as "module:Class"."""
 
     def check(self) -> None:
         _ = self.settings
@@ -203,10 +201,10 @@ class FleetTable(NamedTable):
 
 
 class AvailabilityTable(NamedTable):
-    """Whether devices come and go (`offbeat list availability`)."""
+    """When devices are available (`offbeat list availability`)."""
 
     name: str = "always"
-    """Either "always", or "on-off", or your own as "module:Class"."""
+    """always, on-off, or your own as "module:Class"."""
 
     def check(self) -> None:
         _ = self.settings
@@ -223,19 +221,19 @@ class AvailabilityTable(NamedTable):
 
 
 class AlgorithmTable(NamedTable):
-    """Which algorithm (`offbeat list algorithms`; `offbeat describe NAME` for its settings)."""
+    """The algorithm (`offbeat list algorithms`; `offbeat describe NAME` for its settings)."""
 
     name: str = "fedavg"
-    """An algorithm or your own as "module:Class"."""
+    """An algorithm, or your own as "module:Class"."""
     label: str = ""
-    """What tables and plots call it (default: its name)."""
+    """Name in tables and plots (default: the algorithm's name)."""
 
     def check(self) -> None:
         _ = self.policy
 
     @property
     def title(self) -> str:
-        """What the algorithm is called in tables and plots: its label, or else its name."""
+        """Name in tables and plots: the label, or else the algorithm's name."""
         return self.label or thing_name(self.name)
 
     @cached_property
@@ -250,14 +248,14 @@ class AlgorithmTable(NamedTable):
 
 
 class TaskTable(NamedTable):
-    """What is trained and how it is judged. The settings of the task join in."""
+    """What is trained and how it is evaluated. The settings of the task belong here too."""
 
     name: str = "classification"
     """classification, regression, multi-label, sequence, or your own as "module:Class" or "module:object"."""
 
     @property
     def is_default(self) -> bool:
-        """Whether the task is the plain classification."""
+        """Whether the task is classification without settings."""
         return self.name == "classification" and not self.others
 
     def check(self) -> None:
@@ -275,11 +273,11 @@ class TaskTable(NamedTable):
         if isinstance(thing, Task) and not self.others:
             return thing
         if not (isinstance(thing, type) and issubclass(thing, Task)):
-            raise InvalidInput(f"task.name = {self.name!r}: it is no subclass of offbeat.training.tasks.Task.")
+            raise InvalidInput(f"task.name = {self.name!r}: not a subclass of offbeat.training.tasks.Task")
         return checked(thing, "task", self.others)
 
     def direction(self, metric: str) -> "Direction":
-        """In which direction a metric is better; InvalidInput if the task has no such metric."""
+        """Whether a higher or a lower value of a metric is better; raises InvalidInput if the task does not have it."""
         if metric == "accuracy" and self.is_default:
             return "max"
         if metric not in self.task.directions:
@@ -293,11 +291,11 @@ class TaskTable(NamedTable):
 
     @property
     def target(self) -> str:
-        """The metric that runs are compared by if nothing else is said."""
+        """The default of `evaluation.target_metric`."""
         return "accuracy" if self.is_default else self.task.target
 
     def resolved(self) -> Table:
-        """All settings with their values; nothing where the task is the default one."""
+        """All settings with their values; empty for the default task."""
         if self.is_default:
             return {}
         return {"name": self.name} | self.task.model_dump(exclude_none=True)

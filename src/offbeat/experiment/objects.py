@@ -1,7 +1,7 @@
-"""Python objects in place of names: whatever a table may be given as becomes the table that a file would have.
+"""Converts Python objects that are given instead of tables or names to the tables that a file would have.
 
 A settings object becomes the name of its class and its fields; a class, a function or a data set becomes its name (see
-`references`). So an experiment is always plain data, whoever made it.
+`references`). So an experiment is always plain data.
 """
 
 import sys
@@ -36,7 +36,7 @@ OWN_KINDS = (PartitionSettings, FleetSettings, AvailabilitySettings, Policy)
 
 
 def arrays_read(section: str, given: Any) -> Any:
-    """What was given, with (train_x, train_y, test_x, test_y) made a Dataset. Hold it until the experiment is made."""
+    """Convert four arrays (train_x, train_y, test_x, test_y) to a Dataset, which the caller must keep alive."""
     match given:
         case (train_x, train_y, test_x, test_y) if section == "data":
             return from_arrays(train_x, train_y, test_x, test_y)
@@ -46,7 +46,7 @@ def arrays_read(section: str, given: Any) -> Any:
 
 
 def as_table(section: str, given: Any) -> Any:
-    """What a file would have in this section; what makes no sense stays, and is refused by the section's checks."""
+    """Convert an object to the table of this section; anything else is returned for the section's checks to refuse."""
     if section not in REGISTRIES:
         return plain(given)
     known = REGISTRIES[section]
@@ -68,21 +68,21 @@ def as_table(section: str, given: Any) -> Any:
             return {"name": reference_to(given)} | devices
     if section == "model" and "torch" in sys.modules and isinstance(given, sys.modules["torch"].nn.Module):
         raise InvalidInput(
-            f"model is a {type(given).__name__} that exists already: give the class or a function that makes it, "
-            "because its first parameters must come from the experiment's seed"
+            f"model is an instance of {type(given).__name__}: give the class or a function that makes it, because its "
+            "initial parameters must come from the experiment's seed"
         )
     return {"name": name_of(section, given)} if callable(given) else plain(given)
 
 
 def name_of(section: str, thing: Any) -> str:
-    """Our name for it, or "module:thing"."""
+    """The name of an object in the registry of its section, or else "module:attribute"."""
     reference = reference_to(thing)
     ours = (name for name, known in REGISTRIES[section].items() if known is thing or known == reference)
     return next(ours, reference)
 
 
 def plain(value: Any) -> Any:
-    """The value without numpy's scalars, tuples and paths, which a file does not have.
+    """Convert numpy scalars, tuples and paths to the values that a file would have.
 
     >>> plain({"seed": np.int64(3), "sizes": (1, 2)})
     {'seed': 3, 'sizes': [1, 2]}

@@ -1,4 +1,4 @@
-"""The tables that say how a run goes: `[stop]`, `[evaluation]` and `[deployment]`. Drivers use them as they are."""
+"""The tables `[stop]`, `[evaluation]` and `[deployment]`, which the drivers use as they are."""
 
 from collections.abc import Mapping
 from math import inf
@@ -18,18 +18,18 @@ MOST_EVALUATIONS = 1_000_000
 
 
 class Stop(Settings):
-    """When the run ends: at whichever of these is reached first."""
+    """When the run ends: at the first of these conditions that is met."""
 
     time: Positive | None = None
-    """Virtual seconds after which the run ends."""
+    """Seconds of the run's clock."""
     versions: Count | None = None
-    """Versions of the model."""
+    """Number of versions."""
     updates: Count | None = None
-    """Updates that went into the model."""
+    """Number of updates used."""
     accuracy: Share | None = None
-    """Accuracy on the held-out data, when evaluated."""
+    """Accuracy on the test data, at an evaluation."""
     target: Annotated[float, Field(allow_inf_nan=False)] | None = None
-    """A value of `evaluation.target_metric` on the held-out data, when evaluated."""
+    """A value of `evaluation.target_metric` on the test data, at an evaluation."""
 
     @model_validator(mode="after")
     def _one_at_least(self) -> "Stop":
@@ -60,10 +60,10 @@ class Stop(Settings):
 
 
 class EvaluationTable(Settings):
-    """When the model is evaluated on the held-out data, beside at the start and at the end."""
+    """When the model is evaluated on the test data, beside at the start and the end, and how runs are compared."""
 
     every_seconds: Positive | None = None
-    """Virtual seconds between evaluations (default: a thirtieth of stop.time, if that is given)."""
+    """Seconds between evaluations (default: a thirtieth of stop.time, if that is given)."""
     every_versions: Count | None = None
     """Versions between evaluations (default: 10, if stop.time is not given)."""
     target_metric: str | None = None
@@ -71,12 +71,12 @@ class EvaluationTable(Settings):
     targets: list[float] = Field([0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.925, 0.95, 0.96, 0.97, 0.98, 0.99])
     """Values of the target metric for which the time to reach them is reported."""
     samples: Count | None = None
-    """How many of the held-out samples are evaluated on, always the same ones (default: all of them)."""
+    """Number of test samples to evaluate on, always the same ones (default: all)."""
     training_loss: bool = False
-    """Evaluate also the loss over the training samples that the devices hold."""
+    """Whether to evaluate the loss on the training samples of all devices too."""
 
     def scheduled(self, stop: Stop) -> "EvaluationTable":
-        """This table with the default interval filled in, where none is given."""
+        """Return this table with the default interval, if it has none."""
         if self.every_seconds is None and self.every_versions is None:
             default = (
                 {"every_versions": 10} if stop.time is None else {"every_seconds": stop.time / EVALUATIONS_PER_RUN}
@@ -84,31 +84,31 @@ class EvaluationTable(Settings):
             return self.model_copy(update=default)
         if self.every_seconds is not None and (stop.time or 0.0) / self.every_seconds > MOST_EVALUATIONS:
             raise InvalidInput(
-                f"evaluation.every_seconds = {self.every_seconds}: that is more than {MOST_EVALUATIONS:,} evaluations"
+                f"evaluation.every_seconds = {self.every_seconds}: more than {MOST_EVALUATIONS:,} evaluations"
             )
         return self
 
     @property
     def interval(self) -> float:
-        """Seconds between evaluations; infinite if they do not go by time."""
+        """Seconds between evaluations; infinite if they do not depend on time."""
         return self.every_seconds or inf
 
 
 class DeploymentTable(Settings):
-    """How real devices are dealt with (`offbeat deploy`, `offbeat local-cluster`); a simulation does not look at it."""
+    """Real devices (`offbeat deploy`, `offbeat local-cluster`); a simulation ignores this table."""
 
     start_with: Count | None = None
-    """Devices that must have joined before the run begins (default: all)."""
+    """Number of devices that must have joined before the run starts (default: all)."""
     start_seconds: Positive = 300.0
-    """Wait no longer than this for them if at least one has joined."""
+    """Longest wait for them, in seconds, once at least one has joined."""
     answer_seconds: Positive = 600.0
-    """A device that has not answered a message after so long is given up until it does."""
+    """Response timeout in seconds. The device counts as unavailable until it replies."""
     leg_seconds: Positive = 30.0
-    """How often a device in training checks whether it was told to stop, under an algorithm that tells so. Every such
-    message costs Flower some seconds."""
+    """Seconds between check-ins of a stock node in training, under an algorithm that sends stop notices. A check-in
+    costs Flower some seconds."""
     rest_seconds: Positive = 5.0
-    """A device that failed gets its next order after a rest, which doubles with every failure in a row."""
+    """Backoff in seconds before the next order to a device that failed; it doubles with each consecutive failure."""
     norm_bound: Positive | None = None
-    """Refuse an update that moved the model by more than this (Euclidean norm)."""
+    """Refuse an update whose Euclidean distance from its base is larger than this."""
     paced: bool = False
-    """Devices take the time that `[fleet]` says, by waiting: for trying out an uneven fleet on one machine."""
+    """Slow devices down to the speeds of `[fleet]`, to try an uneven fleet on one machine."""

@@ -1,4 +1,4 @@
-"""The experiment file: TOML tables parsed once into frozen, checked settings; every mistake is one sentence.
+"""`Experiment`: the tables of an experiment file, parsed once into frozen, checked settings.
 
 The `[local]` table is `core.orders.LocalWork` and `[execution]` is in `training.execution`. Tables that name a thing
 (`[fleet] name = "ratio"`) are in `named`, the others in `run_settings`; `objects` takes Python objects for names.
@@ -21,7 +21,7 @@ from offbeat.core.policy import Policy
 from offbeat.core.settings import Settings
 from offbeat.data import Dataset, DatasetSettings, Partition, PartitionSettings
 from offbeat.data.partitioners import Partitioner
-from offbeat.experiment.migrations import todays
+from offbeat.experiment.migrations import migrate
 from offbeat.experiment.named import (
     AlgorithmTable,
     AvailabilityTable,
@@ -47,15 +47,15 @@ EVERY = "every_algorithm"
 Arrays = tuple[npt.ArrayLike, npt.ArrayLike, npt.ArrayLike, npt.ArrayLike]
 """train_x, train_y, test_x, test_y."""
 Given = str | Mapping[str, Any]
-"""A name alone, or a table as a file has it, in which `name` may also be an object."""
+"""A name, or a table as a file has it, in which `name` may also be an object."""
 
 
 class Experiment(Settings):
-    """Everything that determines a run.
+    """All settings that determine a run.
 
-    Each table may be given as a file has it, as a name alone, or as an object: a policy, a fleet, a partition or an
-    availability as settings objects or classes; data as a Dataset, as four arrays or as a function of the seed; a model
-    as a class or a function.
+    A table may be given as a file has it, as a name, or as an object: a policy, a fleet, a partition or an availability
+    as a settings object or class; data as a Dataset, as four arrays or as a function of the seed; a model as a class or
+    a function.
 
     >>> from offbeat.algorithms import FedBuff
     >>> Experiment(stop={"versions": 5}, algorithm=FedBuff(buffer=3), model="mlp").table()["algorithm"]["buffer"]
@@ -82,7 +82,7 @@ class Experiment(Settings):
     is only a label, so that variants of one algorithm can be compared. `[compare] in_training = N` gives all of them
     that many devices in training, false leaves each its own."""
     sweep: dict[str, list[Any]] = Field({})
-    """Settings and the values that `offbeat sweep` gives them, as `"TABLE.KEY" = [...]`."""
+    """Settings and their values for `offbeat sweep`, as `"TABLE.KEY" = [...]`."""
 
     _notes: tuple[str, ...] = PrivateAttr(())
 
@@ -98,7 +98,7 @@ class Experiment(Settings):
         algorithm: Given | Policy | type[Policy] | None = None,
         **tables: Any,
     ) -> None:
-        """The other tables, of which `stop` is needed, are given as a file has them or as settings objects."""
+        """Other tables are given as a file has them or as settings objects; only `stop` is required."""
         things = {
             "data": data,
             "partition": partition,
@@ -109,14 +109,14 @@ class Experiment(Settings):
         }
         given = {"seed": seed} | things | tables
         held = {section: arrays_read(section, value) for section, value in given.items() if value is not None}
-        plain, notes = todays({section: as_table(section, value) for section, value in held.items()})
+        plain, notes = migrate({section: as_table(section, value) for section, value in held.items()})
         for section, value in plain.items():
             field = type(self).model_fields.get(section)
             if isinstance(value, dict) and field is not None and isinstance(field.annotation, type):
                 _check_section(section, field.annotation, value)
         if isinstance(plain.get("compare"), dict):
             plain["compare"] = {
-                label: each if label == IN_TRAINING else _todays_changes(each, plain, notes)
+                label: each if label == IN_TRAINING else _migrate_changes(each, plain, notes)
                 for label, each in with_every_algorithm(plain["compare"]).items()
             }
         try:
@@ -129,12 +129,12 @@ class Experiment(Settings):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a reader of the file should know, a line each: settings that are written otherwise today, or idle."""
+        """Notes for the author of the file: keys that have moved, and settings without effect."""
         first, over = self.local.first_decay, self.local.schedule_over
         end = None if over == "steps" else getattr(self.stop, over)
         if first is None or end is None or first < end:
             return self._notes
-        idle = f"the learning rate never decays in this run: first at {over} {first:g}, and stop.{over} = {end:g}"
+        idle = f"the learning rate never decays in this run: first at {over} {first:g}, but stop.{over} = {end:g}"
         return (*self._notes, idle)
 
     @model_validator(mode="after")
@@ -145,7 +145,7 @@ class Experiment(Settings):
         number = self.in_training
         if number is not None and number is not False and (type(number) is not int or number < 1):
             raise InvalidInput(
-                f"compare.{IN_TRAINING} = {number!r}: must be a number of devices, or false to leave each its own"
+                f"compare.{IN_TRAINING} = {number!r}: must be a number of devices, or false to keep the algorithms' own"
             )
         return self
 
@@ -161,8 +161,7 @@ class Experiment(Settings):
 
     @model_validator(mode="after")
     def _tables_agree(self) -> "Experiment":
-        """A fleet that thinks in iterations and an algorithm that does must mean the same ones; and who holds what is
-        said once."""
+        """Raise InvalidInput if fleet and algorithm disagree on an iteration, or the data are partitioned twice."""
         fleet = getattr(self.fleet.settings, "iteration_seconds", None)
         algorithm = getattr(self.algorithm.policy, "iteration_seconds", None)
         if fleet is not None and algorithm is not None and fleet != algorithm:
@@ -175,20 +174,20 @@ class Experiment(Settings):
 
     @model_validator(mode="after")
     def _task_and_algorithm_fit(self) -> "Experiment":
-        """The metrics that the experiment names exist, and the algorithm can use what devices do."""
+        """Raise InvalidInput if a metric does not exist, or the algorithm needs plain SGD and does not get it."""
         _ = self.target_direction
         if self.stop.accuracy is not None:
             self.task.direction("accuracy")
         if self.evaluation.training_loss:
             self.task.direction("loss")
-        for place, target in enumerate(self.evaluation.targets):
+        for index, target in enumerate(self.evaluation.targets):
             if self.target_metric == "accuracy" and not 0 < target <= 1:
-                raise InvalidInput(f"evaluation.targets.{place} = {target}: an accuracy is above 0 and at most 1")
+                raise InvalidInput(f"evaluation.targets.{index} = {target}: an accuracy is above 0 and at most 1")
         local = self.local
         if self.algorithm.policy.plain_gradients and (local.optimiser != "sgd" or local.clip_norm):
             setting = f"clip_norm = {local.clip_norm}" if local.clip_norm else f"optimiser = {local.optimiser!r}"
             raise InvalidInput(
-                f"local.{setting}: algorithm {self.algorithm.name!r} takes updates for gradients and needs plain SGD"
+                f"local.{setting}: algorithm {self.algorithm.name!r} treats updates as gradients and needs plain SGD"
             )
         return self
 
@@ -199,7 +198,7 @@ class Experiment(Settings):
 
     @property
     def target_direction(self) -> Literal["max", "min"]:
-        """Whether a higher or a lower value of it is better."""
+        """Whether a higher or a lower value of the target metric is better."""
         return self.task.direction(self.target_metric)
 
     @property
@@ -208,16 +207,16 @@ class Experiment(Settings):
         return self.evaluation.scheduled(self.stop)
 
     def _check_divided(self) -> None:
-        """Raise InvalidInput if there is a partition for data that need none."""
+        """Raise InvalidInput if there is a partition for data that have their own."""
         if self.partition.name:
             instead = " or set data.pool" if hasattr(self.data.dataset, "pool") else ""
             raise InvalidInput(
-                f"partition.name = {self.partition.name!r}: the data {self.data.name!r} say themselves which device "
-                f"holds what, leave [partition] out{instead}"
+                f"partition.name = {self.partition.name!r}: the data set {self.data.name!r} assigns samples to devices "
+                f"itself, leave [partition] out{instead}"
             )
 
     def load_data(self) -> tuple[Dataset, Partition]:
-        """The data and who holds what."""
+        """Load the data set and the samples of each device."""
         dataset, devices = self.data.load(self.seed), self.data.devices
         if self.evaluation.samples is not None:
             dataset = dataset.with_test_samples(self.evaluation.samples)
@@ -225,16 +224,14 @@ class Experiment(Settings):
             return dataset, self.partition.settings.divide(dataset, devices, self.seed)
         self._check_divided()
         if len(dataset.devices) != devices:
-            raise InvalidInput(
-                f"data.devices = {devices}: {self.data.name!r} comes divided over {len(dataset.devices)}"
-            )
+            raise InvalidInput(f"data.devices = {devices}: {self.data.name!r} has {len(dataset.devices)} devices")
         return dataset, Partition.of(dataset.devices)
 
-    # Named from outside ---------------------------------------------------------------------------------------------
+    # User code ------------------------------------------------------------------------------------------------------
 
     @property
     def own(self) -> dict[str, str]:
-        """The user's own things by the setting that names them, as "module:thing"."""
+        """References to user code ("module:attribute"), by the setting that has them."""
         names = {
             "data.name": self.data.name,
             "partition.name": self.partition.name,
@@ -246,42 +243,42 @@ class Experiment(Settings):
             "local.optimiser": self.local.optimiser,
         }
         for setting, tables in (("local.terms", self.local.terms), ("data.transforms", self.data.transforms)):
-            names |= {f"{setting}[{place}].name": str(table["name"]) for place, table in enumerate(tables)}
+            names |= {f"{setting}[{index}].name": str(table["name"]) for index, table in enumerate(tables)}
         return {setting: name for setting, name in names.items() if ":" in name}
 
     def check_importable(self) -> None:
-        """Raise InvalidInput if a thing was given as a Python object that other processes cannot import."""
+        """Raise InvalidInput if other processes cannot import an object that the experiment refers to."""
         for setting, name in self.own.items():
             if name.startswith(GIVEN):
                 raise InvalidInput(
-                    f"{setting}: {thing_name(name)!r} exists in this process only, and other processes need it: put "
-                    'it into a module and give it as "module:thing"'
+                    f"{setting}: {thing_name(name)!r} exists in this process only, but worker processes need it: put "
+                    'it into a module and refer to it as "module:attribute"'
                 )
 
     # As tables and files ----------------------------------------------------------------------------------------------
 
     @classmethod
     def parse(cls, table: Mapping[str, Any]) -> "Experiment":
-        """The experiment of nested tables, as a file has them."""
+        """Make an experiment from nested tables, as a file has them."""
         return cls(**{str(section): value for section, value in table.items()})
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], changes: Iterable[str] = ()) -> "Experiment":
-        """The experiment of a file, with changes like "fleet.ratio=110"."""
+        """Load an experiment file, with changes like "fleet.ratio=110"."""
         if not isinstance(path, str | os.PathLike):
             raise InvalidInput(f"an experiment is loaded from the path of a file, not from a {type(path).__name__}")
-        table, notes = todays(read_toml(path))
-        changes_, more = todays(parse_changes(changes), table)
+        table, notes = migrate(read_toml(path))
+        changes_, more = migrate(parse_changes(changes), table)
         experiment = cls.parse(merge(table, changes_))
         experiment._notes = (*notes, *more, *experiment._notes)
         return experiment
 
     def table(self) -> Table:
-        """All settings with their values, as tables: parsing them gives this experiment again."""
+        """All settings with their values, as tables; parsing them gives an equal experiment."""
         return self._table(default_partition=self.data.divided is False)
 
     def _table(self, *, default_partition: bool = False) -> Table:
-        """A partition that nobody chose is left out unless asked for: other data may come divided."""
+        """The tables; the default partition only if asked for, because other data may have their own."""
         plain = self.model_dump(exclude_none=True)
         plain["data"] = self.data.resolved()
         plain["partition"] = self.partition.resolved() if self.partition.name or default_partition else {}
@@ -293,7 +290,7 @@ class Experiment(Settings):
         return {key: value for key, value in plain.items() if value != {}}
 
     def given_table(self) -> Table:
-        """The tables with only those settings of the algorithm that were given: a comparison shares out the others."""
+        """The tables without defaults of the algorithm, which a comparison may still choose."""
         return self.table() | self._given_algorithm()
 
     def _given_algorithm(self) -> Table:
@@ -308,14 +305,14 @@ class Experiment(Settings):
     # Variants ---------------------------------------------------------------------------------------------------------
 
     def changed(self, changes: Mapping[str, Any]) -> "Experiment":
-        """This experiment with some settings changed; the changes are as `Experiment` takes them.
+        """Return the experiment with some settings changed; the changes are as `Experiment` takes them.
 
-        What nobody gave of the algorithm's settings stays not given: a comparison may still share it out.
+        Settings of the algorithm that were not given stay so: a comparison may still choose them.
         """
         return self._merged(self._table() | self._given_algorithm(), changes)
 
     def for_algorithm(self, algorithm: str | Policy | type[Policy], seed: int) -> "Experiment":
-        """The same experiment under another algorithm and seed, with what `[compare.NAME]` says about it."""
+        """Return the experiment for another algorithm and seed, with the changes of `[compare.NAME]`."""
         table: Table = as_table("algorithm", algorithm)
         changes = self.compared.get(table["name"], {})
         if "name" in changes.get("algorithm", {}):
@@ -325,7 +322,7 @@ class Experiment(Settings):
         return self._single(merge(changes, {"seed": seed}))
 
     def swept(self, over: Mapping[str, Sequence[Any]], seed: int) -> "list[Experiment]":
-        """The same experiment with every combination of these settings' values, which become its label."""
+        """Return the experiment for every combination of these settings' values, which become the label."""
         experiments = []
         for values in product(*over.values()):
             changes: Table = {"seed": seed}
@@ -336,18 +333,18 @@ class Experiment(Settings):
         return experiments
 
     def _single(self, changes: Mapping[str, Any]) -> "Experiment":
-        """The experiment with these changes, and nothing about comparisons."""
+        """Return the experiment with these changes and without `compare` and `sweep`."""
         table = {key: value for key, value in self._table().items() if key not in ("compare", "sweep")}
         return self._merged(table | self._given_algorithm(), changes)
 
     def _merged(self, table: Table, changes: Mapping[str, Any]) -> "Experiment":
         held = {section: arrays_read(section, value) for section, value in changes.items()}
-        plain, _ = todays({section: as_table(section, value) for section, value in held.items()}, table)
+        plain, _ = migrate({section: as_table(section, value) for section, value in held.items()}, table)
         return Experiment.parse(merge(table, plain))
 
 
 def _check_section(section: str, kind: type[Any], value: Table) -> None:
-    """Check one table on its own first, so that a mistake in it is explained with what the table may hold."""
+    """Check one table by itself, so that an error message can list its allowed keys."""
     if issubclass(kind, Settings):
         checked(kind, section, value)
 
@@ -359,10 +356,10 @@ def with_every_algorithm(compare: Table) -> Table:
     return merge(smoke_tables(POLICIES.values()), {label: each for label, each in compare.items() if label != EVERY})
 
 
-def _todays_changes(changes: Any, base: Table, notes: list[str]) -> Any:
-    """An entry of [compare] as it is written today; its notes join the others."""
+def _migrate_changes(changes: Any, base: Table, notes: list[str]) -> Any:
+    """Migrate an entry of [compare], and append its notes."""
     if not isinstance(changes, dict):
         return changes
-    tables, more = todays(changes, base)
+    tables, more = migrate(changes, base)
     notes += more
     return tables

@@ -1,4 +1,4 @@
-"""The experiment files that come with the package, and an experiment from whatever names one."""
+"""Finds the experiment files that come with the package, and loads an experiment from any source."""
 
 import os
 from collections.abc import Iterable, Mapping
@@ -10,7 +10,7 @@ from offbeat.core.errors import InvalidInput, unknown
 from offbeat.experiment.schema import Experiment
 
 ExperimentSource = Experiment | Mapping[str, Any] | str | os.PathLike[str]
-"""An experiment, tables, a file, or the name of an experiment that is shipped."""
+"""An experiment, its tables, a file, or the name of an experiment that comes with the package."""
 
 
 def shipped() -> dict[str, Path]:
@@ -20,7 +20,7 @@ def shipped() -> dict[str, Path]:
 
 
 def load_experiment(name: str, changes: Iterable[str] = ()) -> Experiment:
-    """An experiment that comes with the package, with changes like "fleet.ratio=110".
+    """Load an experiment that comes with the package, with changes like "fleet.ratio=110".
 
     >>> load_experiment("demo", ["fleet.ratio=110"]).table()["fleet"]["ratio"]
     110.0
@@ -32,14 +32,14 @@ def load_experiment(name: str, changes: Iterable[str] = ()) -> Experiment:
 
 
 def experiment_from(source: ExperimentSource, changes: Iterable[str] = ()) -> Experiment:
-    """The experiment that this is, describes or names. A file goes before an experiment of ours that has its name."""
+    """Load the experiment of a source; a file takes precedence over an experiment of the package with its name."""
     if isinstance(source, Experiment):
         return source
     if isinstance(source, Mapping):
         return Experiment.parse(source)
     if not isinstance(source, str | os.PathLike):
         raise InvalidInput(
-            f"an experiment is given as offbeat.Experiment, as tables or as a file, not as {type(source).__name__}"
+            f"an experiment must be an offbeat.Experiment, tables or a file, not {type(source).__name__}"
         )
     path = Path(source)
     if not path.exists() and path.stem in shipped():

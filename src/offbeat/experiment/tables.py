@@ -1,4 +1,4 @@
-"""Nested tables, as an experiment file has them: read, changed, checked; every mistake is one sentence."""
+"""Reads, merges and checks nested tables, the plain data of an experiment file; every error is one sentence."""
 
 import difflib
 import os
@@ -17,9 +17,9 @@ S = TypeVar("S", bound=Settings)
 
 
 def checked(kind: type[S], section: str, table: Mapping[str, Any], also: Iterable[str] = ()) -> S:
-    """The settings of this kind, or InvalidInput with one sentence about the first mistake.
+    """Make settings of this kind from a table; raises InvalidInput with one sentence about the first error.
 
-    `also` are keys that the table may have beside those of this kind.
+    `also` are keys that the table may have beside the fields of this kind.
     """
     try:
         return kind(**table)
@@ -28,7 +28,7 @@ def checked(kind: type[S], section: str, table: Mapping[str, Any], also: Iterabl
 
 
 def explain(error: ValidationError, section: str, known: Sequence[str] = ()) -> str:
-    """The first mistake in one sentence: the key, the value, what is allowed."""
+    """Explain the first error in one sentence: the key, the value, what is allowed."""
     first = error.errors()[0]
     path = [str(part) for part in first["loc"] if not str(part).startswith(("function-", "constrained-"))]
     key = ".".join([section, *path] if section else path)
@@ -48,7 +48,7 @@ def explain(error: ValidationError, section: str, known: Sequence[str] = ()) -> 
 
 
 def merge(table: Mapping[str, Any], changes: Mapping[str, Any]) -> Table:
-    """Nested tables with changes; a table whose `name` changes starts anew."""
+    """Merge changes into nested tables; a table whose `name` changes loses its other keys."""
     merged = dict(table)
     for key, value in changes.items():
         old = merged.get(key)
@@ -60,14 +60,14 @@ def merge(table: Mapping[str, Any], changes: Mapping[str, Any]) -> Table:
 
 
 def _compatible(section: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Table:
-    """What of an old table still makes sense beside a new one: settings of a thing that is exchanged go with it."""
+    """The keys of an old table that still apply beside the changes: none of them if `name` changes, except devices."""
     if new.get("name", old.get("name")) == old.get("name"):
         return dict(old)
     return {key: value for key, value in old.items() if section == "data" and key == "devices"}
 
 
 def read_toml(path: str | os.PathLike[str]) -> Table:
-    """The tables of a TOML file."""
+    """Read the tables of a TOML file."""
     path = Path(path)
     try:
         return tomllib.loads(path.read_text(encoding="utf-8-sig"))
@@ -80,7 +80,7 @@ def read_toml(path: str | os.PathLike[str]) -> Table:
 
 
 def parse_changes(changes: Iterable[str]) -> Table:
-    """Nested tables from "table.key=value"; a value that is not TOML is a string.
+    """Parse changes like "table.key=value" to nested tables; a value that is not TOML is a string.
 
     >>> parse_changes(["fleet.ratio=110", "algorithm.name=fedbuff", "algorithm.buffer=5"])
     {'fleet': {'ratio': 110}, 'algorithm': {'name': 'fedbuff', 'buffer': 5}}
@@ -101,7 +101,7 @@ def parse_changes(changes: Iterable[str]) -> Table:
 
 
 def parse_values(text: str) -> tuple[str, list[Any]]:
-    """A setting and its values.
+    """Parse "table.key=value,value" to the setting and its values.
 
     >>> parse_values("algorithm.staleness_limit=1.0,inf")
     ('algorithm.staleness_limit', [1.0, inf])
@@ -114,7 +114,7 @@ def parse_values(text: str) -> tuple[str, list[Any]]:
 
 
 def nested(path: str, value: Any) -> Table:
-    """A value below a dotted path, as nested tables.
+    """Make nested tables that hold a value under a dotted path.
 
     >>> nested("fleet.ratio", 5)
     {'fleet': {'ratio': 5}}

@@ -1,6 +1,7 @@
 """The program of a device: it works on an order and returns the replies. It does not depend on Flower.
 
-The logic of an order is `training.local_run.LocalRun` and its numbers are a `LocalTraining`, as in a simulation; the clock is real. `app` passes messages in and keeps the `DeviceStore` between them.
+The logic of an order is `training.local_run.LocalRun` and its numbers are a `LocalTraining`, as in a simulation; the
+clock is real. `app` passes messages in and keeps the `DeviceStore` between them.
 """
 
 import time

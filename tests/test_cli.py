@@ -148,10 +148,10 @@ def test_describe_shows_settings(offbeat, name: str) -> None:  # type: ignore[no
         (["run", "small.toml", "--set", "model.name=lenet5"], "model 'lenet5' does not fit"),
         (["run", "small.toml", "--set", "algorithm.concurrency=11"], "there are only 10 devices"),
         (["compare", "small.toml", "--algorithms", "fedavg,fedbuf"], "did you mean 'fedbuff'?"),
-        (["compare", "small.toml", "--algorithms", "fedavg,fedavg"], "give each algorithm once"),
+        (["compare", "small.toml", "--algorithms", "fedavg,fedavg"], "give at least one algorithm and one seed"),
         (["describe", "fedbuf"], "did you mean 'fedbuff'?"),
         (["list", "algorithm"], "did you mean 'algorithms'?"),
-        (["report", "."], "does not hold a run"),
+        (["report", "."], "holds no run"),
         (["run", "small.toml", "--set", "nonsense"], "write it as table.key=value"),
     ],
 )
@@ -244,12 +244,12 @@ def test_a_setting_of_the_command_line_says_whom_it_reached(offbeat, file: Path)
     both = ["--algorithms", "fedavg,fedbuff", "--seeds", "1"]
     said = offbeat("compare", "small.toml", *both, "--set", "algorithm.buffer=1")
     assert said.code == 0
-    assert "algorithm.buffer = 1: for fedbuff; fedavg has no such setting." in said.out
+    assert "algorithm.buffer = 1: set for fedbuff; no such setting in fedavg." in said.out
     root = file.parent / "runs" / "small-compare-fedavg-fedbuff-buffer1"
     assert "buffer = 1" in (root / "fedbuff-seed0" / "config.toml").read_text()
     refused = offbeat("compare", "small.toml", *both, "--set", "algorithm.alpha=0.5", "--out", "other")
     assert (refused.code, (file.parent / "other").exists()) == (2, False)
-    assert "none of fedavg, fedbuff has such a setting" in refused.err
+    assert "no such setting in fedavg, fedbuff" in refused.err
 
 
 def test_runs_that_crash_are_told_after_the_table(offbeat, file: Path) -> None:  # type: ignore[no-untyped-def]

@@ -197,7 +197,7 @@ in_training = 3
         except SystemExit as end:
             assert not end.code, f"{line}: {capsys.readouterr().err}"
     shown = capsys.readouterr().out
-    assert "Run fedavg with a learning rate of" in shown
+    assert "Run fedavg with learning rate" in shown
     assert "on tuning seeds" in shown.replace("\n", " ")
     tuned, own = blocks("docs/choosing.md", "python")
     exec(tuned, {})

@@ -100,9 +100,7 @@ def test_the_page_on_deadlines_says_what_is_planned() -> None:
     page = (Path(__file__).parents[2] / "docs" / "algorithms" / "deadlines.md").read_text(encoding="utf-8")
     length, batch, share = plan.deadlines, plan.batches, plan.depth / plan.layers
     assert (
-        f"`offbeat plan deadlines deadlines-mlp`: the first round lasts {length[0]:.1f} s, "
-        f"the last {length[-1]:.1f} s, where equal rounds would last {length.mean():.1f} s. "
-        f"Batches are proportional to speed ({batch.min()} for the slowest device, {batch.max()} for the fastest), so "
-        f"that all devices come equally deep: {100 * share[0].mean():.0f} % in the first round, "
-        f"{100 * share[-1].mean():.0f} % in the last."
+        f"`offbeat plan deadlines deadlines-mlp`: rounds last from {length[0]:.1f} s down to {length[-1]:.1f} s; batch "
+        f"sizes are proportional to speed ({batch.min()} to {batch.max()}), so all devices reach the same depth: "
+        f"{100 * share[0].mean():.0f} % of the layers in the first round, {100 * share[-1].mean():.0f} % in the last."
     ) in " ".join(page.split())

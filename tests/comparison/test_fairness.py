@@ -164,8 +164,8 @@ def test_a_setting_reaches_every_algorithm_that_knows_it_and_says_which() -> Non
     spread = spread_settings(base, list(names), {"buffer": 5})
     assert [settings_of(spread, name).get("buffer") for name in names] == [None, 5, 5]
     assert settings_of(spread, "mine")["concurrency"] == 9
-    assert known_by({"buffer": 5}, names) == ["algorithm.buffer = 5: for mine, seafl; fedavg has no such setting."]
-    with pytest.raises(InvalidInput, match=r"--set algorithm\.buffer=5: none of fedavg, fedasync has such a setting"):
+    assert known_by({"buffer": 5}, names) == ["algorithm.buffer = 5: set for mine, seafl; no such setting in fedavg."]
+    with pytest.raises(InvalidInput, match=r"algorithm\.buffer = 5: no such setting in fedavg, fedasync"):
         known_by({"buffer": 5}, {"fedavg": "fedavg", "fedasync": "fedasync"})
 
 
@@ -180,7 +180,7 @@ def test_notes_say_what_is_not_the_same_for_all() -> None:
     notes = notes_on(dict(zip(names, fair_experiments(base, names, [0]), strict=True)))
     assert "Not the same for all: local.learning_rate = 0.5 (fedavg), 0.03 (fedasync, fedbuff, safa)." in notes
     assert "Not the same for all: devices in training = 3 (fedavg, fedasync), 4 (fedbuff)." in notes
-    assert "All devices are in training all the time in safa." in notes
+    assert "All devices train all the time in safa." in notes
     assert "Only fedasync: a proximal term in the local loss (prox = 0.005)." in notes
     terms = notes_on({name: fair_experiments(experiment(), [name], [0])[0] for name in ("aso-fed", "fedprox", "moon")})
     for note in (

@@ -68,5 +68,5 @@ def test_a_comparison_stands_for_its_runs(tmp_path: Path, runs: Path) -> None:
     compare(small(), ["fedavg", "fedbuff"], [0], tmp_path / "both")
     assert labels(tmp_path / "both") == ["fedavg", "fedbuff"]
     assert len(labels(tmp_path / "both", runs / "uneven")) == 3
-    with pytest.raises(InvalidInput, match="does not hold a run"):
+    with pytest.raises(InvalidInput, match="holds no run"):
         gather([tmp_path / "nowhere"])

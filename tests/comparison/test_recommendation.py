@@ -120,10 +120,10 @@ def test_the_best_on_fresh_seeds_is_recommended_in_words_and_as_a_file(found: tu
     assert answer.best.measures.keys() == {0, 1}
     text = (root / "recommendation.md").read_text()
     assert text.startswith(f"# {answer.best.algorithm}\n")
-    assert f"Run {answer.best.algorithm} with a learning rate of" in text
-    assert "- Where an algorithm chooses its devices, 2 of 8 are in training" in text
+    assert f"Run {answer.best.algorithm} with learning rate" in text
+    assert "- Algorithms that choose their devices keep 2 of 8 in training" in text
     assert "MB up" in text and "slowest quarter of the devices" in text
-    assert "If one upload in ten were lost, it would" in text and "If an order were twice the work" in text
+    assert "If one upload in ten were lost, " in text and "If orders took twice as many epochs, " in text
     deployed = Experiment.load(root / "recommended.toml")
     assert deployed.algorithm.name == answer.best.algorithm and deployed.seed == 0
     assert (root / "accuracy.png").read_bytes().startswith(b"\x89PNG")
@@ -154,18 +154,18 @@ def test_what_the_seeds_do_not_tell_apart_is_said() -> None:
     time, value = Criterion(kind="time", target=0.9), Criterion(kind="value", at=10.0)
     near, far = candidate({0: 10.0, 1: 12.0, 2: 10.0}), candidate({0: 9.0, 1: 24.0, 2: 30.0})
     assert against(near, far, time) == (
-        "seed by seed 2.00 times as fast (0.90 to 3.00, which includes 1: these seeds do not tell the two apart)"
+        "2.00 times as fast, paired by seed (0.90 to 3.00, includes 1: not distinguishable with these seeds)"
     )
     good, bad = candidate({0: 0.9, 1: 0.8}), candidate({0: 0.8, 1: 0.6})
-    assert against(good, bad, value) == "seed by seed +15.0 points (+10.0 to +20.0)"
+    assert against(good, bad, value) == "+15.0 points, paired by seed (+10.0 to +20.0)"
     level = candidate({0: 0.8, 1: 0.9})
     assert against(good, level, value) == (
-        "seed by seed +0.0 points (-10.0 to +10.0, which includes 0: these seeds do not tell the two apart)"
+        "+0.0 points, paired by seed (-10.0 to +10.0, includes 0: not distinguishable with these seeds)"
     )
     one, other = candidate({0: 5.0}), candidate({0: 10.0})
-    assert against(one, other, time) == "2.00 times as fast with one seed, which does not tell the two apart"
+    assert against(one, other, time) == "2.00 times as fast with one seed, which is too few to distinguish them"
     missing = candidate({0: inf, 1: 24.0, 2: 30.0})
-    assert against(near, missing, time) == "seed by seed 3.00 times as fast (2.00 to ∞)"
+    assert against(near, missing, time) == "3.00 times as fast, paired by seed (2.00 to ∞)"
     never = candidate({0: inf})
     assert against(never, never, time) == "neither reaches the target"
 
@@ -177,12 +177,12 @@ def test_if_nobody_reaches_the_target_that_is_the_answer() -> None:
     plain = candidate({0: inf, 1: inf})
     missed = replace(plain, results=[Result(rows=each, summary={}) for each in rows])
     assert first_sentence(missed, wanted) == (
-        "No algorithm reached 90 % accuracy within 20 s with most seeds: give it more time, or a lower target. The "
-        "nearest came fedavg with a learning rate of 0.03, whose best accuracy was 55.0 % (50.0 %-60.0 %) over 2 seeds."
+        "No algorithm reached 90 % accuracy within 20 s with most seeds: allow more time or lower the target. Closest: "
+        "fedavg with learning rate 0.03, best accuracy 55.0 % (50.0 %-60.0 %) over 2 seeds."
     )
     reached = candidate({0: 4.0, 1: 8.0, 2: inf})
     assert first_sentence(reached, wanted) == (
-        "Run fedavg with a learning rate of 0.03: time to 90 % accuracy 8 s (4 s-not reached) over 3 seeds."
+        "Run fedavg with learning rate 0.03: time to 90 % accuracy 8 s (4 s-not reached) over 3 seeds."
     )
 
 
@@ -195,7 +195,7 @@ def test_a_target_that_is_lost_again_is_warned_of() -> None:
         return replace(plain, results=[Result(rows=each, summary=summary) for each in rows])
 
     (warning,) = falls_back(ending(0.3, 0.5, 0.7), wanted)
-    assert warning.startswith("It does not stay there: at the end of its runs its accuracy is 50.0 % (30.0 %-70.0 %).")
+    assert warning.startswith("It does not hold the target: its final accuracy is 50.0 % (30.0 %-70.0 %).")
     assert "stop.target = 0.6" in warning
     assert falls_back(ending(0.3, 0.6, 0.7), wanted) == []
     assert falls_back(ending(0.3), Criterion(kind="value", at=20.0)) == []
@@ -212,12 +212,12 @@ def test_who_has_less_time_or_pays_for_traffic_may_want_another() -> None:
         return replace(plain, results=[Result(rows=rows, summary=summary)])
 
     assert other_wishes([with_rows(slow, 2e6), with_rows(soon, 1e6)], wanted) == [
-        "If you could only wait for 6 s, it would be fedavg.",
-        "If only traffic counted, it would be fedavg (accuracy at 18 s 60.0 % (one seed)), which costs 1.00 MB up, "
-        "1.00 MB down and 9 seconds of the devices' time, of which 0.0 % went into updates that were not used.",
+        "With only 6 s, fedavg would be the best.",
+        "The lowest traffic has fedavg (accuracy at 18 s 60.0 % (one seed)): 1.00 MB up, 1.00 MB down and 9 "
+        "device-seconds, 0.0 % of them for updates that were not used.",
     ]
     assert other_wishes([with_rows(slow, 1e6), with_rows((0.0, 0.1, 0.2, 0.3), 2e6)], wanted) == [
-        "If you could only wait for 2 s, it would still be fedavg."
+        "With only 2 s, fedavg would still be the best."
     ]
 
 
@@ -232,9 +232,8 @@ def test_who_spares_devices_may_want_another() -> None:
     (fedbuff, *_), _ = entries_of(experiment(), ["fedbuff"])
     candidates = [replace(everybody, entry=audg), replace(sparing, entry=fedbuff), baseline]
     assert other_wishes(candidates, wanted)[1:] == [
-        "If not all devices could be in training all the time, as they are in audg, it would be fedbuff (accuracy at "
-        "18 s 80.0 % (one seed)), which costs 1.00 MB up, 1.00 MB down and 9 seconds of the devices' time, of which "
-        "0.0 % went into updates that were not used."
+        "The best that does not train all devices all the time, as audg does, is fedbuff (accuracy at 18 s 80.0 % (one "
+        "seed)): 1.00 MB up, 1.00 MB down and 9 device-seconds, 0.0 % of them for updates that were not used."
     ]
     assert len(other_wishes(candidates[1:], wanted)) == 1
 
@@ -245,7 +244,7 @@ def rows(end: float) -> list[Row]:
 
 
 def test_circumstances_are_tried_only_if_they_are_not_there_already() -> None:
-    longer = {"an order were twice the work": {"local": {"epochs": 2}}}
+    longer = {"orders took twice as many epochs": {"local": {"epochs": 2}}}
     assert variants(experiment()) == longer | {"one upload in ten were lost": {"failures": {"lost_upload": 0.1}}}
     assert variants(experiment(failures={"lost_upload": 0.2})) == longer
 
@@ -253,8 +252,7 @@ def test_circumstances_are_tried_only_if_they_are_not_there_already() -> None:
 def test_costs_are_means_over_the_seeds() -> None:
     spent = candidate({0: 1.0, 1: 1.0}, bytes_up=2e6, bytes_down=3e7, busy_seconds=4000.0, wasted_seconds=100.0)
     assert cost(spent) == (
-        "2.00 MB up, 30.0 MB down and 4,000 seconds of the devices' time, "
-        "of which 2.5 % went into updates that were not used"
+        "2.00 MB up, 30.0 MB down and 4,000 device-seconds, 2.5 % of them for updates that were not used"
     )
 
 

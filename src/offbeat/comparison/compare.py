@@ -1,4 +1,4 @@
-"""Comparing algorithms, or settings: the same experiment under each of them and several seeds, side by side."""
+"""Compare algorithms or settings: run the same experiment under each of them with several seeds."""
 
 import operator
 import os
@@ -27,7 +27,7 @@ from offbeat.running.lock import DirectoryLock, check_unlocked
 
 Algorithms = str | Policy | type[Policy] | Sequence[str | Policy | type[Policy]]
 Seeds = SupportsIndex | Iterable[SupportsIndex]
-"""How many seeds, or which ones."""
+"""The number of seeds, or the seeds themselves."""
 
 
 def compare(
@@ -42,22 +42,22 @@ def compare(
     resume: bool = False,
     watch: OnRunProgress | None = None,
 ) -> Comparison:
-    """Run an experiment under each of these algorithms and seeds, `jobs` runs at a time (default: one for each core).
+    """Run an experiment under each algorithm and seed, `jobs` runs at a time (default: one per core).
 
-    Algorithms are names (one, or several with commas between), policies or classes; without any they are those of the
-    experiment's [compare]. Seeds are a list, or a count from the experiment's seed on. With `out` the runs lie there,
-    and beside them the table, the plot and the report; without it nothing is left.
+    `algorithms` are names (a list, or one string with commas), policies or policy classes (default: those of the
+    experiment's [compare]). `seeds` is a list, or a count that starts at the experiment's seed. The runs, the table,
+    the plot and the report are written to `out`; without it no files are kept.
 
-    All of them keep the same number of devices in training, unless their settings say otherwise. Where there are fewer
-    runs than cores, each trains in several worker processes, unless `execution.workers` is given. Runs that crashed
-    are in the result's `failures`.
+    All algorithms keep the same number of devices in training, unless their settings say otherwise. With fewer runs
+    than cores each run trains in several worker processes, unless `execution.workers` is set. Runs that failed are
+    listed in the result's `failures`.
     """
     experiment = experiment_from(experiment)
     chosen, numbers = _algorithms(experiment, algorithms), _seeds(experiment, seeds)
     check_target(target, TargetMetric(experiment.target_metric, experiment.target_direction))
     experiments = [with_automatic_workers(each) for each in fair_experiments(experiment, chosen, numbers)]
     if len({(each.algorithm.title, each.seed) for each in experiments}) != len(experiments) or not experiments:
-        raise InvalidInput("give each algorithm once, and at least one algorithm and one seed")
+        raise InvalidInput("give at least one algorithm and one seed, and each only once")
     first = {each.algorithm.title: each for each in experiments if each.seed == numbers[0]}
     if out is None:
         entries, failed = run_unkept(experiment, experiments, jobs=jobs, watch=watch)
@@ -86,11 +86,11 @@ def sweep(
     resume: bool = False,
     watch: OnRunProgress | None = None,
 ) -> Comparison:
-    """Run every combination of these settings' values, and write a table and a plot of the time to accuracy.
+    """Run every combination of the settings' values, and write a table and a plot of the time to target.
 
-    The last setting becomes the horizontal axis, the one before it the lines, the one before that the panels. Without
-    `over` the settings are those of the experiment's [sweep]; seeds, `out` and `jobs` are as for `compare`.
-    `settings` are for every swept algorithm that knows them.
+    The last setting is the horizontal axis of the plot, the one before it the lines, the one before that the panels.
+    `over` defaults to the experiment's [sweep]; `seeds`, `out` and `jobs` are as in `compare`. `settings` apply to
+    every swept algorithm that has them.
     """
     experiment = experiment_from(experiment)
     over, numbers = experiment.sweep if over is None else over, _seeds(experiment, seeds)
@@ -113,14 +113,14 @@ def sweep(
 
 
 def _with(experiment: Experiment, settings: Mapping[str, Any]) -> Experiment:
-    """The experiment with those of the settings that its algorithm knows."""
+    """The experiment with those of the settings that its algorithm has."""
     algorithm = experiment.algorithm
     known = {key: value for key, value in settings.items() if key in type(algorithm.policy).model_fields}
     return experiment.changed({"algorithm": {"name": algorithm.name} | known}) if known else experiment
 
 
 def _algorithms(experiment: Experiment, given: Algorithms | None) -> list[str | Policy | type[Policy]]:
-    """The algorithms one by one."""
+    """The algorithms as a list."""
     if given is None:
         return list(experiment.compared)
     if isinstance(given, str):
@@ -129,19 +129,19 @@ def _algorithms(experiment: Experiment, given: Algorithms | None) -> list[str | 
 
 
 def _seeds(experiment: Experiment, given: Seeds) -> list[int]:
-    """The seeds one by one; a count begins with the experiment's seed."""
+    """The seeds as a list; a count starts at the experiment's seed."""
     try:
         if isinstance(given, Iterable):
             return [operator.index(seed) for seed in given]
         return list(range(experiment.seed, experiment.seed + operator.index(given)))
     except TypeError:
-        raise InvalidInput(f"seeds = {given!r}: give how many, or a list of whole numbers") from None
+        raise InvalidInput(f"seeds = {given!r}: must be a number of seeds or a list of integers") from None
 
 
 def run_unkept(
     base: Experiment, experiments: Sequence[Experiment], *, jobs: int | None = None, watch: OnRunProgress | None = None
 ) -> tuple[list[Result], list[str]]:
-    """Run these experiments and leave no files."""
+    """Run these experiments and keep no files."""
     with (
         tempfile.TemporaryDirectory(prefix="offbeat-") as folder,
         run_planned(base, experiments, Path(folder), jobs=jobs, watch=watch) as (ended, failed),

@@ -1,7 +1,4 @@
-"""What a deadline algorithm plans to do, before anything is trained: deadlines, batch sizes, expected depth.
-
-`plan_of` asks the experiment's policy, on the experiment's fleet and model; the command line prints and plots it.
-"""
+"""The plan of a deadline algorithm before any training: deadlines, batch sizes and expected depth of each round."""
 
 from dataclasses import dataclass
 
@@ -25,21 +22,21 @@ ESTIMATION_BATCH = 32
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class DeadlinePlan:
-    """One entry for each round, and for batches and depth one column for each device."""
+    """A plan: one entry per round, and in `batches` and `depth` one column per device."""
 
     title: str
     deadlines: Floats
     batches: Integers
     depth: Floats
-    """Layers that a device comes through on average, out of `layers` (all local steps together)."""
+    """Mean number of layers that a device completes, out of `layers` (over all local steps)."""
     layers: int
     scale: float | None
-    """m, if the algorithm has one."""
+    """The factor m of the batch sizes, if the algorithm has one."""
     remarks: list[str]
-    """What the reader of this plan must know."""
+    """Sentences on the limits of this plan."""
 
     def table(self) -> Table:
-        """Rounds with what is planned for them; many rounds are thinned out."""
+        """The plan as a table with at most `MOST_ROWS` evenly spaced rounds."""
         table = Table(title=self.title)
         for column in ("round", "begins (s)", "deadline (s)", "batch min", "median", "max", "mean depth"):
             table.add_column(column, justify="right")
@@ -59,7 +56,7 @@ class DeadlinePlan:
         return table
 
     def figure(self) -> Figure:
-        """Deadlines, batch sizes (median and range over devices) and expected depth, over the rounds."""
+        """Deadline, batch size (median and range over devices) and expected depth of each round."""
         figure = Figure(figsize=(8.0, 7.2), layout="constrained")
         upper, middle, lower = figure.subplots(3, 1, sharex=True)
         rounds = np.arange(1, len(self.deadlines) + 1)
@@ -89,12 +86,12 @@ class DeadlinePlan:
 
 
 def plan_of(experiment: Experiment) -> DeadlinePlan:
-    """The plan of the experiment's algorithm; InvalidInput if it has no deadlines, or too little time for them."""
+    """The plan of the experiment's algorithm; InvalidInput if it has no deadlines, or too little time."""
     policy = experiment.algorithm.policy
     if not isinstance(policy, DeadlineRounds):
         raise InvalidInput(
             f"algorithm.name = {experiment.algorithm.name!r}: it plans no deadlines; use adel, salf, drop-stragglers "
-            "or heterofl."
+            "or heterofl"
         )
     with simulation_of(experiment) as simulation:
         view = simulation.session
@@ -104,12 +101,12 @@ def plan_of(experiment: Experiment) -> DeadlinePlan:
         rates = [policy.rates(deadline, state, view) for deadline in state.deadlines]
         remarks = []
         if getattr(policy, "warmup_rounds", 0):
-            remarks.append("After the warm-up rounds everything is planned anew, from what they have measured.")
+            remarks.append("After the warm-up rounds the plan is made again from measured times and gradients.")
         fixed = view.forecast is not None and not view.forecast.random_layers
         if fixed:
             remarks.append(
-                "Depths are those of this fleet's fixed times: whoever is too slow for the first layers never reaches "
-                "them. Deadlines and batch sizes are the algorithm's own, whose theory has exponential times "
+                "Depths follow from this fleet's fixed times: a device that is too slow for a layer never reaches it. "
+                "Deadlines and batch sizes follow from the algorithm's theory, which assumes exponential times "
                 "(fleet.name = 'exponential')."
             )
         depth_of = fixed_depth if fixed else expected_depth
@@ -126,7 +123,7 @@ def plan_of(experiment: Experiment) -> DeadlinePlan:
 
 
 def gradient_constants(experiment: Experiment, gradients: int) -> GradientEstimate | None:
-    """sigma^2 and G^2 at the first model, from so many batch gradients of each device."""
+    """Estimate sigma^2 and G^2 at the initial model from a number of batch gradients per device."""
     with simulation_of(experiment) as simulation:
         session = simulation.session
         sizes = {

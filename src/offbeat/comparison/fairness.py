@@ -1,6 +1,6 @@
-"""What makes a comparison fair: the same number of devices in training for all, and a note on what is not the same.
+"""Fair comparisons: the same number of devices in training for all algorithms, and notes on what differs.
 
-What makes a search or a race fair: seeds that are never reported, and as many devices in training for all.
+Searches and races use seeds that are never reported.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,16 +17,16 @@ from offbeat.experiment.tables import Table
 from offbeat.running.assembly import ExperimentParts
 
 Algorithm = str | Policy | type[Policy]
-"""What a comparison takes for an algorithm: a name, a policy with its settings, or a class."""
+"""An algorithm of a comparison: a name, a policy with its settings, or a policy class."""
 SHARE = 0.1
 LEAST = 2
-"""Unless somebody says otherwise, this share of the devices is in training, and no fewer than so many."""
+"""Default number of devices in training: this share of all devices, and at least `LEAST`."""
 NOT_COMPARED = ("seed", "algorithm", "execution", "evaluation", "deployment", "compare", "sweep")
-"""Tables in which experiments of one comparison may differ without a note."""
+"""Tables in which the experiments of a comparison may differ without a note."""
 
 
 def algorithm_settings(base: Experiment, algorithm: Algorithm) -> tuple[str, Table]:
-    """The name of the algorithm that a name in a comparison stands for, and the settings of it that somebody gave."""
+    """The algorithm that a name in a comparison stands for, and those of its settings that were given."""
     table: Table = as_table("algorithm", algorithm)
     changes = base.compared.get(table["name"], {}).get("algorithm", {})
     name = str(changes.get("name", table["name"]))
@@ -35,10 +35,10 @@ def algorithm_settings(base: Experiment, algorithm: Algorithm) -> tuple[str, Tab
 
 
 def shared_in_training(base: Experiment, algorithms: Sequence[Algorithm]) -> int | None:
-    """How many devices all algorithms keep in training; None if each has its own number.
+    """The number of devices that all algorithms keep in training; None if each has its own.
 
-    That is `compare.in_training`; else what the settings of `[algorithm]`, or of the first compared algorithm that has
-    them, say; else a tenth of the devices.
+    It is `compare.in_training`; else the number in the settings of `[algorithm]` or of the first compared algorithm
+    that gives one; else a tenth of the devices.
     """
     number, devices = base.in_training, base.data.devices
     if number is False:
@@ -77,7 +77,7 @@ def _translated(base: Experiment, algorithm: Algorithm, experiment: Experiment, 
 
 
 def order_seconds(experiment: Experiment) -> list[float]:
-    """How long a plain order takes on each device, from its sending to its upload."""
+    """Seconds that a plain order takes on each device: download, training and upload."""
     parts = ExperimentParts.of(experiment)
     fleet, order, size = parts.fleet(), experiment.local.order(0), parts.layout.bytes
     links = fleet.links
@@ -90,7 +90,7 @@ def order_seconds(experiment: Experiment) -> list[float]:
 
 
 def spread_settings(base: Experiment, names: Sequence[str], settings: Mapping[str, Any]) -> Experiment:
-    """The experiment with settings for all compared algorithms that know them; the others go without."""
+    """The experiment with settings for every compared algorithm that has them."""
     compared: dict[str, Table] = dict(base.compare)
     for name in names:
         known = policy_class(algorithm_settings(base, name)[0]).model_fields
@@ -102,23 +102,23 @@ def spread_settings(base: Experiment, names: Sequence[str], settings: Mapping[st
 
 
 def known_by(settings: Mapping[str, Any], algorithms: Mapping[str, str]) -> list[str]:
-    """For each setting a sentence on which of the algorithms (by label) know it; that none does is an error."""
+    """For each setting a sentence that names the algorithms (by label) that have it; InvalidInput if none has."""
     sentences = []
     for key, value in settings.items():
         known = [label for label, name in algorithms.items() if key in policy_class(name).model_fields]
         others = [label for label in algorithms if label not in known]
         if not known:
-            raise InvalidInput(f"--set algorithm.{key}={value}: none of {', '.join(others)} has such a setting")
-        without = f"; {', '.join(others)} {'has' if len(others) == 1 else 'have'} no such setting" if others else ""
-        sentences.append(f"algorithm.{key} = {value}: for {', '.join(known)}{without}.")
+            raise InvalidInput(f"algorithm.{key} = {value}: no such setting in {', '.join(others)}")
+        without = f"; no such setting in {', '.join(others)}" if others else ""
+        sentences.append(f"algorithm.{key} = {value}: set for {', '.join(known)}{without}.")
     return sentences
 
 
-# What is not the same --------------------------------------------------------------------------------------------
+# Notes on what differs -----------------------------------------------------------------------------------------------
 
 
 def notes_on(experiments: Mapping[str, Experiment]) -> list[str]:
-    """Sentences about what differs between the experiments under these labels, beside the algorithm itself."""
+    """Sentences on what differs between the experiments under these labels, apart from the algorithm itself."""
     flat = {label: flattened(experiment.table(), NOT_COMPARED) for label, experiment in experiments.items()}
     keys = dict.fromkeys(key for table in flat.values() for key in table)
     notes = [f"Not the same for all: {_values(key, flat)}." for key in keys if _differs(key, flat)]
@@ -133,7 +133,7 @@ def notes_on(experiments: Mapping[str, Experiment]) -> list[str]:
         notes.append(f"Not the same for all: devices {_values('in training', chosen)}.")
     everybody = [label for label, each in about.items() if each.trains_everybody]
     if everybody and len(everybody) < len(experiments):
-        notes.append(f"All devices are in training all the time in {', '.join(everybody)}.")
+        notes.append(f"All devices train all the time in {', '.join(everybody)}.")
     work: dict[str, list[str]] = {}
     for label, each in experiments.items():
         for difference in about[label].local_differences(policies[label], each.local):
@@ -155,7 +155,7 @@ def notes_on(experiments: Mapping[str, Experiment]) -> list[str]:
 
 
 def flattened(table: Mapping[str, Any], but: Sequence[str]) -> Table:
-    """Settings by "table.key", but for those of some tables."""
+    """Settings by "table.key", without those of some tables."""
     return {
         f"{section}.{key}": value
         for section, values in table.items()
@@ -169,7 +169,7 @@ def _differs(key: str, tables: Mapping[str, Table]) -> bool:
 
 
 def _values(key: str, tables: Mapping[str, Table]) -> str:
-    """The values of a setting, each with the labels that have it."""
+    """The values of a setting, each with its labels."""
     labels: dict[str, list[str]] = {}
     for label, table in tables.items():
         labels.setdefault("none" if table.get(key) is None else str(table[key]), []).append(label)
@@ -177,27 +177,27 @@ def _values(key: str, tables: Mapping[str, Table]) -> str:
 
 
 SEEDS = (1000, 1001)
-"""The seeds that settings are tried with, unless somebody says otherwise."""
+"""Default tuning seeds, with which settings are tried."""
 REPORTED = 5
-"""How many seeds, counted from the experiment's, are kept for reporting, unless somebody says otherwise."""
+"""Default number of seeds, from the experiment's on, that are kept for reporting."""
 
 
 def check_seeds(experiment: Experiment, seeds: Sequence[int], reported: Sequence[int] | None = None) -> None:
-    """Refuse tuning seeds that are also reported: such results would flatter whoever searched the longest."""
+    """Refuse tuning seeds that are also reported: such results would favour the longest search."""
     if reported is None:
         reported = range(experiment.seed, experiment.seed + REPORTED)
     both = sorted(set(seeds) & set(reported))
     if not seeds or len(set(seeds)) < len(seeds):
-        raise InvalidInput(f"tuning seeds = {list(seeds)}: give at least one, and each once")
+        raise InvalidInput(f"tuning seeds = {list(seeds)}: give at least one seed, and each only once")
     if both:
         raise InvalidInput(
-            f"tuning seeds {', '.join(map(str, both))}: results are reported for these; tune on other seeds than "
+            f"tuning seeds {', '.join(map(str, both))} are also reported: tune on seeds other than "
             f"{', '.join(map(str, reported))}"
         )
 
 
 def fresh_seeds(reported: Sequence[int]) -> list[int]:
-    """As many seeds as settings are tried with, none of them a reported one.
+    """Tuning seeds, none of which is reported; as many as in `SEEDS`.
 
     >>> fresh_seeds(range(3)), fresh_seeds(range(999, 1002))
     ([1000, 1001], [1002, 1003])
@@ -206,7 +206,7 @@ def fresh_seeds(reported: Sequence[int]) -> list[int]:
 
 
 def alike(experiment: Experiment, algorithms: Sequence[str]) -> Experiment:
-    """The experiment with the number of devices that all of these algorithms keep in training written down."""
+    """The experiment with `compare.in_training` set to the number that these algorithms share."""
     shared = shared_in_training(experiment, algorithms)
     compared = {**experiment.compare, IN_TRAINING: False if shared is None else shared}
     return Experiment.parse(experiment.given_table() | {"compare": compared})

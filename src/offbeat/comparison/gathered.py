@@ -1,4 +1,4 @@
-"""Runs from anywhere side by side: a comparison's directory stands for its runs, and runs alike are told apart."""
+"""Compare runs from any directories; runs with the same label get labels that differ."""
 
 import tomllib
 from collections import Counter
@@ -12,18 +12,18 @@ from offbeat.results.comparison import Comparison
 from offbeat.results.result import Result, read_run
 
 UNTOLD = ("execution", "deployment", "compare", "sweep")
-"""Tables that say nothing about a run's numbers."""
+"""Tables that do not affect a run's numbers."""
 
 
 def comparison_of(runs: Sequence[Result], target: float | None) -> Comparison:
-    """A comparison of the runs, with notes on what differs if all of their settings can be read here."""
+    """A comparison of the runs, with notes on what differs if all of their experiments can be read."""
     experiments = {run.algorithm: run.experiment for run in reversed(runs) if run.experiment is not None}
     known = dict(reversed(experiments.items())) if all(run.experiment is not None for run in runs) else {}
     return Comparison(runs, target, notes=notes_on(known))
 
 
 def gather(directories: Sequence[Path]) -> list[Result]:
-    """The runs in these directories, each once, under labels that tell them apart."""
+    """The runs in these directories, each once, under different labels."""
     paths: dict[Path, Path] = {}
     for directory in directories:
         for path in _runs_in(directory):
@@ -37,12 +37,12 @@ def _runs_in(directory: Path) -> list[Path]:
         return [directory]
     runs = sorted(path.parent for path in directory.glob("*/metrics.jsonl"))
     if not runs:
-        raise InvalidInput(f"{directory} does not hold a run: it has no metrics.jsonl, nor has a directory in it")
+        raise InvalidInput(f"{directory} holds no run: neither it nor a directory in it has a metrics.jsonl")
     return runs
 
 
 def _told_apart(runs: Sequence[Result]) -> list[Result]:
-    """The runs with labels that tell them apart: what is real, then what was set otherwise, then the directory."""
+    """The runs with different labels: whether they are real is added, then settings that differ, then the directory."""
     for more in (_real, _differing, _place):
         seen = Counter((run.algorithm, run.seed) for run in runs)
         twice = {label for (label, _), count in seen.items() if count > 1}
@@ -59,7 +59,7 @@ def _real(run: Result, group: Sequence[Result]) -> str:
 
 
 def _differing(run: Result, group: Sequence[Result]) -> str:
-    """The settings in which the runs of a group differ, with this one's values."""
+    """The settings in which the runs of a group differ, with the values of this run."""
     tables, mine = [_settings(each) for each in group], _settings(run)
     keys = [key for key in mine if len({repr(table.get(key)) for table in tables}) > 1]
     return "".join(f" {key.rpartition('.')[2]}={mine[key]}" for key in keys)

@@ -1,6 +1,6 @@
-"""Successive halving over virtual time: all begin, and at each of some times only the best part goes on.
+"""Successive halving over virtual time: at each step only the best third of the runs continues.
 
-A race of algorithms by successive halving over virtual time: many begin, the best third goes on at each step.
+A race applies it to algorithms, each with several learning rates.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,36 +18,36 @@ from offbeat.results.result import Result
 from offbeat.running.assembly import ExperimentParts
 
 REDUCTION = 3
-"""Successive halving lets one run out of this many go on at each step."""
+"""One run out of this many continues at each step."""
 STEPS = (1, 3, 9)
-"""When it is decided who goes on, in ninths of the run; the last is its end."""
+"""Times of the steps, in ninths of the run; the last is its end."""
 
 
 def best_part(scores: Sequence[float], reduction: int = REDUCTION) -> float:
-    """The score up to which (lower is better) runs go on: one of `reduction`, and at least one.
+    """The worst score (lower is better) with which a run continues: one run of `reduction` does, and at least one.
 
     >>> best_part([5.0, 1.0, 4.0, 2.0, 3.0, 6.0]), best_part([5.0, 4.0])
     (2.0, 4.0)
     """
     if not scores:
-        raise InvalidInput("there is nothing of which a part could go on")
+        raise InvalidInput("no scores to rank")
     return sorted(scores)[max(1, len(scores) // reduction) - 1]
 
 
 RATES = (1.0, 1 / 3, 3.0)
-"""Each algorithm enters with the experiment's learning rate times each of these: none suits all algorithms."""
+"""Each algorithm enters with the experiment's learning rate times each of these, because no rate suits all."""
 
 OnStage = Callable[[str, int, float], None]
-"""A function that is told what comes next, in how many runs, and up to which share of each."""
+"""A function that is given the title of the next stage, its number of runs, and the share of each run it computes."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """An algorithm with a learning rate, which takes part in a race."""
+    """An algorithm with a learning rate, as it enters a race."""
 
     experiment: Experiment
     scores: dict[int, float] = field(default_factory=dict)
-    """The score at each step that the entry came to; lower is better."""
+    """The score at each step that the entry reached; lower is better."""
 
     @property
     def algorithm(self) -> str:
@@ -61,12 +61,12 @@ class Entry:
 
     @property
     def rank(self) -> tuple[int, float]:
-        """Who came further is better; of those that came equally far, who has the lower score."""
+        """Sort key: entries that reached a later step come first, then those with the lower score."""
         return -max(self.scores, default=0), self.scores[max(self.scores)] if self.scores else 0.0
 
 
 def entries_of(base: Experiment, algorithms: Sequence[str]) -> tuple[list[Entry], dict[str, str]]:
-    """Those of the algorithms that suit the experiment, with several learning rates; of the others, why not."""
+    """Entries for the algorithms that can run the experiment; for the others, the reason why not."""
     parts, entries, unsuited = ExperimentParts.of(base), [], {}
     for name in algorithms:
         try:
@@ -88,9 +88,9 @@ def race(
     seeds: Sequence[int] = SEEDS,
     on_stage: OnStage | None = None,
 ) -> tuple[list[Entry], list[str]]:
-    """All entries, the best first, and a sentence on each that crashed.
+    """All entries, the best first, and a sentence on each that failed.
 
-    The first step, which most do not survive, is run with the first seed only.
+    The first step, after which most entries stop, is run with the first seed only.
     """
     left, failures = list(entries), []
     for number, step in enumerate(STEPS):
@@ -100,7 +100,7 @@ def race(
             on_stage(f"race to {until:.4g} s", len(left) * len(these), step / STEPS[-1])
         wanted = [each.experiment.changed({"seed": seed}) for each in left for seed in these]
         found = iter(scheduler.run_cached(wanted, until))
-        still = []
+        remaining = []
         for entry in left:
             results = [next(found) for _ in these]
             failed = [str(each) for each in results if isinstance(each, RunFailure)]
@@ -108,17 +108,19 @@ def race(
             if not failed:
                 scores = [criterion.score(each, until) for each in results if isinstance(each, Result)]
                 entry.scores[step] = fmean(scores)
-                still.append(entry)
-        if not still:
-            raise OffbeatError(f"none of the algorithms could be run: {'; '.join(dict.fromkeys(failures))}")
-        limit = best_part([each.scores[step] for each in still])
-        left = [each for each in still if each.scores[step] <= limit]
+                remaining.append(entry)
+        if not remaining:
+            raise OffbeatError(f"all algorithms failed: {'; '.join(dict.fromkeys(failures))}")
+        limit = best_part([each.scores[step] for each in remaining])
+        left = [each for each in remaining if each.scores[step] <= limit]
     return sorted(entries, key=lambda each: each.rank), list(dict.fromkeys(failures))
 
 
 def finalists(entries: Sequence[Entry], count: int, always: str) -> list[Entry]:
-    """The best entry of each of the best `count` algorithms, of one that is always among them if it raced, and of the
-    best algorithm that does not keep all devices in training."""
+    """The best entries of the best `count` algorithms, of `always`, and of the best that does not train all devices.
+
+    An algorithm that failed in the race is never among them.
+    """
     best: dict[str, Entry] = {}
     for entry in entries:
         if entry.scores:

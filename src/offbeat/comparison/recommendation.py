@@ -1,6 +1,6 @@
-"""Which algorithm to run on a fleet: a race of all that suit it, the best of them on fresh seeds, and what it comes to.
+"""Recommend an algorithm for a fleet: race all that can run on it, then run the best on fresh seeds.
 
-Every run comes from a cache in the directory, so that a recommendation that was interrupted goes on where it was.
+All runs are in a cache below the output directory, so an interrupted recommendation can be resumed.
 """
 
 import os
@@ -31,14 +31,14 @@ from offbeat.results.statistics import Estimate, by_seed, difference, median_of,
 from offbeat.running.lock import DirectoryLock
 
 FINALISTS = 3
-"""How many algorithms are run on fresh seeds, and the baseline beside them."""
+"""Number of algorithms that are run on fresh seeds, besides the baseline."""
 FILES = "recommendation.md, recommended.toml, accuracy.png, comparison.csv and race.csv"
 SLOW = 0.25
-"""The slowest quarter of the devices are the slow ones."""
+"""The share of the devices that counts as slow."""
 EARLY = (1 / 3, 1 / 9)
-"""Shares of the time at which another algorithm might be the best."""
+"""Shares of the time at which the best algorithm is looked up again."""
 LOST = 0.1
-"""The share of uploads that are lost where it is asked what that would change."""
+"""The share of lost uploads that is tried as a change."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +48,7 @@ class Candidate:
     entry: Entry
     results: list[Result]
     measures: dict[int, float]
-    """What each run comes to, by its seed."""
+    """The measure of each run, by seed."""
     estimate: Estimate
 
     @property
@@ -67,19 +67,19 @@ class Candidate:
 
 @dataclass(frozen=True, kw_only=True)
 class Recommendation:
-    """The answer: the candidates with the best first, and sentences."""
+    """The answer: the candidates, the best first, and sentences."""
 
     criterion: Criterion
     candidates: list[Candidate]
     comparison: Comparison
     sentences: list[str]
-    """The answer, its cost, what it is compared with and what would change it."""
+    """What to run, how it compares, what it costs, and what would change the answer."""
     unsuited: dict[str, str]
     failures: list[str] = field(default_factory=list)
 
     @property
     def best(self) -> Candidate:
-        """The candidate that is recommended."""
+        """The recommended candidate."""
         return self.candidates[0]
 
 
@@ -96,24 +96,25 @@ def recommend(
     on_stage: OnStage | None = None,
     address: str | None = None,
 ) -> Recommendation:
-    """Say which of the algorithms (default: all, and the experiment's own) to run for its fleet, data and model.
+    """Recommend one of the algorithms (default: all, and the experiment's own) for the fleet, data and model.
 
-    They race on seeds of their own, with three learning rates each; the best three, the best that does not keep all
-    devices in training, and the baseline are then run on `seeds` seeds from the experiment's on. Writes the answer, a
-    picture, tables, and the experiment ready to deploy.
-    With the `address` of a Ray cluster, its workers carry out the runs.
+    All race on tuning seeds, with three learning rates each. The best three, the best that does not train all devices,
+    and the baseline are then run on `seeds` seeds from the experiment's on. Writes the answer, a plot, tables, and the
+    experiment ready to deploy. With the `address` of a Ray cluster, its workers carry out the runs.
     """
     given, root = experiment_from(experiment), Path(out)
     names = list(dict.fromkeys(algorithms or [*POLICIES, given.algorithm.name]))
     for name in names:
-        policy_class(algorithm_settings(given, name)[0])  # a name that nobody knows is a mistake, not unsuited
+        policy_class(
+            algorithm_settings(given, name)[0]
+        )  # an unknown name is an error, not an algorithm that does not fit
     reported = range(given.seed, given.seed + seeds)
     wanted = criterion or Criterion.of(given)
     check_new_or_resumed(root, given, resume=resume)
     base = alike(given, names)
     entries, unsuited = entries_of(base, names)
     if not entries:
-        raise InvalidInput(f"no algorithm suits this experiment: {'; '.join(unsuited.values())}")
+        raise InvalidInput(f"no algorithm can run this experiment: {'; '.join(unsuited.values())}")
     scheduler = RunScheduler(root / "runs", jobs=jobs, watch=watch, address=address)
     with DirectoryLock(root), scheduler, kept_in(root):
         replace_file(root / "config.toml", tomli_w.dumps(given.given_table()).encode())
@@ -138,19 +139,19 @@ def recommend(
 
 
 def _in_training(base: Experiment) -> list[str]:
-    """How many devices were in training, and who can say otherwise."""
+    """A sentence on the number of devices in training, and on the setting that changes it."""
     if not base.in_training:
         return []
     return [
-        f"Where an algorithm chooses its devices, {base.in_training} of {base.data.devices} are in training ([compare] "
-        "in_training says otherwise)."
+        f"Algorithms that choose their devices keep {base.in_training} of {base.data.devices} in training (set by "
+        "compare.in_training)."
     ]
 
 
 def _candidates(
     chosen: Sequence[Entry], scheduler: RunScheduler, criterion: Criterion, seeds: Sequence[int]
 ) -> list[Candidate]:
-    """The finalists on these seeds, the best first; one that crashed on any of them is none."""
+    """The finalists on these seeds, the best first, without those that failed on a seed."""
     found = iter(scheduler.run_cached([each.experiment.changed({"seed": seed}) for each in chosen for seed in seeds]))
     candidates = []
     for entry in chosen:
@@ -161,22 +162,22 @@ def _candidates(
                 Candidate(entry=entry, results=results, measures=measures, estimate=median_of(measures.values()))
             )
     if not candidates:
-        raise OffbeatError("none of the finalists could be run on the reported seeds")
+        raise OffbeatError("all finalists failed on the reported seeds")
     sign = 1 if criterion.lower_is_better else -1
     return sorted(candidates, key=lambda each: (sign * each.estimate.median, each.score(criterion, criterion.at)))
 
 
 def _write(found: Recommendation, ranked: Sequence[Entry], root: Path) -> None:
-    """Leave the answer, the experiment to deploy, the picture and the tables."""
+    """Write the answer, the experiment to deploy, the plot and the tables."""
     best = found.best
     first, *others = found.sentences
     others += found.comparison.notes
-    others += [f"{name} was left out: {why}" for name, why in found.unsuited.items()]
+    others += [f"{name} was not raced: {why}" for name, why in found.unsuited.items()]
     others += [f"Failed: {each}" for each in found.failures]
     lines = [f"# {best.algorithm}", "", first, "", *(f"- {each}" for each in others)]
     replace_file(root / "recommendation.md", ("\n".join(lines) + "\n").encode())
     note = f"# {found.sentences[0]}\n"
-    deployable = best.entry.experiment.changed({"deployment": {"paced": False}})  # real devices have their own pace
+    deployable = best.entry.experiment.changed({"deployment": {"paced": False}})  # real devices have their own speed
     replace_file(root / "recommended.toml", (note + deployable.toml()).encode())
     replace_file(root / "comparison.csv", found.comparison.csv_text().encode())
     steps = sorted({step for each in ranked for step in each.scores})
@@ -196,18 +197,18 @@ def _write(found: Recommendation, ranked: Sequence[Entry], root: Path) -> None:
 
 
 def answer(candidates: Sequence[Candidate], criterion: Criterion) -> list[str]:
-    """The best of the candidates, how it compares with the others, and what it costs."""
+    """Sentences on the best candidate, how it compares with the others, and what it costs."""
     best, *others = candidates
     sentences = [first_sentence(best, criterion), *falls_back(best, criterion)]
-    sentences += [f"Against {each.algorithm}: {against(best, each, criterion)}." for each in others]
+    sentences += [f"Compared with {each.algorithm}: {against(best, each, criterion)}." for each in others]
     sentences.append(f"A run of {best.mean('time'):.4g} s costs {cost(best)}.")
     slow = slow_devices(best)
     return [*sentences, slow] if slow else sentences
 
 
 def first_sentence(best: Candidate, criterion: Criterion) -> str:
-    """What to run and what that comes to; or that the target is out of reach, and who came nearest to it."""
-    run = f"{best.algorithm} with a learning rate of {best.entry.experiment.local.learning_rate:g}"
+    """What to run and its measure; or that no algorithm reached the target, and which came closest."""
+    run = f"{best.algorithm} with learning rate {best.entry.experiment.local.learning_rate:g}"
     over = f"over {best.estimate.seeds} seeds" if best.estimate.seeds > 1 else "with one seed"
     if best.estimate.median < inf or criterion.kind != "time":
         return f"Run {run}: {criterion.title} {best.estimate.text(criterion.text)} {over}."
@@ -215,13 +216,13 @@ def first_sentence(best: Candidate, criterion: Criterion) -> str:
     nearest = median_of(criterion.best_value(each.rows) for each in best.results)
     return (
         f"No algorithm reached {criterion.metric.goal(criterion.target)} within {criterion.at:g} s with most seeds: "
-        f"give it more time, or a lower target. The nearest came {run}, whose best {criterion.metric.title} was "
+        f"allow more time or lower the target. Closest: {run}, best {criterion.metric.title} "
         f"{nearest.text(criterion.value_text)} {over}."
     )
 
 
 def falls_back(best: Candidate, criterion: Criterion) -> list[str]:
-    """A warning if the best reaches the target soon, and has lost it again by the end of its run."""
+    """A warning if the best reaches the target but does not hold it until the end of the run."""
     metric = criterion.metric
     if criterion.kind != "time" or criterion.target is None or best.estimate.median == inf:
         return []
@@ -229,14 +230,13 @@ def falls_back(best: Candidate, criterion: Criterion) -> list[str]:
     if metric.reached(last.median, criterion.target):
         return []
     return [
-        f"It does not stay there: at the end of its runs its {metric.title} is {last.text(criterion.value_text)}. "
-        f"Stop it when it is there (stop.target = {criterion.target:g}), or ask for what is best at the end: "
-        "--objective value."
+        f"It does not hold the target: its final {metric.title} is {last.text(criterion.value_text)}. Stop the run at "
+        f'the target (stop.target = {criterion.target:g}), or choose by the final value (objective "value").'
     ]
 
 
 def against(best: Candidate, other: Candidate, criterion: Criterion) -> str:
-    """How much better the best is than another, seed by seed, and whether the seeds tell them apart."""
+    """How much better the best is than another, paired by seed, and whether the difference is distinguishable."""
     if criterion.kind == "time":
         found = speed_up(best.measures, other.measures)
         if found is None:
@@ -251,35 +251,35 @@ def against(best: Candidate, other: Candidate, criterion: Criterion) -> str:
         text, undecided = f"{median}{unit}", found.includes(0.0)
         spread, none = f"{low} to {high}", "includes 0"
     if found.seeds == 1:
-        return f"{text} with one seed, which does not tell the two apart"
-    same = f", which {none}: these seeds do not tell the two apart" if undecided else ""
-    return f"seed by seed {text} ({spread}{same})"
+        return f"{text} with one seed, which is too few to distinguish them"
+    same = f", {none}: not distinguishable with these seeds" if undecided else ""
+    return f"{text}, paired by seed ({spread}{same})"
 
 
 def cost(candidate: Candidate) -> str:
-    """What a run costs, as means over seeds."""
+    """Traffic and device time of a run, as means over seeds."""
     busy, wasted = candidate.mean("busy_seconds"), candidate.mean("wasted_seconds")
     share = percent(wasted / busy, 1) if busy else "0 %"
     return (
         f"{megabytes(candidate.mean('bytes_up'))} MB up, {megabytes(candidate.mean('bytes_down'))} MB down and "
-        f"{busy:,.0f} seconds of the devices' time, of which {share} went into updates that were not used"
+        f"{busy:,.0f} device-seconds, {share} of them for updates that were not used"
     )
 
 
 def slow_devices(candidate: Candidate) -> str | None:
-    """How much the slow devices' data count in the model; None if the fleet is too large to know."""
+    """The share of the slow devices in the used samples; None if the fleet is too large for a devices.csv."""
     shares = [share for share in map(slow_share, candidate.results) if share is not None]
     if not shares:
         return None
     counts, holds = (fmean(column) for column in zip(*shares, strict=True))
     return (
-        f"The slowest quarter of the devices holds {percent(holds, 0)} of the data, and {percent(counts, 0)} of what "
-        "went into the model was theirs."
+        f"The slowest quarter of the devices holds {percent(holds, 0)} of the data and contributed "
+        f"{percent(counts, 0)} of the samples in used updates."
     )
 
 
 def slow_share(result: Result) -> tuple[float, float] | None:
-    """The slow devices' share of the samples that were used, counted with every use, and of those that there are."""
+    """The slow devices' share of the samples in used updates, each use counted, and of all samples."""
     if result.experiment is None:
         return None
     rows = result.devices
@@ -294,12 +294,12 @@ def slow_share(result: Result) -> tuple[float, float] | None:
     return (slow_used / used if used else 0.0), (slow_held / held if held else 0.0)
 
 
-# What would change it ------------------------------------------------------------------------------------------------
+# What would change the answer -----------------------------------------------------------------------------------------
 
 
 def variants(experiment: Experiment) -> dict[str, Table]:
-    """Circumstances under which another algorithm might be the best: in words, and as changes to the experiment."""
-    found: dict[str, Table] = {"an order were twice the work": {"local": {"epochs": 2 * experiment.local.epochs}}}
+    """Changes to the experiment under which another algorithm might be the best, by their description."""
+    found: dict[str, Table] = {"orders took twice as many epochs": {"local": {"epochs": 2 * experiment.local.epochs}}}
     if experiment.failures.lost_upload < LOST:
         found["one upload in ten were lost"] = {"failures": {"lost_upload": LOST}}
     return found
@@ -312,36 +312,34 @@ def other_wishes(candidates: Sequence[Candidate], criterion: Criterion) -> list[
         until = share * criterion.at
         early = min(candidates, key=lambda each: each.score(criterion, until))
         if early is not best:
-            sentences.append(f"If you could only wait for {until:.4g} s, it would be {early.algorithm}.")
+            sentences.append(f"With only {until:.4g} s, {early.algorithm} would be the best.")
             break
     else:
-        sentences.append(
-            f"If you could only wait for {EARLY[-1] * criterion.at:.4g} s, it would still be {best.algorithm}."
-        )
+        sentences.append(f"With only {EARLY[-1] * criterion.at:.4g} s, {best.algorithm} would still be the best.")
     sparing = next((each for each in candidates if not each.entry.trains_everybody), best)
     if sparing is not best:
         sentences.append(
-            f"If not all devices could be in training all the time, as they are in {best.algorithm}, it would be "
+            f"The best that does not train all devices all the time, as {best.algorithm} does, is "
             f"{at_its_cost(sparing, criterion)}."
         )
     cheapest = min(candidates, key=lambda each: each.mean("bytes_up") + each.mean("bytes_down"))
     if cheapest is not best:
-        sentences.append(f"If only traffic counted, it would be {at_its_cost(cheapest, criterion)}.")
+        sentences.append(f"The lowest traffic has {at_its_cost(cheapest, criterion)}.")
     return sentences
 
 
 def at_its_cost(candidate: Candidate, criterion: Criterion) -> str:
-    """What a candidate comes to and what it costs."""
+    """The measure and the cost of a candidate."""
     measure = f"{criterion.title} {candidate.estimate.text(criterion.text)}"
-    return f"{candidate.algorithm} ({measure}), which costs {cost(candidate)}"
+    return f"{candidate.algorithm} ({measure}): {cost(candidate)}"
 
 
 def other_answers(
     candidates: Sequence[Candidate], scheduler: RunScheduler, criterion: Criterion, on_stage: OnStage | None = None
 ) -> list[str]:
-    """Under which circumstances another of the candidates would be the best, as far as was tried.
+    """Sentences on when another candidate would be the best.
 
-    Changed circumstances are tried with the first of the reported seeds, and held against the unchanged run with it.
+    Changes are tried with the first reported seed, and compared with the unchanged runs with that seed.
     """
     sentences = other_wishes(candidates, criterion)
     experiments = [each.entry.experiment for each in candidates]
@@ -358,22 +356,22 @@ def other_answers(
 
 
 def changed_answer(names: Sequence[str], plain: int | None, changed: int) -> str:
-    """Who would be the best, if of these, the best first, one seed has `plain` as it is and `changed` otherwise.
+    """A clause on the best after a change, if one seed has number `plain` as the best before and `changed` after it.
 
     >>> changed_answer(["a", "b"], plain=0, changed=1), changed_answer(["a", "b"], plain=1, changed=0)
-    ('it would be b (one seed)', 'it would still be a (one seed)')
+    ('b would be the best (one seed)', 'a would still be the best (one seed)')
     >>> changed_answer(["a", "b"], plain=1, changed=1)
-    'one seed would have b, but so it has without that'
+    'b also wins on this seed without the change'
     """
     if changed == 0:
-        return f"it would still be {names[0]} (one seed)"
+        return f"{names[0]} would still be the best (one seed)"
     if changed == plain:
-        return f"one seed would have {names[changed]}, but so it has without that"
-    return f"it would be {names[changed]} (one seed)"
+        return f"{names[changed]} also wins on this seed without the change"
+    return f"{names[changed]} would be the best (one seed)"
 
 
 def _first(results: Sequence[Result | RunFailure], criterion: Criterion) -> int | None:
-    """The number of the best of the runs; None if all crashed."""
+    """The index of the best run; None if all failed."""
     scores = {
         number: criterion.score(each, criterion.at) for number, each in enumerate(results) if isinstance(each, Result)
     }

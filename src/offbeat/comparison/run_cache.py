@@ -1,12 +1,11 @@
-"""A cache of runs, so that no table computes the same run twice: each lies in a directory named after its digest.
+"""The run cache: no run is computed twice. Each run has a directory that is named after its digest.
 
-The digest is of everything that determines a run's numbers: all settings but labels and who computes, the files that
-the fleet is read from, the user's own modules, and a number that rises when the package computes otherwise. A run that
-was stopped is there with its checkpoint and goes on from it; one that another process is computing is waited for. So
-whoever needs runs asks for them again after any kill, and gets what is there at once.
+The digest covers everything that determines a run's numbers: all settings except labels and [execution], the files
+that the fleet is read from, the user's own modules, and `NUMBERS`. A run that was stopped continues from its
+checkpoint; a run that another process computes is waited for. So after a crash the same calls find all finished runs.
 
-The files of a data set are not read for the digest: another directory is another experiment, other files in the same
-directory are not. Timelines are not kept, because there may be thousands of runs.
+The files of a data set are not part of the digest: another path is another experiment, other files under the same path
+are not. Timelines are deleted, because a cache may hold thousands of runs.
 """
 
 import hashlib
@@ -29,22 +28,22 @@ from offbeat.running.lock import DirectoryInUse, DirectoryLock
 from offbeat.simulation.run import run
 
 NUMBERS = 1
-"""To be raised with every change to the package that gives some run other numbers: older runs are then not found."""
+"""Increased with every change to the package that changes the numbers of a run, so that older runs are not found."""
 WAIT_SECONDS = 0.5
-"""How often we look whether another process has ended the run that we want."""
+"""Polling interval while another process computes the run, in seconds."""
 UNTOLD = ("execution", "deployment", "compare", "sweep")
-"""Tables that say nothing about a run's numbers."""
+"""Tables that do not affect a run's numbers."""
 
 
 def canonical(experiment: Experiment) -> Experiment:
-    """The experiment without what makes no difference to its numbers, but with who computes."""
+    """The experiment without its label and the tables that do not affect its numbers, except [execution]."""
     table = {key: value for key, value in experiment.table().items() if key not in UNTOLD[1:]}
     algorithm = {key: value for key, value in table["algorithm"].items() if key != "label"}
     return Experiment.parse(table | {"algorithm": algorithm})
 
 
 def digest(experiment: Experiment) -> str:
-    """What determines the run's numbers, in short."""
+    """A hash of everything that determines the run's numbers."""
     experiment.check_importable()
     table = canonical(experiment).table()
     content = {key: value for key, value in table.items() if key not in UNTOLD} | {
@@ -57,19 +56,19 @@ def digest(experiment: Experiment) -> str:
 
 
 def _files(table: Table) -> dict[str, str]:
-    """Digests of the files that tables name as their `path`, or of the record in the run that is named so."""
+    """Digests of the files that tables name as `path`; of a run's directory, the digest of its record."""
     files = {path: Path(path) / "record.jsonl" if Path(path).is_dir() else Path(path) for path in sorted(_paths(table))}
     return {path: _hashed(file.read_bytes()) for path, file in files.items() if file.is_file()}
 
 
 def _paths(table: Table) -> set[str]:
-    """What a table and those within it have under `path`."""
+    """The values of `path` in a table and in the tables within it."""
     own = {table["path"]} if isinstance(table.get("path"), str) else set()
     return own.union(*(_paths(each) for each in table.values() if isinstance(each, dict)))
 
 
 def _source(reference: str) -> str:
-    """A digest of the user's module that a reference names; what that imports is not looked at."""
+    """A digest of the user's module that a reference names, without the modules that it imports."""
     file = inspect.getsourcefile(sys.modules[resolve(reference).__module__])
     return "" if file is None else _hashed(Path(file).read_bytes())
 
@@ -125,7 +124,7 @@ def run_in(
 
 
 def find(path: Path, until: float | None) -> Result | None:
-    """The run, if it is finished or has come far enough."""
+    """The run, if it is finished or has reached `until`."""
     if (path / "summary.json").is_file():
         return read_finished(path)
     if until is None or not (path / "metrics.jsonl").is_file():
@@ -161,19 +160,19 @@ class ReachedOrStopped:
 
 
 def compute(experiment: Experiment, path: Path, until: float | None, watch: OnProgress | None, asked: Flag) -> Result:
-    """The run in its directory of the cache, carried on at least up to a time, or else to its end."""
+    """Compute the run in its directory of the cache, at least up to a virtual time, or else to its end."""
     stop, draft = ReachedOrStopped(until, asked), path / "config.toml.draft"
-    if draft.is_file():  # of somebody who is writing at this moment, or was killed then
+    if draft.is_file():  # a process is writing it now, or was killed while it did
         with DirectoryLock(path):
             draft.unlink(missing_ok=True)
 
-    def look(fraction: float, row: Row | None) -> None:
+    def watch_time(fraction: float, row: Row | None) -> None:
         stop.see(row)
         if watch is not None:
             watch(fraction, row)
 
     try:
-        result = run(experiment, path, resume=True, watch=look, interrupted=stop)
+        result = run(experiment, path, resume=True, watch=watch_time, interrupted=stop)
     except Interrupted:
         if stop.reached and not asked.is_set():
             return read_run(path)

@@ -1,4 +1,7 @@
-"""What each slot for asking is worth in a simulated run: the history that FedASMU's meta model is pre-trained on."""
+"""Measure the reward of each slot in a simulated run: the history that FedASMU's meta model is pre-trained on.
+
+A slot is the epoch before which a device asks for a fresh model.
+"""
 
 from dataclasses import dataclass
 
@@ -12,20 +15,18 @@ from offbeat.simulation.run import simulation_of
 
 @dataclass(frozen=True, kw_only=True)
 class SlotRecord:
-    """How often devices merged a fresh model before this epoch, and how much their loss fell on average."""
+    """How often devices merged a fresh model before this epoch, and the mean decrease of their loss."""
 
     slot: int
     merges: int
     reward: float
-    """0 if nobody merged there: nothing was gained or lost."""
+    """Mean decrease of the loss; 0 if no device merged there."""
 
 
 def measure_slots(experiment: Experiment, watch: OnProgress | None = None) -> list[SlotRecord]:
-    """Run the experiment with slots that move at random (epsilon 1), and see what each brought."""
+    """Run the experiment with random slots (epsilon 1), and average the reward of each."""
     if not isinstance(experiment.algorithm.policy, TimelyPolicy):
-        raise InvalidInput(
-            f"algorithm.name = {experiment.algorithm.name!r}: only fedasmu and fedssmu have slots to learn"
-        )
+        raise InvalidInput(f"algorithm.name = {experiment.algorithm.name!r}: only fedasmu and fedssmu have slots")
     random_slots = {"epsilon": 1.0, "slot": "learned", "fresh_models": True, "history": []}
     with simulation_of(experiment.changed({"algorithm": random_slots})) as simulation, interruption() as asked:
         for row in simulation:

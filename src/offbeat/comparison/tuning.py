@@ -1,11 +1,9 @@
-"""How much each setting of a search mattered.
+"""Search for the best settings of one algorithm with Optuna: TPE, and successive halving over virtual time.
 
-A search for the best settings of one algorithm, with Optuna: TPE, and successive halving over virtual time.
-
-A study lies in an SQLite file and its runs in a cache, so that a search that was killed goes on and ends with the same
-trials. The trials go in batches whose width does not depend on the machine, and each has a sampler whose seed is its
-number: however many runs there are at a time, the same settings are tried. The first trial is the experiment's own: it
-is always run to its end, so that what is found is never worse, on the tuning seeds, than what was there before.
+The study is an SQLite file and its runs are in a cache, so a search that was killed continues and ends with the same
+trials. Trials are drawn in batches of a fixed size, each with a sampler that is seeded by its number: the same settings
+are tried however many runs are in progress at a time. The first trial has the experiment's own settings and always runs
+to its end, so on the tuning seeds the result is never worse than these.
 """
 
 import os
@@ -36,16 +34,16 @@ from offbeat.results.result import Result
 from offbeat.running.lock import DirectoryLock
 
 LEAST_TRIALS = 8
-"""After fewer trials nothing is said on what mattered."""
+"""Fewest trials for which importances are computed."""
 BEST = 0.25
-"""What mattered is how the settings of this share of the trials differ from those of all."""
+"""The best share of the trials, whose settings are compared with those of all (target quantile of PED-ANOVA)."""
 
 
 def importance_of(trials: Sequence[FrozenTrial]) -> dict[str, float]:
-    """How much each setting mattered, as shares of 1, the most important first (PED-ANOVA, which goes by ranks).
+    """The importance of each setting as a share of 1, the highest first (PED-ANOVA, on ranks).
 
-    All trials count, also those that were stopped early: one that came further is better than one that did not, and of
-    those that came equally far the one with the lower score is. Nothing is said after too few trials.
+    Trials that were stopped early count too: a trial that reached a later step ranks above one that did not, and within
+    a step the lower score ranks first. Empty after fewer than `LEAST_TRIALS` trials.
     """
     ended = sorted((each for each in trials if each.intermediate_values), key=_order)
     if len(ended) < LEAST_TRIALS:
@@ -63,37 +61,37 @@ def _order(trial: FrozenTrial) -> tuple[int, float]:
 
 
 BATCH = 4
-"""Trials that are asked for together, before any of them is known."""
+"""Trials per batch, whose settings are all drawn before the first result."""
 STARTUP = 3
-"""One out of this many trials is drawn at random before TPE has anything to go by, and no more than ten are."""
+"""One out of this many trials, and at most ten, is drawn at random before TPE begins."""
 STUDIES = "studies.db"
-"""The file of all studies in a directory."""
+"""The SQLite file of all studies in a directory."""
 FAILURE = "failure"
-"""The name under which a trial that failed says why."""
+"""The attribute of a failed trial that holds the reason."""
 
 OnTrial = Callable[[str, int], None]
-"""A function that is given an algorithm and how many of its trials are over."""
+"""A function that is given an algorithm and the number of its trials that have ended."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tuned:
-    """What a search found for one algorithm."""
+    """The result of a search for one algorithm."""
 
     algorithm: str
     experiment: Experiment
-    """The experiment with the best settings, and with its own seed."""
+    """The experiment with the best settings and its own seed."""
     settings: Table
     """The best settings that the search varied, by "table.key"."""
     criterion: Criterion
     measures: dict[int, float]
-    """What the best settings come to with each of the tuning seeds."""
+    """The measure of the best settings, by tuning seed."""
     own_measures: dict[int, float]
-    """What the experiment's own settings came to with them; nothing if they failed."""
+    """The measure of the experiment's own settings, by tuning seed; empty if they failed."""
     trials: int
     stopped_early: int
     failures: list[str]
     importance: dict[str, float]
-    """How much each setting mattered, as shares of 1; empty after too few trials."""
+    """The importance of each setting as a share of 1; empty after too few trials."""
 
 
 def tune(
@@ -112,9 +110,9 @@ def tune(
 ) -> Tuned:
     """Search for the best settings of an algorithm (a name, or one of the experiment's [compare]).
 
-    The study is kept in `out`, the runs in `cache` (default: `runs` below it); the same call goes on from both. The
-    seeds are those that settings are tried with; `reported` are those that results will be shown for (default: five,
-    from the experiment's on), and none may be in both. Without a criterion it is the area under the curve.
+    The study is kept in `out` and the runs in `cache` (default: `out`/runs); the same call continues both. Settings are
+    tried with `seeds`; `reported` are the seeds that results will be reported for (default: five, from the experiment's
+    on), and no seed may be in both. The default criterion is the area under the curve.
     """
     base, root = experiment_from(experiment), Path(out)
     check_seeds(base, seeds, reported)
@@ -136,9 +134,9 @@ def search(
     criterion: Criterion | None = None,
     on_trial: OnTrial | None = None,
 ) -> Tuned:
-    """Search as `tune` does, in a directory and with processes that the caller holds."""
+    """Search as `tune` does, in a directory that the caller has locked and with the caller's scheduler."""
     if trials < 1:
-        raise InvalidInput(f"trials = {trials}: give at least one")
+        raise InvalidInput(f"trials = {trials}: must be at least 1")
     with _quiet():
         wanted = criterion or Criterion.of(base)
         return _Search(base, algorithm, trials, root, scheduler, seeds, wanted, on_trial).search()
@@ -146,7 +144,7 @@ def search(
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Optuna says nothing of each trial."""
+    """Suppress Optuna's message about each trial."""
     before = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     try:
@@ -156,14 +154,14 @@ def _quiet() -> Iterator[None]:
 
 
 class Halving(optuna.pruners.BasePruner):
-    """Lets a trial go on if it is the first, or in the best part of all that have come to its step.
+    """Prunes a trial unless it is the first, or among the best third of all trials that have reached its step.
 
-    Unlike Optuna's own it keeps nothing beside the reported values: a study that was killed while it decided decides
+    Unlike Optuna's own pruner it depends on the reported values only: a study that was killed while it decided decides
     the same when it is resumed.
     """
 
     def prune(self, study: optuna.Study, trial: optuna.trial.FrozenTrial) -> bool:
-        """Whether the trial ends here."""
+        """Whether the trial stops here."""
         step = trial.last_step
         if step is None or trial.number == 0:
             return False
@@ -210,7 +208,7 @@ class _Search:
         return self._study.get_trials(deepcopy=False)
 
     def _run_batch(self, numbers: range) -> None:
-        """All trials of a batch are asked for before any is run; those of a killed search are taken up again."""
+        """Draw the settings of all trials of a batch, then run them; trials of a killed search continue."""
         batch = [self._trial(number) for number in numbers]
         left = [trial for trial in batch if trial is not None]
         for step in STEPS:
@@ -219,7 +217,7 @@ class _Search:
             self._on_trial(self._title, numbers.stop)
 
     def _trial(self, number: int) -> optuna.Trial | None:
-        """The trial of this number with its settings; None if it is over."""
+        """The trial of this number with its settings; None if it has ended."""
         known = self._known
         startup = min(10, max(1, self._trials // STARTUP))
         seed = zlib.crc32(f"{self._title} {number}".encode())
@@ -238,7 +236,7 @@ class _Search:
         return trial
 
     def _run_to(self, step: int, trials: Sequence[optuna.Trial]) -> list[optuna.Trial]:
-        """The trials that go on after this step."""
+        """Run the trials up to a step; returns those that continue."""
         last = step == STEPS[-1]
         until = self._criterion.at * step / STEPS[-1]
         whole = last and self._criterion.at == self._base.stop.time
@@ -263,7 +261,7 @@ class _Search:
         return [trial for trial in left if trial not in stopped]
 
     def _results(self, trials: Sequence[optuna.Trial], until: float | None) -> list[list[Result] | RunFailure]:
-        """The runs of each trial, one for each seed."""
+        """The runs of each trial, one per seed, or the first failure."""
         experiments: list[list[Experiment] | RunFailure] = [self._experiments(trial.params) for trial in trials]
         flat = [each for group in experiments if not isinstance(group, RunFailure) for each in group]
         found = iter(self._scheduler.run_cached(flat, until))
@@ -271,7 +269,7 @@ class _Search:
         return [_all_or_failure(group) for group in groups]
 
     def _experiments(self, values: dict[str, Any]) -> list[Experiment] | RunFailure:
-        """The experiment with these values under each tuning seed; it stops as soon as the target is reached."""
+        """The experiment with these values under each tuning seed; it stops when it reaches the criterion's target."""
         target, stop = self._criterion.target, self._base.stop
         enough = {} if target is None or stop.target is not None else {"stop": {"target": target}}
         try:
@@ -285,7 +283,7 @@ class _Search:
         failures = [str(each.user_attrs[FAILURE]) for each in trials if FAILURE in each.user_attrs]
         complete = [each for each in trials if each.state == TrialState.COMPLETE]
         if not complete:
-            raise OffbeatError(f"no settings of {self._title} could be run: {'; '.join(dict.fromkeys(failures))}")
+            raise OffbeatError(f"all trials of {self._title} failed: {'; '.join(dict.fromkeys(failures))}")
         best = min(complete, key=lambda each: (each.value, each.number))
         return Tuned(
             algorithm=self._title,
@@ -301,7 +299,7 @@ class _Search:
         )
 
     def _measures(self, trial: FrozenTrial) -> dict[int, float]:
-        """What a trial comes to with each seed; the runs are in the cache."""
+        """The measure of a trial by seed; its runs are in the cache."""
         experiments = self._experiments(trial.params)
         assert not isinstance(experiments, RunFailure)
         found = self._scheduler.run_cached(experiments, self._criterion.at)
@@ -319,18 +317,19 @@ def _all_or_failure(group: list[Result | RunFailure] | RunFailure) -> list[Resul
 
 LEARNING_RATE = "local.learning_rate"
 RATES = Range(0.1, 10.0, log=True, relative=True)
-"""Where every algorithm's learning rate is looked for."""
+"""The range of every algorithm's learning rate, relative to the experiment's."""
 DIGITS = 3
-"""Values are rounded to so many digits, for files that people read."""
+"""Significant digits of the values in a search, so that files stay readable."""
 
 Space = Mapping[str, Range | Choice]
-"""Ranges in the setting's own unit, and choices, by "table.key"."""
+"""Ranges in the unit of the setting, and choices, by "table.key"."""
 
 
 def space_of(experiment: Experiment) -> dict[str, Range | Choice]:
-    """Where to look for the experiment under its algorithm.
+    """The search space of the experiment: its learning rate, and what its algorithm names.
 
-    What the fleet says as well stays as it is, because both must agree; so does a number that is not given as one.
+    Left out are settings that the fleet has too, because both must agree, and relative ranges of settings that are not
+    numbers.
     """
     policy, fleet = experiment.algorithm.policy, type(experiment.fleet.settings).model_fields
     space: dict[str, Range | Choice | None] = {LEARNING_RATE: _absolute(RATES, experiment.local.learning_rate, None)}
@@ -346,7 +345,7 @@ def space_of(experiment: Experiment) -> dict[str, Range | Choice]:
 
 
 def _absolute(given: Range, own: Any, most: float | None) -> Range | None:
-    """The range in the setting's own unit; None if nothing is left of it."""
+    """The range in the unit of the setting; None if it is empty."""
     low, high = given.low, given.high
     if given.relative:
         low, high = low * own, high * own
@@ -357,7 +356,7 @@ def _absolute(given: Range, own: Any, most: float | None) -> Range | None:
 
 
 def own_values(experiment: Experiment, space: Space) -> Table:
-    """The experiment's own values of these settings, where they are in the space: a search tries them first."""
+    """The experiment's own values that are in the space; a search tries them first."""
     table = experiment.table()
     found = {}
     for path, each in space.items():
@@ -372,7 +371,7 @@ def own_values(experiment: Experiment, space: Space) -> Table:
 
 
 def with_values(experiment: Experiment, values: Mapping[str, Any]) -> Experiment:
-    """The experiment with these settings, numbers rounded to a few digits."""
+    """The experiment with these settings, rounded to `DIGITS` significant digits."""
     changes: Table = {"algorithm": {"name": experiment.algorithm.name}}
     for path, value in values.items():
         changes = merge(changes, nested(path, rounded(value)))
@@ -380,7 +379,7 @@ def with_values(experiment: Experiment, values: Mapping[str, Any]) -> Experiment
 
 
 def rounded(value: Any) -> Any:
-    """A fraction with a few digits, anything else as it is.
+    """A float with `DIGITS` significant digits; any other value unchanged.
 
     >>> rounded(0.0123456), rounded(12345), rounded("hinge")
     (0.0123, 12345, 'hinge')

@@ -1,4 +1,4 @@
-"""Several algorithms tuned with the same budget, and their winners on seeds that no search has seen, as files."""
+"""Tune several algorithms with the same number of trials, and run the best settings on unseen seeds."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ from offbeat.running.lock import DirectoryLock
 
 @dataclass(frozen=True, kw_only=True)
 class Tuning:
-    """What the searches found, and what the winners come to with the reported seeds, by algorithm and seed."""
+    """The best settings of each algorithm, and their measures on the reported seeds, by algorithm and seed."""
 
     criterion: Criterion
     seeds: Sequence[int]
@@ -33,10 +33,10 @@ class Tuning:
     failures: list[str] = field(default_factory=list)
 
     def rich_table(self) -> RichTable:
-        """The winners, for the terminal."""
+        """The table of the best settings' measures, for a terminal."""
         table = RichTable(
-            "algorithm", f"{self.criterion.title}, median (interval)", "on tuning seeds", "own settings there",
-            title=f"Best of {self.tuned[0].trials} trials each, on {len(self.seeds)} seeds that no search has seen",
+            "algorithm", f"{self.criterion.title}, median (interval)", "on tuning seeds", "untuned, on tuning seeds",
+            title=f"Best of {self.tuned[0].trials} trials each, on {len(self.seeds)} seeds not used for tuning",
         )  # fmt: skip
         if BASELINE in self.reported and self.criterion.kind == "time":
             table.add_column(f"speed-up over {BASELINE}")
@@ -51,12 +51,12 @@ class Tuning:
         return table
 
     def settings_table(self) -> RichTable:
-        """The best value of each setting and how much it mattered, for the terminal."""
-        title = "Best settings, and how much of the differences in the search was each one's doing"
+        """The best value and the importance of each setting, for a terminal."""
+        title = "Best settings, and the share of the differences between trials that each setting explains"
         table = RichTable("algorithm", "setting", "best", "importance", title=title)
         for tuned in self.tuned:
             for number, path in enumerate(tuned.importance or tuned.settings):
-                share = f"{100 * tuned.importance[path]:.0f} %" if tuned.importance else "too few trials to say"
+                share = f"{100 * tuned.importance[path]:.0f} %" if tuned.importance else "too few trials"
                 table.add_row("" if number else tuned.algorithm, path, str(tuned.settings[path]), share)
         return table
 
@@ -73,7 +73,7 @@ class Tuning:
         return speed_up_text(speed_up(self.reported[algorithm], self.reported[BASELINE])).replace("inf", "∞")
 
     def records(self) -> list[dict[str, Any]]:
-        """A line for each algorithm; what does not exist is empty."""
+        """The lines of tuning.csv, one per algorithm; missing values are None."""
         return [
             {
                 "algorithm": tuned.algorithm,
@@ -92,7 +92,7 @@ class Tuning:
         ]
 
     def importance_records(self) -> list[dict[str, Any]]:
-        """A line for each setting of each algorithm."""
+        """The lines of importance.csv, one per algorithm and setting."""
         return [
             {"algorithm": each.algorithm, "setting": path, "best": each.settings[path], "importance": round(share, 4)}
             for each in self.tuned
@@ -129,17 +129,17 @@ def tune_all(
     on_trial: OnTrial | None = None,
     address: str | None = None,
 ) -> Tuning:
-    """Search for the best settings of each algorithm with the same number of trials, and run the winners.
+    """Search for the best settings of each algorithm with the same number of trials, and run them on unseen seeds.
 
-    `seeds` counts, from the experiment's on, those that the winners are run with; no search may see them. Writes a file
-    NAME.toml for each winner, `tuning.csv` and `importance.csv`. With the `address` of a Ray cluster, its workers carry
-    out the runs.
+    The best settings are run with `seeds` seeds, from the experiment's on, which no search uses. Writes NAME.toml for
+    each algorithm, `tuning.csv` and `importance.csv`. With the `address` of a Ray cluster, its workers carry out the
+    runs.
     """
     given, root = experiment_from(experiment), Path(out)
     reported = range(given.seed, given.seed + seeds)
     check_seeds(given, tuning_seeds, reported)
     if not algorithms or len(set(algorithms)) < len(algorithms):
-        raise InvalidInput("give each algorithm once, and at least one")
+        raise InvalidInput("give at least one algorithm, and each only once")
     wanted = criterion or Criterion.of(given)
     base = alike(given, algorithms)
     check_new_or_resumed(root, given, resume=resume)

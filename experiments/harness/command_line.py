@@ -139,12 +139,16 @@ def _run(study: Study, form: Form, out: Path, cache: Path, *, part: str, jobs: i
 
 
 def show(study: Study, measurements: Sequence[Measurement]) -> None:
-    """Print the tables, findings and claims of a study."""
+    """Print the tables, findings and claims of a study, as far as it is measured."""
     claimed = {claim.measure for claim in study.claims} or set(list(study.shown)[:WIDE])
-    narrow = replace(study, shown={name: title for name, title in study.shown.items() if name in claimed})
-    for part in study.parts:
-        if any(each.part == part for each in measurements):
-            _print(part, part_lines(narrow, part, measurements))
+    shown = {name: title for name, title in study.shown.items() if name in claimed}
+    measured = {(each.part, each.method) for each in measurements}
+    parts = {
+        part: [method for method in methods if (part, method) in measured] for part, methods in study.parts.items()
+    }
+    for part, methods in parts.items():
+        if methods:
+            _print(part, part_lines(replace(study, shown=shown, parts=parts), part, measurements))
     if findings := study.findings(measurements):
         console.print(Markdown(findings))
     for each in pages.Results(study, measurements).verdicts:
@@ -154,7 +158,7 @@ def show(study: Study, measurements: Sequence[Measurement]) -> None:
             verdict = "" if claim.kind == "measured" else f" Published: {claim.published}. -> {each.verdict}"
             console.print(f"  Measured: {each.measured}, {each.seeds} seeds.{verdict}", highlight=False)
     if study.claims:
-        console.print(RULE.replace("**", "").replace("\n", " "), style="dim", highlight=False)
+        console.print(RULE.replace("*", "").replace("\n", " "), style="dim", highlight=False)
 
 
 def _print(title: str, lines: Sequence[Sequence[str]]) -> None:

@@ -41,8 +41,8 @@ def run_study(
     cases, done = [case for case in study.cases(form) if case.part in wanted], list[Measurement]()
     record = Record(known)
     if wanted and not cases:
-        folders = " and ".join(study.needs)
-        raise InvalidInput(f"part {part!r} is run by the full form only, with a data directory that has {folders}")
+        folders = f", with a data directory that has {' and '.join(study.needs)}" if study.needs else ""
+        raise InvalidInput(f"part {part!r} is run by the full form only{folders}")
     if not cases:
         raise InvalidInput(f"{study.name} has no part {part!r}; its parts: {'; '.join(study.parts)}")
     width = jobs if address is None else CASES_ON_CLUSTER

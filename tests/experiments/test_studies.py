@@ -46,7 +46,7 @@ def cached(cache: Path) -> list[Path]:
 
 
 @pytest.mark.parametrize("name", STUDIES)
-def test_the_quick_form_in_a_tiny_shape(name: str, tmp_path: Path) -> None:
+def test_the_quick_form_runs_in_a_tiny_version(name: str, tmp_path: Path) -> None:
     chosen = shortened(name)
     *_, found = run_study(chosen, TINY, tmp_path / "cache")
     assert [each.seed for each in found] == [0, 1] * 2
@@ -75,7 +75,7 @@ def test_the_full_form_has_every_method_of_every_part(name: str) -> None:
     assert sorted(planned) == sorted((part, method) for part in parts for method in chosen.parts[part])
 
 
-def test_what_varies_the_regime_keeps_the_settings_that_were_chosen_in_it() -> None:
+def test_variations_keep_the_settings_chosen_in_the_regime_that_they_vary() -> None:
     made = {(case.part, case.method): case for case in STUDIES["fedasmu"].cases(Form(seeds=1, data=Path("data")))}
     tuned = made[CONSTANT, "FedASMU"]
     for part, changed in (("LeNet, ratio 110", "fleet"), ("LeNet, links at 1/50", "network")):
@@ -95,7 +95,7 @@ def test_the_rate_decays_where_the_page_says_so_and_nowhere_else() -> None:
         assert shares == pytest.approx([1, 0.9886, 0.9886**50, 0.1009] if decaying else [1] * 4, rel=1e-3), case.part
 
 
-def test_all_twelve_methods_are_tuned_alike_and_the_paper_s_rate_is_tried() -> None:
+def test_all_twelve_methods_are_tuned_alike_and_the_published_rate_is_tried() -> None:
     made = STUDIES["fedasmu"].cases(Form(seeds=1, data=Path("data")))
     for part, rate, tried in ((LENET, 0.005, 6), (CNN, 0.028, 4), (CONSTANT, 0.005, 4)):
         cases = [case for case in made if case.part == part]
@@ -110,7 +110,7 @@ def test_numbers_that_could_not_be_read_are_neither_claimed_nor_shown() -> None:
     assert gaps["MOON", "final_accuracy"] == pytest.approx(0.15)
     assert gaps["PORT", "time_to_target"] is None  # published as never
     assert gaps["FedDyn", "final_accuracy"] is None and gaps["FedLWS", "final_accuracy"] is None
-    # There the paper has FedDyn a little sooner, and of FedLWS nothing is legible.
+    # In the paper FedDyn is a little faster; FedLWS is not legible.
     assert ("FedDyn", "time_to_target") not in gaps and ("FedLWS", "time_to_target") not in gaps
     assert STUDIES["fedasmu"].published[CNN]["FedDyn"] == {"time_to_target": 43974}
 
@@ -122,9 +122,9 @@ def test_every_run_in_the_files_is_one_of_the_present_definitions(name: str, mon
     one, left_out = list(adel_fl.VGG.items())  # one of the two is enough: planning it reads all of CIFAR-10
     monkeypatch.setattr(adel_fl, "VGG", dict([one]))
     if name == "fedasmu-regime" and data is None:
-        pytest.skip("how fast devices are depends on Fashion-MNIST, which is not in ../shared/data")
+        pytest.skip("the speeds of devices depend on Fashion-MNIST, which is not in ../shared/data")
     chosen = STUDIES[name]
-    at_hand = name in ("adel-fl", "fedasmu-regime", "leaderboard")  # their cases are made with the data themselves
+    at_hand = name in ("adel-fl", "fedasmu-regime", "leaderboard")  # making their cases reads the data
     cases = {(case.part, case.method): case for case in chosen.cases(Form(seeds=1, data=data if at_hand else DOCS))}
     found = read_measurements(pages.results_file(DOCS, chosen))
     assert all(each.run for each in found)
@@ -378,6 +378,7 @@ def test_the_quick_form_says_what_it_is_and_shows_the_findings(tmp_path: Path) -
     assert done.exit_code == 0, done.output
     assert "Finding" in done.output and "Quick form: 40 % of the length, 2 seeds." in done.output
     assert "docs/experiments/seafl.md" in done.output and "FedAvg" in done.output
+    assert "not yet run" not in done.output and "SEAFL 10" not in done.output
 
 
 def test_the_command_writes_measurements_and_pages_and_the_same_again(tmp_path: Path) -> None:

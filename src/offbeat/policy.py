@@ -1,7 +1,7 @@
-"""What an author of an algorithm needs, in one place.
+"""Everything an author of an algorithm needs, in one module.
 
-A policy is the server half of an algorithm: settings, a state, and `react`, which answers an event with actions. This
-one mixes every upload into the model with the same weight and keeps two devices in training:
+A policy is the server half of an algorithm: settings, a state, and `react`, which turns an event into actions. This one
+mixes every upload into the model with a fixed weight and keeps two devices in training:
 
     >>> from collections.abc import Iterator
     >>> from dataclasses import dataclass
@@ -9,10 +9,10 @@ one mixes every upload into the model with the same weight and keeps two devices
     >>>
     >>> @dataclass
     ... class Nothing:
-    ...     "It remembers nothing but the model."
+    ...     "The rule has no state but the model."
     >>>
     >>> class Mix(Policy):
-    ...     "Moves the model a part of the way to each upload."
+    ...     "Moves the model part of the way to each upload."
     ...     State = Nothing
     ...     weight: float = 0.5
     ...
@@ -33,7 +33,8 @@ It runs as an object, or from a file as `name = "my_module:Mix"`:
     >>> offbeat.run(experiment).summary["updates_used"]
     6
 
-`offbeat.testing.check_policy` tries a policy on devices that fail in every way that can be simulated.
+An `about = About(...)` in the class says which setting limits the devices in training, what `offbeat tune` searches,
+and where the rule comes from. `offbeat.testing.check_policy` checks a policy on devices with every simulated failure.
 """
 
 from offbeat.algorithms.about import About, Choice, Range, SearchSpace

@@ -1,8 +1,8 @@
-"""What an author of a policy tests it with.
+"""Test tools for authors of policies.
 
-- `ScriptedSession`: a session that a test drives by hand, for golden numbers in five lines.
-- `check_policy`: the conformance suite, what every policy must satisfy, whether it is ours or yours.
-- `toy_simulation`: a whole simulated run on a toy model in a moment, without torch.
+- `ScriptedSession`: a session that a test drives step by step, for golden numbers in five lines.
+- `check_policy`: the conformance suite that every policy must pass.
+- `toy_simulation`: a complete simulated run on a toy model, in milliseconds and without torch.
 """
 
 from offbeat.testing.conformance import (

@@ -1,10 +1,10 @@
-"""The conformance suite: what every policy must satisfy, whether it is ours or yours.
+"""The conformance suite that every policy must pass.
 
     from offbeat.testing import check_policy
     check_policy(MyPolicy(buffer=5))
 
-runs a policy on a toy model over a fleet that fails in every way we can simulate, and raises AssertionError with a
-sentence about the first promise that it breaks. No torch is involved: a check takes about a second.
+runs the policy on a toy model over a fleet with every failure that the simulator knows, and raises AssertionError with
+the first violated property. It needs no torch and takes about a second.
 """
 
 import json
@@ -43,7 +43,7 @@ from offbeat.testing.toy import SIZE, UPDATES, ToyExecutor, toy_simulation
 
 
 def check_policy(policy: Policy, *, devices: int = 24) -> None:
-    """All promises, on this policy with these settings."""
+    """Check every property of this policy with these settings."""
     check_metrics(policy, devices)
     whole = _ToyRun(policy, devices)
     _compare(whole, _ToyRun(policy, devices))
@@ -57,7 +57,7 @@ def check_policy(policy: Policy, *, devices: int = 24) -> None:
 
 
 def check_metrics(policy: Policy, devices: int = 24) -> None:
-    """A policy's own metrics have names of their own."""
+    """Check that the policy's metrics do not reuse the names of standard metrics."""
     try:
         toy_simulation(policy, devices=devices).evaluate()
     except PolicyError as error:
@@ -65,32 +65,32 @@ def check_metrics(policy: Policy, devices: int = 24) -> None:
 
 
 def check_determinism(policy: Policy, devices: int = 24) -> None:
-    """The same experiment and seed give the same bytes."""
+    """Check that the same experiment and seed give the same bytes."""
     _compare(_ToyRun(policy, devices), _ToyRun(policy, devices))
 
 
 def check_resume(policy: Policy, devices: int = 24) -> None:
-    """A run that is stopped anywhere and goes on from a snapshot ends as one that never stopped."""
+    """Check that a run resumed from a snapshot ends exactly like an uninterrupted one."""
     _resume(_ToyRun(policy, devices))
 
 
 def check_no_aliasing(policy: Policy, devices: int = 24) -> None:
-    """A policy never writes to what it was given, nor to what it has committed."""
+    """Check that the policy never writes to vectors it was given or has committed."""
     _look_for_writing(_ToyRun(policy, devices))
 
 
 def check_bounded_memory(policy: Policy, devices: int = 24) -> None:
-    """What is kept does not grow with the length of the run."""
+    """Check that the policy's state does not grow with the length of the run."""
     _compare_sizes(_ToyRun(policy, devices))
 
 
 def check_losses_are_survived(policy: Policy, devices: int = 24) -> None:
-    """Lost devices and lost uploads never hang a run."""
+    """Check that lost devices and lost uploads never hang a run."""
     _look_for_losses(_ToyRun(policy, devices))
 
 
 class _ToyRun:
-    """A toy simulation that has come to its end: several promises are seen on one and the same."""
+    """A completed toy simulation, shared by several checks."""
 
     def __init__(self, policy: Policy, devices: int, updates: int = UPDATES) -> None:
         self.policy, self.devices = policy, devices
@@ -99,7 +99,7 @@ class _ToyRun:
         self.rows: list[Row] = []
         self.turns = 0
         self.versions: dict[int, tuple[Vector, bytes]] = {}
-        """Every version, and the bytes that it had when it was new."""
+        """Every version, with its bytes at the time of its commit."""
         for row in self.simulation:
             self.turns += 1
             self.rows += [] if row is None else [row]
@@ -112,7 +112,7 @@ class _ToyRun:
 
     @property
     def size(self) -> int:
-        """Bytes of what is kept."""
+        """Bytes of the policy's state and the received updates."""
         tree, arrays = encode((self.simulation.session.state, self.simulation.session.received))
         return len(json.dumps(tree)) + sum(array.nbytes for array in arrays.values())
 
@@ -129,17 +129,17 @@ def _resume(whole: _ToyRun) -> None:
         tree, arrays = encode(stopped.snapshot())
         resumed.restore(decode(json.loads(json.dumps(tree)), arrays, resumed.snapshot_types))
         after = [row for row in resumed if row is not None]
-        assert before + after == whole.rows, f"a run resumed after {cut} events has other metrics"
+        assert before + after == whole.rows, f"a run resumed after {cut} events has different metrics"
         model = resumed.session.parameters.tobytes()
-        assert model == whole.model, f"a run resumed after {cut} events ends with another model"
+        assert model == whole.model, f"a run resumed after {cut} events ends with a different model"
 
 
 def _look_for_writing(whole: _ToyRun) -> None:
     for version, (parameters, then) in whole.versions.items():
-        assert parameters.tobytes() == then, f"version {version} was changed after it was committed"
+        assert parameters.tobytes() == then, f"the policy changed version {version} after it was committed"
     assert isinstance(whole.simulation.executor, ToyExecutor)
     for parameters, then in whole.simulation.executor.given:
-        assert parameters.tobytes() == then, "an update's parameters were changed by the policy"
+        assert parameters.tobytes() == then, "the policy changed the parameters of an update"
 
 
 def _compare_sizes(whole: _ToyRun) -> None:
@@ -150,13 +150,13 @@ def _compare_sizes(whole: _ToyRun) -> None:
 
 def _look_for_losses(whole: _ToyRun) -> None:
     simulation, session = whole.simulation, whole.simulation.session
-    assert session.counters.lost > 0, "the toy fleet should have lost something: is the run too short?"
+    assert session.counters.lost > 0, "the toy fleet lost no order: the run is too short to check losses"
     ended_well = simulation.reason == "updates" or session.finished is not None
-    assert ended_well, f"the run hung with {session.counters.used} updates used ({simulation.reason})"
+    assert ended_well, f"the run hung after {session.counters.used} used updates ({simulation.reason})"
 
 
 class _Watched:
-    """Stands between a session and its policy and counts for itself what the session counts."""
+    """Wraps a policy and counts used updates and staleness independently of the session."""
 
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
@@ -178,27 +178,27 @@ class _Watched:
 
 
 def check_accounts(policy: Policy, devices: int = 24) -> None:
-    """Staleness is counted right, no update is applied twice, and every order is accounted for."""
+    """Check that staleness is counted correctly, no update is used twice, and every order is accounted for."""
     watched = _Watched(policy)
     simulation = toy_simulation(cast("Policy", watched), devices=devices)
     session = simulation.session
     for _ in simulation:
         check_session(session)
-    assert len(set(watched.used)) == len(watched.used), "an update was applied twice"
-    assert session.counters.used == len(watched.used), "used updates are miscounted"
-    assert session.counters.staleness_sum == watched.staleness, "staleness is miscounted"
+    assert len(set(watched.used)) == len(watched.used), "an update was used twice"
+    assert session.counters.used == len(watched.used), "the session miscounts used updates"
+    assert session.counters.staleness_sum == watched.staleness, "the session miscounts staleness"
 
 
 def check_session(session: Session) -> None:
-    """What the session knows agrees with itself."""
+    """Check the invariants of a session."""
     wrong = session.audit()
     assert not wrong, "; ".join(wrong)
 
 
 def check_events(policy: Policy, choices: Iterable[int], devices: int = 24) -> None:
-    """Any sequence of events, legal and illegal, leaves the session sound, and illegal ones change nothing.
+    """Check that no sequence of events violates an invariant of the session, and that illegal events change nothing.
 
-    `choices` are arbitrary numbers that select what happens; hypothesis is a good source of them.
+    `choices` are arbitrary integers that select the events; hypothesis can generate them.
     """
     chaos = _Chaos(policy, devices)
     for choice in choices:
@@ -207,7 +207,7 @@ def check_events(policy: Policy, choices: Iterable[int], devices: int = 24) -> N
 
 
 class _Chaos:
-    """A driver that lets anything happen."""
+    """A driver that produces arbitrary legal and illegal events."""
 
     def __init__(self, policy: Policy, devices: int) -> None:
         self.session = Session(
@@ -224,7 +224,7 @@ class _Chaos:
         self.session.handle(Started(), self.time)
 
     def happen(self, choice: int) -> None:
-        """One event at a later time; what kind and about whom is in the digits of `choice`."""
+        """Handle one event; the digits of `choice` select its kind and its device."""
         kind, subject = choice % 10, choice // 10
         event = self._illegal(kind, subject) if kind >= 7 else self._legal(kind, subject)
         if event is None or self.session.finished is not None:
@@ -264,10 +264,10 @@ class _Chaos:
 
     def _illegal(self, kind: int, subject: int) -> Event | None:
         orders = list(self.session.in_flight.values())
-        if kind == 7 and self.ended:  # a ticket that is over
+        if kind == 7 and self.ended:  # a ticket that was resolved
             device, ticket = self.ended[subject % len(self.ended)]
             return self._upload(device, ticket, 0, 1.0)
-        if kind == 8 and orders:  # numbers that must not touch the model
+        if kind == 8 and orders:  # parameters that are not finite
             order = orders[subject % len(orders)]
             return self._upload(order.device, order.ticket, order.base, (inf, -inf, float("nan"))[subject % 3])
         device = subject % self.session.devices
@@ -289,7 +289,7 @@ class _Chaos:
 
 
 def _content(session: Session) -> tuple[Any, ...]:
-    """All that a session holds, as values that no later event changes, but for the count of refused events."""
-    journal = list(session.journal.lines)  # plain tuples, and many of them
+    """The complete content of a session, except the count of refused events."""
+    journal = list(session.journal.lines)  # plain tuples; encoding them would be slow
     tree, arrays = encode(replace(session.snapshot(), counters=replace(session.counters, refused=0), journal=[]))
     return journal, tree, {name: array.tobytes() for name, array in arrays.items()}

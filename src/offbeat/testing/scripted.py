@@ -1,17 +1,16 @@
-"""A session that a test drives by hand: uploads with given parameters in, versions and orders out.
+"""A session that a test drives step by step: uploads with given parameters in, versions and orders out.
 
     >>> from offbeat.algorithms import FedBuff
     >>> session = ScriptedSession(FedBuff(buffer=2, concurrency=2), devices=3)
-    >>> session.upload(3.0, 0.0).used                 # the oldest order comes back with these parameters
+    >>> session.upload(3.0, 0.0).used                 # the oldest order is uploaded with these parameters
     []
-    >>> session.upload(0.0, 3.0).used                 # tickets of the updates that the reaction used
+    >>> session.upload(0.0, 3.0).used                 # tickets of the updates that were used
     [1, 2]
     >>> session.version, session.parameters.tolist()  # (1/2) ([3, 0] + [0, 3])
     (1, [1.5, 1.5])
 
-The model is the few numbers that `start` gives, the clock stands still but for timers, and nothing is trained. What
-each event led to is a `Reaction`; everything else is asked of the session itself (`version`, `parameters`, `in_flight`,
-`counters`, `timers`, `state`).
+The model is the vector `start`, the clock advances only when a timer fires, and nothing is trained. Each event returns
+a `Reaction`; the session has everything else (`version`, `parameters`, `in_flight`, `counters`, `timers`, `state`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -43,21 +42,21 @@ from offbeat.core.session import Session
 
 
 class Reaction(list[Effect]):
-    """The effects of one event, in their order, and questions about them."""
+    """The effects of one event, in order, with properties that select some of them."""
 
     @property
     def orders(self) -> list[Assignment]:
-        """The orders that were given."""
+        """The dispatched orders."""
         return [effect for effect in self if isinstance(effect, Assignment)]
 
     @property
     def ordered(self) -> list[int]:
-        """The devices that were given an order."""
+        """The devices of the dispatched orders."""
         return [order.device for order in self.orders]
 
     @property
     def tickets(self) -> list[int]:
-        """The tickets of the orders that were given."""
+        """The tickets of the dispatched orders."""
         return [order.ticket for order in self.orders]
 
     @property
@@ -67,17 +66,17 @@ class Reaction(list[Effect]):
 
     @property
     def answers(self) -> list[FreshModel]:
-        """The answers to requests for the fresh model."""
+        """The replies to requests for the fresh model."""
         return [effect for effect in self if isinstance(effect, FreshModel)]
 
     @property
     def used(self) -> list[int]:
-        """The tickets of updates that went into a version."""
+        """The tickets of used updates."""
         return self._resolved(used=True)
 
     @property
     def discarded(self) -> list[int]:
-        """The tickets of updates that were given up."""
+        """The tickets of discarded updates."""
         return self._resolved(used=False)
 
     def _resolved(self, *, used: bool) -> list[int]:
@@ -86,10 +85,9 @@ class Reaction(list[Effect]):
 
 
 class ScriptedSession(Session):
-    """A started session on a model of a few numbers, whose devices do what a test says.
+    """A started session on a small vector, whose devices do what the test says.
 
-    An order is named by its `ticket` (they count from 1) or by the `device` that holds it; without either it is the
-    oldest one in flight.
+    An order is given by its `ticket` (numbered from 1) or by its `device`; the default is the oldest order in flight.
     """
 
     def __init__(
@@ -106,12 +104,12 @@ class ScriptedSession(Session):
         horizon: float = inf,
         seed: int = 0,
         steps_per_slice: int = 1,
-        **work: Any,
+        **local: Any,
     ) -> None:
-        """Without `samples` each of the `devices` has 10; `present` are the devices that are there at the start.
+        """Without `samples` each of the `devices` has 10; `present` are the devices available at the start.
 
-        `speeds` and `communication` (0 by default) are what a policy that plans ahead may know of its devices; `work`
-        are fields of the experiment's `LocalWork` (by default epochs = 1, learning_rate = 0.01).
+        `speeds` and `communication` (default 0) make the forecast for policies that plan ahead; `local` are fields of
+        the experiment's `[local]` table (default: epochs = 1, learning_rate = 0.01).
         """
         self.steps_per_slice = steps_per_slice
         held = np.full(devices, 10) if samples is None else np.array(samples)
@@ -124,17 +122,17 @@ class ScriptedSession(Session):
             parameters=np.array(start, dtype=np.float32),
             layout=layout or Layout.flat(len(start)),
             samples=held,
-            local=LocalWork(**({"epochs": 1, "learning_rate": 0.01} | work)),
+            local=LocalWork(**({"epochs": 1, "learning_rate": 0.01} | local)),
             seed=seed,
             present=None if present is None else np.isin(np.arange(len(held)), present),
             forecast=forecast,
             horizon=horizon,
         )
         self.first = self.handle(Started())
-        """What the start led to."""
+        """The reaction to the start of the run."""
 
     def handle(self, event: Event, at: float | None = None) -> Reaction:
-        """Let this happen, now if no time is given."""
+        """Handle an event, by default at the current time."""
         return Reaction(super().handle(event, self.now if at is None else at))
 
     # Devices --------------------------------------------------------------------------------------------------------
@@ -148,9 +146,9 @@ class ScriptedSession(Session):
         steps: int | None = None,
         extras: Mapping[str, Plain] | None = None,
     ) -> Reaction:
-        """A device delivers these parameters, or its base as it was if there are none.
+        """Upload these parameters, or the unchanged base if there are none.
 
-        It did all slices of its order, and the session's `steps_per_slice` in each, if nothing else is said.
+        By default the device has done all slices of its order, with the session's `steps_per_slice` each.
         """
         update = self.update(*numbers, device=device, ticket=ticket, slices=slices, steps=steps, extras=extras)
         return self.handle(Uploaded(device=update.device, ticket=update.ticket, update=update))
@@ -164,7 +162,7 @@ class ScriptedSession(Session):
         steps: int | None = None,
         extras: Mapping[str, Plain] | None = None,
     ) -> Update:
-        """What a device would upload. Layers that it has not reached, and those beyond its width, are as they were."""
+        """The update that `upload` would deliver. Elements that the order does not cover keep their base values."""
         held = self.in_flight[self.ticket_of(device, ticket)]
         slices = held.order.slices if slices is None else slices
         steps = slices * self.steps_per_slice if steps is None else steps
@@ -191,32 +189,32 @@ class ScriptedSession(Session):
         slices: int | None = None,
         steps: int | None = None,
     ) -> Reaction:
-        """A device delivers its base plus this."""
+        """Upload the base plus this movement."""
         ticket = self.ticket_of(device, ticket)
         numbers = self.in_flight[ticket].parameters + np.array(delta, dtype=np.float32)
         return self.upload(*numbers.tolist(), ticket=ticket, slices=slices, steps=steps)
 
     def lose(self, device: int | None = None, ticket: int | None = None) -> Reaction:
-        """An order is lost, and its device is away."""
+        """Lose an order and its device."""
         held = self.in_flight[self.ticket_of(device, ticket)]
         return self.handle(Lost(device=held.device, ticket=held.ticket))
 
     def ask(self, device: int | None = None, ticket: int | None = None, slices: int = 1) -> FreshModel:
-        """A device asks for the fresh model after so many slices; returns the answer."""
+        """Request the fresh model after `slices` slices, and return the reply."""
         held = self.in_flight[self.ticket_of(device, ticket)]
         request = FreshRequested(device=held.device, ticket=held.ticket, progress=Progress(slices=slices))
         return self.handle(request).answers[0]
 
     def leave(self, device: int) -> Reaction:
-        """An idle device goes away."""
+        """Make an idle device unavailable."""
         return self.handle(Left(device=device))
 
     def come(self, device: int) -> Reaction:
-        """A device that was away is here again."""
+        """Make a device available again."""
         return self.handle(Ready(device=device))
 
     def fire(self, name: str | None = None) -> Reaction:
-        """The time of this timer has come, or of the one that is due first."""
+        """Fire this timer, by default the one that is due first."""
         name = min(self.timers, key=lambda each: self.timers[each]) if name is None else name
         return self.handle(TimerFired(name=name), self.timers[name])
 
@@ -224,21 +222,21 @@ class ScriptedSession(Session):
 
     @property
     def bases(self) -> dict[int, int]:
-        """The version that each device in training started from, by device, the oldest order first."""
+        """The base of each device in training, oldest order first."""
         return {held.device: held.base for held in self.in_flight.values()}
 
     @property
     def newest(self) -> int:
-        """The ticket of the youngest order in flight."""
+        """The highest ticket in flight."""
         return max(self.in_flight)
 
     @property
     def metrics(self) -> Mapping[str, float]:
-        """The policy's own figures."""
+        """The policy's metrics."""
         return self.policy.metrics(self.state)
 
     def ticket_of(self, device: int | None = None, ticket: int | None = None) -> int:
-        """The ticket of the order that a device works on, or of the oldest one."""
+        """The ticket of a device's order, by default of the oldest order in flight."""
         tickets = [each for each, held in self.in_flight.items() if device in (None, held.device)]
         if ticket is None and not tickets:
             raise LookupError("no order is in flight" if device is None else f"device {device} holds no order")

@@ -1,4 +1,4 @@
-"""A toy model on a troubled fleet: whole simulations of a policy in a moment, without torch."""
+"""A toy model on a fleet with failures: complete simulations of a policy in milliseconds, without torch."""
 
 from collections.abc import Sequence
 
@@ -17,12 +17,11 @@ from offbeat.training.training_state import Evaluation, TrainingJob, TrainingSta
 SIZE = 6
 """Elements of the toy model."""
 UPDATES = 80
-"""Updates after which a toy simulation stops unless it is told otherwise."""
+"""Default number of updates of a toy simulation."""
 
 
 class ToyExecutor:
-    """Trains without torch: every slice moves the model a part of the way to a target of the device's own, in its
-    first step."""
+    """Trains without torch: the first step of each slice moves the model towards the device's own target."""
 
     batch_capacity = 8
 
@@ -30,7 +29,7 @@ class ToyExecutor:
         self.seed = seed
         self.size = size
         self.given: list[tuple[Vector, bytes]] = []
-        """Every vector that was handed out, with what it was then."""
+        """Every vector that was handed out, with its bytes at that time."""
 
     def train(self, jobs: Sequence[TrainingJob]) -> list[TrainingState]:
         """Train each job for its slices."""
@@ -52,7 +51,7 @@ class ToyExecutor:
         )
 
     def evaluate(self, parameters: Vector) -> Evaluation:
-        """The distance from zero stands for the loss."""
+        """Use the distance from zero as the loss."""
         distance = float(np.linalg.norm(parameters))
         return Evaluation(metrics={"accuracy": 1 / (1 + distance), "loss": distance})
 
@@ -64,13 +63,13 @@ class ToyExecutor:
         return float(np.sum((parameters - target) ** 2) / 2), parameters - target
 
     def close(self) -> None:
-        """Do nothing, since nothing is held open."""
+        """Do nothing: there is nothing to release."""
 
 
 def toy_simulation(
     policy: Policy, *, seed: int = 0, devices: int = 24, troubled: bool = True, stop: Stop | None = None
 ) -> Simulation:
-    """A policy on the toy model; with `troubled` devices go off, vanish, come back, and lose uploads."""
+    """Simulate a policy on the toy model; with `troubled`, devices switch off, vanish, return and lose uploads."""
     samples = stream(seed, "samples").integers(5, 50, devices)
     workload = Workload(devices=devices, samples=samples, layers=1, flops_per_sample=0.0, seed=seed)
     availability = OnOffAvailable(on_seconds=60.0, off_seconds=20.0)

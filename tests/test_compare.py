@@ -117,7 +117,7 @@ def test_a_comparison_is_put_together_as_a_whole_before_its_first_run(tmp_path: 
     with pytest.raises(InvalidInput, match=r"port: algorithm\.buffer = 5 exceeds algorithm\.concurrency"):
         compare(late, ["seafl", "port"], [0], tmp_path / "out")
     endless = small(stop={"versions": 3})
-    with pytest.raises(InvalidInput, match="salf: the algorithm must know how much time it has"):
+    with pytest.raises(InvalidInput, match="salf: the algorithm needs a time budget"):
         compare(endless, ["seafl", "salf"], [0], tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

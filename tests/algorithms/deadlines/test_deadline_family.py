@@ -320,19 +320,19 @@ def test_a_warm_up_of_several_steps_measures_whole_runs_as_batches_of_all_their_
 
 
 def test_impossible_settings_are_one_sentence() -> None:
-    with pytest.raises(InvalidInput, match=r"too little time for 100 rounds: the least feasible T_max is \d"):
+    with pytest.raises(InvalidInput, match=r"too short for 100 rounds: .* must exceed \d"):
         session_of(Adel(rounds=100))
-    with pytest.raises(InvalidInput, match="the best connected device needs 1 s to communicate"):
+    with pytest.raises(InvalidInput, match="the fastest link needs 1 s to communicate"):
         session_of(Salf(rounds=10))
-    with pytest.raises(InvalidInput, match=r"give algorithm.time_budget or stop\.time"):
+    with pytest.raises(InvalidInput, match=r"set algorithm\.time_budget or stop\.time"):
         session_of(WaitStragglers(), horizon=float("inf"))
-    with pytest.raises(InvalidInput, match="at least 2 devices"):
+    with pytest.raises(InvalidInput, match="needs at least 2"):
         session_of(Adel(), devices=1)
-    with pytest.raises(InvalidInput, match="the automatic number of rounds is only 1"):
+    with pytest.raises(InvalidInput, match="must be below the planned number of rounds, 1"):
         session_of(Adel(rounds="auto", warmup_rounds=2, initial_distance=0.01))
     with pytest.raises(ValueError, match="must be 0, or from 2 to rounds - 1"):
         Adel(warmup_rounds=1)
     bare = ScriptedSession(HeteroFL(time_budget=5.0), start=START, layout=LAYOUT, devices=2, speeds=[1.0, 1.0])
     assert len(bare.state.deadlines) == 100
-    with pytest.raises(InvalidInput, match="does not tell how fast its devices are"):
+    with pytest.raises(InvalidInput, match="which this fleet does not provide"):
         ScriptedSession(Salf(time_budget=5.0), start=START, layout=LAYOUT)

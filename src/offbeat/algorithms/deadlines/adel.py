@@ -1,4 +1,4 @@
-"""ADEL-FL: deadlines and batch sizes planned together, layer-wise aggregation without bias.
+"""ADEL-FL: jointly planned deadlines and batch sizes, unbiased layer-wise aggregation.
 
 Goren, Lang, Shlezinger, Cohen: *Adaptive Deadline and Batch Layered Synchronized Federated Learning*, 2026,
 Algorithm 1.
@@ -6,7 +6,7 @@ Algorithm 1.
 | paper | here |
 |---|---|
 | R, T_max | `rounds`, `time_budget` |
-| T_t^d, m | `Plan.deadlines`, `Plan.scale`, from Problem 2 (`planner`) |
+| T_t^d, m | `RoundPlan.deadlines`, `RoundPlan.scale`, from Problem 2 (`planner`) |
 | S_t^u (B3) | `batches` |
 | p_t^l (7) | `missed` |
 | eta_t | the experiment's `local.learning_rate` and `schedule` |
@@ -14,27 +14,27 @@ Algorithm 1.
 | sigma_u^2, G^2, Delta_1 | `gradient_variance`, `gradient_bound`, `initial_distance` |
 
 Before the first round the server solves Problem 2 for the deadlines and m. In round t device u takes a step on
-S_t^u = floor(m P_u (T_t - B_u)/T_t) samples and delivers the layers that it has done by T_t - B_u, and for every layer
+S_t^u = floor(m P_u (T_t - B_u)/T_t) samples and uploads the layers it has completed by T_t - B_u. For every layer
 
-    w^l <- ( mean over those that delivered it of w_u^l - p_t^l w^l ) / (1 - p_t^l),    or w^l if nobody did.    (5)
+    w^l <- ( mean over the devices that delivered it of w_u^l - p_t^l w^l ) / (1 - p_t^l),  or w^l if none did.    (5)
 
-The authors' public code differs from the paper, and it is the code that gives the paper's gaps (docs/algorithms/
-deadlines.md). In it ADEL-FL, SALF and Drop-Stragglers all count an undelivered layer as a copy of the old one:
+The authors' public code differs from the paper, and the paper's gaps come from the code (docs/algorithms/deadlines.md).
+There ADEL-FL, SALF and Drop-Stragglers all count an undelivered layer as a copy of the old one:
 
-    variant = "code"    w^l <- 1/U [ sum over those that delivered it of w_u^l + (U - their number) w^l ]
+    variant = "code"    w^l <- 1/U [ sum over the devices that delivered it of w_u^l + (U - their number) w^l ]
 
-**Constants.** The paper gives none. Deadlines and m depend on sigma^2 / G^2 and rho_c only. The defaults are round
-figures from batches of 32 of MNIST at the first models of our `mlp` (sigma^2 = 25, G^2 = 1.5) and `cnn-small` (14 and
-0.76); rho_c is 0.1, as if the loss had that much l2 regularisation, and at least `local.weight_decay`. With
-`warmup_rounds` = W >= 2 the server measures sigma^2 and G^2 itself: W rounds of mean length at the first model, whose
-gradients are then applied as one step, after which the remaining time is planned anew. With E > 1 only runs that took
-all their steps are measured; momentum and l2 regularisation count as part of the gradient.
+**Constants.** The paper gives none. Deadlines and m depend only on sigma^2 / G^2 and rho_c. The defaults are rounded
+from batches of 32 of MNIST at the initial models of our `mlp` (sigma^2 = 25, G^2 = 1.5) and `cnn-small` (14 and 0.76);
+rho_c is 0.1, as if the loss had that much l2 regularisation, and at least `local.weight_decay`. With `warmup_rounds` =
+W >= 2 the server measures sigma^2 and G^2: W rounds of mean length at the initial model, whose gradients are applied as
+one step; then the remaining time is planned again. With E > 1 only runs with all their steps are measured; momentum and
+l2 regularisation count as part of the gradient.
 
-**Departures.** Problem 2 prints p_t^1 < 2; we read 0.2, where the bound has its pole. (7) is an upper bound, since (B3)
-rounds down: `probabilities = "exact"` uses the batches as they are. With E > 1 local steps, which the paper only tries
-out, the steps share the time: P_u becomes P_u / E in (B3) and in Problem 2, and in (7) T_t/m becomes E T_t/m. A device
-with fewer than S_t^u samples takes all that it has. Devices that are away take no part, and U is the number of those
-that do. `rounds = "auto"` minimises the bound (10) over R as well, which the paper names as future work.
+**Departures.** Problem 2 prints p_t^1 < 2; we read 0.2, the pole of the bound. (7) is an upper bound, since (B3) rounds
+down: `probabilities = "exact"` uses the rounded batches. With E > 1 local steps, which the paper tries without
+explaining, the steps share the time: P_u becomes P_u / E in (B3) and Problem 2, and T_t/m becomes E T_t/m in (7). A
+device with fewer than S_t^u samples uses all of them. U counts only the devices that take part. `rounds = "auto"` also
+minimises the bound (10) over R, the paper's future work.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -74,12 +74,12 @@ NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 @dataclass
 class RoundPlan(DeadlineState):
-    """The plan of ADEL-FL's rounds, and how far the run has come in it."""
+    """The plan of deadlines and batch scale, and the progress of the run."""
 
     scale: float = 1.0
     """m, the batch scale of the plan."""
     warm: list[Update] = field(default_factory=list)
-    """Deliveries of warm-up rounds, until they are applied together."""
+    """Updates of the warm-up rounds, until they are applied together."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,7 +110,7 @@ def estimate(gradients: Mapping[int, Sequence[Vector]], batches: Mapping[int, in
 
 
 class Adel(DeadlineRounds):
-    """Deadlines and batch sizes from one optimisation, partial backward passes without bias (Goren et al. 2026).
+    """Jointly optimised deadlines and batch sizes, unbiased partial backward passes (Goren et al. 2026).
 
     >>> from offbeat.testing import ScriptedSession
     >>> from offbeat.core.parameters import Layout
@@ -125,27 +125,26 @@ class Adel(DeadlineRounds):
     State = RoundPlan
 
     variant: Literal["paper", "code"] = "paper"
-    """The published rule (5), or that of the authors' code, where devices that did not deliver a layer count as its old
-    value."""
+    """The published rule (5), or the authors' code, where an undelivered layer counts as a copy of the old one."""
     rounds: Annotated[int, Field(ge=1)] | Literal["auto"] = 100
     """R, or "auto" for the number that minimises the bound."""
     strong_convexity: NotNegative = 0.1
-    """rho_c; at least local.weight_decay is used. Times the learning rate it must be less than 1."""
+    """rho_c; local.weight_decay is used if larger. Its product with the learning rate must be below 1."""
     smoothness: NotNegative = 1.0
-    """rho_s; multiplies Gamma and changes nothing but the number of rounds, if that is "auto"."""
+    """rho_s; only affects the number of rounds if that is "auto"."""
     heterogeneity: NotNegative = 0.0
-    """Gamma, how far the devices' optima are apart (6); see smoothness."""
+    """Gamma (6), the distance between the devices' optima; only affects the number of rounds if that is "auto"."""
     gradient_variance: Positive = 20.0
-    """sigma^2, of the gradient of one sample; the same for all devices."""
+    """sigma^2, the variance of the gradient of one sample, on all devices."""
     gradient_bound: Positive = 1.0
-    """G^2, of the gradient of a batch."""
+    """G^2, the squared norm of the gradient of a batch."""
     initial_distance: Positive = 1000.0
-    """Delta_1, squared distance from the first model to the optimum; matters only if rounds is "auto". The bound is
-    loose: with a Delta_1 below its noise it prefers a single round."""
+    """Delta_1, the squared distance of the initial model from the optimum; only used if rounds is "auto". The bound is
+    loose: if Delta_1 is below its noise term, a single round is optimal."""
     warmup_rounds: Annotated[int, Field(ge=0)] = 0
-    """Rounds for measuring gradient_variance and gradient_bound; 0: take them as they are set."""
+    """Rounds that measure gradient_variance and gradient_bound; 0 uses the settings."""
     probabilities: Literal["published", "exact"] = "published"
-    """p in (5): the bound (7), or with the batch sizes as they came out."""
+    """p in (5): the bound (7), or computed from the rounded batch sizes."""
 
     about = replace(
         FAMILY,
@@ -164,7 +163,7 @@ class Adel(DeadlineRounds):
 
     def check(self, devices: int) -> None:
         if devices < 2:
-            raise InvalidInput("algorithm.name = 'adel': it needs at least 2 devices")
+            raise InvalidInput(f"data.devices = {devices}: algorithm 'adel' needs at least 2")
 
     def init(self, view: View) -> RoundPlan:
         solution = self.solution(view)
@@ -173,14 +172,14 @@ class Adel(DeadlineRounds):
         rounds = len(solution.deadlines)
         if rounds <= self.warmup_rounds:
             raise InvalidInput(
-                f"algorithm.warmup_rounds = {self.warmup_rounds}: the automatic number of rounds is only {rounds}"
+                f"algorithm.warmup_rounds = {self.warmup_rounds}: must be below the planned number of rounds, {rounds}"
             )
         return RoundPlan(deadlines=[self.seconds(view) / rounds] * rounds, scale=solution.scale)
 
     def solution(
         self, view: View, measured: GradientEstimate | None = None, done: int = 0, rounds: int = 0
     ) -> Solution:
-        """Problem 2 for what remains of the time after `done` of `rounds` equal rounds (none: from the start)."""
+        """Solve Problem 2 for the time that remains after `done` of `rounds` equal rounds."""
         forecast, seconds = self.forecast(view), self.seconds(view)
         constants = ProblemConstants(
             strong_convexity=max(self.strong_convexity, view.local.weight_decay),
@@ -193,8 +192,8 @@ class Adel(DeadlineRounds):
 
         if view.local.schedule_over != "versions":
             raise InvalidInput(
-                f"local.schedule_over = {view.local.schedule_over!r}: this algorithm plans its rounds ahead, "
-                'and can do so only with learning rates over "versions".'
+                f"local.schedule_over = {view.local.schedule_over!r}: the algorithm plans its rounds in advance, "
+                'which needs "versions"'
             )
 
         def problem_of(remaining: int) -> Problem:
@@ -215,7 +214,7 @@ class Adel(DeadlineRounds):
         return speed_batches(state.scale, deadline, self.local_steps, self.forecast(view), view)
 
     def missed(self, state: RoundPlan, view: View) -> Floats:
-        """p_t^l of the running round."""
+        """p_t^l of the current round."""
         deadline = state.deadlines[state.number]
         if self.probabilities == "exact":
             rates = self.rates(deadline, state, view)[state.ordered]
@@ -224,7 +223,7 @@ class Adel(DeadlineRounds):
         return miss_probabilities(rates, view.layout.trained_layers)
 
     def aggregate(self, updates: Sequence[Update], state: RoundPlan, view: View) -> Vector:
-        rounds = self.warmup_rounds if state.number < self.warmup_rounds else 1  # the last of them speaks for all
+        rounds = self.warmup_rounds if state.number < self.warmup_rounds else 1  # the warm-up counts as one round
         if self.variant == "code":
             return with_absent_as_old(updates, rounds * len(state.ordered), view)
         return bias_corrected(updates, self.missed(state, view) ** rounds, view)
@@ -232,7 +231,7 @@ class Adel(DeadlineRounds):
     # Warm-up ------------------------------------------------------------------------------------------------------
 
     def end(self, state: RoundPlan, view: View) -> Iterator[Action]:
-        """Deliveries of the warm-up are kept; at its end they count as those of one round, and the rest is planned."""
+        """Keep the updates of the warm-up; at its end aggregate them as one round and plan the remaining rounds."""
         last = state.number == self.warmup_rounds - 1
         if state.number < self.warmup_rounds:
             state.warm += state.arrived
@@ -248,12 +247,12 @@ class Adel(DeadlineRounds):
             yield from super().end(state, view)
 
     def measured(self, updates: Sequence[Update], state: RoundPlan, view: View) -> GradientEstimate | None:
-        """sigma^2 and G^2 as sums over layers, each from those that delivered it; None if nothing can be said."""
+        """sigma^2 and G^2 as sums over layers, each from the devices that delivered it; None if there are too few."""
         variance = bound = 0.0
         sizes = self.batches(state.deadlines[0], state, view)  # equal rounds, so equal batches
         batches = {update.device: self.local_steps * int(sizes[update.device]) for update in updates}
         whole = self.local_steps * view.layout.trained_layers
-        if self.local_steps > 1:  # a mean over fewer steps than the others have would be scaled wrongly
+        if self.local_steps > 1:  # a mean over fewer steps would be scaled wrongly
             updates = [update for update in updates if update.progress.slices == whole]
         for layer in range(view.layout.trained_layers):
             mask = view.layout.mask([layer]).chosen

@@ -1,4 +1,4 @@
-"""HeteroFL: slow devices train narrower models, so that they finish in time.
+"""HeteroFL: slow devices train narrower models, so that they finish by the deadline.
 
 Diao, Ding, Tarokh: *HeteroFL: Computation and Communication Efficient Federated Learning for Heterogeneous Clients*,
 ICLR 2021, and its authors' code; here with rounds of T_max / R, as ADEL-FL (Goren et al. 2026) compares with it.
@@ -8,19 +8,19 @@ ICLR 2021, and its authors' code; here with rounds of T_max / R, as ADEL-FL (Gor
 | computation complexity levels, r = 1, 1/2, ... | `widths` |
 | first ceil(r C) channels of each layer | `core.coverage` |
 | scaler: activations / r in training | `training.submodel` |
-| masked cross-entropy | `masked_loss` (`core.terms.AbsentClasses`): logits of classes that a device lacks count as 0 |
+| masked cross-entropy | `masked_loss` (`core.terms.AbsentClasses`): logits of absent classes count as 0 |
 
     element e of the model  <-  mean over the devices whose submodel has e,  or its old value if there is none
 
-Only devices that have finished in time count. A row of the last layer belongs to a class; a device that does not hold
-the class does not train the row, returns it as it came, and is no holder of it.
+Only devices that finish by the deadline count. A row of the last layer belongs to a class; a device without samples of
+that class returns the row unchanged and does not count as having it.
 
-The paper fixes a device's level by hand. Here it follows from its speed: the greatest width with which the device
-finishes with a probability of at least `confidence` under the exponential time model, else the least. A layer of width
-r takes r^2 of the time (`fleet.speeds.cost_of_width`).
+The paper assigns levels by hand. Here a device gets the largest width with which it finishes with a probability of at
+least `confidence` under the exponential time model, else the smallest. A layer of width r takes r^2 of the time
+(`fleet.speeds.cost_of_width`).
 
-The paper's norm without running statistics is not reproduced: our networks have no norms, and in a model of your own
-running statistics are averaged over their holders like everything else.
+The paper's norm without running statistics is not reproduced: our networks have no norms, and running statistics of
+other models are averaged like all other elements.
 """
 
 from collections.abc import Sequence
@@ -60,12 +60,12 @@ class HeteroFL(EqualDeadlines):
     """
 
     widths: list[Width] = Field([1.0, 0.5, 0.25, 0.125, 0.0625], min_length=1)
-    """Shares of each layer's channels that a device may be given."""
+    """Available widths, as shares of each layer's channels."""
     confidence: Annotated[float, Field(gt=0, lt=1)] = 0.2
-    """Probability of finishing in time that decides which of them; of 0.05, 0.2, 0.5 and 0.9 the low ones did best on
-    `deadlines-mlp` with a seed that is not reported: with 0.9 nobody is given the whole model there."""
+    """Least probability of finishing by the deadline that selects a width. Of 0.05, 0.2, 0.5 and 0.9 the low values did
+    best on `deadlines-mlp` with a seed that is not reported; with 0.9 no device gets the whole model there."""
     masked_loss: bool = True
-    """Whether a device's loss sees the logits of classes that it does not hold as 0."""
+    """Whether the logits of classes that a device does not hold count as 0 in its loss."""
 
     about = replace(
         FAMILY,
@@ -85,7 +85,7 @@ class HeteroFL(EqualDeadlines):
         whole = super().rates(deadline, state, view)
         chosen = np.full(view.devices, min(self.widths))
         for width in sorted(self.widths):
-            in_time = scipy.special.pdtrc(steps - 1, whole / width**2)  # P(at least so many layers are done)
+            in_time = scipy.special.pdtrc(steps - 1, whole / width**2)  # P(at least `steps` layers are completed)
             chosen[in_time >= self.confidence] = width
         return chosen
 
@@ -119,7 +119,7 @@ class HeteroFL(EqualDeadlines):
 
 
 def untouched_rows(update: Update, layout: Layout) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Elements of the last layer whose whole row came back as it went out: the device does not hold their class."""
+    """Elements of the last layer whose whole row is unchanged: the device has no samples of that class."""
     untouched = np.zeros(layout.size, dtype=bool)
     moved = update.delta != 0
     head = layout.head

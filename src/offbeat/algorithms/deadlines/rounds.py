@@ -1,19 +1,18 @@
-"""What the deadline family has in common: rounds of a known length in a time budget, cut into layers.
+"""The deadline family: rounds of known length within a time budget, cut between layers.
 
-Under one time model (ADEL-FL's B1 and B2): every device takes part in every round, takes `local_steps` steps of SGD on
-a batch of its own, layer by layer, and must have delivered when the round's time is up. The server counts rounds in
-versions: a round always makes one, even if it changed nothing, so that all members of the family have the same
-learning rate in the same round.
+ADEL-FL's time model (B1, B2): every device takes part in every round, takes `local_steps` steps of SGD on one batch
+each, layer by layer, and must upload before the round's deadline. Every round makes a version, even if nothing changed,
+so that all members of the family have the same learning rate in the same round.
 
 | paper | here |
 |---|---|
 | T_max | `time_budget`, or the experiment's `stop.time` |
-| T_t^d | `Rounds.deadlines` |
+| T_t^d | `DeadlineState.deadlines` |
 | P_u, B_u | `view.forecast` |
 | E | `local_steps` |
 
-**E > 1.** The paper does not say how a deadline cuts several local steps. Here the steps follow each other, each layer
-by layer; a device that is cut within its second step delivers its first step on all layers and the second on some.
+**E > 1.** The paper does not say how a deadline cuts several local steps. Here the steps follow each other; a device
+that is cut within its second step uploads its first step on all layers and the second on some.
 """
 
 from abc import abstractmethod
@@ -47,7 +46,7 @@ from offbeat.core.parameters import Layout, Vector, by_block
 from offbeat.core.policy import Forecast, Policy, View
 
 SLACK = 1e-9
-"""Share of the budget that is left unused, and of a round for its devices, so that rounding makes nobody late."""
+"""Share of the budget that stays unused, in total and per round, so that rounding makes no device late."""
 
 
 def local_differences(policy: Any, local: object) -> list[str]:
@@ -64,66 +63,66 @@ FAMILY = About(
     flower=None,
     smoke={"local": {"batch_size": 32, "learning_rate": 0.3}, "algorithm": {"rounds": 120}},
 )
-"""What the members of the family have in common."""
+"""The part of `about` that all members of the family share."""
 
 
 class TimeBudgeted(Policy):
-    """Policies that have so much time and no more."""
+    """Base of policies with a time budget."""
 
     time_budget: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     """T_max in seconds (default: the experiment's stop.time)."""
     local_steps: Annotated[int, Field(ge=1)] = 1
-    """E, steps of SGD that a device takes in a round, each on one batch; `local.epochs` means nothing here."""
+    """E, steps of SGD per round, each on one batch; replaces `local.epochs`."""
 
     def seconds(self, view: View) -> float:
-        """T_max, the seconds that the whole run may take."""
+        """T_max, the duration of the whole run in seconds."""
         seconds = min(view.horizon, inf if self.time_budget is None else self.time_budget)
         if seconds == inf:
-            raise InvalidInput("the algorithm must know how much time it has: give algorithm.time_budget or stop.time.")
+            raise InvalidInput("the algorithm needs a time budget: set algorithm.time_budget or stop.time")
         return seconds * (1.0 - SLACK)
 
     def order(self, view: View, **changes: Any) -> Order:
-        """E passes through the layers."""
+        """An order of E passes through the layers."""
         return view.order(unit="layer", slices=self.local_steps * view.layout.trained_layers, **changes)
 
 
 @dataclass
 class DeadlineState:
-    """How far the run has come in its plan."""
+    """The plan, and the progress of the run."""
 
     deadlines: list[float]
-    """The length of each round, all of them from the start."""
+    """The length of every round, in seconds."""
     number: int = 0
-    """Rounds that have ended."""
+    """Completed rounds."""
     ordered: list[int] = field(default_factory=list)
-    """Devices of the running round."""
+    """Devices of the current round."""
     arrived: list[Update] = field(default_factory=list)
     orders: int = 0
     depth: int = 0
-    """Orders that came back, and the layers that they came through, of all rounds."""
+    """Uploads of all rounds, and the layers that they completed."""
 
 
 class DeadlineRounds(TimeBudgeted):
-    """Rounds that last exactly their deadline. A subclass says how long, what to order, and how to aggregate."""
+    """Rounds that last exactly their deadline. A subclass defines deadlines, orders and aggregation."""
 
     plans = True
     State = DeadlineState
 
     @abstractmethod
     def aggregate(self, updates: Sequence[Update], state: Any, view: View) -> Vector:
-        """The next model from what was delivered in time; `updates` is never empty."""
+        """The next model from the updates that arrived in time, of which there is at least one."""
 
     def counts(self, update: Update) -> bool:
-        """Whether a delivery is of any use."""
+        """Whether an update is used."""
         return update.progress.slices > 0
 
     @property
     def special(self) -> dict[str, Any]:
-        """What is special about this algorithm's orders."""
+        """Fields of this algorithm's orders that differ from the family's."""
         return {}
 
     def widths_of(self, deadline: float, state: Any, view: View) -> Floats | None:
-        """The width of each device's model in a round of this length; None: all train the whole model."""
+        """The width of each device's model in a round of this length; None if all train the whole model."""
         return None
 
     def react(self, event: Event, state: Any, view: View) -> Iterator[Action]:
@@ -158,7 +157,7 @@ class DeadlineRounds(TimeBudgeted):
                 yield Dispatch(device=device, order=order)
 
     def end(self, state: Any, view: View) -> Iterator[Action]:
-        """End a round: aggregate what was delivered in time and give up the rest."""
+        """End a round: aggregate the updates that arrived in time and discard unusable ones."""
         used = [update for update in state.arrived if self.counts(update)]
         state.orders += len(state.arrived)
         state.depth += sum(update.progress.slices for update in state.arrived)
@@ -173,20 +172,20 @@ class DeadlineRounds(TimeBudgeted):
     # What a plan needs to know --------------------------------------------------------------------------------------
 
     def forecast(self, view: View) -> Forecast:
-        """What is known of the devices in advance; refused if the fleet tells nothing."""
+        """The forecast of the devices' speeds; an error if the fleet has none."""
         if view.forecast is None:
             raise InvalidInput(
-                "fleet.name: this one does not tell how fast its devices are, which the algorithm must know."
+                "fleet.name: the algorithm plans with the devices' speeds, which this fleet does not provide"
             )
         return view.forecast
 
     def batches(self, deadline: float, state: Any, view: View) -> Integers:
-        """S_u of every device in a round of this length: here the experiment's, or all that the device holds."""
+        """S_u of every device in a round of this length; here `local.batch_size`, at most the device's samples."""
         held, size = samples_of(view), view.local.batch_size
         return np.minimum(held, size) if size else held
 
     def rates(self, deadline: float, state: Any, view: View) -> Floats:
-        """How many layers every device does on average in a round of this length."""
+        """The mean number of layers that each device completes in a round of this length."""
         forecast = self.forecast(view)
         return layer_rates(deadline, self.batches(deadline, state, view), forecast.speeds, forecast.communication)
 
@@ -205,24 +204,24 @@ class EqualDeadlines(DeadlineRounds):
         nearest = float(self.forecast(view).communication.min())
         if each <= nearest:
             raise InvalidInput(
-                f"rounds of {each:.6g} s are too short: the best connected device needs {nearest:.6g} s to communicate "
-                "(fewer algorithm.rounds, or a longer stop.time)."
+                f"rounds of {each:.6g} s are too short: the fastest link needs {nearest:.6g} s to communicate; "
+                "decrease algorithm.rounds or increase stop.time"
             )
         return self.State(deadlines=[each] * self.rounds)
 
 
 class BatchesBySpeed(EqualDeadlines):
-    """Equal rounds whose batches are as published, one size for all, or in proportion to a device's speed.
+    """Equal rounds with one batch size for all devices (published), or batch sizes proportional to speed.
 
-    With S_u = floor(m P_u (T - B_u) / T) (B3) every device comes through Poisson(T/m) layers, the fast ones no more
-    than the slow ones. So it is in the authors' code of ADEL-FL for all its rivals, with m = 1 for SALF. As in ADEL-FL,
-    E local steps share the time: P_u becomes P_u / E.
+    With S_u = floor(m P_u (T - B_u) / T) (B3) every device completes Poisson(T/m) layers, whatever its speed. ADEL-FL's
+    authors' code does this for all methods it compares, with m = 1 for SALF. E local steps share the time: P_u becomes
+    P_u / E.
     """
 
     batch: Literal["fixed", "speed"] = "fixed"
-    """The experiment's `local.batch_size` for all (published), or as many samples as a device's speed allows."""
+    """Batch size: `local.batch_size` for all devices (published), or proportional to speed."""
     batch_scale: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
-    """m of `batch = "speed"`: seconds that a layer takes a device on average."""
+    """m of `batch = "speed"`: mean seconds per layer."""
 
     def batches(self, deadline: float, state: Any, view: View) -> Integers:
         if self.batch == "fixed":
@@ -231,20 +230,20 @@ class BatchesBySpeed(EqualDeadlines):
 
 
 def speed_batches(scale: float, deadline: float, steps: int, forecast: Forecast, view: View) -> Integers:
-    """(B3) for every device, with P_u / E; who holds fewer samples takes all that it has."""
+    """(B3) for every device, with P_u / E, and at most the device's samples."""
     planned = batch_sizes(scale, deadline, forecast.speeds / steps, forecast.communication)
     return np.minimum(planned, samples_of(view))
 
 
 def samples_of(view: View) -> Integers:
-    """Samples that each device holds, and at least 1."""
+    """Samples of each device, at least 1."""
     return np.maximum([view.samples(device) for device in range(view.devices)], 1).astype(np.int64)
 
 
 def mean_of_holders(updates: Sequence[Update]) -> Callable[[slice], tuple[Floats, Integers]]:
-    """For every element of a block the mean over the updates that carry it, and their number.
+    """A function that gives, for each element of a block, the mean over the updates that cover it and their number.
 
-    Where nobody does, the mean is 0.
+    The mean is 0 where no update does.
     """
     models = [(update.parameters, None if update.mask is None else update.mask.chosen) for update in updates]
 
@@ -265,8 +264,10 @@ def mean_of_holders(updates: Sequence[Update]) -> Callable[[slice], tuple[Floats
 
 
 def with_absent_as_old(updates: Sequence[Update], users: int, view: View) -> Vector:
-    """1/U [ sum over those that delivered it of w_u^l + (U - their number) w^l ], layer by layer: the rule of the
-    authors' code, where whoever did not deliver a layer counts as a copy of the old one."""
+    """The rule of the authors' code: 1/U [ sum over delivered w_u^l + (U - their number) w^l ], layer by layer.
+
+    A device that did not deliver a layer counts as a copy of the old layer.
+    """
     parameters, mean_of = view.parameters, mean_of_holders(updates)
 
     def combine(block: slice) -> Floats:
@@ -278,7 +279,7 @@ def with_absent_as_old(updates: Sequence[Update], users: int, view: View) -> Vec
 
 
 def per_element(by_layer: Floats, layout: Layout) -> Floats:
-    """One number for each layer as one for each element. What is never trained comes with the first layer."""
+    """Spread one number per layer over its elements. Buffers belong to the first layer."""
     spread = np.empty(layout.size)
     for entry in layout.entries:
         spread[entry.span] = by_layer[entry.layer if entry.layer < len(by_layer) else 0]
@@ -286,7 +287,7 @@ def per_element(by_layer: Floats, layout: Layout) -> Floats:
 
 
 def bias_corrected(updates: Sequence[Update], missed: Floats, view: View) -> Vector:
-    """Eq. (5), layer by layer: (mean over those that delivered it - p w) / (1 - p), or w if nobody did."""
+    """Eq. (5), layer by layer: (mean over the devices that delivered it - p w) / (1 - p), or w if none did."""
     parameters, mean_of, missing = view.parameters, mean_of_holders(updates), per_element(missed, view.layout)
 
     def correct(block: slice) -> Floats:

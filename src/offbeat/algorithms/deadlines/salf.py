@@ -1,4 +1,4 @@
-"""SALF: layer-wise aggregation of what stragglers have done by a fixed deadline.
+"""SALF: layer-wise aggregation of partial backward passes at fixed deadlines.
 
 Lang, Cohen, Shlezinger: *Stragglers-Aware Low-Latency Synchronous Federated Learning via Layer-Wise Model Updates*,
 IEEE Trans. Communications 2025, as restated in ADEL-FL's section II-B, and its authors' code.
@@ -9,15 +9,15 @@ IEEE Trans. Communications 2025, as restated in ADEL-FL's section II-B, and its 
 | S | the experiment's `local.batch_size`, or with `batch = "speed"` one for each device (`BatchesBySpeed`) |
 | p_t^l | `planner.miss_probabilities` |
 
-Rounds of T_max / R. Each device delivers the layers that its backward pass has come through, and for every layer
+Rounds of T_max / R. Each device uploads the layers that its backward pass has completed, and for every layer
 
-    variant = "paper"   w^l <- ( mean over those that delivered it of w_u^l - p^l w^l ) / (1 - p^l)           (5)
-    variant = "code"    w^l <- 1/U [ sum over those that delivered it of w_u^l + (U - their number) w^l ]
+    variant = "paper"   w^l <- ( mean over the devices that delivered it of w_u^l - p^l w^l ) / (1 - p^l)     (5)
+    variant = "code"    w^l <- 1/U [ sum over the devices that delivered it of w_u^l + (U - their number) w^l ]
 
-or w^l if nobody delivered it. p^l is the product over the devices of round t of Q(L + 1 - l, P_u (T - B_u) / S_u).
+or w^l if no device delivered it. p^l is the product over the round's devices of Q(L + 1 - l, P_u (T - B_u) / S_u).
 
-The correction divides by 1 - p^l, which a layer that is hardly ever reached makes arbitrarily large. We keep p^l at
-0.9 or less: ten times the step is as far as one delivery may move a layer.
+The correction divides by 1 - p^l, which is close to 0 for a layer that is rarely reached. We keep p^l at 0.9 or less,
+so that the correction multiplies a step by at most 10.
 """
 
 from collections.abc import Sequence
@@ -56,8 +56,7 @@ class Salf(BatchesBySpeed):
     """
 
     variant: Literal["paper", "code"] = "paper"
-    """The published rule, or that of the authors' code, where devices that did not deliver a layer count as its old
-    value."""
+    """The published rule (5), or the authors' code, where an undelivered layer counts as a copy of the old one."""
 
     about = replace(FAMILY, name="salf", paper="Lang et al., IEEE Trans. Communications 2025", provenance="restated")
 

@@ -1,20 +1,20 @@
-"""Drop-Stragglers and Wait-Stragglers: what to do about late devices if all or nothing counts.
+"""Drop-Stragglers and Wait-Stragglers: synchronous rounds that ignore late devices, or wait for them.
 
 *Drop-Stragglers*: Chen, Pan, Monga, Bengio, Jozefowicz: *Revisiting Distributed Synchronous SGD*, 2016; rule (4) of
-ADEL-FL (Goren et al. 2026). Rounds of T_max / R; the devices of U_t, who have finished all layers of all their steps in
-time, count:
+ADEL-FL (Goren et al. 2026). Rounds of T_max / R; only U_t, the devices that have completed all layers of all steps by
+the deadline, count:
 
     variant = "mean"    w <- mean over U_t of w_u
     variant = "keep"    w <- 1/U [ sum over U_t of w_u + (U - |U_t|) w ]        (as in SALF's code)
 
-and w if nobody finished. A device that does not finish uploads nothing. `batch = "speed"` gives each device a batch in
-proportion to its speed (`BatchesBySpeed`), as the authors of ADEL-FL do.
+and w if none finished. A device that does not finish uploads nothing. `batch = "speed"` makes batch sizes proportional
+to speed (`BatchesBySpeed`), as ADEL-FL's authors do.
 
-*Wait-Stragglers*: FedAvg (McMahan et al. 2017) with everybody in every round, w <- mean of all w_u, rule (3): a round
-lasts as long as its slowest device, and there are as many rounds as fit into T_max. One that is under way when the time
-is up is lost. A device that is lost is no longer waited for.
+*Wait-Stragglers*: FedAvg (McMahan et al. 2017) with all devices in every round, w <- mean of all w_u, rule (3). A round
+lasts as long as its slowest device, and as many rounds as fit into T_max are run; the unfinished last one is lost. A
+round stops waiting for a lost device.
 
-Both weigh all devices the same, as ADEL-FL does.
+Both weight all devices equally, as ADEL-FL does.
 """
 
 from collections.abc import Iterator, Sequence
@@ -30,7 +30,7 @@ from offbeat.core.policy import View
 
 
 class DropStragglers(BatchesBySpeed):
-    """Fixed deadlines; whoever has not finished by then is left out (Chen et al. 2016).
+    """Fixed deadlines; devices that have not finished are left out (Chen et al. 2016).
 
     >>> from offbeat.testing import ScriptedSession
     >>> from offbeat.core.parameters import Layout
@@ -42,7 +42,7 @@ class DropStragglers(BatchesBySpeed):
     """
 
     variant: Literal["mean", "keep"] = "mean"
-    """Mean over the devices that finished, or over all with the others as copies of the old model."""
+    """Mean over the devices that finished, or over all devices, with the others as copies of the old model."""
 
     about = replace(FAMILY, name="drop-stragglers", paper="Chen et al., 2016", provenance="published")
 
@@ -61,13 +61,13 @@ class DropStragglers(BatchesBySpeed):
 
 @dataclass
 class WaitStragglersState:
-    """The updates of the running round, which lasts while anything is in flight."""
+    """The updates of the current round, which lasts while any order is in flight."""
 
     arrived: list[Update] = field(default_factory=list)
 
 
 class WaitStragglers(TimeBudgeted):
-    """FedAvg with everybody in every round, as many rounds as fit into the time.
+    """FedAvg with all devices in every round, as many rounds as fit into the time budget.
 
     >>> from offbeat.testing import ScriptedSession
     >>> session = ScriptedSession(WaitStragglers(time_budget=10.0), devices=2)
@@ -88,7 +88,7 @@ class WaitStragglers(TimeBudgeted):
     )
 
     def init(self, view: View) -> WaitStragglersState:
-        self.seconds(view)  # to be refused now if there is no end
+        self.seconds(view)  # raises if there is no time budget
         return WaitStragglersState()
 
     def react(self, event: Event, state: WaitStragglersState, view: View) -> Iterator[Action]:

@@ -1,4 +1,4 @@
-"""Planning rounds with deadlines before anything is trained: probabilities, batch sizes, and ADEL-FL's Problem 2."""
+"""Plans rounds with deadlines before training: probabilities, batch sizes, and ADEL-FL's Problem 2."""
 
 from offbeat.algorithms.deadlines.planner.depth import (
     batch_sizes,

@@ -6,7 +6,7 @@
 | P_u, B_u | `speeds`, `communication` |
 | eta_t | `rates` |
 | T_max | `budget` |
-| rho_c, rho_s, Gamma, sigma_u^2, G^2, Delta_1 | `Constants` |
+| rho_c, rho_s, Gamma, sigma_u^2, G^2, Delta_1 | `ProblemConstants` |
 
     bound = Delta_1 prod_t (1 - eta_t rho_c)  +  sum_t a_t h(T_t, m)             (10)
     a_t   = eta_t^2 prod_{tau > t} (1 - eta_tau rho_c)
@@ -33,12 +33,12 @@ import scipy
 from offbeat.algorithms.deadlines.planner.depth import Floats
 
 MOST_MISSED = 0.2
-"""p_t^1 must stay below this (the paper's Problem 2 prints 2): (1 + q)/(1 - 5 q) has its pole there."""
+"""Upper bound of p_t^1, the pole of (1 + q)/(1 - 5 q); the paper's Problem 2 prints 2."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProblemConstants:
-    """What the bound assumes about the loss (A1 to A3). Deadlines depend on sigma^2 / G^2 and on rho_c only."""
+    """The bound's assumptions about the loss (A1 to A3). Deadlines depend only on sigma^2 / G^2 and rho_c."""
 
     strong_convexity: float
     """rho_c, the strong convexity of the loss."""
@@ -51,7 +51,7 @@ class ProblemConstants:
     gradient_bound: float
     """G^2, a bound on the mean squared norm of a batch gradient."""
     initial_distance: float
-    """Delta_1, the squared distance of the first model from the optimum. Matters only for the number of rounds."""
+    """Delta_1, the squared distance of the initial model from the optimum. Only affects the number of rounds."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -93,21 +93,21 @@ class Problem:
 
     @cached_property
     def least_ratio(self) -> float:
-        """x*: T/m must be greater, or layer 1 is missed with a probability of 0.2 or more."""
+        """x*, the lower bound of T/m: at or below it layer 1 is missed with probability 0.2 or more."""
         return float(scipy.special.gammainccinv(self.layers, MOST_MISSED ** (1.0 / self.devices)))
 
     @cached_property
     def shortest_round(self) -> float:
-        """max_u (x*/P_u + B_u): every round must be longer, whatever m."""
+        """max_u (x*/P_u + B_u), the lower bound of every round's length for any m."""
         return float(np.max(self.least_ratio / self.speeds + self.communication))
 
     @property
     def least_budget(self) -> float:
-        """T_max must be greater."""
+        """The lower bound of T_max."""
         return self.rounds * self.shortest_round
 
     def shortest_deadline(self, scale: float) -> float:
-        """The deadline must be longer than this, given m."""
+        """The lower bound of a deadline for this m."""
         work = scale * self.speeds
         return max(scale * self.least_ratio, float(np.max(self.communication * work / (work - 1.0))))
 
@@ -125,7 +125,7 @@ class Problem:
         return self.contraction * self.constants.initial_distance + self.cost(deadlines, scale)
 
     def cost(self, deadlines: Floats, scale: float) -> float:
-        """The part of (10) that deadlines and m change: sum_t a_t h(T_t, m)."""
+        """The part of (10) that depends on deadlines and m: sum_t a_t h(T_t, m)."""
         return float(self.weights @ self.terms(deadlines, scale)[0])
 
     def terms(self, deadlines: Floats, scale: float) -> tuple[Floats, Floats, Floats, Floats]:

@@ -2,9 +2,9 @@
 
 For fixed m the cost is sum_t a_t h(T_t) with one convex decreasing h (see `problem`). Without the order T_1 >= T_2
 >= ... the optimum has a_t h'(T_t) = -price for a single price, so a round of greater weight lasts longer. The order is
-then a constraint on the weights alone: rounds whose weights grow are pooled and share their mean weight (isotonic
-regression; the pools do not depend on the price because h is the same for all). The price is found on a table of h',
-and Newton's method on all deadlines and the price at once takes it to machine precision.
+then a constraint on the weights alone: rounds with increasing weights are pooled and share their mean weight (isotonic
+regression; the pools do not depend on the price because h is the same for all). A table of h' gives the price, and
+Newton's method on all deadlines and the price refines it to machine precision.
 
 The best m is where the derivative of the optimal cost vanishes; by the envelope theorem that is sum_t a_t dh/dm.
 """
@@ -22,20 +22,20 @@ from offbeat.core.errors import InvalidInput
 TABLE = 300
 """Points of the table of h'."""
 SCAN = 14
-"""Values of m that are tried before the search narrows down."""
+"""Values of m in the coarse scan."""
 EDGES = (1e-4, 1e-6, 1e-8, 1e-10)
-"""How near to the edges of the feasible interval of log m the search goes, as shares of its width."""
+"""Distances from the edges of the feasible interval of log m that are searched, as shares of its width."""
 NEWTON_STEPS = 30
 WORTH = 1e-9
-"""Where time is worth nothing (no communication, and T far beyond need), this share of the cost x mean/T stands in, so
-that the deadlines are unique."""
+"""Where more time has no effect (no communication, T very long), this share of the cost times mean/T is added, so that
+the deadlines are unique."""
 MOST_ROUNDS = 2000
-"""The greatest number of rounds that `solve_rounds` considers."""
+"""Largest number of rounds that `solve_rounds` considers."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Solution:
-    """Deadlines T_1 >= ... >= T_R, the batch scale m, and the bound (10) that they reach."""
+    """Deadlines T_1 >= ... >= T_R, the batch scale m, and the bound (10) at them."""
 
     deadlines: Floats
     scale: float
@@ -43,7 +43,7 @@ class Solution:
 
 
 def solve(problem: Problem) -> Solution:
-    """Problem 2 for a given number of rounds."""
+    """Solve Problem 2 for a given number of rounds."""
     check_feasible(problem)
     low, high = np.log(problem.scales)
     weights = scipy.optimize.isotonic_regression(problem.weights, increasing=False).x
@@ -55,10 +55,10 @@ def solve(problem: Problem) -> Solution:
 
 
 def _best_log_scale(pooled: "_PooledProblem", low: float, high: float) -> float:
-    """The log m at which the derivative of the least cost by m changes its sign.
+    """The log m at which the derivative of the minimal cost by m changes its sign.
 
-    A coarse scan says between which two values that is. If it is not there, because it lies nearer to the edge of what
-    is feasible than the scan looks, ever more of the interval is looked at; a value of the scan itself is never taken.
+    A coarse scan brackets it. If the bracket fails, because the root lies closer to the edge of the feasible interval,
+    wider brackets are tried.
     """
     scan = np.linspace(low, high, SCAN + 2)[1:-1]
     best = int(np.argmin([pooled.cost(log_scale, polished=False)[0] for log_scale in scan]))
@@ -69,16 +69,16 @@ def _best_log_scale(pooled: "_PooledProblem", low: float, high: float) -> float:
         if pooled.cost(left)[1] < 0.0 < pooled.cost(right)[1]:
             return float(scipy.optimize.brentq(lambda each: pooled.cost(each)[1], left, right, xtol=1e-10))
     raise InvalidInput(
-        f"no best batch scale m was found between {np.exp(low):.6g} and {np.exp(high):.6g}: the bound hardly depends "
-        "on it, or algorithm.gradient_variance and algorithm.gradient_bound differ too much in size."
+        f"found no optimal batch scale m between {np.exp(low):.6g} and {np.exp(high):.6g}: the bound hardly depends "
+        "on it, or algorithm.gradient_variance and algorithm.gradient_bound differ too much in size"
     )
 
 
 def solve_rounds(problem_of: Callable[[int], Problem]) -> Solution:
-    """Problem 2 with the number of rounds free as well: the best of all R (the paper's future work).
+    """Solve Problem 2 for the best number of rounds too (the paper's future work).
 
-    `problem_of(R)` is the problem with R rounds. The bound falls and then grows with R: a coarse scan finds the valley,
-    a search by thirds its bottom.
+    `problem_of(R)` is the problem with R rounds. The bound first falls and then rises with R: a coarse scan brackets
+    the minimum, and a ternary search finds it.
     """
     first = problem_of(1)
     check_feasible(first)
@@ -103,24 +103,24 @@ def solve_rounds(problem_of: Callable[[int], Problem]) -> Solution:
 
 
 def check_feasible(problem: Problem) -> None:
-    """Raise InvalidInput if the budget is too short, saying how long it must be, or the bound makes no sense."""
+    """Raise InvalidInput if the budget is too short or the bound does not apply."""
     if problem.devices < 2:
-        raise InvalidInput("ADEL-FL needs at least two devices: its bound divides by their number less one.")
+        raise InvalidInput(f"ADEL-FL needs at least 2 devices, not {problem.devices}: its bound divides by U - 1")
     steep = float(problem.rates.max()) * problem.constants.strong_convexity
     if steep >= 1.0:
         raise InvalidInput(
-            f"algorithm.strong_convexity or local.weight_decay = {problem.constants.strong_convexity:g}: times the "
-            f"learning rate it must be less than 1, but is {steep:.3g}."
+            f"algorithm.strong_convexity or local.weight_decay = {problem.constants.strong_convexity:g}: its product "
+            f"with the learning rate is {steep:.3g}, must be below 1"
         )
     if problem.budget <= problem.least_budget:
         raise InvalidInput(
-            f"{problem.budget:.6g} s are too little time for {problem.rounds} rounds: the least feasible T_max is "
-            f"{problem.least_budget:.6g} s (stop.time or algorithm.time_budget)."
+            f"a time budget of {problem.budget:.6g} s is too short for {problem.rounds} rounds: stop.time and "
+            f"algorithm.time_budget must exceed {problem.least_budget:.6g} s"
         )
 
 
 class _PooledProblem:
-    """A problem whose rounds are pools of equal weight, the greatest weight first."""
+    """A problem whose rounds are pooled by weight, largest first."""
 
     def __init__(self, problem: Problem, weights: Floats, counts: Floats) -> None:
         self.problem = problem
@@ -128,14 +128,14 @@ class _PooledProblem:
         self.counts = counts
 
     def cost(self, log_scale: float, polished: bool = True) -> tuple[float, float]:
-        """The least cost for this m, and its derivative in m."""
+        """The minimal cost for this m, and its derivative in m."""
         scale = float(np.exp(log_scale))
         value, _, _, by_scale = self.problem.terms(self.deadlines(scale, polished), scale)
         total = self.weights * self.counts
         return float(total @ value), float(total @ by_scale)
 
     def deadlines(self, scale: float, polished: bool = True) -> Floats:
-        """The best deadline of each pool for this m; as the table has it, or polished by Newton's method."""
+        """The optimal deadline of each pool for this m, from the table or refined by Newton's method."""
         problem = self.problem
         mean = problem.budget / problem.rounds
         shortest = problem.shortest_deadline(scale)
@@ -147,7 +147,7 @@ class _PooledProblem:
             _, first, second, _ = problem.terms(deadlines, scale)
             return worth / deadlines**2 - first, 2.0 * worth / deadlines**3 + second
 
-        # From as near to the poles of h as numbers can tell apart up to all the room there is, for one round.
+        # From as close to the poles of h as floats resolve, up to all the spare time in one round.
         least = min(max(1e-9 * room, 1e-10 * shortest), 0.5 * room / problem.rounds)
         table = shortest + np.geomspace(least, 1.001 * room, TABLE)
         cheapness = -np.log(slope(table)[0])  # grows with the deadline
@@ -170,7 +170,7 @@ class _PooledProblem:
             change = (float(self.counts @ (step * residual)) - missing) / float(self.counts @ step)
             moved = step * (residual - change)
             log_price += change
-            # Near its pole h' is far from linear: never go more than nine tenths of the way there.
+            # h' is far from linear near its pole: go at most 90 % of the way towards it.
             moved = np.maximum(moved, -0.9 * (deadlines - shortest))
             deadlines = deadlines + moved
             if float(np.max(np.abs(moved) / deadlines)) < 1e-10:

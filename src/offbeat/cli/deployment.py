@@ -73,7 +73,7 @@ def local_cluster(
 
 def deploy(
     file: ExperimentFile,
-    superlink: Annotated[str, typer.Option(metavar="HOST:PORT", help="Control address of the SuperLink.")],
+    superlink: Annotated[str, typer.Option(metavar="HOST:PORT", help="Address of the SuperLink.")],
     insecure: Insecure = False,
     root_certificates: RootCertificates = None,
     changes: Changes = None,

@@ -17,7 +17,7 @@ node = typer.Typer(name="node", invoke_without_command=True)
 def serve(
     context: typer.Context,
     superlink: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="Fleet address of the SuperLink. Required.")
+        str | None, typer.Option(metavar="HOST:PORT", help="Address of the SuperLink. Required.")
     ] = None,
     insecure: Insecure = False,
     root_certificates: RootCertificates = None,
@@ -70,7 +70,7 @@ def serve(
     Replaces `flower-supernode`; both kinds of node can take part in the same run. The app of a run lives in its own
     process, and stop notices and fresh models reach it while it trains. Ends on Ctrl-C or SIGTERM.
 
-    Example: `offbeat node --superlink HOST:9092 --root-certificates ca.pem --node-config partition-id=0`
+    Example: `offbeat node --superlink HOST:PORT --root-certificates ca.pem --node-config partition-id=0`
     """
     if context.invoked_subcommand is not None:
         return
@@ -123,7 +123,7 @@ def certificates(
 @node.command()
 def register(
     public_keys: Annotated[list[Path], typer.Argument(help="Public keys of the nodes, e.g. keys/node-*.pub.")],
-    superlink: Annotated[str, typer.Option(metavar="HOST:PORT", help="Control address of the SuperLink.")],
+    superlink: Annotated[str, typer.Option(metavar="HOST:PORT", help="Address of the SuperLink.")],
     root_certificates: RootCertificates = None,
 ) -> None:
     """Register nodes, by public key, with a SuperLink that authenticates nodes (like `flwr supernode register`)."""

@@ -14,7 +14,7 @@ from torch import nn
 from offbeat.algorithms import POLICIES
 from offbeat.flower.strategy.settings import StrategySettings
 
-PAGE = (Path(__file__).resolve().parents[1] / "docs" / "flower.md").read_text()
+PAGE = (Path(__file__).resolve().parents[1] / "docs" / "how-to" / "flower.md").read_text()
 
 
 def test_the_one_line_runs(monkeypatch: pytest.MonkeyPatch) -> None:

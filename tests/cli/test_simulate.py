@@ -12,7 +12,7 @@ import pytest
 from offbeat import cli
 
 APP = Path(__file__).parents[1] / "flower_apps" / "quickstart-numpy"
-PAGE = Path(__file__).parents[2] / "docs" / "flower.md"
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "flower.md"
 
 
 SCRIPT = """
@@ -45,7 +45,7 @@ def test_the_commands_of_the_documentation_work(
     shorter = project.replace('"quickstart-numpy"', '"app"').replace("num-server-rounds = 3", "num-server-rounds = 1")
     (app / "pyproject.toml").write_text(shorter)
     monkeypatch.chdir(tmp_path)
-    section = PAGE.read_text().partition("## Your Flower app on a virtual clock")[2]
+    section = PAGE.read_text().partition("## Simulate a Flower app on a virtual clock")[2]
     commands = [shlex.split(line) for line in re.findall(r"^    offbeat (.*)$", section, re.MULTILINE)]
     assert [command[0] for command in commands] == ["simulate", "simulate", "report", "simulate"]
     (tmp_path / "path" / "to" / "sim.py").write_text(SCRIPT)

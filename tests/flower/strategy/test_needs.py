@@ -39,7 +39,7 @@ def test_every_algorithm_runs_or_is_refused_in_one_sentence(name: str) -> None:
         with pytest.raises(InvalidInput, match=REFUSED[name]) as refusal:
             Async(policy)
         assert "offbeat.flower.client_app" in str(refusal.value)
-        assert ". " not in str(refusal.value).replace("docs/deployment.md", "")
+        assert ". " not in str(refusal.value).replace("docs/how-to/deployment.md", "")
         return
     grid = AppGrid({0: 1.0, 1: 1.5, 2: 7.0, 3: 1.0}, adding_app({0: 1.0, 1: 2.0, 2: 3.0, 3: 1.0}))
     first = ArrayRecord({"w": Array(np.zeros(3, np.float32)), "n": Array(np.array(0))})

@@ -93,7 +93,9 @@ class Membership:
         self._again[node] = now + RETRY_SECONDS
         if arrived.content is None:
             if any(sign in arrived.error for sign in STRANGERS):
-                raise DeviceFault(f"node {node} runs no client app of this version of offbeat: see docs/deployment.md")
+                raise DeviceFault(
+                    f"node {node} runs no client app of this version of offbeat: see docs/how-to/deployment.md"
+                )
             raise DeviceFault(f"node {node} sent no greeting: {arrived.error}")
         greeting = unpack(arrived.content, FromDevice)
         if isinstance(greeting, Refusal):

@@ -22,7 +22,7 @@ TRIAL = LocalWork(epochs=8)
 """More than one epoch, so that a policy that wants fewer of some devices shows it."""
 TURNS_PER_DEVICE = 3
 MOST_TURNS = 300
-CLIENT = "give the devices offbeat's own client app (offbeat.flower.client_app, see docs/deployment.md)"
+CLIENT = "give the devices offbeat's own client app (offbeat.flower.client_app, see docs/how-to/deployment.md)"
 
 
 def check_plain(policy: Policy, devices: int) -> None:

@@ -95,10 +95,10 @@ def test_installed_modules_stay_where_they_are() -> None:
 @pytest.mark.parametrize(
     ("module", "files", "sentence"),
     [
-        ("nowhere_at_all", {}, "there is no module 'nowhere_at_all'"),
-        ("bundled_namespace", {"bundled_namespace/nets.py": ""}, "a package needs an __init__.py"),
-        ("offbeat_app", {"offbeat_app.py": ""}, "which is the app's own: rename it"),
-        ("test_bundled", {"test_bundled.py": ""}, "Flower leaves out modules of this name"),
+        ("nowhere_at_all", {}, "module 'nowhere_at_all' is not on the Python path"),
+        ("bundled_namespace", {"bundled_namespace/nets.py": ""}, "the package has no __init__.py"),
+        ("offbeat_app", {"offbeat_app.py": ""}, "the app itself has this name; rename the module"),
+        ("test_bundled", {"test_bundled.py": ""}, "Flower excludes modules of this name"),
         ("bundled_broken", {"bundled_broken.py": "def"}, "is not valid Python"),
         ("bundled_large", {"bundled_large.py": ""}, "Flower refuses the app"),
     ],

@@ -158,7 +158,7 @@ def test_what_is_kept_under_a_name_outlives_child_and_run(setup: Setup) -> None:
 
 def test_an_app_that_does_not_answer_is_ended_when_its_message_is_too_old(setup: Setup) -> None:
     assert setup.link.error("hang", ttl=0.5) == (8, "the app's process is gone: it was killed")
-    setup.until("no answer from the app after")
+    setup.until("no reply from the app after")
     assert setup.link.ask("echo")["count"] == 1
 
 
@@ -230,7 +230,7 @@ def test_an_answer_that_the_superlink_will_not_take_is_given_up_and_the_next_one
 
     monkeypatch.setattr(setup.link, "push", take)
     assert setup.link.ask("echo")["count"] == 2
-    setup.until("an answer is given up after 2 attempts: HTTP 500")
+    setup.until("reply dropped after 2 attempts: HTTP 500")
 
 
 def test_a_node_that_is_turned_away_says_so_and_ends(tmp_path: Path) -> None:

@@ -1,8 +1,8 @@
-"""A Flower app made from an experiment: the directory whose content goes to a SuperLink, and from there to the nodes.
+"""Builds a Flower app from an experiment: the directory that is sent to a SuperLink and from there to the nodes.
 
-The experiment travels as one JSON text in the run config (it may hold Infinity, as Python's `json` writes it). The
-user's own modules that it names travel as files beside the app's package, where Flower's processes find them: Flower
-puts the app's directory on the Python path. What is installed is not copied; it must be installed on the nodes as well.
+The experiment is one JSON string in the run config (it may contain Infinity, as Python's `json` writes it). The user's
+own modules that it names are copied beside the app's package: Flower puts the app's directory on the Python path.
+Installed packages are not copied; they must be installed on the nodes as well.
 """
 
 import ast
@@ -28,15 +28,15 @@ from offbeat.flower import experiment_{side}_app
 
 app = experiment_{side}_app()
 '''
-LICENSE = "Made by offbeat from an experiment file. Modules beside this file are the experiment's own.\n"
+LICENSE = "Made by offbeat from an experiment file. Modules beside this file belong to the experiment.\n"
 
 
 def write_bundle(
     directory: Path, experiment: Experiment, *, out: str, resume: bool = False, overwrite: bool = False
 ) -> list[str]:
-    """Write the app into an empty directory. `out` is the results directory on the SuperLink's machine.
+    """Write the app into an empty directory. `out` is the run directory on the SuperLink's machine.
 
-    Returns the files of the user's packages that stay behind, because Flower takes only Python and plain text along.
+    Returns the files of the user's packages that Flower does not send: it sends only Python files and plain text.
     """
     modules = own_modules(experiment)
     config: dict[str, str | bool] = {
@@ -63,7 +63,7 @@ def write_bundle(
 
 
 def own_modules(experiment: Experiment) -> list[Path]:
-    """The user's files and packages that "module:function" names, and what these import from beside them."""
+    """The user's modules and packages that "module:function" names, and those beside them that they import."""
     experiment.check_importable()
     wanted = [_source(name.partition(":")[0].partition(".")[0]) for name in experiment.own.values()]
     found: list[Path] = []
@@ -80,27 +80,27 @@ def own_modules(experiment: Experiment) -> list[Path]:
 
 
 def _source(name: str) -> Path | None:
-    """The file or package of a top-level module; None if it is installed, and so cannot and need not travel."""
+    """The file or package of a top-level module; None if it is installed, and so need not be sent."""
     spec = find_spec(name)
     if spec is None:
-        raise InvalidInput(f"there is no module {name!r} on the Python path")
+        raise InvalidInput(f"module {name!r} is not on the Python path")
     if name == "offbeat" or spec.origin in ("built-in", "frozen"):
         return None
     if spec.origin is None:
-        raise InvalidInput(f"{name!r} cannot be sent to the nodes: a package needs an __init__.py")
+        raise InvalidInput(f"{name!r} cannot be sent to the nodes: the package has no __init__.py")
     origin = Path(spec.origin).resolve()
     installed = [Path(sysconfig.get_path(kind)).resolve() for kind in ("stdlib", "purelib", "platlib")]
     if any(origin.is_relative_to(path) for path in installed):
         return None
     if origin.suffix != ".py":
-        raise InvalidInput(f"{name!r} cannot be sent to the nodes, because it is compiled: install it there")
+        raise InvalidInput(f"{name!r} cannot be sent to the nodes because it is compiled: install it there")
     if name == PACKAGE:
-        raise InvalidInput(f"{name!r} cannot be sent to the nodes under this name, which is the app's own: rename it")
+        raise InvalidInput(f"{name!r} cannot be sent to the nodes: the app itself has this name; rename the module")
     return origin.parent if origin.name == "__init__.py" else origin
 
 
 def _imported(path: Path) -> set[str]:
-    """The top-level names that a file, or the files of a package, import."""
+    """The top-level modules that a file or a package imports."""
     names: set[str] = set()
     for file in path.rglob("*.py") if path.is_dir() else [path]:
         try:
@@ -135,7 +135,7 @@ def _project(config: dict[str, str | bool]) -> dict[str, object]:
 
 
 def _left_behind(directory: Path, modules: list[Path]) -> list[str]:
-    """What Flower leaves out of the app that it builds from a directory."""
+    """The files that Flower leaves out of the app that it builds from the directory."""
     try:
         built = build_fab_from_disk(directory)
     except ValueError as error:
@@ -144,6 +144,6 @@ def _left_behind(directory: Path, modules: list[Path]) -> list[str]:
         taken = set(archive.namelist())
     for path in modules:
         if (f"{path.stem}/__init__.py" if path.is_dir() else path.name) not in taken:
-            raise InvalidInput(f"{path} cannot be sent to the nodes: Flower leaves out modules of this name, rename it")
+            raise InvalidInput(f"{path} cannot be sent to the nodes: Flower excludes modules of this name; rename it")
     files = {path.relative_to(directory).as_posix() for path in directory.rglob("*") if path.is_file()}
     return sorted(files - taken)

@@ -1,7 +1,7 @@
-"""Throw-away certificates and keys for loopback: TLS for a SuperLink, and a key for each SuperNode.
+"""Short-lived certificates and keys: TLS for a SuperLink, and a key pair for each node.
 
-For tests and for trying out a secured set-up on one machine. Everybody who can read the directory can be the SuperLink
-or a node, and the authority's own key is not kept, so that nothing else can be signed with it.
+They are for tests and for trying out a secured setup on one machine: anyone who can read the directory can act as the
+SuperLink or as a node. The authority's private key is not kept, so that nothing else can be signed with it.
 """
 
 import ipaddress
@@ -22,7 +22,7 @@ VALID = timedelta(days=30)
 
 @dataclass(frozen=True)
 class Credentials:
-    """The files in a directory that `make_credentials` wrote."""
+    """Paths of the files that `make_credentials` writes into a directory."""
 
     directory: Path
 
@@ -51,16 +51,16 @@ class Credentials:
 
 
 def make_credentials(directory: Path, nodes: int, hosts: Sequence[str] = ()) -> Credentials:
-    """Write an authority, a certificate and its key, and a key pair for each node.
+    """Write a certificate authority, the SuperLink's certificate and key, and a key pair for each node.
 
-    The certificate is for localhost and 127.0.0.1, and for further hosts by name.
+    The certificate is valid for localhost, 127.0.0.1 and the names in `hosts`.
     """
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise InvalidInput(f"{directory} exists and is not empty: choose another directory")
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     files = Credentials(directory)
     authority_key, server_key = ec.generate_private_key(ec.SECP384R1()), ec.generate_private_key(ec.SECP384R1())
-    authority = _certificate("offbeat throw-away authority", authority_key, authority_key, issuer=None)
+    authority = _certificate("offbeat short-lived authority", authority_key, authority_key, issuer=None)
     server = _certificate("localhost", server_key, authority_key, issuer=authority.subject, hosts=hosts)
     files.authority.write_bytes(authority.public_bytes(serialization.Encoding.PEM))
     files.certificate.write_bytes(server.public_bytes(serialization.Encoding.PEM))
@@ -81,7 +81,7 @@ def _certificate(
     issuer: x509.Name | None,
     hosts: Sequence[str] = (),
 ) -> x509.Certificate:
-    """A certificate for a key; without an issuer, that of an authority."""
+    """A certificate for a key; without an issuer, a self-signed authority."""
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     now = datetime.now(UTC)
     signing = x509.KeyUsage(

@@ -1,8 +1,7 @@
-"""A SuperLink and some SuperNodes on loopback, as processes of this machine, for trying things out and for tests.
+"""A SuperLink and nodes as processes on this machine, for tests and for trying out a deployment.
 
-Everything ends with the context: every process (see `supervisor`), the temporary directory, and so also if offbeat
-itself is killed. Each process has a Flower home of its own, because Flower's processes would see each other's
-half-written apps in a shared one.
+All processes (see `supervisor`) and the temporary directory end with the context, also if offbeat itself is killed.
+Each process has its own Flower home: in a shared one, processes would see each other's half-written apps.
 """
 
 import contextlib
@@ -26,26 +25,26 @@ from offbeat.flower.launch.superlink import SuperLink, register
 
 HOST = "127.0.0.1"
 START_SECONDS = 90.0
-"""How long a Flower process may take to answer on its port."""
+"""Timeout until a Flower process accepts connections."""
 CHECKPOINT_SECONDS = 20.0
-"""How long a ServerApp that was interrupted may take to leave a checkpoint."""
+"""Timeout until an interrupted ServerApp has written its checkpoint."""
 POLL_SECONDS = 0.05
 FEW_NODES = 4
-"""Up to this many warm nodes may ask the SuperLink as often as they like."""
+"""Up to this number of persistent nodes, each polls every `POLL_SECONDS`."""
 POLLS_A_SECOND = 40.0
-"""How often more of them may ask together: a question takes the SuperLink 5 to 15 ms of a core, which they share."""
+"""Polls per second of all nodes, if there are more: a poll costs 5 to 15 ms of CPU time on this machine."""
 ENVIRONMENT = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-    "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.25",  # shorter, and the polling of a few nodes keeps a core busy
+    "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.25",  # a shorter interval would keep a core busy with a few nodes
     "OMP_NUM_THREADS": "1",  # several devices share the machine
     "PYTHONUNBUFFERED": "1",
 }
 
 
 class FlowerProcess:
-    """One Flower process with all that it starts, below a supervisor."""
+    """One Flower process and its descendants, below a supervisor."""
 
     def __init__(
         self, command: Sequence[str], *, name: str, folder: Path, logs: Path, port: int, home: Path | None = None
@@ -58,7 +57,7 @@ class FlowerProcess:
         self._supervisor: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start it, or start it again; its log goes on."""
+        """Start or restart the process; its log is appended to."""
         with self.log.open("ab") as log:
             self._supervisor = subprocess.Popen(
                 self._command,
@@ -66,21 +65,21 @@ class FlowerProcess:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env=self._environment,
-                start_new_session=True,  # Ctrl-C is for us, and we end them
+                start_new_session=True,  # Ctrl-C must not reach it: `Cluster` ends it
             )
 
     @property
     def alive(self) -> bool:
-        """Whether the process runs."""
+        """Whether the process is running."""
         return self._supervisor is not None and self._supervisor.poll() is None
 
     def pids(self, command: str = "") -> list[int]:
-        """The processes below this one whose command has a text in it, for instance "flwr-clientapp" (Linux only)."""
+        """Descendants whose command line contains a text, for instance "flwr-clientapp" (Linux only)."""
         found = supervisor.descendants(self._supervisor.pid) if self._supervisor is not None else []
         return [pid for pid in found if command in supervisor.command_line(pid)]
 
     def wait_until_it_answers(self) -> None:
-        """Wait until the port accepts connections; fail if the process ends or takes too long."""
+        """Wait until the port accepts connections; raises if the process ends or times out."""
         deadline = time.monotonic() + START_SECONDS
         while not _answers(self.port):
             if not self.alive or time.monotonic() > deadline:
@@ -88,20 +87,20 @@ class FlowerProcess:
             time.sleep(0.05)
 
     def ask_to_end(self) -> None:
-        """Ask it to end in good order; whatever is left after a grace period is killed."""
+        """Ask the process to terminate; after a grace period it is killed."""
         if self._supervisor is not None and self._supervisor.stdin is not None and self.alive:
-            with contextlib.suppress(BrokenPipeError):  # it has just ended
+            with contextlib.suppress(BrokenPipeError):  # the supervisor has ended
                 os.write(self._supervisor.stdin.fileno(), b"x")
 
     def kill(self) -> None:
-        """End it and all that it started with SIGKILL, as if the power had failed."""
+        """Kill the process and its descendants with SIGKILL, as in a power failure."""
         if self._supervisor is not None:
             if self._supervisor.stdin is not None:
                 self._supervisor.stdin.close()
             self._supervisor.wait()
 
     def wait(self, seconds: float) -> None:
-        """Wait for it to have ended, and kill what has not."""
+        """Wait for the process to end; kill it after this number of seconds."""
         if self._supervisor is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._supervisor.wait(seconds)
@@ -109,11 +108,11 @@ class FlowerProcess:
 
 
 class Cluster:
-    """Runs while its context is open.
+    """A SuperLink with nodes, which run while the context is open.
 
-    With credentials it uses TLS and admits only nodes whose keys are registered. A durable SuperLink keeps its state in
-    a file and so remembers its nodes when it is restarted. Warm nodes (`offbeat node`) share one process, and their
-    children what they import; nodes that are added later have a process each.
+    With credentials, it uses TLS and accepts only registered nodes. A durable SuperLink keeps its state in a file and
+    so knows its nodes after a restart. Warm nodes (`offbeat node`) share one process; a node that is added later has
+    its own.
     """
 
     def __init__(
@@ -142,7 +141,9 @@ class Cluster:
         try:
             self.superlink.start()
             together = self._warm and self._count > 0
-            if together and self._credentials is None:  # they wait for the SuperLink by themselves
+            if (
+                together and self._credentials is None
+            ):  # nodes without keys need no registration, and wait for the SuperLink themselves
                 self._start_nodes(list(range(self._count)), warm=True)
             self.superlink.wait_until_it_answers()
             if together and self._credentials is not None:
@@ -178,9 +179,9 @@ class Cluster:
         address: str | None = None,
         home: Path | None = None,
     ) -> FlowerProcess:
-        """Start one more node, as this device or as whichever the server makes of it.
+        """Start one more node, for this device, or for one that the server chooses if None.
 
-        It may be given further options, another way to the SuperLink, and another home.
+        `options` are further command-line options, `address` another address of the SuperLink, `home` another home.
         """
         node = self._start_nodes(
             [device],
@@ -204,7 +205,7 @@ class Cluster:
         address: str | None = None,
         home: Path | None = None,
     ) -> FlowerProcess:
-        """A process with a node for each of these devices; a SuperNode is one by itself."""
+        """Start a process with one node per device; a SuperNode has exactly one."""
         options = ["--superlink", address or self.address.address, *options]
         if self._credentials is None:
             options.append("--insecure")
@@ -231,17 +232,17 @@ class Cluster:
         return node
 
     def restart_superlink(self) -> None:
-        """Kill the SuperLink, and with it the ServerApp, and start it again on the same port."""
+        """Kill the SuperLink, and so the ServerApp, and start it again on the same port."""
         self.superlink.kill()
         self.superlink.start()
         self.superlink.wait_until_it_answers()
 
     def server_app(self) -> list[int]:
-        """The process of the ServerApp, if one is running."""
+        """Process ids of the ServerApp; empty if none is running."""
         return self.superlink.pids("flwr-serverapp")
 
     def _interrupt_server_app(self) -> None:
-        """Ctrl-C is for the ServerApp, too: it leaves a checkpoint if it is given the time."""
+        """Interrupt the ServerApp and wait until it has written its checkpoint."""
         for pid in self.server_app():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGINT)
@@ -266,7 +267,7 @@ class Cluster:
         return FlowerProcess(command, name=name, folder=self._folder, logs=self.logs, port=port)
 
     def _end(self, *, keep_logs: bool) -> None:
-        """Nodes first, so that they can say good-bye to the SuperLink; a second Ctrl-C kills what is left."""
+        """End the nodes first, so that they can deactivate, then the SuperLink; a second Ctrl-C kills what is left."""
         try:
             for node in self.nodes:
                 node.ask_to_end()
@@ -287,7 +288,7 @@ class Cluster:
 
 
 def free_port() -> int:
-    """A port of loopback that nobody listens on now."""
+    """A free port on loopback."""
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         port: int = probe.getsockname()[1]
@@ -295,9 +296,9 @@ def free_port() -> int:
 
 
 def last_line(log: Path) -> str:
-    """The last line of a log that says something."""
+    """The last line of a log that is not empty."""
     lines = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
-    return lines[-1].strip() if lines else "it said nothing"
+    return lines[-1].strip() if lines else "its log is empty"
 
 
 def _answers(port: int) -> bool:
@@ -313,5 +314,5 @@ def _scripts() -> str:
 
 
 def _path() -> str:
-    """Flower starts its own programs by name."""
+    """PATH with our environment's scripts first: Flower starts its programs by name."""
     return os.pathsep.join([_scripts(), os.environ.get("PATH", "")])

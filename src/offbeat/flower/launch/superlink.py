@@ -1,7 +1,7 @@
-"""Runs on an existing SuperLink: hand in an app, follow its log, know how it ended, stop it.
+"""Controls runs on an existing SuperLink: start a run, follow its log, wait for its end, stop it.
 
-These are the functions behind `flwr run`, `flwr log`, `flwr list`, `flwr stop` and `flwr supernode register`: used
-directly they start no process and say how a run ended. A login (`flwr login`) is used if there is one.
+It calls the functions behind `flwr run`, `flwr log`, `flwr list`, `flwr stop` and `flwr supernode register` directly,
+without starting processes. A login (`flwr login`) is used if there is one.
 """
 
 import io
@@ -38,49 +38,49 @@ _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class RunFailed(OffbeatError):
-    """A run on a SuperLink did not end well."""
+    """A run on a SuperLink failed or was stopped, or the SuperLink refused a request."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SuperLink:
-    """Where a SuperLink is, and how to trust it: by these certificates, or by the system's if there are none."""
+    """Address of a SuperLink, and the CA certificates that verify it (default: system store)."""
 
     address: str
     root_certificates: Path | None = None
     insecure: bool = False
 
     def __post_init__(self) -> None:
-        host_and_port("--superlink", self.address)
+        host_and_port("superlink", self.address)
         if self.insecure and self.root_certificates is not None:
-            raise InvalidInput("give either --insecure or --root-certificates, not both")
+            raise InvalidInput("root certificates have no use on an insecure connection: give one of the two")
         if self.root_certificates is not None and not self.root_certificates.is_file():
-            raise InvalidInput(f"--root-certificates {self.root_certificates}: there is no such file")
+            raise InvalidInput(f"root certificates {self.root_certificates}: no such file")
 
     @property
     def local(self) -> bool:
-        """On this machine, so that its files are ours."""
+        """Whether it runs on this machine, so that paths are the same."""
         return self.address.rpartition(":")[0] in ("127.0.0.1", "localhost", "[::1]")
 
 
 def host_and_port(option: str, address: str) -> tuple[str, int]:
-    """The two halves of an address that was given with an option."""
+    """Split an address into host and port; `option` is its name in the error message."""
     host, colon, port = address.rpartition(":")
     if not (host and colon and port.isdigit() and 0 < int(port) < 65536):
-        raise InvalidInput(f"{option} {address}: it must be HOST:PORT, for instance 127.0.0.1:8000")
+        raise InvalidInput(f"{option} {address}: must be HOST:PORT, for instance 127.0.0.1:8000")
     return host, int(port)
 
 
 class Launched:
-    """A run that was handed in."""
+    """A run that was started on a SuperLink."""
 
     def __init__(self, superlink: SuperLink, run_id: int) -> None:
         self.superlink = superlink
         self.run_id = run_id
 
     def follow(self) -> Iterator[str | None]:
-        """The lines of its log as they come, and None twice a second while none come, until it has ended.
+        """Yield the lines of its log, and None every half second without one, until the run has ended.
 
-        That it failed or was stopped is an error.
+        Raises RunFailed if it failed or was stopped.
         """
         lines: Queue[str | OffbeatError | None] = Queue()
         threading.Thread(target=self._read_log, args=(lines,), daemon=True).start()
@@ -113,12 +113,12 @@ class Launched:
         lines.put(None)
 
     def stop(self) -> None:
-        """Have the SuperLink stop the run."""
+        """Stop the run."""
         with _control(self.superlink) as control:
             control.StopRun(StopRunRequest(run_id=self.run_id))
 
     def ended(self) -> bool:
-        """Whether it has ended well; that it failed or was stopped is an error in one sentence."""
+        """Whether the run has completed; raises RunFailed if it failed or was stopped."""
         with _control(self.superlink) as control:
             answer = control.ListRuns(ListRunsRequest(run_id=self.run_id))
         status = run_from_proto(answer.run_dict[self.run_id]).status
@@ -133,7 +133,7 @@ class Launched:
 
 
 def submit(bundle: Path, superlink: SuperLink) -> Launched:
-    """Start a run of the app in a directory."""
+    """Start a run of the app in a directory on the SuperLink."""
     built = build_fab_from_disk(bundle)
     request = StartRunRequest(fab=fab_to_proto(Fab(sha256(built).hexdigest(), built, {})))
     with _control(superlink) as control:
@@ -144,20 +144,20 @@ def submit(bundle: Path, superlink: SuperLink) -> Launched:
 
 
 def register(superlink: SuperLink, public_key: Path) -> int:
-    """Admit the SuperNode that has this key; returns its id."""
+    """Register the node with this public key; returns its id."""
     with _control(superlink) as control:
         return control.RegisterNode(RegisterNodeRequest(public_key=try_load_public_key(public_key))).node_id
 
 
 @contextmanager
 def _control(superlink: SuperLink) -> Iterator[ControlHttpClient]:
-    """A connection to a SuperLink; whatever goes wrong on it is an error in one sentence."""
+    """Connect to a SuperLink; any failure raises RunFailed."""
     certificates = str(superlink.root_certificates.resolve()) if superlink.root_certificates is not None else None
     connection = SuperLinkConnection(
         "offbeat", address=superlink.address, root_certificates=certificates, insecure=superlink.insecure
     )
     try:
-        with redirect_stdout(io.StringIO()):  # it says which SuperLink it uses
+        with redirect_stdout(io.StringIO()):  # Flower prints which SuperLink it uses
             control = init_http_client_from_connection(connection)
         try:
             with flwr_cli_exc_handler():
@@ -167,7 +167,7 @@ def _control(superlink: SuperLink) -> Iterator[ControlHttpClient]:
     except click.ClickException as error:
         if error.message == SUPERLINK_UNAVAILABLE_MESSAGE:
             raise RunFailed(
-                f"no SuperLink answers at {superlink.address} {'without' if superlink.insecure else 'with'} TLS "
-                "(--insecure, or --root-certificates for TLS): is it running?"
+                f"no SuperLink answers at {superlink.address} {'without' if superlink.insecure else 'with'} TLS: "
+                f"is it running, and {'without' if superlink.insecure else 'with'} TLS?"
             ) from None
         raise RunFailed(f"SuperLink at {superlink.address}: {' '.join(error.message.split())}") from None

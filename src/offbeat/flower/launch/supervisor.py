@@ -1,12 +1,12 @@
-"""Runs one command and ends, with it, every process that it started, however deep and in whatever session.
+"""Runs one command and ends every process below it together with it.
 
-Flower starts processes that start processes in sessions of their own; signals to a group do not reach them, and neither
-does anything else once their parents are gone. So each Flower process runs below a supervisor, a small script (standard
-library only, started by its path). On Linux the supervisor adopts orphans, so that all that came of the command stays
-in the tree below it. Elsewhere the rest ends itself: Flower's processes watch their parents.
+Flower's processes start further processes in sessions of their own, which signals to a process group do not reach. So
+each Flower process runs below a supervisor: this script, started by its path, with the standard library only. On Linux
+the supervisor adopts orphans, so that all descendants of the command stay below it. On other systems, Flower's
+processes watch their parents and end themselves.
 
-The caller holds the other end of the supervisor's standard input: a byte asks the command to end in good order; when
-the caller closes it, or is gone for whatever reason, everything is killed at once.
+The caller holds the other end of the supervisor's standard input: a byte asks the command to terminate; when the caller
+closes it or ends, everything is killed at once.
 """
 
 import contextlib
@@ -21,15 +21,15 @@ from math import inf
 from pathlib import Path
 
 GRACE = 10.0
-"""Seconds that the command has to end in good order."""
+"""Seconds that the command has to terminate before it is killed."""
 _PR_SET_CHILD_SUBREAPER = 36
 
 
 def descendants(root: int) -> list[int]:
-    """The processes below one, parents first; zombies are not counted."""
+    """The descendants of a process, parents first, without zombies."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):  # gone in the meantime
+        with contextlib.suppress(OSError):  # the process has ended in the meantime
             state, parent = entry.read_text().rpartition(")")[2].split()[:2]
             if state != "Z":
                 children.setdefault(int(parent), []).append(int(entry.parent.name))
@@ -42,7 +42,7 @@ def descendants(root: int) -> list[int]:
 
 
 def command_line(pid: int) -> str:
-    """The command of a process, or nothing if it is gone."""
+    """The command line of a process; empty if it has ended."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
     except OSError:
@@ -50,9 +50,9 @@ def command_line(pid: int) -> str:
 
 
 def supervise(command: list[str]) -> int:
-    """Run a command below this process until it ends or is no longer wanted; returns its exit code."""
+    """Run a command until it ends or the caller ends it, kill its descendants, and return its exit code."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda *_: None)  # only the caller ends us: nobody else would clean up
+        signal.signal(number, lambda *_: None)  # only the caller ends this process, so that it can clean up
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     child = subprocess.Popen(command, stdin=subprocess.DEVNULL)
@@ -71,7 +71,7 @@ def supervise(command: list[str]) -> int:
                 os.kill(pid, signal.SIGKILL)
         time.sleep(0.02)
     with contextlib.suppress(ChildProcessError):
-        while True:  # not every container has an init that buries the dead
+        while True:  # reap zombies: not every container has an init that does
             os.waitpid(-1, 0)
     return code
 

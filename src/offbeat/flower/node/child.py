@@ -1,7 +1,7 @@
-"""What runs in a child: the app of one run, message after message, in a process that lives as long as the run.
+"""The child process: runs the app of one run on message after message, as long as the run lasts.
 
-It does what `flwr-clientapp` does for one message. A message that comes while the app is at work waits in the mailbox,
-where an app that knows of it may look.
+It does what `flwr-clientapp` does for a single message. A message that arrives while the app is busy waits in the
+mailbox, which the app may read.
 """
 
 import os
@@ -47,7 +47,7 @@ RECALL_SECONDS = 30.0
 
 
 def main(connection: socket.socket) -> int:
-    """Serve until the node closes the connection; the exit code."""
+    """Serve until the node closes the connection; returns the exit code."""
     frames: FrameSocket[Any] = FrameSocket(connection, ToChild)
     opening, parts = frames.read() or (None, [])
     if not isinstance(opening, OpenApp):
@@ -85,12 +85,12 @@ class AppProcess:
         )
 
     def serve(self) -> None:
-        """Load the app, and answer messages one after another."""
+        """Load the app and reply to messages one after another."""
         Thread(target=self._listen, daemon=True).start()
         open_mailbox(self.mailbox)
         try:
             app: ClientApp | None = self._load()
-        except Exception:  # whatever the app's modules raise when they are imported
+        except Exception:  # the app's modules may raise anything when imported
             app = None
             traceback.print_exc()
         self._frames.write(Warm())
@@ -105,19 +105,19 @@ class AppProcess:
         return load(opening.app_id, opening.app_version, opening.app_hash)
 
     def _run(self, app: ClientApp | None, message: Message) -> Message:
-        """The app's answer, or its error as `flwr-clientapp` would send it."""
+        """The app's reply, or its error in the form that `flwr-clientapp` sends."""
         if app is None:
             reason = "An exception was raised when attempting to load `ClientApp`"
             return Message(Error(ErrorCode.LOAD_CLIENT_APP_EXCEPTION, reason), reply_to=message)
         try:
             return app(message, self.context)
-        except Exception as error:  # the app's own
+        except Exception as error:  # raised by the app
             traceback.print_exc()
             reason = f"{type(error)}:<'{error}'>"
             return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason), reply_to=message)
 
     def answer(self, reply: Message) -> None:
-        """Hand an answer to the node, piece by piece."""
+        """Send a reply to the node, piece by piece."""
         reply.metadata.__dict__["_message_id"] = reply.object_id
         with no_object_id_recompute():
             tree, objects = get_object_tree(reply), get_all_nested_objects(reply)
@@ -131,10 +131,10 @@ class AppProcess:
         )
         self._frames.write(body, [head, tree.SerializeToString()])
 
-    # What is kept -------------------------------------------------------------------------------------------------
+    # Stored by the node -----------------------------------------------------------------------------------------------
 
     def _keep_state(self) -> None:
-        """Have the node keep the app's state, so that the next child of this run goes on from here if this one ends."""
+        """Store the app's state in the node, so that the next child of this run can continue if this one ends."""
         state = recorddict_to_proto(self.context.state).SerializeToString(deterministic=True)
         if state != self._state:
             self._state = state
@@ -148,7 +148,7 @@ class AppProcess:
         self._frames.write(Recall(name=name))
         return self._recalled if self._answered.wait(RECALL_SECONDS) else None
 
-    # The other thread ---------------------------------------------------------------------------------------------
+    # The reading thread -----------------------------------------------------------------------------------------------
 
     def _listen(self) -> None:
         pieces: dict[str, bytes] = {}
@@ -165,10 +165,10 @@ class AppProcess:
                         self._answered.set()
         except (BrokenFrame, OSError):
             pass
-        self._leave(0)  # the node is gone, or has no more use for us
+        self._leave(0)  # the node has ended, or has closed the connection
 
     def _deliver(self, identity: str, contents: dict[str, bytes]) -> None:
         message = inflate_object_from_contents(identity, contents)
         assert isinstance(message, Message)
-        message.metadata.__dict__["_message_id"] = identity  # which is not in what was deflated
+        message.metadata.__dict__["_message_id"] = identity  # it is not part of the deflated message
         self.mailbox.put(message)

@@ -1,8 +1,7 @@
-"""The node's side of its children: a process that starts them, and one child for each run.
+"""The node's handles for its fork server and for its children, one per run.
 
-The first, the fork server, is started when the node is and imports what apps need; children are forked from it, so that
-they are there at once and share the memory of what was imported. It is started by exec, so that nothing of the node,
-and so no key, is in its memory.
+The fork server starts with the node and imports what apps need. Children are forked from it, so that they start at once
+and share the memory of the imports. It is started by exec, so that its memory holds nothing of the node, and no key.
 """
 
 import contextlib
@@ -23,15 +22,15 @@ from offbeat.flower.node.sandbox import Limits
 
 OnFrame = Callable[["Child", FromChild, list[bytes]], None]
 WITHHELD = ("CREDENTIALS_DIRECTORY",)
-"""Environment variables that children do not get: where systemd puts a service's secrets."""
+"""Environment variables that children do not inherit: systemd's directory of a service's secrets."""
 
 
 class ForkServerGone(OffbeatError):
-    """The process that starts children has ended."""
+    """The fork server has ended."""
 
 
 class ForkServer:
-    """Starts children, ends them, and says how they ended. Starts anew by itself if it was ended."""
+    """Starts and ends children and reports how they ended. Restarts itself if its process was ended."""
 
     def __init__(self, limits: Limits, environment: Mapping[str, str] | None = None) -> None:
         self._limits = limits
@@ -43,7 +42,7 @@ class ForkServer:
         self._control: socket.socket | None = None
 
     def start(self) -> None:
-        """Start it, so that it is warm when the first message comes."""
+        """Start the process, so that its imports are done when the first message arrives."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         command = [sys.executable, "-m", "offbeat.flower.node.fork_server", str(theirs.fileno())]
         self._process = subprocess.Popen(
@@ -59,7 +58,7 @@ class ForkServer:
         return self._process is not None and self._process.poll() is None
 
     def child(self, opening: OpenApp, state: bytes | None, on_frame: OnFrame, on_end: "OnEnd") -> "Child":
-        """A new child that loads an app."""
+        """Start a child that loads an app."""
         with self._lock:
             if not self.alive:
                 self.start()
@@ -72,7 +71,7 @@ class ForkServer:
                 request = msgspec.json.encode(Fork(number=child.number, limits=self._limits))
                 socket.send_fds(self._control, [request], [theirs.fileno()])
             except OSError as error:
-                raise ForkServerGone(f"no process can be started for the app: {error}") from None
+                raise ForkServerGone(f"cannot start a process for the app: {error}") from None
             finally:
                 theirs.close()
         child.open(opening, state)
@@ -80,24 +79,24 @@ class ForkServer:
 
     def kill(self, child: "Child") -> None:
         """End a child at once."""
-        with contextlib.suppress(OSError):  # gone, and its children with it
+        with contextlib.suppress(OSError):  # the fork server has ended, and its children with it
             if self._control is not None:
                 self._control.send(msgspec.json.encode(Kill(number=child.number)))
 
     def _listen(self, control: socket.socket) -> None:
-        """Hear how children end; if the fork server itself ends, so have they."""
+        """Receive reports of ended children; if the fork server itself ends, all children have ended."""
         while packet := _packet(control):
             ended = msgspec.json.decode(packet, type=FromForkServer)
             if (child := self._children.pop(ended.number, None)) is not None:
                 child.ended(ended)
         for number in list(self._children):
             if (child := self._children.pop(number, None)) is not None:
-                child.ended(Ended(number=number, why="the process that had started it was ended"))
+                child.ended(Ended(number=number, why="its fork server has ended"))
 
     def close(self) -> None:
-        """End it and all children."""
+        """End the fork server and all children."""
         if self._control is not None:
-            with contextlib.suppress(OSError):  # a thread waits on it: closing alone would not be heard
+            with contextlib.suppress(OSError):  # closing alone would not wake the thread that reads from it
                 self._control.shutdown(socket.SHUT_RDWR)
             self._control.close()
         if self._process is not None:
@@ -109,7 +108,7 @@ class ForkServer:
 
 
 class Child:
-    """A process that runs the app of one run. Frames and the news of its end come from other threads."""
+    """A process that runs the app of one run. Its callbacks are called from other threads."""
 
     def __init__(
         self, number: int, connection: socket.socket, fork_server: ForkServer, on_frame: OnFrame, on_end: "OnEnd"
@@ -121,28 +120,28 @@ class Child:
         self._frames: FrameSocket[Any] = FrameSocket(connection, FromChild)
 
     def open(self, opening: OpenApp, state: bytes | None) -> None:
-        """Have it load the app, and listen to it from now on."""
+        """Make the child load the app, and start to read its frames."""
         Thread(target=self._read, daemon=True).start()
         self.tell(opening, *([] if state is None else [state]))
 
     def tell(self, body: ToChild, *parts: bytes) -> None:
-        """Send it a frame."""
-        with contextlib.suppress(OSError):  # that it has ended is heard elsewhere
+        """Send a frame to the child."""
+        with contextlib.suppress(OSError):  # that it has ended is reported by the fork server
             self._frames.write(body, parts)
 
     def _read(self) -> None:
         try:
             while (frame := self._frames.read()) is not None:
                 self._on_frame(self, *frame)
-        except (BrokenFrame, OSError, IndexError, ValueError):  # the last if we have closed the socket ourselves
-            self.kill()  # an app that writes into our socket, leaves parts out, or ends in the midst of a frame
+        except (BrokenFrame, OSError, IndexError, ValueError):  # ValueError: we have closed the socket
+            self.kill()  # the app writes to our socket, omits parts, or ended within a frame
 
     def kill(self) -> None:
-        """End it at once."""
+        """End the child at once."""
         self._fork_server.kill(self)
 
     def ended(self, how: Ended) -> None:
-        """Take note that the child has ended, as the fork server says."""
+        """Handle the fork server's report that the child has ended."""
         self._on_end(self, how.why)
         self._frames.close()
 

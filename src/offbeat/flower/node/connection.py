@@ -1,9 +1,9 @@
-"""A node's connection to a SuperLink: Flower's own Fleet client, its heartbeats and its keys.
+"""A node's connection to a SuperLink: Flower's Fleet client, heartbeats and keys.
 
-This is what a SuperNode does in `flwr.supernode.fleet_http_connection`, with the same client, but without its ways to
-end the process: here every trouble is an exception of few kinds, and a SuperLink that has forgotten a node which may
-register itself is simply told again. The one place that knows Flower's internals on the node's side, together with
-`installation` and `child`; `tests/flower/node/test_flower_contract.py` says what changed if a new Flower breaks it.
+It does what a SuperNode does in `flwr.supernode.fleet_http_connection`, with the same client. But a failure never ends
+the process: it raises one of four exceptions, and a node that registers itself does so again if the SuperLink has
+forgotten it. Together with `storage` and `child` it is the only code of a node that uses Flower's internals;
+`tests/flower/node/test_flower_contract.py` shows which of them a new version of Flower has changed.
 """
 
 from collections.abc import Callable
@@ -49,48 +49,48 @@ from offbeat.core.errors import InvalidInput, OffbeatError
 from offbeat.flower.launch.superlink import SuperLink
 
 AWAY = {429, 500, 502, 503, 504}
-"""What a SuperLink, or a proxy before it, says when it may be well again soon."""
+"""HTTP status codes of temporary failures of a SuperLink or of a proxy before it."""
 T = TypeVar("T")
 Keys = tuple[ec.EllipticCurvePrivateKey, ec.EllipticCurvePublicKey]
 
 
 class SuperLinkAway(OffbeatError):
-    """The SuperLink does not answer; trying again may help."""
+    """The SuperLink cannot be reached or fails temporarily: retry."""
 
 
 class TurnedAway(OffbeatError):
-    """The SuperLink answers, but does not know this node, or will not have it."""
+    """The SuperLink does not know this node or refuses it."""
 
 
 class NotRunning(OffbeatError):
-    """The run that this is about has ended; nobody wants it any more."""
+    """The run has ended."""
 
 
 class ContentGone(OffbeatError):
-    """The SuperLink has handed out a message whose content it no longer has."""
+    """The SuperLink has lost the content of a message that it delivered."""
 
 
 def load_key(path: Path) -> Keys:
-    """The private key of a node, as `ssh-keygen -t ecdsa` makes it."""
+    """Read the private key of a node, as `ssh-keygen -t ecdsa` writes it."""
     try:
         key = load_ssh_private_key(path.read_bytes(), None)
     except OSError as error:
-        raise InvalidInput(f"--auth-supernode-private-key {path}: {error.strerror}") from None
+        raise InvalidInput(f"private key {path}: {error.strerror}") from None
     except (ValueError, UnsupportedAlgorithm) as error:
-        raise InvalidInput(f"--auth-supernode-private-key {path}: not a private key of SSH ({error})") from None
+        raise InvalidInput(f"private key {path}: not a private key of SSH ({error})") from None
     if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise InvalidInput(f"--auth-supernode-private-key {path}: it must be an ECDSA key (ssh-keygen -t ecdsa -b 384)")
+        raise InvalidInput(f"private key {path}: must be an ECDSA key (ssh-keygen -t ecdsa -b 384)")
     return key, key.public_key()
 
 
 class FleetConnection:
-    """Everything that a node asks of a SuperLink. Methods may be called from several threads."""
+    """A node's requests to a SuperLink. Methods may be called from several threads."""
 
     def __init__(self, superlink: SuperLink, keys: Keys | None = None) -> None:
         self.superlink = superlink
         self.node_id = 0
         self.forgotten = False
-        """Whether the SuperLink has said that it does not know this node."""
+        """Whether the SuperLink has reported that it does not know this node."""
         self._registers = keys is None
         private, public = keys or generate_key_pairs()
         self._public = public_key_to_bytes(public)
@@ -107,7 +107,7 @@ class FleetConnection:
         self._heartbeats: HeartbeatSender | None = None
 
     def open(self) -> int:
-        """Make this node known to the SuperLink and go on saying that it is there; its id."""
+        """Activate this node at the SuperLink and start its heartbeats; returns its id."""
         self._stop_heartbeats()
         self.forgotten = False
         if self._registers:
@@ -122,7 +122,7 @@ class FleetConnection:
         try:
             self._ask(self._client.RegisterNode, RegisterNodeFleetRequest(public_key=self._public))
         except TurnedAway as error:
-            if "already in use" not in str(error):  # known from before: this SuperLink keeps its state in a file
+            if "already in use" not in str(error):  # registered earlier, at a SuperLink that keeps its state in a file
                 raise
 
     def _heartbeat(self) -> bool:
@@ -136,7 +136,7 @@ class FleetConnection:
         return True
 
     def close(self) -> None:
-        """Say good-bye, if anybody listens."""
+        """Stop the heartbeats and deactivate the node, if the SuperLink can be reached."""
         self._stop_heartbeats()
         try:
             if self.node_id:
@@ -151,39 +151,39 @@ class FleetConnection:
         if self._heartbeats is not None and self._heartbeats.is_running:
             self._heartbeats.stop()
 
-    # Runs and messages --------------------------------------------------------------------------------------------
+    # Runs and messages ------------------------------------------------------------------------------------------------
 
     def receive(self) -> tuple[Message, ObjectTree] | None:
-        """The next message without its content, and what its content consists of."""
+        """The next message without its content, and the tree of objects that the content consists of."""
         response = self._ask(self._client.PullMessages, PullMessagesRequest(node=self._node))
         if not response.messages_list:
             return None
         return message_from_proto(response.messages_list[0]), response.message_object_trees[0]
 
     def run(self, run_id: int) -> Run:
-        """What the SuperLink knows of a run."""
+        """The SuperLink's description of a run."""
         return run_from_proto(self._ask(self._client.GetRun, GetRunRequest(node=self._node, run_id=run_id)).run)
 
     def app(self, run: Run) -> Fab:
-        """The app of a run, as the SuperLink has it."""
+        """Fetch the app of a run."""
         request = GetFabRequest(node=self._node, hash_str=run.fab_hash, run_id=run.run_id)
         return fab_from_proto(self._ask(self._client.GetFab, request).fab)
 
     def pull_object(self, run_id: int, identity: str) -> bytes | None:
-        """The content of an object, or None if the sender has not handed it in yet."""
+        """Fetch the content of an object; None if the sender has not uploaded it yet."""
         request = PullObjectRequest(node=self._node, run_id=run_id, object_id=identity)
         response = self._ask(self._client.PullObject, request)
         if not response.object_found:
-            raise ContentGone("the content of the message is not there any more")
+            raise ContentGone("the SuperLink no longer has the content of the message")
         return response.object_content if response.object_available else None
 
     def confirm(self, run_id: int, message_id: str) -> None:
-        """The message is here: the SuperLink may forget its content."""
+        """Confirm that a message has arrived, so that the SuperLink may delete its content."""
         request = ConfirmMessageReceivedRequest(node=self._node, run_id=run_id, message_object_id=message_id)
         self._ask(self._client.ConfirmMessageReceived, request)
 
     def push(self, reply: bytes, tree: bytes, objects: dict[str, bytes], seconds: float) -> None:
-        """Hand in an answer: the message without content, what its content consists of, and that."""
+        """Upload a reply: the message without content, its tree of objects, and the objects."""
         message = ProtoMessage.FromString(reply)
         request = PushMessagesRequest(
             node=self._node,
@@ -209,7 +209,7 @@ class FleetConnection:
         return Node(node_id=self.node_id)
 
     def _ask(self, method: Callable[[Any], T], request: Any) -> T:
-        """Call the SuperLink; whatever goes wrong is one of few things."""
+        """Call the SuperLink; any failure becomes SuperLinkAway, NotRunning or TurnedAway."""
         where = f"the SuperLink at {self.superlink.address}"
         try:
             return method(request)
@@ -217,9 +217,9 @@ class FleetConnection:
             status, said = error.response.status_code, FlowerError.from_json(error.response.text)
             why = f"{said.message} {said.public_details or ''}".strip() if said is not None else f"HTTP {status}"
             if status in AWAY:
-                raise SuperLinkAway(f"{where} is not well: {why}") from None
+                raise SuperLinkAway(f"{where} fails: {why}") from None
             if status == httpx.codes.FORBIDDEN:
-                raise NotRunning(f"{where} says: {why}") from None
-            raise TurnedAway(f"{where} says: {why}") from None
+                raise NotRunning(f"{where} refuses: {why}") from None
+            raise TurnedAway(f"{where} refuses: {why}") from None
         except (httpx.TransportError, ValueError) as error:
             raise SuperLinkAway(f"{where} does not answer: {error or type(error).__name__}") from None

@@ -1,7 +1,6 @@
-"""The process from which children are forked: it imports what apps need, once, and never runs anything itself.
+"""The fork server: imports what apps need once, forks a child per run, and computes nothing itself.
 
-It has one thread, so that forking is safe, and no secret. When the node that started it is gone, it ends and takes
-its children along.
+It has one thread, so that forking is safe, and no secrets. When its node ends, it kills its children and ends.
 """
 
 import contextlib
@@ -21,7 +20,7 @@ from offbeat.flower.node.sandbox import Limits
 
 
 class Fork(Struct, frozen=True, kw_only=True, tag="fork"):
-    """Start a child on the socket that comes with this."""
+    """Start a child on the socket that is sent along."""
 
     number: int
     limits: Limits
@@ -34,7 +33,7 @@ class Kill(Struct, frozen=True, kw_only=True, tag="kill"):
 
 
 class Ended(Struct, frozen=True, kw_only=True, tag="ended"):
-    """A child has ended, and so."""
+    """A child has ended."""
 
     number: int
     why: str
@@ -45,9 +44,9 @@ FromForkServer = Ended
 
 
 def main(control: socket.socket) -> None:
-    """Serve the node at the other end of this socket until it is gone."""
+    """Serve the node at the other end of this socket until it closes it."""
     for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(each, signal.SIG_IGN)  # the node ends us: it may have answers to wait for
+        signal.signal(each, signal.SIG_IGN)  # only the node ends this process: it may still wait for replies
     wake, woken = os.pipe()
     for end in (wake, woken):
         os.set_blocking(end, False)
@@ -83,7 +82,7 @@ def main(control: socket.socket) -> None:
 
 
 def _preload() -> None:
-    """What nearly every app imports. Nothing is computed here: torch would start threads, which a fork loses."""
+    """Import what nearly every app needs. Compute nothing: torch would start threads, which a fork loses."""
     import flwr.clientapp.utils  # noqa: F401
     import torch  # noqa: F401
 
@@ -91,11 +90,11 @@ def _preload() -> None:
     import offbeat.flower.node.child  # noqa: F401
 
     gc.collect()
-    gc.freeze()  # so that collections in a child leave these pages shared
+    gc.freeze()  # so that garbage collection in a child leaves these pages shared
 
 
 def _report_ended(children: dict[int, int], control: socket.socket) -> None:
-    """Say how children ended that have."""
+    """Report children that have ended, and how."""
     while children:
         pid, status = os.waitpid(-1, os.WNOHANG)
         if pid == 0:
@@ -123,7 +122,7 @@ def _become_child(connection: socket.socket, limits: Limits) -> Any:
         os.setsid()
         sandbox.apply(limits)
         code = child.main(connection)
-    except SystemExit as ended:  # the app's own `exit()`
+    except SystemExit as ended:  # `exit()` in the app
         code = ended.code if isinstance(ended.code, int) else 1
     except BaseException as error:
         print(f"offbeat node: the app's process ends: {type(error).__name__}: {error}", file=sys.stderr, flush=True)

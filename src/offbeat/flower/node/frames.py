@@ -1,8 +1,8 @@
-"""What a node and a child that runs an app say to each other over a socket: plain records with bytes behind them.
+"""The protocol between a node and its children: frames over a socket, each a JSON record followed by raw bytes.
 
-A frame is the length of its head, the head as JSON, and then the parts whose sizes the head says. Nothing is ever
-unpickled, and a part is written from where it lies and read into one place in memory. A message travels in pieces,
-one frame each, so that neither side holds a large one twice.
+A frame is the length of its head, the head as JSON, and then the parts, whose sizes are in the head. Nothing is
+unpickled, and parts are written and read without copies. A message is sent in pieces, one per frame, so that neither
+side holds a large message twice.
 """
 
 import socket
@@ -16,25 +16,25 @@ import msgspec
 from msgspec import Struct
 
 MOST_HEAD = 2**24
-"""Bytes of a head that are read: run configs may be long, for an experiment travels in one."""
+"""Largest head, in bytes. Run configs may be long: an experiment is sent in one."""
 MOST_PARTS = 2**31
-"""Bytes of a frame's parts that are read; Flower cuts arrays into parts of 5 MB."""
+"""Largest sum of a frame's parts, in bytes; Flower splits arrays into parts of 5 MB."""
 
 STATE = "state"
-"""The name under which the node keeps an app's state for the next child of the run."""
+"""The name under which the node stores an app's state for the next child of the run."""
 
 T = TypeVar("T")
 
 
 class BrokenFrame(Exception):
-    """What came over the socket is no frame."""
+    """The bytes received are not a valid frame."""
 
 
-# From the node to a child -------------------------------------------------------------------------------------------
+# From the node to a child ---------------------------------------------------------------------------------------------
 
 
 class OpenApp(Struct, frozen=True, kw_only=True, tag="open"):
-    """Load this app. The state of an earlier child of the same run is the one part, if there is any."""
+    """Load this app. Its part, if any, is the state that an earlier child of the same run left."""
 
     run_id: int
     node_id: int
@@ -48,20 +48,20 @@ class OpenApp(Struct, frozen=True, kw_only=True, tag="open"):
 
 
 class Piece(Struct, frozen=True, kw_only=True, tag="piece"):
-    """The one part is an object of a message that comes soon, as the SuperLink has it. Goes both ways."""
+    """One object of a message that follows, as its part. Sent in both directions."""
 
     identity: str
 
 
 class Deliver(Struct, frozen=True, kw_only=True, tag="deliver"):
-    """A message for the app, whose pieces have come."""
+    """A message for the app, whose pieces have been sent."""
 
     message: str
     pieces: list[str]
 
 
 class Recalled(Struct, frozen=True, kw_only=True, tag="recalled"):
-    """What was kept under a name: the one part, if there is any."""
+    """The bytes stored under a name, as its part; no part: there are none."""
 
     name: str
 
@@ -69,26 +69,26 @@ class Recalled(Struct, frozen=True, kw_only=True, tag="recalled"):
 ToChild = OpenApp | Piece | Deliver | Recalled
 
 
-# From a child to the node -------------------------------------------------------------------------------------------
+# From a child to the node ---------------------------------------------------------------------------------------------
 
 
 class Reply(Struct, frozen=True, kw_only=True, tag="reply"):
-    """The app's answer, whose pieces have come. Its parts are the message without content and its tree of objects."""
+    """The app's reply, whose pieces have been sent. Its parts are the message without content and the object tree."""
 
     reply_to: str
     pieces: list[str]
     seconds: float
-    """What the app took."""
+    """Duration of the app's call."""
 
 
 class Keep(Struct, frozen=True, kw_only=True, tag="keep"):
-    """Keep the one part under this name."""
+    """Store the part under this name."""
 
     name: str
 
 
 class Recall(Struct, frozen=True, kw_only=True, tag="recall"):
-    """What is kept under this name?"""
+    """Request the bytes stored under this name."""
 
     name: str
 
@@ -106,7 +106,7 @@ class _Head(Struct, frozen=True, kw_only=True):
 
 
 class FrameSocket(Generic[T]):
-    """Writes frames from any thread, and reads those of one kind in one thread."""
+    """Writes frames from any thread, and reads frames of one type in one thread."""
 
     def __init__(self, connection: socket.socket, incoming: Any) -> None:
         self._socket = connection
@@ -124,31 +124,31 @@ class FrameSocket(Generic[T]):
                 self._socket.sendall(part)
 
     def read(self) -> tuple[T, list[bytes]] | None:
-        """The next frame, or None if there will be no more."""
+        """The next frame; None at the end of the stream."""
         start = self._file.read(4)
         if len(start) < 4:
             return None
         (length,) = struct.unpack(">I", start)
         if length > MOST_HEAD:
-            raise BrokenFrame(f"a head of {length:,} bytes")
+            raise BrokenFrame(f"head of {length:,} bytes exceeds {MOST_HEAD:,}")
         try:
             head = msgspec.json.decode(self._exactly(length), type=_Head)
             body: T = self._incoming.decode(head.body)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise BrokenFrame(str(error)) from None
         if min(head.sizes, default=0) < 0 or sum(head.sizes) > MOST_PARTS:
-            raise BrokenFrame(f"parts of {head.sizes} bytes")
+            raise BrokenFrame(f"invalid sizes of parts: {head.sizes}")
         return body, [self._exactly(size) for size in head.sizes]
 
     def _exactly(self, size: int) -> bytes:
         content = self._file.read(size)
         if len(content) < size:
-            raise BrokenFrame(f"{len(content):,} bytes where {size:,} were to come")
+            raise BrokenFrame(f"expected {size:,} bytes, received {len(content):,}")
         return content
 
     def close(self) -> None:
-        """Close the socket, which also ends a `read` that another thread is in."""
-        with suppress(OSError):  # the other side was faster
+        """Close the socket, which also ends a `read` in another thread."""
+        with suppress(OSError):  # the other side has closed it already
             self._socket.shutdown(socket.SHUT_RDWR)
         self._file.close()
         self._socket.close()

@@ -1,7 +1,7 @@
-"""One node: fetches messages from a SuperLink, has children work on them, and hands their answers in.
+"""A persistent Flower node: polls a SuperLink for messages, passes them to children, and uploads their replies.
 
-It goes on asking for messages while a child is at work, so that news of a run reach it in the midst of its training.
-Every message that it takes gets an answer: the app's, or an error that says what became of the app.
+It keeps polling while a child is busy, so that stop notices and fresh models reach the child during training. Every
+message gets a reply: the app's, or an error that says what happened to the app.
 """
 
 import os
@@ -42,67 +42,67 @@ from offbeat.flower.node.storage import AppRefused, Installation, NodeStore
 
 NodeConfig = dict[str, bool | float | int | str]
 POLL_SHARE = 0.02
-"""The pause before a node asks again, as a share of the time in which nothing has happened."""
+"""Polling interval as a fraction of the time since the last activity."""
 LONGEST_PAUSE = 5.0
-"""Seconds between two attempts to reach a SuperLink that does not answer."""
+"""Longest backoff, in seconds, before retrying a SuperLink that does not answer."""
 ATTEMPTS = 200
-"""How often an answer is handed in at most, which takes some quarter of an hour if the SuperLink is away."""
+"""Attempts to upload a reply: about a quarter of an hour if the SuperLink is away."""
 PIECE = 1000
-"""Bytes that it takes to keep a piece, however small it is."""
+"""Bytes counted for holding a piece, in addition to its content."""
 RUNS = 4
-"""Runs that a node keeps warm; of more it ends those that were used least recently."""
+"""Runs whose apps stay loaded; beyond that, the least recently used is unloaded."""
 
 
 class Polling(Struct, frozen=True, kw_only=True):
-    """How often a node asks for messages."""
+    """Polling intervals of a node."""
 
     busy: float = 0.05
-    """Seconds, while something is going on."""
+    """Polling interval while busy (seconds)."""
     work: float = 0.5
-    """Seconds at most while a child is at work, so that it hears of a notice in time."""
+    """Longest polling interval while an app runs (seconds); it delays stop notices."""
     idle: float = 10.0
-    """Seconds at most, when nothing has come for long. A thousand nodes that ask every 3 s are all that a SuperLink can
-    take."""
+    """Longest polling interval when idle (seconds). A SuperLink handles at most about 1,000 nodes that poll every
+    3 s."""
 
     def pause(self, quiet: float, at_work: bool) -> float:
-        """How long to wait before asking again, if nothing has happened for so long.
+        """The next polling interval after `quiet` seconds without activity.
 
-        A question costs the SuperLink some milliseconds of a core, which on one machine the training would lack.
+        It grows, because a poll costs the SuperLink some milliseconds of CPU time.
         """
         longest = min(self.idle, self.work) if at_work else self.idle
         return max(self.busy, min(POLL_SHARE * quiet, longest))
 
 
 class WarmRun(Struct, kw_only=True, eq=False):
-    """A run that this node takes part in."""
+    """A run whose app is loaded on this node."""
 
     opening: OpenApp
     child: Child | None = None
     state: bytes | None = None
-    """What the app left in its context, for the next child."""
+    """The state in the app's context, for the next child."""
     unanswered: dict[str, Message] = {}
     pieces: dict[str, bytes] = {}
-    """What has come of answers that are not whole yet."""
+    """Pieces of replies that are not complete yet."""
     held: int = 0
-    """Bytes of those."""
+    """Bytes of these pieces."""
     used: float = 0.0
 
     def hold(self, identity: str, piece: bytes) -> None:
-        """Take a piece."""
+        """Hold a piece until its reply is complete."""
         self.drop(identity)
         self.pieces[identity] = piece
         self.held += PIECE + len(piece)
 
     def drop(self, identity: str) -> bytes | None:
-        """Give a piece away, if it has come."""
+        """Remove a piece and return it; None if it has not arrived."""
         piece = self.pieces.pop(identity, None)
         if piece is not None:
             self.held -= PIECE + len(piece)
         return piece
 
 
-class FinishedAnswer(Struct, kw_only=True, eq=False):
-    """An answer that waits to be handed in."""
+class FinishedReply(Struct, kw_only=True, eq=False):
+    """A reply that waits for upload."""
 
     run_id: int
     reply: bytes
@@ -113,9 +113,9 @@ class FinishedAnswer(Struct, kw_only=True, eq=False):
 
 
 class WarmNode:
-    """A node: it fetches messages, has children work on them and hands their answers in.
+    """A node that keeps apps loaded between messages.
 
-    `run` is called by one thread; children report from others.
+    `run` is called by one thread; callbacks of children come from others.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class WarmNode:
     ) -> None:
         self.connection = connection
         self.contact = -1.0
-        """When the SuperLink answered last."""
+        """When the SuperLink last answered; negative: not yet."""
         self._fork_server = fork_server
         self._installation = installation
         self._store = store
@@ -146,16 +146,16 @@ class WarmNode:
         self._clock = clock
         self._runs: dict[int, WarmRun] = {}
         self._arrived: tuple[Message, ObjectTree] | None = None
-        """A message that is being taken: the SuperLink hands it out once, so it is held until that has worked."""
-        self._outbox: deque[FinishedAnswer] = deque()
+        """A message being processed. The SuperLink delivers it once, so it is kept until that has succeeded."""
+        self._outbox: deque[FinishedReply] = deque()
         self._news = Condition()
-        self._stirred = clock()
-        """When something happened last."""
+        self._active_at = clock()
+        """Time of the last activity."""
 
-    # The loop -----------------------------------------------------------------------------------------------------
+    # The loop ---------------------------------------------------------------------------------------------------------
 
     def run(self, stop: Event) -> None:
-        """Serve until told to stop. Only that the SuperLink will not have this node is an error."""
+        """Serve until `stop` is set. Raises only if the SuperLink refuses this node."""
         connected, pause = False, self._polling.busy
         while not stop.is_set():
             try:
@@ -179,38 +179,38 @@ class WarmNode:
     def _connect(self) -> None:
         before, node_id = self.connection.node_id, self.connection.open()
         self._log(f"connected to {self.connection.superlink.address} as node {node_id}")
-        if node_id != before:  # what was asked of another node is nobody's business any more
+        if node_id != before:  # messages to the previous node id need no reply any more
             for run_id in list(self._runs):
                 self._forget(run_id)
             self._outbox.clear()
             self._arrived = None
 
     def _turn(self) -> None:
-        """Hand in what is ready, then fetch what is new, then rest."""
+        """Upload replies that are ready, then fetch the next message, or wait for the polling interval."""
         while self._outbox:
-            self._hand_in(self._outbox[0])
+            self._upload(self._outbox[0])
             self._outbox.popleft()
         self._arrived = self._arrived or self.connection.receive()
         self.contact = self._clock()
         if self._arrived is not None:
-            self._stirred = self._clock()
+            self._active_at = self._clock()
             self._take(*self._arrived)
             self._arrived = None
             return
         self._end_overdue()
         with self._news:
             at_work = any(run.unanswered for run in self._runs.values())
-            self._news.wait_for(lambda: self._outbox, self._polling.pause(self._clock() - self._stirred, at_work))
+            self._news.wait_for(lambda: self._outbox, self._polling.pause(self._clock() - self._active_at, at_work))
 
     def _close(self) -> None:
         for run in self._runs.values():
             self._end_child(run)
         self.connection.close()
 
-    # Messages -----------------------------------------------------------------------------------------------------
+    # Messages ---------------------------------------------------------------------------------------------------------
 
     def _take(self, message: Message, tree: ObjectTree) -> None:
-        """Give a message to the child of its run."""
+        """Pass a message to the child of its run."""
         run_id, identity = message.metadata.run_id, message.metadata.message_id
         try:
             run = self._runs.get(run_id) or self._warm(run_id)
@@ -219,10 +219,12 @@ class WarmNode:
             run.child = child
             run.unanswered[identity] = message
             self._forward(child, run_id, identity, tree)
-            if run.child is not child and run.unanswered.pop(identity, None) is not None:  # it ended before it was told
+            if (
+                run.child is not child and run.unanswered.pop(identity, None) is not None
+            ):  # it ended before the message was sent
                 self._answer_error(message, ErrorCode.CLIENT_APP_CRASHED, "the app's process is gone")
         except NotRunning as error:
-            self._log(f"run {run_id} is over: {error}")
+            self._log(f"run {run_id} has ended: {error}")
             self._forget(run_id)
         except AppRefused as error:
             self._log(f"run {run_id}: {error}")
@@ -234,18 +236,18 @@ class WarmNode:
             self._answer_error(message, ErrorCode.CLIENT_APP_CRASHED, str(error))
 
     def _forward(self, child: Child, run_id: int, message: str, tree: ObjectTree) -> None:
-        """Fetch the pieces of a message, and hand on each as it comes: a large model is never here as a whole."""
+        """Fetch the pieces of a message and pass each to the child at once: the node never holds a whole model."""
         pieces = list(dict.fromkeys(each.object_id for each in iterate_object_tree(tree)))
         for identity in pieces:
             while (content := self.connection.pull_object(run_id, identity)) is None:
-                time.sleep(self._polling.busy)  # the sender is still handing it in
+                time.sleep(self._polling.busy)  # the sender is still uploading it
             child.tell(Piece(identity=identity), content)
         child.tell(Deliver(message=message, pieces=pieces))
-        with suppress(SuperLinkAway):  # then it keeps the content a while longer
+        with suppress(SuperLinkAway):  # then it keeps the content for longer
             self.connection.confirm(run_id, message)
 
     def _warm(self, run_id: int) -> WarmRun:
-        """A run that is new here: fetch its app, check it, unpack it."""
+        """Fetch, verify and unpack the app of a new run."""
         details = self.connection.run(run_id)
         app = self.connection.app(details)
         directory = self._installation.install(details, app)
@@ -268,8 +270,8 @@ class WarmNode:
         run = self._runs[run_id] = WarmRun(opening=opening)
         return run
 
-    def _hand_in(self, answer: FinishedAnswer) -> None:
-        self._stirred = self._clock()
+    def _upload(self, answer: FinishedReply) -> None:
+        self._active_at = self._clock()
         try:
             self.connection.push(answer.reply, answer.tree, answer.pieces, answer.seconds)
         except NotRunning:
@@ -278,13 +280,13 @@ class WarmNode:
             answer.attempts += 1
             if answer.attempts < ATTEMPTS:
                 raise
-            self._log(f"run {answer.run_id}: an answer is given up after {answer.attempts} attempts: {error}")
+            self._log(f"run {answer.run_id}: reply dropped after {answer.attempts} attempts: {error}")
 
     def _answer_error(self, message: Message, code: int, reason: str) -> None:
         reply = Message(Error(code, reason), reply_to=message)
         reply.metadata.__dict__["_message_id"] = reply.object_id
         self._post(
-            FinishedAnswer(
+            FinishedReply(
                 run_id=message.metadata.run_id,
                 reply=message_to_proto(remove_content_from_message(reply)).SerializeToString(),
                 tree=get_object_tree(reply).SerializeToString(),
@@ -293,15 +295,15 @@ class WarmNode:
             )
         )
 
-    def _post(self, answer: FinishedAnswer) -> None:
+    def _post(self, answer: FinishedReply) -> None:
         with self._news:
             self._outbox.append(answer)
             self._news.notify_all()
 
-    # Children -----------------------------------------------------------------------------------------------------
+    # Children ---------------------------------------------------------------------------------------------------------
 
     def _on_frame(self, child: Child, body: FromChild, parts: list[bytes]) -> None:
-        """A child says something (in its own thread)."""
+        """Handle a frame of a child (called in the child's reading thread)."""
         run = self._run_of(child)
         if run is None:
             return
@@ -310,18 +312,18 @@ class WarmNode:
                 run.hold(identity, parts[0])
                 if run.held > self._answer_bytes:
                     self._log(f"run {run.opening.run_id}: the app's process sends more than this node has memory for")
-                    raise BrokenFrame("too many pieces")  # so that no more is read, and the child is ended
+                    raise BrokenFrame("too many pieces")  # ends reading, and so the child
             case Reply(reply_to=reply_to, pieces=pieces, seconds=seconds):
                 found = {each: piece for each in pieces if (piece := run.drop(each)) is not None}
                 asked, run_id = run.unanswered.get(reply_to), run.opening.run_id
                 if asked is None:
-                    return  # it was answered before
+                    return  # it has a reply already
                 if not _answers(asked, parts[0], parts[1], found):
-                    self._log(f"run {run_id}: what the app's process sends is no answer")
+                    self._log(f"run {run_id}: the app's process sent an invalid reply")
                     child.kill()
                     return
                 del run.unanswered[reply_to]
-                self._post(FinishedAnswer(run_id=run_id, reply=parts[0], tree=parts[1], pieces=found, seconds=seconds))
+                self._post(FinishedReply(run_id=run_id, reply=parts[0], tree=parts[1], pieces=found, seconds=seconds))
             case Keep(name=name):
                 if name == STATE:
                     run.state = parts[0]
@@ -332,7 +334,7 @@ class WarmNode:
                 child.tell(Recalled(name=name), *([] if kept is None else [kept]))
 
     def _on_end(self, child: Child, why: str) -> None:
-        """A child has ended (in the fork server's thread): what it had not answered is answered for it."""
+        """Reply with errors to the messages of a child that has ended (called in the fork server's thread)."""
         run = self._run_of(child)
         if run is None:
             return
@@ -348,14 +350,14 @@ class WarmNode:
         return next((run for run in list(self._runs.values()) if run.child is child), None)
 
     def _end_overdue(self) -> None:
-        """End children that hang: nobody waits for their answer any more."""
+        """End children whose response timeout has passed."""
         now = time.time()
         for run in self._runs.values():
             for message in list(run.unanswered.values()):
                 sent, lives = message.metadata.created_at, message.metadata.ttl
-                patience = lives if self._answer_seconds is None else min(lives, self._answer_seconds)
-                if run.child is not None and now > sent + patience:
-                    self._log(f"run {run.opening.run_id}: no answer from the app after {now - sent:.0f} s")
+                timeout = lives if self._answer_seconds is None else min(lives, self._answer_seconds)
+                if run.child is not None and now > sent + timeout:
+                    self._log(f"run {run.opening.run_id}: no reply from the app after {now - sent:.0f} s")
                     run.child.kill()
                     break
 
@@ -375,7 +377,7 @@ def _half_of_memory() -> int:
 
 
 def _answers(asked: Message, reply: bytes, tree: bytes, pieces: Collection[str]) -> bool:
-    """Whether this is a whole answer to that message. The app may write to its node whatever it likes."""
+    """Whether this is a complete reply to the message. Bytes from an app's process are not trusted."""
     try:
         said = ProtoMessage.FromString(reply).metadata
         objects = {each.object_id for each in iterate_object_tree(ObjectTree.FromString(tree))}

@@ -1,8 +1,8 @@
-"""What keeps an app in its place: a limit of memory, another user, and files that it cannot open.
+"""Restricts a child process: a memory limit, another user, and files that it cannot open.
 
-The app of a run is somebody else's code. It never gets the node's private key from us; this is to keep it from taking
-it. Landlock (Linux 5.13 and later) can only allow: so everything is allowed but the way to the hidden files, which are
-the folders they lie in, one by one. A process under Landlock may also not look into the memory of one that is not.
+The app of a run is foreign code, and must not read the node's private key. Landlock (Linux 5.13 and later) can only
+allow access: so everything is allowed except the hidden files and the folders on the way to them. A process under
+Landlock can also not read the memory of a process outside it.
 """
 
 import ctypes
@@ -22,35 +22,35 @@ _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_NO_NEW_PRIVS = 1, 4, 38
 _RULE_PATH_BENEATH = 1
 _RIGHTS = {1: 2**13 - 1, 2: 2**14 - 1, 3: 2**15 - 1}
-"""All rights about files that each version knows, one more each; what later ones add is left alone."""
+"""All file rights by Landlock version, one more in each; rights of later versions are not restricted."""
 _ON_FILES = 0b100_0000_0000_0111
-"""Execute, write, read and truncate: the rights that make sense for a file. The others are for folders."""
+"""Execute, write, read and truncate: the rights that apply to a file. The others are for folders."""
 _LIST = 0b1000
-"""The right to see what is in a folder."""
+"""The right to list a folder."""
 
 
 class Limits(Struct, frozen=True, kw_only=True):
-    """What a child may have. It is plain data, and goes to the process that starts children."""
+    """Restrictions of a child. Plain data, which is sent to the fork server."""
 
     memory_mb: int | None = None
     user: str | None = None
     hidden: list[str] = []
-    """Files that it cannot open, and folders that it cannot look into."""
+    """Files that it cannot open, and folders in which it cannot open anything."""
 
 
 def check_limits(limits: Limits) -> None:
-    """Raise InvalidInput if a child cannot be held to these."""
+    """Raise InvalidInput if these limits cannot be applied on this machine."""
     if limits.user is not None:
         try:
             pwd.getpwnam(limits.user)
         except KeyError:
-            raise InvalidInput(f"--child-user {limits.user}: there is no such user") from None
+            raise InvalidInput(f"user {limits.user!r} for apps: no such user") from None
         if os.geteuid() != 0:
-            raise InvalidInput(f"--child-user {limits.user}: only root may run the app as another user")
+            raise InvalidInput(f"user {limits.user!r} for apps: only root can run apps as another user")
 
 
 def apply(limits: Limits) -> None:
-    """Hold this process, and all that it starts, to these limits. There is no way back."""
+    """Apply the limits to this process and all that it starts. They cannot be lifted again."""
     _prctl(_PR_SET_PDEATHSIG, 9)
     if limits.memory_mb is not None:
         size = limits.memory_mb * 2**20
@@ -64,17 +64,17 @@ def apply(limits: Limits) -> None:
         os.setgid(account.pw_gid)
         os.setuid(account.pw_uid)
         os.environ["HOME"] = account.pw_dir
-        _prctl(_PR_SET_PDEATHSIG, 9)  # which a change of user has cleared
+        _prctl(_PR_SET_PDEATHSIG, 9)  # again: changing the user has cleared it
     _prctl(_PR_SET_NO_NEW_PRIVS, 1)
 
 
 def guard_own_memory() -> None:
-    """Make this process one that others of the same user can neither trace nor look into."""
+    """Prevent other processes of the same user from tracing this process or reading its memory."""
     _prctl(_PR_SET_DUMPABLE, 0)
 
 
 def landlock_version() -> int:
-    """Which version of Landlock the kernel has; 0: none."""
+    """The kernel's version of Landlock; 0: none."""
     if sys.platform != "linux":
         return 0
     found: int = _libc().syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint32(1))
@@ -82,7 +82,7 @@ def landlock_version() -> int:
 
 
 def hide(hidden: Sequence[Path]) -> None:
-    """Let this process open every file but these, and nothing below them."""
+    """Forbid this process to open these files and anything below these folders."""
     rights = _RIGHTS[min(3, landlock_version())]
     libc = _libc()
     attributes = ctypes.create_string_buffer(struct.pack("=Q", rights))
@@ -92,12 +92,12 @@ def hide(hidden: Sequence[Path]) -> None:
         try:
             opened = os.open(path, os.O_PATH | os.O_CLOEXEC)
         except OSError:
-            return  # it has just gone
+            return  # it was deleted in the meantime
         rule = ctypes.create_string_buffer(struct.pack("=Qi", allowed, opened))
         libc.syscall(_ADD_RULE, rules, ctypes.c_int(_RULE_PATH_BENEATH), rule, ctypes.c_uint32(0))
         os.close(opened)
 
-    allow(Path("/"), _LIST)  # Python looks for modules by listing folders; names are no secret
+    allow(Path("/"), _LIST)  # Python lists folders to find modules; names are no secret
     for path in _around({path.resolve() for path in hidden}):
         allow(path, rights if path.is_dir() else rights & _ON_FILES)
     _prctl(_PR_SET_NO_NEW_PRIVS, 1)
@@ -106,7 +106,7 @@ def hide(hidden: Sequence[Path]) -> None:
 
 
 def _around(hidden: set[Path]) -> Iterator[Path]:
-    """Everything there is but these: what lies beside each of them, and beside each folder above it."""
+    """All paths except these: the siblings of each, and of each folder above it."""
     above = {folder for path in hidden for folder in path.parents}
     for folder in sorted(above):
         for entry in sorted(folder.iterdir()):

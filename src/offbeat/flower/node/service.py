@@ -1,4 +1,4 @@
-"""`offbeat node`: one or several nodes in one process, from their settings to their end."""
+"""Runs one or several nodes in one process (`offbeat node`)."""
 
 import signal
 import sys
@@ -22,61 +22,64 @@ from offbeat.flower.node.sandbox import Limits, check_limits, guard_own_memory, 
 from offbeat.flower.node.storage import Installation, NodeStore
 
 SILENCE = 60.0
-"""Seconds without a word from the SuperLink after which a node is not well."""
+"""Seconds without an answer of the SuperLink after which a node counts as unhealthy."""
 
 
 class NodeSettings(Struct, frozen=True, kw_only=True):
-    """Everything that `offbeat node` is told."""
+    """Settings of the nodes of a process."""
 
     superlink: SuperLink
     configs: list[NodeConfig]
-    """The configuration of each node of this process."""
+    """The node config of each node."""
     keys: list[Path] = []
-    """Private keys, one for each node; none: nodes that register themselves."""
+    """Private keys, one per node; none: nodes register themselves."""
     trusted: dict[str, str] | None = None
+    """Public keys by id: only apps signed by one of them are run. None: all apps."""
     home: Path
-    """Where apps are unpacked."""
+    """Folder in which apps are unpacked."""
     state: Path | None = None
-    """Where nodes keep what their apps remember."""
+    """Folder for the state that apps store; None: in memory only."""
     polling: Polling = Polling()
     answer_seconds: float | None = None
+    """Response timeout of an app; None: the time to live of the message."""
     limits: Limits = Limits()
     health: tuple[str, int] | None = None
+    """Host and port of the health check over HTTP."""
 
     def check(self) -> None:
-        """Raise InvalidInput if these cannot work together."""
+        """Raise InvalidInput if settings contradict each other."""
         if self.keys and len(self.keys) != len(self.configs):
-            raise InvalidInput(f"{len(self.keys)} keys for {len(self.configs)} nodes: give each node a key of its own")
+            raise InvalidInput(f"{len(self.keys)} keys for {len(self.configs)} nodes: give one key per node")
         if self.keys and self.superlink.insecure:
-            raise InvalidInput("--auth-supernode-private-key needs TLS: give --root-certificates, not --insecure")
+            raise InvalidInput("private keys need TLS: the connection to the SuperLink must not be insecure")
         check_limits(self.limits)
 
 
 def parse_node_config(text: str) -> NodeConfig:
-    """`partition-id=3 site="a b"`, as `flower-supernode --node-config` takes it."""
+    """Parse a node config in the format of `flower-supernode --node-config`: `partition-id=3 site="a b"`."""
     try:
         found = dict(parse_config_args([text]))
     except (click.ClickException, ValueError, SystemExit) as error:
-        raise InvalidInput(f"--node-config {text!r}: {error}") from None
+        raise InvalidInput(f"node config {text!r}: {error}") from None
     if text.strip() and not found:
-        raise InvalidInput(f"--node-config {text!r}: it must be like partition-id=3 site='\"a\"'")
+        raise InvalidInput(f"node config {text!r}: write it as partition-id=3 site='\"a\"'")
     return found
 
 
 def log_line(what: str) -> None:
-    """Into the one log of a node, with the time: its children write to the same place."""
+    """Write a line with the time to standard error, which children share."""
     print(f"{time.strftime('%Y-%m-%dT%H:%M:%S')} offbeat node: {what}", file=sys.stderr, flush=True)
 
 
 def serve_nodes(settings: NodeSettings, stop: Event | None = None, log: Callable[[str], None] = log_line) -> None:
-    """Serve until SIGTERM or Ctrl-C (or `stop`); that no node could stay connected is an error."""
+    """Run the nodes until SIGTERM or Ctrl-C (or `stop`). Raises if the SuperLink refused all of them."""
     settings.check()
     loaded = [load_key(path) for path in settings.keys]
     stop = stop or _stopped_by_signals()
     keys = [str(path.resolve()) for path in settings.keys]
     limits = msgspec.structs.replace(settings.limits, hidden=[*settings.limits.hidden, *keys])
     if keys and not landlock_version() and limits.user is None:
-        log("warning: this kernel has no Landlock, so apps could read the node's key: give --child-user")
+        log("warning: this kernel has no Landlock, so apps can read the node's key: run apps as another user")
     fork_server = ForkServer(limits)
     fork_server.start()
     guard_own_memory()
@@ -121,7 +124,7 @@ def _nodes(
 
 
 def _serve(nodes: Sequence[WarmNode], stop: Event) -> list[OffbeatError]:
-    """Run each node in a thread until all have ended; why some were not wanted."""
+    """Run each node in a thread until all have ended; returns the errors of nodes that were refused."""
     failures: list[OffbeatError] = []
 
     def run(node: WarmNode) -> None:
@@ -134,7 +137,7 @@ def _serve(nodes: Sequence[WarmNode], stop: Event) -> list[OffbeatError]:
     for thread in threads:
         thread.start()
     for thread in threads:
-        while thread.is_alive():  # a join without a time would hear no signal
+        while thread.is_alive():  # a join without timeout would block signals
             thread.join(0.2)
     return failures
 
@@ -147,7 +150,7 @@ def _stopped_by_signals() -> Event:
 
 
 def _health_server(address: tuple[str, int], nodes: Sequence[WarmNode]) -> ThreadingHTTPServer:
-    """Answers any GET: 200 if every node has heard of its SuperLink of late, else 503; and which have not."""
+    """Answer any GET with 200 if the SuperLink answered each node within the last minute, else 503."""
 
     class Health(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -161,7 +164,7 @@ def _health_server(address: tuple[str, int], nodes: Sequence[WarmNode]) -> Threa
             self.wfile.write(body)
 
         def log_message(self, *_: object) -> None:
-            """A line for each question would drown the rest."""
+            """Do not log requests."""
 
     server = ThreadingHTTPServer(address, Health)
     Thread(target=server.serve_forever, daemon=True).start()

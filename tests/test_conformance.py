@@ -139,7 +139,7 @@ class Boaster(Base):
 
 
 def test_a_policy_cannot_overwrite_the_metrics_of_the_run() -> None:
-    complaint = r"metrics\(\) of Boaster returns 'accuracy', 'training_loss', which every row has"
+    complaint = r"metrics\(\) of Boaster returns 'accuracy', 'training_loss', which every row already has"
     with pytest.raises(AssertionError, match=complaint):
         check_policy(Boaster())
     with pytest.raises(PolicyError, match=complaint):

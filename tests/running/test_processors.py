@@ -21,7 +21,7 @@ def test_one_kind_of_processor_is_noted_in_silence_and_a_second_is_said(caplog: 
     kinds.note({"A", "B"})
     kinds.note({"B"})
     assert len(caplog.messages) == 1
-    assert "computed on A, and is now on B: the last bits of its numbers may differ" in caplog.messages[0]
+    assert "computed on A and continues on B: the last bits of its results may differ" in caplog.messages[0]
     assert kinds.known == {"A", "B"}
 
 
@@ -46,5 +46,5 @@ def test_a_run_that_is_resumed_on_another_kind_of_processor_says_so(
         run(experiment, tmp_path / "run", interrupted=AtOnce())
     monkeypatch.setattr(executors, "processor_kind", lambda place: "a new processor")
     result = run(experiment, tmp_path / "run", resume=True)
-    assert "computed on an old processor, and is now on a new processor" in caplog.text
+    assert "computed on an old processor and continues on a new processor" in caplog.text
     assert result.summary["processors"] == ["a new processor", "an old processor"]

@@ -1,1 +1,1 @@
-"""What the simulator and a deployment share: the contract of a driver, the loop around it, the run directory."""
+"""What both drivers (simulator and deployment) share: their interface, the loop, accounts and the run directory."""

@@ -1,8 +1,8 @@
-"""The accounts of a run: what became of every order, and what each device did with its time.
+"""The accounts of a run: how every order ended, and how each device spent its time.
 
-A driver says what has ended and what has been resolved. From that come the busy and wasted seconds of the metrics, the
-spans of the timeline, and a line per device for `devices.csv`. What a device did is counted from the spans when
-somebody takes them, so that a driver's own turn stays short.
+A driver reports orders that end and updates that are resolved. From these come the busy and wasted seconds of the
+metrics, the spans of the timeline, and `devices.csv`. Totals per device are computed when the loop takes the spans, so
+that a driver's turn stays short.
 """
 
 import csv
@@ -15,11 +15,11 @@ from msgspec import Struct, structs
 from offbeat.results.rows import Span
 
 MOST_DEVICES = 10_000
-"""A larger fleet has no accounts per device: nobody reads a table that long."""
+"""Largest fleet with accounts per device."""
 
 
 class DeviceAccount(Struct, kw_only=True, eq=False, gc=False):
-    """What one device did. All seconds are of the run's clock: a virtual one in a simulation, else the wall clock."""
+    """Totals of one device. Seconds are those of the run's clock: virtual in a simulation, wall-clock otherwise."""
 
     device: int
     samples: int = 0
@@ -30,17 +30,17 @@ class DeviceAccount(Struct, kw_only=True, eq=False, gc=False):
     refused: int = 0
     staleness_sum: int = 0
     training_seconds: float = 0.0
-    """Training by the device's own clock."""
+    """Training, by the device's own clock."""
     way_seconds: float = 0.0
-    """From order to delivery, less the training: communication, starting processes, questions."""
+    """From order to upload without the training: communication, start of processes, waiting for replies."""
     idle_seconds: float = 0.0
-    """Waiting for an order, between a delivery and the next order."""
+    """From an upload to the next order."""
     bytes_down: int = 0
     bytes_up: int = 0
 
 
 class Accounts:
-    """What all devices did so far."""
+    """The accounts of all devices."""
 
     __slots__ = ("_figures", "_landed", "_unresolved", "_used", "busy_seconds", "per_device", "spans", "wasted_seconds")
 
@@ -48,33 +48,33 @@ class Accounts:
         self.busy_seconds = 0.0
         self.wasted_seconds = 0.0
         self.spans: list[Span] = []
-        """Orders that ended since somebody last took them."""
+        """Orders that ended since `take_spans`."""
         self.per_device = devices <= MOST_DEVICES
         self._figures = [DeviceAccount(device=device) for device in range(devices if self.per_device else 0)]
-        """The account of every device, as far as it is counted."""
+        """The account of every device, without the spans not taken yet."""
         self._used: list[tuple[int, list[Span]]] = []
-        """Versions, each with the deliveries that went into it, that are not counted for their devices yet."""
+        """Versions with the updates used in them, not counted for their devices yet."""
         self._landed: dict[int, float] = {}
-        """When each device delivered that has had no order since."""
+        """Time of the last upload of each device that has had no order since."""
         self._unresolved: dict[int, Span] = {}
-        """Delivered tickets of which it is not known yet whether they are used."""
+        """Received updates that are not resolved, by ticket."""
 
-    # What a driver says -------------------------------------------------------------------------------------------
+    # Reports of the driver ----------------------------------------------------------------------------------------
 
     def delivered(self, span: Span) -> None:
-        """An order ended with a delivery."""
+        """An order ended with an upload."""
         self.busy_seconds += span.seconds
         self._unresolved[span.ticket] = span
         self.spans.append(span)
 
     def lost(self, span: Span) -> None:
-        """An order ended without one."""
+        """An order ended without an upload."""
         self.busy_seconds += span.seconds
         self.wasted_seconds += span.seconds
         self.spans.append(span)
 
     def resolved(self, tickets: Iterable[int], used: bool, version: int) -> None:
-        """Deliveries went into this version, or were given up."""
+        """Updates were used in this version, or discarded."""
         spans = [self._unresolved.pop(ticket) for ticket in tickets]
         if not used:
             for span in spans:
@@ -83,14 +83,14 @@ class Accounts:
             self._used.append((version, spans))
 
     def refused(self, device: int) -> None:
-        """An answer of a device was refused."""
+        """A message of a device was refused."""
         if self.per_device:
             self._figures[device].refused += 1
 
-    # What is made of it -------------------------------------------------------------------------------------------
+    # Results ------------------------------------------------------------------------------------------------------
 
     def take_spans(self) -> list[Span]:
-        """Orders that ended since this was last called, now counted for their devices."""
+        """Return the orders that ended since the last call, and count them for their devices."""
         taken = self.spans.copy()
         self.spans.clear()
         if self.per_device:
@@ -123,7 +123,7 @@ class Accounts:
         self._used.clear()
 
     def table(self, open_spans: Iterable[Span] = ()) -> list[DeviceAccount]:
-        """The account of every device, including the orders in flight as far as the server has seen."""
+        """The account of every device, with the orders in flight."""
         self._count_used()
         accounts = [structs.replace(account) for account in self._figures]
         for span in open_spans:
@@ -135,7 +135,7 @@ class Accounts:
         return accounts
 
     def csv(self, open_spans: Iterable[Span] = ()) -> str:
-        """A line for each device, with the mean staleness of its updates that were used in the place of the sum."""
+        """The accounts as CSV, a line per device; the sum of staleness becomes the mean over used updates."""
         text = io.StringIO()
         names = [field.name for field in structs.fields(DeviceAccount) if field.name != "staleness_sum"]
         writer = csv.writer(text, lineterminator="\n")
@@ -151,7 +151,7 @@ class Accounts:
     snapshot_types = (DeviceAccount, Span)
 
     def snapshot(self) -> dict[str, Any]:
-        """Everything that was said so far, counted or not."""
+        """The state of the accounts, as plain data."""
         self._count_used()
         return {
             "busy": self.busy_seconds,
@@ -163,7 +163,7 @@ class Accounts:
         }
 
     def restore(self, saved: Mapping[str, Any]) -> None:
-        """Go on from a snapshot."""
+        """Continue from a snapshot."""
         self.busy_seconds, self.wasted_seconds = saved["busy"], saved["wasted"]
         self.spans[:] = saved["spans"]
         self._landed, self._unresolved = saved["landed"], saved["unresolved"]

@@ -1,4 +1,4 @@
-"""What an experiment is made of, whoever runs it: data, who holds what, network, task, fleet and session."""
+"""Builds the parts of an experiment, for any driver: data, partition, network, task, trainer, fleet and session."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -26,21 +26,21 @@ from offbeat.training.trainer import TorchTrainer
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ExperimentParts:
-    """The objects that are made from an experiment: data, who holds what, network and task."""
+    """The objects that an experiment describes."""
 
     experiment: Experiment
     dataset: Dataset
     partition: Partition
     choice: ModelChoice
-    """The model, with what it takes over from the data."""
+    """The model, with what it takes from the data (the size of the vocabulary)."""
     network: nn.Module
     task: Task
     example: Batch
-    """Two training samples, with which the model is tried out."""
+    """Two training samples, on which the model is tried."""
 
     @classmethod
     def of(cls, experiment: Experiment) -> "ExperimentParts":
-        """Load and build everything; InvalidInput if the parts do not fit each other."""
+        """Load and build the parts; raises InvalidInput if they do not fit each other."""
         dataset, partition = experiment.load_data()
         task = experiment.task.task
         example = example_batch(dataset)
@@ -61,12 +61,12 @@ class ExperimentParts:
 
     @property
     def layout(self) -> Layout:
-        """How the flat vector of the network's parameters is made up of tensors and layers."""
+        """The tensors and layers of the flat parameter vector."""
         return layout_of(self.network)
 
     @property
     def parameters(self) -> Vector:
-        """The first model."""
+        """The initial parameters."""
         return vector_of(self.network)
 
     def factory(self, torch_device: str | None = None) -> TrainerFactory:
@@ -80,7 +80,7 @@ class ExperimentParts:
         return self.factory(torch_device).trainer(self.dataset.train_x, self.dataset.train_y, self.partition)
 
     def fleet(self) -> Fleet:
-        """The devices' speeds, links, availability and failures."""
+        """Build the fleet: speeds, links, availability and failures of the devices."""
         experiment = self.experiment
         workload = Workload(
             devices=self.partition.devices,
@@ -116,7 +116,7 @@ def session_of(
     present: npt.NDArray[np.bool_],
     forecast: Forecast | None,
 ) -> Session:
-    """The session of an experiment, whoever drives it, with these devices and from this network's parameters."""
+    """Make the session of an experiment with these devices and this network's parameters."""
     return Session(
         experiment.algorithm.policy,
         parameters=vector_of(network),
@@ -132,7 +132,7 @@ def session_of(
 
 
 def check_local_work(experiment: Experiment, task: Task) -> None:
-    """Raise InvalidInput if a device could not do what the experiment asks of it."""
+    """Raise InvalidInput if the optimiser or a loss term cannot be used with this task."""
     check_optimiser(experiment.local.order(0))
     for term in experiment.local.loss_terms:
         if isinstance(term, OwnTerm):
@@ -142,4 +142,4 @@ def check_local_work(experiment: Experiment, task: Task) -> None:
         if isinstance(term, Distillation) and not isinstance(task, Classification | TokenSequence):
             raise InvalidInput("local.terms: distillation needs the task classification or sequence.")
         if isinstance(term, Contrastive) and isinstance(task, TokenSequence):
-            raise InvalidInput("local.terms: contrastive needs one representation for each sample, not for each token.")
+            raise InvalidInput("local.terms: contrastive needs one representation per sample, not per token.")

@@ -1,16 +1,14 @@
-"""A run directory: who may write into it, what lies in it, and how a run goes on from it.
+"""The run directory: checks that it may be written to, writes the files of a run, and resumes from them.
 
 config.toml           the experiment with all settings
 metrics.jsonl         one line per evaluation
-timeline.json         what every device did when
-checkpoint/           the state of the run while it is not finished
-record.jsonl          of a real run: what happened when
-devices.csv           what each device did, of a fleet that is not too large
-model.safetensors     the final parameters by name, if they are to be saved
-summary.json          written last: a directory that has it is finished
-error.txt             of a comparison's run that crashed: where
-
-The file `record.jsonl` of a real run, whose lines `core.record` describes.
+timeline.json         what every device did, over time
+checkpoint/           the state of an unfinished run
+record.jsonl          events and effects of a real run (`core.record`)
+devices.csv           totals per device, unless the fleet is very large
+model.safetensors     the final parameters by name, if `execution.save_model` is set
+summary.json          written last: its presence means that the run is finished
+error.txt             traceback of a crashed run of a comparison
 """
 
 import hashlib
@@ -54,14 +52,14 @@ FILES = (
 
 
 def read_finished(path: Path) -> Result:
-    """The results in a directory whose run has ended."""
+    """Read the results of a finished run."""
     if not (path / "summary.json").is_file():
         raise InvalidInput(f"{path} does not hold a finished run: it has no summary.json")
     return read_run(path)
 
 
 def read_model(path: Path, layout: Layout) -> Vector | None:
-    """Parameters that a run left; None if it left none."""
+    """Read the final parameters of a run; None if they were not saved."""
     tensors = read_tensors(path)
     if tensors is None:
         return None
@@ -72,14 +70,14 @@ def read_model(path: Path, layout: Layout) -> Vector | None:
 
 
 def clear_run(path: Path) -> None:
-    """Remove the files of a run that is to be overwritten, and no others."""
+    """Remove the files of a run that is overwritten, and no others."""
     for name in FILES:
         (path / name).unlink(missing_ok=True)
     rmtree(path / "checkpoint", ignore_errors=True)
 
 
 def check_may_write(path: Path, overwrite: bool) -> None:
-    """Refuse a directory that holds anything, unless that is a run which may be overwritten."""
+    """Raise OutputRefused if a directory is not empty, unless it holds a run that may be overwritten."""
     if not path.exists() or (path.is_dir() and not any(each.name != LOCK_FILE for each in path.iterdir())):
         return
     if not (path / "config.toml").is_file():
@@ -89,7 +87,7 @@ def check_may_write(path: Path, overwrite: bool) -> None:
 
 
 def check_same_experiment(path: Path, table: Mapping[str, Any]) -> None:
-    """Refuse a directory with a run of another experiment than this one; who computes may differ."""
+    """Raise OutputRefused if a directory holds a run of another experiment; `[execution]` may differ."""
     try:
         theirs = tomllib.loads((path / "config.toml").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -103,26 +101,26 @@ def check_same_experiment(path: Path, table: Mapping[str, Any]) -> None:
 
 
 def check_length(path: Path, position: int) -> None:
-    """A log that is shorter than its checkpoint says has lost lines that nothing can bring back."""
+    """Raise OutputRefused if a log is shorter than at the time of the checkpoint."""
     if not path.is_file() or path.stat().st_size < position:
         raise OutputRefused(f"{path} has lost lines since the checkpoint of the run", "overwrite")
 
 
 @dataclass(kw_only=True)
 class Beginning:
-    """Where a run begins: with nothing, or with what it had come to at its last checkpoint."""
+    """What a run starts with: nothing, or the results up to its last checkpoint."""
 
     rows: list[Row] = field(default_factory=list)
     wall_seconds: float = 0.0
-    """Real seconds that the run has taken so far."""
+    """Wall-clock seconds of the run so far."""
     in_flight_seconds: float = 0.0
-    """Seconds that all orders together were in flight."""
+    """Seconds in flight, summed over all orders."""
     processors: Collection[str] = ()
-    """The kinds of processors that computed it."""
+    """The kinds of processors that have computed the run."""
 
 
 class RunDirectory:
-    """Opens a directory for an experiment (its tables), new or to resume, and writes what the run gives it."""
+    """Opens a directory for a new or resumed run of an experiment (its tables), and writes the files of the run."""
 
     def __init__(self, path: Path, table: Mapping[str, Any], *, overwrite: bool = False, resume: bool = False) -> None:
         self.path = path
@@ -142,7 +140,7 @@ class RunDirectory:
         return self._resume and (self.path / "config.toml").is_file()
 
     def _check(self) -> None:
-        """Refuse what must not be written to, with advice that can be followed."""
+        """Raise OutputRefused if the directory must not be written to."""
         if (self.path / "config.toml").is_file() and (self._resume or not self._overwrite):
             check_same_experiment(self.path, self.table)
         if not self._resuming:
@@ -150,7 +148,7 @@ class RunDirectory:
 
     @property
     def fingerprint(self) -> str:
-        """What determines the run's numbers, in short."""
+        """A hash of the settings that determine the results."""
         table = {key: value for key, value in self.table.items() if key != "execution"}
         return hashlib.sha256(json.dumps(table, sort_keys=True).encode()).hexdigest()
 
@@ -159,17 +157,17 @@ class RunDirectory:
         return self.path / "checkpoint" / "latest.safetensors"
 
     def finished(self) -> Result | None:
-        """The results, if this directory is resumed and its run had already ended."""
+        """The results, if a run that is already finished is resumed; else None."""
         if not self._resuming or not (self.path / "summary.json").is_file():
             return None
         return read_finished(self.path)
 
     def open(self, driver: Driver) -> Beginning:
-        """Begin, or bring the driver to its last checkpoint."""
+        """Open the files for a new run, or restore the driver from the last checkpoint."""
         self._lock.take()
-        self._check()  # again: now nobody else can change what is there
+        self._check()  # again, now that no other process can write
         if self.finished() is not None:
-            raise InvalidInput(f"another process has just finished the run in {self.path}: there is nothing left to do")
+            raise InvalidInput(f"another process has just finished the run in {self.path}")
         self._driver = driver
         if self._resuming and self._checkpoint.is_file():
             saved = load_checkpoint(self._checkpoint, self.fingerprint, driver.snapshot_types)
@@ -191,7 +189,7 @@ class RunDirectory:
             return [json.loads(line) for line in lines]
 
     def write(self, row: Row | None, spans: list[Span]) -> None:
-        """Write a row of metrics, if there is one, and the orders that have ended."""
+        """Write a row of metrics, if there is one, and the orders that ended."""
         assert self._metrics is not None and self._timeline is not None
         if row is not None:
             self._metrics.write(json.dumps(row))
@@ -202,14 +200,14 @@ class RunDirectory:
         self._timeline.mark(self._driver.session.version, self._driver.now)
 
     def write_devices(self, driver: Driver) -> None:
-        """Write what each device has done so far, if the fleet is not too large."""
+        """Write the totals per device, unless the fleet is very large."""
         if driver.accounts.per_device:
             replace_file(self.path / "devices.csv", driver.accounts.csv(driver.open_spans()).encode())
 
     def checkpoint(
         self, driver: Driver, wall_seconds: float, in_flight_seconds: float, processors: Collection[str] = ()
     ) -> None:
-        """Save everything that a resumed run needs, in place of the checkpoint before."""
+        """Save the state of the run, in place of the previous checkpoint."""
         assert self._metrics is not None and self._timeline is not None
         state = {
             "driver": driver.snapshot(),
@@ -224,11 +222,11 @@ class RunDirectory:
 
     @property
     def is_saving(self) -> bool:
-        """Whether a checkpoint is still being written: another one would have to wait for it."""
+        """Whether a checkpoint is being written; another one would have to wait."""
         return self._writer.busy
 
     def close(self) -> None:
-        """Let go of the logs and of the directory, whatever the run has come to."""
+        """Close the logs and release the directory."""
         try:
             self._writer.wait()
         finally:
@@ -252,19 +250,19 @@ class RunDirectory:
 
 
 class RunRecord:
-    """The record of a run, opened when the run begins or goes on, after its directory was cleared of an older one."""
+    """Writes `record.jsonl`. Opened when the run starts or resumes, after its directory was cleared."""
 
     def __init__(self, path: Path | None) -> None:
-        """Open the record at a path; without one nothing is written."""
+        """Prepare the record at a path; without a path nothing is written."""
         self._path = path
         self._log: Log | None = None
 
     def open(self, position: int = 0) -> None:
-        """Go on from a position, forgetting what comes after it."""
+        """Open the file and truncate it to this position."""
         self._log = None if self._path is None else Log(self._path, position)
 
     def write(self, line: RecordLine) -> None:
-        """Add a line."""
+        """Append a line."""
         if self._path is None:
             return
         assert self._log is not None
@@ -272,10 +270,10 @@ class RunRecord:
 
     @property
     def position(self) -> int:
-        """The length of what was written."""
+        """Bytes written so far."""
         return 0 if self._log is None else self._log.position
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         if self._log is not None:
             self._log.close()

@@ -1,4 +1,4 @@
-"""What both drivers have in common: when a run stops and evaluates, and the records that it leaves."""
+"""What both drivers share: their interface, the conditions that end a run, and the rows of metrics."""
 
 from collections.abc import Callable, Iterator, Mapping
 from math import inf
@@ -14,11 +14,11 @@ from offbeat.running.accounts import Accounts
 from offbeat.training.training_state import Evaluation
 
 OnProgress = Callable[[float, Row | None], None]
-"""A function that is given how much of a run is done (0 to 1) and, when there is one, the newest row of metrics."""
+"""Called with the completed share of a run (0 to 1) and the newest row of metrics, if there is one."""
 
 
 def row_of(session: Session, evaluation: Evaluation, *, at: float, busy: float, wasted: float) -> Row:
-    """The line of metrics at a time: the model, what became of the work, and the algorithm's own figures."""
+    """Make a row of metrics: of the model, of the run, and of the algorithm."""
     counters = session.counters
     row: Row = {
         "time": at,
@@ -40,14 +40,14 @@ def row_of(session: Session, evaluation: Evaluation, *, at: float, busy: float, 
     own = dict(session.policy.metrics(session.state))
     if taken := sorted(own.keys() & (row.keys() | {"training_loss"})):
         raise PolicyError(
-            f"metrics() of {type(session.policy).__name__} returns {', '.join(map(repr, taken))}, which every row has "
-            "from the run itself: call the policy's own figures something else"
+            f"metrics() of {type(session.policy).__name__} returns {', '.join(map(repr, taken))}, which every row "
+            "already has: choose other names"
         )
     return row | own
 
 
 class Milestones:
-    """When a run is over, when its versions are evaluated, and the last evaluation: the same in both drivers."""
+    """Decides when a run ends and when its versions are evaluated, and keeps the last evaluation."""
 
     __slots__ = (
         "_evaluate",
@@ -79,11 +79,11 @@ class Milestones:
         self._evaluate = evaluate
         self._next_version = self._every or 0
         self._evaluation: tuple[int, Evaluation] | None = None
-        """The version that was evaluated last, and how good it is."""
+        """The version that was evaluated last, and its evaluation."""
         self._last_row = (-1.0, -1)
 
     def row(self, at: float, *, busy: float, wasted: float) -> Row:
-        """The line of metrics at this time; the same version is evaluated once."""
+        """Make the row of metrics at this time; a version is evaluated once."""
         session = self._session
         if self._evaluation is None or self._evaluation[0] != session.version:
             self._evaluation = (session.version, self._evaluate(session.parameters))
@@ -91,18 +91,18 @@ class Milestones:
         return row_of(session, self._evaluation[1], at=at, busy=busy, wasted=wasted)
 
     def seen(self, at: float) -> bool:
-        """Whether the last line was of this time and of the present version."""
+        """Whether the last row was of this time and of the current version."""
         return self._last_row == (at, self._session.version)
 
     def version_is_due(self) -> bool:
-        """Whether the present version is one to evaluate; says so once."""
+        """Whether the current version must be evaluated; True once per version."""
         if self._every is None or self._session.version < self._next_version:
             return False
         self._next_version = self._session.version + self._every
         return True
 
     def reached(self) -> str | None:
-        """Which condition ends the run, if one does; the driver itself looks at the time."""
+        """The condition that ends the run, if one is met; drivers check the time themselves."""
         if self._session.finished is not None:
             return self._session.finished
         if self._session.version >= self._versions:
@@ -110,22 +110,22 @@ class Milestones:
         return "updates" if self._session.counters.used >= self._updates else None
 
     def reached_by(self, row: Row) -> str | None:
-        """Which metric in this row ends the run, if one does."""
+        """The metric in this row that ends the run, if one does."""
         return self._stop.reached(row, self._metric.name, self._metric.direction)
 
     def snapshot(self) -> tuple[Any, ...]:
-        """Plain data that `restore` takes."""
+        """The state, as plain data."""
         return self._evaluation, self._next_version, self._last_row
 
     def restore(self, saved: tuple[Any, ...]) -> None:
-        """Go on from a snapshot."""
+        """Continue from a snapshot."""
         self._evaluation, self._next_version, self._last_row = saved
 
 
 class Driver(Protocol):
-    """What feeds a session and keeps its clock: iterating runs it, one turn per event, with a row where one is due.
+    """Feeds events to a session and owns the clock. An iteration is a turn: one event, and a row if one is due.
 
-    Between two turns it may be snapshot.
+    A snapshot may be taken between two turns.
     """
 
     session: Session
@@ -135,7 +135,7 @@ class Driver(Protocol):
     accounts: Accounts
 
     def open_spans(self) -> list[Span]:
-        """Orders in flight, as far as they have come."""
+        """Spans of the orders in flight, up to now."""
         ...
 
     def __iter__(self) -> Iterator[Row | None]: ...
@@ -144,20 +144,20 @@ class Driver(Protocol):
         ...
 
     def snapshot(self) -> dict[str, Any]:
-        """Everything that `restore` needs, as plain data and arrays."""
+        """The state of the driver, as plain data and arrays."""
         ...
 
     def restore(self, saved: Mapping[str, Any]) -> None:
-        """Go on from a snapshot."""
+        """Continue from a snapshot."""
         ...
 
     @property
     def snapshot_types(self) -> tuple[type[Any], ...]:
-        """The dataclasses that a snapshot may hold."""
+        """The record types that a snapshot may hold."""
         ...
 
 
 def progress_of(driver: Driver) -> float:
-    """How much of a run is done."""
+    """The completed share of a run."""
     session = driver.session
     return driver.stop.progress(time=driver.now, versions=session.version, updates=session.counters.used)

@@ -1,4 +1,4 @@
-"""Stopping in good order: Ctrl-C, SIGTERM and SIGHUP ask a run to leave a checkpoint and end."""
+"""Graceful stop: Ctrl-C, SIGTERM and SIGHUP make a run write a checkpoint and end."""
 
 import signal
 import threading
@@ -7,25 +7,25 @@ from contextlib import contextmanager
 from typing import Any, Protocol
 
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""Ctrl-C, the end of a job's time (Slurm, Kubernetes), and the end of a terminal."""
+"""Ctrl-C, the time limit of a job (Slurm, Kubernetes), and a closed terminal."""
 
 
 class Flag(Protocol):
-    """An event of threads or of processes."""
+    """A stop flag: an event of `threading` or `multiprocessing`."""
 
     def is_set(self) -> bool:
-        """Whether the run is to stop."""
+        """Whether the run must stop."""
         ...
 
 
 class StopRequest(threading.Event):
-    """Set when somebody has asked to stop; `number` is the signal that did."""
+    """Stop flag that a signal sets; `number` is the signal."""
 
     number = int(signal.SIGINT)
 
 
 class StopSignal(KeyboardInterrupt):
-    """A signal that asks to stop, where nothing looks at a flag."""
+    """Raised by a stop signal while the process waits for others and checks no flag."""
 
     def __init__(self, number: int) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class StopSignal(KeyboardInterrupt):
 
 @contextmanager
 def interruption(given: Flag | None = None) -> Iterator[Flag]:
-    """A flag that a stopping signal sets, so that a run stops between two events. A second one stops at once."""
+    """Yield a flag that a stop signal sets, so that a run stops between two events; a second signal stops at once."""
     asked = StopRequest()
 
     def ask(number: int, _: object) -> None:
@@ -56,7 +56,7 @@ def interruption(given: Flag | None = None) -> Iterator[Flag]:
 
 @contextmanager
 def stopping_signals_raise() -> Iterator[None]:
-    """Every stopping signal raises StopSignal, as Ctrl-C does KeyboardInterrupt, while we wait for other processes."""
+    """Make every stop signal raise StopSignal, while this process waits for others."""
 
     def stop(number: int, _: object) -> None:
         raise StopSignal(number)
@@ -70,6 +70,6 @@ def stopping_signals_raise() -> Iterator[None]:
 
 
 def _replace(handler: Any) -> dict[signal.Signals, Any]:
-    """Handle the stopping signals; a terminal whose end is to be ignored (`nohup`) stays ignored."""
+    """Install a handler for the stop signals; an ignored SIGHUP (`nohup`) stays ignored."""
     wanted = [each for each in STOPPING if each != signal.SIGHUP or signal.getsignal(each) is not signal.SIG_IGN]
     return {each: signal.signal(each, handler) for each in wanted}

@@ -1,4 +1,4 @@
-"""One writer per directory: a lock of the kernel, which ends with its owner however that ends."""
+"""One writer per directory: a kernel lock, released when its process ends for any reason."""
 
 import errno
 import fcntl
@@ -9,26 +9,26 @@ from time import sleep
 from offbeat.core.errors import InvalidInput
 
 LOCK_FILE = ".lock"
-"""Lies in the directory, empty, while somebody writes into it."""
+"""An empty file in the directory while a process writes to it."""
 PROBE_SECONDS = 0.05
-"""Longer than `check_unlocked` holds a lock, only to look whether it can."""
+"""Wait before a second attempt, longer than `check_unlocked` holds the lock."""
 UNSUPPORTED = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
-"""What a file system answers that has no locks; there nobody can be kept out."""
+"""Errors of file systems without locks, where other writers cannot be detected."""
 
 
 class DirectoryInUse(InvalidInput):
-    """Another process is writing to a directory, so that ours may not."""
+    """Another process is writing to the directory."""
 
 
 class DirectoryLock:
-    """Held by the one process that writes into a directory. `flock` also works on NFS, across machines."""
+    """Lock of the process that writes to a directory. `flock` also works on NFS, across machines."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._file: int | None = None
 
     def take(self) -> None:
-        """Make the directory ours, or say in a sentence that it is another's."""
+        """Take the lock; raises DirectoryInUse if another process holds it."""
         if self._file is not None:
             return
         self._path.mkdir(parents=True, exist_ok=True)
@@ -42,17 +42,17 @@ class DirectoryLock:
             if self._is_current(file):
                 self._file = file
                 return
-            os.close(file)  # its last owner has removed it between our opening and locking it
+            os.close(file)  # its owner removed it between our opening and locking
 
     def _is_current(self, file: int) -> bool:
-        """Whether others who come now see the file that we have locked, and not a newer one of its name."""
+        """Whether the locked file is still the one at its path, and not removed or replaced."""
         try:
             return os.path.samestat(os.fstat(file), (self._path / LOCK_FILE).stat())
         except FileNotFoundError:
             return False
 
     def release(self) -> None:
-        """Let other processes write to the directory."""
+        """Release the lock."""
         if self._file is not None:
             (self._path / LOCK_FILE).unlink(missing_ok=True)
             os.close(self._file)
@@ -67,11 +67,11 @@ class DirectoryLock:
 
 
 def check_unlocked(path: Path) -> None:
-    """Refuse a directory that another process is writing into at this moment; nothing is written."""
+    """Raise DirectoryInUse if another process is writing to the directory; writes nothing."""
     try:
         file = os.open(path / LOCK_FILE, os.O_RDWR)
     except OSError:
-        return  # nobody has ever written here, or we may not: taking the lock will say so
+        return  # no lock file, or no permission, which `take` reports
     try:
         if not _locked(file):
             raise taken(path)
@@ -91,5 +91,5 @@ def _locked(file: int) -> bool:
 
 
 def taken(path: Path) -> DirectoryInUse:
-    """The mistake of writing to a directory that another process is writing to."""
+    """Make the error for a directory that another process is writing to."""
     return DirectoryInUse(f"another process is writing to {path}: wait until it has ended, or choose another directory")

@@ -1,9 +1,4 @@
-"""On what kinds of processors a run was computed: on one kind its numbers are the same bits, on several perhaps not.
-
-The loop around a driver: its results go into a directory, it leaves checkpoints, signals stop it between two turns.
-
-The same for a simulation and for a deployment.
-"""
+"""The loop around a driver, simulated or real: writes results and checkpoints, and stops on signals between turns."""
 
 import logging
 import time
@@ -27,18 +22,18 @@ log = logging.getLogger("offbeat")
 
 
 class ProcessorKinds:
-    """The kinds of processors that a run was computed on so far. A second one is said as soon as it shows."""
+    """The kinds of processors that computed a run; warns of a second one, because the last bits may then differ."""
 
     def __init__(self, known: Iterable[str] = ()) -> None:
         self.known = set(known)
 
     def note(self, kinds: Iterable[str]) -> None:
-        """Take down these kinds; say so if the run had others before."""
+        """Add these kinds; logs a warning if the run had others before."""
         for kind in sorted(set(kinds) - self.known):
             if self.known:
                 before = " and ".join(sorted(self.known))
                 log.warning(
-                    "offbeat: note: this run was computed on %s, and is now on %s: the last bits of its numbers may "
+                    "offbeat: note: this run was computed on %s and continues on %s: the last bits of its results may "
                     "differ from those of a run on one kind of processor",
                     before,
                     kind,
@@ -48,7 +43,7 @@ class ProcessorKinds:
 
 @dataclass(frozen=True, kw_only=True)
 class RunDescription:
-    """What the loop must know of a run beside its driver."""
+    """What the loop needs to know about a run beside its driver."""
 
     algorithm: str
     label: str
@@ -58,13 +53,13 @@ class RunDescription:
     checkpoint_seconds: float
     save_model: bool
     checkpoint_first: bool = False
-    """Whether the run begins with a checkpoint, because what computes it may be lost at once."""
+    """Whether the run starts with a checkpoint, because remote workers may be lost early."""
     experiment: Experiment | None = None
-    """None if the run is not one of an experiment of ours."""
+    """None if the run has no experiment (a Flower strategy)."""
 
     @classmethod
     def of(cls, experiment: Experiment) -> "RunDescription":
-        """The description of an experiment's run."""
+        """Describe the run of an experiment."""
         return cls(
             algorithm=experiment.algorithm.name,
             label=experiment.algorithm.title,
@@ -87,9 +82,9 @@ def run_to_end(
     interrupted: Flag | None = None,
     processors: Callable[[], Iterable[str]] = lambda: [processor_kind()],
 ) -> Result:
-    """Run to the end, or from the directory's checkpoint to the end.
+    """Run a driver to its end, from the directory's checkpoint if there is one.
 
-    `processors` says on what kinds of processors the run was computed so far.
+    `processors` returns the kinds of processors that have computed the run so far.
     """
     about = RunDescription.of(run) if isinstance(run, Experiment) else run
     with closing(directory) if directory is not None else nullcontext(), interruption(interrupted) as asked:
@@ -133,7 +128,7 @@ def run_to_end(
                 directory.write(None, driver.accounts.take_spans())
                 directory.checkpoint(driver, spent + time.monotonic() - started, in_flight_seconds, kinds.known)
             raise
-        except WorkersLost as error:  # in the middle of an event: only the checkpoint before it is whole
+        except WorkersLost as error:  # in the middle of an event: only the last checkpoint is consistent
             if directory is None:
                 raise
             kept = f"everything up to the last checkpoint is in {directory.path}"

@@ -194,8 +194,8 @@ STUDY = read_study(
     claims=list(claims()),
     published={
         group.title: {
-            f"{name}, delay {delay}": {"training_loss": TABLES[group.losses][name][place]}
-            for place, delay in enumerate(DELAYS)
+            f"{name}, delay {delay}": {"training_loss": TABLES[group.losses][name][position]}
+            for position, delay in enumerate(DELAYS)
             for name in RULES
         }
         for group in GROUPS

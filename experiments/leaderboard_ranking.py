@@ -24,7 +24,7 @@ IN_TRAINING = 20
 SECONDS = 200.0
 """Virtual time of a run."""
 NEVER = 1.1 * SECONDS
-"""The place of "never" on the time axis of the figure."""
+"""The position of "never" on the time axis of the figure."""
 
 
 def equally_busy(measurements: Sequence[Measurement]) -> list[Measurement]:
@@ -128,10 +128,10 @@ def winners(measurements: Sequence[Measurement]) -> str:
     lines = [["fleet", title, "time to target (s)", "over the next family", "fastest of all", "time to target (s)"]]
     fair = equally_busy(measurements)
     for part in dict.fromkeys(each.part for each in measurements):
-        best, everybody = (list(best_of_families(these, part).values()) for these in (fair, measurements))
+        best, best_of_all = (list(best_of_families(these, part).values()) for these in (fair, measurements))
         if not best:
             continue
-        first, leader, ratio = best[0], everybody[0], "-"
+        first, leader, ratio = best[0], best_of_all[0], "-"
         if len(best) > 1:
             mine, theirs = (by_seed(fair, part, name, "time_to_target") for name in best[:2])
             ratio = f"{speed_up_text(speed_up(mine, theirs)).replace('inf', '∞')}, {marked(best[1])}"
@@ -157,8 +157,8 @@ def figure(measurements: Sequence[Measurement]) -> Figure | None:
         zip(panels, rows.items(), strict=True), enumerate(columns.items())
     ):
         style_axes(axes[column], f"{title}: {who}")
-        for place, family in enumerate(families):
-            _draw_family(axes[column], these, parts, family, name, place)
+        for position, family in enumerate(families):
+            _draw_family(axes[column], these, parts, family, name, position)
         axes[column].set_xticks(range(len(parts)), [fill(part, 11) for part in parts], fontsize="small")
         axes[column].set_xlim(-0.5, len(parts) - 0.3)
     ticks = np.linspace(0.0, SECONDS, 5)
@@ -169,10 +169,10 @@ def figure(measurements: Sequence[Measurement]) -> Figure | None:
 
 
 def _draw_family(
-    axes: Axes, measurements: Sequence[Measurement], parts: Sequence[str], family: str, name: str, place: int
+    axes: Axes, measurements: Sequence[Measurement], parts: Sequence[str], family: str, name: str, position: int
 ) -> None:
     """Draw medians with intervals; a target that is not reached is drawn at "never"."""
-    colour, _, marker = line_style(place)
+    colour, _, marker = line_style(position)
     methods = {x: best_of_families(measurements, part).get(family) for x, part in enumerate(parts)}
     found = {
         x: median_of(by_seed(measurements, parts[x], method, name).values())
@@ -186,7 +186,7 @@ def _draw_family(
         np.minimum([scale * getattr(each, end) for each in found.values()], NEVER) for end in ("median", "low", "high")
     )
     axes.errorbar(
-        [x + 0.07 * place for x in found],
+        [x + 0.07 * position for x in found],
         middle,
         yerr=[middle - low, high - middle],
         color=colour,

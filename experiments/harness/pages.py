@@ -65,7 +65,7 @@ def results_file(out: Path, study: Study) -> Path:
 
 
 def keep(out: Path, study: Study, measurements: Sequence[Measurement]) -> None:
-    """Write measurements into the file of a study, in place of earlier ones of the same part, method and seed.
+    """Write measurements into the file of a study, replacing those of the same part, method and seed.
 
     Other earlier measurements are kept, unless the study no longer has their part or method.
     """
@@ -180,7 +180,7 @@ def _headlines(verdicts: Sequence[Judged]) -> str:
     if not lines:
         return ""
     wanted = [heading.index(title) for title in ("claim", "published", "measured", "verdict")]
-    return markdown_table([[line[place] for place in wanted] for line in (heading, *lines)])
+    return markdown_table([[line[column] for column in wanted] for line in (heading, *lines)])
 
 
 def _command(study: Study) -> str:

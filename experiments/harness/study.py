@@ -32,7 +32,7 @@ class Form:
     full: bool = True
     """Whether all parts are run, or one or two of them."""
     rate: float | None = None
-    """A learning rate for all runs, in place of the one chosen on the tuning seed."""
+    """A learning rate for all runs, replacing the one chosen on the tuning seed."""
 
     def rounds(self, full: int) -> int:
         """Scale a number of rounds to this form; the result is at least two."""

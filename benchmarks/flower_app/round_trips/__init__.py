@@ -1,1 +1,1 @@
-"""offbeat beside Flower's own FedAvg on the same nodes: a project with a model and data of its own."""
+"""A Flower project with its own model and data: offbeat beside Flower's FedAvg on the same nodes."""

@@ -1,4 +1,4 @@
-"""The devices: offbeat's app, which also answers Flower's strategies with the same training."""
+"""The devices: offbeat's client app, which also trains for Flower's strategies."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ app = client_app(model=model, data=data)
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
-    """What a ClientApp for Flower's FedAvg does."""
+    """Train as a ClientApp for Flower's FedAvg does."""
     x, y = data(context)
     trainer = TorchTrainer(model(), x, y, AllSamples(len(y)), seed=0)
     start = message.content.array_records["arrays"]["vector"].numpy().astype(np.float32)
@@ -32,7 +32,7 @@ def train(message: Message, context: Context) -> Message:
 
 @app.train("echo")
 def echo(message: Message, context: Context) -> Message:
-    """The model again, having been numbers in between."""
+    """Return the model after decoding and encoding it."""
     vector = message.content.array_records["large"]["vector"].numpy()
     reply = Message(RecordDict({"large": ArrayRecord({"vector": Array(vector)})}), reply_to=message)
     status = Path("/proc/self/status").read_text()

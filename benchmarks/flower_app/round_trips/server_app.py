@@ -1,4 +1,4 @@
-"""The server: every repeat measures both, one after the other, on the same nodes."""
+"""The server: each repeat measures offbeat and Flower in turn on the same nodes."""
 
 import json
 import time
@@ -29,7 +29,7 @@ LARGE = 25_000_000
 
 
 class SomeNodes:
-    """A grid of which only some nodes are seen."""
+    """A grid that shows only some of its nodes."""
 
     def __init__(self, grid: Grid, nodes: Iterable[int]) -> None:
         self._grid = grid
@@ -72,7 +72,7 @@ def main(grid: Grid, context: Context) -> None:
 
 
 def by_kind(grid: Grid) -> tuple[list[int], list[int]]:
-    """The warm nodes, which say so when they are greeted, and the others."""
+    """The warm nodes, as their greetings state, and the other nodes."""
     kinds: tuple[list[int], list[int]] = [], []
     greetings = grid.send_and_receive([Message(pack(HELLO), node, MESSAGE_TYPE) for node in grid.get_node_ids()])
     for reply in greetings:
@@ -82,26 +82,26 @@ def by_kind(grid: Grid) -> tuple[list[int], list[int]]:
 
 
 def measured(work: Callable[..., float], *arguments: Any, **more: Any) -> tuple[float, float]:
-    """What it comes to, and the share of a core that this process used meanwhile."""
+    """The result, and the share of a core that this process used meanwhile."""
     began, used = time.monotonic(), time.process_time()
     found = work(*arguments, **more)
     return found, (time.process_time() - used) / (time.monotonic() - began)
 
 
 def settle(grid: Any) -> None:
-    """Wait until no node has anything left to do: a run ends with orders in flight."""
+    """Wait until all nodes are idle: a run ends with orders in flight."""
     list(grid.send_and_receive([Message(pack(HELLO), node, MESSAGE_TYPE) for node in grid.get_node_ids()]))
 
 
 def trip_flower(grid: Any) -> float:
-    """Seconds of a small message to a node and back, as Flower's strategies send it."""
+    """Round trip of a small message in seconds, as Flower's strategies send it."""
     node, began = min(grid.get_node_ids()), time.monotonic()
     list(grid.send_and_receive([Message(pack(HELLO), node, MESSAGE_TYPE)]))
     return time.monotonic() - began
 
 
 def trip(grid: Any) -> float:
-    """The same, as offbeat sends it."""
+    """Round trip of a small message in seconds, as offbeat sends it."""
     transport, began = Transport(grid, print), time.monotonic()
     transport.send(SentMessage(node=min(transport.nodes()), at=0.0, deadline=600.0), HELLO)
     while not transport.poll():
@@ -110,7 +110,7 @@ def trip(grid: Any) -> float:
 
 
 def large_trip(grid: Any, out: Path) -> float:
-    """Seconds of a model of 100 MB to a warm node and back; the node's process writes down how much memory it took."""
+    """Round trip of a 100 MB model to a warm node in seconds; the app's process writes its peak memory to a file."""
     transport, began = Transport(grid, print), time.monotonic()
     content = RecordDict({"large": ArrayRecord({"vector": Array(np.zeros(LARGE, dtype=np.float32))})})
     content["where"] = ConfigRecord({"out": str(out)})
@@ -124,7 +124,7 @@ def large_trip(grid: Any, out: Path) -> float:
 
 
 def flower_rate(grid: Any, nodes: int, rounds: int) -> float:
-    """Updates a minute of Flower's FedAvg."""
+    """Updates per minute of Flower's FedAvg."""
     strategy = FedAvg(fraction_evaluate=0.0, min_train_nodes=nodes, min_available_nodes=nodes)
     arrays, began = ArrayRecord({"vector": Array(vector_of(model()))}), time.monotonic()
     strategy.start(grid, arrays, num_rounds=rounds)
@@ -132,7 +132,7 @@ def flower_rate(grid: Any, nodes: int, rounds: int) -> float:
 
 
 def rate(grid: Any, nodes: int, rounds: int, out: Path, **algorithm: Any) -> float:
-    """Updates a minute of offbeat, from the first order on."""
+    """Updates per minute of offbeat, counted from the first order."""
     experiment = Experiment.parse(
         {
             "stop": {"updates": nodes * rounds},

@@ -1,4 +1,4 @@
-"""The work: LeNet-5 on a node's share of 5,000 digits."""
+"""The task: LeNet-5 on a node's share of 5,000 digits."""
 
 import numpy as np
 import numpy.typing as npt

@@ -180,7 +180,7 @@ def simulation(
     schedule: EvaluationTable | None = None,
     executor: ToyExecutor | None = None,
 ) -> Simulation:
-    """Devices that take so many seconds for a slice, with 20 samples each (4 steps of 5)."""
+    """Devices with these seconds per slice, and 20 samples each (4 steps of 5)."""
     devices = len(seconds)
     samples = np.full(devices, 20, dtype=np.int64)
     workload = Workload(devices=devices, samples=samples, layers=1, flops_per_sample=0.0, seed=0)

@@ -365,13 +365,13 @@ def test_numbers_taken_back_by_a_notice_are_taken_back_from_the_memory_too() -> 
 
 def test_what_a_rule_sees_of_its_memory_does_not_depend_on_what_others_read() -> None:
     seen = []
-    for somebody_reads in (False, True):
+    for is_read in (False, True):
         training, _ = lazy()
         training.begin(assignment(1, device=0, rule="REMEMBERING"))
         training.train(1, 1, 1.0)
         training.merge(1, fresh())
         training.train(1, 2, 2.0)
-        if somebody_reads:
+        if is_read:
             delivered(training, 2)()
         seen.append(dict(training.plans[1].remembered))
     assert seen[0] == seen[1] == {}

@@ -126,7 +126,7 @@ def test_checkpoints_in_the_background_are_resumed_as_if_nothing_had_happened(
 
 
 class Countdown:
-    """A flag that is set after so many looks at it (a run looks twice per event)."""
+    """A flag that is set after it was read a number of times (a run reads it twice per event)."""
 
     def __init__(self, events: int) -> None:
         self.left = 2 * events

@@ -138,7 +138,7 @@ def test_a_run_that_was_interrupted_ends_with_the_same_numbers(name: str, tmp_pa
     whole = offbeat.run(changed, tmp_path / "whole")
 
     class After:
-        """Set after so many looks."""
+        """A flag that is set after it was read a number of times."""
 
         looks = 0
 

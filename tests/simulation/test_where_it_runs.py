@@ -1,4 +1,4 @@
-"""Training elsewhere than on the processor: the processor taken for such a place, and a GPU where one is found."""
+"""Training on another torch device: the CPU treated as one, and a GPU if there is one."""
 
 from typing import Any
 

@@ -127,7 +127,7 @@ class DeviceLifecycle:
             self._await_change(device, now)
 
     def changed(self, device: int, now: float) -> bool:
-        """Follow a change of availability; returns False if the device has vanished, so that nobody sees it."""
+        """Follow a change of availability; returns whether the server sees it: not of a vanished device."""
         if device in self.vanished:
             self.paused.add(device)
             return False

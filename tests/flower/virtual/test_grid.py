@@ -22,6 +22,7 @@ from offbeat.flower.virtual.devices import WorkTimes
 from offbeat.flower.virtual.engine import MessageEngine, RunEnded
 from offbeat.flower.virtual.grid import VirtualGrid
 from offbeat.flower.virtual.settings import AppSettings
+from offbeat.simulation.lifecycle import Fate
 
 SECOND = {"uplink_mbps": 8.0, "downlink_mbps": 8.0, "latency": 0.5}
 """A megabyte takes a second, and every message half a second more."""
@@ -181,6 +182,22 @@ def test_failures_are_noticed_later_and_the_device_is_back_in_time(simulated: Ma
     assert list(run.grid.get_node_ids()) == run.nodes
 
 
+def test_the_server_learns_of_each_failure_only_when_it_is_noticed(
+    simulated: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = simulated(1, failures={"detect_seconds": 30.0})
+    # It leaves at 4 s with the first message and returns at once; at 14 s it fails for good with the second.
+    fates = {1: Fate(vanishes=4.0, returns=4.0), 2: Fate(vanishes=14.0)}
+    monkeypatch.setattr(run.engine._lifecycle, "fate", lambda device, ticket, *_: fates[ticket])
+    run.grid.push_messages([run.message()])
+    run.grid.sleep(10.0)
+    run.grid.push_messages([run.message()])
+    run.grid.sleep(25.0)
+    assert list(run.grid.get_node_ids()) == run.nodes, "at 35 s the server knows only of the first"
+    run.grid.sleep(10.0)
+    assert list(run.grid.get_node_ids()) == []
+
+
 def test_a_lost_upload_is_an_error_though_the_client_has_worked(simulated: Make) -> None:
     run = simulated(1, failures={"lost_upload": 1.0, "detect_seconds": 5.0})
     (reply,) = run.grid.send_and_receive([run.message()])
@@ -271,7 +288,7 @@ def test_an_app_that_waits_for_what_never_comes_is_ended(simulated: Make) -> Non
             run.grid.sleep(1.0)
 
 
-def test_messages_for_nobody_are_left_out(simulated: Make) -> None:
+def test_messages_to_unknown_nodes_are_skipped(simulated: Make) -> None:
     run = simulated(1)
     assert list(run.grid.push_messages([Message(RecordDict(), 7, "train")])) == []
     with pytest.raises(ValueError, match="Invalid message"):

@@ -1,1 +1,1 @@
-"""A whole deployment on one machine, as processes that are watched and ended together."""
+"""Starting deployments: the app of an experiment, runs on a SuperLink, certificates, a cluster on this machine."""

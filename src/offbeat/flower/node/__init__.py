@@ -1,1 +1,1 @@
-"""Warm nodes: `offbeat node`, which takes the place of Flower's SuperNode on a device."""
+"""Persistent nodes: `offbeat node`, which replaces Flower's SuperNode on a device."""

@@ -1,1 +1,1 @@
-"""A user's Flower app, as it is, on a virtual clock over an uneven fleet."""
+"""Runs an unmodified Flower app on a virtual clock over a simulated fleet."""

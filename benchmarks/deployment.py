@@ -108,11 +108,11 @@ def peak_of(pid: int) -> float:
 
 
 RATIOS = (
-    ("small message there and back, stock over warm (at least 8)", "trip, stock", "trip, warm"),
-    ("updates a minute, stock: offbeat's FedAvg over Flower's (at least 1)", "fedavg, stock", "Flower's FedAvg, stock"),
-    ("updates a minute, stock: FedAsync over Flower's FedAvg", "fedasync, stock", "Flower's FedAvg, stock"),
-    ("updates a minute, FedAvg on warm over Flower's on stock (at least 3)", "fedavg, warm", "Flower's FedAvg, stock"),
-    ("updates a minute, FedAsync on warm over Flower's FedAvg on stock", "fedasync, warm", "Flower's FedAvg, stock"),
+    ("small message there and back, stock over warm (>= 8)", "trip, stock", "trip, warm"),
+    ("updates per minute, stock: offbeat's FedAvg over Flower's (>= 1)", "fedavg, stock", "Flower's FedAvg, stock"),
+    ("updates per minute, stock: FedAsync over Flower's FedAvg", "fedasync, stock", "Flower's FedAvg, stock"),
+    ("updates per minute, FedAvg on warm over Flower's on stock (>= 3)", "fedavg, warm", "Flower's FedAvg, stock"),
+    ("updates per minute, FedAsync on warm over Flower's FedAvg on stock", "fedasync, warm", "Flower's FedAvg, stock"),
 )
 
 

@@ -736,7 +736,7 @@ def test_a_device_whose_order_has_a_budget_waits() -> None:
 
 def test_a_rule_that_wants_more_than_was_ordered_is_a_bug_of_the_policy() -> None:
     sim = simulation(Foreman(order=asking(5)), [2.0], epochs=3)
-    with pytest.raises(PolicyError, match="wants 5 slices of 3"):
+    with pytest.raises(PolicyError, match=r"returned Train\(5\): 3 slices remain"):
         run(sim)
 
 

@@ -17,7 +17,7 @@ def experiment(**table: Any) -> Experiment:
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        ({"address": "auto"}, 'execution.address is for a Ray cluster: set execution.executor = "ray" too'),
+        ({"address": "auto"}, 'execution.address is for a Ray cluster: also set execution.executor = "ray"'),
         ({"gpus_per_worker": 0.5}, "execution.gpus_per_worker is for a Ray cluster"),
         ({"executor": "ray", "device": "cuda"}, "with execution.gpus_per_worker"),
         ({"executor": "ray", "address": "http://somewhere"}, "execution.address"),
@@ -40,7 +40,9 @@ def test_more_workers_than_cores_are_refused_on_the_processor(device: str, monke
     monkeypatch.setattr(execution, "available_cores", lambda: 2)
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     assert ExecutionTable(workers=2, device=device).processes() == 2
-    with pytest.raises(InvalidInput, match=r"execution.workers = 99: this machine has 2 cores, .*at most that many"):
+    with pytest.raises(
+        InvalidInput, match=r"execution.workers = 99 exceeds the 2 cores of this machine: use at most 2"
+    ):
         ExecutionTable(workers=99, device=device).processes()
 
 

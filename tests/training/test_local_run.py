@@ -107,7 +107,7 @@ def test_what_was_planned_and_not_done_is_taken_back() -> None:
 @pytest.mark.parametrize("slices", [0, -1, 3, 99])
 def test_a_rule_that_wants_more_slices_than_remain_or_none_is_a_bug(slices: int) -> None:
     run = LocalRun(order=Order(slices=5, rule="mine"), progress=Progress(slices=3))
-    with pytest.raises(PolicyError, match=f"rule 'mine' wants {slices} slices of 2 that remain"):
+    with pytest.raises(PolicyError, match=f"rule 'mine' returned Train\\({slices}\\): 2 slices remain"):
         run.next(Wants(Train(slices)), {})
 
 

@@ -21,6 +21,6 @@ def test_a_script_that_does_not_guard_its_run_is_told_what_to_do(tmp_path: Path)
     ended = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=120, check=False)
     assert ended.returncode == 1
     guard = '`if __name__ == "__main__":`'
-    assert f"and would start more: put what the script runs under {guard}" in ended.stderr
+    assert f"and would start more: put its code under {guard}" in ended.stderr
     last = ended.stderr.strip().rpartition("\n")[2]
     assert last.endswith(f"is there enough memory, and is what your script runs under {guard}?")

@@ -169,7 +169,7 @@ def test_metrics_do_not_depend_on_how_the_data_are_cut(seed: int, size: int) -> 
     ("task", "x", "y", "classes", "words"),
     [
         (Classification(), torch.zeros(2, 3), torch.zeros(2), 3, "needs one integer label"),
-        (Classification(), torch.zeros(2, 4), torch.tensor([0, 1]), 3, r"gives \(2, 4\) .* needs \(2, 3\)"),
+        (Classification(), torch.zeros(2, 4), torch.tensor([0, 1]), 3, r"returns \(2, 4\) .* needs \(2, 3\)"),
         (Classification(class_weights=[1.0]), torch.zeros(2, 3), torch.tensor([0, 1]), 3, "has 1 values for 3 classes"),
         (Regression(), torch.zeros(2, 1), torch.tensor([0, 1]), 1, "needs floating-point numbers"),
         (Regression(), torch.zeros(2, 3), torch.zeros(2, 2), 2, r"needs \(2, 2\)"),
@@ -187,14 +187,14 @@ def test_what_does_not_fit_is_one_sentence(
 
 
 def test_a_task_that_fails_or_forgets_a_metric_is_told_so() -> None:
-    with pytest.raises(InvalidInput, match=r"Task cannot judge .* NotImplementedError"):
+    with pytest.raises(InvalidInput, match=r"Task fails on .* NotImplementedError"):
         check_fit(Task(), nn.Identity(), Batch(torch.zeros(2, 1), torch.zeros(2)), 1)
 
     class Forgetful(Regression):
         def metrics(self, totals: object) -> dict[str, float]:
             return {"r2": 0.0, "loss": 0.0}
 
-    with pytest.raises(InvalidInput, match="names a metric 'mae' and does not compute it"):
+    with pytest.raises(InvalidInput, match="lists the metric 'mae' in `directions` but does not compute it"):
         check_fit(Forgetful(), nn.Identity(), Batch(torch.zeros(2, 1), torch.zeros(2)), 1)
 
 

@@ -323,7 +323,7 @@ def test_a_device_without_samples_changes_nothing() -> None:
 
 def test_a_batch_of_one_sample_that_batch_normalisation_cannot_take_is_named() -> None:
     model = normed()
-    with pytest.raises(InvalidInput, match="batch of one sample: change batch_size"):
+    with pytest.raises(InvalidInput, match=r"batch of one sample: change local\.batch_size"):
         trainer_of(model, 5, sizes=(13, 20)).train(job_of(model, Order(batch_size=6), device=0))
 
 

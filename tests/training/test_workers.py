@@ -91,7 +91,7 @@ def test_what_is_lost_with_a_worker_is_computed_again_and_strange_answers_are_le
 
 
 def test_work_that_ends_three_workers_ends_the_batch() -> None:
-    with pytest.raises(WorkersLost, match="3 workers ended unexpectedly one after the other: is there enough memory"):
+    with pytest.raises(WorkersLost, match="3 workers in a row died on the same job: check that there is enough memory"):
         trained(WorkerPool(ScriptedWorkers([None] * 3), SIZES, stacks=False), [0, 1])
 
 

@@ -169,7 +169,7 @@ class RunActors:
     def poll(self, queued: int) -> list[RunReport]:
         """What has come from the cluster, after waiting a moment for something; `queued` runs have not begun."""
         busy = {given.number: actor for actor, given in self._pending.values() if given is not None}
-        self._cluster.say(len(self._free) + len(busy), queued)
+        self._cluster.report(len(self._free) + len(busy), queued)
         ended, _ = self._ray.wait(list(self._pending), timeout=POLL_SECONDS) if self._pending else ([], [])
         for reply in ended:
             self._take(reply)

@@ -140,5 +140,5 @@ def _transform(position: int, table: Mapping[str, Any]) -> Transform:
         key = ".".join(str(part) for part in wrong["loc"])
         raise InvalidInput(f"{where}.{key} = {wrong['input']!r}: {wrong['msg'][0].lower()}{wrong['msg'][1:]}") from None
     except Exception as error:
-        raise InvalidInput(f"{where}: {name!r} cannot be made: {describe(error)}") from None
+        raise InvalidInput(f"{where}: {name!r} cannot be created: {describe(error)}") from None
     return made

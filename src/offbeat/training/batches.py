@@ -1,6 +1,6 @@
-"""Which samples a device sees, in which order, and as which tensors: a function of (seed, device, ticket, slice) only.
+"""The batches of every device, as a function of (seed, device, ticket, slice) alone.
 
-All trainers draw their batches here, so that they train on the same ones.
+All trainers take their batches from here, and therefore train on the same ones.
 """
 
 from collections.abc import Iterator
@@ -16,23 +16,23 @@ from offbeat.models.flat import on_processor
 from offbeat.training.tasks import IGNORED, Batch
 
 GATHERED = 4096
-"""Samples that are gathered at a time: a whole slice of most devices, and bounded memory for the largest."""
+"""Samples gathered at a time: all of a slice on most devices, and bounded memory on the largest."""
 LOADED = 4
-"""Devices whose data are kept in memory, where data are loaded device by device."""
+"""Devices whose data stay in memory, if the data are loaded lazily."""
 
 
 class SampleLookup(Protocol):
-    """Which samples each device has."""
+    """The samples of each device."""
 
     def samples(self, device: int) -> Indices:
         """Indices into the training data."""
 
 
 class Standardising(Protocol):
-    """How pixels that are kept as bytes become numbers: pixel / 255, less a mean, divided by a deviation."""
+    """Normalises pixels that are kept as bytes: (pixel / 255 - mean) / deviation."""
 
     def __call__(self, pixels: Array, out: npt.NDArray[np.float32] | None = None) -> npt.NDArray[np.float32]:
-        """The pixels as numbers, in `out` if that is given."""
+        """The normalised pixels, written to `out` if given."""
         ...
 
     def by_channel(self) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
@@ -41,29 +41,29 @@ class Standardising(Protocol):
 
 
 class Pipeline(Protocol):
-    """What is done to inputs before a model sees them."""
+    """Normalises and transforms inputs before a model sees them."""
 
     @property
     def transforms(self) -> tuple[Any, ...]:
-        """What is done to them in training only, by chance."""
+        """Random transforms, in training only."""
         ...
 
     @property
     def standardisation(self) -> Standardising | None:
-        """How bytes become numbers; None: inputs are numbers already."""
+        """Normalises bytes; None: inputs are numbers already."""
         ...
 
     def training(self, x: Array, random: np.random.Generator) -> npt.NDArray[np.float32]:
-        """The batch as the model takes it in training, random transforms included."""
+        """A training batch: normalised and transformed."""
         ...
 
     def evaluation(self, x: Array) -> npt.NDArray[np.float32]:
-        """The batch as the model takes it in an evaluation."""
+        """An evaluation batch: normalised."""
         ...
 
 
 class Batches:
-    """The training data of all devices. What a device needs is gathered when it is needed."""
+    """Gathers batches from the training data of all devices."""
 
     def __init__(
         self,
@@ -87,13 +87,13 @@ class Batches:
         self.channels_last = False
         self._loaded: dict[int, tuple[Samples, Samples]] = {}
         self.resident: tuple[torch.Tensor, torch.Tensor] | None = None
-        """Where training happens on another device than the processor, plain arrays lie there as a whole."""
+        """Plain arrays, copied once to a torch device other than the processor."""
         self._on_processor = on_processor(self.torch_device)
         if self.is_plain and not self._on_processor:
             self.resident = self._tensor(self.x), self._tensor(self.y)
 
     def converted(self, x: Samples, y: Samples) -> tuple[Samples, Samples]:
-        """Inputs and targets as they are kept: the padding of targets is what no loss looks at."""
+        """Inputs and targets in the types of training; targets are padded with a value that no loss counts."""
         targets = numbers(y, integers="iub")
         if isinstance(targets, Ragged):
             targets = Ragged(targets.values, targets.offsets, IGNORED)
@@ -101,13 +101,13 @@ class Batches:
 
     @property
     def is_plain(self) -> bool:
-        """Whether inputs and targets are one array each, and no chance changes the inputs."""
+        """Whether inputs and targets are one array each, without random transforms."""
         arrays = isinstance(self.x, np.ndarray) and isinstance(self.y, np.ndarray)
         return arrays and not (self.pipeline and self.pipeline.transforms)
 
     @property
     def standardisation(self) -> Standardising | None:
-        """How inputs that are kept as bytes become numbers."""
+        """Normalises inputs that are kept as bytes; None: they are numbers."""
         return None if self.pipeline is None else self.pipeline.standardisation
 
     def write(self, x: Array, chosen: Indices, out: Array) -> None:
@@ -120,27 +120,27 @@ class Batches:
             out[...] = x.take(chosen, axis=0)
 
     def standardised(self, x: torch.Tensor) -> torch.Tensor:
-        """Inputs that lie elsewhere than on the processor as numbers: the same arithmetic there."""
+        """Normalise inputs on their torch device, with the same arithmetic as on the processor."""
         if self.standardisation is None:
             return x
         mean, std = (self._tensor(each) for each in self.standardisation.by_channel())
         return x.float().div_(255).sub_(mean).div_(std)
 
     def order(self, device: int, ticket: int, k: int, batch_size: int | None) -> Indices:
-        """The device's samples in the order of slice k, to be cut into batches. One full batch is not shuffled."""
+        """The device's samples in the order of slice k, to be cut into batches; a full batch is not shuffled."""
         samples = self.partition.samples(device)
         if batch_size is None:
             return samples
         return stream(self.seed, "batches", device, ticket, k).permutation(samples)
 
     def probe(self, device: int, ticket: int, k: int, batch_size: int | None) -> Indices:
-        """One random batch for looking at the loss, apart from those that are trained on."""
+        """One random batch to evaluate the loss on, drawn apart from those that are trained on."""
         samples = self.partition.samples(device)
         size = len(samples) if batch_size is None else min(batch_size, len(samples))
         return stream(self.seed, "probe", device, ticket, k).choice(samples, size, replace=False)
 
     def steps(self, device: int, batch_size: int | None) -> int:
-        """Batches in a slice; the last one may be smaller."""
+        """Batches per slice; the last may be smaller."""
         samples = len(self.partition.samples(device))
         return min(samples, 1) if batch_size is None else -(-samples // batch_size)
 
@@ -150,14 +150,14 @@ class Batches:
         return taken(x_y[1], self.partition.samples(device) - first)
 
     def transforming(self, device: int, ticket: int, k: int) -> np.random.Generator | None:
-        """The random numbers of the transforms in slice k, where there are any."""
+        """The random generator of the transforms in slice k; None without transforms."""
         chance = self.pipeline is not None and self.pipeline.transforms
         return stream(self.seed, "transforms", device, ticket, k) if chance else None
 
     def gather(
         self, device: int, samples: Indices, batch_size: int | None, random: np.random.Generator | None = None
     ) -> Iterator[Batch]:
-        """The samples of a device at these indices, in this order, cut into batches."""
+        """The device's samples at these indices, in this order, cut into batches."""
         size = batch_size or max(1, len(samples))
         (x, y), first = self._held(device)
         block = max(1, GATHERED // size) * size if isinstance(x, np.ndarray) and isinstance(y, np.ndarray) else size
@@ -173,13 +173,13 @@ class Batches:
                 yield from (Batch(part_x, part_y) for part_x, part_y in parts)
 
     def for_evaluation(self, x: Samples, y: Samples, size: int) -> Iterator[Batch]:
-        """The samples in their order, as a model is evaluated on them, cut into batches."""
+        """The samples in order, cut into batches, without random transforms."""
         for start in range(0, count(y), size):
             indices = np.arange(start, min(start + size, count(y)))
             yield self._gathered(x, y, indices, None)
 
     def _held(self, device: int) -> tuple[tuple[Samples, Samples], int]:
-        """The arrays in which a device's samples lie, and the index of the first sample in them."""
+        """The arrays with a device's samples, and the index of the first sample in them."""
         if self.lazy is None:
             return (self.x, self.y), 0
         if device not in self._loaded:
@@ -206,7 +206,7 @@ class Batches:
         return Batch(self._formatted(inputs.to(self.torch_device)), targets)
 
     def _tensor(self, part: Any) -> torch.Tensor:
-        """A tensor of its own memory, which torch aligns."""
+        """A copy as a tensor, whose memory torch aligns."""
         return torch.tensor(part.padded() if isinstance(part, Ragged) else part, device=self.torch_device)
 
     def _formatted(self, x: torch.Tensor) -> torch.Tensor:

@@ -30,20 +30,20 @@ BUFFERS = "buffers"
 
 
 class LocalRun(Struct, kw_only=True, eq=False, gc=False):
-    """One order on one device. It can be saved between any two slices: its fields are plain data."""
+    """The logic of one order on one device. Its fields are plain data, so that it can be saved between slices."""
 
     order: Order
     progress: Progress = Progress()
     goal: int = 0
-    """The slice with which the present stretch ends. Only there is the rule asked again."""
+    """The slice up to which the rule last said to train; the rule is asked again there."""
     answers: int = 0
     asking: bool = False
-    """Whether it trains on while its question is not answered yet."""
+    """Whether it continues to train while it waits for a fresh model."""
     stopping: bool = False
     expired: bool = False
 
     def next(self, rule: DeviceRule, memory: ReadOnlyMemory) -> Step:
-        """What to do now. A run that was told to stop uploads as soon as it has a slice to show for itself."""
+        """The next step. A run that was told to stop uploads as soon as one slice is done."""
         if self.expired:
             return Upload()
         order, done = self.order, self.progress.slices
@@ -53,68 +53,68 @@ class LocalRun(Struct, kw_only=True, eq=False, gc=False):
             return Train(self.goal - done)
         else:
             step = rule.next(self.progress, self.answers + self.asking, order, memory)
-        if type(step) is Train:  # faster than `isinstance`, and this is asked for every order
+        if type(step) is Train:  # faster than `isinstance`; this runs for every order
             self.goal = goal = done + step.slices
             if not done < goal <= order.slices:
                 remaining = order.slices - done
-                raise PolicyError(f"rule {order.rule!r} wants {step.slices} slices of {remaining} that remain")
+                raise PolicyError(f"rule {order.rule!r} returned Train({step.slices}): {remaining} slices remain")
         return step
 
     def trained(self, slices: int, steps: int, seconds: float) -> None:
-        """Note that so many slices are done (negative: were planned and will not be done)."""
+        """Add to the progress (negative: take back what was planned and will not be done)."""
         done = self.progress
         self.progress = Progress(slices=done.slices + slices, steps=done.steps + steps, seconds=done.seconds + seconds)
 
     def ask(self, step: Ask) -> None:
-        """The request is on its way. A slice that a budget or a notice may cut short has no merge in its midst."""
+        """Note that a fresh model was requested; training continues unless its slice may be cut short."""
         order = self.order
         self.asking = not (step.waits or order.unit == "layer" or order.budget is not None or order.drops_unfinished)
 
     def answered(self) -> None:
-        """The request was answered, with a newer model or without."""
+        """Note that the request was answered, with a newer model or without."""
         self.answers += 1
         self.asking = False
 
     def stop_soon(self) -> None:
-        """Upload after the slice that is being worked on, or, if the order drops what is unfinished, without it."""
+        """Upload after the slice in progress or, if the order drops unfinished slices, without it."""
         self.stopping = True
 
     @property
     def drops_slice(self) -> bool:
-        """Whether the slice that is being worked on is not to be finished, because the run was told to stop."""
+        """Whether to drop the slice in progress, because the run was told to stop."""
         return self.stopping and self.order.drops_unfinished and self.progress.slices > 0
 
     def out_of_time(self) -> None:
-        """The order's time budget is used up."""
+        """Note that the order's time budget is used up."""
         self.expired = True
 
 
 def ends_of(seconds: Sequence[float], began: float) -> list[float]:
-    """When each of some slices ends that take so long and are worked on one after another."""
+    """The end of each of consecutive slices with these durations."""
     return list(accumulate(seconds, initial=began))[1:]
 
 
 def slices_by(ends: Sequence[float], time: float) -> int:
-    """How many of the slices that end at these times are done at a time."""
+    """The number of slices that are done at a time, given their ends."""
     return bisect_right(ends, time)
 
 
 class DeviceMemory(Struct, kw_only=True, eq=False):
-    """The memory that the server knows of, and the one after the last delivery, of which it may not know yet.
+    """A device's memory from order to order: the version that the server knows of, and the one after the last upload.
 
-    A delivery may be lost on its way. So the server names with every order the last ticket that it has received, and
-    the device takes up the memory of that ticket, or none if it has lost it.
+    An upload may be lost. The server therefore names with every order the last ticket that it has received, and the
+    device continues with the memory of that ticket, or with none if it has lost it.
     """
 
     ticket: int = 0
-    """The ticket that `memory` is from; 0: none."""
+    """The ticket of `memory`; 0: none."""
     memory: ReadOnlyMemory = NOTHING
     latest_ticket: int = 0
-    """The ticket that `latest` is from; 0: none."""
+    """The ticket of `latest`; 0: none."""
     latest: ReadOnlyMemory = NOTHING
 
     def recall(self, received: int) -> ReadOnlyMemory:
-        """The memory to begin an order with, where the server has received this ticket last; forget any other."""
+        """The memory after the ticket that the server received last; forget any other."""
         if self.latest_ticket == received:
             self.memory, self.ticket = self.latest, self.latest_ticket
         elif self.ticket != received:
@@ -123,12 +123,12 @@ class DeviceMemory(Struct, kw_only=True, eq=False):
         return self.memory
 
     def learned(self, ticket: int, memory: ReadOnlyMemory) -> None:
-        """Keep what the device remembers after an order, until it is known whether the server has received it."""
+        """Store the memory after an order, until the server says whether it has received that order's update."""
         self.latest, self.latest_ticket = memory, ticket
 
 
 def first_state(order: Order, parameters: Vector, memory: ReadOnlyMemory) -> TrainingState:
-    """The state that a training begins with."""
+    """The training state at the beginning of an order."""
     if not order.remembers or not memory:
         return TrainingState(parameters=parameters)
     momentum, buffers = memory.get(MOMENTUM), memory.get(BUFFERS)
@@ -147,7 +147,7 @@ def first_state(order: Order, parameters: Vector, memory: ReadOnlyMemory) -> Tra
 
 
 def remember(order: Order, received: Vector, state: TrainingState, memory: Memory) -> None:
-    """Add to the memory what the device's next training will want to know of this one."""
+    """Add to the memory what the device's next order needs: optimiser state, buffers, memory of loss terms."""
     if order.keep_optimiser_state:
         if state.momentum is not None:
             memory[MOMENTUM] = state.momentum
@@ -158,36 +158,36 @@ def remember(order: Order, received: Vector, state: TrainingState, memory: Memor
 
 
 def _rates(order: Order, steps: int) -> float:
-    """The learning rates of so many steps, summed up."""
+    """The sum of the learning rates of the first steps."""
     if order.schedule is None:
         return order.learning_rate * steps
     return sum(order.schedule.rate(order.learning_rate, step) for step in range(steps))
 
 
 class GradientSource(Protocol):
-    """Whoever can say how good a model is on one batch of a device's data, and where it would become better."""
+    """Computes loss and gradient on a batch of a device's data."""
 
     def loss_and_gradient(
         self, parameters: Vector, device: int, ticket: int, number: int, batch_size: int | None
     ) -> tuple[float, Vector]:
-        """Loss and gradient of a model on a batch, drawn for this device, ticket and number."""
+        """Loss and gradient of a model on the batch of this device, ticket and number."""
         ...
 
 
 class LocalTraining(Struct, kw_only=True, eq=False, gc=False):
-    """The numbers of one order on one device, how far they have come and what they came from."""
+    """The numbers of one order on one device: training state and memory."""
 
     assignment: Assignment
     state: TrainingState
     performed: int = 0
-    """Stretches of training and merges that are behind it. They number the batches on which a merge looks."""
+    """Steps of the rule, trainings and merges, that are done. It selects the batch that a merge evaluates on."""
     remembered: ReadOnlyMemory
-    """What the device remembered when the run began."""
+    """The device's memory when the order began."""
     memory: ReadOnlyMemory
-    """What the device remembered when the run began, with what the run has added; a copy as soon as it has."""
+    """The device's memory with what this order has added; a copy once it has added anything."""
 
     def job(self, first: int, last: int, extra_steps: int = 0) -> TrainingJob:
-        """Slices `first` to `last - 1`, and so many steps of the next, for a trainer."""
+        """The job of slices `first` to `last - 1`, and of `extra_steps` steps of the next slice."""
         given = self.assignment
         return TrainingJob(
             device=given.device,
@@ -202,7 +202,7 @@ class LocalTraining(Struct, kw_only=True, eq=False, gc=False):
         )
 
     def merge(self, rule: DeviceRule, fresh: Fresh, source: GradientSource) -> None:
-        """Take in a newer model as the order's device rule says."""
+        """Merge a newer model as the device rule says."""
         given, state, memory, number = self.assignment, self.state, copied(self.memory), self.performed
 
         def probe(parameters: Vector) -> tuple[float, Vector]:
@@ -214,7 +214,7 @@ class LocalTraining(Struct, kw_only=True, eq=False, gc=False):
         self.performed += 1
 
     def report(self, rule: DeviceRule) -> Outcome:
-        """What the device delivers: the parameters, the training loss, and what its rule has to say beside them."""
+        """The outcome that the device uploads: parameters, training loss, and extras of its rule."""
         given, state = self.assignment, self.state
         extras = rule.extras(given.order, self.remembered, self.memory)
         if given.order.remembers:

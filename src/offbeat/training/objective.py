@@ -12,11 +12,11 @@ from offbeat.training.tasks import Batch, Task
 from offbeat.training.terms import LossTerm
 
 Proceed = Callable[[int], bool]
-"""Whether to go on after so many complete layers: by a plan in a simulation, by a clock on a real device."""
+"""Whether to continue after this many slices: by a plan in a simulation, by a clock on a real device."""
 
 
 class _ModelSeenByTerms:
-    """The model as the task's loss calls it: the terms see its outputs, and may change what the loss sees."""
+    """Wraps the model for the task's loss, so that terms see its outputs and may change what the loss sees."""
 
     def __init__(self, model: FlatModel, terms: Sequence[LossTerm]) -> None:
         self._module = model.module
@@ -31,7 +31,7 @@ class _ModelSeenByTerms:
 
 
 class Objective:
-    """The loss of one training."""
+    """The loss of one job: the task's loss plus the terms of the order."""
 
     def __init__(self, task: Task, model: FlatModel, terms: Sequence[LossTerm] = (), *, half: bool = False) -> None:
         self._task = task
@@ -45,21 +45,21 @@ class Objective:
 
     @property
     def pulls(self) -> bool:
-        """Whether terms add to gradients in closed form."""
+        """Whether terms add to the gradients in closed form."""
         return bool(self._pulling)
 
     def pull(self, gradients: Tensors, weights: Tensors, positions: Sequence[int] | None) -> Tensors:
-        """The gradients with those of the terms that are known in closed form added."""
+        """The gradients plus those of terms with a closed form."""
         for term in self._pulling:
             gradients = term.pull(gradients, weights, positions)
         return gradients
 
     def precision(self) -> AbstractContextManager[Any]:
-        """Where models are called: products in bfloat16, if that is wanted; parameters stay float32."""
+        """The context for calls of the model: autocast to bfloat16 if requested; parameters stay float32."""
         return torch.autocast(self._model.torch_device.type, dtype=torch.bfloat16) if self._half else nullcontext()
 
     def loss(self, batch: Batch) -> tuple[torch.Tensor, float, torch.Tensor]:
-        """The task's loss, over how much it is a mean, and the loss with all terms."""
+        """The task's loss, the number of samples (or tokens) it averages, and the loss with all terms."""
         try:
             with self.precision():
                 loss, size = self._task.loss(self._watched or self._model.module, batch)
@@ -70,14 +70,14 @@ class Objective:
         except ValueError as error:
             if len(batch.y) > 1:
                 raise
-            # Batch normalisation has no variance to divide by.
+            # Batch normalisation needs a variance.
             raise InvalidInput(
-                f"the model cannot train on a batch of one sample: change batch_size ({error})."
+                f"the model cannot train on a batch of one sample: change local.batch_size ({error})."
             ) from error
         return loss, size, whole
 
     def gradients(self, batch: Batch) -> tuple[float, float, Tensors]:
-        """The task's loss, over how much it is a mean, and the gradient of the loss with all terms."""
+        """The task's loss, the number of samples (or tokens) it averages, and the gradient with all terms."""
         loss, size, whole = self.loss(batch)
         # A parameter that the loss does not reach has a gradient of zero, not None.
         found = torch.autograd.grad(whole, self._model.parameters, allow_unused=True, materialize_grads=True)
@@ -85,7 +85,7 @@ class Objective:
 
 
 class _Enough(Exception):
-    """The walk has come as far as it should."""
+    """Ends a backward pass early."""
 
 
 def backward(loss: torch.Tensor, layers: Sequence[Sequence[torch.Tensor]], proceed: Proceed) -> list[Tensors]:
@@ -102,7 +102,7 @@ def backward(loss: torch.Tensor, layers: Sequence[Sequence[torch.Tensor]], proce
     delivered = 0
 
     def deliver() -> bool:
-        """One layer more is complete; whether to go on."""
+        """Count one more complete layer; returns whether to continue."""
         nonlocal delivered
         delivered += 1
         return proceed(delivered)
@@ -127,7 +127,7 @@ def backward(loss: torch.Tensor, layers: Sequence[Sequence[torch.Tensor]], proce
     try:
         torch.autograd.backward(loss, inputs=parameters)
         while delivered < len(layers) and deliver():
-            pass  # what has no gradient by now has none
+            pass  # a parameter without a gradient by now is not reached by the loss
     except _Enough:
         pass
     finally:

@@ -1,6 +1,6 @@
-"""The optimisers of a device: SGD written out, which is the fast path, and those of torch.
+"""The optimisers of a device: a fast SGD, and those of torch.
 
-Each goes on from the state that a training was left with, slice after slice, and a step may move the last layers only.
+Each continues from a training state, and a step may move only the last layers.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +18,7 @@ from offbeat.references import describe, resolve
 from offbeat.training.training_state import TrainingState
 
 Pull = Callable[[Tensors, Tensors, Sequence[int] | None], Tensors]
-"""Adds to gradients what the terms of the loss contribute at these weights (of these parameters; None: of all)."""
+"""Adds the gradients of loss terms, given gradients, weights and positions of the parameters (None: all)."""
 
 OPTIMISERS: dict[str, type[torch.optim.Optimizer] | None] = {
     "sgd": None,
@@ -27,42 +27,42 @@ OPTIMISERS: dict[str, type[torch.optim.Optimizer] | None] = {
     "rmsprop": torch.optim.RMSprop,
 }
 FUSED = (torch.optim.Adam, torch.optim.AdamW)
-"""Optimisers of which torch does a step in one pass over memory."""
+"""Optimisers with a fused implementation in torch."""
 COUNT = "step"
-"""How often a parameter was moved: the one thing that torch's optimisers keep of a parameter as a whole."""
+"""The number of steps of a parameter: the one value that torch's optimisers keep per parameter, not per element."""
 
 
 class Optimiser(Protocol):
-    """Moves the weights of a model, step by step."""
+    """Updates the weights of a model step by step."""
 
     def step(self, gradients: Tensors, rate: float, positions: Sequence[int] | None = None) -> None:
-        """One step; `positions` are the parameters that the gradients are of (None: all)."""
+        """Take one step with the gradients of the parameters at these positions (None: of all parameters)."""
 
     def momentum(self) -> Vector | None:
-        """The momentum as one flat vector; None if there is none, or if it is part of the state."""
+        """The momentum as one flat vector; None if there is none or it is part of `state`."""
         ...
 
     def state(self) -> Mapping[str, Vector]:
-        """What the optimiser keeps from step to step beside the momentum, as flat vectors by name."""
+        """The optimiser's state except the momentum, as flat vectors by name."""
         ...
 
 
 def optimiser_of(order: Order, model: FlatModel, start: TrainingState, pull: Pull | None) -> Optimiser:
-    """The order's optimiser, where the state before left it."""
+    """The order's optimiser, continuing from a training state."""
     if order.optimiser == "sgd":
         return Sgd(order, model, start, pull)
     return TorchOptimiser(order, model, start, pull)
 
 
 def check_optimiser(order: Order) -> None:
-    """Raise InvalidInput if there is no such optimiser, or if it cannot take a step with the settings of the order."""
+    """Raise InvalidInput if the order's optimiser does not exist or cannot take a step with the order's settings."""
     name = order.optimiser
     if ":" not in name and name not in OPTIMISERS:
         raise unknown("optimiser", name, OPTIMISERS)
     if ":" in name:
         kind = resolve(name)
         if not (isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer)):
-            raise InvalidInput(f"local.optimiser = {name!r}: it must be a class of torch optimisers.")
+            raise InvalidInput(f"local.optimiser = {name!r}: it must be a subclass of torch.optim.Optimizer.")
         trial = nn.Parameter(torch.zeros(2))
         trial.grad = torch.ones(2)
         try:
@@ -74,7 +74,7 @@ def check_optimiser(order: Order) -> None:
 
 
 def made_optimiser(order: Order, parameters: Sequence[torch.Tensor]) -> torch.optim.Optimizer:
-    """The order's optimiser of torch on these parameters."""
+    """The order's torch optimiser for these parameters."""
     kind = OPTIMISERS[order.optimiser] if order.optimiser in OPTIMISERS else resolve(order.optimiser)
     assert kind is not None
     settings: dict[str, Any] = {"lr": order.learning_rate, "weight_decay": order.weight_decay}
@@ -85,11 +85,11 @@ def made_optimiser(order: Order, parameters: Sequence[torch.Tensor]) -> torch.op
     try:
         return kind(parameters, **settings)
     except (TypeError, ValueError) as error:
-        raise InvalidInput(f"local.optimiser = {order.optimiser!r} cannot be made: {describe(error)}.") from error
+        raise InvalidInput(f"local.optimiser = {order.optimiser!r} cannot be created: {describe(error)}.") from error
 
 
 def clipped(gradients: Tensors, norm: float) -> Tensors:
-    """The gradients, shortened to this length if they are longer together."""
+    """The gradients, scaled down to this norm if their joint norm exceeds it."""
     length = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
     return tuple(torch._foreach_mul(gradients, float(torch.clamp(norm / length, max=1.0))))
 
@@ -97,7 +97,7 @@ def clipped(gradients: Tensors, norm: float) -> Tensors:
 class Sgd:
     """PyTorch's SGD: v <- momentum v + g,  w <- w - rate v, where g is the gradient of loss and terms + decay w.
 
-    With `clip_norm` the gradient of loss and terms is shortened before the decay comes to it.
+    With `clip_norm` the gradient of loss and terms is clipped before the weight decay is added.
     """
 
     def __init__(self, order: Order, model: FlatModel, start: TrainingState, pull: Pull | None) -> None:
@@ -138,12 +138,12 @@ class Sgd:
         return None if self._flat is None else flat_vector(self._flat)
 
     def state(self) -> Mapping[str, Vector]:
-        """Nothing: SGD keeps no state beside its momentum."""
+        """Nothing: SGD has no state except its momentum."""
         return {}
 
 
 class TorchOptimiser:
-    """An optimiser of torch on the model's own parameters; its state comes and goes as flat vectors."""
+    """A torch optimiser on the model's parameters; its state is loaded and saved as flat vectors."""
 
     def __init__(self, order: Order, model: FlatModel, start: TrainingState, pull: Pull | None) -> None:
         self._order = order
@@ -178,10 +178,7 @@ class TorchOptimiser:
         return None
 
     def state(self) -> Mapping[str, Vector]:
-        """What is kept of every element, as vectors over the trained elements, and how often each parameter was moved.
-
-        A parameter that was never moved has zeros.
-        """
+        """Vectors over the trained elements, and the step count of each parameter; zeros before its first step."""
         states = [self._optimiser.state.get(parameter, {}) for parameter in self._model.parameters]
         names = {name: None for state in states for name, value in state.items() if isinstance(value, torch.Tensor)}
         return {name: self._joined(name, states) for name in names}
@@ -198,7 +195,7 @@ class TorchOptimiser:
         fused = any(group.get("fused") for group in self._optimiser.param_groups)
         for position, (parameter, entry) in enumerate(zip(self._model.parameters, self._model.entries, strict=True)):
             if COUNT in saved and not saved[COUNT][position]:
-                continue  # torch makes the state of a parameter with its first step
+                continue  # torch creates the state of a parameter in its first step
             for name, vector in saved.items():
                 if name == COUNT:
                     part = torch.tensor(float(vector[position]), device=parameter.device if fused else "cpu")

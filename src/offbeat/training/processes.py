@@ -1,8 +1,8 @@
-"""How processes of our own are started: forked from one that has everything imported, where that is safe.
+"""Starts worker processes: forked from a fork server that has torch imported, where forking is safe.
 
-A new Python takes seconds to import torch. So on Linux the first process that is wanted starts a fork server, that of
-`multiprocessing`, which imports what workers and runs need and computes nothing; all processes are forked from it in a
-moment. Elsewhere libraries of the system do not survive a fork, and every process is a new Python.
+A new Python process takes seconds to import torch. On Linux the fork server of `multiprocessing` imports what workers
+and runs need, computes nothing, and forks all processes within milliseconds. On other systems, whose libraries do not
+survive a fork, every process is started anew.
 """
 
 import gc
@@ -17,10 +17,10 @@ from offbeat.core.errors import InvalidInput
 
 
 def process_context(*imported: str) -> ForkServerContext | SpawnContext:
-    """The context of `multiprocessing` in which workers and runs are started, with torch and these modules imported."""
-    if getattr(multiprocessing.current_process(), "_inheriting", False):  # so `multiprocessing` itself finds it out
+    """The `multiprocessing` context for workers and runs, with torch and these modules imported."""
+    if getattr(multiprocessing.current_process(), "_inheriting", False):  # the test of `multiprocessing` itself
         raise InvalidInput(
-            "a process that this script started has imported it, and would start more: put what the script runs under "
+            "this script starts processes, which import the script and would start more: put its code under "
             '`if __name__ == "__main__":`'
         )
     if sys.platform != "linux":
@@ -30,10 +30,10 @@ def process_context(*imported: str) -> ForkServerContext | SpawnContext:
     return context
 
 
-def _serve_in_good_order() -> None:
-    """Have a signal to all our processes reach the fork server's children and not the fork server, which ends with us.
+def _ignore_signals() -> None:
+    """Let SIGTERM and SIGHUP reach the fork server's children but not the fork server, which ends with its parent.
 
-    Else nobody could say any more how its children end, who may take some time to leave a checkpoint.
+    Without it the parent could not learn how the children end, which may take time to write a checkpoint.
     """
     before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGTERM, signal.SIGHUP)}
 
@@ -43,8 +43,8 @@ def _serve_in_good_order() -> None:
 
     os.register_at_fork(after_in_child=as_before)
     gc.collect()
-    gc.freeze()  # so that collections in a child leave these pages shared
+    gc.freeze()  # collections in a child then leave these pages shared
 
 
 if getattr(sys.modules["__main__"], "main", None) is forkserver.main:
-    _serve_in_good_order()
+    _ignore_signals()

@@ -1,8 +1,7 @@
-"""Workers on a Ray cluster: one actor for each core or share of a GPU, with the model and the data.
+"""Workers on a Ray cluster: one actor for each core or GPU share, with the model and the data.
 
-A version of the model is put into the cluster's memory once, goes to each machine once, which is its workers' cache of
-versions, and is dropped when nothing here refers to it any more. An actor that dies, alone or with its machine, is
-started anew wherever there is room.
+A version of the model is put into Ray's object store once, copied to each machine once, and dropped when this process
+no longer refers to it. An actor that dies, alone or with its machine, is replaced wherever resources are free.
 """
 
 import pickle
@@ -27,17 +26,17 @@ from offbeat.training.workers import ATTEMPTS, ChunkResult
 
 POLL_SECONDS = 1.0
 LEFT_OUT: Vector = np.zeros(0, dtype=np.float32)
-"""What stands in for a version that is sent by reference."""
+"""Placeholder for a version that is sent by reference."""
 
 
 @dataclass(frozen=True)
 class SharedArray:
-    """An array in the cluster's memory, of which the workers of a machine share one copy."""
+    """An array in Ray's object store, of which the workers of a machine share one copy."""
 
     reference: Any
 
     def read(self) -> Array:
-        """The array, mapped from this machine's part of the memory."""
+        """The array, mapped from the object store of this machine."""
         import ray
 
         array: Array = ray.get(self.reference)
@@ -45,24 +44,24 @@ class SharedArray:
 
 
 class TrainingActor:
-    """A worker as Ray runs it."""
+    """A worker as an actor of Ray."""
 
     def __init__(self, setup: WorkerSetup) -> None:
         self._torch_device = setup.factory.torch_device
         self._worker = Worker(setup)
 
     def kind(self) -> str:
-        """The kind of processor, as soon as the worker is ready."""
+        """The kind of processor; returns once the worker is ready."""
         return processor_kind(self._torch_device)
 
     def train(self, jobs: Sequence[TrainingJob], *anchors: Vector) -> Trained | str:
-        """Carry out the jobs, whose versions come beside them."""
+        """Carry out the jobs, whose versions are separate arguments."""
         return self._worker.train([_put_back(job, anchor) for job, anchor in zip(jobs, anchors, strict=True)])
 
 
 @dataclass(eq=False)
 class ActorAtWork:
-    """An actor, whether it is ready, and the chunks that it has."""
+    """An actor, whether it is ready, and its chunks in progress."""
 
     handle: Any
     ready: bool = False
@@ -70,7 +69,7 @@ class ActorAtWork:
 
 
 class RayWorkers:
-    """Actors that compute chunks of jobs, each one after the other."""
+    """Actors that compute chunks of jobs, one at a time each."""
 
     def __init__(self, execution: ExecutionTable, data: TrainingData, factory: TrainerFactory) -> None:
         self._cluster = RayCluster(execution)
@@ -83,21 +82,21 @@ class RayWorkers:
         except (pickle.PicklingError, AttributeError, TypeError) as error:
             self._cluster.close()
             raise InvalidInput(
-                f"execution.executor = 'ray': workers cannot be sent the task or the data ({error}): define them in a "
-                "module that every machine of the cluster can import"
+                f"execution.executor = 'ray': the task or the data cannot be sent to workers ({error}): define them in "
+                "a module that every machine of the cluster can import"
             ) from None
         self._actor = ray.remote(TrainingActor).options(max_restarts=0, max_task_retries=0, **self._cluster.resources)
         self._count = self._cluster.workers()
         self._versions: dict[int, Any] = {}
-        """References to versions in the cluster's memory, by the identity of the vector."""
+        """References to versions in the object store, by the identity of the vector."""
         self._waiting: dict[Any, tuple[ActorAtWork, int | None]] = {}
-        """What answers are awaited from whom: about which chunk, or None: that the actor is ready."""
+        """The actor and chunk of each expected result; chunk None: that the actor is ready."""
         self._actors: list[ActorAtWork] = []
         self._failed_starts = 0
         self._seen = monotonic()
-        """When there was last an actor that is ready."""
+        """When an actor was last ready (monotonic clock)."""
         self.processors: set[str] = set()
-        """The kinds of processors that the workers have had."""
+        """The kinds of processors of all workers so far."""
         for _ in range(self._count):
             self._start()
 
@@ -108,11 +107,11 @@ class RayWorkers:
 
     @property
     def count(self) -> int:
-        """How many workers there are when all of them are well."""
+        """Number of workers when all are running."""
         return self._count
 
     def give(self, chunk: int, jobs: Sequence[TrainingJob], *, ahead: bool) -> bool:
-        """Hand a chunk to an actor that has nothing to do or, `ahead`, only one other; False if there is none."""
+        """Give a chunk to an idle actor or, with `ahead`, to one that has only one chunk; False if there is none."""
         able = [actor for actor in self._actors if actor.ready and len(actor.chunks) <= ahead]
         if not able:
             return False
@@ -132,13 +131,13 @@ class RayWorkers:
 
     @property
     def versions_held(self) -> int:
-        """How many versions are in the cluster's memory."""
+        """Number of versions in the object store."""
         return len(self._versions)
 
     def take(self, queued: int) -> list[ChunkResult]:
-        """Wait until something has become of chunks, or an actor is ready for one."""
+        """Wait until chunks are done or lost, or an actor is ready."""
         while True:
-            self._cluster.say(sum(actor.ready for actor in self._actors), queued)
+            self._cluster.report(sum(actor.ready for actor in self._actors), queued)
             ready, others = self._ray.wait(list(self._waiting), timeout=POLL_SECONDS)
             if ready:
                 ready += self._ray.wait(others, num_returns=len(others), timeout=0)[0] if others else []
@@ -150,14 +149,14 @@ class RayWorkers:
 
     def _take(self, answer: Any) -> list[ChunkResult]:
         if answer not in self._waiting:
-            return []  # of an actor that was found dead just now
+            return []  # of an actor that was replaced just now
         actor, chunk = self._waiting.pop(answer)
         try:
             result = self._ray.get(answer)
         except self._ray.exceptions.RayError as error:
             if actor.ready and isinstance(error, self._ray.exceptions.RayTaskError):
                 return [ChunkResult(each, _last_line(error)) for each in actor.chunks]
-            return self._replace(actor, error)  # the actor, its machine or the answer is gone
+            return self._replace(actor, error)  # the actor, its machine or the result is lost
         self._seen = monotonic()
         if chunk is None:
             actor.ready, self._failed_starts = True, 0
@@ -167,21 +166,21 @@ class RayWorkers:
         return [ChunkResult(chunk, result if isinstance(result, str) else _owned(result))]
 
     def _replace(self, actor: ActorAtWork, error: Exception) -> list[ChunkResult]:
-        """Start another actor in place of one that is gone; what it had is lost."""
+        """Replace an actor that is lost, together with its chunks."""
         if actor.ready:
             self._seen = monotonic()
         else:
             self._failed_starts += 1
         if self._failed_starts == ATTEMPTS * self._count:
-            raise WorkersLost(f"no worker can be started on the Ray cluster ({_last_line(error)})")
+            raise WorkersLost(f"no worker starts on the Ray cluster: {_last_line(error)}")
         self._actors.remove(actor)
         self._waiting = {each: whose for each, whose in self._waiting.items() if whose[0] is not actor}
-        self._ray.kill(actor.handle)  # only its answer may have been lost
+        self._ray.kill(actor.handle)  # it may be alive, with only its result lost
         self._start()
         return [ChunkResult(chunk, None) for chunk in actor.chunks]
 
     def close(self) -> None:
-        """End the actors, and leave the cluster."""
+        """End the actors and disconnect."""
         for actor in self._actors:
             self._ray.kill(actor.handle)
         self._versions.clear()
@@ -189,7 +188,7 @@ class RayWorkers:
 
 
 def _leave_out(job: TrainingJob) -> TrainingJob:
-    """The job without the version that it refers to."""
+    """The job without its version, which is sent by reference."""
     state = job.state
     if state.parameters is job.anchor:
         state = structs.replace(state, parameters=LEFT_OUT)
@@ -202,7 +201,7 @@ def _put_back(job: TrainingJob, anchor: Vector) -> TrainingJob:
 
 
 def _owned(trained: Trained) -> Trained:
-    """The states in memory of our own: views of the cluster's memory would fill it as long as a policy keeps them."""
+    """Copies of the states: views would keep the object store full as long as a policy holds them."""
 
     def own(vector: Vector | None) -> Any:
         return None if vector is None else vector.copy()

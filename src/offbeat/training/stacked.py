@@ -1,14 +1,12 @@
-"""Many devices trained at once: the weights of all clients stacked into one tensor per layer (`stacked_chains`).
+"""Stacked training: many clients at once, their weights stacked into one tensor per layer (`stacked_chains`).
 
-Small dense networks spend their time in the overhead of each operation, not in arithmetic. Stacked, one batched matrix
-product does a layer of all clients. On one core, 10 clients of 600 samples on the mlp train about 6 times as fast as in
-a plain PyTorch loop. Convolutions of many clients become one with groups: on LeNet-5 1.3 to 1.4 times as fast as one
-client after the other with batches of 4 samples, about as fast with 8, slower with 32. (On a GPU, where a small batch
-of one client leaves most of it idle, it should pay for all; that has not been measured.)
+Small dense networks spend their time in the overhead of operations, not in arithmetic. Stacked, one batched matrix
+product computes a layer of all clients: on one core, 10 clients of 600 samples on the mlp train about 6 times as fast
+as in a plain PyTorch loop. Convolutions of many clients become one with groups: on LeNet-5 1.3 to 1.4 times as fast as
+one client at a time with batches of 4 samples, about as fast with 8, slower with 32. GPUs have not been measured.
 
-Each client sees exactly the batches that `TorchTrainer` would give it. Sums run in another order, so its parameters
-agree with that trainer's within float tolerance (rtol 1e-4, atol 1e-5 after a few epochs) and not to the bit; the same
-holds for one client in two different stacks.
+Each client gets the same batches as in `TorchTrainer`. Sums run in another order, so that parameters agree with that
+trainer's, and between different stacks, within float tolerance (rtol 1e-4, atol 1e-5 after a few epochs).
 """
 
 from collections import defaultdict
@@ -49,13 +47,13 @@ STACK = 32
 """A stack of this many clients is about as fast per client as a larger one."""
 MOST_CLIENTS = 64
 MOST_BYTES = 256 * 2**20
-"""How many bytes one stack may take; clients beyond that wait for the next one."""
+"""Memory limit of one stack; other clients wait for the next stack."""
 SMALL_BATCH = 8
-"""Up to so many samples convolutions are faster stacked on the processor (measured on LeNet-5 and the two CNNs)."""
+"""Largest batch with which stacked convolutions are faster on the processor (measured on LeNet-5 and the two CNNs)."""
 
 
 def is_plain(order: Order) -> bool:
-    """Whether the order is for whole epochs of the whole model with SGD and the plain loss: all of a stack must be."""
+    """Whether the order is for epochs of the whole model with plain SGD and no term but proximal, as a stack needs."""
     return (
         order.unit == "epoch"
         and order.width == 1.0
@@ -79,8 +77,10 @@ def can_stack(trainer: TorchTrainer) -> bool:
 
 
 def stacking_pays(trainer: TorchTrainer, batch_size: int | None) -> bool:
-    """Whether stacked training is the faster one where it is possible: always, but for convolutions on the processor
-    with more than a few samples in a batch (None: all of a device's)."""
+    """Whether stacked training is faster: always, except for convolutions on the processor with large batches.
+
+    `batch_size` None: all samples of a device.
+    """
     small = batch_size is not None and batch_size <= SMALL_BATCH
     return small or not is_convolutional(trainer.model) or not on_processor(trainer.batches.torch_device)
 
@@ -91,31 +91,32 @@ class StackedTrainer:
     def __init__(self, trainer: TorchTrainer) -> None:
         if not can_stack(trainer):
             raise InvalidInput(
-                "only a chain of dense layers and activations (after convolutions, pooling and group normalisation, if "
-                "any), all trained, can be trained stacked, by classification."
+                "this model or task cannot be trained stacked: the model must be an nn.Sequential of dense layers and "
+                "activations, optionally after convolutions, pooling and group normalisation, and the task "
+                "classification"
             )
         self._layout = trainer.layout
         self._batches = trainer.batches
         self._shape = tuple(trainer.batches.x.shape[1:])
         self._torch_device = trainer.batches.torch_device
-        layers = list(trainer.model.named_modules(remove_duplicate=False))[1:]  # the first is the chain itself
+        layers = list(trainer.model.named_modules(remove_duplicate=False))[1:]  # the first is the model itself
         kind = ConvolutionalChain if is_convolutional(trainer.model) else DenseChain
         self._chain: StackedChain = kind(layers)
         self._activations = _activations(trainer.model, self._shape)
 
     def train_many(self, jobs: Sequence[TrainingJob]) -> list[TrainingState]:
-        """What `TorchTrainer.train` makes of each job, within float tolerance, in the order of the jobs."""
+        """Carry out the jobs and return their states in the same order."""
         states: dict[int, TrainingState] = {}
         for stack in self._stacks(jobs):
             states.update(zip(stack, self._train([jobs[i] for i in stack]), strict=True))
         return [states[i] for i in range(len(jobs))]
 
     def _stacks(self, jobs: Sequence[TrainingJob]) -> Iterator[list[int]]:
-        """Positions of jobs that are trained together, longest first: those still active are always a prefix."""
+        """Positions of jobs that are trained together, longest first, so that the active ones are always a prefix."""
         groups: dict[tuple[int | None, float], list[int]] = defaultdict(list)
         for i, job in enumerate(jobs):
             if not is_plain(job.order):
-                raise InvalidInput("only whole epochs of whole models with the plain loss can be trained stacked.")
+                raise InvalidInput("only orders for epochs of whole models with plain SGD can be trained stacked")
             groups[job.order.batch_size, job.order.momentum].append(i)
         for group in groups.values():
             group.sort(key=lambda i: (self._steps(jobs[i]), self._width(jobs[i])), reverse=True)
@@ -137,14 +138,14 @@ class StackedTrainer:
         return model + self._width(job) * (plan + 4 * self._activations)
 
     def _train(self, jobs: Sequence[TrainingJob]) -> list[TrainingState]:
-        """One stack; the jobs share batch size and momentum and come with the most steps first."""
+        """Train one stack. The jobs share batch size and momentum, and those with the most steps come first."""
         index, share = self._schedule(jobs)
         steps, clients, width = index.shape
         torch_device = self._torch_device
         labels = torch.from_numpy(self._batches.y.take(index)).unsqueeze(3).to(torch_device)
         everyone = {entry.name: StackedParameter.of(jobs, entry, torch_device) for entry in self._layout.entries}
         rates = np.array([job.order.learning_rate for job in jobs], dtype=np.float32).reshape(-1, 1)
-        # As `StackedParameter` wants it: with momentum the gradient itself, without it -rate x gradient.
+        # Scaled for `StackedParameter`: with momentum the gradient itself, without it -rate x gradient.
         scale = torch.from_numpy(share if jobs[0].order.momentum else share * -rates).unsqueeze(3).to(torch_device)
         likelihood = torch.zeros(steps, clients, width, 1, device=torch_device)
         gather = self._gatherer(index, clients, width)
@@ -169,7 +170,7 @@ class StackedTrainer:
         ]
 
     def _gatherer(self, index: Indices, clients: int, width: int) -> Callable[[int, int], torch.Tensor]:
-        """A function from (step, active clients) to their samples, which are good until it is called again."""
+        """A function of (step, number of active clients) that returns their samples, valid until its next call."""
         if self._batches.resident is not None:
             resident, indices = self._batches.resident[0], torch.from_numpy(index).to(self._torch_device)
             return lambda t, active: self._batches.standardised(resident[indices[t, :active]])
@@ -182,7 +183,7 @@ class StackedTrainer:
         return gather
 
     def _schedule(self, jobs: Sequence[TrainingJob]) -> tuple[Indices, Vector]:
-        """For each (step, client, position in the batch) the sample and its share in the batch's mean (0: padding)."""
+        """For each (step, client, position in the batch) the sample and its weight in the batch's mean (0: padding)."""
         width = max(1, *(self._width(job) for job in jobs))
         shape = (self._steps(jobs[0]), len(jobs), width)
         index, share = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.float32)
@@ -239,7 +240,7 @@ class InProcessTrainer:
 
 
 def _activations(model: nn.Module, shape: tuple[int, ...]) -> int:
-    """Numbers that one sample becomes on its way through a chain that keeps what it needs to go back."""
+    """Number of activations of one sample that a chain keeps for its backward pass."""
     if not is_convolutional(model):
         return prod(shape)
     with torch.no_grad():

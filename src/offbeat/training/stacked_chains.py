@@ -1,8 +1,7 @@
-"""Networks with the weights of many clients stacked into one tensor per layer: one step of SGD for all of them.
+"""Networks whose weights, of many clients, are stacked into one tensor per layer: one SGD step for all clients.
 
-Dense chains have forward and backward written out by hand, with batched matrix products. Chains with convolutions go
-through autograd: the channels of all clients lie side by side, and a convolution with a group for each client keeps
-them apart.
+Dense chains have a hand-written forward and backward pass of batched matrix products. Chains with convolutions use
+autograd: the channels of all clients are side by side, and a grouped convolution keeps them apart.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -20,7 +19,7 @@ from offbeat.training.training_state import TrainingJob
 
 Activation = Callable[[torch.Tensor], torch.Tensor]
 Derivative = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-"""A function of the gradient behind an activation and of its output, which gives the gradient before it."""
+"""A function of the gradient after an activation and of its output that returns the gradient before it."""
 
 
 def _relu_backward(gradient: torch.Tensor, output: torch.Tensor) -> torch.Tensor:
@@ -34,16 +33,16 @@ ACTIVATIONS: dict[type[nn.Module], tuple[Activation, Derivative]] = {
     nn.Sigmoid: (torch.sigmoid, torch.ops.aten.sigmoid_backward),
 }
 POOLS = (nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d)
-"""What treats every channel on its own, so that it need not know whose it is."""
+"""Layers that treat each channel on its own, and so need not know its client."""
 IMAGE_LAYERS = (nn.Conv2d, nn.GroupNorm, GroupNorm, *POOLS)
 
 
 @dataclass(frozen=True, slots=True)
 class StackedParameter:
-    """One tensor of the model in all clients of a stack, shaped (client, rows, columns), and how SGD moves it.
+    """One tensor of the model for all clients of a stack, shaped (client, rows, columns), and its SGD update.
 
-    What no client of the stack needs is None. `decay` and `prox` are scaled as the gradient is: with momentum the
-    velocity takes up the gradient itself, without it the weights take up -rate x gradient.
+    Fields that no client of the stack needs are None. `decay` and `prox` are scaled like the gradient: with momentum
+    the gradient itself is added to the velocity, without it -rate x gradient to the weights.
     """
 
     value: torch.Tensor
@@ -61,7 +60,7 @@ class StackedParameter:
         """One tensor of all jobs' models, stacked."""
 
         def stacked(vectors: Iterable[Vector]) -> torch.Tensor:
-            rows = torch.empty(len(jobs), entry.size)  # aligned, as `trainer` explains
+            rows = torch.empty(len(jobs), entry.size)  # aligned by torch, as `FlatModel` explains
             np.stack([vector[entry.span] for vector in vectors], out=rows.numpy())
             return rows.view(len(jobs), -1, entry.shape[-1]).to(torch_device)
 
@@ -87,7 +86,7 @@ class StackedParameter:
         )
 
     def first(self, clients: int) -> "StackedParameter":
-        """The parameter of the first clients only, in the same memory."""
+        """The parameter of the first clients, as a view."""
 
         def cut(tensor: torch.Tensor | None) -> torch.Tensor | None:
             return None if tensor is None else tensor[:clients]
@@ -103,11 +102,11 @@ class StackedParameter:
         )
 
     def side_by_side(self) -> torch.Tensor:
-        """The tensors of all clients as one, along its first axis."""
+        """The tensors of all clients, concatenated along the first axis."""
         return self.value.reshape(-1, *self.shape[1:])
 
     def descend(self, gradient: torch.Tensor | tuple[torch.Tensor, torch.Tensor]) -> None:
-        """One step of SGD; the gradient, scaled as said above, is given as it is or as two factors of a product."""
+        """Take one SGD step; the gradient, scaled as above, is a tensor or the two factors of a matrix product."""
         pull: list[torch.Tensor] = []
         if self.decay is not None:
             pull.append(self.value * self.decay)
@@ -133,35 +132,37 @@ class StackedChain(Protocol):
     """A model of many clients."""
 
     def step(self, parameters: StackedParameters, x: torch.Tensor, y: "StackedTargets") -> None:
-        """One step of SGD on a batch x (client, sample, ...) of each client."""
+        """Take one SGD step on a batch x (client, sample, ...) of each client."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class StackedTargets:
-    """What belongs to the samples of one step of a stack, each shaped (client, sample, 1)."""
+    """Values for the samples of one step of a stack, each shaped (client, sample, 1)."""
 
     labels: torch.Tensor
     scale: torch.Tensor
-    """The share of each sample's gradient in its client's, as `StackedParameter` wants it; 0 for padding."""
+    """The weight of each sample in its client's gradient, scaled for `StackedParameter`; 0 for padding."""
     likelihood: torch.Tensor
-    """Filled with the logarithm of each label's probability before the step."""
+    """Output: the log probability of each label before the step."""
 
 
 class DenseChain:
-    """A chain of dense layers and activations, with forward and backward by hand: the SGD update is part of the product
-    that would have made the gradient."""
+    """A chain of dense layers and activations with a hand-written backward pass.
+
+    The SGD update is part of the matrix product that would compute the gradient.
+    """
 
     def __init__(self, layers: Iterable[tuple[str, nn.Module]]) -> None:
         self._chain = [(name, layer) for name, layer in layers if not isinstance(layer, nn.Flatten | nn.Identity)]
         self._first_dense = next(i for i, (_, layer) in enumerate(self._chain) if isinstance(layer, nn.Linear))
 
     def step(self, parameters: StackedParameters, x: torch.Tensor, y: StackedTargets) -> None:
-        """One step of SGD on a batch x (client, sample, ...) of each client."""
+        """Take one SGD step on a batch x (client, sample, ...) of each client."""
         outputs = self._forward(parameters, x.flatten(2))
         logarithms = torch.log_softmax(outputs[-1], 2)
         torch.gather(logarithms, 2, y.labels, out=y.likelihood)
-        gradient = logarithms.exp_()  # softmax, less one at the label: the derivative of cross-entropy
+        gradient = logarithms.exp_()  # softmax minus one at the label: the derivative of cross-entropy
         gradient.scatter_add_(2, y.labels, torch.full_like(y.likelihood, -1.0))
         self._backward(parameters, outputs, gradient.mul_(y.scale))
 
@@ -174,7 +175,7 @@ class DenseChain:
         return outputs
 
     def _backward(self, parameters: StackedParameters, outputs: list[torch.Tensor], gradient: torch.Tensor) -> None:
-        """Walk back through the chain and update each dense layer as soon as nothing needs its old weights any more."""
+        """Go back through the chain and update each dense layer as soon as its old weights are no longer needed."""
         for i in range(len(self._chain) - 1, self._first_dense - 1, -1):
             name, layer = self._chain[i]
             if isinstance(layer, nn.Linear):
@@ -197,7 +198,7 @@ class ConvolutionalChain:
         self._chain = list(layers)
 
     def step(self, parameters: StackedParameters, x: torch.Tensor, y: StackedTargets) -> None:
-        """One step of SGD on a batch x (client, sample, ...) of each client."""
+        """Take one SGD step on a batch x (client, sample, ...) of each client."""
         leaves = {name: parameter.value.detach().requires_grad_() for name, parameter in parameters.items()}
         watched = {name: replace(parameter, value=leaves[name]) for name, parameter in parameters.items()}
         likelihood = torch.gather(torch.log_softmax(self._forward(watched, x), 2), 2, y.labels)
@@ -238,19 +239,18 @@ class ConvolutionalChain:
 
 
 def _dense(parameters: StackedParameters, name: str, x: torch.Tensor) -> torch.Tensor:
-    """A dense layer of every client; x is (client, sample, feature)."""
+    """Apply a dense layer of every client; x is (client, sample, feature)."""
     weight, bias = parameters[f"{name}.weight"].value.transpose(1, 2), parameters.get(f"{name}.bias")
     return torch.bmm(x, weight) if bias is None else torch.baddbmm(bias.value, x, weight)
 
 
 def is_convolutional(model: nn.Module) -> bool:
-    """Whether the model has convolutions: it is then stacked through autograd."""
+    """Whether the model has convolutions, and is stacked through autograd."""
     return any(isinstance(layer, nn.Conv2d) for layer in model.modules())
 
 
 def stackable(model: nn.Module) -> bool:
-    """Whether the model is a plain chain, all of it trained: of dense layers and activations, or of layers for images
-    that end in one."""
+    """Whether the model is an nn.Sequential of dense layers and activations, after any image layers, all trained."""
     if type(model) is not nn.Sequential:
         return False
     layers = list(model)

@@ -1,8 +1,8 @@
-"""Submodels of less width (HeteroFL): the first channels of every layer as a module, and state taken in and out of it.
+"""Submodels of reduced width (HeteroFL): the first channels of every layer as a module, and states cut to it.
 
 Diao, Ding, Tarokh: *HeteroFL: Computation and Communication Efficient Federated Learning for Heterogeneous Clients*,
-ICLR 2021. The scaler of the paper: in training the output of every layer but the last is divided by the width, so that
-what follows sees activations of the same size as in the whole model.
+ICLR 2021. The paper's scaler divides the output of every layer but the last by the width in training, so that
+activations are as large as in the whole model.
 """
 
 import copy
@@ -24,7 +24,7 @@ Chosen = npt.NDArray[np.bool_]
 
 
 def narrowed(model: nn.Module, layout: Layout, width: float) -> nn.Module:
-    """A copy of the model with the first channels only and a scaler behind every layer but the last."""
+    """A copy of the model with only the first channels, and a scaler after every layer but the last."""
     narrow = copy.deepcopy(model)
     tensors = tensors_of(narrow)
     for entry, shape in zip(layout.entries, submodel_shapes(layout, width), strict=True):
@@ -40,7 +40,7 @@ def _scaler(width: float) -> Callable[[nn.Module, Any, torch.Tensor], torch.Tens
 
 
 def job_inside(job: TrainingJob, chosen: Chosen, trained: int) -> TrainingJob:
-    """The job on the submodel's own vectors."""
+    """The job with all vectors cut to the submodel."""
     return replace(
         job,
         order=replace(job.order, width=1.0),
@@ -51,7 +51,7 @@ def job_inside(job: TrainingJob, chosen: Chosen, trained: int) -> TrainingJob:
 
 
 def _inside(value: Any, chosen: Chosen, trained: int) -> Any:
-    """The submodel's part of a vector over all elements or over the trained ones; anything else as it is."""
+    """The submodel's part of a vector over all or over the trained elements; any other value unchanged."""
     if not isinstance(value, np.ndarray):
         return value
     if len(value) == len(chosen):
@@ -71,11 +71,11 @@ def _state_inside(state: TrainingState, chosen: Chosen, trained: int) -> Trainin
 
 
 def state_outside(state: TrainingState, before: TrainingState, chosen: Chosen, trained: int) -> TrainingState:
-    """What the submodel has learned, on the whole model's vectors; the rest is as before."""
+    """The state of the whole model after the submodel was trained; the other elements are as before."""
     inside, zeros = chosen[:trained], np.zeros(trained, dtype=np.float32)
 
     def outside(name: str, vector: Vector) -> Vector:
-        """A part of the optimiser's state; what counts the moves of whole parameters has the same length inside."""
+        """A vector of the optimiser's state. Step counts per parameter have the same length in the submodel."""
         if len(vector) != np.count_nonzero(inside):
             return vector
         return _filled(before.optimiser.get(name, zeros), inside, vector)

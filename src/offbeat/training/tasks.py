@@ -1,7 +1,7 @@
-"""What is trained and how it is judged: a loss on a batch, and metrics that add up over batches.
+"""Tasks: a loss on a batch, and metrics that are computed from sums over samples.
 
-A task of one's own is a subclass of `Task`, named in the settings as "module:Class" or given as an object from Python.
-Metrics are made of sums over samples, so that how the data are cut into batches makes no difference to them.
+A user's own task is a subclass of `Task`, named "module:Class" in the settings or passed as an object from Python.
+Because metrics come from sums, the batch size of an evaluation does not change them.
 """
 
 from collections.abc import Callable, Mapping
@@ -24,44 +24,44 @@ Model = Callable[..., Any]
 Totals = Mapping[str, Any]
 """Sums over samples: numbers or arrays, by name."""
 IGNORED = -100
-"""The target of a token that does not count: padding."""
+"""The target of padding tokens, which do not count."""
 Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class Batch(Struct, frozen=True, gc=False):
-    """Some samples as tensors: the inputs in the structure that the data have, and the targets."""
+    """Samples as tensors: inputs in the structure of the data, and targets."""
 
     x: Inputs
     y: torch.Tensor
 
 
 class Task(Settings):
-    """What is trained: a loss on a batch, and metrics made of sums over samples.
+    """The base of all tasks: a loss on a batch, and metrics from sums over samples.
 
-    A subclass has its settings as fields, and defines what is not defined here.
+    A subclass has its settings as fields and defines `loss`, `totals` and `metrics`.
     """
 
     @property
     def target(self) -> str:
-        """The metric that runs are compared by if nothing else is said: the first."""
+        """The metric by which runs are compared by default: the first."""
         return next(iter(self.directions))
 
     @property
     def averages_samples(self) -> bool:
-        """Whether the loss of a batch is the mean over its samples: a large batch may then be taken in parts."""
+        """Whether the loss of a batch is the mean over its samples, so that a large batch may be split."""
         return False
 
     @property
     def directions(self) -> Mapping[str, Direction]:
-        """The metrics in the order in which they are shown, each with the direction in which it is better."""
+        """The metrics in display order, each with its better direction."""
         return {"loss": "min"}
 
     def loss(self, model: Model, batch: Batch) -> tuple[torch.Tensor, float]:
-        """The loss to descend on, a mean, and over how much it is one (samples, tokens)."""
+        """The mean loss to minimise, and the number of samples (or tokens) it averages."""
         raise NotImplementedError(f"{type(self).__name__} does not define loss")
 
     def totals(self, outputs: Any, targets: torch.Tensor) -> Totals:
-        """Sums over these samples, from which `metrics` makes the metrics when all batches are added up."""
+        """Sums over these samples; added up over all batches, they are the input of `metrics`."""
         raise NotImplementedError(f"{type(self).__name__} does not define totals")
 
     def metrics(self, totals: Totals) -> Mapping[str, float]:
@@ -69,11 +69,11 @@ class Task(Settings):
         raise NotImplementedError(f"{type(self).__name__} does not define metrics")
 
     def check(self, outputs: Any, targets: torch.Tensor, classes: int) -> None:
-        """Raise InvalidInput if what the model gives for two samples does not fit their targets."""
+        """Raise InvalidInput if the model's outputs for two samples do not fit their targets."""
 
 
 def added(sums: dict[str, Any], totals: Totals) -> dict[str, Any]:
-    """The sums with those of one more batch."""
+    """The sums plus those of one more batch."""
     for name, total in totals.items():
         sums[name] = sums[name] + total if name in sums else total
     return sums
@@ -82,16 +82,16 @@ def added(sums: dict[str, Any], totals: Totals) -> dict[str, Any]:
 def _check_shape(outputs: Any, wanted: tuple[int, ...], task: str, what: str) -> None:
     shape = tuple(outputs.shape) if isinstance(outputs, torch.Tensor) else type(outputs).__name__
     if shape != wanted:
-        raise InvalidInput(f"the model gives {shape} for two samples, and {task} needs {wanted}: {what}.")
+        raise InvalidInput(f"the model returns {shape} for two samples, but {task} needs {wanted}: {what}.")
 
 
 class Classification(Task):
-    """One of several classes for each sample: cross-entropy; accuracy, loss, and F1 (mean over classes) on demand."""
+    """One of several classes per sample: cross-entropy; accuracy, loss, and optionally macro F1."""
 
     measures: list[Literal["accuracy", "loss", "f1"]] = Field(["accuracy", "loss"], min_length=1)
-    """The metrics, in the order in which they are shown."""
+    """The metrics, in display order."""
     class_weights: list[Weight] | None = None
-    """The weight of each class in the loss, which is then the weighted mean."""
+    """The weight of each class in the loss, which becomes a weighted mean."""
     label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
 
     @property
@@ -107,10 +107,10 @@ class Classification(Task):
         if self.class_weights is None:
             return self._entropy(outputs, batch.y, "mean")
         loss, weight = self._entropy(outputs, batch.y, "sum")
-        return loss / (weight or 1.0), weight  # a batch may hold nothing but classes of weight 0
+        return loss / (weight or 1.0), weight  # a batch may hold only classes of weight 0
 
     def _entropy(self, outputs: torch.Tensor, y: torch.Tensor, reduction: str) -> tuple[torch.Tensor, float]:
-        outputs = outputs.float()  # sums of products in half precision are not in half precision themselves
+        outputs = outputs.float()  # sums stay float32 when products are bfloat16
         if self.class_weights is None:
             loss = functional.cross_entropy(outputs, y, reduction=reduction, label_smoothing=self.label_smoothing)
             return loss, len(y)
@@ -145,23 +145,23 @@ class Classification(Task):
     def check(self, outputs: Any, targets: torch.Tensor, classes: int) -> None:
         if targets.is_floating_point() or targets.ndim != 1:
             raise InvalidInput(
-                f"the targets are {targets.dtype} of shape {tuple(targets.shape[1:])} each, and classification needs "
-                'one integer label for each sample (is it task.name = "regression" or "multi-label"?).'
+                f"the targets are {targets.dtype} of shape {tuple(targets.shape[1:])} each, but classification needs "
+                'one integer label per sample (did you mean task.name = "regression" or "multi-label"?).'
             )
-        _check_shape(outputs, (2, classes), "classification", f"a number for each of {classes} classes")
+        _check_shape(outputs, (2, classes), "classification", f"one number for each of {classes} classes")
         if self.class_weights is not None and len(self.class_weights) != classes:
             raise InvalidInput(
-                f"task.class_weights has {len(self.class_weights)} values for {classes} classes: give one each"
+                f"task.class_weights has {len(self.class_weights)} values for {classes} classes: give one per class"
             )
 
 
 def macro_f1(hits: torch.Tensor, chosen: torch.Tensor, held: torch.Tensor) -> float:
-    """The mean over classes of 2 hits / (chosen + held); a class that nobody chose or held counts as 0."""
+    """The mean over classes of 2 hits / (chosen + held); a class that is neither chosen nor held counts as 0."""
     return float((2.0 * hits.double() / (chosen + held).clamp(min=1)).mean())
 
 
 class Regression(Task):
-    """Numbers for each sample: mean squared error; R² (mean over the outputs), mean absolute error, loss."""
+    """Numbers per sample: mean squared error; R² (mean over the outputs), mean absolute error, loss."""
 
     @property
     def averages_samples(self) -> bool:
@@ -197,16 +197,16 @@ class Regression(Task):
 
     def check(self, outputs: Any, targets: torch.Tensor, classes: int) -> None:
         if not targets.is_floating_point():
-            raise InvalidInput("the targets are integers, and regression needs floating-point numbers: convert them.")
+            raise InvalidInput("the targets are integers, but regression needs floating-point numbers: convert them.")
         if not (isinstance(outputs, torch.Tensor) and outputs.shape == (2, 1) and targets.ndim == 1):
-            _check_shape(outputs, (2, *targets.shape[1:]), "regression", "as many numbers as the targets have")
+            _check_shape(outputs, (2, *targets.shape[1:]), "regression", "as many numbers as each target has")
 
 
 class MultiLabel(Task):
-    """Any number of labels for each sample: binary cross-entropy; F1 over all decisions, F1 as a mean over labels."""
+    """Any number of labels per sample: binary cross-entropy; micro F1 over all decisions, macro F1 over labels."""
 
     threshold: Annotated[float, Field(gt=0, lt=1)] = 0.5
-    """The probability from which a label counts as given."""
+    """The probability from which a label counts as predicted."""
 
     @property
     def averages_samples(self) -> bool:
@@ -242,12 +242,12 @@ class MultiLabel(Task):
 
     def check(self, outputs: Any, targets: torch.Tensor, classes: int) -> None:
         if targets.ndim != 2 or not bool(((targets == 0) | (targets == 1)).all()):
-            raise InvalidInput("multi-label needs a row of zeros and ones as the target of each sample.")
-        _check_shape(outputs, tuple(targets.shape), "multi-label", "a number for each label")
+            raise InvalidInput("multi-label needs a row of zeros and ones as target of each sample.")
+        _check_shape(outputs, tuple(targets.shape), "multi-label", "one number for each label")
 
 
 class TokenSequence(Task):
-    """A token for each place of a sequence (language modelling): cross-entropy per token, padding left out."""
+    """A token at each position of a sequence (language modelling): cross-entropy per token, without padding."""
 
     label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
 
@@ -285,25 +285,25 @@ class TokenSequence(Task):
 
     def check(self, outputs: Any, targets: torch.Tensor, classes: int) -> None:
         if targets.is_floating_point() or targets.ndim < 2:
-            raise InvalidInput("the task sequence needs a row of integer tokens as the target of each sample.")
+            raise InvalidInput("the task sequence needs a row of integer tokens as target of each sample.")
         _check_shape(
-            outputs, (*targets.shape, classes), "sequence", f"a number for each of {classes} tokens, each place"
+            outputs, (*targets.shape, classes), "sequence", f"one number for each of {classes} tokens at each position"
         )
 
 
 BUILT_IN: tuple[type[Task], ...] = (Classification, Regression, MultiLabel, TokenSequence)
 
 CLASSIFICATION = Classification()
-"""The task if nothing is said about one."""
+"""The default task."""
 
 
 def is_plain_classification(task: Task) -> bool:
-    """Whether the loss is nothing but the mean cross-entropy, which stacked training knows how to differentiate."""
+    """Whether the loss is the plain mean cross-entropy, which stacked training differentiates by hand."""
     return type(task) is Classification and task.class_weights is None and not task.label_smoothing
 
 
 def check_fit(task: Task, module: nn.Module, batch: Batch, classes: int) -> None:
-    """Raise InvalidInput if the task cannot be trained with this model on data like these two samples."""
+    """Raise InvalidInput if the task does not work with this model on a batch of two samples."""
     try:
         with torch.no_grad():
             outputs = called(module, batch.x)
@@ -315,9 +315,11 @@ def check_fit(task: Task, module: nn.Module, batch: Batch, classes: int) -> None
     except Exception as error:
         reason = str(error).partition("\n")[0].rstrip(".")
         raise InvalidInput(
-            f"the task {type(task).__name__} cannot judge what the model gives for two samples: "
+            f"the task {type(task).__name__} fails on the model's outputs for two samples: "
             f"{type(error).__name__}: {reason}."
         ) from error
     missing = [name for name in task.directions if name not in found]
     if missing:
-        raise InvalidInput(f"the task {type(task).__name__} names a metric {missing[0]!r} and does not compute it.")
+        raise InvalidInput(
+            f"the task {type(task).__name__} lists the metric {missing[0]!r} in `directions` but does not compute it."
+        )

@@ -1,7 +1,7 @@
-"""The arithmetic of what an order adds to the loss (`core.terms`): each term a short class, and what it remembers.
+"""The arithmetic of the loss terms of an order (`core.terms`), one class each, and what they remember.
 
-Terms whose gradient is known in closed form add it to the gradients (`pull`); the others are part of the loss that
-autograd differentiates (`value`). A term of one's own is a subclass of `LossTerm`, named "module:Class".
+Terms with a closed-form gradient add it to the gradients (`pull`); the others are added to the loss that autograd
+differentiates (`value`). A user's own term is a subclass of `LossTerm`, named "module:Class".
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -37,51 +37,48 @@ from offbeat.training.tasks import Batch
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TermContext:
-    """What a term sees of the training that it is part of."""
+    """What a term can use of the training that it is part of."""
 
     model: FlatModel
     """The model in training."""
     received: Vector
-    """The model that came with the order."""
+    """The parameters that came with the order."""
     memory: ReadOnlyMemory
-    """What the device remembers of earlier trainings."""
+    """The device's memory of earlier orders."""
     targets: Callable[[], Any]
     """The targets of all of the device's samples."""
     frozen_copy: Callable[[str, Vector], FlatModel]
-    """A second model with these parameters, which is not trained; the first argument names it."""
+    """Returns a copy of the model with these parameters that is not trained; the first argument names the copy."""
 
 
 class LossTerm:
-    """One term in one training. The default adds nothing."""
+    """A term of the loss in one job; the base class adds nothing."""
 
     context: TermContext
 
     def begin(self) -> None:
-        """Called once, when `context` is there."""
+        """Called once, after `context` is set."""
 
     def end(self) -> None:
-        """Called once, when the training (or this stretch of it) is over."""
+        """Called once, after the job."""
 
     def outputs(self, outputs: Any) -> Any:
-        """The model's outputs as the task's loss sees them."""
+        """The outputs that the task's loss sees, from those of the model."""
         return outputs
 
     def value(self, batch: Batch, outputs: Any) -> torch.Tensor | None:
-        """What is added to the loss of a batch, from the model's outputs; None: nothing."""
+        """The value to add to the loss of a batch, from the model's outputs; None: nothing."""
         return None
 
     def pull(self, gradients: Tensors, weights: Tensors, positions: Sequence[int] | None) -> Tensors:
-        """The gradients of these parameters (None: of all) with what the term adds to them."""
+        """The gradients of the parameters at these positions (None: of all) plus those of the term."""
         return gradients
 
     @classmethod
     def remember(
         cls, term: Any, memory: ReadOnlyMemory, received: Vector, trained: Vector, rates: float
     ) -> Mapping[str, Vector]:
-        """What the device remembers after a training, beside what it remembers already.
-
-        `rates` are the learning rates of all its steps, summed up.
-        """
+        """What to add to the device's memory after an order; `rates` is the sum of the learning rates of its steps."""
         return {}
 
 
@@ -104,7 +101,7 @@ class ProximalTerm(LossTerm):
 
 
 class LinearQuadraticTerm(LossTerm):
-    """Adds -h + alpha (w - w_received) to the gradient; h begins as 0 and loses alpha (w - w_received) each training.
+    """Adds -h + alpha (w - w_received) to the gradient; after an order h <- h - alpha (w - w_received), from h = 0.
 
     Acar et al.: *Federated Learning Based on Dynamic Regularization*, ICLR 2021, algorithm 1.
     """
@@ -130,15 +127,15 @@ class LinearQuadraticTerm(LossTerm):
     def remember(
         cls, term: LinearQuadratic, memory: ReadOnlyMemory, received: Vector, trained: Vector, rates: float
     ) -> Mapping[str, Vector]:
-        """The vector h after this training."""
+        """The vector h after this order."""
         before, moved = memory.get(cls.key), np.float32(term.alpha) * (trained - received)
         return {cls.key: frozen(before - moved if isinstance(before, np.ndarray) else -moved)}
 
 
 class PastGradientsTerm(LossTerm):
-    """h - v comes to the gradient; after a training h <- beta h + (1 - beta) v, and v is the training's mean gradient.
+    """Adds h - v to the gradient; after an order h <- beta h + (1 - beta) v, and v becomes the order's mean gradient.
 
-    The mean gradient is how far the model moved, over the learning rates of its steps, less h - v: exact for plain SGD.
+    The mean gradient is the model's movement divided by the sum of learning rates, minus h - v: exact for plain SGD.
     """
 
     last: ClassVar[str] = "past-gradients v"
@@ -153,7 +150,7 @@ class PastGradientsTerm(LossTerm):
 
     @classmethod
     def _correction(cls, memory: ReadOnlyMemory) -> Vector | None:
-        """h - v; None before a device's second training."""
+        """h - v; None before a device's second order."""
         last, earlier = memory.get(cls.last), memory.get(cls.earlier)
         return earlier - last if isinstance(last, np.ndarray) and isinstance(earlier, np.ndarray) else None
 
@@ -166,7 +163,7 @@ class PastGradientsTerm(LossTerm):
     def remember(
         cls, term: PastGradients, memory: ReadOnlyMemory, received: Vector, trained: Vector, rates: float
     ) -> Mapping[str, Vector]:
-        """The mean gradient of this training, and the moving average of those before it."""
+        """The mean gradient of this order, and the moving average of the earlier ones."""
         correction = cls._correction(memory)
         mean = (received - trained) / np.float32(rates)
         if correction is None:
@@ -180,10 +177,10 @@ class PastGradientsTerm(LossTerm):
 class ContrastiveTerm(LossTerm):
     """Adds -mu log(exp(s_r / t) / (exp(s_r / t) + exp(s_p / t))) to the loss, the mean over the batch.
 
-    s_r and s_p are the cosines between the representation of the model in training and those of the received model and
-    of the device's model of last time. The representation is what the last layer is given. In a device's first
-    training there is no model of last time, and no term. Li, He, Song: *Model-Contrastive Federated Learning*, CVPR
-    2021, eq. (3).
+    s_r and s_p are the cosine similarities between the representation of the model in training and those of the
+    received model and of the device's previous model. The representation is the input of the last layer. In a device's
+    first order there is no previous model, and the term is 0. Li, He, Song: *Model-Contrastive Federated Learning*,
+    CVPR 2021, eq. (3).
     """
 
     key: ClassVar[str] = "contrastive last model"
@@ -223,12 +220,12 @@ class ContrastiveTerm(LossTerm):
     def remember(
         cls, term: Contrastive, memory: ReadOnlyMemory, received: Vector, trained: Vector, rates: float
     ) -> Mapping[str, Vector]:
-        """The trained model, which the next training is contrasted with."""
+        """The trained model, which is the next order's previous model."""
         return {cls.key: trained}
 
 
 def _representation(model: FlatModel, batch: Batch) -> torch.Tensor:
-    """What the last layer of a model that is not trained is given."""
+    """The input of the last layer of a model that is not trained."""
     seen: list[torch.Tensor] = []
     hook = model.head_module().register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))
     try:
@@ -261,7 +258,7 @@ class DistillationTerm(LossTerm):
 
 
 class AbsentClassesTerm(LossTerm):
-    """Logits of classes that the device does not hold count as 0. Their rows of the last layer stay as they were."""
+    """Sets the logits of classes without samples on the device to 0; their rows of the last layer stay unchanged."""
 
     def __init__(self, term: AbsentClasses) -> None:
         self.absent: npt.NDArray[np.bool_] = np.zeros(0, dtype=bool)
@@ -276,7 +273,7 @@ class AbsentClassesTerm(LossTerm):
 
 
 def absent_classes(model: FlatModel, targets: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-    """Which classes none of these targets is of."""
+    """Which classes do not occur in these targets."""
     absent = np.ones(model.head[0].shape[0], dtype=bool)
     absent[np.unique(targets)] = False
     return absent
@@ -293,18 +290,18 @@ KINDS: dict[type[Term], Callable[[Any], LossTerm]] = {
 
 
 def term_of(term: Term) -> LossTerm:
-    """The arithmetic of a term."""
+    """The `LossTerm` of a term of an order."""
     return _own(term.name)(**term.settings) if isinstance(term, OwnTerm) else KINDS[type(term)](term)
 
 
 def check_own_term(name: str, settings: Mapping[str, Setting]) -> None:
-    """Raise InvalidInput if this is no term that can be made."""
+    """Raise InvalidInput if a user's own term cannot be created."""
     try:
         made = _own(name)(**settings)
     except InvalidInput:
         raise
     except Exception as error:
-        raise InvalidInput(f"local.terms: {name!r} cannot be made: {describe(error)}.") from error
+        raise InvalidInput(f"local.terms: {name!r} cannot be created: {describe(error)}.") from error
     if not isinstance(made, LossTerm):
         raise InvalidInput(f"local.terms: {name!r} must be a subclass of offbeat.training.terms.LossTerm.")
 
@@ -312,14 +309,14 @@ def check_own_term(name: str, settings: Mapping[str, Setting]) -> None:
 def _own(name: str) -> Any:
     kind = resolve(name)
     if not callable(kind):
-        raise InvalidInput(f"local.terms: {name!r} is a {type(kind).__name__}: it must be a class.")
+        raise InvalidInput(f"local.terms: {name!r} is a {type(kind).__name__}; it must be a class.")
     return kind
 
 
 def remembered(
     order: Order, memory: ReadOnlyMemory, received: Vector, trained: Vector, rates: float
 ) -> dict[str, Vector]:
-    """What the order's terms remember after a training."""
+    """What the order's terms add to the device's memory after the order."""
     found: dict[str, Vector] = {}
     for term in order.terms:
         kind: Any = _own(term.name) if isinstance(term, OwnTerm) else KINDS[type(term)]
@@ -328,7 +325,7 @@ def remembered(
 
 
 def with_rows_of(before: Vector, absent: npt.NDArray[np.bool_], after: Vector, layout: Layout) -> Vector:
-    """A vector whose rows of the last layer are, for these classes, as they were before."""
+    """The vector after training, with the rows of the last layer for absent classes as before."""
     parameters = after.copy()
     for entry in layout.head:
         rows = parameters[entry.span].reshape(entry.shape)

@@ -1,12 +1,12 @@
-"""The torch trainer: does slices of local work on one device after another, the same bits every time.
+"""The torch trainer: trains slices of orders and evaluates models, bit-reproducibly.
 
-It owns a private copy of the model (`flat_model`). A trainer is used by one thread, in the process that made it.
+It owns a copy of the model (`models.flat.FlatModel`). A trainer belongs to one thread of the process that made it.
 
-What makes it faster than a plain loop with `torch.optim.SGD`: a slice's samples are gathered by one `numpy.take`,
-`autograd.grad` and one `_foreach_` update take the place of an optimizer object, and networks with max-pooling or batch
-normalisation get channels-last input, since these kernels are vectorised over channels (ResNet-20 takes a tenth less
-time so; a network of convolutions and dense layers alone 5-10 % more).
-Gradients as views into one flat vector were slower: autograd then accumulates into them instead of handing them over.
+It is faster than a plain loop with `torch.optim.SGD`: one `numpy.take` gathers the samples of a slice, `autograd.grad`
+and one `_foreach_` update replace the optimiser object, and networks with max-pooling or batch normalisation, whose
+kernels are vectorised over channels, get channels-last input (10 % less time for ResNet-20; networks of convolutions
+and dense layers alone would take 5-10 % more). Gradients as views into one flat vector were slower: autograd then
+accumulates into them instead of handing them over.
 """
 
 import copy
@@ -42,16 +42,16 @@ from offbeat.training.training_state import Evaluation, TrainingJob, TrainingSta
 
 EVALUATION_BATCH = 512
 BLOCK = 128
-"""A full batch is taken in blocks of so many samples: all its activations would not fit the cache, or the memory."""
+"""Samples per block of a full batch, whose activations would not fit into the cache, or into memory, at once."""
 
 Precision = Literal["float32", "bfloat16"]
 
 
 class TorchTrainer:
-    """Trains and evaluates one model on the devices' data: any task, any optimiser, on the processor or elsewhere.
+    """Trains and evaluates one model on the devices' data, for any task, optimiser and torch device.
 
-    Making one sets torch to a single thread for the whole process: the number of threads would change the last bits,
-    and small models train faster that way.
+    The constructor sets torch to a single thread for the whole process: the number of threads changes the last bits of
+    results, and small models train faster with one.
     """
 
     def __init__(
@@ -75,18 +75,18 @@ class TorchTrainer:
         self._torch_device = torch.device(torch_device)
         self.precision = precision
         self._batch_statistics = batch_statistics
-        """Whether batch normalisation uses the statistics of each batch in an evaluation too."""
+        """Whether batch normalisation uses the statistics of each batch in evaluations too."""
         self._take(model)
         self.batches.channels_last = _takes_channels_last(self.model, self.batches.x)
 
     def _take(self, model: nn.Module) -> None:
-        """Make this the model that is trained."""
+        """Train this model from now on."""
         self._flat = FlatModel(model, self._torch_device)
         self._plain = Objective(self.task, self._flat, half=self.precision == "bfloat16")
         self._submodels: dict[float, tuple[TorchTrainer, npt.NDArray[np.bool_]]] = {}
         self._frozen_copies: dict[str, FlatModel] = {}
         self._block = BLOCK if is_pure(self.model) and self.task.averages_samples else None
-        """Only where the gradient is surely a mean over samples."""
+        """None unless the gradient is certainly a mean over samples."""
 
     @property
     def model(self) -> nn.Module:
@@ -95,23 +95,23 @@ class TorchTrainer:
 
     @property
     def layout(self) -> Layout:
-        """How the flat vector of the model's parameters is made up of tensors and layers."""
+        """The tensors and layers of the flat parameter vector."""
         return self._flat.layout
 
     def train(self, job: TrainingJob) -> TrainingState:
-        """Slices `job.first` to `job.last - 1`. Cutting an order between slices changes no bit of the result.
+        """Carry out a job. Cutting an order into several jobs changes no bit of the result.
 
-        Integer buffers start afresh in every job. With a `width` below 1 only that submodel is trained.
+        Integer buffers are reset in every job. With `order.width` below 1 only that submodel is trained.
         """
         return self.train_while(job, None)[0]
 
     def train_while(
         self, job: TrainingJob, proceed: Proceed | None, *, keep: bool = False
     ) -> tuple[TrainingState, int]:
-        """As much of a job as a clock allows: the state, and the slice that it has come to.
+        """Carry out a job while `proceed` allows; returns the state and the number of slices done.
 
-        `proceed` is told how many of the order's slices are done, and asked between layers or between the steps of an
-        epoch. An epoch that it cuts short counts as not begun or, with `keep`, as far as it has come.
+        `proceed` gets the number of slices done, and is called between layers or between the steps of an epoch. An
+        epoch that it cuts short is undone or, with `keep`, kept as far as it went.
         """
         if job.order.width < 1.0:
             return self._train_submodel(job, proceed, keep=keep)
@@ -127,7 +127,7 @@ class TorchTrainer:
 
     @contextmanager
     def _objective(self, job: TrainingJob) -> Iterator[Objective]:
-        """The loss of a job with the terms of its order."""
+        """The objective of a job, with the terms of its order."""
         if not job.order.terms:
             yield self._plain
             return
@@ -149,7 +149,7 @@ class TorchTrainer:
                 term.end()
 
     def _frozen_copy(self, name: str, parameters: Vector) -> FlatModel:
-        """A second model that is not trained, in evaluation mode."""
+        """A copy of the model with these parameters, in evaluation mode, which is not trained."""
         if name not in self._frozen_copies:
             self._frozen_copies[name] = FlatModel(self.model, self._torch_device)
             self._frozen_copies[name].module.eval()
@@ -159,7 +159,7 @@ class TorchTrainer:
     def _train_epochs(
         self, job: TrainingJob, objective: Objective, proceed: Proceed | None, *, keep: bool
     ) -> tuple[TrainingState, int]:
-        """An epoch that was begun goes on with the same batches; only dropout has random numbers of its own then."""
+        """Train epochs. A continued epoch keeps its batches; only dropout then draws other random numbers."""
         order, batches = job.order, self.batches
         self._load(job.state)
         optimiser = self._optimiser(order, job.state, objective)
@@ -195,10 +195,10 @@ class TorchTrainer:
     def _train_layers(
         self, job: TrainingJob, objective: Objective, proceed: Proceed | None
     ) -> tuple[TrainingState, int]:
-        """A slice is a layer of the backward pass of a step; the layers of a step are taken from the last on."""
+        """Train layer by layer: a slice is one layer of a step's backward pass, from the last layer on."""
         layers = self.layout.trained_layers
         done, state = job.first, job.state
-        if done % layers:  # the step under way is taken again from its beginning, and this time it comes deeper
+        if done % layers:  # repeat the step in progress from its beginning, to a greater depth
             assert state.start is not None
             done, state = done - done % layers, state.start
         while done < job.last:
@@ -218,7 +218,7 @@ class TorchTrainer:
         depth: int,
         proceed: Proceed | None,
     ) -> tuple[TrainingState, int]:
-        """One step on one batch that comes up to `depth` layers deep; the layers before stay as they were."""
+        """Take one step on one batch that updates up to `depth` layers from the last; the others stay unchanged."""
         order, model, layers = job.order, self._flat, self.layout.trained_layers
         step = done // layers
         self._load(state)
@@ -242,7 +242,7 @@ class TorchTrainer:
             rate = order.schedule.rate(order.learning_rate, state.steps)
         optimiser.step(gradients, rate, positions)
         values = model.values()
-        if depth < layers:  # running statistics of layers that were not reached have moved all the same
+        if depth < layers:  # the forward pass has also moved running statistics of other layers
             values = np.where(last_layers(self.layout, depth).chosen, values, state.parameters)
         after = self._state(
             job,
@@ -258,7 +258,7 @@ class TorchTrainer:
         return optimiser_of(order, self._flat, state, objective.pull if objective.pulls else None)
 
     def _state(self, job: TrainingJob, values: Vector, optimiser: Optimiser, **counts: Any) -> TrainingState:
-        """The state with these values. Buffers that do not travel are, among the parameters, as they came."""
+        """The state with these values. Buffers that stay on the device are unchanged in `parameters`."""
         buffers, trained = None, self.layout.trained_size
         if job.order.buffers != "average":
             buffers = frozen(values[trained:].copy()) if job.order.buffers == "local" else None
@@ -287,7 +287,7 @@ class TorchTrainer:
         return replace(state, parameters=parameters, start=start)
 
     def evaluate(self, parameters: Vector, x: Samples, y: Samples) -> Evaluation:
-        """The task's metrics over all of these samples, in evaluation mode."""
+        """The task's metrics over these samples, in evaluation mode."""
         inputs, targets = self.batches.converted(x, y)
         self._flat.load(parameters)
         self.model.eval()
@@ -306,7 +306,7 @@ class TorchTrainer:
     def loss_and_gradient(
         self, parameters: Vector, device: int, ticket: int, k: int, batch_size: int | None
     ) -> tuple[float, Vector]:
-        """Loss and gradient on one random batch of the device's data; the gradient is zero where nothing is trained."""
+        """Loss and gradient on one random batch of the device's data; zero for elements that are not trained."""
         self._flat.load(parameters)
         chosen = self.batches.probe(device, ticket, k, batch_size)
         with self._rng():
@@ -324,7 +324,7 @@ class TorchTrainer:
             self._flat.load(np.concatenate([state.parameters[: self.layout.trained_size], state.buffers]))
 
     def _rng(self) -> Any:
-        """Torch's own random numbers (dropout) are put back as they were."""
+        """A context that restores torch's random state (used by dropout)."""
         return torch.random.fork_rng(devices=[self._torch_device] if self._torch_device.type == "cuda" else [])
 
     def _seed_dropout(self, role: str, *keys: int) -> None:
@@ -343,7 +343,7 @@ class TorchTrainer:
         random: np.random.Generator | None = None,
         begun: int = 0,
     ) -> Iterator[tuple[float, float, Tensors]]:
-        """Loss, size and gradient of each batch after the first `begun`, at the model as it is when it is asked for."""
+        """Loss, size and gradient of each batch after the first `begun`, at the weights at the time of `next`."""
         if batch_size is not None or block is None or len(samples) <= block:
             for batch in islice(self.batches.gather(device, samples, batch_size, random), begun, None):
                 yield objective.gradients(batch)
@@ -358,10 +358,10 @@ class TorchTrainer:
 
 
 def _keep_freed_memory() -> None:
-    """Ask glibc to keep up to 256 MB that were freed instead of giving them back to the kernel.
+    """Let glibc keep up to 256 MB of freed memory instead of returning it to the kernel.
 
-    A step frees all its activations; handing them back and faulting them in again costs wide convolutions (`cnn`) a
-    quarter of their time. Other C libraries have no such switch and need none of this to be correct.
+    Every step frees its activations; returning them and faulting them in again costs wide convolutions (`cnn`) a
+    quarter of their time. Other C libraries have no such option.
     """
     if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "mallopt"):
         trim_threshold, mmap_threshold = -1, -3  # from malloc.h
@@ -370,7 +370,7 @@ def _keep_freed_memory() -> None:
 
 
 def _takes_channels_last(model: nn.Module, x: Samples) -> bool:
-    """Whether channels-last input is faster, and works at all: `view` after a convolution refuses it."""
+    """Whether channels-last input is faster and possible: a `view` after a convolution refuses it."""
     if (
         not isinstance(x, np.ndarray)
         or x.ndim != 4

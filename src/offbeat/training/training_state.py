@@ -1,4 +1,4 @@
-"""What a trainer is given and gives back: the numbers of a local run between two slices, or between two steps."""
+"""What a trainer gets and returns: jobs, training states and evaluations."""
 
 from collections.abc import Mapping
 
@@ -10,32 +10,32 @@ from offbeat.core.policy import ReadOnlyMemory
 
 
 class TrainingState(Struct, frozen=True, kw_only=True, eq=False, gc=False):
-    """The numeric state of a local run: enough to go on with the next slice as if it had never paused."""
+    """The numbers of a local run between two slices or steps: enough to continue as if it had never paused."""
 
     parameters: Vector
     momentum: Vector | None = None
-    """The SGD velocity, over the trained elements only; None before the first step or without momentum."""
+    """The SGD velocity of the trained elements; None before the first step or without momentum."""
     optimiser: Mapping[str, Vector] = field(default_factory=dict)
-    """What any other optimiser keeps from step to step, by the names that torch gives it."""
+    """The state of any other optimiser, by torch's names."""
     buffers: Vector | None = None
-    """The running statistics, where they stay on the device and are no part of the parameters that travel."""
+    """The running statistics, if they stay on the device and are not uploaded."""
     steps: int = 0
     steps_into_slice: int = 0
-    """Steps of the next slice that are done already: a newer model came in its midst."""
+    """Steps of the next slice that are done, if a newer model arrived during the slice."""
     loss_sum: float = 0.0
     """Sum of the training loss over the samples (or tokens) seen."""
     seen: float = 0
     start: "TrainingState | None" = None
-    """The state at the beginning of a step that has come through some of its layers only (unit "layer")."""
+    """The state before a step whose backward pass has reached only some layers (unit "layer")."""
 
     @property
     def loss(self) -> float:
-        """The mean loss over the samples seen so far; nan before the first."""
+        """The mean loss over the samples seen; nan before the first."""
         return self.loss_sum / self.seen if self.seen else float("nan")
 
 
 class TrainingJob(Struct, frozen=True, kw_only=True, eq=False, gc=False):
-    """Slices `first` to `last - 1` of one order on one device, starting from `state`, and a few steps more."""
+    """Slices `first` to `last - 1` of one order on one device, starting from `state`, and `extra_steps` more steps."""
 
     device: int
     ticket: int
@@ -43,37 +43,37 @@ class TrainingJob(Struct, frozen=True, kw_only=True, eq=False, gc=False):
     first: int
     last: int
     extra_steps: int = 0
-    """Steps of slice `last` that are done as well (counted from its beginning; unit "epoch")."""
+    """Steps to take of slice `last`, counted from its beginning (unit "epoch")."""
     state: TrainingState
     anchor: Vector
-    """The model that came with the order, to which terms of the loss refer."""
+    """The parameters that came with the order, to which terms of the loss refer."""
     memory: ReadOnlyMemory = {}
-    """What the device remembers of earlier trainings, where the order has a use for it."""
+    """The device's memory of earlier orders, if the order needs it."""
 
     @property
     def whole(self) -> bool:
-        """Whether all its slices are whole ones."""
+        """Whether the job consists of whole slices."""
         return not self.extra_steps and not self.state.steps_into_slice
 
     @property
     def slices(self) -> int:
-        """Slices that it works on, wholly or in part."""
+        """Number of slices, whole or partial."""
         return self.last - self.first + bool(self.extra_steps)
 
 
 class Evaluation(Struct, frozen=True, kw_only=True):
-    """How good a model is by the metrics of its task, on the held-out data if nothing else is said."""
+    """The metrics of a model, on the test data unless said otherwise."""
 
     metrics: Mapping[str, float]
     training_loss: float | None = None
-    """The loss over the devices' own samples, where it was asked for."""
+    """The loss over the devices' training samples, if requested."""
 
     @property
     def accuracy(self) -> float:
-        """The share of test samples that the model gets right."""
+        """The share of samples that the model classifies correctly."""
         return self.metrics["accuracy"]
 
     @property
     def loss(self) -> float:
-        """The mean loss over the test samples."""
+        """The mean loss over the samples."""
         return self.metrics["loss"]

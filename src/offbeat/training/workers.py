@@ -28,33 +28,33 @@ from offbeat.training.training_state import TrainingJob, TrainingState
 from offbeat.training.worker import Trained, TrainingData, Worker, WorkerSetup, store_in
 
 JOBS_PER_WORKER = 6
-"""Enough that the workers end a batch at nearly the same time."""
+"""Jobs of a batch per worker: enough that workers finish a batch at nearly the same time."""
 
 ATTEMPTS = 3
-"""Work that ends so many workers would end all others too."""
+"""A chunk that is lost with this many workers is not tried again."""
 
 
 class ChunkResult(Struct, frozen=True, eq=False):
-    """What became of a chunk: what a worker made of it, a sentence on what went wrong, or None if it was lost."""
+    """The result of a chunk: states, an error message, or None if it was lost with its worker."""
 
     chunk: int
     result: Trained | str | None
 
 
 class Workers(Protocol):
-    """Whoever computes chunks of jobs. A worker that is lost is started anew, as soon as that is possible."""
+    """Workers that compute chunks of jobs; a lost worker is replaced as soon as possible."""
 
     @property
     def count(self) -> int:
-        """How many there are when all of them are well."""
+        """Number of workers when all are running."""
         ...
 
     def give(self, chunk: int, jobs: Sequence[TrainingJob], *, ahead: bool) -> bool:
-        """Hand a chunk to a worker that has nothing to do or, `ahead`, only one other chunk; False if none can."""
+        """Give a chunk to an idle worker or, with `ahead`, to one that has only one chunk; False if there is none."""
         ...
 
     def take(self, queued: int) -> list[ChunkResult]:
-        """Wait until something has become of chunks, and say what; `queued` are the jobs that nobody has yet."""
+        """Wait until chunks are done or lost; `queued` is the number of jobs that no worker has yet."""
         ...
 
     def close(self) -> None:
@@ -63,7 +63,7 @@ class Workers(Protocol):
 
 
 class MeasuredCost:
-    """How long a job will take: by what its device took before, or else by its samples and what others took."""
+    """Predicts how long a job takes: by its device's last job, or else by its samples and the other devices' jobs."""
 
     def __init__(self, sizes: npt.NDArray[np.int64]) -> None:
         self._sizes = sizes
@@ -71,7 +71,7 @@ class MeasuredCost:
         self._seconds = self._samples = 0.0
 
     def of(self, job: TrainingJob) -> float:
-        """Seconds, or a number of samples as long as nothing was measured."""
+        """Seconds, or the number of samples before the first measurement."""
         per_slice = self._slice_seconds.get(job.device)
         if per_slice is None:
             rate = self._seconds / self._samples if self._samples else 1.0
@@ -79,7 +79,7 @@ class MeasuredCost:
         return per_slice * job.slices
 
     def measured(self, job: TrainingJob, seconds: float) -> None:
-        """Learn from a job that was computed."""
+        """Add the measured duration of a job."""
         slices = job.slices
         self._slice_seconds[job.device] = seconds / slices
         self._seconds += seconds
@@ -87,7 +87,7 @@ class MeasuredCost:
 
 
 class WorkerPool:
-    """Trains batches of jobs with the help of workers."""
+    """Trains batches of jobs on workers."""
 
     def __init__(self, workers: Workers, sizes: npt.NDArray[np.int64], *, stacks: bool) -> None:
         self._workers = workers
@@ -98,13 +98,13 @@ class WorkerPool:
 
     @property
     def batch_capacity(self) -> int:
-        """How many jobs at a time keep it busy."""
+        """Jobs per batch that keep it busy."""
         return self._workers.count * (STACK if self._stacks else JOBS_PER_WORKER)
 
     def train(self, jobs: Sequence[TrainingJob]) -> list[TrainingState]:
-        """The states in the order of the jobs. Each worker takes the next chunk as soon as it is free."""
+        """Carry out the jobs and return their states in the same order; a free worker gets the next chunk."""
         workers, states = self._workers, dict[int, TrainingState]()
-        chunks = dict(zip(self._numbers, self._chunks(jobs)))  # noqa: B905 (the numbers go on for ever)
+        chunks = dict(zip(self._numbers, self._chunks(jobs)))  # noqa: B905 (the numbers are endless)
         waiting, attempts = deque(chunks), Counter[int]()
         while len(states) < len(jobs):
             while waiting and workers.give(
@@ -114,15 +114,15 @@ class WorkerPool:
             for answer in workers.take(sum(len(chunks[number]) for number in waiting)):
                 positions = chunks.get(answer.chunk)
                 if positions is None:
-                    continue  # of a batch that was broken off
+                    continue  # of an earlier batch that failed
                 if isinstance(answer.result, str):
                     raise OffbeatError(f"a worker failed: {answer.result}")
                 if answer.result is None:
                     attempts[answer.chunk] += 1
                     if attempts[answer.chunk] == ATTEMPTS:
                         raise WorkersLost(
-                            f"{ATTEMPTS} workers ended unexpectedly one after the other: is there enough memory, and "
-                            'is what your script runs under `if __name__ == "__main__":`?'
+                            f"{ATTEMPTS} workers in a row died on the same job: check that there is enough memory, "
+                            'and that your script runs under `if __name__ == "__main__":`'
                         )
                     waiting.appendleft(answer.chunk)
                     continue
@@ -132,9 +132,9 @@ class WorkerPool:
         return [states[position] for position in range(len(jobs))]
 
     def _chunks(self, jobs: Sequence[TrainingJob]) -> list[list[int]]:
-        """Positions of jobs, most expensive first: singly, or in one share per worker where clients are stacked.
+        """Positions of jobs, most expensive first: one job per chunk or, for stacked clients, one chunk per worker.
 
-        Who is in a stack decides its last bits, and so must not depend on a stopwatch.
+        The last bits of a stack depend on its clients, so that measured times must not decide them.
         """
         cost: list[Any] = [
             int(self._sizes[job.device]) * job.slices if self._stacks else self._cost.of(job) for job in jobs
@@ -161,7 +161,7 @@ def serve(setup: WorkerSetup, pipe: Connection) -> None:
 
 
 class LocalWorkers:
-    """Processes that compute chunks of jobs, each one chunk at a time."""
+    """Worker processes of this machine, each with one chunk at a time."""
 
     def __init__(self, workers: int, data: TrainingData, factory: TrainerFactory, arithmetic: Arithmetic) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="offbeat-")
@@ -171,13 +171,13 @@ class LocalWorkers:
         except (pickle.PicklingError, AttributeError, TypeError) as error:
             self._folder.cleanup()
             raise InvalidInput(
-                f"execution.workers = {workers}: worker processes cannot be sent the task or the data ({error}): "
+                f"execution.workers = {workers}: the task or the data cannot be sent to worker processes ({error}): "
                 "define them in a module, or train with one worker."
             ) from None
         self._context = process_context(__name__)
         self._processes: dict[Connection, BaseProcess] = {}
         self._at_work: dict[Connection, int] = {}
-        """The chunk that each busy worker has."""
+        """The chunk of each busy worker."""
         for _ in range(workers):
             self._start()
 
@@ -190,21 +190,21 @@ class LocalWorkers:
 
     @property
     def count(self) -> int:
-        """How many workers there are."""
+        """Number of workers."""
         return len(self._processes)
 
     def give(self, chunk: int, jobs: Sequence[TrainingJob], *, ahead: bool) -> bool:
-        """Hand a chunk to a worker that has nothing to do; False if there is none."""
+        """Give a chunk to an idle worker; False if there is none."""
         pipe = next((each for each in self._processes if each not in self._at_work), None)
         if pipe is None:
             return False
         self._at_work[pipe] = chunk
-        with suppress(ConnectionError):  # the worker died: taking its answer says so
+        with suppress(ConnectionError):  # the worker died, which `take` reports
             pipe.send(list(jobs))
         return True
 
     def take(self, queued: int) -> list[ChunkResult]:
-        """Wait until a worker has answered or died; one that died is started anew."""
+        """Wait until a worker is done or has died; a dead worker is replaced."""
         answers = []
         for ready in wait(list(self._at_work)):
             pipe = next(each for each in self._at_work if each is ready)

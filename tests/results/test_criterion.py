@@ -99,7 +99,7 @@ def test_what_an_experiment_wants() -> None:
     assert Criterion.of(experiment, kind="value").title == "accuracy at 60 s"
     with pytest.raises(InvalidInput, match="needs a target"):
         Criterion.of(experiment, kind="time")
-    with pytest.raises(InvalidInput, match="has no target"):
+    with pytest.raises(InvalidInput, match="takes no target"):
         Criterion.of(experiment, kind="area", target=0.9)
     assert Criterion.of(experiment, kind="value", at=30.0).title == "accuracy at 30 s"
     for at in (0.0, 61.0):

@@ -185,7 +185,7 @@ def test_a_figure_is_saved_whole_and_with_the_same_bytes_every_time(tmp_path: Pa
     assert written == ["first.PDF", "first.png", "first.svg", "second.PDF", "second.png", "second.svg"]
 
 
-@pytest.mark.parametrize(("name", "kind"), [("plan.jpg", "ends in '.jpg'"), ("plan", "without a suffix")])
+@pytest.mark.parametrize(("name", "kind"), [("plan.jpg", "ends in '.jpg'"), ("plan", "has no suffix")])
 def test_another_kind_of_file_is_refused_in_one_sentence(tmp_path: Path, name: str, kind: str) -> None:
     with pytest.raises(InvalidInput, match=f"{kind}: choose .png, .svg or .pdf"):
         save(run_figure(three_algorithms()[0]), tmp_path / name)

@@ -74,18 +74,18 @@ def test_words_name_the_winner_its_factor_over_fedavg_and_its_price() -> None:
     )
     assert "fedbuff reached 80 % accuracy first, after 60.0 s of virtual time (median of 3 seeds)" in words
     # Seed by seed 100 / 50, 120 / 60 and 200 / 80.
-    assert "2 times as fast as fedavg (seed by seed 2-2.5)." in words
+    assert "2 times as fast as fedavg (paired by seed, 2-2.5)." in words
     assert "fedavg took 120 s." in words
-    assert "fedbuff uploaded 3 times the bytes of fedavg" in words
+    assert "fedbuff uploaded 3 times as many bytes as fedavg" in words
     assert "chance" not in words
 
 
 def test_words_say_when_fedavg_wins() -> None:
     words = findings(Comparison([*reaching("fedavg", 100, 110), *reaching("fedbuff", 150, 176, final=0.95)]))
     assert "fedavg reached 80 % accuracy first" in words
-    assert "no other algorithm beat it" in words
+    assert "no other algorithm was faster" in words
     # Seed by seed 100 / 150 and 110 / 176, so 1.5 and 1.6 times as long; halfway between 2 / 3 and 5 / 8 is 0.646.
-    assert "fedbuff took 163 s, 1.55 times as long as fedavg (seed by seed 1.5-1.6)." in words
+    assert "fedbuff took 163 s, 1.55 times as long as fedavg (paired by seed, 1.5-1.6)." in words
     assert "The highest final accuracy was that of fedbuff: 95.0 ± 0.0 %." in words
 
 
@@ -93,27 +93,29 @@ def test_words_name_who_missed_the_target_and_who_diverged() -> None:
     runs = [*reaching("fedbuff", 50), *failing("fedavg"), *failing("fedasync", "diverged: a loss that is not finite")]
     words = findings(Comparison([*runs, *reaching("other", 40), entry("other", 1, [(0, 0.1), (300, 0.2)])], 0.8))
     assert "times as fast" not in words
-    assert "fedavg did not reach it within 300 s." in words
-    assert "other reached it in only 1 of 2 seeds." in words
+    assert "fedavg did not reach the target within 300 s." in words
+    assert "other reached the target in only 1 of 2 seeds." in words
     assert "fedasync diverged in 1 of 1 seeds." in words
 
 
 def test_words_doubt_what_few_seeds_show() -> None:
     one = findings(Comparison([*reaching("fedavg", 100), *reaching("fedbuff", 50)]))
-    assert "With one seed each, differences may be chance." in one
+    assert "With one seed each, differences may be due to chance." in one
     # Ranges overlap, but with each seed fedbuff was the faster one.
     paired = findings(Comparison([*reaching("fedavg", 100, 120), *reaching("fedbuff", 50, 110)]))
     assert "chance" not in paired
     undecided = findings(Comparison([*reaching("fedavg", 100, 120), *reaching("fedbuff", 50, 130)]))
-    assert "which these seeds do not tell from fedavg (1.46 (0.923-2) times as fast, seed by seed)." in undecided
-    assert "Seed by seed, 2 seeds do not tell fedbuff from fedavg: the order may be chance." in undecided
+    assert (
+        "not distinguishable from fedavg with these seeds (1.46 (0.923-2) times as fast, paired by seed)." in undecided
+    )
+    assert "With 2 seeds, fedbuff is not distinguishable from fedavg: their order may be due to chance." in undecided
 
 
 def test_words_for_a_tie_for_no_target_and_for_a_single_algorithm() -> None:
     tie = findings(Comparison([*reaching("fedavg", 50), *reaching("a", 50), *reaching("b", 50)]))
     assert "fedavg, a and b were equally fast" in tie
     stuck = [entry("fedavg", 0, [(0, 0.1), (300, 0.1)])]
-    assert findings(Comparison(stuck)).startswith("No algorithm learned anything in all of its seeds.")
+    assert findings(Comparison(stuck)).startswith("No algorithm improved in all of its seeds.")
     assert findings(Comparison(failing("fedavg"), 0.7)).startswith("No algorithm reached 70 % accuracy")
     alone = findings(Comparison(reaching("fedavg", 50)))
     assert alone == (

@@ -96,7 +96,7 @@ def test_a_run_whose_own_modules_are_gone_is_read_without_its_experiment(ran: of
 
 
 def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match="does not hold a run"):
+    with pytest.raises(InvalidInput, match="holds no run"):
         offbeat.read_run(tmp_path)
 
 

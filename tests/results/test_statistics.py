@@ -102,7 +102,7 @@ def test_seeds_with_which_nobody_reached_the_target_say_nothing() -> None:
 
 
 def test_runs_without_a_common_seed_cannot_be_paired() -> None:
-    with pytest.raises(InvalidInput, match="no seed in common"):
+    with pytest.raises(InvalidInput, match="share no seed"):
         speed_up({0: 1.0}, {1: 1.0})
 
 

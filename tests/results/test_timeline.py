@@ -48,7 +48,7 @@ def test_an_order_is_download_training_fresh_model_training_and_upload() -> None
 
 
 def test_of_a_real_device_the_time_on_the_way_and_the_training_are_known() -> None:
-    assert list(parts_of(SECOND)) == [("on the way", 0.5, 1.0), ("training", 1.0, 4.0)]
+    assert list(parts_of(SECOND)) == [("transfer", 0.5, 1.0), ("training", 1.0, 4.0)]
 
 
 def test_what_ended_before_it_was_noticed_is_shown_as_that() -> None:

@@ -1,4 +1,4 @@
-"""How one algorithm did over its seeds, as numbers and in the words of a table."""
+"""The results of one algorithm over its seeds, as numbers and as cells of a table."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from offbeat.results.statistics import median_of
 
 @dataclass(frozen=True)
 class AlgorithmResults:
-    """How one algorithm did over its seeds, in reaching the target (None: there is no target) and otherwise."""
+    """The runs of one algorithm, one per seed, and the target that they are compared by (None: there is none)."""
 
     algorithm: str
     entries: list[Result]
@@ -21,39 +21,39 @@ class AlgorithmResults:
 
     @property
     def seeds(self) -> list[int]:
-        """The seeds of the runs, in their order."""
+        """The seeds, in the order of the runs."""
         return [entry.seed for entry in self.entries]
 
     @cached_property
     def times(self) -> list[float | None]:
-        """When each seed reached the target."""
+        """Time to target of each run; None if the run did not reach it."""
         if self.target is None:
             return [None] * len(self.entries)
         return [time_to(entry.rows, self.target, self.metric) for entry in self.entries]
 
     @property
     def metric(self) -> TargetMetric:
-        """The metric that the runs are about."""
+        """The target metric of the runs."""
         return TargetMetric.of(self.entries[0].summary)
 
     @property
     def reached(self) -> list[float]:
-        """The times of the seeds that reached the target."""
+        """Times to target of the runs that reached it."""
         return [time for time in self.times if time is not None]
 
     @property
     def reached_by_all(self) -> bool:
-        """Whether the run of every seed reached the target."""
+        """Whether all runs reached the target."""
         return len(self.reached) == len(self.entries)
 
     @property
     def by_seed(self) -> dict[int, float]:
-        """When each seed that reached the target did so."""
+        """Times to target by seed, for the runs that reached it."""
         return {seed: time for seed, time in zip(self.seeds, self.times, strict=True) if time is not None}
 
     @property
     def surely_reached(self) -> float:
-        """The best value of the metric that every seed came to; infinitely bad if one has no finite value."""
+        """The best value of the metric that all runs reached; infinitely bad if a run has no finite value."""
         metric = self.metric
         nothing = inf if metric.direction == "min" else -inf
         values = [[row[metric.name] for row in entry.rows if isfinite(row[metric.name])] for entry in self.entries]
@@ -61,53 +61,53 @@ class AlgorithmResults:
 
     @property
     def median_time(self) -> float | None:
-        """Over the seeds that reached the target; so are the first and the last."""
+        """Median time to target over the runs that reached it; None if none did."""
         return median(self.reached) if self.reached else None
 
     @property
     def first_time(self) -> float | None:
-        """The time of the seed that reached the target first; None if none did."""
+        """Shortest time to target; None if no run reached it."""
         return min(self.reached, default=None)
 
     @property
     def last_time(self) -> float | None:
-        """The time of the seed that reached the target last; None if none did."""
+        """Longest time to target among the runs that reached it; None if none did."""
         return max(self.reached, default=None)
 
     @property
     def final_value(self) -> float:
-        """The metric at the end, as a mean over seeds."""
+        """Final value of the target metric, as a mean over seeds."""
         return self.mean(f"final_{self.metric.name}")
 
     @property
     def final_spread(self) -> float | None:
-        """The standard deviation of the metric at the end over seeds, if there are several."""
+        """Standard deviation over seeds of the final value; None for a single seed."""
         values = [entry.summary[f"final_{self.metric.name}"] for entry in self.entries]
         return stdev(values) if len(values) > 1 else None
 
     @property
     def unused_share(self) -> float:
-        """The share of updates that were discarded or lost, of all that had an end."""
+        """Share of the resolved updates that were discarded or lost."""
         unused = self.mean("updates_discarded") + self.mean("updates_lost")
         return _share(unused, unused + self.mean("updates_used"))
 
     @property
     def wasted_share(self) -> float:
-        """The share of the devices' training time that went into updates that were not used."""
+        """Share of the devices' training time that was spent on unused updates."""
         return _share(self.mean("wasted_seconds"), self.mean("busy_seconds"))
 
     @property
     def in_training(self) -> float:
-        """The mean number of devices in training."""
+        """Mean number of devices in training."""
         return fmean(entry.in_training for entry in self.entries)
 
     @property
     def diverged(self) -> bool:
-        """Whether the run of any seed diverged."""
+        """Whether any run diverged."""
         return any(entry.diverged for entry in self.entries)
 
     def mean(self, key: str) -> float:
-        """The mean over seeds of a number in the summaries."""
+        """Mean over seeds of a number in the summaries."""
         return fmean(entry.summary[key] for entry in self.entries)
 
 
@@ -116,9 +116,9 @@ def _share(part: float, whole: float) -> float:
 
 
 def time_text(results: AlgorithmResults) -> str:
-    """The median time to the target and its interval, or how many seeds reached it.
+    """The median time to target with its interval, or the number of seeds that reached it.
 
-    An interval without a width, or of a single seed, is not shown.
+    An interval of zero width, or of a single seed, is left out.
     """
     if not results.reached:
         return "not reached"
@@ -130,7 +130,7 @@ def time_text(results: AlgorithmResults) -> str:
 
 
 def final_text(results: AlgorithmResults) -> str:
-    """The metric at the end and its spread over seeds."""
+    """The final value of the target metric and its standard deviation over seeds."""
     spread, metric = results.final_spread, results.metric
     if not metric.is_share:
         middle = metric.text(results.final_value)
@@ -140,7 +140,7 @@ def final_text(results: AlgorithmResults) -> str:
 
 
 def seeds_text(algorithms: Sequence[AlgorithmResults]) -> str:
-    """How many seeds each algorithm ran with, in words."""
+    """The number of seeds per algorithm, in words."""
     counts = [len(results.entries) for results in algorithms]
     if min(counts) != max(counts):
         return f"{min(counts)} to {max(counts)} seeds"

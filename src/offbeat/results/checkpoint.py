@@ -1,4 +1,4 @@
-"""Checkpoints: one safetensors file whose metadata hold the JSON tree. Replaced at once, checked when read."""
+"""Checkpoints: a safetensors file with a JSON tree in its metadata, replaced atomically and verified when read."""
 
 import hashlib
 import json
@@ -20,11 +20,11 @@ FORMAT = "offbeat checkpoint 6"
 
 
 BACKGROUND_BYTES = 16 * 2**20
-"""A checkpoint with this much in arrays or more is written while the run goes on."""
+"""Size of the arrays from which on a checkpoint is written in a background thread."""
 
 
 def save_checkpoint(path: Path, state: Mapping[str, Any], fingerprint: str) -> None:
-    """Replace the checkpoint; `fingerprint` says which experiment it belongs to."""
+    """Replace the checkpoint; `fingerprint` identifies its experiment."""
     _write(path, *encode(state), fingerprint)
 
 
@@ -35,9 +35,9 @@ def _write(path: Path, tree: Any, arrays: Mapping[str, npt.NDArray[Any]], finger
 
 
 class CheckpointWriter:
-    """Writes checkpoints one after the other, large ones in a thread of its own: the file is replaced when it is whole.
+    """Writes checkpoints one after the other, large ones in a background thread.
 
-    What is saved is what the state was when `save` was called: arrays that somebody may still write to are copied.
+    A checkpoint holds the state at the call of `save`: arrays that may still change are copied.
     """
 
     def __init__(self, path: Path, fingerprint: str) -> None:
@@ -47,14 +47,14 @@ class CheckpointWriter:
         self._error: Exception | None = None
 
     def save(self, state: Mapping[str, Any]) -> None:
-        """Replace the checkpoint, after the one before is written; raises what went wrong with that one."""
+        """Replace the checkpoint once the previous one is written; raises the error of the previous one."""
         tree, arrays = encode(state)
         self.wait()
         if sum(array.nbytes for array in arrays.values()) < BACKGROUND_BYTES:
             _write(self._path, tree, arrays, self._fingerprint)
             return
-        still = {name: array.copy() if may_change(array) else array for name, array in arrays.items()}
-        self._thread = threading.Thread(target=self._write, args=(tree, still), name="offbeat-checkpoint")
+        frozen = {name: array.copy() if may_change(array) else array for name, array in arrays.items()}
+        self._thread = threading.Thread(target=self._write, args=(tree, frozen), name="offbeat-checkpoint")
         self._thread.start()
 
     @property
@@ -69,7 +69,7 @@ class CheckpointWriter:
             self._error = error
 
     def wait(self) -> None:
-        """Return when everything is written; raises what went wrong, once."""
+        """Wait until the checkpoint is written; raises its error, once."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None
@@ -79,12 +79,12 @@ class CheckpointWriter:
 
 
 def may_change(array: npt.NDArray[Any]) -> bool:
-    """Whether somebody can still write to the array, or to the one that it is a view of."""
+    """Whether the array, or the one that it is a view of, can still be written to."""
     return array.flags.writeable or array.base is not None
 
 
 def load_checkpoint(path: Path, fingerprint: str, types: Iterable[type[Any]]) -> Any:
-    """The saved state; InvalidInput if the file is damaged, not ours, or of another experiment."""
+    """The saved state; InvalidInput if the file is damaged, of another format or of another experiment."""
     try:
         with safe_open(path, framework="numpy") as file:
             metadata = file.metadata() or {}
@@ -105,7 +105,7 @@ def load_checkpoint(path: Path, fingerprint: str, types: Iterable[type[Any]]) ->
 
 
 def checksum(tree: str, arrays: Mapping[str, npt.NDArray[Any]]) -> str:
-    """The checksum of everything that a checkpoint holds: a flipped bit would change a run in silence."""
+    """The checksum of a checkpoint's tree and arrays: without it a flipped bit would change a run silently."""
     total = hashlib.sha256(tree.encode())
     for name in sorted(arrays):
         total.update(name.encode() + arrays[name].tobytes())

@@ -1,4 +1,4 @@
-"""Finished runs of several algorithms side by side, as data, as a table and as CSV."""
+"""A comparison of runs of several algorithms: as data, as a table and as CSV."""
 
 import csv
 import io
@@ -24,16 +24,16 @@ if TYPE_CHECKING:  # imported when they are asked for
     from matplotlib.figure import Figure
 
 BASELINE = "fedavg"
-"""Speed-ups are over this algorithm."""
+"""The algorithm that speed-ups are relative to."""
 
 
 class Comparison:
-    """Runs of several algorithms, and the accuracy, or value of another metric, whose time they are compared by.
+    """Runs of several algorithms, compared by the time to a target value of their target metric.
 
-    Without a given target it is the best of the runs' targets that all algorithms reach in all seeds, or if there is
-    none the highest whole percent that they do (of a metric that is no share: the best number of two digits); if one of
-    them never learns anything, the best that another one reaches in all of its seeds. `notes` are sentences on what was
-    not the same for all; `failures` are sentences on runs that are missing here.
+    The default target is the best of the runs' listed targets that all algorithms reach in all seeds; if there is none,
+    the highest whole percent that they all reach (for a metric that is not a share, the best number of two digits); if
+    an algorithm never improves, the best value that another one reaches in all of its seeds. `notes` are sentences on
+    what differs between the algorithms; `failures` are sentences on runs that failed.
     """
 
     def __init__(
@@ -58,23 +58,23 @@ class Comparison:
         best_first = sorted(listed, reverse=metric.direction == "max")
         untrained = metric.best(entry.rows[0][metric.name] for entry in self.entries)
         for enough in (all, any):
-            for target in (*best_first, *self._unlisted_targets(everybody=enough is all)):
+            for target in (*best_first, *self._unlisted_targets(by_all=enough is all)):
                 reached = (results.reached_by_all for results in self._by_algorithm(target))
                 if not metric.reached(untrained, target) and enough(reached):
                     return target
         return next((target for target in best_first if metric.reached(untrained, target)), None)
 
-    def _unlisted_targets(self, *, everybody: bool) -> list[float]:
-        """The candidates for the target: of a share all whole percents, the highest first.
+    def _unlisted_targets(self, *, by_all: bool) -> list[float]:
+        """Candidates for the target, the best first: for a share all whole percents.
 
-        Of another metric it is the best value that everybody reached, or else that one algorithm did: on the easier
-        side as a number of two digits, or as it is.
+        For another metric they are the best value that all algorithms (or else one) reached, first rounded to two
+        digits towards the easier side, then as it is.
         """
         metric = self.metric
         if metric.is_share:
             return [percent / 100 for percent in range(100, 0, -1)]
         reached = [results.surely_reached for results in self._by_algorithm(None)]
-        value = metric.worst(reached) if everybody else metric.best(reached)
+        value = metric.worst(reached) if by_all else metric.best(reached)
         return [metric.eased(value), value] if isfinite(value) else []
 
     def _by_algorithm(self, target: float | None) -> list[AlgorithmResults]:
@@ -85,7 +85,7 @@ class Comparison:
 
     @property
     def baseline(self) -> AlgorithmResults | None:
-        """The results of the algorithm that others are compared with; None if it is not among them."""
+        """The results of the baseline algorithm; None if it was not run."""
         return next((results for results in self.by_algorithm if results.algorithm == BASELINE), None)
 
     @property
@@ -96,14 +96,14 @@ class Comparison:
 
     @property
     def fastest(self) -> list[AlgorithmResults]:
-        """The finisher with the lowest median; several if they tie, which evaluations by the clock make likely."""
+        """The finishers with the lowest median time; several if they tie, as evaluations at fixed times make likely."""
         finishers = self.finishers
         return [results for results in finishers if results.median_time == finishers[0].median_time]
 
     def speed_up(self, results: AlgorithmResults, over: AlgorithmResults | None = None) -> Estimate | None:
-        """How many times as fast as the baseline, or as others, seed by seed.
+        """The speed-up over the baseline, or over `over`, paired by seed.
 
-        None if either did not reach the target in all of its seeds, or if they have no seed in common.
+        None if either did not reach the target in all of its seeds, or if they share no seed.
         """
         other = over or self.baseline
         if other is None or not (other.reached_by_all and results.reached_by_all):
@@ -112,7 +112,7 @@ class Comparison:
 
     @property
     def time_heading(self) -> str:
-        """The heading of the times to the target."""
+        """The heading of the column with times to target."""
         assert self.target is not None
         return f"time to {self.metric.text(self.target)}" if self.metric.is_share else f"time to {self.goal}"
 
@@ -134,11 +134,11 @@ class Comparison:
         return self.entries[number]
 
     def frame(self) -> "pandas.DataFrame":
-        """The rows of metrics of all runs as one table of pandas, with columns for the algorithm and the seed."""
+        """The rows of all runs as one pandas DataFrame, with columns for the algorithm and the seed."""
         return frame_of([{"algorithm": run.algorithm, "seed": run.seed} | row for run in self for row in run.rows])
 
     def plot(self) -> "Figure":
-        """Accuracy over time, and the time to the target if there is one."""
+        """The target metric over time and, if there is a target, the time to target."""
         from offbeat.results.plots import accuracy_figure
 
         return accuracy_figure(self)
@@ -157,7 +157,7 @@ class Comparison:
     # As text -------------------------------------------------------------------------------------------------------
 
     def cells(self, results: AlgorithmResults) -> dict[str, str]:
-        """What a table says of one algorithm, by heading."""
+        """The cells of one algorithm in a table, by heading."""
         cells = {"algorithm": results.algorithm + (" †" if results.diverged else "")}
         if self.target is not None:
             cells[self.time_heading] = time_text(results) + (" *" if results in self.fastest else "")
@@ -176,21 +176,21 @@ class Comparison:
 
     @property
     def caption(self) -> str:
-        """What the target, the spreads and the marks in the table mean."""
+        """The caption of the table: target, intervals and marks."""
         several = any(len(results.entries) > 1 for results in self.by_algorithm)
         seeds = seeds_text(self.by_algorithm)
         if self.target is None:
-            parts = [f"No algorithm learned anything in all of its seeds ({seeds})."]
+            parts = [f"No algorithm improved in all of its seeds ({seeds})."]
         else:
             over = f"median (95 % bootstrap interval) of {seeds}" if several else seeds
             parts = [
-                f"{self._clock} until {self.goal} on held-out data, on straight lines between evaluations: {over}."
+                f"{self._clock} to {self.goal} on held-out data, linearly interpolated between evaluations: {over}."
             ]
             if self.baseline is not None:
-                parts.append(f"Speed-up: over {BASELINE}{', seed by seed' if several else ''}.")
+                parts.append(f"Speed-up: over {BASELINE}{', paired by seed' if several else ''}.")
             if any(self._undecided(results) for results in self.by_algorithm):
-                parts.append(f"~: the interval includes 1, so these seeds do not tell it from {BASELINE}.")
-        parts.append("In training: mean over time.")
+                parts.append(f"~: the interval includes 1: not distinguishable from {BASELINE} with these seeds.")
+        parts.append("In training: mean number of devices over time.")
         if several:
             parts.append("±: standard deviation over seeds; other numbers: means.")
         if self.fastest:
@@ -217,7 +217,7 @@ class Comparison:
         return "Virtual time" if real == {False} else "Time" if real == {True} else "Time (virtual in simulations)"
 
     def rich_table(self) -> Table:
-        """The table for a terminal of 80 characters: without some of the columns, and with all traffic in one."""
+        """The table for a terminal of 80 characters: fewer columns, and all traffic in one."""
         table = Table(
             box=box.SIMPLE_HEAD,
             padding=(0, 0, 0, 1),
@@ -233,7 +233,7 @@ class Comparison:
             cells["MB sent"] = megabytes(results.mean("bytes_up") + results.mean("bytes_down"))
             if not table.columns:
                 for number, heading in enumerate(cells):
-                    long = heading.startswith(("time to", "speed-up"))  # these cells may take two lines
+                    long = heading.startswith(("time to", "speed-up"))  # cells that may wrap
                     lines = heading if long else heading.replace(" ", "\n")
                     side: Literal["left", "right"] = "right" if number else "left"
                     table.add_column(lines, justify=side, no_wrap=not long, vertical="bottom")
@@ -242,7 +242,7 @@ class Comparison:
         return table
 
     def csv_text(self) -> str:
-        """Plain numbers, one line per algorithm; what does not exist is empty."""
+        """The comparison as CSV, one line per algorithm; missing values are empty."""
         text = io.StringIO()
         lines = [self._csv_record(results) for results in self.by_algorithm]
         writer = csv.DictWriter(text, lines[0].keys(), lineterminator="\n")
@@ -278,25 +278,25 @@ class Comparison:
 
 def _check(entries: Sequence[Result], target: float | None) -> None:
     if not entries:
-        raise InvalidInput("there is no finished run to compare")
+        raise InvalidInput("no finished run to compare")
     metric = TargetMetric.of(entries[0].summary)
     check_target(target, metric)
     if any(TargetMetric.of(entry.summary) != metric for entry in entries):
-        raise InvalidInput("the runs are judged by different metrics: compare those of one evaluation.target_metric")
+        raise InvalidInput("the runs have different target metrics: compare runs of one evaluation.target_metric")
     for entry in entries:
         if any(metric.name not in row for row in entry.rows):
             place = entry.directory or entry.algorithm
-            raise InvalidInput(f"the run {place} cannot be compared: {metric.name} was not measured at all evaluations")
+            raise InvalidInput(f"the run {place} cannot be compared: not every row has {metric.name}")
     seen = set()
     for entry in entries:
         if (entry.algorithm, entry.seed) in seen:
             raise InvalidInput(
-                f"two of the runs are of {entry.algorithm} with seed {entry.seed}: give each algorithm one run per seed"
+                f"two runs are of {entry.algorithm} with seed {entry.seed}: give each algorithm one run per seed"
             )
         seen.add((entry.algorithm, entry.seed))
 
 
 def check_target(target: float | None, metric: TargetMetric = ACCURACY) -> None:
-    """Raise InvalidInput if a metric from 0 to 1 cannot have this value."""
+    """Raise InvalidInput if the metric is a share and the target is not above 0 and at most 1."""
     if target is not None and metric.is_share and not 0 < target <= 1:
         raise InvalidInput(f"target = {target}: must be above 0 and at most 1")

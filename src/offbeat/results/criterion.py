@@ -1,7 +1,7 @@
-"""What a run is judged by, as one number: the time to a target, a metric at a time, or the area under its curve.
+"""Criteria that reduce a run to one number: time to target, a metric at a time, or the area under its curve.
 
-Between two evaluations the metric goes on a straight line; after the last one it stays where it was. A run that
-diverged is the worst of all, however good it was before: nobody can go on from its model.
+The metric is linearly interpolated between evaluations and constant after the last one. A run that diverged ranks last
+whatever it reached before, because its final model is unusable.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ WORST = 1e9
 
 
 def value_at(rows: Sequence[Row], time: float, metric: TargetMetric = ACCURACY) -> float:
-    """The metric at a time, on a straight line between two evaluations.
+    """The metric at a time, linearly interpolated between evaluations.
 
     >>> value_at([{"time": 0.0, "accuracy": 0.2}, {"time": 10.0, "accuracy": 0.7}], 4.0)
     0.4
@@ -32,7 +32,7 @@ def value_at(rows: Sequence[Row], time: float, metric: TargetMetric = ACCURACY) 
 
 
 def mean_until(rows: Sequence[Row], time: float, metric: TargetMetric = ACCURACY) -> float:
-    """The mean of the metric from the first evaluation to a time: the area under its curve by the time.
+    """The mean of the metric from the first evaluation to a time: the area under the curve divided by the time.
 
     >>> mean_until([{"time": 0.0, "accuracy": 0.2}, {"time": 10.0, "accuracy": 0.6}], 20.0)  # (0.4 + 0.6) / 2
     0.5
@@ -45,14 +45,14 @@ def mean_until(rows: Sequence[Row], time: float, metric: TargetMetric = ACCURACY
 
 @dataclass(frozen=True, kw_only=True)
 class Criterion:
-    """What is wanted of a run: a target soon ("time"), a good model at a time ("value"), or good models all along."""
+    """A criterion: the time to a target ("time"), the metric at a time ("value"), or its mean until then ("area")."""
 
     kind: Kind
     metric: TargetMetric = ACCURACY
     target: float | None = None
-    """The value to be reached, if the time to it is what counts."""
+    """The target value of the criterion "time"."""
     at: float = inf
-    """The time at which the metric counts, or up to which its area does."""
+    """The time of the criterion "value", and the end of the interval of "area" and "time"."""
 
     @classmethod
     def of(
@@ -67,20 +67,20 @@ class Criterion:
         metric = TargetMetric(experiment.target_metric, experiment.target_direction)
         kind = kind or ("area" if target is None else "time")
         if kind == "time" and target is None:
-            raise InvalidInput("the time to a target needs a target: give --target, or another --objective")
+            raise InvalidInput('the objective "time" needs a target')
         if kind != "time" and target is not None:
-            raise InvalidInput(f"target = {target}: the objective {kind!r} has no target, leave it out")
+            raise InvalidInput(f"target = {target}: the objective {kind!r} takes no target")
         if experiment.stop.time is None:
-            raise InvalidInput("stop.time is missing: runs are compared at equal times")
+            raise InvalidInput("stop.time is missing: it is needed to compare runs at equal times")
         if at is not None and not 0 < at <= experiment.stop.time:
             raise InvalidInput(f"at = {at}: must be above 0 and at most stop.time, which is {experiment.stop.time:g}")
         return cls(kind=kind, metric=metric, target=target, at=at or experiment.stop.time)
 
     def measure(self, result: Result) -> float:
-        """What a run comes to, as people say it: seconds, or a value of the metric.
+        """The measure of a run: seconds, or a value of the metric.
 
-        It is infinite, in the bad direction, if the target was never reached, the run diverged or the metric is no
-        number.
+        It is infinite, in the bad direction, if the target was not reached, the run diverged or the metric is not
+        finite.
         """
         if self.kind == "time":
             assert self.target is not None
@@ -98,10 +98,10 @@ class Criterion:
         return (value_at if self.kind == "value" else mean_until)(rows, time, self.metric)
 
     def score(self, result: Result, until: float) -> float:
-        """A finite number, better the lower it is, from what happened until a time: for a search, and for ranking.
+        """A finite score (lower is better) of a run up to a time, for searches and rankings.
 
-        Where the target was not reached it is above `until`, the more the further the best value was from the target;
-        a run that diverged, or whose metric is no number, counts as the worst.
+        If the target was not reached the score is above `until`, and grows with the distance of the best value from the
+        target. A run that diverged, or whose metric is not finite, has the worst score.
         """
         diverged = result.diverged_before(until)
         if self.kind != "time":
@@ -119,17 +119,17 @@ class Criterion:
         return until * (2 - 1 / (1 + gap))
 
     def best_value(self, rows: Sequence[Row]) -> float:
-        """The best value of the metric that is a number, up to the time that counts."""
+        """The best finite value of the metric up to `at`."""
         return self.metric.best(row[self.metric.name] for row in self._numbers(rows) if row["time"] <= self.at)
 
     def value_at_end(self, rows: Sequence[Row]) -> float:
-        """The last value of the metric, which is infinitely bad if it is no number."""
+        """The last value of the metric; infinitely bad if it is not finite."""
         value = rows[-1][self.metric.name]
         return value if isfinite(value) else inf if self.metric.direction == "min" else -inf
 
     @property
     def lower_is_better(self) -> bool:
-        """Whether the better of two measures is the lower one."""
+        """Whether a lower measure is better."""
         return self.kind == "time" or self.metric.direction == "min"
 
     @property
@@ -145,11 +145,11 @@ class Criterion:
         )
 
     def text(self, measure: float) -> str:
-        """A measure as people read it."""
+        """A measure as text."""
         if self.kind == "time":
             return "not reached" if measure == inf else f"{measure:.4g} s"
         return self.value_text(measure) if isfinite(measure) else "diverged"
 
     def value_text(self, value: float) -> str:
-        """A value of the metric as people read it."""
+        """A value of the metric as text."""
         return self.metric.text(value, 1) if self.metric.is_share else self.metric.text(value)

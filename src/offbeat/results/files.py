@@ -1,4 +1,4 @@
-"""Files that are never half-written: whole files replaced at once, logs that can be cut back to where they were."""
+"""Crash-safe files: whole files are replaced atomically, logs can be truncated to an earlier position."""
 
 import csv
 import io
@@ -12,7 +12,7 @@ from offbeat.core.errors import OutputRefused
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Write a file so that a reader, or a crash, sees the old one or the new one and nothing between."""
+    """Replace a file atomically: a reader, or a crash, sees the old content or the new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(path.name + ".draft")
     try:
@@ -27,12 +27,12 @@ def replace_file(path: Path, data: bytes) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Replace a file by this value as indented JSON."""
+    """Replace a file with a value as indented JSON."""
     replace_file(path, (json.dumps(value, indent=2) + "\n").encode())
 
 
 def csv_of(records: Sequence[Mapping[str, Any]]) -> str:
-    """Records as the text of a CSV file with a header; nothing for none."""
+    """Records as CSV text with a header; empty for no records."""
     text = io.StringIO()
     if records:
         writer = csv.DictWriter(text, records[0].keys(), lineterminator="\n")
@@ -42,33 +42,33 @@ def csv_of(records: Sequence[Mapping[str, Any]]) -> str:
 
 
 class Log:
-    """An append-only file of lines. A run that resumes cuts it back to its checkpoint."""
+    """An append-only file of lines. A run that resumes truncates it to its checkpoint."""
 
     def __init__(self, path: Path, position: int = 0) -> None:
         self._file = path.open("ab")
         self.cut(position)
 
     def cut(self, position: int) -> None:
-        """Forget what comes after this position."""
+        """Truncate the file to a position."""
         if position > self._file.seek(0, os.SEEK_END):
             raise OutputRefused(f"{self._file.name} has lost lines since the checkpoint of the run", "overwrite")
         self._file.truncate(position)
 
     def write(self, line: str) -> None:
-        """Append one line; `flush` and `position` see to it that it arrives."""
+        """Append a line to the buffer; `flush` and `position` write the buffer."""
         self._file.write(line.encode() + b"\n")
 
     def flush(self) -> None:
-        """Let other processes read what was written."""
+        """Write the buffer, so that other processes can read it."""
         self._file.flush()
 
     @property
     def position(self) -> int:
-        """The length of what was written, after making sure that it is on disk."""
+        """The length of the file, after syncing it to disk."""
         self._file.flush()
         os.fsync(self._file.fileno())
         return self._file.tell()
 
     def close(self) -> None:
-        """Write what is left and let another process have the file."""
+        """Write the buffer and close the file."""
         self._file.close()

@@ -1,7 +1,4 @@
-"""The metric that runs are compared by: its name, in which direction it is better, and how it is written.
-
-Numbers as tables, captions and reports write them.
-"""
+"""The target metric of a run, numbers as text, and the summary of a run."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,21 +11,21 @@ if TYPE_CHECKING:
     from offbeat.experiment.schema import Experiment
 
 SHARES = ("accuracy", "f1", "micro_f1", "macro_f1", "token_accuracy")
-"""Metrics from 0 to 1, which are written as percentages."""
+"""Metrics from 0 to 1, which are shown in percent."""
 LOWER_IS_BETTER = ("loss", "mae", "perplexity")
-"""Metrics of our tasks that are better the lower they are."""
+"""Metrics of the built-in tasks for which lower is better."""
 
 
 @dataclass(frozen=True)
 class TargetMetric:
-    """Accuracy, if nothing else is said."""
+    """The metric that runs are compared by, and whether higher or lower is better (default: accuracy)."""
 
     name: str = "accuracy"
     direction: Literal["max", "min"] = "max"
 
     @classmethod
     def of(cls, summary: Mapping[str, Any]) -> "TargetMetric":
-        """The metric that a run was about, by its summary."""
+        """The target metric in the summary of a run."""
         return cls(summary.get("target_metric", "accuracy"), summary.get("target_direction", "max"))
 
     @classmethod
@@ -38,16 +35,16 @@ class TargetMetric:
 
     @property
     def is_share(self) -> bool:
-        """Whether the metric lies between 0 and 1 and is shown in percent."""
+        """Whether the metric is between 0 and 1, and shown in percent."""
         return self.name in SHARES
 
     @property
     def title(self) -> str:
-        """The name of the metric for people."""
+        """The name of the metric, with spaces."""
         return self.name.replace("_", " ")
 
     def reached(self, value: float, target: float) -> bool:
-        """Whether the value is at the target or beyond it."""
+        """Whether the value is at least as good as the target."""
         return value >= target if self.direction == "max" else value <= target
 
     def best(self, values: Iterable[float]) -> float:
@@ -59,7 +56,7 @@ class TargetMetric:
         return min(values) if self.direction == "max" else max(values)
 
     def eased(self, value: float) -> float:
-        """A number of two digits that somebody who came to this value has surely reached.
+        """The value rounded to two digits, on the side that is easier to reach.
 
         >>> TargetMetric("perplexity", "min").eased(41.337), TargetMetric("r2").eased(0.8971)
         (42.0, 0.89)
@@ -71,7 +68,7 @@ class TargetMetric:
         return float(f"{near - last_digit if self.direction == 'max' else near + last_digit:.2g}")
 
     def text(self, value: float, decimals: int | None = None) -> str:
-        """The value as people read it.
+        """A value of the metric as text.
 
         >>> TargetMetric().text(0.925), TargetMetric("perplexity", "min").text(41.337)
         ('92.5 %', '41.34')
@@ -96,7 +93,7 @@ ACCURACY = TargetMetric()
 
 
 def percent(share: float, decimals: int | None = None) -> str:
-    """A share in percent, as short as it can be or with so many decimals.
+    """A share in percent, as short as possible or with a number of decimals.
 
     >>> percent(0.925), percent(0.5, 1)
     ('92.5 %', '50.0 %')
@@ -105,7 +102,7 @@ def percent(share: float, decimals: int | None = None) -> str:
 
 
 def amount(value: float) -> str:
-    """Three digits, or all before the point of a larger number.
+    """A number with three significant digits, or as an integer if it is larger.
 
     >>> amount(0.12345), amount(14.0), amount(12345.6)
     ('0.123', '14.0', '12,346')
@@ -122,7 +119,7 @@ def megabytes(size: float) -> str:
 
 
 def time_to(rows: Sequence[Row], target: float, metric: TargetMetric = ACCURACY) -> float | None:
-    """When the model was first this good, on a straight line between two evaluations.
+    """Time at which the metric first reached the target, linearly interpolated between evaluations.
 
     >>> time_to([{"time": 0.0, "accuracy": 0.2}, {"time": 10.0, "accuracy": 0.7}], 0.6)
     8.0
@@ -178,7 +175,7 @@ def summarise(
 
 
 def _of_target(rows: Sequence[Row], metric: TargetMetric, targets: Sequence[float]) -> dict[str, Any]:
-    """What the rows that have the metric say of it; nothing if none has."""
+    """The best value and the times to targets, from the rows that have the metric; empty if none has."""
     if not rows:
         return {}
     return {

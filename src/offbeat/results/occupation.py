@@ -1,7 +1,7 @@
-"""What the devices did meanwhile: a panel with a line for each device that can be in training at a time.
+"""The overview figure: accuracy over time, and what the devices in training did.
 
-A line is a place in training, which one device after the other takes: so it shows who trains, who is on the way, and
-where nobody was given anything to do, although a fleet may have far more devices than places.
+Orders in flight are drawn in lanes, as many as there are orders at a time: a lane shows training, transfers and idle
+time, and stays readable in a fleet with far more devices than lanes.
 """
 
 import json
@@ -19,8 +19,9 @@ from offbeat.results.comparison import Comparison
 from offbeat.results.plots import COLOURS, INK, TIME, draw_curves, save, style_axes
 from offbeat.results.result import read_run
 
-LOOKS = {"training": COLOURS[5], "on the way": COLOURS[4], "no order": "#EDEDED"}
-ON_THE_WAY = ("download", "upload", "fresh model", "on the way")
+LOOKS = {"training": COLOURS[5], "transfer": COLOURS[4], "no order": "#EDEDED"}
+TRANSFERS = ("download", "upload", "fresh model", "transfer", "on the way")
+"""Names of parts in timelines; "on the way" is that of earlier versions."""
 
 
 def read_timeline(path: Path) -> list[dict[str, Any]]:
@@ -28,50 +29,49 @@ def read_timeline(path: Path) -> list[dict[str, Any]]:
     try:
         events: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise InvalidInput(f"{path} does not hold the timeline of a finished run: {error}") from None
+        raise InvalidInput(f"{path} is not the timeline of a finished run: {error}") from None
     return events
 
 
-def places_of(orders: Sequence[tuple[float, float, int]]) -> list[int]:
-    """The place that each order (from, to, device) takes: the lowest that is free; of orders that begin together the
-    shortest comes first.
+def lanes_of(orders: Sequence[tuple[float, float, int]]) -> list[int]:
+    """The lane of each order (from, to, device): the lowest free one, given to the shorter of two that begin together.
 
-    >>> places_of([(0.0, 5.0, 7), (0.0, 2.0, 8), (2.0, 4.0, 9), (4.0, 9.0, 8)])
+    >>> lanes_of([(0.0, 5.0, 7), (0.0, 2.0, 8), (2.0, 4.0, 9), (4.0, 9.0, 8)])
     [1, 0, 0, 0]
     """
     taken: list[float] = []
-    places = [0] * len(orders)
+    lanes = [0] * len(orders)
     for number in sorted(range(len(orders)), key=lambda each: orders[each]):
         begin, end, _ = orders[number]
-        free = next((place for place, until in enumerate(taken) if until <= begin), len(taken))
+        free = next((lane for lane, until in enumerate(taken) if until <= begin), len(taken))
         taken[free : free + 1] = [end]
-        places[number] = free
-    return places
+        lanes[number] = free
+    return lanes
 
 
 def draw_occupation(axes: Axes, events: Sequence[dict[str, Any]], title: str, until: float) -> None:
-    """Draw the places in training of one run, what is done in each of them, and a mark for every new version."""
+    """Draw the lanes of one run with what its devices did, and a mark for every new version."""
     style_axes(axes, title)
     axes.grid(visible=False)
     shown = [event for event in events if event["ph"] != "M" and event["ts"] < until * 1e6]
     orders = [event for event in shown if event["name"].startswith("order (")]
     spans = [(event["ts"], event["ts"] + event["dur"], event["tid"]) for event in orders]
-    places = dict(zip(((device, begin) for begin, _, device in spans), places_of(spans), strict=True))
-    rows = max(places.values(), default=0) + 1
+    lanes = dict(zip(((device, begin) for begin, _, device in spans), lanes_of(spans), strict=True))
+    rows = max(lanes.values(), default=0) + 1
     bars: dict[str, list[tuple[int, float, float]]] = {name: [] for name in LOOKS}
-    bars["no order"] = [(place, 0.0, until) for place in range(rows)]
-    place = 0
-    for event in shown:  # an order stands before its parts
+    bars["no order"] = [(lane, 0.0, until) for lane in range(rows)]
+    lane = 0
+    for event in shown:  # the event of an order precedes those of its parts
         if event["name"].startswith("order ("):
-            place = places[event["tid"], event["ts"]]
-        elif event["name"] == "training" or event["name"] in ON_THE_WAY:
-            use = "training" if event["name"] == "training" else "on the way"
-            bars[use].append((place, event["ts"] / 1e6, event["dur"] / 1e6))
-    for use in ("no order", "training", "on the way"):
+            lane = lanes[event["tid"], event["ts"]]
+        elif event["name"] == "training" or event["name"] in TRANSFERS:
+            use = "training" if event["name"] == "training" else "transfer"
+            bars[use].append((lane, event["ts"] / 1e6, event["dur"] / 1e6))
+    for use in ("no order", "training", "transfer"):
         heights, begins, lengths = zip(*bars[use], strict=True) if bars[use] else ((), (), ())
         axes.barh(heights, lengths, left=begins, height=0.84, color=LOOKS[use], linewidth=0)
     axes.barh(
-        [places[device, begin] for begin, _, device in spans],
+        [lanes[device, begin] for begin, _, device in spans],
         [(end - begin) / 1e6 for begin, end, _ in spans],
         left=[begin / 1e6 for begin, _, _ in spans],
         height=0.84,
@@ -85,11 +85,11 @@ def draw_occupation(axes: Axes, events: Sequence[dict[str, Any]], title: str, un
     axes.set_xlim(0.0, until)
     axes.set_ylim(rows - 0.5, -1.4)
     axes.set_yticks([])
-    axes.set_ylabel(f"{rows} devices at a time")
+    axes.set_ylabel(f"{rows} orders at a time")
 
 
 def overview_figure(comparison: Comparison, timelines: Mapping[str, Sequence[dict[str, Any]]], until: float) -> Figure:
-    """Accuracy over virtual time, and beside it what the devices did until some time, for each of these timelines."""
+    """Accuracy over virtual time, and beside it what the devices in each timeline did until a time."""
     figure = Figure(figsize=(12.0, max(4.6, 2.3 * len(timelines))), layout="constrained")
     left, right = figure.subfigures(1, 2, width_ratios=(1, 1.15), squeeze=False)[0]
     curves = left.subplots()
@@ -99,10 +99,10 @@ def overview_figure(comparison: Comparison, timelines: Mapping[str, Sequence[dic
     panels = right.subplots(len(timelines), 1, sharex=True, squeeze=False)[:, 0]
     for axes, (name, events) in zip(panels, timelines.items(), strict=True):
         versions = sum(event["ph"] == "i" and event["ts"] < until * 1e6 for event in events)
-        draw_occupation(axes, events, f"{name}: {versions} new models in {until:g} s", until)
+        draw_occupation(axes, events, f"{name}: {versions} versions in {until:g} s", until)
     panels[-1].set_xlabel(TIME)
     handles: list[Any] = [Patch(color=colour, label=use) for use, colour in LOOKS.items()]
-    handles.append(Line2D([], [], color=INK, marker="v", markersize=4, linestyle="none", label="new model"))
+    handles.append(Line2D([], [], color=INK, marker="v", markersize=4, linestyle="none", label="new version"))
     right.legend(handles=handles, **below)
     return figure
 
@@ -110,7 +110,7 @@ def overview_figure(comparison: Comparison, timelines: Mapping[str, Sequence[dic
 def draw_overview(root: Path, algorithms: Sequence[str], shown: Sequence[str], until: float, out: Path) -> None:
     """Draw the finished runs of these algorithms under a directory, and what the devices of some did until a time.
 
-    The devices are those of the run with the lowest seed.
+    The devices are shown for the run with the lowest seed.
     """
     runs = [(path.parent, read_run(path.parent)) for path in root.glob("*/summary.json")]
     runs = sorted(

@@ -1,4 +1,4 @@
-"""The picture of who holds what: label counts per device as a heat map, and the sizes of the devices below."""
+"""The figure of a partition: label counts per device as a heat map, and the number of samples per device below."""
 
 from collections.abc import Sequence
 
@@ -11,21 +11,21 @@ from numpy.typing import NDArray
 from offbeat.results.plots import COLOURS, INK, style_axes
 
 NUMBERED = 300
-"""Cells up to which each carries its count."""
+"""Most cells that show their counts."""
 TICKED = 25
-"""Devices up to which each has its number."""
+"""Most devices with a tick each."""
 ORDERED = 50
-"""Devices up to which they stand in their own order."""
+"""Most devices that keep their own order; more are sorted."""
 SHOWN = 2000
-"""Devices that have room side by side."""
+"""Most devices that are drawn."""
 NAMED = 40
-"""Classes up to which each is named."""
+"""Most classes with a name each."""
 
 Counts = NDArray[np.int64]
 
 
 def partition_figure(counts: Counts, sizes: Counts, names: Sequence[str], title: str, what: str = "label") -> Figure:
-    """A column for each device and a row for each label; many devices are sorted by their most frequent label."""
+    """Draw a column per device and a row per label; more than `ORDERED` devices are sorted by most frequent label."""
     classes = counts.shape[1]
     shown, axis = columns_shown(counts)
     cells = counts[shown].T
@@ -34,7 +34,7 @@ def partition_figure(counts: Counts, sizes: Counts, names: Sequence[str], title:
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
     style_axes(upper, title)
     upper.grid(visible=False)
-    # The root keeps small devices visible beside large ones.
+    # The square root keeps devices with few samples visible.
     image = upper.imshow(
         cells, aspect="auto", interpolation="nearest", cmap="Blues", norm=PowerNorm(0.5, 0, max(1, cells.max()))
     )
@@ -63,7 +63,7 @@ def partition_figure(counts: Counts, sizes: Counts, names: Sequence[str], title:
 
 
 def columns_shown(counts: Counts) -> tuple[Counts, str]:
-    """The devices in the order of the columns, and what the axis is called."""
+    """The devices in the order of the columns, and the label of the axis."""
     devices = len(counts)
     if devices <= ORDERED:
         return np.arange(devices), "device"
@@ -76,8 +76,8 @@ def columns_shown(counts: Counts) -> tuple[Counts, str]:
 
 
 def _shortened(name: str) -> str:
-    """A name that has room beside a row; a character that cannot be seen is quoted."""
+    """The name cut to 18 characters; whitespace and unprintable characters are quoted."""
     if not name.strip() or not name.isprintable():
         return repr(name)
-    name = name.replace("$", r"\$")  # no formula
+    name = name.replace("$", r"\$")  # else matplotlib reads it as a formula
     return name if len(name) <= 18 else f"{name[:17]}…"

@@ -1,4 +1,7 @@
-"""Figures: algorithms side by side, one run over time. Drawn on plain Figure objects, so nothing global is touched."""
+"""Figures of runs, comparisons and sweeps.
+
+They are plain `Figure` objects, so that matplotlib's global state stays untouched.
+"""
 
 import io
 from collections.abc import Callable, Mapping, Sequence
@@ -21,21 +24,21 @@ from offbeat.results.result import Result
 from offbeat.results.rows import Row
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C8C8C")
-"""Okabe and Ito's palette, which colour-blind readers can tell apart."""
+"""Okabe and Ito's palette, which is safe for colour-blind readers."""
 STYLES = ("-", "--", "-.", (0, (1, 1.2)))
 MARKERS = ("", "o", "s", "^", "D", "v", "P", "X")
-"""The first seven lines have no marker; lines of one colour differ in style or marker, and up to the 28th in both."""
+"""The first seven lines have no marker; lines of one colour differ in style or marker, up to the 28th in both."""
 SUFFIXES = (".png", ".svg", ".pdf")
 INK, FAINT = "#333333", "#D9D9D9"
 MOST_BARS = 60
-"""How many devices have a bar of their own in `devices_figure` at most."""
+"""Most bars in `devices_figure`."""
 TIME, REAL_TIME = "virtual time (s)", "wall-clock time (s)"
 
 Numbers = NDArray[np.float64]
 
 
 class LineStyle(NamedTuple):
-    """How the line of one algorithm is drawn."""
+    """The look of one algorithm's line."""
 
     colour: str
     style: str | tuple[float, tuple[float, ...]]
@@ -43,7 +46,7 @@ class LineStyle(NamedTuple):
 
 
 def line_style(number: int) -> LineStyle:
-    """The style of the algorithm that comes so many places after the first in its plot; the first 56 are all different.
+    """The style of the algorithm with this index in its plot; the first 56 are all different.
 
     >>> line_style(1) == line_style(8), line_style(1).colour == line_style(8).colour
     (False, True)
@@ -56,10 +59,10 @@ def line_style(number: int) -> LineStyle:
 
 
 def accuracy_figure(comparison: Comparison) -> Figure:
-    """Accuracy over virtual time and, if there is a target, the time to it."""
+    """Target metric over time and, if there is a target, time to target, by algorithm."""
     has_target = comparison.target is not None
     lines = len(comparison.by_algorithm) + has_target
-    height = max(4.6, 1.4 + 0.3 * lines)  # so that the names beside the bars have room
+    height = max(4.6, 1.4 + 0.3 * lines)  # room for the names beside the bars
     figure = Figure(figsize=(11.0 if has_target else 7.5, height), layout="constrained")
     if comparison.target is None:
         draw_curves(figure.add_subplot(), comparison)
@@ -72,13 +75,13 @@ def accuracy_figure(comparison: Comparison) -> Figure:
 
 
 def legend_below(figure: Figure, handles: Sequence[Any], labels: Sequence[Any], most: int = 5) -> None:
-    """A legend under all panels, where it covers nothing; long labels get fewer columns."""
+    """Put a legend below all panels; long labels get fewer columns."""
     columns = max(1, min(most, len(labels), 110 // (max((len(str(label)) for label in labels), default=0) + 10)))
     figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False, handlelength=3.0)
 
 
 def legend_above(axes: Axes) -> None:
-    """A legend of one panel, above it on the right, where it covers neither data nor the title on the left."""
+    """Put the legend of one panel above it on the right, opposite the title."""
     axes.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=3, frameon=False, borderaxespad=0.0)
 
 
@@ -132,10 +135,10 @@ def devices_figure(run: Result) -> Figure | None:
     time, staleness, traffic = figure.subplots(1, 3, sharey=True, width_ratios=(3, 1, 1.6))
     places = _column(devices, "device")
     style_axes(time, "")
-    uses = {"training_seconds": "training", "way_seconds": "on the way", "idle_seconds": "idle"}
+    uses = {"training_seconds": "training", "way_seconds": "transfer", "idle_seconds": "idle"}
     _stack(time, places, devices, uses, COLOURS)
     time.set_xlabel("seconds")
-    time.set_ylabel("device" if group == 1 else f"device (each bar is the mean of {group} neighbours)")
+    time.set_ylabel("device" if group == 1 else f"device (each bar: mean of {group} neighbouring devices)")
     time.yaxis.set_major_locator(MaxNLocator(integer=True))
     time.invert_yaxis()
     style_axes(staleness, "")
@@ -152,7 +155,7 @@ def devices_figure(run: Result) -> Figure | None:
 
 
 def _means(devices: Sequence[Row], group: int) -> list[Row]:
-    """The mean of every column over each group of neighbours."""
+    """The mean of every column over each group of neighbouring devices."""
     groups = [devices[k : k + group] for k in range(0, len(devices), group)]
     return [{name: sum(each[name] for each in some) / len(some) for name in some[0]} for some in groups]
 
@@ -165,7 +168,7 @@ def _stack(
     colours: Sequence[str],
     unit: float = 1.0,
 ) -> None:
-    """Bars, one part behind the other."""
+    """Draw stacked bars, one part after the other."""
     left, step = np.zeros(len(devices)), float(places[1] - places[0]) if len(places) > 1 else 1.0
     for (name, label), colour in zip(parts.items(), colours, strict=False):
         width = _column(devices, name) / unit
@@ -174,7 +177,7 @@ def _stack(
 
 
 def sweep_figure(comparison: Comparison, over: Mapping[str, Sequence[Any]]) -> Figure:
-    """Time to the target over the last of the settings, a line for each value of the one before, and panels."""
+    """Time to target over the last setting; the one before it gives the lines, the one before that the panels."""
     paths = [path.split(".")[-1] for path in over]
     panels, lines, ticks = ([("", "")] * (3 - len(over)) + list(over.items()))[-3:]
     figure = Figure(figsize=(max(5.5, 4.6 * len(panels[1] or [""])), 4.4), layout="constrained")
@@ -198,7 +201,7 @@ def sweep_figure(comparison: Comparison, over: Mapping[str, Sequence[Any]]) -> F
 
 
 def _times(axes: Axes, algorithms: Sequence[AlgorithmResults], place: int, label: str | None) -> None:
-    """One line of a sweep: medians with the range over seeds; what not all seeds reached is missing."""
+    """Draw one line of a sweep: medians with the range over seeds, where all seeds reached the target."""
     places = [x + 0.06 * place for x in range(len(algorithms))]
     known = [(x, results) for x, results in zip(places, algorithms, strict=True) if results.reached_by_all]
     middle = np.array([results.median_time for _, results in known], dtype=np.float64)
@@ -218,32 +221,32 @@ def _times(axes: Axes, algorithms: Sequence[AlgorithmResults], place: int, label
 
 
 def check_figure_path(path: Path) -> None:
-    """Refuse, before anything is computed, a file of another kind than figures can have."""
+    """Raise InvalidInput if the suffix of the path is not .png, .svg or .pdf."""
     if path.suffix.lower() not in SUFFIXES:
-        kind = f"a file that ends in {path.suffix!r}" if path.suffix else "a file without a suffix"
-        raise InvalidInput(f"{path}: figures are not written to {kind}: choose .png, .svg or .pdf")
+        kind = f"ends in {path.suffix!r}" if path.suffix else "has no suffix"
+        raise InvalidInput(f"{path}: the name of the figure {kind}: choose .png, .svg or .pdf")
 
 
 def save(figure: Figure, path: Path) -> None:
-    """A PNG, SVG or PDF by the suffix of the path; the same bytes for the same figure."""
+    """Write a figure as PNG, SVG or PDF, by the suffix of the path; equal figures give equal bytes."""
     check_figure_path(path)
     data = io.BytesIO()
     kind = path.suffix.lower()[1:]
-    unsaid: dict[str, dict[str, Any]] = {
+    removed: dict[str, dict[str, Any]] = {
         "png": {"Software": None},
         "svg": dict.fromkeys(("Date", "Creator", "Format", "Type")),
         "pdf": dict.fromkeys(("CreationDate", "Creator", "Producer")),
     }
     with matplotlib.rc_context({"svg.hashsalt": "offbeat"}):
-        figure.savefig(data, format=kind, dpi=150, facecolor="white", metadata=unsaid[kind])
+        figure.savefig(data, format=kind, dpi=150, facecolor="white", metadata=removed[kind])
     replace_file(path, data.getvalue())
 
 
 def mean_and_range(entries: Sequence[Result]) -> tuple[Numbers, Numbers, Numbers, Numbers]:
-    """The times at which some run was evaluated, and the runs' mean, lowest and highest accuracy then.
+    """The times at which a run was evaluated, and the mean, lowest and highest target metric of all runs then.
 
-    Between its evaluations a run has the accuracy of the last one. A run that ended earlier keeps its final model: else
-    the mean would jump when the best run is the first to stop.
+    Between evaluations a run keeps its last value. A run that has ended keeps its final value: otherwise the mean would
+    jump when the best run is the first to stop.
     """
     name = TargetMetric.of(entries[0].summary).name
     runs = [(_column(entry.rows, "time"), _column(entry.rows, name)) for entry in entries]
@@ -255,18 +258,18 @@ def mean_and_range(entries: Sequence[Result]) -> tuple[Numbers, Numbers, Numbers
 
 
 def clock_of(comparison: Comparison) -> str:
-    """What an axis with the time of these runs says."""
+    """The label of a time axis for these runs."""
     real = {entry.real for entry in comparison.entries}
     return TIME if real == {False} else REAL_TIME if real == {True} else "time (s), virtual in simulations"
 
 
 def held_out(metric: TargetMetric) -> str:
-    """What an axis with this metric says."""
+    """The label of an axis with this metric."""
     return f"{metric.title} on held-out data"
 
 
 def _scale(axes: Axes, metric: TargetMetric) -> None:
-    """Shares from 0 on as percentages; of other metrics 0 may be far away, or not the least."""
+    """Show a share in percent, with an axis from 0; other metrics keep the automatic scale."""
     if metric.is_share:
         axes.yaxis.set_major_formatter(PercentFormatter(1.0, symbol=" %"))
         axes.set_ylim(bottom=0.0)
@@ -277,7 +280,7 @@ def _column(rows: Sequence[Row], key: str) -> Numbers:
 
 
 def draw_curves(axes: Axes, comparison: Comparison) -> None:
-    """Draw the accuracy of every algorithm over time: the mean over its seeds, and their range."""
+    """Draw the target metric of every algorithm over time: mean and range over its seeds."""
     several = any(len(results.entries) > 1 for results in comparison.by_algorithm)
     note = f"mean and range of {seeds_text(comparison.by_algorithm)}" if several else "one seed"
     metric = comparison.metric
@@ -285,7 +288,7 @@ def draw_curves(axes: Axes, comparison: Comparison) -> None:
     for number, results in enumerate(comparison.by_algorithm):
         time, mean, low, high = mean_and_range(results.entries)
         colour, style, marker = line_style(number)
-        every = max(1, len(time) // 8)  # where markers stand differs from line to line, so that they do not coincide
+        every = max(1, len(time) // 8)  # markers are shifted from line to line, so that they do not coincide
         axes.fill_between(time, low, high, color=colour, alpha=0.15 if len(comparison.by_algorithm) < 8 else 0.05, lw=0)
         axes.plot(
             time,
@@ -332,7 +335,7 @@ def _bars(axes: Axes, comparison: Comparison, target: float) -> None:
 
 
 def _bar(axes: Axes, number: int, results: AlgorithmResults, longest: float) -> None:
-    """The median with its range. What not all seeds reached is pale: its median leaves out the slowest seeds."""
+    """Draw the median with its range; pale if not all seeds reached the target, which leaves out the slowest."""
     middle, first, last = results.median_time, results.first_time, results.last_time
     gap = 0.025 * longest
     if middle is None or first is None or last is None:
@@ -350,7 +353,7 @@ def _bar(axes: Axes, number: int, results: AlgorithmResults, longest: float) -> 
 
 
 def style_axes(axes: Axes, title: str) -> None:
-    """The style that all panels share."""
+    """Apply the style that all panels share."""
     axes.set_title(title, loc="left", fontsize="large", color=INK, pad=10)
     axes.grid(visible=True, color=FAINT, linewidth=0.6)
     axes.set_axisbelow(True)
@@ -362,7 +365,7 @@ def style_axes(axes: Axes, title: str) -> None:
     axes.yaxis.label.set_color(INK)
 
 
-# Which figures there are ---------------------------------------------------------------------------------------------
+# The lists of figures ------------------------------------------------------------------------------------------------
 
 RUN_FIGURES: dict[str, Callable[[Result], Figure | None]] = {"metrics": run_figure, "devices": devices_figure}
 """The figures of a run by file name. A new one is a function and a line here."""

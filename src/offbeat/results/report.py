@@ -1,4 +1,4 @@
-"""The report: one HTML page that stands alone, with the findings in words, the tables, the figures and the settings."""
+"""The report: one self-contained HTML page with findings in words, tables, figures and settings."""
 
 import io
 from collections.abc import Iterable, Sequence
@@ -41,7 +41,7 @@ pre { overflow-x: auto; padding: .9rem; border: 1px solid var(--line); border-ra
 
 
 def report_html(comparison: Comparison, experiments: Sequence[str], title: str) -> str:
-    """The whole page; `experiments` are the TOML texts of the runs' settings. The same input gives the same bytes."""
+    """The page as HTML; `experiments` are the settings of the runs as TOML. Equal inputs give equal bytes."""
     parts = [
         f"<h1>{escape(title)}</h1>",
         f'<p class="findings">{escape(findings(comparison))}</p>',
@@ -79,13 +79,13 @@ def report_html(comparison: Comparison, experiments: Sequence[str], title: str) 
 
 
 def findings(comparison: Comparison) -> str:
-    """Who reached the target first and by how much, who did not, and how far the numbers can be trusted."""
+    """Sentences on which algorithm reached the target first and by how much, costs, final values and caveats."""
     return " ".join([*_times(comparison), *_price(comparison), *_accuracy(comparison), *_caveats(comparison)])
 
 
 def _times(comparison: Comparison) -> Iterable[str]:
     if comparison.target is None:
-        yield "No algorithm learned anything in all of its seeds."
+        yield "No algorithm improved in all of its seeds."
         return
     goal, finishers, fastest = comparison.goal, comparison.finishers, comparison.fastest
     if not finishers:
@@ -97,9 +97,10 @@ def _times(comparison: Comparison) -> Iterable[str]:
     for results in comparison.by_algorithm:
         if not results.reached:
             longest = max(entry.rows[-1]["time"] for entry in results.entries)
-            yield f"{results.algorithm} did not reach it within {amount(longest)} s."
+            yield f"{results.algorithm} did not reach the target within {amount(longest)} s."
         elif not results.reached_by_all:
-            yield f"{results.algorithm} reached it in only {len(results.reached)} of {len(results.entries)} seeds."
+            share = f"{len(results.reached)} of {len(results.entries)} seeds"
+            yield f"{results.algorithm} reached the target in only {share}."
 
 
 def _first(comparison: Comparison, goal: str) -> str:
@@ -113,7 +114,7 @@ def _first(comparison: Comparison, goal: str) -> str:
         against = "" if comparison.baseline in comparison.fastest else _against_baseline(comparison, first)
         return f"{_list(comparison.fastest)} were equally fast: they reached {goal} {after}{against}."
     if first.algorithm == BASELINE:
-        return f"{first.algorithm} reached {goal} first, {after}: no other algorithm beat it here."
+        return f"{first.algorithm} reached {goal} first, {after}: no other algorithm was faster."
     return f"{first.algorithm} reached {goal} first, {after}{_against_baseline(comparison, first)}."
 
 
@@ -122,13 +123,13 @@ def _against_baseline(comparison: Comparison, results: AlgorithmResults) -> str:
     if known is None or results.algorithm == BASELINE:
         return ""
     if known.includes(1.0) and known.seeds > 1:
-        return f", which these seeds do not tell from {BASELINE} ({known.text()} times as fast, seed by seed)"
+        return f", not distinguishable from {BASELINE} with these seeds ({known.text()} times as fast, paired by seed)"
     if round(known.median, 2) == 1:
         return f", as fast as {BASELINE}"
     how = "as fast" if known.median > 1 else "as long"
     ends = (known.low, known.high) if known.median > 1 else (_inverse(known.high), _inverse(known.low))
     factor = known.median if known.median > 1 else _inverse(known.median)
-    spread = f" (seed by seed {ends[0]:.3g}-{ends[1]:.3g})" if known.seeds > 1 else ""
+    spread = f" (paired by seed, {ends[0]:.3g}-{ends[1]:.3g})" if known.seeds > 1 else ""
     return f", {factor:.3g} times {how} as {BASELINE}{spread}"
 
 
@@ -137,14 +138,14 @@ def _inverse(factor: float) -> float:
 
 
 def _price(comparison: Comparison) -> Iterable[str]:
-    """Speed is often bought with traffic: say so where the fastest sent more, or less, than the baseline."""
+    """Sentences on the traffic of the fastest, where it differs from the baseline's."""
     baseline = comparison.baseline
     for results in comparison.fastest:
         if baseline is None or results is baseline or not baseline.mean("bytes_up"):
             continue
         ratio = results.mean("bytes_up") / baseline.mean("bytes_up")
         if not 0.95 < ratio < 1.05:
-            yield f"Over its runs {results.algorithm} uploaded {ratio:.2g} times the bytes of {BASELINE}."
+            yield f"{results.algorithm} uploaded {ratio:.2g} times as many bytes as {BASELINE}."
 
 
 def _accuracy(comparison: Comparison) -> Iterable[str]:
@@ -164,11 +165,11 @@ def _accuracy(comparison: Comparison) -> Iterable[str]:
 def _caveats(comparison: Comparison) -> Iterable[str]:
     fastest, others = comparison.fastest, comparison.finishers[len(comparison.fastest) :]
     if len(comparison.by_algorithm) > 1 and all(len(results.entries) == 1 for results in comparison.by_algorithm):
-        yield "With one seed each, differences may be chance."
+        yield "With one seed each, differences may be due to chance."
     elif close := [each for each in others if not _told_apart(comparison, fastest[0], each)]:
         yield (
-            f"Seed by seed, {seeds_text(comparison.by_algorithm)} do not tell {fastest[0].algorithm} from "
-            f"{_list(close)}: the order may be chance."
+            f"With {seeds_text(comparison.by_algorithm)}, {fastest[0].algorithm} is not distinguishable from "
+            f"{_list(close)}: their order may be due to chance."
         )
     for results in comparison.by_algorithm:
         if count := sum(entry.diverged for entry in results.entries):
@@ -233,7 +234,7 @@ def _run(entry: Result, target: float | None) -> list[str]:
 
 
 def _table(headings: list[str], lines: list[list[str]], marks: list[bool], texts: set[int]) -> str:
-    """`texts` are the columns that are not numbers."""
+    """An HTML table; `texts` are the columns that are left-aligned."""
 
     def line(tag: str, cells: list[str], mark: bool) -> str:
         sides = [' class="text"' if number in texts else "" for number in range(len(cells))]
@@ -246,18 +247,18 @@ def _table(headings: list[str], lines: list[list[str]], marks: list[bool], texts
 
 
 def _only_run(comparison: Comparison) -> list[str]:
-    """A report of a single run shows more of it."""
+    """The figure of the run, if the report is of a single one."""
     if len(comparison.entries) > 1:
         return []
     return [_figure(run_figure(comparison.entries[0]), "Target metric, loss and staleness over time")]
 
 
 def _figure(figure: Figure, description: str) -> str:
-    """Inline SVG without the prologue of a file, without dates, with ids that do not change."""
+    """The figure as inline SVG without XML prologue and dates, with fixed ids."""
     text = io.StringIO()
-    unsaid = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+    removed = dict.fromkeys(("Date", "Creator", "Format", "Type"))
     with matplotlib.rc_context({"svg.hashsalt": "offbeat"}):
-        figure.savefig(text, format="svg", metadata=unsaid)
+        figure.savefig(text, format="svg", metadata=removed)
     svg = text.getvalue()
     return f'<figure role="img" aria-label="{escape(description)}">\n{svg[svg.index("<svg") :].strip()}\n</figure>'
 

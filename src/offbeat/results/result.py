@@ -1,4 +1,4 @@
-"""What a run gives, whoever ran it: its rows of metrics, their summary, the final parameters, and where they lie."""
+"""The result of a run: rows of metrics, their summary, the final parameters and the directory."""
 
 import csv
 import json
@@ -29,9 +29,9 @@ if TYPE_CHECKING:  # imported when they are asked for
 
 Tensors = Mapping[str, npt.NDArray[Any]]
 UNFINISHED = "not finished"
-"""What the summary of a run says that has not ended."""
+"""The reason for stopping in the summary of a run that has not ended."""
 ORDER = "order"
-"""The key in a model file's metadata under which the names stand in the order of the flat vector."""
+"""The key in a model file's metadata that holds the names in the order of the flat vector."""
 
 
 class Result:
@@ -47,18 +47,18 @@ class Result:
         tensors: Tensors | None = None,
     ) -> None:
         self.rows = rows
-        """A row of metrics per evaluation."""
+        """One row of metrics per evaluation."""
         self.summary = summary
-        """What the rows come to, as in summary.json."""
+        """The summary of the rows, as in summary.json."""
         self.experiment = experiment
-        """None if its file names modules that are not here."""
+        """The experiment; None if its file names modules that cannot be imported."""
         self.directory = directory
-        """Where the run lies; None if nothing was written."""
+        """The directory of the run; None if nothing was written."""
         self._tensors = tensors
 
     @property
     def algorithm(self) -> str:
-        """What tables and plots call it."""
+        """The label of the run in tables and plots."""
         return str(self.summary["label"])
 
     @property
@@ -68,21 +68,21 @@ class Result:
 
     @property
     def diverged(self) -> bool:
-        """Whether the run ended because its numbers diverged."""
+        """Whether the run ended because training diverged."""
         return str(self.summary.get("stopped_by", "")).startswith("diverged")
 
     def diverged_before(self, time: float) -> bool:
-        """Whether the run diverged before it was evaluated at this time, or later."""
+        """Whether the run diverged before this time."""
         return self.diverged and self.rows[-1]["time"] < time
 
     @property
     def real(self) -> bool:
-        """Whether it was run on real devices, whose time is that of the wall clock."""
+        """Whether the run was on real devices, with wall-clock time."""
         return "updates_refused" in self.summary
 
     @property
     def in_training(self) -> float:
-        """The mean number of orders in flight: over time, or in results that do not say it, over the evaluations."""
+        """Mean number of orders in flight over time; over the evaluations if the summary does not have it."""
         known = self.summary.get("in_training")
         return fmean(row["in_flight"] for row in self.rows) if known is None else float(known)
 
@@ -102,12 +102,12 @@ class Result:
 
     @property
     def finished(self) -> bool:
-        """Whether the run has come to its end."""
+        """Whether the run has ended."""
         return bool(self.summary["stopped_by"] != UNFINISHED)
 
     @property
     def config(self) -> str:
-        """The experiment as a file."""
+        """The experiment as TOML."""
         if self.experiment is not None:
             return self.experiment.toml()
         return "" if self.directory is None else (self.directory / "config.toml").read_text(encoding="utf-8")
@@ -126,38 +126,37 @@ class Result:
 
     @cached_property
     def tensors(self) -> Tensors | None:
-        """The final parameters by name, in the order of the flat vector; None if the run left none."""
+        """The final parameters by name, in the order of the flat vector; None if they were not saved."""
         if self._tensors is not None or self.directory is None:
             return self._tensors
         return read_tensors(self.directory / "model.safetensors")
 
     @cached_property
     def parameters(self) -> Vector | None:
-        """The final parameters as one flat vector; None if the run left none."""
+        """The final parameters as one flat vector; None if they were not saved."""
         if self.tensors is None:
             return None
         return np.concatenate([tensor.ravel() for tensor in self.tensors.values()])
 
     def state_dict(self) -> "dict[str, torch.Tensor]":
-        """The final parameters as torch takes them.
+        """The final parameters as a torch state dict.
 
-        Counters of batches are not among them: `model.load_state_dict(result.state_dict(), strict=False)` where a model
-        has batch normalisation.
+        It lacks the batch counters of batch normalisation: load it with `strict=False` into such a model.
         """
         import torch
 
         if self.tensors is None:
-            raise InvalidInput(f"{self!r} has no final parameters: it is not finished, or did not save them")
+            raise InvalidInput(f"{self!r} has no final parameters: the run has not ended, or execution.save_model is false")
         return {name: torch.from_numpy(tensor.copy()) for name, tensor in self.tensors.items()}
 
     # In a notebook ----------------------------------------------------------------------------------------------------
 
     def frame(self) -> "pandas.DataFrame":
-        """The rows of metrics as a table of pandas."""
+        """The rows of metrics as a pandas DataFrame."""
         return frame_of(self.rows)
 
     def plot(self) -> "Figure":
-        """Accuracy, loss and staleness over time."""
+        """The target metric, loss and staleness over time."""
         from offbeat.results.plots import run_figure
 
         return run_figure(self)
@@ -191,23 +190,23 @@ def read_run(directory: str | os.PathLike[str]) -> Result:
     """The run in a directory, finished or not."""
     path = Path(directory)
     if not (path / "config.toml").is_file() or not (path / "metrics.jsonl").is_file():
-        raise InvalidInput(f"{path} does not hold a run: it has no config.toml or no metrics.jsonl")
+        raise InvalidInput(f"{path} holds no run: it has no config.toml or no metrics.jsonl")
     try:
         table = tomllib.loads((path / "config.toml").read_text(encoding="utf-8"))
-        # A run that is being written, or was killed, may have left half a line.
+        # The last line may be incomplete if the run is in progress or was killed.
         text = (path / "metrics.jsonl").read_text(encoding="utf-8")
         rows = [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
         if not rows:
-            raise ValueError("it has no line of metrics yet")
+            raise ValueError("it has no row of metrics yet")
         experiment = _experiment(table)
         summary = _summary(path, table, rows, experiment)
     except (OSError, ValueError, AttributeError, KeyError) as error:
-        raise InvalidInput(f"{path} does not hold a readable run: {error}") from None
+        raise InvalidInput(f"the run in {path} cannot be read: {error}") from None
     return Result(rows=rows, summary=summary, experiment=experiment, directory=path)
 
 
 def _experiment(table: Mapping[str, Any]) -> Experiment | None:
-    """None if it names the user's own modules, and they are not here: the rest can be read all the same."""
+    """The experiment; None if it names modules that cannot be imported, which the rest does not need."""
     try:
         return Experiment.parse(table)
     except InvalidInput:
@@ -254,12 +253,12 @@ def read_devices(path: Path) -> list[Row]:
 
 
 def tensors_of(parameters: Vector, layout: Layout) -> dict[str, npt.NDArray[Any]]:
-    """A flat vector by name."""
+    """The tensors in a flat vector, by name."""
     return {entry.name: parameters[entry.span].reshape(entry.shape) for entry in layout.entries}
 
 
 def read_tensors(path: Path) -> Tensors | None:
-    """The parameters in a file, in the order in which they were written if it says so; None if there is no file."""
+    """The parameters in a file, in the order of its metadata if they have one; None if there is no file."""
     if not path.is_file():
         return None
     try:
@@ -267,15 +266,15 @@ def read_tensors(path: Path) -> Tensors | None:
             names = json.loads((file.metadata() or {}).get(ORDER, "null")) or list(file.keys())
             return {name: file.get_tensor(name) for name in names}
     except (OSError, ValueError, SafetensorError) as error:
-        raise InvalidInput(f"{path} does not hold the parameters of a model: {error}") from None
+        raise InvalidInput(f"{path} holds no model parameters: {error}") from None
 
 
 def frame_of(rows: list[Row] | list[dict[str, Any]]) -> "pandas.DataFrame":
-    """Rows as a table of pandas."""
+    """Rows as a pandas DataFrame."""
     try:
         import pandas
     except ImportError:
-        raise InvalidInput("a frame needs pandas, which is not installed: pip install pandas") from None
+        raise InvalidInput("frame() needs pandas, which is not installed: pip install pandas") from None
     return pandas.DataFrame(rows)
 
 

@@ -1,4 +1,4 @@
-"""What a run leaves behind while it goes on: rows of metrics, and the span of every order."""
+"""Rows of metrics, and the span of every order: what a run writes while it is in progress."""
 
 from msgspec import Struct
 
@@ -32,7 +32,7 @@ RUN_COLUMNS = (
 
 
 class Span(Struct, frozen=True, gc=False):
-    """What became of an order, for the timeline and the accounts."""
+    """The times and the outcome of one order, for the timeline and the accounts."""
 
     device: int
     ticket: int
@@ -40,19 +40,19 @@ class Span(Struct, frozen=True, gc=False):
     sent: float
     arrived: float
     landed: float
-    """When the server received the upload or noticed the loss; for an order in flight, when this was written."""
+    """Time at which the server received the upload or noticed the loss; for an order in flight, the current time."""
     slices: int
     outcome: str
     """"uploaded" or "lost"; "in flight" for an order that has not ended."""
     trained_until: float | None = None
-    """When the device stopped training; None where nobody knows."""
+    """Time at which the device stopped training; None if it is not known."""
     pauses: tuple[tuple[float, float], ...] = ()
-    """When the device waited for a fresh model: from its question to the answer's arrival."""
+    """Intervals in which the device waited for a fresh model."""
     ended: float | None = None
-    """When the device's part was over, if the server learned of that later: it vanished, or its upload was lost."""
+    """Time at which the device vanished or its upload was lost, if the server noticed later."""
     samples: int = 0
-    """How many samples the device holds."""
+    """Number of samples on the device."""
     seconds: float = 0.0
-    """Seconds of training by the device's own clock."""
+    """Seconds of training, by the device's clock."""
     bytes_down: int = 0
     bytes_up: int = 0

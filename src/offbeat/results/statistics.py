@@ -1,10 +1,10 @@
-"""What several seeds say together: medians with bootstrap intervals, and ratios and differences paired by seed.
+"""Statistics over seeds: medians with bootstrap intervals, and ratios and differences paired by seed.
 
-A seed decides who holds which data, the fleet's luck and the first model, and all algorithms of a comparison share it.
-So two algorithms are compared seed by seed, which takes out what the seed does to both. Everything here gives the same
-numbers for the same values: few values are resampled in all possible ways, many in ways drawn from a fixed stream.
+A seed determines the partition, the fleet's random draws and the initial model, and all algorithms of a comparison
+share it. Comparing two algorithms by pairs with the same seed removes the effect that the seed has on both. Results are
+deterministic: up to `MOST_ENUMERATED` values all resamples are enumerated, of more they are drawn from a fixed stream.
 
-A run that never reached its target has an infinite time; medians and intervals take that as it is.
+A run that did not reach its target has an infinite time, which medians and intervals accept.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,29 +19,29 @@ from offbeat.core.streams import stream
 from offbeat.results.result import Result
 
 LEVEL = 0.95
-"""The share of the resampled medians that lies within an interval."""
+"""The share of the resampled medians within an interval."""
 MOST_ENUMERATED = 6
-"""Up to so many values all resamples are looked at (6^6 = 46,656)."""
+"""Most values for which all resamples are enumerated (6^6 = 46,656)."""
 DRAWN = 20_000
-"""How many resamples are drawn of more values than that."""
+"""Number of resamples that are drawn of more values."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """A median over seeds and its bootstrap interval, which for a single seed is everything from -inf to inf."""
+    """A median over seeds and its bootstrap interval; for a single seed the interval is from -inf to inf."""
 
     median: float
     low: float
     high: float
     seeds: int
-    """How many seeds it is a median of."""
+    """Number of seeds."""
 
     def includes(self, value: float) -> bool:
-        """Whether the interval includes the value, so that the seeds do not tell the median from it."""
+        """Whether the interval includes the value."""
         return self.low <= value <= self.high
 
     def text(self, write: Callable[[float], str] = "{:.3g}".format) -> str:
-        """The median and its interval, the numbers as `write` has them.
+        """The median and its interval as text; `write` formats a number.
 
         >>> median_of([1.0, 2.0, 4.0]).text(), median_of([2.0]).text()
         ('2 (1-4)', '2 (one seed)')
@@ -54,13 +54,13 @@ class Estimate:
 def median_of(values: Iterable[float], level: float = LEVEL) -> Estimate:
     """The median of the values, one per seed, with its percentile bootstrap interval.
 
-    The interval leaves out the same number of resampled medians at both ends, the largest that is no more than half of
-    what `level` leaves out; nothing is interpolated, so that infinite values do no harm.
+    The same number of resampled medians is left out at both ends, rounded down. Nothing is interpolated, so values may
+    be infinite.
     """
     numbers = np.sort(np.array(list(values), dtype=np.float64))
     count = len(numbers)
     if count == 0 or np.isnan(numbers).any():
-        raise InvalidInput(f"there is no median of {numbers.tolist()}")
+        raise InvalidInput(f"no median of {numbers.tolist()}")
     if count == 1:
         return Estimate(median=numbers.item(), low=-inf, high=inf, seeds=1)
     medians = np.sort(_medians(numbers[_resamples(count)]))
@@ -74,42 +74,42 @@ def median_of(values: Iterable[float], level: float = LEVEL) -> Estimate:
 
 
 def _resamples(count: int) -> np.typing.NDArray[np.int64]:
-    """Places of the values in each resample, sorted within it."""
+    """The indices of the values in each resample, sorted within it."""
     if count <= MOST_ENUMERATED:
-        places = np.array(list(product(range(count), repeat=count)))
+        indices = np.array(list(product(range(count), repeat=count)))
     else:
-        places = stream(0, "bootstrap", count).integers(count, size=(DRAWN, count))
-    return np.sort(places, axis=1)
+        indices = stream(0, "bootstrap", count).integers(count, size=(DRAWN, count))
+    return np.sort(indices, axis=1)
 
 
 def _medians(rows: np.typing.NDArray[np.float64]) -> np.typing.NDArray[np.float64]:
-    """The median of each sorted row. Halves are added, because the sum of two numbers may be too large for one."""
+    """The median of each sorted row. Halves are added, because the sum of two numbers could overflow."""
     middle = rows.shape[1] // 2
     upper = rows[:, middle]
     lower = upper if rows.shape[1] % 2 else rows[:, middle - 1]
     return lower / 2 + upper / 2
 
 
-# Seed by seed --------------------------------------------------------------------------------------------------------
+# Paired by seed ------------------------------------------------------------------------------------------------------
 
 
 def by_seed(results: Iterable[Result], measure: Callable[[Result], float]) -> dict[int, float]:
-    """What each run measures, by its seed."""
+    """The measure of each run, by seed."""
     return {result.seed: measure(result) for result in results}
 
 
 def _shared(mine: Mapping[int, float], theirs: Mapping[int, float]) -> Sequence[int]:
     seeds = sorted(mine.keys() & theirs.keys())
     if not seeds:
-        raise InvalidInput("the runs have no seed in common: compare them on the same seeds")
+        raise InvalidInput("the runs share no seed: compare runs with the same seeds")
     return seeds
 
 
 def speed_up(mine: Mapping[int, float], theirs: Mapping[int, float], level: float = LEVEL) -> Estimate | None:
-    """How many times as fast as the others I was: the median over seeds of their time by mine.
+    """The speed-up: the median over seeds of `theirs` divided by `mine`.
 
-    A seed with which only I reached the target counts as infinitely fast, one with which only they did as 0, and one
-    with which neither did says nothing; None if no seed says anything.
+    A seed with which only `mine` reached the target counts as infinite, one with which only `theirs` did as 0, and one
+    with which neither did is left out; None if no seed is left.
     """
     pairs = [(theirs[seed], mine[seed]) for seed in _shared(mine, theirs)]
     ratios = [_ratio(*pair) for pair in pairs if pair != (inf, inf)]
@@ -123,16 +123,16 @@ def _ratio(theirs: float, mine: float) -> float:
 
 
 def difference(mine: Mapping[int, float], theirs: Mapping[int, float], level: float = LEVEL) -> Estimate:
-    """How much higher my value is than theirs: the median over seeds of the difference.
+    """The difference: the median over seeds of `mine` minus `theirs`.
 
-    With a seed with which both are the same, be it infinitely bad, it is 0.
+    Equal values, infinite ones too, differ by 0.
     """
     pairs = ((mine[seed], theirs[seed]) for seed in _shared(mine, theirs))
     return median_of((0.0 if one == other else one - other for one, other in pairs), level)
 
 
 def speed_up_text(estimate: Estimate | None) -> str:
-    """A speed-up for a table; one that the seeds do not tell from none is printed as such.
+    """A speed-up as text, with a remark if the interval includes 1.
 
     >>> speed_up_text(median_of([1.5, 2.0, 1.8])), speed_up_text(median_of([0.9, 2.0, 1.8]))
     ('1.80 (1.50-2.00)', '1.80 (0.90-2.00), includes 1')
@@ -144,7 +144,7 @@ def speed_up_text(estimate: Estimate | None) -> str:
 
 
 def difference_text(estimate: Estimate, write: Callable[[float], str] = "{:+.3g}".format) -> str:
-    """A difference for a table; one that the seeds do not tell from none is printed as such.
+    """A difference as text, with a remark if the interval includes 0.
 
     >>> difference_text(median_of([0.01, 0.02, -0.01]))
     '+0.01 (-0.01 to +0.02), includes 0'

@@ -1,6 +1,6 @@
-"""The timeline of a run in the Chrome trace format: a row for each device, from fast to slow, and one for the versions.
+"""The timeline of a run in the Chrome trace format: a row per device, from fast to slow, and one for the versions.
 
-Open it in Perfetto (ui.perfetto.dev) or chrome://tracing. Times are in microseconds, as the format wants them.
+Open it in Perfetto (ui.perfetto.dev) or chrome://tracing. The format has times in microseconds.
 """
 
 import json
@@ -12,20 +12,19 @@ from offbeat.results.files import Log
 from offbeat.results.rows import Span
 
 MOST_ORDERS = 20_000
-"""The timeline of a longer run ends after so many orders, and its marks after so many versions: viewers do not like
-more."""
+"""Most orders, and most versions, in a timeline: viewers become slow with more."""
 DEVICES, SERVER = 0, 1
 """The two processes of the trace."""
 
 Part = tuple[str, float, float]
-"""What a device did: the name, the beginning and the end."""
+"""A part of an order: name, start and end."""
 
 
 def parts_of(span: Span) -> Iterator[Part]:
-    """What a device did with an order, one thing after the other."""
+    """The parts of an order in their order: download, training, waiting for a fresh model, upload."""
     ended = span.landed if span.ended is None else span.ended
-    if span.trained_until is None:  # of a real device the server knows how long it trained, not when
-        yield "on the way", span.sent, span.arrived
+    if span.trained_until is None:  # the server of a real run does not know when training ended
+        yield "transfer", span.sent, span.arrived
         yield "training", span.arrived, ended
         return
     began = min(span.arrived, ended)
@@ -41,9 +40,9 @@ def parts_of(span: Span) -> Iterator[Part]:
 
 
 class Timeline:
-    """Written as the run goes; a viewer reads it even if the closing bracket is missing.
+    """Writes the timeline during the run; viewers accept a file without the closing bracket.
 
-    `saved` is the `state` of a timeline that goes on at this position.
+    To continue a timeline, pass its length as `position` and its `state` as `saved`.
     """
 
     def __init__(self, path: Path, position: int = 0, saved: dict[str, Any] | None = None) -> None:
@@ -51,17 +50,17 @@ class Timeline:
         self._orders: int = saved["orders"] if saved else 0
         self._version: int = saved["version"] if saved else 0
         self._devices: dict[int, tuple[float, float, int]] = saved["devices"] if saved else {}
-        """When each device was last seen to be free, and the seconds and slices that it has trained in all."""
+        """For each device the time since which it is idle, and its total seconds and slices of training."""
         if not position:
             self._log.write("[")
 
     @property
     def state(self) -> dict[str, Any]:
-        """What a resumed timeline must know, for a snapshot."""
+        """The state that a resumed timeline needs, for a snapshot."""
         return {"orders": self._orders, "version": self._version, "devices": self._devices}
 
     def write(self, span: Span) -> None:
-        """Add an order that has ended, or that was in flight when the run did, and the waiting before it."""
+        """Add an order that has ended, or was in flight at the end of the run, and the idle time before it."""
         if self._orders >= MOST_ORDERS:
             return
         self._orders += 1
@@ -82,7 +81,7 @@ class Timeline:
         self._log.write("".join(lines).rstrip("\n"))
 
     def mark(self, version: int, at: float) -> None:
-        """Mark the version that the server has had since this time, if it is a new one."""
+        """Mark the time of a new version; nothing happens if it was marked before."""
         if version == self._version or version > MOST_ORDERS:
             return
         made = "version" if version == self._version + 1 else f"versions {self._version + 1} to"
@@ -91,11 +90,11 @@ class Timeline:
 
     @property
     def position(self) -> int:
-        """How many bytes of the file are written, to which a resumed run cuts it back."""
+        """Length of the file in bytes, to which a resumed run truncates it."""
         return self._log.position
 
     def finish(self, in_flight: Iterable[Span], at: float) -> None:
-        """Add the orders that had not ended, the names of all rows with the devices' speeds, and close the list."""
+        """Add the orders in flight and the names of all rows with the devices' speeds, and close the list."""
         for span in in_flight:
             self.write(span)
         if self._orders < MOST_ORDERS:
@@ -123,7 +122,7 @@ def _micro(seconds: float) -> int:
 
 
 def _complete(name: str, device: int, start: float, end: float, details: str = "") -> str:
-    """A line for what took some time; nothing for what took none. Neighbours share their instant exactly."""
+    """The line of an event with a duration; empty if the duration is 0. Adjacent events meet exactly."""
     ts = _micro(start)
     duration = _micro(end) - ts
     if duration <= 0:

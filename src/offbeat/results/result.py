@@ -146,7 +146,7 @@ class Result:
         import torch
 
         if self.tensors is None:
-            raise InvalidInput(f"{self!r} has no final parameters: the run has not ended, or execution.save_model is false")
+            raise InvalidInput(f"{self!r} has no final parameters: it has not ended, or execution.save_model is false")
         return {name: torch.from_numpy(tensor.copy()) for name, tensor in self.tensors.items()}
 
     # In a notebook ----------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Exceptions, told apart by whose fault it is. Every message is one sentence that a reader can act on.
+"""Exceptions, by whose fault it is. Every message is one sentence that a reader can act on.
 
 Messages name no command-line flags: `OutputRefused.remedies` and `OffbeatError.resumable` let the command line do so.
 """

@@ -182,7 +182,7 @@ class LocalWork(Settings):
     @cached_property
     def loss_terms(self) -> tuple[Term, ...]:
         """The terms that are added to the loss."""
-        return tuple(term_of_table(place, table) for place, table in enumerate(self.terms))
+        return tuple(term_of_table(index, table) for index, table in enumerate(self.terms))
 
     @cached_property
     def rates(self) -> RateSchedule:

@@ -62,7 +62,7 @@ class InFlight(Protocol):
 
     @property
     def notified(self) -> bool:
-        """Whether the device was told to stop soon."""
+        """Whether the device was sent a stop notice."""
         ...
 
 

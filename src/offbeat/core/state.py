@@ -52,7 +52,7 @@ class OrderInFlight(Assignment, frozen=True, kw_only=True, eq=False, gc=False):
     """An assignment and what the device was sent since. It keeps the versions of the model that it refers to alive."""
 
     notified: bool = False
-    """Whether the device was told to stop soon."""
+    """Whether the device was sent a stop notice."""
     fresh: tuple[tuple[int, Vector], ...] = ()
     """Newer versions that were sent to the device during its training, with their parameters."""
 
@@ -156,7 +156,7 @@ class Counters:
 
 @dataclass(slots=True)
 class Journal:
-    """The last things that happened, for error messages."""
+    """The last events and actions, for error messages."""
 
     lines: deque[JournalLine] = field(default_factory=lambda: deque(maxlen=JOURNAL_LINES))
 

@@ -74,9 +74,9 @@ TERMS: tuple[type[Term], ...] = (
 NAMED = {str(term.__struct_config__.tag): term for term in TERMS if term is not OwnTerm}
 
 
-def term_of_table(place: int, table: Mapping[str, Any]) -> Term:
-    """Convert entry number `place` of `local.terms` to a term; raises InvalidInput if the table is wrong."""
-    where, name = f"local.terms[{place}]", table.get("name")
+def term_of_table(index: int, table: Mapping[str, Any]) -> Term:
+    """Convert entry `index` of `local.terms` to a term; raises InvalidInput if the table is wrong."""
+    where, name = f"local.terms[{index}]", table.get("name")
     if not isinstance(name, str):
         raise InvalidInput(f'{where}.name is missing: one of {", ".join(NAMED)}, or your own as "module:Class"')
     settings = {key: value for key, value in table.items() if key != "name"}

@@ -62,7 +62,7 @@ class NamedTable(Settings):
 
     model_config = ConfigDict(extra="allow")
     name: str
-    _thing: Any = PrivateAttr(None)
+    _object: Any = PrivateAttr(None)
     """Keeps an object that was given instead of a name alive."""
 
     @property
@@ -73,7 +73,7 @@ class NamedTable(Settings):
     @model_validator(mode="after")
     def _check(self) -> "NamedTable":
         if self.name.startswith(GIVEN):
-            self._thing = resolve(self.name)
+            self._object = resolve(self.name)
         self.check()
         return self
 
@@ -269,12 +269,12 @@ class TaskTable(NamedTable):
             raise unknown("task", self.name, TASKS)
         from offbeat.training.tasks import Task
 
-        thing: Any = resolve(TASKS.get(self.name, self.name))
-        if isinstance(thing, Task) and not self.others:
-            return thing
-        if not (isinstance(thing, type) and issubclass(thing, Task)):
+        found: Any = resolve(TASKS.get(self.name, self.name))
+        if isinstance(found, Task) and not self.others:
+            return found
+        if not (isinstance(found, type) and issubclass(found, Task)):
             raise InvalidInput(f"task.name = {self.name!r}: not a subclass of offbeat.training.tasks.Task")
-        return checked(thing, "task", self.others)
+        return checked(found, "task", self.others)
 
     def direction(self, metric: str) -> "Direction":
         """Whether a higher or a lower value of a metric is better; raises InvalidInput if the task does not have it."""

@@ -74,11 +74,11 @@ def as_table(section: str, given: Any) -> Any:
     return {"name": name_of(section, given)} if callable(given) else plain(given)
 
 
-def name_of(section: str, thing: Any) -> str:
+def name_of(section: str, value: Any) -> str:
     """The name of an object in the registry of its section, or else "module:attribute"."""
-    reference = reference_to(thing)
-    ours = (name for name, known in REGISTRIES[section].items() if known is thing or known == reference)
-    return next(ours, reference)
+    reference = reference_to(value)
+    registered = (name for name, known in REGISTRIES[section].items() if known is value or known == reference)
+    return next(registered, reference)
 
 
 def plain(value: Any) -> Any:

@@ -1,7 +1,8 @@
 """`Experiment`: the tables of an experiment file, parsed once into frozen, checked settings.
 
-The `[local]` table is `core.orders.LocalWork` and `[execution]` is in `training.execution`. Tables that name a thing
-(`[fleet] name = "ratio"`) are in `named`, the others in `run_settings`; `objects` takes Python objects for names.
+The `[local]` table is `core.orders.LocalWork` and `[execution]` is in `training.execution`. Tables that choose
+an implementation by name (`[fleet] name = "ratio"`) are in `named`, the others in `run_settings`. `objects` converts
+Python objects to tables.
 """
 
 import os
@@ -99,7 +100,7 @@ class Experiment(Settings):
         **tables: Any,
     ) -> None:
         """Other tables are given as a file has them or as settings objects; only `stop` is required."""
-        things = {
+        named = {
             "data": data,
             "partition": partition,
             "model": model,
@@ -107,7 +108,7 @@ class Experiment(Settings):
             "availability": availability,
             "algorithm": algorithm,
         }
-        given = {"seed": seed} | things | tables
+        given = {"seed": seed} | named | tables
         held = {section: arrays_read(section, value) for section, value in given.items() if value is not None}
         plain, notes = migrate({section: as_table(section, value) for section, value in held.items()})
         for section, value in plain.items():
@@ -151,12 +152,12 @@ class Experiment(Settings):
 
     @property
     def compared(self) -> dict[str, Table]:
-        """What `[compare]` says of each algorithm that it names."""
+        """The changes of `[compare]` for each algorithm."""
         return {name: changes for name, changes in self.compare.items() if name != IN_TRAINING}
 
     @property
     def in_training(self) -> int | bool | None:
-        """How many devices all algorithms of a comparison keep in training; False: each its own; None: not said."""
+        """Devices that all algorithms of a comparison keep in training; False: each its own number; None: not given."""
         return self.compare.get(IN_TRAINING)
 
     @model_validator(mode="after")

@@ -122,6 +122,8 @@ class Beginning:
 class RunDirectory:
     """Opens a directory for a new or resumed run of an experiment (its tables), and writes the files of the run."""
 
+    __slots__ = ("_driver", "_lock", "_metrics", "_overwrite", "_resume", "_timeline", "_writer", "path", "table")
+
     def __init__(self, path: Path, table: Mapping[str, Any], *, overwrite: bool = False, resume: bool = False) -> None:
         self.path = path
         self.table = table
@@ -251,6 +253,8 @@ class RunDirectory:
 
 class RunRecord:
     """Writes `record.jsonl`. Opened when the run starts or resumes, after its directory was cleared."""
+
+    __slots__ = ("_log", "_path")
 
     def __init__(self, path: Path | None) -> None:
         """Prepare the record at a path; without a path nothing is written."""

@@ -23,6 +23,8 @@ class DirectoryInUse(InvalidInput):
 class DirectoryLock:
     """Lock of the process that writes to a directory. `flock` also works on NFS, across machines."""
 
+    __slots__ = ("_file", "_path")
+
     def __init__(self, path: Path) -> None:
         self._path = path
         self._file: int | None = None

@@ -46,7 +46,7 @@ def test_a_history_moves_the_first_proposal() -> None:
 
 def test_a_history_of_the_wrong_length_is_refused() -> None:
     with (
-        pytest.raises(InvalidInput, match="history has 2 rewards: give one for each of the 3 epochs"),
+        pytest.raises(InvalidInput, match="history has 2 rewards: must have one for each of the 3 epochs"),
         simulation_of(small(history=[0.0, 1.0])),
     ):
         pass

@@ -14,8 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from offbeat.algorithms.fedasmu.server import Aggregation, Control, FedASMU, FedSSMU, TimelyPolicy, TimelyState
+from offbeat.algorithms.fedasmu.server import FedASMU, FedSSMU, TimelyPolicy, TimelyState
 from offbeat.algorithms.fedasmu.slots import MetaModel
+from offbeat.algorithms.fedasmu.weights import Aggregation, Control, control_slopes, upload_weight
 from offbeat.core.errors import InvalidInput
 from offbeat.core.messages import Assignment, Resolved, Uploaded
 from offbeat.core.orders import KnownOutcome, Outcome, Plain, Progress, Update
@@ -65,16 +66,16 @@ def unadapted(**changes: Any) -> FedASMU:
     ],
 )
 def test_equation_2(version: int, staleness: int, xi: float, alpha: float) -> None:
-    assert FedASMU(mu_alpha=1.0).weight((2.0, 0.5, 0.5), version, staleness) == pytest.approx((xi, alpha))
+    assert upload_weight((2.0, 0.5, 0.5), version, staleness, mu=1.0) == pytest.approx((xi, alpha))
 
 
 def test_equation_2_with_another_mu() -> None:
     # xi = 1 as above;  3 * 1 / (1 + 3 * 1)
-    assert FedASMU(mu_alpha=3.0).weight((2.0, 0.5, 0.5), 4, 4) == pytest.approx((1.0, 0.75))
+    assert upload_weight((2.0, 0.5, 0.5), 4, 4, mu=3.0) == pytest.approx((1.0, 0.75))
 
 
 def test_equation_2_without_any_control_leaves_the_model_as_it_is() -> None:
-    assert FedASMU().weight((0.0, 0.5, 0.0), 4, 4) == (0.0, 0.0)
+    assert upload_weight((0.0, 0.5, 0.0), 4, 4, mu=1.0) == (0.0, 0.0)
 
 
 def test_equation_1_staleness_counts_from_one() -> None:
@@ -111,12 +112,11 @@ def test_a_fresh_model_in_mid_training_does_not_make_an_update_fresher() -> None
 def test_alpha_lies_in_0_1_and_falls_with_time_and_staleness(
     mu: float, control: Control, version: int, staleness: int
 ) -> None:
-    policy = FedASMU(mu_alpha=mu)
-    alpha = policy.weight(control, version, staleness)[1]
+    alpha = upload_weight(control, version, staleness, mu)[1]
     assert 0.0 <= alpha < 1.0
     # Where hardly anything is left to fall, rounding may hide it: one unit in the last place.
-    assert policy.weight(control, version + 1, staleness)[1] <= alpha * (1 + 1e-12)
-    assert policy.weight(control, version, staleness + 1)[1] <= alpha * (1 + 1e-12)
+    assert upload_weight(control, version + 1, staleness, mu)[1] <= alpha * (1 + 1e-12)
+    assert upload_weight(control, version, staleness + 1, mu)[1] <= alpha * (1 + 1e-12)
 
 
 # Equation (3): the control parameters --------------------------------------------------------------------------------
@@ -279,7 +279,7 @@ def test_the_corrected_gradients_are_those_of_autograd_on_a_quadratic(
         outcome=KnownOutcome(Outcome(parameters=start - RATE * gradient.numpy())),
     )
     making = a_making(vector(*u), control, xi.item(), version - 1, staleness)
-    slopes = FedASMU(mu_alpha=mu).slopes(update, making)
+    slopes = control_slopes(update, making, mu)
     assert slopes == pytest.approx(expected.numpy(), rel=1e-6, abs=1e-9)
 
 

@@ -2,7 +2,8 @@
 
 Jia, Liu, Huo, Shen, Zhou, Dai, Dou: *Efficient Federated Learning with Timely Update Dissemination* (sec. 4 and 5), and
 Liu et al.: *FedASMU: Efficient Asynchronous Federated Learning with Dynamic Staleness-aware Model Update*, AAAI 2024.
-This is the server half; the device half is in `device.py`, when a device asks in `slots.py`.
+This file is the server half. `weights.py` has the weight of an upload, `device.py` the device half, `slots.py` when a
+device requests a fresh model.
 
 | paper | here |
 |---|---|
@@ -14,35 +15,22 @@ This is the server half; the device half is in `device.py`, when a device asks i
 | H1, H2, H3 | `slot` = "first", "middle", "penultimate": after 1 epoch, after half of them, before epoch E - 1 |
 | FedASMU-DA, -FA, -0 | `dynamic_weights = false`, `fresh_models = false`, both |
 
-**FedASMU** orders m' idle devices every period in which fewer than `max_in_flight` are in training: all m', even if
-that leads beyond the threshold (Algorithm 1, lines 3 and 4). An upload from device i with base o
-at version t has staleness s = t - o + 1. If s > tau it is discarded, but its reward still counts; otherwise
+**FedASMU** orders m' idle devices in every period in which fewer than `max_in_flight` are in training: all m', even if
+that exceeds the threshold (Algorithm 1, lines 3 and 4). An upload with staleness above tau is discarded, but its reward
+still counts; any other is mixed in with the weight alpha of Eq. (2):
 
-    xi    = lambda / (sqrt(t) s^sigma) + iota
-    alpha = mu xi / (1 + mu xi)                                                   (2)
-    w     <- (1 - alpha) w + alpha w_i                                            (1)
-
-with control parameters of the device's own, which first take one gradient step on what the aggregation that *made* w_o
-did to the device's loss. Primed are the values of that aggregation, w_o = w_{o-1} + alpha' u, with its lambda and
-sigma too, if another device's upload made it:
-
-    g     = (w_o - w_i) / (eta steps)
-    theta <- theta - eta_theta <g, u> mu / (1 + mu xi')^2 d xi' / d theta         (3)
-    d xi' / d lambda = 1 / (sqrt(t') s'^sigma')                                   (4)
-    d xi' / d sigma  = -lambda' ln(s') / (sqrt(t') s'^sigma'), d xi' / d iota = 1 (5)
+    w <- (1 - alpha) w + alpha w_i                                                (1)
 
 **FedSSMU** has rounds r: m' devices are ordered from the same model and every upload is merged at once. The staleness
-is k + 1 after k merges in the round, and sqrt(r) takes the place of sqrt(t). The round ends when nobody is in training.
+is k + 1 after k merges in the round, and sqrt(r) replaces sqrt(t). The round ends when no device is in training.
 
-Corrections. The paper prints g with the other sign, which would climb the loss, and ln(sigma) for lambda ln(s') in (5);
-`control_gradient = "printed"` keeps that form (with epochs for steps, as printed). sqrt(t) is sqrt(max(t, 1)). lambda
-and iota stay at or above 0, sigma within 0..10, and a step that is not finite is skipped and counted. Version 0 was
-made by no aggregation: no step. Without dynamic weights the control parameters stay as they begin.
+Corrections of the paper are listed in `weights.py`. Without dynamic weights the control parameters keep their initial
+values.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import isfinite, log, nan, sqrt
+from math import isfinite
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
@@ -52,6 +40,14 @@ from pydantic import Field
 from offbeat.algorithms.about import About, Range, SearchSpace
 from offbeat.algorithms.fedasmu.device import MOST, MergeSettings
 from offbeat.algorithms.fedasmu.slots import MetaLearner, MetaModel, middle
+from offbeat.algorithms.fedasmu.weights import (
+    SIGMA_MOST,
+    Aggregation,
+    Control,
+    control_slopes,
+    stepped_control,
+    upload_weight,
+)
 from offbeat.core.errors import InvalidInput
 from offbeat.core.messages import (
     Action,
@@ -67,14 +63,11 @@ from offbeat.core.messages import (
     Uploaded,
 )
 from offbeat.core.orders import Order, Update
-from offbeat.core.parameters import Vector, dot, moved
+from offbeat.core.parameters import moved
 from offbeat.core.policy import Policy, View
 
-Control = tuple[float, float, float]
-"""The control parameters lambda, sigma and iota."""
 COHORT = 10
 """m' as published."""
-SIGMA_MOST = 10.0
 Positive = Annotated[float, Field(gt=0, le=MOST)]
 Mu = Annotated[float, Field(gt=0, le=100)]
 NotNegative = Annotated[float, Field(ge=0, le=MOST)]
@@ -82,33 +75,17 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 
 @dataclass
-class Aggregation:
-    """How a version came about: the primed values of Eq. (3)."""
-
-    movement: Vector
-    """u, from the version before to the local model."""
-    control: Control
-    """lambda, sigma and iota with which it was made, those of the device that had uploaded."""
-    xi: float
-    turn: int
-    """The version t at which it was made; in FedSSMU the round r."""
-    staleness: int
-    learning_rate: float
-    """The learning rate of the orders that are given at this version."""
-
-
-@dataclass
 class TimelyState:
-    """What the server remembers of devices, versions and merges."""
+    """What the server knows about devices, versions and merges."""
 
     controls: dict[int, Control] = field(default_factory=dict)
     made: dict[int, Aggregation] = field(default_factory=dict)
-    """How the current version came about, and those that devices in training started from."""
+    """How the current version, and each base of a device in training, was made."""
     meta: MetaLearner | None = None
     refreshed: dict[int, tuple[float, float]] = field(default_factory=dict)
-    """gamma and upsilon of each device that has merged, as it last told."""
+    """gamma and upsilon that each device last reported."""
     rewards: dict[int, tuple[int, float]] = field(default_factory=dict)
-    """For each slot how many rewards there were, and their sum."""
+    """Number and sum of the rewards of each slot."""
     round: int = 0
     requests: int = 0
     answered: int = 0
@@ -121,15 +98,15 @@ class TimelyState:
 
 
 class TimelyPolicy(Policy):
-    """What FedASMU and FedSSMU have in common."""
+    """The part that FedASMU and FedSSMU share."""
 
     State = TimelyState
     Records: ClassVar = (Aggregation, MetaLearner)
 
     cohort: Annotated[int, Field(ge=1)] = COHORT
-    """m', devices that are ordered together."""
+    """m', the devices that are ordered together."""
     staleness_bound: Annotated[int, Field(ge=1)] = 99
-    """tau: discard staler updates; a fresh one has staleness 1."""
+    """tau: staler updates are discarded; a fresh update has staleness 1."""
     dynamic_weights: bool = True
     """Adapt the control parameters of Eq. (2); false is the ablation FedASMU-DA."""
     fresh_models: bool = True
@@ -139,11 +116,11 @@ class TimelyPolicy(Policy):
     mu_alpha: Mu = 1.0
     """mu of alpha, the weight of an upload."""
     lambda_0: NotNegative = 4.0
-    """Weight of the part that falls with time and staleness, to begin with."""
+    """Initial lambda, the part of the weight that falls with time and staleness."""
     sigma_0: Annotated[float, Field(ge=0, le=SIGMA_MOST)] = 0.5
-    """Exponent of staleness in the part that falls with it, to begin with."""
+    """Initial sigma, the exponent of staleness."""
     iota_0: NotNegative = 0.1
-    """The part that does not fall, to begin with."""
+    """Initial iota, the constant part of the weight."""
     eta_lambda: NotNegative = 1e-4
     """Step size of lambda (published)."""
     eta_sigma: NotNegative = 1e-4
@@ -153,32 +130,32 @@ class TimelyPolicy(Policy):
     mu_beta: Mu = 1.0
     """mu of beta, the weight of a fresh model."""
     gamma_0: NotNegative = 4.0
-    """Weight of a fresh model, to begin with."""
+    """Initial gamma, the weight of a fresh model."""
     upsilon_0: NotNegative = 0.0
-    """How much less a hardly newer model counts, to begin with: from sqrt(2) on the least newer one has no weight."""
+    """Initial upsilon, the reduction for slightly newer models; at sqrt(2) one version newer has weight 0."""
     eta_gamma: NotNegative = 1e-4
     """Step size of gamma (published)."""
     eta_upsilon: NotNegative = 1e-4
     """Step size of upsilon (published)."""
     slot: Literal["learned", "first", "middle", "penultimate"] = "learned"
-    """When a device asks: learned (published), or always after 1 epoch, after half of them, before epoch E - 1."""
+    """When a device requests: learned (published), or always after 1 epoch, after half of them, before epoch E - 1."""
     while_asking: Literal["wait", "train"] = "wait"
-    """What a device does until the fresh model comes: it waits (published), or trains on and merges between two steps,
-    wherever it is by then."""
+    """What a device does until the fresh model arrives: wait (published), or continue to train and merge it between two
+    steps."""
     epsilon: Share = 0.1
-    """How often a slot is tried at random."""
+    """Probability of trying a random slot."""
     q_rate: Share = 0.1
-    """phi of Eq. (8), how fast a device's table learns."""
+    """phi of Eq. (8), the learning rate of a device's Q table."""
     q_discount: Share = 0.9
-    """psi of Eq. (8), what the future counts."""
+    """psi of Eq. (8), the discount factor."""
     meta_rate: NotNegative = 0.001
-    """eta_RL (published), how fast the meta model learns."""
+    """eta_RL (published), the learning rate of the meta model."""
     meta_memory: Share = 0.1
-    """rho, how fast its baseline follows the rewards."""
+    """rho, the rate at which the baseline follows the rewards."""
     history: list[Annotated[float, Field(allow_inf_nan=False)]] = Field(default_factory=list)
-    """Mean reward of each slot in an earlier run, to pre-train the meta model on; `offbeat plan slots` measures it."""
+    """Mean reward of each slot in an earlier run, for pre-training the meta model; `offbeat plan slots` measures it."""
     pretraining: Annotated[int, Field(ge=0)] = 500
-    """Steps of pre-training, if there is a history."""
+    """Pre-training steps, if there is a history."""
 
     def check(self, devices: int) -> None:
         if self.cohort > devices:
@@ -192,7 +169,7 @@ class TimelyPolicy(Policy):
         if self.history:
             if len(self.history) != epochs:
                 raise InvalidInput(
-                    f"algorithm.history has {len(self.history)} rewards: give one for each of the {epochs} epochs"
+                    f"algorithm.history has {len(self.history)} rewards: must have one for each of the {epochs} epochs"
                 )
             meta.pretrain(MetaModel(epochs), self.history, self.pretraining)
         return TimelyState(meta=meta)
@@ -200,7 +177,7 @@ class TimelyPolicy(Policy):
     # Orders and requests ------------------------------------------------------------------------------------------
 
     def order(self, device: int, state: TimelyState, view: View) -> Order:
-        """Training from the current version; with fresh models it says how to ask and to merge."""
+        """The order for a device; with fresh models it says how to request and merge them."""
         if not self.fresh_models:
             return view.order()
         refresh = MergeSettings(
@@ -227,12 +204,12 @@ class TimelyPolicy(Policy):
             return min(2, epochs)
         if self.slot == "penultimate":
             return max(epochs - 1, 1)
-        if state.meta is None or device in state.refreshed:  # the middle, or a device that goes by its own table
+        if state.meta is None or device in state.refreshed:  # a fixed slot, or the device uses its own table
             return middle(epochs)
         return MetaModel(epochs).choose(state.meta.theta, self.epsilon, view.random)
 
     def answer(self, request: FreshRequested, state: TimelyState, view: View) -> Iterator[Action]:
-        """A device in training wants the newest model: it gets it if there is a newer one."""
+        """Send the current model to a device in training if it is newer than its base."""
         state.requests += 1
         if view.version > view.in_flight[request.ticket].base:
             state.answered += 1
@@ -242,7 +219,7 @@ class TimelyPolicy(Policy):
 
     def aggregate(self, update: Update, turn: int, state: TimelyState, view: View) -> Iterator[Action]:
         """Lines 9 to 16 of Algorithm 1. `turn` is t, or r."""
-        if self.fresh_models:  # else there is nothing to learn, and an update that is discarded is never computed
+        if self.fresh_models:  # otherwise a discarded update is never computed
             self.learn(update, state, view)
         staleness = view.version - update.base + 1
         if staleness > self.staleness_bound:
@@ -251,7 +228,7 @@ class TimelyPolicy(Policy):
             return
         control = self.adapted(update, state)
         state.controls[update.device] = control
-        xi, alpha = self.weight(control, turn, staleness)
+        xi, alpha = upload_weight(control, turn, staleness, self.mu_alpha)
         movement = update.parameters - view.parameters
         state.commits += 1
         state.alpha_sum += alpha
@@ -264,49 +241,19 @@ class TimelyPolicy(Policy):
             in_use = {held.base for held in view.in_flight.values()} | {view.version}
             state.made = {version: making for version, making in state.made.items() if version in in_use}
 
-    def weight(self, control: Control, turn: int, staleness: int) -> tuple[float, float]:
-        """xi and alpha, Eq. (2)."""
-        lambda_, sigma, iota = control
-        xi = lambda_ / (sqrt(max(turn, 1)) * staleness**sigma) + iota
-        return xi, self.mu_alpha * xi / (1 + self.mu_alpha * xi)
-
     def adapted(self, update: Update, state: TimelyState) -> Control:
-        """The control parameters after the step of Eq. (3)."""
+        """The device's control parameters after the step of Eq. (3), if it starts from a version that allows one."""
         control = state.controls.get(update.device, (self.lambda_0, self.sigma_0, self.iota_0))
         made = state.made.get(update.base)
         if made is None:
             return control
-        steps = zip((self.eta_lambda, self.eta_sigma, self.eta_iota), self.slopes(update, made), strict=True)
-        lambda_, sigma, iota = (value - rate * slope for value, (rate, slope) in zip(control, steps, strict=True))
-        if not (isfinite(lambda_) and isfinite(sigma) and isfinite(iota)):
-            state.skipped += 1
-            return control
-        return min(max(lambda_, 0.0), MOST), min(max(sigma, 0.0), SIGMA_MOST), min(max(iota, 0.0), MOST)
-
-    def slopes(self, update: Update, made: Aggregation) -> Control:
-        """The derivatives of the device's loss at its base by lambda, sigma and iota: Eq. (4) and (5).
-
-        They are those of the aggregation that made the base, at the lambda and sigma that it used, whoever uploaded
-        then: a mix of its xi' with the present device's lambda and sigma would be the gradient of nothing.
-
-        g is the device's movement over eta times its steps. That is the mean gradient for plain SGD. Momentum b carries
-        every gradient on: g is then up to 1 / (1 - b) times as long, and the step of Eq. (3) with it. Weight decay, the
-        proximal term and a merged fresh model are parts of the movement, and so of g.
-        """
-        lambda_, sigma, _ = made.control
-        decay = 1 / (sqrt(max(made.turn, 1)) * made.staleness**sigma)
-        along = dot(update.delta, made.movement) / made.learning_rate
-        if self.control_gradient == "corrected":
-            by_alpha = -along / update.progress.steps if update.progress.steps else nan
-            by_sigma = -lambda_ * log(made.staleness) * decay
-        else:
-            by_alpha = along / update.progress.slices if update.progress.slices else nan
-            by_sigma = -log(sigma) * decay if sigma else nan
-        by_xi = by_alpha * self.mu_alpha / (1 + self.mu_alpha * made.xi) ** 2
-        return by_xi * decay, by_xi * by_sigma, by_xi
+        slopes = control_slopes(update, made, self.mu_alpha, printed=self.control_gradient == "printed")
+        stepped = stepped_control(control, (self.eta_lambda, self.eta_sigma, self.eta_iota), slopes)
+        state.skipped += stepped is None
+        return control if stepped is None else stepped
 
     def learn(self, update: Update, state: TimelyState, view: View) -> None:
-        """Take in what the device tells of its merge; the first one of a device teaches the meta model, Eq. (7)."""
+        """Record the device's report of its merge; its first one trains the meta model, Eq. (7)."""
         report = update.extras
         if not report:
             return
@@ -343,10 +290,10 @@ class TimelyPolicy(Policy):
 
 
 def orders_per_second(in_training: int, seconds: Sequence[float]) -> float:
-    """How many orders, each given to a random idle device, keep so many devices in training.
+    """Orders per second, each to a random idle device, that keep `in_training` devices in training.
 
     A device that is picked r times per idle second is in training for the share r T / (1 + r T) of the time and is
-    ordered r / (1 + r T) times a second. r follows from the sum of the shares; of all devices at once there is none.
+    ordered r / (1 + r T) times a second. Bisection finds the r at which the shares sum to `in_training`.
 
     >>> round(orders_per_second(2, [10.0] * 4), 6)  # half of the time in training: an order every 20 s for each
     0.2
@@ -381,7 +328,7 @@ def settings_for(
 
 
 class FedASMU(TimelyPolicy):
-    """Asynchronous: adapted weights, and fresh models for devices in mid-training (Liu et al. 2024).
+    """Asynchronous: adaptive weights, and fresh models for devices during training (Liu et al. 2024).
 
     >>> from offbeat.testing import ScriptedSession
     >>> session = ScriptedSession(FedASMU(cohort=2, lambda_0=1.0, sigma_0=1.0, iota_0=0.0))
@@ -394,9 +341,9 @@ class FedASMU(TimelyPolicy):
     """
 
     period: Positive = 10.0
-    """Seconds between two orders of `cohort` devices."""
+    """Seconds between two times at which `cohort` devices are ordered."""
     max_in_flight: Annotated[int, Field(ge=1)] | None = None
-    """The threshold: a period in which so many devices are in training or more orders nobody. Default: half of them."""
+    """Number of devices in training at which a period gives no orders (default: half of all devices)."""
 
     about = About(
         name="fedasmu",
@@ -410,7 +357,7 @@ class FedASMU(TimelyPolicy):
             iota_0=Range(0.01, 1.0, log=True),
             gamma_0=Range(0.5, 50.0, log=True),
         ),
-        local_differences=lambda policy, local: ["fresh models merged in mid-training"] if policy.fresh_models else [],
+        local_differences=lambda policy, local: ["fresh models merged during training"] if policy.fresh_models else [],
         flower={"fresh_models": False},
         smoke={"algorithm": {"period": 1.0, "cohort": 5, "max_in_flight": 10}},
     )
@@ -429,7 +376,7 @@ class FedASMU(TimelyPolicy):
 
 
 class FedSSMU(TimelyPolicy):
-    """Synchronous rounds that merge every upload at once, with fresh models in mid-training (Jia et al.).
+    """Synchronous rounds that merge every upload at once, with fresh models during training (Jia et al. 2025).
 
     >>> from offbeat.testing import ScriptedSession
     >>> session = ScriptedSession(FedSSMU(cohort=2, lambda_0=1.0, sigma_0=1.0, iota_0=0.0))

@@ -47,25 +47,25 @@ DEVICE_RULES: dict[str, DeviceRule] = {
     "plain": DeviceRule(),
     "fedasmu": FreshModelRule(),
 }
-"""The device halves, by the name that orders carry."""
+"""The device rules, by the name in an order."""
 
 
 def policy_class(name: str) -> type[Policy]:
-    """A registered policy, or the user's own as "module:Class"."""
+    """A registered policy, or a user's own as "module:Class"."""
     if ":" not in name:
         if name not in POLICIES:
             raise unknown("algorithm", name, POLICIES)
         return POLICIES[name]
     found = resolve(name)
     if not (isinstance(found, type) and issubclass(found, Policy)):
-        raise InvalidInput(f"algorithm {name!r}: it is not a subclass of offbeat.Policy")
+        raise InvalidInput(f"algorithm {name!r}: must be a subclass of offbeat.Policy")
     if not hasattr(found, "State"):
-        raise InvalidInput(f"algorithm {name!r}: it has no State, a dataclass of what it remembers")
+        raise InvalidInput(f"algorithm {name!r}: must define State, the dataclass of its state")
     return found
 
 
 def device_rule(name: str) -> DeviceRule:
-    """A registered device half, or the user's own as "module:object"."""
+    """A registered device rule, or a user's own as "module:object"."""
     rule = DEVICE_RULES.get(name)
     if rule is not None:
         return rule
@@ -73,5 +73,5 @@ def device_rule(name: str) -> DeviceRule:
         raise unknown("device rule", name, DEVICE_RULES)
     found = resolve(name)
     if not isinstance(found, DeviceRule):
-        raise InvalidInput(f"device rule {name!r}: it is not an instance of offbeat.DeviceRule")
+        raise InvalidInput(f"device rule {name!r}: must be an instance of offbeat.DeviceRule")
     return found

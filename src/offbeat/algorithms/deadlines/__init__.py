@@ -1,1 +1,1 @@
-"""Algorithms with rounds of fixed length: ADEL-FL, SALF, Drop- and Wait-Stragglers, HeteroFL."""
+"""Algorithms within a time budget: ADEL-FL, SALF, Drop-Stragglers, Wait-Stragglers, HeteroFL."""

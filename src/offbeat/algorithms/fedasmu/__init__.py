@@ -1,1 +1,1 @@
-"""FedASMU and FedSSMU: the server, the device that asks for the fresh model, and when it asks."""
+"""FedASMU and FedSSMU: server, weights of uploads, device rule, and slot selection."""

@@ -1,7 +1,7 @@
-"""The device half of FedASMU and FedSSMU: ask for the fresh model in mid-training and merge it (sec. 4.3).
+"""The device half of FedASMU and FedSSMU: request the fresh model during training and merge it (sec. 4.3).
 
-Before epoch l* the device asks the server for the newest model w_g and waits for it, or, which is not in the paper,
-trains on and merges it between two steps when it comes. If it is newer than the base w_o:
+Before epoch l* the device requests the newest model w_g and waits for it, or (not in the paper) continues to train and
+merges it between two steps when it arrives. If it is newer than the base w_o:
 
     phi   = gamma / sqrt(g) (1 - upsilon / sqrt(g - o + 1)),  at least 0
     beta  = mu phi / (1 + mu phi)                                                        (10)
@@ -9,11 +9,11 @@ trains on and merges it between two steps when it comes. If it is newer than the
     theta <- theta - eta <grad F(w merged), w_g - w before> d beta / d theta             (11)  theta: gamma, upsilon
     R     = F(w before) - F(w merged)                                                    on one batch of its data
 
-In FedSSMU sqrt(g) is sqrt(r) of the round r, and g - o is the number of merges that the round has seen. The server
-still counts staleness from o. The paper leaves open what happens where phi is cut off at 0: no merge there, and no
-adaptation. gamma and upsilon stay within 0..MOST; a step that is not finite is not taken.
+In FedSSMU sqrt(g) is sqrt(r) of the round r, and g - o is the number of merges in the round so far. The server still
+counts staleness from o. The paper does not say what happens where phi is clipped to 0: here there is no merge and no
+adaptation. gamma and upsilon stay within 0..MOST; a step that is not finite is skipped.
 
-gamma, upsilon, the slot of the last merge and the Q table live in the device's memory, from one training to the next.
+gamma, upsilon, the slot of the last merge and the Q table are kept in the device's memory between trainings.
 """
 
 from collections.abc import Mapping
@@ -30,25 +30,25 @@ from offbeat.core.parameters import Vector, dot
 from offbeat.core.policy import Ask, DeviceRule, Fresh, Memory, Probe, ReadOnlyMemory, Step, Train, Upload
 
 MOST = 1e4
-"""No control parameter is larger: alpha and beta stay below 1 in float32, and nothing overflows."""
+"""Upper bound of control parameters, so that alpha and beta stay below 1 in float32 and nothing overflows."""
 
 
 class MergeSettings(Struct, frozen=True, kw_only=True):
-    """What an order tells the device about asking and merging: its `arguments`."""
+    """How a device requests and merges: the `arguments` of an order."""
 
     slot: int
-    """The slot l* until the device has merged once, and always if it is fixed."""
+    """The slot l* until the device's first merge, and afterwards if it is fixed."""
     fixed: bool
-    """Whether the slot is a setting, which nobody learns."""
+    """Whether the slot is a setting instead of learned."""
     draw: float
-    """A random number in [0, 1) that decides what the device tries, so that the device itself draws nothing."""
+    """A random number in [0, 1) from the server that selects the exploration: devices draw nothing."""
     epsilon: float
     q_rate: float
     q_discount: float
     mu: float
     gamma: float
     upsilon: float
-    """The values of gamma and upsilon that a device begins with."""
+    """Initial values of gamma and upsilon."""
     gamma_rate: float
     upsilon_rate: float
     round: int
@@ -63,7 +63,7 @@ class MergeSettings(Struct, frozen=True, kw_only=True):
 
 
 class MergeMemory(Struct, frozen=True, kw_only=True, eq=False):
-    """What a device remembers of its last merge: its memory."""
+    """The device's memory of its last merge."""
 
     gamma: float
     upsilon: float
@@ -80,7 +80,7 @@ class MergeMemory(Struct, frozen=True, kw_only=True, eq=False):
 
 
 class MergeReport(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the server learns of a merge: an upload's `extras`."""
+    """The report of a merge: the `extras` of an upload."""
 
     slot: Annotated[int, Meta(ge=1)]
     first: bool
@@ -117,7 +117,7 @@ def merge_weight(mu: float, gamma: float, upsilon: float, turn: int, staleness: 
 
 
 class FreshModelRule(DeviceRule):
-    """Trains up to the slot, asks, merges, trains the rest."""
+    """Trains up to the slot, requests the fresh model, merges it, and trains the rest."""
 
     remembers = True
 
@@ -131,7 +131,7 @@ class FreshModelRule(DeviceRule):
         return Train(remaining) if remaining else Upload()
 
     def slot(self, order: Order, memory: ReadOnlyMemory) -> tuple[int, int]:
-        """The move that the device makes from the slot of its last merge, and the slot l* that it comes to."""
+        """The move from the slot of the last merge, and the resulting slot l*."""
         given, last = MergeSettings.of(order), MergeMemory.of(memory)
         if given.fixed or last is None:
             return 0, min(given.slot, order.slices)
@@ -168,7 +168,7 @@ class FreshModelRule(DeviceRule):
         return merged
 
     def extras(self, order: Order, before: ReadOnlyMemory, memory: ReadOnlyMemory) -> Mapping[str, Plain]:
-        """What the server learns of a merge, if there was one."""
+        """The report of the merge, if there was one."""
         last, now = MergeMemory.of(before), MergeMemory.of(memory)
         if now is None or (last and last.merges == now.merges):
             return {}
@@ -191,5 +191,5 @@ class FreshModelRule(DeviceRule):
 
 
 def stepped(value: float, step: float) -> float:
-    """A control parameter after a step of gradient descent."""
+    """A control parameter after a gradient step, within its bounds."""
     return min(max(value - step, 0.0), MOST) if isfinite(step) else value

@@ -1,4 +1,4 @@
-"""FedASMU and FedSSMU: dynamic weights on the server, fresh models for devices in mid-training.
+"""FedASMU and FedSSMU: dynamic weights on the server, fresh models for devices during training.
 
 Jia, Liu, Huo, Shen, Zhou, Dai, Dou: *Efficient Federated Learning with Timely Update Dissemination* (sec. 4 and 5), and
 Liu et al.: *FedASMU: Efficient Asynchronous Federated Learning with Dynamic Staleness-aware Model Update*, AAAI 2024.

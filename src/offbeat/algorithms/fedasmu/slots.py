@@ -1,18 +1,18 @@
-"""When a device asks for the fresh model: FedASMU's slot selection (sec. 4.3.1), Eq. (7) and (8).
+"""FedASMU's slot selection, that is when a device requests the fresh model (sec. 4.3.1), Eq. (7) and (8).
 
-A slot l in 1..E means: ask before epoch l. For a device's first merge the server's meta model proposes it, an LSTM with
-a fully connected layer that decides before each epoch, "ask now" or "not yet". After that the device moves its slot by
-its own Q table. Both choose epsilon-greedily.
+Slot l in 1..E means a request before epoch l. Until a device's first merge the server's meta model proposes the slot:
+an LSTM with a fully connected layer that decides before each epoch whether to request now. After that the device moves
+its slot by its own Q table. Both choose epsilon-greedily.
 
-    P(l)      = p_l (1 - p_{l-1}) ... (1 - p_1),  P(E) the rest: a device asks once, at the latest before epoch E
+    P(l)      = p_l (1 - p_{l-1}) ... (1 - p_1),  P(E) the rest: one request, at the latest before epoch E
     b         <- (1 - rho) b + rho R
     theta     <- theta + eta_RL grad log P(l*) (R - b)                                                            (7)
     H(l, a)   <- H(l, a) + phi (R + psi max_a' H(l', a') - H(l, a)),   l' = l + a within 1..E                     (8)
 
-The paper does not give the LSTM's size, input or start. Here it has `HIDDEN` cells and is fed its last decision: 1
-before the first epoch, and 0 from then on, since the first "ask now" ends it. Untrained it favours the middle: before
-the first epoch there is hardly ever a newer model, so a device that began there would never be rewarded and never move.
-The gradient is written out (no torch in the algorithms) and a test checks it against autograd.
+The paper does not give the LSTM's size, input or initialisation. Here it has `HIDDEN` cells, and its input is 1 before
+the first epoch and 0 afterwards. Untrained it favours the middle slot: before the first epoch there is rarely a newer
+model, so a device that started there would get no reward and never move. The gradient is written out, because
+algorithms do not import torch, and a test checks it against autograd.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ from offbeat.core.parameters import Vector
 
 HIDDEN = 8
 MOVES = (0, 1, -1)
-"""Stay, add, minus. Staying comes first, so that a device with nothing to prefer stays."""
+"""Stay, add, minus. Stay comes first, so that it wins a tie."""
 
 PRETRAINING_RATE = 0.2
 
@@ -35,7 +35,7 @@ Floats = npt.NDArray[np.float64]
 
 
 def middle(epochs: int) -> int:
-    """The slot that cuts the epochs in halves, the shorter first.
+    """The slot after half of the epochs, rounded down.
 
     >>> [middle(epochs) for epochs in (1, 2, 4, 5)]
     [1, 2, 3, 3]
@@ -44,7 +44,7 @@ def middle(epochs: int) -> int:
 
 
 def initial_log_odds(epochs: int) -> Floats:
-    """The log odds of asking before epoch 1..E-1 that make the slots' weights rise to the middle and fall from there.
+    """The log odds of a request before epoch 1..E-1 with which the slots' probabilities peak in the middle.
 
     >>> [round(float(odds), 3) for odds in initial_log_odds(4)]  # weights 1 2 3 2: odds 1 / 7, 2 / 5, 3 / 2
     [-1.946, -0.916, 0.405]
@@ -79,7 +79,7 @@ class MetaModel:
 
     @classmethod
     def initial(cls, random: np.random.Generator) -> Floats:
-        """The first parameters, drawn uniformly and about as torch draws those of an LSTM."""
+        """Initial parameters, drawn uniformly, similar to torch's LSTM."""
         size = int(sum(np.prod(shape) for shape in cls.SHAPES.values()))
         bound = HIDDEN**-0.5
         return random.uniform(-bound, bound, size)
@@ -91,7 +91,7 @@ class MetaModel:
         return asks * not_before
 
     def choose(self, theta: Floats, epsilon: float, random: np.random.Generator) -> int:
-        """The most probable slot or, with probability epsilon, any."""
+        """The most probable slot or, with probability epsilon, a random one."""
         if random.random() < epsilon:
             return int(random.integers(1, self.epochs + 1))
         return int(np.argmax(self.probabilities(theta))) + 1
@@ -103,7 +103,7 @@ class MetaModel:
         return self.weighted_score(theta, weights)
 
     def weighted_score(self, theta: Floats, weights: Floats) -> Floats:
-        """sum_l weight_l grad log P(l), by going back through time once."""
+        """sum_l weight_l grad log P(l), by backpropagation through time."""
         asks, steps = self._asks(theta)
         part, gradient = self.parts(theta), np.zeros_like(theta)
         from_here_on = np.cumsum(weights[::-1])[::-1]
@@ -133,7 +133,7 @@ class MetaModel:
         return gradient
 
     def _asks(self, theta: Floats) -> tuple[Floats, list[tuple[float, Floats, Floats, list[Floats], Floats]]]:
-        """p_l for l = 1..E-1, and what each step was made of. Before epoch E there is nothing left to decide."""
+        """p_l for l = 1..E-1, and the intermediates of each step. Before epoch E there is no decision left."""
         part, steps, log_odds = self.parts(theta), [], initial_log_odds(self.epochs)
         hidden, cell, asks = np.zeros(HIDDEN), np.zeros(HIDDEN), np.zeros(self.epochs - 1)
         for epoch in range(1, self.epochs):
@@ -149,27 +149,27 @@ class MetaModel:
 
 
 def sigmoid(x: Floats) -> Floats:
-    """The logistic function 1 / (1 + exp(-x)), which cannot overflow in this form."""
+    """The logistic function 1 / (1 + exp(-x)), in a form that cannot overflow."""
     return (1.0 + np.tanh(x / 2.0)) / 2.0
 
 
 @dataclass
 class MetaLearner:
-    """The meta model's parameters and its baseline, learning by REINFORCE."""
+    """Parameters and baseline of the meta model, trained by REINFORCE."""
 
     theta: Floats
     baseline: float = 0.0
 
     def learn(self, model: MetaModel, slot: int, reward: float, *, rate: float, memory: float) -> None:
-        """Eq. (7); the baseline takes in the reward first, as in lines 14 and 15 of Algorithm 2."""
+        """Eq. (7), after the update of the baseline, as in lines 14 and 15 of Algorithm 2."""
         self.baseline = (1.0 - memory) * self.baseline + memory * reward
         self.theta = self.theta + rate * model.score(self.theta, slot) * (reward - self.baseline)
 
     def pretrain(self, model: MetaModel, history: Sequence[float], steps: int) -> None:
-        """Learn from the mean reward of each slot in an earlier run, before the first device is ordered.
+        """Train on the mean reward of each slot in an earlier run.
 
-        The rewards of all slots are known, so it is the expected step of Eq. (7) that is taken. They are standardised:
-        whether the model learns must not depend on the scale of an experiment's loss.
+        The rewards of all slots are known, so this takes the expected step of Eq. (7). Rewards are standardised, so
+        that the result does not depend on the scale of the loss.
         """
         rewards = np.asarray(history) - np.mean(history)
         rewards /= rewards.std() or 1.0
@@ -179,12 +179,12 @@ class MetaLearner:
 
 
 def no_table(epochs: int) -> Vector:
-    """H before the first reward: a row for each slot, a column for each of `MOVES`."""
+    """H before the first reward: one row per slot, one column per move in `MOVES`."""
     return np.zeros((epochs, len(MOVES)), dtype=np.float32)
 
 
 def next_move(table: Vector, slot: int, epsilon: float, draw: float) -> int:
-    """Which of `MOVES` to take from a slot. `draw` in [0, 1) is the luck: below epsilon it also selects the move.
+    """The index in `MOVES` of the move to take from a slot. A `draw` in [0, 1) below epsilon selects a random move.
 
     >>> next_move(no_table(5), 3, epsilon=0.1, draw=0.5), next_move(no_table(5), 3, epsilon=0.3, draw=0.29)
     (0, 2)
@@ -200,7 +200,7 @@ def moved(slot: int, move: int, epochs: int) -> int:
 
 
 def learned(table: Vector, slot: int, move: int, reward: float, *, rate: float, discount: float) -> Vector:
-    """Eq. (8): the table after a move from this slot was rewarded."""
+    """Eq. (8): the table after the reward for a move from this slot."""
     following = moved(slot, move, len(table))
     changed = table.copy()
     changed[slot - 1, move] += rate * (reward + discount * table[following - 1].max() - table[slot - 1, move])

@@ -1,9 +1,9 @@
-"""Data, a model, a fleet, a partition and an availability of your own.
+"""Use your own data, model, fleet, partition and availability.
 
     python examples/own_data_model_and_fleet.py
 
-Everything is given as Python objects. In an experiment file the same things are named as "module:thing", with their
-settings beside the name: `[fleet] name = "own_data_model_and_fleet:TwoKinds"`, `slow = 8.0`.
+Here they are Python objects. An experiment file names them as "module:name", with their settings beside the name:
+`[fleet] name = "own_data_model_and_fleet:TwoKinds"`, `slow = 8.0`.
 """
 
 import numpy as np
@@ -17,7 +17,7 @@ from offbeat.fleet.speeds import FixedSpeeds
 
 
 def two_moons(seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Your data: any function of the seed that returns train_x, train_y, test_x, test_y (or an offbeat.Dataset)."""
+    """Return train_x, train_y, test_x, test_y (or an offbeat.Dataset) for a seed."""
     random = np.random.default_rng(seed)
     y = random.integers(0, 2, 1500)
     angle = random.uniform(0, np.pi, 1500) + np.pi * y
@@ -26,7 +26,7 @@ def two_moons(seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray
 
 
 class Net(nn.Module):
-    """Your model: any module that maps a batch to logits. Its first parameters come from the experiment's seed."""
+    """Map a batch to logits. The experiment's seed determines the initial parameters."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class Net(nn.Module):
 
 
 class TwoKinds(offbeat.FleetSettings):
-    """Your fleet: every third device is `slow` times slower than the others."""
+    """A fleet in which every third device is `slow` times slower than the others."""
 
     slow: float = 5.0
 
@@ -48,7 +48,7 @@ class TwoKinds(offbeat.FleetSettings):
 
 
 class FirstHasMost(offbeat.PartitionSettings):
-    """Your partition: the first device holds a share of everything, the others divide the rest evenly."""
+    """A partition in which the first device holds a `share` of all samples and the others split the rest evenly."""
 
     share: float = 0.3
 
@@ -72,7 +72,7 @@ def main() -> None:
     result = offbeat.run(experiment)
     print(result)
 
-    # The trained model is a torch model again.
+    # Load the trained parameters into a torch model.
     network = Net()
     network.load_state_dict(result.state_dict())
     _, _, test_x, test_y = two_moons(experiment.seed)
@@ -80,7 +80,7 @@ def main() -> None:
         found = network(torch.from_numpy(test_x).float()).argmax(dim=1).numpy()
     print(f"accuracy of the loaded model: {(found == test_y).mean():.4f}")
 
-    # What determines the run, as a file.
+    # Print the first tables of the experiment as a file.
     print(experiment.toml().partition("[local]")[0])
 
 

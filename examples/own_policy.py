@@ -1,8 +1,8 @@
-"""An algorithm of your own: write it, try it, compare it with FedBuff, look at the numbers.
+"""Write your own algorithm, run it and compare it with FedBuff.
 
     python examples/own_policy.py
 
-The policy below averages whatever has come in, once a minute, and gives stale updates less weight.
+The policy averages the updates that arrived, once per period, with less weight for stale ones.
 """
 
 from collections.abc import Iterator
@@ -27,17 +27,17 @@ from offbeat.policy import (
 
 @dataclass
 class Arrived:
-    """What the policy remembers between two events: a dataclass, so that a run can be stopped and resumed."""
+    """State of the policy between events. A dataclass, so that checkpoints can store it."""
 
     updates: list[Update] = field(default_factory=list)
 
 
-class EveryMinute(Policy):
-    """Averages once a minute, stale updates with less weight."""
+class Periodic(Policy):
+    """Average the updates of each period, weighted by 1 / (1 + staleness)."""
 
     State = Arrived
 
-    # Settings: checked like our own, and set from a file as `[algorithm] period = 30.0`.
+    # Settings: validated, and set in a file as `[algorithm] period = 30.0`.
     period: float = 60.0
     """Seconds between versions."""
     concurrency: int = 10
@@ -54,7 +54,7 @@ class EveryMinute(Policy):
             )
             state.updates = []
         if isinstance(event, Started | TimerFired):
-            yield SetTimer(name="minute", after=self.period)
+            yield SetTimer(name="period", after=self.period)
         for device in view.pick(self.concurrency - len(view.in_flight)):
             yield Dispatch(device=device, order=view.order())
 
@@ -69,15 +69,15 @@ def main() -> None:
         fleet={"name": "ratio", "ratio": 10.0},
     )
 
-    # One run in this process. Nothing is written, because no directory is given.
-    result = offbeat.run(experiment.changed({"algorithm": EveryMinute(period=20.0)}))
+    # One run in this process. Without a directory nothing is written.
+    result = offbeat.run(experiment.changed({"algorithm": Periodic(period=20.0)}))
     print(result)
     print(result.frame()[["time", "accuracy", "mean_staleness"]].tail(3))
 
-    # Side by side with FedBuff over two seeds; runs are in processes of their own, which import this file.
-    comparison = offbeat.compare(experiment, [EveryMinute(period=20.0), "fedbuff"], seeds=2, jobs=2)
+    # A comparison with FedBuff over two seeds, in worker processes that import this file.
+    comparison = offbeat.compare(experiment, [Periodic(period=20.0), "fedbuff"], seeds=2, jobs=2)
     print(comparison)
 
 
-if __name__ == "__main__":  # processes import this file: what is below must not run there
+if __name__ == "__main__":  # worker processes import this file and must not run main
     main()

@@ -34,8 +34,12 @@ def test_the_tutorial_on_real_nodes(tmp_path: Path) -> None:
     assert [line[:2] for line in lines if line[0] == "offbeat"] == [
         ["offbeat", word] for word in ("node", "node", "node", "node", "deploy", "replay", "report")
     ]
-    environment = os.environ | {"FLWR_HOME": str(tmp_path / "home"), "FLWR_TELEMETRY_ENABLED": "0"}
-    binaries = Path(sys.executable).parent
+    binaries = Path(sys.executable).parent  # where Flower's programs are, which start each other
+    environment = os.environ | {
+        "FLWR_HOME": str(tmp_path / "home"),
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "PATH": f"{binaries}{os.pathsep}{os.environ['PATH']}",
+    }
     said: dict[str, str] = {}
     with ExitStack() as running:
         for number, (program, *rest) in enumerate(lines):

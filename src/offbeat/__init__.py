@@ -1,6 +1,4 @@
-"""Federated learning over uneven devices.
-
-What a script needs, for instance:
+"""Simulate, compare and deploy federated learning over uneven devices.
 
     import offbeat
 
@@ -8,7 +6,7 @@ What a script needs, for instance:
     result.summary["final_accuracy"]
     result.frame(), result.plot(), result.state_dict()
 
-`offbeat.policy` has what an algorithm of one's own needs.
+`offbeat.policy` has the names needed to write an algorithm, `offbeat.testing` those to test one.
 """
 
 from importlib import import_module
@@ -82,9 +80,9 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import on first use: `offbeat --help` does not wait for torch."""
+    """Import a public name on first use, so that `offbeat --help` does not wait for torch."""
     if name == "__version__":
-        from importlib import metadata  # takes longer to import than all that a command needs of this module
+        from importlib import metadata  # imported here because it is slow to import
 
         return metadata.version("offbeat")
     if name not in _HOMES:

@@ -199,7 +199,7 @@ def test_without_convexity_the_bounds_are_infinite_and_theta_is_not() -> None:
 
 
 def test_what_makes_no_sense_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="cannot exceed"):
+    with pytest.raises(InvalidInput, match="may not exceed"):
         BoundConstants(smoothness=1.0, convexity=2.0, gradient=1.0, radius=1.0, heterogeneity=0.0)
     with pytest.raises(InvalidInput, match="above 0 and at most 1"):
         bernoulli_moments([0.5, 0.0])

@@ -1,9 +1,9 @@
-"""Advice on delayed gradients for an experiment: AUDG or PSURDG?
+"""Advise on AUDG or PSURDG for an experiment with delayed gradients.
 
-Delays and constants are estimated from the experiment (`offbeat.comparison.delayed_gradients.constants`), and from them
-the theory's Theta has a sign. The paper's bound on PSURDG takes another delay than that of the gradients that PSURDG
-applies (see `bounds`): the advice goes by their real age, and says so where the printed bound prefers the other. A
-short simulation over seeds says what really happens; where it disagrees with the theory, the advice says so too.
+Delays and constants are estimated from the experiment (`constants`); the sign of the theory's Theta says which
+algorithm has the lower bound. The paper's bound on PSURDG uses another delay than that of the gradients that PSURDG
+applies (see `bounds`): the advice uses their actual age, and mentions it where the printed bound prefers the other
+algorithm. A short simulation over several seeds checks the theory, and the advice says where they disagree.
 """
 
 from collections.abc import Sequence
@@ -41,39 +41,39 @@ from offbeat.simulation.run import run, simulation_of
 
 SHOWN_CLIENTS = 12
 REPLACED = ("stop", "algorithm", "evaluation", "compare", "sweep")
-"""Tables of the experiment that a simulation for advice has its own of."""
+"""Tables of the experiment that the simulation replaces."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Simulated:
-    """What a short simulation of both says."""
+    """The results of a short simulation of both algorithms."""
 
     iterations: int
     audg: list[float]
     psurdg: list[float]
-    """Final training losses, seed by seed; infinite where a run diverged."""
+    """Final training losses by seed; infinite where a run diverged."""
     accuracies: dict[str, float]
 
     @property
     def difference(self) -> float:
-        """PSURDG minus AUDG, as Theta is."""
+        """Mean final loss of PSURDG minus that of AUDG, with the sign convention of Theta."""
         return fmean(self.psurdg) - fmean(self.audg)
 
     @property
     def error(self) -> float:
-        """The standard error of the difference over seeds, with the same delays for both; nan if it has none."""
+        """Standard error of the difference, paired by seed; nan if a run diverged or there is one seed."""
         differences = [one - other for one, other in zip(self.psurdg, self.audg, strict=True)]
         return nan if self.diverged or len(differences) == 1 else stdev(differences) / sqrt(len(differences))
 
     @property
     def diverged(self) -> dict[str, int]:
-        """How many seeds each algorithm diverged with, for those that did."""
+        """Number of seeds with which each algorithm diverged, for those that did."""
         counts = {name: sum(not isfinite(loss) for loss in getattr(self, name)) for name in ("audg", "psurdg")}
         return {name: count for name, count in counts.items() if count}
 
     @property
     def prefers(self) -> str | None:
-        """Which diverged less often or, if none did, has the lower loss by a t-test of 95 %; None: cannot be told."""
+        """The algorithm that diverged less often, else the one with the lower loss (t-test, 95 %); None: undecided."""
         if self.diverged:
             often = {name: self.diverged.get(name, 0) for name in ("audg", "psurdg")}
             return None if often["audg"] == often["psurdg"] else min(often, key=lambda name: often[name])
@@ -83,25 +83,25 @@ class Simulated:
 
     @property
     def finding(self) -> str:
-        """What it shows, to follow "the simulation"."""
+        """The result as a clause that follows "the simulation"."""
         if self.diverged:
             runs = " and ".join(f"{name.upper()} in {count}" for name, count in self.diverged.items())
             return f"diverged with {runs} of {len(self.audg)} seeds"
         if len(self.audg) == 1:
-            return "has a single seed, so no spread to judge by"
+            return "has a single seed, which shows no spread"
         return "shows no clear difference" if self.prefers is None else f"prefers {self.prefers.upper()}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Advice:
-    """What is known of the experiment, and what follows."""
+    """Estimates from the experiment, and the advice that follows."""
 
     iteration_seconds: float
     rate: float
     iterations: int
     delays: Delays
     ages: Delays
-    """Ages of the gradients that PSURDG applies, fresh or reused."""
+    """Ages of the gradients that PSURDG applies, new or reused."""
     estimate: BoundEstimate
     beyond: tuple[str, ...] = ()
     """Settings of the experiment that the theory does not cover."""
@@ -109,7 +109,7 @@ class Advice:
 
     @property
     def theta(self) -> float:
-        """Theta with the real ages of the gradients that PSURDG applies."""
+        """Theta with the actual ages of the gradients that PSURDG applies."""
         return theta(self.estimate.constants, self.delays, self.rate, self.ages)
 
     @property
@@ -119,19 +119,19 @@ class Advice:
 
     @property
     def prefers(self) -> str | None:
-        """Which of the two has the lower bound; None without delays, when both are SFL, and without finite bounds."""
+        """The algorithm with the lower bound; None without delays (both equal SFL) or without finite bounds."""
         if self.delays.absent < 1e-9 or not self.is_bounded:
             return None
         return "psurdg" if self.theta < 0 else "audg"
 
     @property
     def is_turned(self) -> bool:
-        """Whether the printed bound prefers the other one."""
+        """Whether the printed bound prefers the other algorithm."""
         return (self.theta < 0) != (self.printed_theta < 0)
 
     @property
     def is_bounded(self) -> bool:
-        """Whether the theory bounds anything here: without strong convexity (mu = 0) both bounds are infinite."""
+        """Whether a bound is finite: without strong convexity (mu = 0) both are infinite."""
         return any(isfinite(self.bounds[name]) for name in ("audg", "psurdg"))
 
     @property
@@ -146,7 +146,7 @@ class Advice:
 
     @property
     def bounds(self) -> dict[str, float]:
-        """(20), (21), and (48) with the real ages and as printed."""
+        """The bounds (20), (21), and (48) with the actual ages and as printed."""
         return {
             "sfl": sfl_bound(self.estimate.constants, self.rate, self.iterations),
             "audg": audg_bound(self.estimate.constants, self.delays, self.rate, self.iterations),
@@ -158,16 +158,16 @@ class Advice:
     def verdict(self) -> str:
         """The advice in a sentence or two."""
         if self.delays.absent < 1e-9:
-            return "Nobody is late: AUDG, PSURDG and SFL are the same."
+            return "No gradient is delayed: AUDG, PSURDG and SFL are the same."
         if self.prefers is None:
             return self._without_theory
         theory = f"The theory prefers {self.prefers.upper()}{self._printed}"
         if self.simulated is None:
-            doubt = "Its bounds are loose" if self.is_stable else "It does not cover so high a learning rate"
-            return f"{theory}. {doubt}: check with --simulate."
+            doubt = "Its bounds are loose" if self.is_stable else "It does not cover learning rates this high"
+            return f"{theory}. {doubt}: check it with a simulation."
         found = self.simulated
         if found.prefers is None:
-            then = "Lower the learning rate" if found.diverged else "Take either, or simulate more seeds"
+            then = "Lower the learning rate" if found.diverged else "Use either, or simulate more seeds"
             return f"{theory}; the simulation {found.finding}. {then}."
         why = f" (it {found.finding})" if found.diverged else ""
         if found.prefers == self.prefers:
@@ -179,16 +179,20 @@ class Advice:
 
     @property
     def _printed(self) -> str:
-        """The other verdict, where there is one."""
+        """The verdict of the printed bound, if it differs."""
         other = "PSURDG" if self.prefers == "audg" else "AUDG"
-        return f" (as printed, with delays that are not those of the gradients, {other})" if self.is_turned else ""
+        return (
+            f" (the printed bound, with delays that are not those of the gradients, prefers {other})"
+            if self.is_turned
+            else ""
+        )
 
     @property
     def _without_theory(self) -> str:
-        """The advice where all bounds are infinite: what the simulation says, if there is one."""
+        """The advice where all bounds are infinite: the result of the simulation, if there is one."""
         theory = "The theory prefers neither: all its bounds are infinite, because the loss is not strongly convex"
         if self.simulated is None:
-            return f"{theory}. Compare the two with --simulate."
+            return f"{theory}. Compare the two by simulation."
         return f"{theory}; the simulation {self.simulated.finding}."
 
 
@@ -201,7 +205,10 @@ def advise(
     seeds: Sequence[int] = (0, 1, 2),
     watch: OnFraction | None = None,
 ) -> Advice:
-    """Estimate, compare, and simulate if asked to. `watch` is told how much is done (0 to 1)."""
+    """Estimate delays and constants, compare the bounds, and simulate both algorithms if `simulate` is set.
+
+    `watch` is given the fraction that is done (0 to 1).
+    """
     tell = watch or (lambda done: None)
     seconds = iteration_seconds or _iteration_of(experiment) or median_order_seconds(experiment)
     prepared = {name: _prepared(experiment, name, seconds, iterations) for name in ("audg", "psurdg")}
@@ -236,7 +243,7 @@ def advise(
 
 
 def beyond_the_theory(experiment: Experiment) -> tuple[str, ...]:
-    """The settings that leave the theory, which is about one full-batch step at a constant rate, and (13)'s weights."""
+    """Settings outside the theory, which assumes one full-batch step at a constant rate and the weights of (13)."""
     local, policy = experiment.local, experiment.algorithm.policy
     leaving = {
         f"local.epochs = {local.epochs}": local.epochs != 1,
@@ -251,7 +258,7 @@ def beyond_the_theory(experiment: Experiment) -> tuple[str, ...]:
 
 
 def _iteration_of(experiment: Experiment) -> float | None:
-    """The length of an iteration that the file gives, for its fleet or its algorithm."""
+    """The length of an iteration in the settings of the fleet or the algorithm; None if neither has one."""
     for settings in (experiment.fleet.settings, experiment.algorithm.policy):
         if isinstance(settings, BernoulliFleet | Audg):
             return settings.iteration_seconds
@@ -275,29 +282,29 @@ def _prepared(experiment: Experiment, name: str, seconds: float, iterations: int
 
 
 def rendered(advice: Advice) -> RenderableType:
-    """The advice for a terminal: delays, constants, what follows from them, and what was simulated."""
+    """The advice for a terminal: delays, constants, bounds and simulated results."""
     constants, delays = advice.estimate.constants, advice.delays
     facts = Table("", "", box=box.SIMPLE_HEAD, show_header=False, title="Estimated", title_justify="left")
     facts.add_row("iteration", f"{advice.iteration_seconds:.4g} s")
     shown = ", ".join(f"{mean:.2f}" for mean in delays.first[:SHOWN_CLIENTS])
     more = ", ..." if delays.clients > SHOWN_CLIENTS else ""
-    facts.add_row("mean delay of each client, over iterations", f"{shown}{more}")
+    facts.add_row("mean delay per client, over iterations", f"{shown}{more}")
     facts.add_row("their weighted mean", f"{delays.mean:.3g} iterations")
-    facts.add_row("mean age of the gradients that PSURDG applies", f"{advice.ages.mean:.3g} iterations")
-    facts.add_row("deliveries in an iteration", f"{delays.participants:.3g} of {delays.clients} clients")
+    facts.add_row("mean age of gradients applied by PSURDG", f"{advice.ages.mean:.3g} iterations")
+    facts.add_row("updates per iteration", f"{delays.participants:.3g} of {delays.clients} clients")
     facts.add_row("L, smoothness", f"{constants.smoothness:.4g}")
-    limits = "" if advice.is_stable else ": too much, the theory needs at most 1"
+    limits = "" if advice.is_stable else ": too high, the theory needs at most 1"
     facts.add_row("eta L", f"{advice.rate * constants.smoothness:.3g}{limits}")
-    facts.add_row("mu, convexity", f"{constants.convexity:.4g}" if advice.estimate.convex else "0 (it is not convex)")
-    facts.add_row("G, longest gradient", f"{constants.gradient:.4g}")
+    facts.add_row("mu, convexity", f"{constants.convexity:.4g}" if advice.estimate.convex else "0 (not convex)")
+    facts.add_row("G, largest gradient norm", f"{constants.gradient:.4g}")
     least = "" if advice.estimate.converged else "at least "
     facts.add_row("R, distance to the optimum", f"{least}{constants.radius:.4g}")
-    facts.add_row("phi, from it to the clients' optima", f"{least}{constants.heterogeneity:.4g}")
+    facts.add_row("phi, distance to the clients' optima", f"{least}{constants.heterogeneity:.4g}")
     alone = f"{advice.estimate.remaining_alone:.2g} (of single clients)"
-    facts.add_row("|gradient|, end / start of descent", f"{advice.estimate.remaining:.2g}, {alone}")
-    facts.add_row("Theta, PSURDG's bound - AUDG's, with these ages", f"{advice.theta:+.4g}")
-    facts.add_row("Theta as printed, with the delays for both", f"{advice.printed_theta:+.4g}")
-    facts.add_row("it changes its sign at", f"a weighted mean delay of {advice.turning_delay:.3g} iterations")
+    facts.add_row("gradient norm, end / start of descent", f"{advice.estimate.remaining:.2g}, {alone}")
+    facts.add_row("Theta, PSURDG's bound minus AUDG's, with these ages", f"{advice.theta:+.4g}")
+    facts.add_row("Theta as printed, with these delays for both", f"{advice.printed_theta:+.4g}")
+    facts.add_row("Theta changes sign at", f"a weighted mean delay of {advice.turning_delay:.3g} iterations")
     found = advice.simulated
     compared = Table(
         "",
@@ -322,20 +329,19 @@ def rendered(advice: Advice) -> RenderableType:
 
 
 def _notes(advice: Advice) -> str:
-    """What to know of the estimates."""
+    """The limits of the estimates, in sentences."""
     notes = [
-        f"Constants from gradient descent on {advice.estimate.clients} clients, up to {SAMPLES} samples of each: "
-        "extremes of what was seen, not bounds.",
-        "Delays are means over all iterations, the paper's (1), not at deliveries as in the metrics' mean_delay; "
-        "availability and failures are left out.",
+        f"Constants: observed extremes, not bounds, of gradient descent on {advice.estimate.clients} clients with up "
+        f"to {SAMPLES} samples each.",
+        "Delays: means over all iterations, as in the paper's (1), not over uploads as in the metric mean_delay; "
+        "without availability and failures.",
     ]
     if advice.beyond:
         notes.append(
-            f"The theory is about one full-batch step at a constant rate: {', '.join(advice.beyond)} "
-            f"{'leaves' if len(advice.beyond) == 1 else 'leave'} what it covers."
+            f"The theory assumes one full-batch step at a constant rate; it does not cover {', '.join(advice.beyond)}."
         )
     if not advice.estimate.converged:
-        notes.insert(1, "The descent has NOT CONVERGED: R and phi are lower bounds, and Theta is a guess.")
+        notes.insert(1, "Gradient descent has NOT CONVERGED: R and phi are lower bounds, and Theta is unreliable.")
     return "\n".join(notes)
 
 

@@ -1,4 +1,4 @@
-"""The bounds of Hao et al. 2025 (arXiv 2503.04052) on SFL, AUDG and PSURDG: numbers in, numbers out.
+"""The bounds of Hao et al. 2025 (arXiv 2503.04052) on SFL, AUDG and PSURDG.
 
 They bound E f(mean of w^2 .. w^(T+1)) - f(w*) after T iterations, for losses that are L-smooth and mu-strongly convex.
 
@@ -8,14 +8,14 @@ They bound E f(mean of w^2 .. w^(T+1)) - f(w*) after T iterations, for losses th
 | lambda_i, E tau_i, E tau_i^2, E tau_i^3, E abs(I_t) | `Delays` |
 | eta, T | `rate`, `iterations` |
 
-Two misprints are corrected here. (48) minus (21) has the factor `L - mu` where the paper's Theta prints `L`: the terms
-eta^2 G^2 (L - mu)/2 sum lambda_i E tau_i, N times in (48) and E|I| times in (21), are all that is left of delays. And
-the sentence after Theta has `L - mu` for the `2L - mu` of Theta itself.
+Two misprints are corrected. (48) minus (21) has the factor `L - mu` where the paper's Theta prints `L`: the only terms
+in delays that remain are eta^2 G^2 (L - mu)/2 sum lambda_i E tau_i, N times in (48) and E|I| times in (21). And the
+sentence after Theta has `L - mu` for the `2L - mu` of Theta itself.
 
-(48) uses the delay of (1), which counts a gradient that has not been delivered yet. The gradient that PSURDG really
-applies is the latest *delivered* one: it was `tau` iterations old when it came, and has been reused since. With the
-Bernoulli model its age is negative-binomial(2), with mean 2 (1/phi - 1). `Delays` with `reused = True` have the moments
-of that age, `theta` takes them as `ages`; the terms of third order then no longer cancel, and its sign can be another.
+(48) uses the delay of (1), which counts a gradient that has not been delivered yet. PSURDG applies the latest
+*delivered* gradient: it was `tau` iterations old on arrival and has been reused since. With the Bernoulli model its
+age is negative-binomial(2), with mean 2 (1/phi - 1). `Delays` with `reused = True` have the moments of that age, and
+`theta` takes them as `ages`; the terms of third order then do not cancel, and its sign can change.
 """
 
 from dataclasses import dataclass
@@ -30,22 +30,24 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True)
 class BoundConstants:
-    """What is assumed of the clients' losses f_i."""
+    """The constants that are assumed of the clients' losses f_i."""
 
     smoothness: float
     """L, the smoothness of Assumption 2."""
     convexity: float
-    """mu, Assumption 3; with 0 the bounds are infinite, Theta is not."""
+    """mu, the strong convexity of Assumption 3; with 0 the bounds are infinite, but not Theta."""
     gradient: float
-    """G: no gradient is longer (Assumption 5)."""
+    """G, the largest gradient norm (Assumption 5)."""
     radius: float
-    """R: no iterate is farther from the optimum (Assumption 4)."""
+    """R, the largest distance of an iterate from the optimum (Assumption 4)."""
     heterogeneity: float
-    """phi: no client's optimum is farther from the common one (Assumption 1)."""
+    """phi, the largest distance of a client's optimum from the common one (Assumption 1)."""
 
     def __post_init__(self) -> None:
         if not all(value >= 0 for value in vars(self).values()) or self.convexity > self.smoothness:  # nan is not
-            raise InvalidInput(f"{self}: none may be negative or nan, and the convexity cannot exceed the smoothness")
+            raise InvalidInput(
+                f"{self}: no constant may be negative or nan, and the convexity may not exceed the smoothness"
+            )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -57,7 +59,7 @@ class Delays:
     second: Floats
     third: Floats
     participants: float
-    """E|I_t|, clients that deliver in an iteration."""
+    """E|I_t|, the mean number of clients that deliver in an iteration."""
 
     def __post_init__(self) -> None:
         if not len(self.weights) == len(self.first) == len(self.second) == len(self.third):
@@ -72,7 +74,7 @@ class Delays:
 
     @property
     def absent(self) -> float:
-        """N - E|I_t|, how many clients deliver nothing in an iteration, on average."""
+        """N - E|I_t|, the mean number of clients that deliver nothing in an iteration."""
         return self.clients - self.participants
 
     @property
@@ -87,7 +89,7 @@ class Delays:
 
     @classmethod
     def bernoulli(cls, success: npt.ArrayLike, weights: npt.ArrayLike, *, reused: bool = False) -> "Delays":
-        """Each client delivers in each iteration with its own probability; `reused`: the ages of delivered gradients.
+        """Delays of clients that deliver in an iteration with a fixed probability; `reused`: ages of applied gradients.
 
         >>> Delays.bernoulli([0.5], [1.0]).first.tolist(), Delays.bernoulli([0.5], [1.0], reused=True).first.tolist()
         ([1.0], [2.0])
@@ -101,12 +103,12 @@ class Delays:
 
     @classmethod
     def of_orders(cls, iterations: npt.ArrayLike, weights: npt.ArrayLike, *, reused: bool = False) -> "Delays":
-        """Delays that follow from how many iterations the orders of each client take, [clients, orders].
+        """Delays from the number of iterations that the orders of each client take, [clients, orders].
 
-        An order that takes k iterations has the ages 0 to k - 1 while it is out; a moment is the mean over iterations,
-        so long orders count in proportion to their length. A client delivers 1 / (mean of k) times an iteration.
-        `reused`: a gradient is k - 1 old when it is delivered, and is applied until the client's next delivery, which
-        takes the next order's iterations; after the last order comes the first again.
+        An order that takes k iterations has the ages 0 to k - 1 while it is in flight; a moment is the mean over
+        iterations, so orders count in proportion to their length. A client delivers 1 / (mean of k) times per
+        iteration. With `reused` a gradient is k - 1 iterations old when it is delivered, and is applied until the
+        client's next delivery, after the iterations of the next order; the first order follows the last.
 
         >>> Delays.of_orders([[1, 3]], [1.0]).first.tolist()  # ages 0; 0, 1, 2
         [0.75]
@@ -160,7 +162,7 @@ def audg_bound(constants: BoundConstants, delays: Delays, rate: float, iteration
 
 
 def degradation(constants: BoundConstants, delays: Delays, rate: float) -> float:
-    """(45), PDD: what AUDG loses by delays alone.
+    """The loss of AUDG by delays alone, (45), PDD.
 
     L R^2 / 2 sum lambda_i E tau_i + 3/2 L R^2 (N - E|I|) + eta^2 G^2 L N / 2 sum lambda_i E[tau^3/3 + 3 tau^2/2 +
     13 tau/6] + eta^2 G^2 (L - mu) / 2 E|I| sum lambda_i E tau_i
@@ -182,7 +184,7 @@ def psurdg_bound(constants: BoundConstants, delays: Delays, rate: float, iterati
 
 
 def _reuse(constants: BoundConstants, delays: Delays, rate: float) -> float:
-    """(48) - (20): what PSURDG loses."""
+    """The loss of PSURDG, (48) - (20)."""
     L, mu, R2, _ = _squares(constants)
     step2 = (rate * constants.gradient) ** 2
     drift = delays.clients * step2 / 2 * ((L - mu) * delays.mean + L * delays.cubic)
@@ -190,7 +192,7 @@ def _reuse(constants: BoundConstants, delays: Delays, rate: float) -> float:
 
 
 def theta(constants: BoundConstants, delays: Delays, rate: float, ages: Delays | None = None) -> float:
-    """(48) - (21), corrected: PSURDG has the lower bound if it is negative. With `ages`, (48) has these for delays.
+    """(48) - (21), corrected: PSURDG has the lower bound if it is negative. `ages` replace the delays in (48).
 
     (N - E|I|) [eta^2 G^2 (L - mu) / 2 sum lambda_i E tau_i - (3/2 L R^2 + (2 L - mu) / 2 phi^2)]
     """
@@ -203,7 +205,7 @@ def theta(constants: BoundConstants, delays: Delays, rate: float, ages: Delays |
 
 
 def turning_delay(constants: BoundConstants, rate: float) -> float:
-    """The mean delay sum lambda_i E tau_i at which Theta changes its sign: beyond it AUDG has the lower bound."""
+    """The mean delay sum lambda_i E tau_i at which Theta changes sign: above it AUDG has the lower bound."""
     L, mu, R2, phi2 = _squares(constants)
     reused = (rate * constants.gradient) ** 2 * (L - mu)
     return (3 * L * R2 + (2 * L - mu) * phi2) / reused if reused else float("inf")

@@ -1,7 +1,7 @@
-"""What the bounds on delayed gradients need to know, estimated from an experiment.
+"""Estimate the delays and constants in the bounds on delayed gradients from an experiment.
 
 Delays come from its fleet, constants from gradient descent of its model on its clients' data. Every constant is an
-extreme of what was seen on the way, so a sample and not a bound.
+observed extreme, not a bound.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,50 +26,51 @@ from offbeat.simulation.engine import Simulation
 from offbeat.simulation.run import simulation_of
 
 CLIENTS = 8
-"""Gradients are taken on so many clients at most, drawn at random."""
+"""Most clients that gradients are computed for, drawn at random."""
 SAMPLES = 128
-"""Gradients are taken on so many samples of each client at most: the first in one order of all samples, so that clients
-who hold the same use the same."""
+"""Most samples per client that gradients are computed on.
+
+They are the first in one permutation of all samples, so that clients with the same samples use the same."""
 CONVERGED = 0.02
-"""Descent ends when the gradient is this fraction of the first one: its end stands for the optimum."""
+"""Descent ends when the gradient norm is this fraction of the first one; its end is taken as the optimum."""
 TRIALS = 300
-"""Descent ends after so many trial steps at the latest; then it has not converged."""
+"""Most trial steps of a descent; one that needs more has not converged."""
 GROWTH = 1.25
-"""How much larger the next step is after one that counted, because L changes on the way."""
+"""Factor of the step size after an accepted step, because L changes along the path."""
 ORDERS = 200
-"""Orders of each client that are timed, where delays have no closed form."""
+"""Orders per client that are timed, where delays have no closed form."""
 
 OnFraction = Callable[[float], None]
-"""A function that is given how much is done, from 0 to 1."""
+"""A function that is given the fraction that is done (0 to 1)."""
 
 
 class BoundEstimate(NamedTuple):
-    """The constants of the bounds as estimated, and how far the estimate can be trusted."""
+    """The estimated constants of the bounds, and the quality of the estimate."""
 
     constants: BoundConstants
     convex: bool
-    """Whether the loss looked convex all along; if not, mu counts as 0."""
+    """Whether the loss was convex between all observed models; if not, mu is 0."""
     clients: int
-    """On how many clients' data the constants were estimated."""
+    """Number of clients whose data were used."""
     remaining: float
-    """The gradient at the common end relative to the first one."""
+    """Gradient norm at the common optimum, relative to the first one."""
     remaining_alone: float
-    """The largest gradient of a single client at its own end, relative to its first one."""
+    """Largest gradient norm of a client at its own optimum, relative to its first one."""
 
     @property
     def converged(self) -> bool:
-        """Whether all ends are near optima; if not, R and phi are lower bounds."""
+        """Whether all descents converged; if not, R and phi are lower bounds."""
         return max(self.remaining, self.remaining_alone) <= CONVERGED
 
 
 def median_order_seconds(experiment: Experiment) -> float:
-    """The median time of an order: in an iteration of that length about half of the devices deliver."""
+    """The median time of an order; in an iteration of this length about half of the devices deliver."""
     with simulation_of(experiment) as simulation:
         return float(np.median(order_seconds(simulation, ORDERS // 10)))
 
 
 def order_seconds(simulation: Simulation, orders: int) -> npt.NDArray[np.float64]:
-    """The time there and back of orders, [clients, orders]; availability and failures are left out."""
+    """Times of orders from dispatch to upload, [clients, orders], without availability and failures."""
     session, fleet = simulation.session, simulation.fleet
     order, size = session.order(), session.layout.bytes
     return np.array(
@@ -88,7 +89,7 @@ def order_seconds(simulation: Simulation, orders: int) -> npt.NDArray[np.float64
 def delays_of(experiment: Experiment, simulation: Simulation, *, reused: bool = False) -> Delays:
     """The delays of a fleet: in closed form for the Bernoulli fleet, from timed orders for others.
 
-    With `reused` they are those of the gradients that PSURDG applies.
+    With `reused` they are the ages of the gradients that PSURDG applies.
     """
     policy, session = experiment.algorithm.policy, simulation.session
     assert isinstance(policy, Audg)
@@ -103,9 +104,9 @@ def delays_of(experiment: Experiment, simulation: Simulation, *, reused: bool = 
 def estimate(experiment: Experiment, weights: npt.NDArray[np.float64], tell: OnFraction) -> BoundEstimate:
     """L, mu, G, R and phi from gradient descent on sum_i lambda_i f_i, then on each f_i alone.
 
-    L and mu are the largest |dg| / |dw| and the smallest <dg, dw> / |dw|^2 of a client between neighbouring models; G
-    is the longest gradient of a client on the way. The ends of the descents stand for w* and w_i*: R is the distance
-    from the first model to w*, and phi the largest from w* to a w_i*.
+    L and mu are the largest |dg| / |dw| and the smallest <dg, dw> / |dw|^2 of a client between successive models; G is
+    the largest gradient norm of a client along the path. The ends of the descents are taken as w* and w_i*: R is the
+    distance from the first model to w*, and phi the largest from w* to a w_i*.
     """
     parts = ExperimentParts.of(experiment)
     rank = stream(experiment.seed, "advise-samples").permutation(count(parts.dataset.train_y))
@@ -127,7 +128,7 @@ def estimate(experiment: Experiment, weights: npt.NDArray[np.float64], tell: OnF
     start, rate, total = parts.parameters, experiment.local.learning_rate, 2 * len(clients)
 
     def descend(group: Sequence[int], begun: int) -> tuple[Vector, float]:
-        """Descend on the mean loss of a group; `begun` of the `total` parts of the work were done before."""
+        """Descend on the mean loss of a group, after `begun` of the `total` parts."""
         return _descend(partial(look, group), start, rate, seen, lambda done: tell((begun + done * len(group)) / total))
 
     optimum, remaining = descend(clients, 0)
@@ -143,7 +144,7 @@ def estimate(experiment: Experiment, weights: npt.NDArray[np.float64], tell: OnF
 
 
 class _Point(NamedTuple):
-    """A model, its loss, the gradient of each client there and their mean."""
+    """A model, its loss, the gradient of each client at it and their mean."""
 
     model: Vector
     loss: float
@@ -154,9 +155,10 @@ class _Point(NamedTuple):
 def _descend(
     look: Callable[[Vector], _Point], start: Vector, rate: float, seen: "_Seen", tell: OnFraction
 ) -> tuple[Vector, float]:
-    """The end of gradient descent, and its gradient relative to the first.
+    """The end of gradient descent, and its gradient norm relative to the first.
 
-    A step counts if the loss falls by step/2 |g|^2, as a step of 1/L does; else it is halved. So steps stay near 1/L.
+    A step is accepted if the loss falls by step/2 |g|^2, as with a step of 1/L; otherwise it is halved. So steps stay
+    near 1/L.
     """
     here, step = look(start), rate
     seen.visit(here)
@@ -178,7 +180,7 @@ def _descend(
 
 
 class _Seen:
-    """The extremes of what was seen."""
+    """The observed extremes of gradient norm and curvature."""
 
     def __init__(self) -> None:
         self.longest = 0.0
@@ -189,7 +191,7 @@ class _Seen:
         self.longest = max([self.longest, *map(_length, point.gradients)])
 
     def compare(self, one: _Point, other: _Point) -> None:
-        """The curvature between two models, of every client."""
+        """Update the extremes with the curvature of every client between two models."""
         step = (other.model - one.model).astype(np.float64)
         square = float(step @ step)
         if not (np.isfinite(other.gradients).all() and square > 0):

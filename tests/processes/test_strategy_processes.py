@@ -88,5 +88,5 @@ def test_users_apps_run_with_the_one_line(tmp_path: Path) -> None:
 
 def _check(log: str, said: str) -> None:
     assert said in log
-    assert "ended by versions with version" in log
+    assert "stopped by versions at version" in log
     assert "Error" not in log

@@ -1,16 +1,16 @@
-"""Flower, both ways: offbeat's policies in a Flower project, and a Flower project of offbeat's own.
+"""Run offbeat's algorithms on Flower: in an existing Flower project, or in a project of offbeat's own.
 
-In a project whose strategy is Flower's, one line of the ServerApp changes and the ClientApp stays as it is:
+In an existing project one line of the ServerApp changes, and the ClientApp stays as it is:
 
     from offbeat.flower import Async, FedBuff
 
     strategy = Async(FedBuff(buffer=10))  # instead of FedAvg(...)
     result = strategy.start(grid=grid, initial_arrays=arrays, num_rounds=100)
 
-`num_rounds` is the number of versions of the model. In a project with a `server_fn`, whose clients are `NumPyClient`s,
-the one line is `ServerAppComponents(server=AsyncServer(FedBuff(buffer=10), strategy), config=config)`.
+`num_rounds` is the number of versions of the model. In a project with a `server_fn` and `NumPyClient`s, the line is
+`ServerAppComponents(server=AsyncServer(FedBuff(buffer=10), strategy), config=config)`.
 
-`client_app` and `server_app` make a project whose devices can be interrupted while they train.
+`client_app` and `server_app` make a project for all algorithms, including those that interrupt devices in training.
 """
 
 from importlib import import_module

@@ -1,7 +1,7 @@
-"""What both of Flower's apps of a run need: the experiment, from wherever it comes, and data that are a device's own.
+"""Shared by the ServerApp and the ClientApp of a run: the experiment, and the log.
 
-The experiment may come from three places, the later ones winning: the argument `experiment`, a JSON text in the run
-config's `experiment`, and run config keys with a dot (`algorithm.name`, `stop.versions`).
+The experiment comes from three places, the later ones taking precedence: the argument `experiment`, JSON text in the
+run config's `experiment`, and run config keys with a dot (`algorithm.name`, `stop.versions`).
 """
 
 import json
@@ -23,7 +23,7 @@ SampleArrays = tuple[npt.ArrayLike, npt.ArrayLike]
 
 
 def experiment_of(source: ExperimentSource | None, run_config: Mapping[str, Any]) -> Experiment:
-    """The experiment from a source and a run config, as the docstring of this module has it."""
+    """Parse the experiment of a source and a run config, with the precedence described in this module."""
     if isinstance(source, Experiment):
         table = source.table()
     else:
@@ -31,7 +31,7 @@ def experiment_of(source: ExperimentSource | None, run_config: Mapping[str, Any]
     try:
         table = merge(table, json.loads(str(run_config.get("experiment", "{}"))))
     except ValueError as error:
-        raise InvalidInput(f"the run config's experiment is not JSON: {error}") from None
+        raise InvalidInput(f"experiment in the run config is not JSON: {error}") from None
     for key, value in run_config.items():
         if "." in key or key == "seed":
             table = merge(table, nested(key, value))
@@ -39,16 +39,16 @@ def experiment_of(source: ExperimentSource | None, run_config: Mapping[str, Any]
 
 
 def log_line(what: str) -> None:
-    """Into the run's log, which `flwr log` and `flwr run --stream` show."""
+    """Write a line into the run's log, which `flwr log` and `flwr run --stream` show."""
     print(f"offbeat: {what}", flush=True)
 
 
 @dataclass(frozen=True)
 class AllSamples:
-    """A partition that gives any device everything there is: a real one has only its own data."""
+    """A partition that gives every device all samples: a real device has only its own data."""
 
     count: int
 
     def samples(self, device: int) -> npt.NDArray[np.int64]:
-        """The places of all samples, whatever the device."""
+        """The positions of all samples, for any device."""
         return np.arange(self.count, dtype=np.int64)

@@ -50,9 +50,9 @@ def test_floats_are_mixed_in_float32_and_integers_travel_beside_them() -> None:
 @pytest.mark.parametrize(
     ("record", "words"),
     [
-        ({}, "no floating point numbers"),
-        ({"n": np.array([1, 2])}, "no floating point numbers"),
-        ({"w": np.zeros(2), "c": np.zeros(1, dtype=complex)}, r"initial_arrays\['c'\] is of complex128"),
+        ({}, "no array of floats"),
+        ({"n": np.array([1, 2])}, "no array of floats"),
+        ({"w": np.zeros(2), "c": np.zeros(1, dtype=complex)}, r"initial_arrays\['c'\] has dtype complex128"),
         ({"w": np.array([np.inf])}, "the array 'w' is not finite"),
         ({"w": np.array([1e200])}, "the array 'w' is not finite"),
     ],

@@ -15,15 +15,15 @@ from offbeat.flower import Async
 from offbeat.flower.strategy.needs import why_not
 
 REFUSED = {
-    "moon": "remember something",
-    "feddyn": "remember something",
-    "aso-fed": "remember something",
-    "fedsa": "a number of epochs that differs",
-    "fedasmu": "ask for the fresh model",
-    "fedssmu": "ask for the fresh model",
-    "seafl2": "stops devices in training",
-    "port": "stops devices in training",
-    "safa": "stops devices in training",
+    "moon": "keep state from one order",
+    "feddyn": "keep state from one order",
+    "aso-fed": "keep state from one order",
+    "fedsa": "different numbers of epochs",
+    "fedasmu": "request the fresh model",
+    "fedssmu": "request the fresh model",
+    "seafl2": "stops devices",
+    "port": "stops devices",
+    "safa": "stops devices",
     "adel": "plans rounds",
     "salf": "plans rounds",
     "drop-stragglers": "plans rounds",
@@ -53,7 +53,7 @@ def test_what_can_be_run_without_its_special_part_is_run() -> None:
     Async(FedASMU(fresh_models=False))
     Async(FedSSMU(fresh_models=False))
     Async(FedProx(mu=0.1))
-    with pytest.raises(InvalidInput, match="FedProx has devices stop training by their own clock"):
+    with pytest.raises(InvalidInput, match="FedProx has devices stop training when a time budget"):
         Async(FedProx(round_seconds=3.0))
 
 
@@ -87,7 +87,7 @@ def test_a_policy_that_shows_its_needs_late_ends_the_run() -> None:
                 raise InvalidInput("too many")
 
     grid, first = AppGrid({0: 1.0, 1: 1.0}, adding_app({})), ArrayRecord({"w": Array(np.zeros(3, np.float32))})
-    with pytest.raises(PolicyError, match="a part of the model's width"):
+    with pytest.raises(PolicyError, match="trains submodels"):
         Async(Late(cohort=2), fraction_evaluate=0.0).start(grid, first, num_rounds=10)  # type: ignore[arg-type]
 
 
@@ -99,6 +99,6 @@ def test_policies_of_ones_own_are_tried_out_like_others() -> None:
             for device in view.pick(1):
                 yield Dispatch(device=device, order=view.order(width=0.5))
 
-    with pytest.raises(InvalidInput, match="Narrow gives devices a part of the model's width"):
+    with pytest.raises(InvalidInput, match="Narrow trains submodels"):
         Async(Narrow())
     assert Adel.plans and HeteroFL.plans and not FedSA.plans

@@ -175,8 +175,8 @@ def test_fraction_train_says_how_many_train_unless_the_policy_does(
 @pytest.mark.parametrize(
     ("policy", "settings", "words"),
     [
-        (FedBuff(concurrency=4), {"fraction_train": 0.5}, "fraction_train = 0.5: FedBuff has concurrency = 4 already"),
-        (Sfl(), {"fraction_train": 0.5}, "fraction_train = 0.5: Sfl decides by itself"),
+        (FedBuff(concurrency=4), {"fraction_train": 0.5}, "fraction_train = 0.5: FedBuff has concurrency = 4, so"),
+        (Sfl(), {"fraction_train": 0.5}, "fraction_train = 0.5: Sfl decides this itself"),
         (FedBuff(concurrency=9), {}, "algorithm.concurrency = 9: there are only 6 devices"),
     ],
 )
@@ -202,7 +202,7 @@ def test_settings_out_of_range_are_refused_by_name(settings: dict[str, Any], wor
 
 
 def test_what_is_no_policy_is_refused() -> None:
-    with pytest.raises(InvalidInput, match=r"Async\('fedbuff'\): give a policy"):
+    with pytest.raises(InvalidInput, match=r"Async\('fedbuff'\): pass an algorithm"):
         Async("fedbuff")  # type: ignore[arg-type]
 
 
@@ -227,9 +227,9 @@ def test_a_run_ends_by_seconds_updates_or_a_target() -> None:
     assert versions(seconds=3.5) == 6
     assert versions(updates=5) == 5
     assert versions(accuracy, target=0.75) == 3
-    with pytest.raises(InvalidInput, match=r"target = 0.75: give an evaluate_fn"):
+    with pytest.raises(InvalidInput, match=r"target = 0.75: pass an evaluate_fn"):
         versions(target=0.75)
-    with pytest.raises(InvalidInput, match=r"target_metric = 'f1': evaluate_fn measures 'accuracy'"):
+    with pytest.raises(InvalidInput, match=r"target_metric = 'f1': evaluate_fn returns 'accuracy'"):
         versions(accuracy, target=0.75, target_metric="f1")
 
 
@@ -308,12 +308,12 @@ def also(name: str, record: Any) -> Callable[[Message], RecordDict | Error]:
         (replaced(bias=np.array([1.0], np.float32)), "the array 'bias' is (1,) float32, not (1,) float64"),
         (replaced(bias=np.array([np.nan])), "the array 'bias' is not finite"),
         (replaced(bias=np.array([1e300])), "the array 'bias' is not finite"),
-        (replaced(bias=None), "the arrays have other names: 'bias' missing, none not asked for"),
-        (replaced(more=np.zeros(1)), "the arrays have other names: none missing, 'more' not asked for"),
-        (also("other", model()), "the reply has 2 ArrayRecords, not exactly one"),
-        (also("other", MetricRecord({"x": 1})), "the reply has 2 MetricRecords, not exactly one"),
-        (counted(None), "its metrics have no 'num-examples'"),
-        (counted(0), "'num-examples' is 0: it must be a whole number of samples, at least 1"),
+        (replaced(bias=None), "wrong names of arrays: 'bias' missing, none unknown"),
+        (replaced(more=np.zeros(1)), "wrong names of arrays: none missing, 'more' unknown"),
+        (also("other", model()), "the reply has 2 ArrayRecords instead of one"),
+        (also("other", MetricRecord({"x": 1})), "the reply has 2 MetricRecords instead of one"),
+        (counted(None), "the reply has no metric 'num-examples'"),
+        (counted(0), "'num-examples' is 0: it must be an integer, at least 1"),
         (counted(2.5), "'num-examples' is 2.5"),
         (counted(float("nan")), "'num-examples' is nan"),
         (counted([1, 2]), "'num-examples' is [1, 2]"),
@@ -449,5 +449,5 @@ def test_rounds_in_a_subclass_are_refused_since_nobody_would_call_them() -> None
             config["lr"] *= 0.5
             return super().configure_train(server_round, arrays, config, grid)
 
-    with pytest.raises(InvalidInput, match="Decaying has configure_train of its own, but Async has no rounds"):
+    with pytest.raises(InvalidInput, match="Decaying overrides configure_train, which Async never calls"):
         train(Decaying(FedBuff(buffer=2)), grid_of())

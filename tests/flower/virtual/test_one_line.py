@@ -143,5 +143,5 @@ def test_async_in_the_place_of_an_old_strategy_is_refused_in_a_sentence(tmp_path
 
 def test_a_strategy_that_adds_noise_in_rounds_is_refused() -> None:
     private = DifferentialPrivacyServerSideFixedClipping(FedAvg(), 1.0, 1.0, 2)
-    with pytest.raises(InvalidInput, match="DifferentialPrivacyServerSideFixedClipping would add its noise"):
+    with pytest.raises(InvalidInput, match="cannot use DifferentialPrivacyServerSideFixedClipping"):
         AsyncServer(FedBuff(buffer=2), private)

@@ -1,7 +1,7 @@
-"""Which policies can do with client apps that train in one piece, from one message to its reply.
+"""Check that a policy works with stock client apps, which train from one message to its reply.
 
-A policy is tried out before anything starts: a small session without numbers to speak of, in which devices deliver out
-of turn. What it orders there, and what it says of itself, tells what it needs of a client.
+The check is a dry run before anything starts: a small session with a model of one parameter, in which updates arrive
+out of order. The policy's orders there, and its own flags, show what it needs of a client.
 """
 
 from collections.abc import Iterable
@@ -19,52 +19,50 @@ from offbeat.core.state import OrderInFlight
 from offbeat.core.terms import Proximal
 
 TRIAL = LocalWork(epochs=8)
-"""More than one epoch, so that a policy that wants fewer of some devices shows it."""
+"""Several epochs, so that a policy that orders fewer of some devices shows it."""
 TURNS_PER_DEVICE = 3
 MOST_TURNS = 300
-CLIENT = "give the devices offbeat's own client app (offbeat.flower.client_app, see docs/how-to/deployment.md)"
+CLIENT = "use offbeat's client app instead (offbeat.flower.client_app, see docs/how-to/deployment.md)"
 
 
 def check_plain(policy: Policy, devices: int) -> None:
-    """Raise InvalidInput if the policy needs more of its devices than a client app of Flower's does."""
+    """Raise InvalidInput if the policy does not work with stock client apps."""
     why = why_not(policy, devices)
     if why is not None:
-        raise InvalidInput(
-            f"{type(policy).__name__} {why}, but a Flower app trains in one piece on what it is sent: {CLIENT}"
-        )
+        raise InvalidInput(f"{type(policy).__name__} {why}, which a stock Flower client app cannot do: {CLIENT}")
 
 
 def why_not(policy: Policy, devices: int) -> str | None:
-    """What the policy needs that a client app of Flower's does not do; None if it works with any."""
+    """What the policy needs that stock client apps do not do; None if it works with them."""
     if policy.plans:
-        return "plans rounds with devices whose speed was measured, layer by layer"
+        return "plans rounds from the measured speed of devices"
     if policy.notifies:
-        return "stops devices in training between two epochs"
+        return "stops devices between two epochs"
     return why_not_plain(trial_orders(policy, devices), TRIAL.epochs)
 
 
 def why_not_plain(orders: Iterable[Order], slices: int = 1) -> str | None:
-    """What one of these orders asks for beyond a plain training of so many slices."""
+    """What one of these orders needs beyond plain training of `slices` epochs; None if nothing."""
     for order in orders:
         if order.rule != "plain":
-            return "has devices ask for the fresh model while they train"
+            return "has devices request the fresh model while they train"
         if order.unit == "layer":
             return "trains layer by layer"
         if order.width != 1.0:
-            return "gives devices a part of the model's width"
+            return "trains submodels"
         if order.budget is not None:
-            return "has devices stop training by their own clock"
+            return "has devices stop training when a time budget is used up"
         if order.remembers:
-            return "has devices remember something from one training to the next"
+            return "has devices keep state from one order to the next"
         if any(not isinstance(term, Proximal) for term in order.terms):
             return "adds terms to the loss"
         if order.slices != slices:
-            return "orders a number of epochs that differs from device to device"
+            return "orders different numbers of epochs from different devices"
     return None
 
 
 def trial_orders(policy: Policy, devices: int) -> list[Order]:
-    """What the policy orders in a short run in which the oldest order is delivered last but one."""
+    """The orders of a policy in a short run in which the second-oldest order is always the next to be uploaded."""
     session = Session(
         policy,
         parameters=frozen(np.zeros(1)),

@@ -1,7 +1,7 @@
-"""The translator between our driver and client apps of Flower's: `arrays` and `config` go out, arrays and metrics come.
+"""The translator for stock client apps: `arrays` and `config` are sent, arrays and metrics come back.
 
-What a reply says beside its arrays waits here until it is known which version the update went into: the metrics of
-those are aggregated by a function of the user's, or as Flower does it.
+The metrics of a reply are kept until its update is resolved: those of the updates used for a version are aggregated, by
+a user's function or as Flower does it.
 """
 
 import hashlib
@@ -26,34 +26,38 @@ from offbeat.flower.strategy.needs import why_not_plain
 
 
 Counts = Mapping[str, npt.NDArray[Any]]
-"""The arrays of integers and booleans by name, which travel beside the vector."""
+"""The arrays of integers and booleans, by name, which are not part of the vector."""
 
 
 class ModelArrays:
-    """What the arrays of a model are: names, shapes and types, in the order in which the server has them."""
+    """Names, shapes and types of a model's arrays, in the server's order; its floats are one flat vector."""
+
+    __slots__ = ("_kinds", "counts", "layout", "parameters")
 
     def __init__(self, first: ArrayRecord) -> None:
-        """The model that a run begins with; InvalidInput if it cannot be trained here."""
+        """Read the initial model; InvalidInput if it has unsupported arrays."""
         self._kinds = {name: (tuple(array.shape), np.dtype(array.dtype)) for name, array in first.items()}
         for name, (_, dtype) in self._kinds.items():
             if dtype.kind not in "fiub":
-                raise InvalidInput(f"initial_arrays[{name!r}] is of {dtype}: floats, integers and booleans can be sent")
+                raise InvalidInput(
+                    f"initial_arrays[{name!r}] has dtype {dtype}: only floats, integers and booleans are supported"
+                )
         mixed = [(name, shape, True) for name, (shape, dtype) in self._kinds.items() if dtype.kind == "f"]
         self.layout = Layout.of(mixed)
         if not self.layout.size:
-            raise InvalidInput("initial_arrays has no floating point numbers: there is nothing that could be mixed")
+            raise InvalidInput("initial_arrays has no array of floats: there is nothing to aggregate")
         try:
             self.parameters, self.counts = self.read(first)
         except DeviceFault as fault:
-            raise InvalidInput(f"initial_arrays cannot be trained: {fault}") from None
+            raise InvalidInput(f"initial_arrays: {fault}") from None
 
     @property
     def digest(self) -> str:
-        """Names, shapes and types in short: what a run that goes on must have in common with itself."""
+        """Checksum of names, shapes and types, which a resumed run must have in common."""
         return hashlib.sha256(repr(list(self._kinds.items())).encode()).hexdigest()
 
     def record(self, parameters: Vector, counts: Counts) -> ArrayRecord:
-        """The arrays as they are sent."""
+        """The arrays that represent a model."""
         arrays: dict[str, Array] = {}
         for name, (shape, dtype) in self._kinds.items():
             own = counts[name] if name in counts else parameters[self.layout[name].span].reshape(shape)
@@ -61,10 +65,10 @@ class ModelArrays:
         return ArrayRecord(arrays)
 
     def read(self, given: ArrayRecord) -> tuple[Vector, Counts]:
-        """What came from a device, checked name by name; DeviceFault if it is not this model."""
+        """Read the arrays of a device; DeviceFault if names, shapes or types differ, or they are not finite."""
         if given.keys() != self._kinds.keys():
             missing, more = sorted(self._kinds.keys() - given.keys()), sorted(given.keys() - self._kinds.keys())
-            raise DeviceFault(f"the arrays have other names: {_few(missing)} missing, {_few(more)} not asked for")
+            raise DeviceFault(f"wrong names of arrays: {_few(missing)} missing, {_few(more)} unknown")
         vector = np.empty(self.layout.size, dtype=np.float32)
         counts: dict[str, npt.NDArray[Any]] = {}
         for name, (shape, dtype) in self._kinds.items():
@@ -75,7 +79,7 @@ class ModelArrays:
             if dtype.kind != "f":
                 counts[name] = numbers
                 continue
-            with np.errstate(over="ignore"):  # what is too large for float32 becomes infinite, and is refused
+            with np.errstate(over="ignore"):  # a number too large for float32 becomes infinite, and is refused
                 vector[self.layout[name].span] = numbers.ravel()
             if not np.isfinite(vector[self.layout[name].span]).all():
                 raise DeviceFault(f"the array {name!r} is not finite")
@@ -95,35 +99,49 @@ Metrics = dict[str, Any]
 """A MetricRecord as plain data."""
 MOST_SAMPLES = 2**40
 WORDS = "offbeat-words"
-"""The record of metrics that are no numbers, which only clients from before the message API have."""
+"""The record of metrics that are not numbers, which only clients that `fit` have."""
 
 
 class Keys(Struct, frozen=True, kw_only=True):
-    """What records and figures are called in messages, as in Flower's own strategies."""
+    """Keys and types of messages, as in Flower's own strategies."""
 
     arrays: str
     config: str
     weight: str
     train: str
-    """The type of the messages that train, with the name of the app's function if it has one: "train.name"."""
+    """The type of training messages: "train", or "train.name" for a named function."""
     evaluate: str
 
 
 class Evaluate(Struct, frozen=True, kw_only=True):
-    """Evaluate this version; the model comes along."""
+    """Ask a node to evaluate this version. The model comes along."""
 
     version: int
 
 
 class UnresolvedReply(Struct, kw_only=True, eq=False):
-    """What an update brought beside the numbers that are mixed, until it is used or given up."""
+    """What came with an update beside its vector, until it is resolved."""
 
     metrics: Metrics
     counts: Counts
 
 
 class FlowerRecords:
-    """A `Translator` for one run."""
+    """A `Translator` for stock client apps."""
+
+    __slots__ = (
+        "_aggregate",
+        "_evaluate_config",
+        "_log",
+        "_metrics",
+        "_replies",
+        "_sent",
+        "_train_config",
+        "_used",
+        "counts",
+        "keys",
+        "model",
+    )
 
     def __init__(
         self,
@@ -138,19 +156,19 @@ class FlowerRecords:
         self.model = model
         self.keys = keys
         self.counts = model.counts
-        """The integers of the present version."""
+        """The arrays of the current version that are not floats."""
         self._metrics: dict[int, Metrics] = {}
         self._train_config = train_config
         self._evaluate_config = evaluate_config
         self._aggregate = aggregate
         self._log = log
         self._replies: dict[int, UnresolvedReply] = {}
-        """What updates brought, by ticket, while they are neither used nor given up."""
+        """What came with updates that are not resolved, by ticket."""
         self._used: tuple[int, list[Metrics]] = (0, [])
-        """The present version, and the metrics of the updates that made it so far."""
+        """The current version, and the metrics of the updates used for it so far."""
         self._sent: tuple[Vector | None, ArrayRecord | None] = (None, None)
 
-    # What goes out ------------------------------------------------------------------------------------------------
+    # Messages to nodes ------------------------------------------------------------------------------------------------
 
     def packed(self, body: Any, vector: Vector | None) -> tuple[RecordDict, str]:
         """The content of a message and its type. `server-round` counts from 1, as in Flower."""
@@ -164,24 +182,24 @@ class FlowerRecords:
         return RecordDict({self.keys.arrays: arrays, self.keys.config: ConfigRecord(config)}), kind
 
     def arrays(self, parameters: Vector) -> ArrayRecord:
-        """A version as Flower's record; the same one for all who are sent it."""
+        """A version as Flower's record, made once for all nodes."""
         if self._sent[0] is not parameters:
             self._sent = (parameters, self.model.record(parameters, self.counts))
         assert self._sent[1] is not None
         return self._sent[1]
 
     def unpacked(self, content: RecordDict) -> RecordDict:
-        """As it is: it is read when it is known what it answers."""
+        """Return the content unchanged."""
         return content
 
     def greeting(self) -> RecordDict:
-        """Nobody is asked: a node that is connected takes part, and how many samples it has is seen later."""
+        """The greeting of every node: nodes are not asked, and their samples are known only from replies."""
         return pack(Greeting(device=None, samples=1, elements=self.model.layout.size))
 
-    # What comes in ------------------------------------------------------------------------------------------------
+    # Replies ----------------------------------------------------------------------------------------------------------
 
     def reply(self, content: RecordDict, expected: Expected) -> UpdateReply:
-        """A reply is always a delivery, of all that was ordered."""
+        """A reply is always the update of the whole order."""
         sent = expected.sent
         return UpdateReply(
             ticket=sent.ticket,
@@ -195,9 +213,9 @@ class FlowerRecords:
         )
 
     def update(self, body: UpdateReply, content: RecordDict, expected: Expected) -> Update:
-        """What was delivered, if it is the model that was sent."""
+        """The update in a reply, if its arrays are those of the model."""
         if len(content.array_records) != 1:
-            raise DeviceFault(f"the reply has {len(content.array_records)} ArrayRecords, not exactly one")
+            raise DeviceFault(f"the reply has {len(content.array_records)} ArrayRecords instead of one")
         (arrays,) = content.array_records.values()
         parameters, counts = self.model.read(arrays)
         has_not_moved_too_far(parameters, expected)
@@ -211,14 +229,14 @@ class FlowerRecords:
         if not used:
             return
         if version != self._used[0]:
-            self.metrics()  # of the version before, which is complete
+            self.metrics()  # those of the version before, which is complete
             self._used = (version, [])
         self._used[1].append(reply.metrics)
         self.counts = reply.counts
         self._sent = (None, None)
 
     def metrics(self) -> dict[int, Metrics]:
-        """The aggregated metrics of the updates that made each version."""
+        """The aggregated metrics of the updates used for each version."""
         version, used = self._used
         if used:
             self._used = (version, [])
@@ -226,7 +244,7 @@ class FlowerRecords:
                 self._metrics[version] = found
         return self._metrics
 
-    # Snapshots ----------------------------------------------------------------------------------------------------
+    # Snapshots ---------------------------------------------------------------------------------------------------
 
     def snapshot(self) -> Any:
         """Plain data that `restore` takes."""
@@ -243,25 +261,25 @@ class FlowerRecords:
 
 
 def aggregated(metrics: list[Metrics], aggregate: Aggregate, weight: str, log: Callable[[str], None]) -> Metrics | None:
-    """What the metrics of some devices come to; None, and a line in the log, if they do not go together."""
+    """Aggregate the metrics of some devices; None, and a line in the log, if that fails."""
     contents = [metric_records(each) for each in metrics]
     try:
         return dict(aggregate(contents, weight))
-    except Exception as error:  # devices need not agree in what they measure, nor a user's function with them
-        log(one_line(f"metrics could not be aggregated: {type(error).__name__}: {error}"))
+    except Exception as error:  # devices may measure different things, and the user's function may fail on them
+        log(one_line(f"cannot aggregate metrics: {type(error).__name__}: {error}"))
         return None
 
 
 def metrics_of(content: RecordDict) -> Metrics:
     """The metrics of a reply."""
     if len(content.metric_records) != 1:
-        raise DeviceFault(f"the reply has {len(content.metric_records)} MetricRecords, not exactly one")
+        raise DeviceFault(f"the reply has {len(content.metric_records)} MetricRecords instead of one")
     (record,) = content.metric_records.values()
     return dict(record) | dict(content.config_records.get(WORDS, {}))
 
 
 def metric_records(metrics: Metrics) -> RecordDict:
-    """Metrics as the content of a message, in two records if some of them are no numbers."""
+    """Metrics as the content of a message; those that are not numbers in a second record."""
     words: Metrics = {name: value for name, value in metrics.items() if isinstance(value, str | bool)}
     content = RecordDict({"metrics": MetricRecord({name: metrics[name] for name in metrics if name not in words})})
     if words:
@@ -270,24 +288,24 @@ def metric_records(metrics: Metrics) -> RecordDict:
 
 
 def weight_of(content: RecordDict, key: str) -> int:
-    """How many samples a reply speaks for."""
+    """The number of samples of a reply."""
     metrics = metrics_of(content)
     if key not in metrics:
-        raise DeviceFault(f"its metrics have no {key!r}, which every reply must have: the number of its samples")
+        raise DeviceFault(f"the reply has no metric {key!r}, its number of samples")
     value = metrics[key]
     whole = isinstance(value, int | float) and isfinite(value) and value == int(value)
     if not whole or not 1 <= value <= MOST_SAMPLES:
-        raise DeviceFault(f"{key!r} is {value!r}: it must be a whole number of samples, at least 1")
+        raise DeviceFault(f"{key!r} is {value!r}: it must be an integer, at least 1")
     return int(value)
 
 
 def _asked(order: Order) -> Mapping[str, float]:
-    """What the config says of an order: the proximal term, as Flower's FedProx has it, and nothing else."""
+    """The part of an order that the config carries: the proximal term, as Flower's FedProx sends it."""
     if (why := why_not_plain([order])) is not None:
-        raise PolicyError(f"the policy {why}, which no client app of Flower's can do")
+        raise PolicyError(f"the policy {why}, which a stock Flower client app cannot do")
     return {"proximal-mu": order.prox} if order.prox else {}
 
 
 def as_records(metrics: Mapping[int, Metrics]) -> dict[int, MetricRecord]:
-    """Metrics by version, as Flower's result has them."""
+    """Metrics by version, as in Flower's Result."""
     return {version: MetricRecord(each) for version, each in metrics.items()}

@@ -1,4 +1,9 @@
-"""The driver of a run on client apps of Flower's: the server's own, with evaluation on the nodes beside it."""
+"""The driver of a run on stock client apps: that of `flower.server`, and the evaluation of versions.
+
+A version is evaluated by a user's function on the server, and on some of the nodes while training goes on. Only the end
+of the run waits for evaluations. A node that has not replied to its last evaluation gets no other one; a version for
+which no node is free is not evaluated on the nodes.
+"""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from math import inf
@@ -29,31 +34,33 @@ from offbeat.running.directory import RunRecord
 from offbeat.training.training_state import Evaluation
 
 LONGEST_WAIT = 3600.0
-"""The most seconds that are waited at a time, for grids whose waits end by themselves when something happens."""
+"""Longest wait in seconds on a grid whose waits end when something happens."""
 
 
 # Evaluation -----------------------------------------------------------------------------------------------------------
 
 
 class Evaluators(Struct, frozen=True, kw_only=True):
-    """How many nodes evaluate a version, how long they are waited for, and what is made of their answers."""
+    """How many nodes evaluate a version, their timeout, and how their metrics are aggregated."""
 
     share: float
-    """The share of the connected nodes that evaluate; 0: nobody does."""
+    """The share of the connected nodes that evaluate; 0: none."""
     least: int
     seconds: float
     weight: str
     aggregate: Aggregate
     evaluated: Callable[[int, Metrics], None] = lambda version, metrics: None
-    """Called with what the evaluations of a version come to."""
+    """Called with the aggregated metrics of a version."""
 
     def number(self, nodes: int) -> int:
-        """How many of so many nodes evaluate."""
+        """The number of nodes that evaluate, of `nodes` connected ones."""
         return min(nodes, max(int(nodes * self.share), self.least)) if self.share else 0
 
 
 class ServerEvaluation:
-    """The user's `evaluate_fn` as the driver's evaluator; what it returned, by version."""
+    """The user's `evaluate_fn` as the driver's evaluator, with its metrics by version."""
+
+    __slots__ = ("_function", "_records", "_session", "_target_metric", "metrics")
 
     def __init__(
         self,
@@ -69,7 +76,7 @@ class ServerEvaluation:
         self._target_metric = target_metric
 
     def __call__(self, parameters: Vector) -> Evaluation:
-        """The figures of the present version that a row of metrics can have."""
+        """Evaluate the current version; return its metrics that are numbers."""
         version = self._session.version
         found = None if self._function is None else self._function(version, self._records.arrays(parameters))
         if found is None:
@@ -77,60 +84,62 @@ class ServerEvaluation:
         self.metrics[version] = dict(found)
         if self._target_metric is not None and self._target_metric not in found:
             raise InvalidInput(
-                f"target_metric = {self._target_metric!r}: evaluate_fn measures {', '.join(map(repr, found))}"
+                f"target_metric = {self._target_metric!r}: evaluate_fn returns {', '.join(map(repr, found))}"
             )
         figures = {name: float(value) for name, value in found.items() if isinstance(value, int | float)}
         return Evaluation(metrics={name: value for name, value in figures.items() if name not in RUN_COLUMNS})
 
 
 class NodeEvaluation:
-    """All evaluations of a run. A ticket stands for a version here."""
+    """The evaluations of a run on its nodes. The ticket of a message is the version that it evaluates."""
+
+    __slots__ = ("_evaluators", "_log", "_random", "_replies", "_transport", "metrics")
 
     def __init__(self, transport: Transport, evaluators: Evaluators, seed: int, log: Callable[[str], None]) -> None:
         self.metrics: dict[int, Metrics] = {}
-        """The metrics of each version that was evaluated on nodes."""
+        """The aggregated metrics, by version."""
         self._transport = transport
         self._evaluators = evaluators
         self._random = stream(seed, "nodes that evaluate")
         self._log = log
-        self._answers: dict[int, list[Metrics]] = {}
-        """The answers so far, by version, for versions whose evaluation is not complete."""
+        self._replies: dict[int, list[Metrics]] = {}
+        """The metrics received so far, by version, while replies are awaited."""
 
     @property
     def waiting(self) -> bool:
-        """Whether an answer may still come in time."""
-        return bool(self._answers)
+        """Whether a reply may still come in time."""
+        return bool(self._replies)
 
     @property
     def next_deadline(self) -> float:
-        """When the next node is given up; infinite if none will be."""
+        """The earliest deadline of an evaluation; infinite if there is none."""
         return self._transport.next_deadline()
 
     def begin(self, version: int, parameters: Vector, nodes: Iterable[int], now: float) -> None:
-        """Send a version to some of these nodes."""
+        """Send a version to some of these nodes, drawn at random from those that are free."""
         there = sorted(nodes)
         busy = {sent.node for sent in self._transport.waiting.values()}
         free = [node for node in there if node not in busy]
         wanted = min(len(free), self._evaluators.number(len(there)))
         if not wanted:
             return
-        self._answers[version] = []
-        for place in sorted(self._random.choice(len(free), size=wanted, replace=False).tolist()):
+        self._replies[version] = []
+        for position in sorted(self._random.choice(len(free), size=wanted, replace=False).tolist()):
             deadline = now + self._evaluators.seconds
-            sent = SentMessage(node=free[place], at=now, deadline=deadline, ticket=version)
+            sent = SentMessage(node=free[position], at=now, deadline=deadline, ticket=version)
             self._transport.send(sent, Evaluate(version=version), parameters)
 
     def collect(self, online: Iterable[int], now: float) -> None:
-        """Take in what has come, give up what will not, and put together what is complete."""
+        """Read replies, give up overdue ones, and aggregate the metrics of versions for which none is awaited."""
         for arrived in self._transport.poll():
             version, node = arrived.sent.ticket, arrived.sent.node
-            if version not in self._answers or arrived.sent.given_up:
+            if version not in self._replies or arrived.sent.given_up:
                 continue
             try:
                 if arrived.content is None:
                     raise DeviceFault(arrived.error)
                 weight_of(arrived.content, self._evaluators.weight)
-                self._answers[version].append(metrics_of(arrived.content))
+                self._replies[version].append(metrics_of(arrived.content))
             except DeviceFault as fault:
                 self._log(one_line(f"node {node} did not evaluate version {version}: {fault}"))
         for sent in self._transport.give_up_overdue(now):
@@ -139,16 +148,16 @@ class NodeEvaluation:
         for node in {sent.node for sent in self._transport.waiting.values()} - there:
             self._transport.drop(node)
         open_versions = {sent.ticket for sent in self._transport.waiting.values() if not sent.given_up}
-        for version in [version for version in self._answers if version not in open_versions]:
-            answers = self._answers.pop(version)
+        for version in [version for version in self._replies if version not in open_versions]:
+            replies = self._replies.pop(version)
             evaluators = self._evaluators
-            found = aggregated(answers, evaluators.aggregate, evaluators.weight, self._log) if answers else None
+            found = aggregated(replies, evaluators.aggregate, evaluators.weight, self._log) if replies else None
             if found is not None:
                 self.metrics[version] = found
                 evaluators.evaluated(version, found)
 
     def snapshot(self) -> Any:
-        """What was measured; evaluations under way are lost when a run goes on."""
+        """The metrics so far. Evaluations in progress are lost when a run is resumed."""
         return {"metrics": self.metrics, "random": dict(self._random.bit_generator.state)}
 
     def restore(self, saved: Mapping[str, Any]) -> None:
@@ -160,18 +169,18 @@ class NodeEvaluation:
 
 
 class ConnectedNodes(Membership):
-    """Every node that is connected is a device, as long as there are numbers left."""
+    """Every connected node is a device, as long as there are free numbers."""
 
     __slots__ = ()
 
     def greetings(self, nodes: Iterable[int], busy: Callable[[int], bool], now: float) -> list[OutgoingMessage]:
-        """The greetings of new nodes, as long as there are numbers left."""
+        """The greetings of new nodes, as long as there are free numbers."""
         new = sorted(node for node in nodes if node not in self.device_of)
         return super().greetings(new[: self.devices - len(self.node_of)], busy, now)
 
 
 class StrategyRun(Deployment):
-    """A run whose versions are also evaluated on the nodes. It has ended when the last evaluation has."""
+    """A run whose versions are also evaluated on the nodes. It ends after the last evaluation."""
 
     __slots__ = ("_wakes", "evaluation", "record", "server_evaluation")
 
@@ -187,7 +196,7 @@ class StrategyRun(Deployment):
         wakes: bool,
         **settings: Any,
     ) -> None:
-        """`wakes` says that waiting ends by itself when an answer comes or a node comes or goes, so it may be long."""
+        """`wakes`: a wait ends when a reply arrives or a node connects or disconnects, so it may be long."""
         super().__init__(session, transport, membership, on_server, record=record, **settings)
         self._wakes = wakes
         self.record = record
@@ -212,7 +221,7 @@ class StrategyRun(Deployment):
             self.evaluation.begin(self.session.version, self.session.parameters, self._membership.device_of, self.now)
 
     def _longest_pause(self) -> float:
-        """Until an evaluation is overdue, or it is time to look again: nobody knows which nodes are warm."""
+        """Seconds until an evaluation is overdue or it is time to poll. Which nodes are warm is not known."""
         due = self.evaluation.next_deadline - self.now
         if self._wakes:
             self._saw_nodes = -inf  # the wait also ends when a node connects or disconnects
@@ -220,7 +229,7 @@ class StrategyRun(Deployment):
         return min(due, poll_pause(self.now - self._stirred))
 
     def snapshot(self) -> dict[str, Any]:
-        """The snapshot of the driver, with what was measured on the nodes."""
+        """The snapshot of the driver, with the metrics of both evaluations."""
         measured = {"evaluation": self.evaluation.snapshot(), "server_metrics": self.server_evaluation.metrics}
         return super().snapshot() | measured
 

@@ -1,10 +1,10 @@
-"""`AsyncServer`: a policy of offbeat's in a project from before Flower's message API, whose clients stay as they are.
+"""`AsyncServer`: an algorithm of offbeat in a project from before Flower's message API, whose clients stay as they are.
 
     strategy = FedAvg(initial_parameters=..., evaluate_fn=..., on_fit_config_fn=...)
     return ServerAppComponents(server=AsyncServer(FedBuff(buffer=10), strategy), config=config)
 
-The project's strategy still gives the first parameters, the configs of versions, the evaluation on the server and the
-aggregation of metrics, and says how many clients take part. When models are mixed, and how, is up to the policy.
+The project's strategy still provides the initial parameters, the configs, the evaluation on the server, the aggregation
+of metrics and the number of clients. The policy decides when and how models are aggregated.
 """
 
 from collections.abc import Callable, Mapping
@@ -42,20 +42,20 @@ SHARES = {
     "min_evaluate_clients": "min_evaluate_nodes",
     "min_available_clients": "min_available_nodes",
 }
-"""What a strategy from before messages calls the settings of `Async`."""
+"""Attributes of the project's strategy, and the settings of `Async` that they stand for."""
 ROUNDS = ("configure_fit", "aggregate_fit", "configure_evaluate", "aggregate_evaluate")
 PRIVACY = "flwr.server.strategy.dp"
-"""Where Flower's strategies with differential privacy are."""
+"""The package of Flower's strategies with differential privacy."""
 LEAST_SHARE = 1e-9
-"""The share of clients for a fraction of 0, which leaves it to the least number."""
+"""Replaces a `fraction_fit` of 0, so that the least number of clients decides."""
 ANSWER_SECONDS = 3600.0
-"""How long a client is waited for if the config has no `round_timeout`."""
+"""Reply timeout if the config has no `round_timeout`, in seconds."""
 
 
 class AsyncServer(Server):
-    """A server whose versions are made by a policy: `AsyncServer(FedBuff(buffer=10), strategy)`.
+    """A Flower server that trains with a policy: `AsyncServer(FedBuff(buffer=10), strategy)`.
 
-    `settings` are those of `Async`, in the place of what the strategy says.
+    `settings` are those of `Async`, and take precedence over the strategy's attributes.
     """
 
     def __init__(
@@ -66,31 +66,33 @@ class AsyncServer(Server):
         client_manager: ClientManager | None = None,
         **settings: Any,
     ) -> None:
-        """InvalidInput if the policy needs more of its devices than a client of Flower's does."""
+        """InvalidInput if the policy does not work with stock clients."""
         super().__init__(client_manager=client_manager or SimpleClientManager(), strategy=strategy)
         self.policy = policy
         self._history = History()
         rounds = self.strategy
         if any(kind.__module__.startswith(PRIVACY) for kind in type(rounds).__mro__):
-            raise InvalidInput(f"AsyncServer has no rounds, in which alone {type(rounds).__name__} would add its noise")
+            raise InvalidInput(
+                f"AsyncServer cannot use {type(rounds).__name__}: it adds its noise in rounds, and there are none"
+            )
         given = {ours: getattr(rounds, theirs) for theirs, ours in SHARES.items() if hasattr(rounds, theirs)}
         if isinstance(policy, Policy) and about_of(policy).in_training not in (None, *policy.model_fields_set):
             given["fraction_train"] = max(LEAST_SHARE, getattr(rounds, "fraction_fit", 1.0))
         self._strategy = FitAsync(policy, self.strategy, self._history, **(given | settings))
 
     def fit(self, num_rounds: int, timeout: float | None) -> tuple[History, float]:
-        """Make so many versions of the model; what was measured, and how many seconds it took."""
+        """Train `num_rounds` versions of the model; return the history and the seconds that it took."""
         (client,) = self._client_manager.sample(1)
         if not isinstance(client, GridClientProxy):
-            raise InvalidInput("AsyncServer works in a ServerApp: put it into ServerAppComponents(server=...)")
+            raise InvalidInput("AsyncServer needs a ServerApp: pass it as ServerAppComponents(server=...)")
         grid = client.grid
         if own := _own_rounds(self.strategy):
-            write_log(f"there are no rounds, so {own} of {type(self.strategy).__name__} will not be called")
+            write_log(f"{own} of {type(self.strategy).__name__} will not be called: there are no rounds")
         began = grid_now(grid)
         first = parameters_to_ndarrays(self._get_initial_parameters(server_round=0, timeout=timeout))
         result = self._strategy.start(
             grid,
-            ArrayRecord({str(place): Array(array) for place, array in enumerate(first)}),
+            ArrayRecord({str(position): Array(array) for position, array in enumerate(first)}),
             num_rounds,
             ANSWER_SECONDS if timeout is None else timeout,
             evaluate_fn=None if getattr(self.strategy, "evaluate_fn", self) is None else self._evaluate,
@@ -102,7 +104,7 @@ class AsyncServer(Server):
         return self._history, grid_now(grid) - began
 
     def _evaluate(self, version: int, arrays: ArrayRecord) -> MetricRecord | None:
-        """What the project's strategy measures of a version."""
+        """Evaluate a version with the project's strategy."""
         found = self.strategy.evaluate(version, parameters=arrayrecord_to_parameters(arrays, keep_input=True))
         if found is None:
             return None
@@ -113,7 +115,7 @@ class AsyncServer(Server):
 
 
 class FitAsync(Async):
-    """`Async` over clients who fit and evaluate."""
+    """`Async` for clients that `fit` and `evaluate`."""
 
     def __init__(self, policy: Policy, strategy: RoundStrategy, history: History, **settings: Any) -> None:
         super().__init__(
@@ -138,19 +140,19 @@ class FitAsync(Async):
         )
 
     def evaluated(self, version: int, metrics: Metrics) -> None:
-        """Into the history, as Flower has it."""
+        """Add the metrics of a version to Flower's history."""
         others = {name: value for name, value in metrics.items() if name != LOSS}
         self._history.add_loss_distributed(server_round=version, loss=metrics[LOSS])
         self._history.add_metrics_distributed(server_round=version, metrics=others)
 
 
 def _config(strategy: RoundStrategy, name: str) -> Callable[[int], Mapping[str, Any]]:
-    """What a function of the strategy's says of a version's config; nothing if it has none."""
+    """The strategy's function for the config of a version; without one the config is empty."""
     return getattr(strategy, name, None) or (lambda _: {})
 
 
 def _aggregation(function: Callable[[list[tuple[int, Metrics]]], Mapping[str, Any]] | None) -> Aggregate:
-    """A function of the user's as `Async` wants it; the loss is always averaged."""
+    """The user's aggregation function in the form that `Async` takes. The loss is always averaged."""
 
     def aggregate(contents: list[RecordDict], weight: str) -> MetricRecord:
         found = [metrics_of(content) for content in contents]
@@ -166,7 +168,7 @@ def _aggregation(function: Callable[[list[tuple[int, Metrics]]], Mapping[str, An
 
 
 def _own_rounds(strategy: RoundStrategy) -> str:
-    """The methods about rounds that a strategy of the user's own has."""
+    """The methods for rounds that the user's strategy overrides."""
     homes = {name: next(kind for kind in type(strategy).__mro__ if name in vars(kind)) for name in ROUNDS}
     return ", ".join(name for name, kind in homes.items() if not kind.__module__.startswith("flwr."))
 
@@ -183,14 +185,16 @@ RoundConfig = Callable[[int], Mapping[str, Any]]
 
 
 class FitRecords(FlowerRecords):
-    """A `Translator` for one run on clients who fit and evaluate."""
+    """A `Translator` for clients that `fit` and `evaluate`, whose messages have other names and records."""
+
+    __slots__ = ("_configs", "_last_config")
 
     def __init__(self, *args: Any, fit_config: RoundConfig, evaluate_config: RoundConfig, **settings: Any) -> None:
-        """Both functions say what a version's config is, as `on_fit_config_fn` of Flower's strategies does."""
+        """Both functions return the config of a version, as `on_fit_config_fn` of Flower's strategies does."""
         super().__init__(*args, train_config=ConfigRecord(), evaluate_config=ConfigRecord(), **settings)
         self._configs = {"fitins": fit_config, "evaluateins": evaluate_config}
-        self._said: dict[str, tuple[int, Mapping[str, Any]]] = {}
-        """The last version that each was asked about, and what it said: the same to all who are sent it."""
+        self._last_config: dict[str, tuple[int, Mapping[str, Any]]] = {}
+        """The last version and its config, by kind of message: all nodes get the same config."""
 
     def packed(self, body: Any, vector: Vector | None) -> tuple[RecordDict, str]:
         """The content of a message and its type."""
@@ -205,12 +209,12 @@ class FitRecords(FlowerRecords):
         return RecordDict({f"{name}.parameters": arrays, f"{name}.config": ConfigRecord(config)}), kind
 
     def _config(self, name: str, number: int) -> Mapping[str, Any]:
-        if name not in self._said or self._said[name][0] != number:
-            self._said[name] = (number, dict(self._configs[name](number)))
-        return self._said[name][1]
+        if name not in self._last_config or self._last_config[name][0] != number:
+            self._last_config[name] = (number, dict(self._configs[name](number)))
+        return self._last_config[name][1]
 
     def unpacked(self, content: RecordDict) -> RecordDict:
-        """What a client has returned, as the arrays and metrics of a reply."""
+        """The result of a client as the arrays and metrics of a reply."""
         fits = "fitres.parameters" in content.array_records
         try:
             result: FitRes | EvaluateRes = (
@@ -219,20 +223,20 @@ class FitRecords(FlowerRecords):
                 else compat.recorddict_to_evaluateres(content)
             )
         except (KeyError, TypeError, ValueError) as error:
-            raise DeviceFault(f"it is no result of fit or evaluate: {type(error).__name__}: {error}") from None
+            raise DeviceFault(f"not a result of fit or evaluate: {type(error).__name__}: {error}") from None
         if result.status.code != Code.OK:
-            raise DeviceFault(f"its client says {result.status.code.name}: {result.status.message}")
+            raise DeviceFault(f"the client returned {result.status.code.name}: {result.status.message}")
         metrics = {name: value for name, value in result.metrics.items() if not isinstance(value, bytes)}
         metrics[self.keys.weight] = result.num_examples
         if isinstance(result, EvaluateRes):
             return metric_records(metrics | {LOSS: float(result.loss)})
         content = metric_records(metrics)
-        arrays = {str(place): _array(data) for place, data in enumerate(result.parameters.tensors)}
+        arrays = {str(position): _array(data) for position, data in enumerate(result.parameters.tensors)}
         content["arrays"] = ArrayRecord(arrays)
         return content
 
 
 def _array(data: bytes) -> Array:
-    """The array with the shape and the type that its own header says."""
+    """The array with the shape and type of its own header."""
     header = array_header(data)
     return Array(dtype=str(header.dtype), shape=header.shape, stype="numpy.ndarray", data=data)

@@ -1,4 +1,4 @@
-"""What can be set of `offbeat.flower.Async` beside the policy: as in Flower's FedAvg, and a few settings of ours."""
+"""The settings of `offbeat.flower.Async` beside the policy: those of Flower's FedAvg, and some of its own."""
 
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -20,60 +20,60 @@ Name = Annotated[str, Field(min_length=1)]
 
 
 class StrategySettings(Settings):
-    """Everything that `Async` takes but the policy and the functions that aggregate metrics."""
+    """Settings of `Async`, except the policy and the functions that aggregate metrics."""
 
     fraction_train: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Share of the nodes that are in training at a time, for a policy that does not say how many itself."""
+    """Share of the nodes in training at a time, for a policy whose own setting is not given."""
     fraction_evaluate: Share = 1.0
-    """Share of the nodes that evaluate a version; 0: none does."""
+    """Share of the nodes that evaluate a version; 0: no evaluation on nodes."""
     min_train_nodes: Number = 2
-    """Nodes in training at least."""
+    """Least number of nodes in training."""
     min_evaluate_nodes: Number = 2
-    """Nodes that evaluate a version at least."""
+    """Least number of nodes that evaluate a version."""
     min_available_nodes: Count = 2
-    """Nodes that must be connected before anything begins."""
+    """Number of connected nodes at which the run begins."""
     weighted_by_key: Name = "num-examples"
-    """The figure in a reply that says how many samples it speaks for."""
+    """The metric in a reply that has its number of samples."""
     arrayrecord_key: Name = "arrays"
-    """What the arrays are called in messages."""
+    """The key of the arrays in messages."""
     configrecord_key: Name = "config"
-    """What the config is called in messages."""
+    """The key of the config in messages."""
     train_action: str = ""
     """The name in `@app.train("name")`, if it has one."""
     evaluate_action: str = ""
     """The name in `@app.evaluate("name")`, if it has one."""
     evaluate_every: Count = 1
-    """Versions between two evaluations, on the server and on the nodes; the last version always is."""
+    """Versions between two evaluations, on the server and on the nodes. The last version is always evaluated."""
     seconds: Positive | None = None
-    """The run ends after so many seconds."""
+    """Stop after this number of seconds."""
     updates: Count | None = None
-    """The run ends when so many updates went into the model."""
+    """Stop after this number of used updates."""
     target: Annotated[float, Field(allow_inf_nan=False)] | None = None
-    """The run ends when `evaluate_fn` measures this value of `target_metric`, or a better one."""
+    """Stop when `target_metric` of `evaluate_fn` reaches this value."""
     target_metric: Name = "accuracy"
-    """The figure of `evaluate_fn` that runs are compared by."""
+    """The metric of `evaluate_fn` by which runs are compared."""
     target_direction: Literal["max", "min"] = "max"
-    """Whether a higher or a lower value of it is better."""
+    """Whether a higher (max) or a lower (min) value of it is better."""
     devices: Count | None = None
-    """Nodes that may take part at a time, present or not yet (default: those that are connected at the beginning)."""
+    """Most nodes that take part at a time, also of those that connect later (default: those connected at the start)."""
     seed: Number = 0
-    """What the policy's choices come from."""
+    """Seed of the policy's random choices."""
     rest_seconds: Positive = 5.0
-    """A node that failed gets its next order after a rest, which doubles with every failure in a row."""
+    """Backoff after a failure of a node, in seconds. It doubles with every failure in a row."""
     norm_bound: Positive | None = None
-    """Refuse an update that moved the model by more than this (Euclidean norm)."""
+    """Refuse an update whose Euclidean distance from its base exceeds this."""
     out: str | Path | None = None
-    """A directory for the results, the record and checkpoints (default: nothing is written)."""
+    """Directory of the results, the record and the checkpoints (default: nothing is written)."""
     resume: bool = False
-    """Go on with the run that lies in `out`, if one does."""
+    """Resume the run in `out`, if there is one."""
     overwrite: bool = False
-    """Replace the run that lies in `out`."""
+    """Replace the run in `out`."""
     checkpoint_seconds: Positive = 30.0
-    """Real seconds between checkpoints."""
+    """Wall-clock seconds between checkpoints."""
 
     @property
     def keys(self) -> Keys:
-        """What records and messages are called."""
+        """The keys and types of messages."""
         return Keys(
             arrays=self.arrayrecord_key,
             config=self.configrecord_key,
@@ -83,25 +83,26 @@ class StrategySettings(Settings):
         )
 
     def stop(self, versions: int) -> Stop:
-        """When a run of so many versions ends."""
+        """When a run with this number of versions stops."""
         return Stop(time=self.seconds, versions=versions, updates=self.updates, target=self.target)
 
     def deployment(self, timeout: float) -> DeploymentTable:
-        """How the driver deals with devices."""
+        """The settings of the driver."""
         return DeploymentTable(answer_seconds=timeout, rest_seconds=self.rest_seconds, norm_bound=self.norm_bound)
 
     def table(self) -> dict[str, Any]:
-        """What determines the run, as a file has it."""
+        """The settings that determine the run, for `config.toml`."""
         return self.model_dump(exclude_none=True, exclude={"out", "resume", "overwrite", "checkpoint_seconds"})
 
     def sized(self, policy: Policy, devices: int) -> Policy:
-        """The policy with so many devices in training as `fraction_train` says, unless it says how many itself."""
+        """The policy with the number of devices in training set by `fraction_train`, unless it sets one itself."""
         name, setting = type(policy).__name__, about_of(policy).in_training
         if setting is None or setting in policy.model_fields_set:
             if self.fraction_train != 1.0:
-                why = f"has {setting} = {getattr(policy, setting)} already" if setting else "decides by itself"
+                why = f"has {setting} = {getattr(policy, setting)}" if setting else "decides this itself"
                 raise InvalidInput(
-                    f"fraction_train = {self.fraction_train}: {name} {why} how many are in training, leave one out"
+                    f"fraction_train = {self.fraction_train}: {name} {why}, so the number of devices in training is "
+                    "already set; leave out fraction_train"
                 )
             return policy
         number = min(devices, max(int(devices * self.fraction_train), self.min_train_nodes, 1))

@@ -1,4 +1,4 @@
-"""`Async`: a policy of offbeat's in the place of a strategy of Flower's, with client apps that stay as they are."""
+"""`Async`: an algorithm of offbeat as a Flower strategy, for client apps that stay as they are."""
 
 import tomllib
 from collections.abc import Callable, Iterable
@@ -37,13 +37,13 @@ from offbeat.running.loop import RunDescription, run_to_end
 
 EvaluateFunction = Callable[[int, ArrayRecord], MetricRecord | None]
 WAIT_SECONDS = 1.0
-"""How often the number of nodes is looked at before a run begins."""
+"""Seconds between two checks of the number of nodes before a run begins."""
 TRIAL_DEVICES = (8, 64, 512, 4096)
-"""How many devices a policy is tried out with before it is known how many there are."""
+"""Numbers of devices for the dry run of a policy while the real number is unknown."""
 ROUNDS = ("configure_train", "aggregate_train", "configure_evaluate", "aggregate_evaluate")
-"""What Flower's strategies do in a round."""
+"""The methods that Flower's strategies call in a round."""
 WORK = LocalWork(epochs=1)
-"""What an order says; a client app knows itself how it trains."""
+"""The content of an order, which is not sent: a stock client app has its own training settings."""
 
 
 def write_log(what: str) -> None:
@@ -52,9 +52,9 @@ def write_log(what: str) -> None:
 
 
 class Async(Strategy):
-    """A policy of offbeat's as a strategy: `Async(FedBuff(buffer=10))` in the place of `FedAvg()` in a ServerApp.
+    """An algorithm of offbeat as a Flower strategy: `Async(FedBuff(buffer=10))` instead of `FedAvg()` in a ServerApp.
 
-    The settings are described in `offbeat.flower.strategy.settings`; those of Flower's FedAvg mean the same.
+    `StrategySettings` describes the settings; those that Flower's FedAvg has mean the same.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Async(Strategy):
         overwrite: bool = False,
         checkpoint_seconds: float = 30.0,
     ) -> None:
-        """InvalidInput if the policy needs more of its devices than a client app of Flower's does."""
+        """InvalidInput if the policy does not work with stock client apps."""
         given = {name: value for name, value in locals().items() if name in StrategySettings.model_fields}
         self.settings: StrategySettings = checked(StrategySettings, "Async", given)
         self.policy = _checked_policy(policy)
@@ -96,7 +96,7 @@ class Async(Strategy):
         self._evaluate_aggregate = evaluate_metrics_aggr_fn or aggregate_metricrecords
 
     def summary(self) -> None:
-        """Write into Flower's log what is run."""
+        """Write the policy and its settings into Flower's log."""
         given = self.policy.model_dump(exclude_unset=True)
         write_log(f"{type(self.policy).__name__}({', '.join(f'{name}={value!r}' for name, value in given.items())})")
 
@@ -112,10 +112,11 @@ class Async(Strategy):
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: EvaluateFunction | None = None,
     ) -> Result:
-        """Train until there are `num_rounds` versions of the model, or what else was set has come.
+        """Train `num_rounds` versions of the model, unless another limit stops the run before.
 
-        A node that has not answered after `timeout` seconds is given up until it does. `evaluate_fn` is called with the
-        number of a version, at the start (0), every `evaluate_every` versions, and at the end.
+        `timeout` is the reply timeout in seconds; a node that misses it counts as unavailable until it replies.
+        `evaluate_fn` is called with the number of a version and its arrays: at the start (0), every `evaluate_every`
+        versions, and at the end.
         """
         settings, model = self.settings, ModelArrays(initial_arrays)
         self._check_start(num_rounds, timeout, evaluate_fn)
@@ -129,7 +130,7 @@ class Async(Strategy):
             None if out is None else RunDirectory(out, table, overwrite=settings.overwrite, resume=settings.resume)
         )
         if directory is not None and directory.finished() is not None:
-            write_log(f"the run in {out} has ended already")
+            write_log(f"the run in {out} is already finished")
             return load_result(directory.path, directory.fingerprint)
         records = self._records(model, train_config, evaluate_config)
         driver = self._driver(grid, policy, devices, records, num_rounds, timeout, evaluate_fn)
@@ -145,7 +146,7 @@ class Async(Strategy):
         return result
 
     def evaluated(self, version: int, metrics: Metrics) -> None:
-        """Called with what the nodes' evaluations of a version come to, as soon as the last of them is there."""
+        """Called with the aggregated metrics of a version when all nodes have evaluated it."""
 
     def _records(
         self, model: ModelArrays, train_config: ConfigRecord | None, evaluate_config: ConfigRecord | None
@@ -163,18 +164,20 @@ class Async(Strategy):
         own = [name for name in ROUNDS if getattr(type(self), name) is not getattr(Async, name)]
         if own:
             raise InvalidInput(
-                f"{type(self).__name__} has {', '.join(own)} of its own, but Async has no rounds in which they are "
-                "called: a client finds its version in config['server-round'], and evaluate_fn gets every model"
+                f"{type(self).__name__} overrides {', '.join(own)}, which Async never calls: it has no rounds. Clients "
+                "find the version in config['server-round'], and evaluate_fn gets every evaluated model"
             )
         if num_rounds < 1:
-            raise InvalidInput(f"num_rounds = {num_rounds}: it is the number of versions to make, at least 1")
+            raise InvalidInput(f"num_rounds = {num_rounds}: the number of versions must be at least 1")
         if not 0 < timeout < inf:
-            raise InvalidInput(f"timeout = {timeout}: it must be a number of seconds above 0")
+            raise InvalidInput(f"timeout = {timeout}: it must be a finite number of seconds above 0")
         if self.settings.target is not None and evaluate_fn is None:
-            raise InvalidInput(f"target = {self.settings.target}: give an evaluate_fn, which measures it")
+            raise InvalidInput(
+                f"target = {self.settings.target}: pass an evaluate_fn that measures {self.settings.target_metric!r}"
+            )
 
     def _devices(self, grid: Grid, out: Path | None) -> int:
-        """Wait for enough nodes; how many devices there may be."""
+        """Wait for enough nodes; return the number of devices of the run."""
         wanted, said = self.settings.min_available_nodes, -1
         while (there := len(list(grid.get_node_ids()))) < wanted:
             if there != said:
@@ -186,14 +189,14 @@ class Async(Strategy):
         return (self._devices_before(out) if out is not None and self.settings.resume else None) or there
 
     def _devices_before(self, out: Path) -> int | None:
-        """How many devices the run that is gone on with had."""
+        """The number of devices of the run to resume."""
         try:
             return int(tomllib.loads((out / "config.toml").read_text(encoding="utf-8"))["flower"]["devices"])
         except (OSError, ValueError, KeyError):
             return None
 
     def _table(self, policy: Policy, devices: int, model: ModelArrays, versions: int, timeout: float) -> dict[str, Any]:
-        """What is written down of the run, and must be the same when it goes on."""
+        """The content of `config.toml`, which must be the same when the run is resumed."""
         return {
             "seed": self.settings.seed,
             "algorithm": as_table("algorithm", policy),
@@ -226,7 +229,7 @@ class Async(Strategy):
             policy,
             parameters=model.parameters,
             layout=model.layout,
-            samples=membership.samples.copy(),  # which stay 1 for the policy: nobody knows them in advance
+            samples=membership.samples.copy(),  # 1 each: the real numbers are known only from replies
             local=WORK,
             seed=settings.seed,
             present=membership.present,
@@ -281,48 +284,48 @@ class Async(Strategy):
             directory.path.mkdir(parents=True, exist_ok=True)
         with closing(driver.record):
             result = run_to_end(driver, about, directory, watch=watch)
-        write_log(f"ended by {result.summary['stopped_by']} with version {driver.session.version}")
+        write_log(f"stopped by {result.summary['stopped_by']} at version {driver.session.version}")
 
-    # Rounds, of which there are none ------------------------------------------------------------------------------
+    # Rounds: there are none ------------------------------------------------------------------------------
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Refused: whoever calls this has rounds of its own."""
+        """Raise InvalidInput: there are no rounds."""
         raise _no_rounds()
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Refused: whoever calls this has rounds of its own."""
+        """Raise InvalidInput: there are no rounds."""
         raise _no_rounds()
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Refused: whoever calls this has rounds of its own."""
+        """Raise InvalidInput: there are no rounds."""
         raise _no_rounds()
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Refused: whoever calls this has rounds of its own."""
+        """Raise InvalidInput: there are no rounds."""
         raise _no_rounds()
 
     def initialize_parameters(self, client_manager: Any) -> None:
-        """Refused: whoever calls this is a server from before the message API."""
+        """Raise InvalidInput: only servers from before the message API call this."""
         raise InvalidInput(
-            "Async is for ServerApps with @app.main(): in a project with a server_fn, write "
+            "Async needs a ServerApp with @app.main(): in a project with a server_fn, use "
             "ServerAppComponents(server=AsyncServer(policy, strategy), config=config)"
         )
 
 
 def _checked_policy(policy: Any) -> Policy:
-    """The policy, if it is one, and if it can be seen already that client apps of Flower's will do."""
+    """The policy, checked as far as possible while the number of devices is unknown."""
     if not isinstance(policy, Policy):
-        raise InvalidInput(f"Async({policy!r}): give a policy of offbeat's, for instance Async(FedBuff(buffer=10))")
+        raise InvalidInput(f"Async({policy!r}): pass an algorithm of offbeat, such as Async(FedBuff(buffer=10))")
     for devices in TRIAL_DEVICES:
         try:
             policy.check(devices)
-        except InvalidInput:  # it is for more devices, or for a number of its own: seen when they are there
+        except InvalidInput:  # it needs another number of devices: checked again at the start
             continue
         check_plain(policy, devices)
         break
@@ -330,7 +333,7 @@ def _checked_policy(policy: Any) -> Policy:
 
 
 def _no_rounds() -> InvalidInput:
-    return InvalidInput("Async has no rounds that could be wrapped in another strategy: call its own start()")
+    return InvalidInput("Async has no rounds and cannot be wrapped in another strategy: call its start()")
 
 
 # Results --------------------------------------------------------------------------------------------------------------
@@ -341,7 +344,7 @@ METRICS = ("train_metrics_clientapp", "evaluate_metrics_clientapp", "evaluate_me
 
 
 def save_result(directory: Path, result: Result, fingerprint: str) -> None:
-    """Write the arrays in their own types, and all metrics."""
+    """Write the arrays in their own types, and all metrics, for a later start of the same run."""
     state: dict[str, Any] = {"arrays": {name: array.numpy() for name, array in result.arrays.items()}}
     for kind in METRICS:
         state[kind] = {version: dict(record) for version, record in getattr(result, kind).items()}
@@ -351,7 +354,9 @@ def save_result(directory: Path, result: Result, fingerprint: str) -> None:
 def load_result(directory: Path, fingerprint: str) -> Result:
     """The result that `save_result` wrote."""
     if not (directory / RESULT_FILE).is_file():
-        raise InvalidInput(f"the run in {directory} ended without its result: run it again with overwrite=True")
+        raise InvalidInput(
+            f"{directory} holds a finished run without {RESULT_FILE}: pass overwrite=True to run it again"
+        )
     saved = load_checkpoint(directory / RESULT_FILE, fingerprint, ())
     arrays = ArrayRecord({name: Array(array) for name, array in saved["arrays"].items()})
     return Result(arrays=arrays, **{kind: as_records(saved[kind]) for kind in METRICS})

@@ -719,3 +719,17 @@ def test_devices_are_drawn_from_the_sessions_own_stream() -> None:
 def test_a_misspelt_attribute_of_a_session_is_an_error() -> None:
     with pytest.raises(AttributeError):
         a_session().finnished = "misspelt"  # type: ignore[attr-defined]
+
+
+def test_a_policy_reads_the_local_table_also_under_its_former_name() -> None:
+    session = a_session()
+    assert session.training is session.local and session.local.epochs == 3
+
+
+def test_orders_carry_how_running_statistics_are_treated() -> None:
+    local = LocalWork(epochs=1)
+    session = Session(
+        Puppet(), parameters=vector(0), layout=Layout.flat(1), samples=np.array([1]), local=local, buffers="local"
+    )
+    assert [session.order().buffers, session.order(slices=2).buffers] == ["local", "local"]
+    assert session.order(buffers="ignore").buffers == "ignore"

@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def test_every_registered_algorithm_describes_itself_completely(name: str) -> None:
     about = about_of(POLICIES[name])
     assert about.name == name and about.family and about.paper and about.provenance
-    assert about.in_training or about.trains_everybody or about.settings_for
+    assert about.in_training or about.trains_all_devices or about.settings_for
     assert about.in_training is None or about.in_training in POLICIES[name].model_fields
     assert about.search.keys() <= POLICIES[name].model_fields.keys()
 

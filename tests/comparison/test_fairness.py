@@ -71,7 +71,7 @@ def test_each_algorithm_translates_the_number_in_its_own_way() -> None:
     assert settings_of(base, "seafl")["buffer"] == 6  # a larger one could never fill
     assert settings_of(base, "safa")["share"] == 6 / 40
     for name in ("sfl", "audg", "psurdg", "adel", "salf", "drop-stragglers", "wait-stragglers", "heterofl"):
-        assert about_of(POLICIES[name]).trains_everybody
+        assert about_of(POLICIES[name]).trains_all_devices
         assert settings_of(base, name) == POLICIES[name]().model_dump()
 
 
@@ -79,7 +79,7 @@ def test_each_algorithm_translates_the_number_in_its_own_way() -> None:
 def test_every_algorithm_keeps_the_number_in_training_or_everybody(name: str) -> None:
     (fair,) = fair_experiments(experiment(compare={"in_training": 6}), [name], [0])
     about = about_of(fair.algorithm.policy)
-    if not about.trains_everybody and name != "fedasmu":  # which has a test of its own
+    if not about.trains_all_devices and name != "fedasmu":  # which has a test of its own
         assert about.in_training is not None
         assert getattr(fair.algorithm.policy, about.in_training) == 6
 

@@ -104,7 +104,7 @@ class About:
     provenance: Provenance | None = None
     in_training: str | None = None
     """The setting that says how many devices are in training at a time, if there is one."""
-    trains_everybody: bool = False
+    trains_all_devices: bool = False
     """Whether all devices train all the time, so that no setting limits their number."""
     settings_for: SettingsFor | None = None
     """How a number of devices in training becomes settings, where it is not simply the setting `in_training`."""

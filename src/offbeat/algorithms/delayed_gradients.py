@@ -123,7 +123,7 @@ class Audg(Policy):
         family="iterations",
         paper="Hao et al., 2025",
         provenance="published",
-        trains_everybody=True,
+        trains_all_devices=True,
         search=SearchSpace(iteration_seconds=Range(0.3, 10.0, log=True, relative=True)),
         smoke={"algorithm": {"iteration_seconds": 2.0}},
     )

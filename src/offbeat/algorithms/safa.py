@@ -19,8 +19,8 @@ models replace their cache entries, and
 
 Uploads that were not picked replace their cache entries after that, and count from the next version on. All idle
 devices get the new model. A device in training from a base more than `tau` versions old is deprecated: its training is
-lost, and its cache entry becomes the new model, once. An order cannot be withdrawn, so the device is told to stop after
-its epoch, its upload is discarded, and it starts again from the version that is current by then.
+lost, and its cache entry becomes the new model, once. An order cannot be withdrawn, so the device is notified to stop
+after its epoch, its upload is discarded, and it starts again from the version that is current by then.
 
 Without `round_seconds` a round waits for all devices if too few of those not picked last time report. A device that is
 away keeps its cache entry until it reports again.
@@ -103,7 +103,7 @@ class Safa(Policy):
         family="buffered",
         paper="Wu et al., IEEE Trans. Computers 2021",
         provenance="restated",
-        trains_everybody=True,
+        trains_all_devices=True,
         settings_for=settings_for,
         search=SearchSpace(lag_tolerance=Range(2, 20, log=True)),
         local_differences=lambda policy, local: ["training that ends early when it is too far behind"],

@@ -131,7 +131,7 @@ def notes_on(experiments: Mapping[str, Experiment]) -> list[str]:
     }
     if _differs("in training", chosen):
         notes.append(f"Not the same for all: devices {_values('in training', chosen)}.")
-    everybody = [label for label, each in about.items() if each.trains_everybody]
+    everybody = [label for label, each in about.items() if each.trains_all_devices]
     if everybody and len(everybody) < len(experiments):
         notes.append(f"All devices train all the time in {', '.join(everybody)}.")
     work: dict[str, list[str]] = {}

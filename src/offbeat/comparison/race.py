@@ -55,9 +55,9 @@ class Entry:
         return self.experiment.algorithm.title
 
     @property
-    def trains_everybody(self) -> bool:
+    def trains_all_devices(self) -> bool:
         """Whether the algorithm keeps all devices in training."""
-        return about_of(self.experiment.algorithm.policy).trains_everybody
+        return about_of(self.experiment.algorithm.policy).trains_all_devices
 
     @property
     def rank(self) -> tuple[int, float]:
@@ -125,5 +125,5 @@ def finalists(entries: Sequence[Entry], count: int, always: str) -> list[Entry]:
     for entry in entries:
         if entry.scores:
             best.setdefault(entry.algorithm, entry)
-    sparing = next((each.algorithm for each in best.values() if not each.trains_everybody), None)
+    sparing = next((each.algorithm for each in best.values() if not each.trains_all_devices), None)
     return [entry for place, entry in enumerate(best.values()) if place < count or entry.algorithm in (always, sparing)]

@@ -316,7 +316,7 @@ def other_wishes(candidates: Sequence[Candidate], criterion: Criterion) -> list[
             break
     else:
         sentences.append(f"With only {EARLY[-1] * criterion.at:.4g} s, {best.algorithm} would still be the best.")
-    sparing = next((each for each in candidates if not each.entry.trains_everybody), best)
+    sparing = next((each for each in candidates if not each.entry.trains_all_devices), best)
     if sparing is not best:
         sentences.append(
             f"The best that does not train all devices all the time, as {best.algorithm} does, is "

@@ -94,7 +94,7 @@ class _ToyRun:
 
     def __init__(self, policy: Policy, devices: int, updates: int = UPDATES) -> None:
         self.policy, self.devices = policy, devices
-        self.simulation = self.anew(updates)
+        self.simulation = self.fresh_simulation(updates)
         session = self.simulation.session
         self.rows: list[Row] = []
         self.turns = 0
@@ -107,7 +107,7 @@ class _ToyRun:
                 self.versions[session.version] = (session.parameters, session.parameters.tobytes())
         self.model = session.parameters.tobytes()
 
-    def anew(self, updates: int = UPDATES) -> Simulation:
+    def fresh_simulation(self, updates: int = UPDATES) -> Simulation:
         return toy_simulation(self.policy, devices=self.devices, stop=Stop(updates=updates, time=1e5))
 
     @property
@@ -124,7 +124,7 @@ def _compare(first: _ToyRun, second: _ToyRun) -> None:
 
 def _resume(whole: _ToyRun) -> None:
     for cut in stream(0, "cuts").integers(0, whole.turns, 8).tolist():
-        stopped, resumed = whole.anew(), whole.anew()
+        stopped, resumed = whole.fresh_simulation(), whole.fresh_simulation()
         before = [row for row in islice(stopped, cut) if row is not None]
         tree, arrays = encode(stopped.snapshot())
         resumed.restore(decode(json.loads(json.dumps(tree)), arrays, resumed.snapshot_types))

@@ -61,7 +61,7 @@ class Reaction(list[Effect]):
 
     @property
     def notified(self) -> list[int]:
-        """The devices that were told to stop soon."""
+        """The devices that were notified to stop."""
         return [effect.device for effect in self if isinstance(effect, StopNotice)]
 
     @property

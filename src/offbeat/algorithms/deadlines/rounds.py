@@ -52,12 +52,12 @@ SLACK = 1e-9
 def local_differences(policy: Any, local: object) -> list[str]:
     """What devices of the family do differently from the experiment's local training."""
     by_speed = ["batch sizes by speed"] if getattr(policy, "batch", "") == "speed" else []
-    return [f"local_steps = {policy.local_steps} of one batch in place of local.epochs", *by_speed]
+    return [f"local_steps = {policy.local_steps} of one batch instead of local.epochs", *by_speed]
 
 
 FAMILY = About(
     family="time budget",
-    trains_everybody=True,
+    trains_all_devices=True,
     search=SearchSpace(local_steps=Range(1, 5), rounds=Range(0.3, 3.0, log=True, relative=True)),
     local_differences=local_differences,
     flower=None,

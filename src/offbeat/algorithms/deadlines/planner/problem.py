@@ -89,7 +89,7 @@ class Problem:
         """prod_t (1 - eta_t rho_c)."""
         return float(np.prod(1.0 - self.rates * self.constants.strong_convexity))
 
-    # What is feasible ---------------------------------------------------------------------------------------------
+    # Feasibility --------------------------------------------------------------------------------------------------
 
     @cached_property
     def least_ratio(self) -> float:

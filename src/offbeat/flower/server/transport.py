@@ -304,19 +304,19 @@ class Incoming:
             for head, tree in zip(response.messages_list, response.message_object_trees, strict=True):
                 self._partial[head.metadata.reply_to_message_id] = _announced(tree)
         found: list[Arrived] = []
-        for answered in list(self._partial):
-            if answered not in identities:  # its order was given up
-                del self._partial[answered]
+        for identity in list(self._partial):
+            if identity not in identities:  # its order was given up
+                del self._partial[identity]
                 continue
             try:
-                message: Message | str | None = self._complete(client, self._partial[answered])
+                message: Message | str | None = self._complete(client, self._partial[identity])
             except httpx.HTTPError:
                 raise
             except Exception as error:
                 message = _why(error)
             if message is not None:
-                found.append((answered, message))
-                del self._partial[answered]
+                found.append((identity, message))
+                del self._partial[identity]
         return found
 
     def _complete(self, client: Any, reply: PartialReply) -> Message | None:

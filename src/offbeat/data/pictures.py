@@ -61,7 +61,7 @@ class Cinic10(ImageFolders):
 
     name: Literal["cinic10"] = "cinic10"
     with_valid: bool = False
-    """Also train on the 90,000 images of `valid`."""
+    """Train on the 90,000 images of `valid` too."""
 
     def load(self, seed: int) -> Dataset:
         """Decode the images, with the published training and test split; the seed is not used."""

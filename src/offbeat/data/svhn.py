@@ -21,7 +21,7 @@ class Svhn(ImageFiles):
 
     name: Literal["svhn"] = "svhn"
     extra: bool = False
-    """Also train on the 531,131 easier images of extra_32x32.mat."""
+    """Train on the 531,131 easier images of extra_32x32.mat too."""
 
     def load(self, seed: int) -> Dataset:
         """Read the files, with the published training and test split; the seed is not used."""

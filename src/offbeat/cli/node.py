@@ -65,7 +65,7 @@ def serve(
         str | None, typer.Option(metavar="HOST:PORT", help="Serve a health check over HTTP: 200 if healthy, else 503.")
     ] = None,
 ) -> None:
-    """Run a persistent Flower node: apps stay loaded between messages, so a round trip takes milliseconds.
+    """Run a persistent Flower node: apps stay loaded between messages, so a round trip takes a fraction of a second.
 
     Replaces `flower-supernode`; both kinds of node can take part in the same run. The app of a run lives in its own
     process, and stop notices and fresh models reach it while it trains. Ends on Ctrl-C or SIGTERM.

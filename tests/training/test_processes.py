@@ -23,4 +23,4 @@ def test_a_script_that_does_not_guard_its_run_is_told_what_to_do(tmp_path: Path)
     guard = '`if __name__ == "__main__":`'
     assert f"and would start more: put its code under {guard}" in ended.stderr
     last = ended.stderr.strip().rpartition("\n")[2]
-    assert last.endswith(f"is there enough memory, and is what your script runs under {guard}?")
+    assert last.endswith(f"check that there is enough memory, and that your script runs under {guard}")

@@ -191,5 +191,5 @@ def test_what_is_no_record_of_speeds_is_refused_in_a_sentence(tmp_path: Path, te
     (tmp_path / "record.jsonl").write_text(text)
     with pytest.raises(InvalidInput, match=rf"^fleet\.path: .*{why}"):
         RecordFleet(path=str(tmp_path)).build(workload([10, 20]))
-    with pytest.raises(InvalidInput, match="there is no file"):
+    with pytest.raises(InvalidInput, match="does not exist"):
         RecordFleet(path=str(tmp_path / "none")).build(workload([10, 20]))

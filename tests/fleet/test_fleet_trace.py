@@ -88,8 +88,8 @@ def test_a_gzipped_trace_is_the_same_trace(tmp_path: Path) -> None:
     ("text", "complaint"),
     [
         ("", "it has: none"),
-        ("device,pace\n0,1\n", "'epoch_seconds', 'slowness' or 'speed', and only one of them .* has: device, pace"),
-        ("slowness,epoch_seconds\n1,1\n", "only one of them"),
+        ("device,pace\n0,1\n", "'epoch_seconds', 'slowness' and 'speed' .* has: device, pace"),
+        ("slowness,epoch_seconds\n1,1\n", "exactly one of the columns"),
         ("slowness\n", "no rows"),
         ("slowness\n1\nfast\n", "'slowness' of .* is 'fast' in line 3, but must be positive, not text"),
         ("device,slowness\n0\n", "line 2 of .* has 1 columns, but the header has 2"),
@@ -102,20 +102,20 @@ def test_a_gzipped_trace_is_the_same_trace(tmp_path: Path) -> None:
         ),
         (
             "device,time,slowness,uplink_mbps\n0,5,1,0\n1,5,1,1\n",
-            "'uplink_mbps' .* line 2, but must be more than zero at some",
+            "'uplink_mbps' .* line 2, but must be above zero at some",
         ),
         (
             "device,time,slowness,available\n0,0,1,maybe\n1,0,1,1\n",
             "'maybe' in line 2, but must be 1 or 0, true or false",
         ),
-        ("time,slowness\n0,1\n", "none that says whose row it is"),
-        ("device,slowness,available\n0,1,1\n1,1,1\n", "needs a column 'time'"),
+        ("time,slowness\n0,1\n", "none that identifies the device"),
+        ("device,slowness,available\n0,1,1\n1,1,1\n", "has no column 'time'"),
         ("epoch_seconds\n0\n", "must be positive"),
         ("slowness\nnan\n", "must be positive"),
         ("slowness\ninf\n", "must be positive"),
         ("slowness,uplink_mbps\n1,0\n", "'uplink_mbps' of .* must be positive"),
         ("slowness,latency\n1,-1\n", "'latency' of .* must be zero or more"),
-        ("device,slowness\n0,1\n2,1\n", "each of 0 to 1, or names"),
+        ("device,slowness\n0,1\n2,1\n", "every number from 0 to 1, or names"),
         ("device,slowness\n0,1\n", "describes 1 devices, but the experiment has 2"),
     ],
 )
@@ -128,9 +128,9 @@ def test_a_bad_trace_is_refused_in_one_sentence_that_names_the_file(trace: Path,
 
 
 def test_a_missing_or_broken_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match="there is no file"):
+    with pytest.raises(InvalidInput, match="does not exist"):
         TraceFleet(path=str(tmp_path / "nowhere.csv")).build(workload(1))
-    with pytest.raises(InvalidInput, match="there is no file"):
+    with pytest.raises(InvalidInput, match="does not exist"):
         TraceFleet(path=str(tmp_path)).build(workload(1))
     broken = tmp_path / "broken.csv.gz"
     for content in (b"slowness\n1\n", gzip.compress(b"slowness\n1\n" * 99)[:-12], b"\x1f\x8b\x08\x00" + b"\xff" * 30):

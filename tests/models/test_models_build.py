@@ -58,9 +58,9 @@ def test_the_vocabulary_of_a_model_is_that_of_the_data_unless_it_is_said(name: s
     assert with_vocabulary(choice, lambda: 50).settings == {"vocabulary": 50}
     more = ModelChoice(name=name, settings={"vocabulary": 60})
     assert with_vocabulary(more, lambda: 50) == more
-    with pytest.raises(InvalidInput, match=r"model\.vocabulary = 60: the data have 61 tokens"):
+    with pytest.raises(InvalidInput, match=r"model\.vocabulary = 60 is below the 61 tokens"):
         with_vocabulary(more, lambda: 61)
-    with pytest.raises(InvalidInput, match=r"do not say how many there are: set model\.vocabulary"):
+    with pytest.raises(InvalidInput, match=r"vocabulary size is unknown: set model\.vocabulary"):
         with_vocabulary(choice, lambda: 0)
 
 
@@ -152,11 +152,11 @@ def test_inputs_that_a_model_cannot_take_are_refused_by_name_and_shape(shape: tu
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda shape, classes: nn.Linear(shape[0], classes + 1), r"gives \(2, 4\), where \(2, 3\) is needed"),
+        (lambda shape, classes: nn.Linear(shape[0], classes + 1), r"returns \(2, 4\) .* must return \(2, 3\)"),
         (lambda shape, classes: nn.Linear(9, classes), r"does not fit inputs of shape \(4,\)"),
-        (lambda shape, classes: "net", "no nn.Module with parameters but str"),
-        (lambda shape, classes: nn.LSTM(shape[0], classes), "gives tuple"),
-        (3.0, "no function"),
+        (lambda shape, classes: "net", "it is a str; it must be an nn.Module with parameters"),
+        (lambda shape, classes: nn.LSTM(shape[0], classes), "returns tuple"),
+        (3.0, "must be a class or function"),
     ],
 )
 def test_own_models_that_do_not_fit_are_refused(own: ModuleType, make: object, words: str) -> None:

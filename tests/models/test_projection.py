@@ -44,7 +44,7 @@ def test_a_model_may_be_one_dense_layer_but_must_have_one() -> None:
         "Linear",
         "Linear",
     ]
-    with pytest.raises(ValueError, match="needs a dense layer"):
+    with pytest.raises(ValueError, match="needs a model with a dense layer"):
         with_projection(nn.Conv2d(1, 1, 1), 4)
 
 

@@ -1,7 +1,7 @@
-"""How long things take and what goes wrong in a simulated fleet: speeds, links, availability and failures.
+"""Simulated fleets: speeds, links, availability and failures.
 
-To add a fleet or a kind of availability, write its settings class with a `build` and give it a line in `FLEETS` or
-`AVAILABILITIES`; or leave it where it is and name it as "module:Class".
+A new fleet or availability is a settings class with `build` and a line in `FLEETS` or `AVAILABILITIES`; a user's own is
+named "module:Class".
 """
 
 from offbeat.fleet.availability import (

@@ -1,4 +1,4 @@
-"""When devices are there at all: always, on and off in turn, each device with a phase of its own, or as measured."""
+"""Availability of devices: always, periodically on and off with a random phase, or from a trace."""
 
 import math
 from abc import abstractmethod
@@ -18,24 +18,24 @@ Times = TypeVar("Times", float, Floats)
 
 
 class Availability(Protocol):
-    """Which devices are there at a time."""
+    """Which devices are available at a time."""
 
     @property
     def always(self) -> bool:
-        """Nobody ever leaves, so nobody need ask."""
+        """Whether every device is always available."""
 
     def present(self, at: float) -> npt.NDArray[np.bool_]:
-        """Who is there, over all devices."""
+        """Which devices are available, over all devices."""
 
     def available(self, device: int, at: float) -> bool:
-        """Whether this device is there at this time."""
+        """Whether this device is available."""
 
     def next_change(self, device: int, at: float) -> float:
-        """When the device next comes or goes: strictly after `at`, inf if never."""
+        """When the device next becomes available or unavailable, strictly after `at`; inf: never."""
 
 
 class Always:
-    """Every device is there all the time."""
+    """Every device is always available."""
 
     always = True
 
@@ -43,23 +43,23 @@ class Always:
         self.devices = devices
 
     def present(self, at: float) -> npt.NDArray[np.bool_]:
-        """Every device is there."""
+        """All devices."""
         return np.ones(self.devices, dtype=bool)
 
     def available(self, device: int, at: float) -> bool:
-        """The device is there."""
+        """Always."""
         return True
 
     def next_change(self, device: int, at: float) -> float:
-        """Never: the answer is infinity."""
+        """Infinity: never."""
         return math.inf
 
 
 class OnOff:
-    """Cycle k of a device begins at k * period - phase: it comes then, and goes `on` seconds later.
+    """Cycle k of a device begins at k * period - phase: it is available from then on for `on` seconds.
 
-    These two expressions are the truth. A state is found by comparing the time with the very numbers that `next_change`
-    returns, never by a remainder, which round-off may put on the wrong side of a change.
+    The state is found by comparing the time with the numbers that `next_change` returns, never by a remainder, which
+    rounding may put on the wrong side of a change.
     """
 
     always = False
@@ -73,13 +73,13 @@ class OnOff:
         return cycle * self.period - phase
 
     def _cycle(self, at: float, phase: Times) -> Times:
-        """The cycle that the time lies in; the division may miss by one, so it is put right."""
+        """The cycle of a time; the division may be off by one, which is corrected."""
         cycle = (at + phase) // self.period
         cycle = cycle - (self._comes(cycle, phase) > at)
         return cycle + (self._comes(cycle + 1, phase) <= at)
 
     def present(self, at: float) -> npt.NDArray[np.bool_]:
-        """Which devices are in the first part of their cycle, over all devices."""
+        """Which devices are in the first part of their cycle."""
         return at < self._comes(self._cycle(at, self.phases), self.phases) + self.on
 
     def available(self, device: int, at: float) -> bool:
@@ -88,7 +88,7 @@ class OnOff:
         return at < self._comes(self._cycle(at, phase), phase) + self.on
 
     def next_change(self, device: int, at: float) -> float:
-        """When the device goes, or, if it is away, when its next cycle begins: always after `at`."""
+        """The end of the device's availability or, if it is unavailable, the beginning of its next cycle."""
         phase = self.phases.item(device)
         cycle = self._cycle(at, phase)
         goes = self._comes(cycle, phase) + self.on
@@ -96,7 +96,7 @@ class OnOff:
 
 
 class AvailabilitySettings(Settings):
-    """The base of all kinds of availability, also of the user's own; its fields are the keys of the table."""
+    """The base of all kinds of availability, including users' own; its fields are the keys of `[availability]`."""
 
     name: str = ""
 
@@ -106,7 +106,7 @@ class AvailabilitySettings(Settings):
 
 
 class AlwaysAvailable(AvailabilitySettings):
-    """Every device is there all the time."""
+    """Every device is always available."""
 
     name: Literal["always"] = "always"
 
@@ -115,14 +115,14 @@ class AlwaysAvailable(AvailabilitySettings):
 
 
 class OnOffAvailable(AvailabilitySettings):
-    """Devices are there for on_seconds and away for off_seconds, in turn, each from a random point on."""
+    """Devices are available for on_seconds and unavailable for off_seconds in turn, with a random phase each."""
 
     name: Literal["on-off"] = "on-off"
-    # The limits keep both parts of a cycle far above the round-off of any time that a run can reach.
+    # The limits keep both parts of a cycle far above the rounding error of any virtual time.
     on_seconds: float = Field(600.0, ge=0.001, le=1e9)
-    """How long a device stays."""
+    """Seconds that a device is available."""
     off_seconds: float = Field(300.0, ge=0.001, le=1e9)
-    """How long it stays away."""
+    """Seconds that it is unavailable."""
 
     def build(self, workload: Workload) -> Availability:
         period = self.on_seconds + self.off_seconds
@@ -131,7 +131,7 @@ class OnOffAvailable(AvailabilitySettings):
 
 
 class TraceAvailable(AvailabilitySettings, MeasuredSeries):
-    """Devices come and go as a CSV file says: a row for each change, with the columns device, time, available."""
+    """Availability from a CSV file with a row for each change: columns device, time, available."""
 
     name: Literal["trace"] = "trace"
 
@@ -139,7 +139,7 @@ class TraceAvailable(AvailabilitySettings, MeasuredSeries):
         found = self.read("availability", ("device", "time", "available"))
         if "available" not in found:
             raise InvalidInput(
-                f"availability.path: {found.path} needs a column 'available'; say with availability.columns what it is "
-                "called."
+                f"availability.path: {found.path} has no column 'available': add it, or name the column with "
+                "availability.columns."
             )
         return traced_availability(self, found, workload, "availability trace")

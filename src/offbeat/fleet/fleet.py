@@ -16,27 +16,27 @@ from offbeat.fleet.workload import Workload
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrderFailure:
-    """What goes wrong with one order, if anything."""
+    """The failure of one order."""
 
     vanish_after: float | None
-    """The part of the training time, in [0, 1), after which the device vanishes; None if it stays."""
+    """The fraction of the training time, in [0, 1), after which the device vanishes; None: it does not."""
     upload_lost: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failures:
-    """Decides for every order what goes wrong with it."""
+    """Draws the failures of every order."""
 
     seed: int
     vanish: float
     lost_upload: float
     rejoin_seconds: float | None
-    """How long after vanishing a device is back; None if it never is."""
+    """Seconds after which a vanished device returns; None: never."""
     detect_seconds: float
-    """How long after a failure the server learns of it."""
+    """Seconds after which the server detects a failure."""
 
     def failure(self, device: int, ticket: int) -> OrderFailure | None:
-        """What goes wrong with an order, from the seed and the arguments alone; None if this fleet never fails."""
+        """The failure of an order, a function of the seed and the arguments; None if this fleet never fails."""
         if not (self.vanish or self.lost_upload):
             return None
         vanishes, when, lost = stream(self.seed, "fate", device, ticket).random(3).tolist()
@@ -44,25 +44,25 @@ class Failures:
 
 
 class FailureSettings(Settings):
-    """How often devices and uploads fail, and how the fleet recovers."""
+    """Probabilities of failures, and times of detection and recovery."""
 
     vanish: float = Field(0.0, ge=0, le=1)
-    """Probability that a device vanishes during a training."""
+    """Probability that a device vanishes while it trains an order."""
     lost_upload: float = Field(0.0, ge=0, le=1)
-    """Probability that an upload is lost on its way."""
+    """Probability that an upload is lost in transit."""
     rejoin_seconds: float | None = Field(60.0, ge=0)
-    """How long after vanishing a device is back (inf: never)."""
+    """Seconds after which a vanished device returns (inf: never)."""
     detect_seconds: float = Field(30.0, ge=0, allow_inf_nan=False)
-    """How long after a failure the server learns of it."""
+    """Seconds after which the server detects a failure."""
 
     @field_validator("rejoin_seconds")
     @classmethod
     def _never_is_inf(cls, value: float | None) -> float:
-        """TOML has no null: a None would be left out when the settings are written and be read back as the default."""
+        """TOML has no null: None would not be written, and the default would be read back."""
         return math.inf if value is None else value
 
     def build(self, workload: Workload) -> Failures:
-        """The failures of a fleet with the workload's seed."""
+        """The failures, with the workload's seed."""
         rejoins = self.rejoin_seconds is not None and math.isfinite(self.rejoin_seconds)
         return Failures(
             seed=workload.seed,
@@ -75,7 +75,7 @@ class FailureSettings(Settings):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Fleet:
-    """How fast the devices are, how they are connected, when they are there and how they fail."""
+    """Speeds, links, availability and failures of all devices."""
 
     speeds: Speeds
     links: Links
@@ -83,7 +83,7 @@ class Fleet:
     failures: Failures
 
     def forecast(self, model_bytes: int) -> Forecast | None:
-        """What a server may know of these devices in advance; None where their speed is not one of computing."""
+        """What a server may know in advance; None if training times do not depend on the amount of work."""
         speeds = self.speeds.layer_speeds()
         if speeds is None:
             return None
@@ -102,14 +102,14 @@ class Fleet:
         availability: AvailabilitySettings | None = None,
         failures: FailureSettings | None = None,
     ) -> "Fleet":
-        """The fleet that these settings describe, for this workload; what is not given has its defaults."""
+        """The fleet of these settings for this workload; omitted settings have their defaults."""
         speeds = fleet.build(workload)
         workload = replace(workload, names=speeds.names)
-        there = availability or AlwaysAvailable()
-        if speeds.measured_availability is not None and isinstance(there, AlwaysAvailable):
+        wanted = availability or AlwaysAvailable()
+        if speeds.measured_availability is not None and isinstance(wanted, AlwaysAvailable):
             present: Availability = speeds.measured_availability
         else:
-            present = there.build(workload)
+            present = wanted.build(workload)
         return cls(
             speeds=speeds,
             links=(network or NetworkSettings()).build(workload, speeds.measured_links),

@@ -1,4 +1,4 @@
-"""How long messages take: bandwidth both ways and latency, for each device."""
+"""Links: upload and download bandwidth and latency of each device."""
 
 from array import array
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ from offbeat.fleet.series import MeasuredSeries, VaryingBandwidth, bandwidths
 from offbeat.fleet.workload import Floats, Workload
 
 Bandwidths = Floats | Sequence[VaryingBandwidth]
-"""The bandwidth of each device: a number, or how it changes over time."""
+"""The bandwidth of each device: constant, or changing over time."""
 NOTHING_MEASURED: Mapping[str, Bandwidths] = MappingProxyType({})
 
 
@@ -22,32 +22,32 @@ class Links:
     """The link of each device to the server: a transfer takes bits / bandwidth + latency."""
 
     def __init__(self, uplink_mbps: Floats, downlink_mbps: Floats, latency: Floats) -> None:
-        # Arrays of the standard library: a number is read from them twice as fast, and that happens for every order.
+        # Arrays of the standard library: reading a number is twice as fast, and happens for every order.
         self._uplink = array("d", (uplink_mbps * 1e6).tobytes())
         self._downlink = array("d", (downlink_mbps * 1e6).tobytes())
         self._latency = array("d", np.asarray(latency, dtype=np.float64).tobytes())
 
     def up_seconds(self, device: int, bytes: int, at: float = 0.0) -> float:
-        """Seconds that a message takes from the device to the server if it is sent at this time."""
+        """Seconds for a message from the device to the server, sent at this time."""
         return bytes * 8 / self._uplink[device] + self._latency[device]
 
     def down_seconds(self, device: int, bytes: int, at: float = 0.0) -> float:
-        """Seconds that a message takes from the server to the device if it is sent at this time."""
+        """Seconds for a message from the server to the device, sent at this time."""
         return bytes * 8 / self._downlink[device] + self._latency[device]
 
     def round_trips(self, bytes: int) -> Floats:
-        """Seconds that a message of this size takes to each device and back."""
+        """Seconds for a message of this size to each device and back."""
         bits = bytes * 8
         down, up, latency = map(np.frombuffer, (self._downlink, self._uplink, self._latency))
         return bits / down + bits / up + 2 * latency
 
     def latency(self, device: int) -> float:
-        """Seconds that a message without content takes, either way."""
+        """Seconds for an empty message, either way."""
         return self._latency[device]
 
 
 class VaryingLinks(Links):
-    """Links whose bandwidth changes over time, one way or both ways."""
+    """Links whose upload or download bandwidth changes over time."""
 
     def __init__(self, uplink: Bandwidths, downlink: Bandwidths, latency: Floats) -> None:
         super().__init__(_means(uplink), _means(downlink), latency)
@@ -66,31 +66,31 @@ class VaryingLinks(Links):
 
 
 def _means(bandwidths: Bandwidths) -> Floats:
-    """Megabits per second of each device, over a round of its trace: what a server may know in advance."""
+    """The mean bandwidth of each device over a period of its trace, in Mbit/s: what a server may know in advance."""
     if isinstance(bandwidths, np.ndarray):
         return bandwidths
     return np.array([each.mean / 1e6 for each in bandwidths])
 
 
 class NetworkSettings(Settings):
-    """The devices' links: one kind for all, or a share of them with many times less bandwidth."""
+    """The devices' links: the same for all, or a share of them with less bandwidth."""
 
     uplink_mbps: float = Field(10.0, gt=0)
-    """Bandwidth from device to server in megabits per second (inf: no limit)."""
+    """Upload bandwidth in Mbit/s (inf: unlimited)."""
     downlink_mbps: float = Field(100.0, gt=0)
-    """Bandwidth from server to device in megabits per second (inf: no limit)."""
+    """Download bandwidth in Mbit/s (inf: unlimited)."""
     latency: float = Field(0.05, ge=0, allow_inf_nan=False)
-    """Seconds that every message takes besides."""
+    """Latency of every message in seconds."""
     slow_share: float = Field(0.0, ge=0, le=1)
-    """Share of the devices, drawn at random, that have slow links."""
+    """Share of the devices, drawn at random, with slow links."""
     slow_factor: float = Field(50.0, ge=1, allow_inf_nan=False)
-    """How many times less bandwidth the slow links have (FedASMU: 50 and 100)."""
+    """Factor by which slow links have less bandwidth (FedASMU: 50 and 100)."""
 
     trace: MeasuredSeries | None = None
-    """`[network.trace]`: a file with bandwidths over time: columns time, device, uplink_mbps, downlink_mbps."""
+    """`[network.trace]`: a CSV file of bandwidths over time: columns time, device, uplink_mbps, downlink_mbps."""
 
     def build(self, workload: Workload, measured: Mapping[str, Bandwidths] = NOTHING_MEASURED) -> Links:
-        """The links; what a trace has measured for each device (by the name of the field) comes before these."""
+        """The links; measured values of each device, by field name, take precedence over the settings."""
         if self.trace is not None:
             measured = {**measured, **self._traced(self.trace, workload)}
         slowdown = np.ones(workload.devices)
@@ -112,8 +112,8 @@ class NetworkSettings(Settings):
         ways = [way for way in ("uplink_mbps", "downlink_mbps") if way in found]
         if not ways:
             raise InvalidInput(
-                f"network.trace.path: {found.path} needs a column 'uplink_mbps' or 'downlink_mbps'; say with "
-                "network.trace.columns what it is called."
+                f"network.trace.path: {found.path} has no column 'uplink_mbps' or 'downlink_mbps': add one, or name it "
+                "with network.trace.columns."
             )
         chosen = trace.assigned(found, list(found.devices()), workload, "network trace").tolist()
         made = {way: bandwidths(found, way, trace.repeat_seconds) for way in ways}

@@ -1,4 +1,4 @@
-"""Measured devices from a CSV file: which column is which quantity, in which unit, and on which line a mistake is."""
+"""Reads measurements of devices from CSV files: columns, units, and errors with line numbers."""
 
 import csv
 import gzip
@@ -33,11 +33,11 @@ QUANTITIES: Mapping[str, Mapping[str, float]] = {
     "latency": SECONDS,
     "available": NO_UNITS,
 }
-"""What a file may say of a device, and the units that it may say it in; the first is ours."""
+"""The quantities that a file may contain, and their units; the first is the one used here."""
 YES, NO = {"1", "1.0", "true", "yes", "on"}, {"0", "0.0", "false", "no", "off"}
 
 Rule = tuple[str, Callable[[Floats], npt.NDArray[np.bool_]]]
-"""What a column must be, in words and as a test of its numbers."""
+"""What the numbers of a column must be, in words and as a test."""
 POSITIVE: Rule = ("positive", lambda column: (column > 0) & np.isfinite(column))
 POSITIVE_OR_INFINITE: Rule = ("positive", lambda column: column > 0)
 NOT_NEGATIVE: Rule = ("zero or more", lambda column: (column >= 0) & np.isfinite(column))
@@ -46,26 +46,26 @@ FINITE: Rule = ("a number", np.isfinite)
 
 @dataclass(frozen=True, kw_only=True)
 class Measurements:
-    """The columns of a file that mean something to us, as text, by quantity."""
+    """The known columns of a file, as text, by quantity."""
 
     where: str
     """The table of the experiment that names the file, for messages."""
     path: Path
     header: list[str]
     lines: list[int]
-    """The line of the file on which each row stands, counted from 1 with the header."""
+    """The line number of each row, counted from 1 with the header."""
     names: Mapping[str, str]
-    """What the file calls each quantity."""
+    """The column name of each quantity."""
     texts: Mapping[str, list[str]]
     units: Mapping[str, str]
     comma: bool
-    """Whether numbers may have a decimal comma, because columns are not separated by commas."""
+    """Whether numbers may have a decimal comma, since columns are not separated by commas."""
 
     def __contains__(self, quantity: str) -> bool:
         return quantity in self.texts
 
     def wrong(self, row: int, quantity: str, must: str) -> InvalidInput:
-        """The error that a cell is not what it must be, with the line that it stands on."""
+        """The error for a wrong cell, with its line."""
         name, text = self.names[quantity], self.texts[quantity][row]
         meant = "" if name == quantity else f" ({quantity})"
         return InvalidInput(
@@ -74,7 +74,7 @@ class Measurements:
         )
 
     def numbers(self, quantity: str, rule: Rule) -> Floats:
-        """A column in our unit, every number of which keeps the rule."""
+        """A column in our unit; InvalidInput if a number violates the rule."""
         must, keeps = rule
         values = []
         for row, text in enumerate(self.texts[quantity]):
@@ -90,14 +90,14 @@ class Measurements:
         return column * known[self.units[quantity]] if quantity in self.units else column
 
     def switches(self, quantity: str) -> list[bool]:
-        """A column of yes and no."""
+        """A column of true and false."""
         for row, text in enumerate(self.texts[quantity]):
             if text.lower() not in YES | NO:
                 raise self.wrong(row, quantity, "1 or 0, true or false, yes or no, on or off")
         return [text.lower() in YES for text in self.texts[quantity]]
 
     def devices(self) -> dict[str, list[int]]:
-        """The rows of each device, in the order in which the file comes to them; of one device if it names none."""
+        """The rows of each device, in the order of the file; of one device without a column "device"."""
         if "device" not in self:
             return {"": list(range(len(self.lines)))}
         rows: dict[str, list[int]] = {}
@@ -107,21 +107,21 @@ class Measurements:
 
 
 class MeasuredFile(Settings):
-    """A CSV file with measurements, and how to read it."""
+    """A CSV file with measurements, and its format."""
 
     path: str = Field(min_length=1)
     """CSV file (plain or .gz) with a header."""
     columns: dict[str, str] = Field({})
-    """What the file calls a quantity, for instance `{epoch_seconds = "train_ms"}`; by default the quantity's own name.
+    """The column of a quantity, for example `{epoch_seconds = "train_ms"}` (default: the quantity's name).
     Quantities: device, time, epoch_seconds, slowness, speed, uplink_mbps, downlink_mbps, latency, available."""
     units: dict[str, str] = Field({})
-    """The unit of a column, for instance `{epoch_seconds = "ms"}`: s, ms, us, min, h, d for times, Mbit/s, kbit/s,
+    """The unit of a column, for example `{epoch_seconds = "ms"}`: s, ms, us, min, h, d for times, Mbit/s, kbit/s,
     bit/s, Gbit/s, MB/s, kB/s, B/s for bandwidths (default: seconds and Mbit/s)."""
     separator: Literal["", ",", ";", "\t", "|"] = ""
-    """What stands between columns (default: whichever of , ; tab | the header has most of)."""
+    """The column separator (default: the most frequent of , ; tab | in the header)."""
     assign: Literal["", "device", "random"] = ""
-    """Who is whom: "device": the file's devices are the experiment's, by number (0, 1 ...) or in the file's order by
-    name; "random": every device draws one of the file's (default: by device if there is such a column)."""
+    """"device": the file's devices are the experiment's, by number (0, 1 ...) or, with names, in the order of the file;
+    "random": every device draws one of the file's (default: "device" if there is such a column)."""
 
     @model_validator(mode="after")
     def _known(self) -> Self:
@@ -137,7 +137,7 @@ class MeasuredFile(Settings):
         return self
 
     def read(self, where: str, quantities: Sequence[str]) -> Measurements:
-        """The columns for these quantities, as far as the file has them; all others are ignored."""
+        """The columns of these quantities that the file has; other columns are ignored."""
         path = Path(self.path)
         text = _text(where, path)
         first = text.strip().partition("\n")[0]
@@ -159,10 +159,10 @@ class MeasuredFile(Settings):
                 raise InvalidInput(f"{key}: {path} has no column {name!r}; it has: {', '.join(header) or 'none'}.")
         names = {each: self.columns.get(each, each) for each in quantities if self.columns.get(each, each) in header}
         if header and not records:
-            raise InvalidInput(f"{where}.path: {path} has a header but no rows; give at least one device.")
-        places = {quantity: header.index(name) for quantity, name in names.items()}
+            raise InvalidInput(f"{where}.path: {path} has a header but no rows: add at least one device.")
+        indices = {quantity: header.index(name) for quantity, name in names.items()}
         for line, cells in records:
-            if len(cells) <= max(places.values(), default=-1):
+            if len(cells) <= max(indices.values(), default=-1):
                 raise InvalidInput(
                     f"{where}.path: line {line} of {path} has {len(cells)} columns, but the header has {len(header)}."
                 )
@@ -172,31 +172,31 @@ class MeasuredFile(Settings):
             header=header,
             lines=[line for line, _ in records],
             names=names,
-            texts={quantity: [cells[place] for _, cells in records] for quantity, place in places.items()},
+            texts={quantity: [cells[index] for _, cells in records] for quantity, index in indices.items()},
             units=self.units,
             comma=separator != ",",
         )
 
     def assigned(self, found: Measurements, names: Sequence[str], workload: Workload, role: str) -> Integers:
-        """Which of the file's devices, in their order, each device of the experiment is; `role` is that of draws."""
+        """The index of the file's device for each device of the experiment; `role` names the random stream."""
         known, devices = len(names), workload.devices
         if self.assign == "random" or (not self.assign and "device" not in found):
             return stream(workload.seed, role).choice(known, devices, replace=devices > known)
         column = f"{found.where}.path: column {found.names.get('device', 'device')!r} of {found.path}"
         numbered = all(name.isdigit() for name in names)
         if numbered and sorted(map(int, names)) != list(range(known)):
-            raise InvalidInput(f"{column} must hold each of 0 to {known - 1}, or names.")
+            raise InvalidInput(f"{column} must hold every number from 0 to {known - 1}, or names.")
         if workload.names is not None and not numbered:
             if missing := [name for name in workload.names if name not in names]:
                 raise InvalidInput(
-                    f"{column} has no {missing[0]!r}, which is a device of [fleet]: give all of them, or let every "
-                    f"device draw one with {found.where}.assign = 'random'."
+                    f"{column} has no {missing[0]!r}, which is a device of [fleet]: add it, or set "
+                    f"{found.where}.assign = 'random'."
                 )
             return np.array([names.index(name) for name in workload.names], dtype=np.int64)
         if known < devices:
             raise InvalidInput(
-                f"{found.where}.path: {found.path} describes {known} devices, but the experiment has {devices}: give "
-                f"at least as many, or let every device draw one with {found.where}.assign = 'random'."
+                f"{found.where}.path: {found.path} describes {known} devices, but the experiment has {devices}: add "
+                f"devices, or set {found.where}.assign = 'random'."
             )
         order = np.argsort([int(name) for name in names]) if numbered else np.arange(known)
         return order[:devices].astype(np.int64)
@@ -205,7 +205,7 @@ class MeasuredFile(Settings):
 def _text(where: str, path: Path) -> str:
     """The text of a plain or gzipped file."""
     if not path.is_file():
-        raise InvalidInput(f"{where}.path: there is no file {path}; give a CSV file, plain or .gz.")
+        raise InvalidInput(f"{where}.path: the file {path} does not exist; it must be a CSV file, plain or .gz.")
     try:
         raw = path.read_bytes()
         return (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode("utf-8-sig")

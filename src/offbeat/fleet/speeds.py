@@ -1,7 +1,7 @@
-"""How long an order takes on a device: the interface, and the fleets whose devices keep one speed for the whole run.
+"""Training times of orders: the interface, and the fleets whose devices keep one speed for the whole run.
 
-A fleet is arrays over devices. `slice_seconds` is called once per simulated order, so it reads single numbers with
-`ndarray.item`, which gives a plain float several times faster than indexing does.
+A fleet is arrays over devices. `slice_seconds` is called once per simulated order and reads numbers with
+`ndarray.item`, which is several times faster than indexing.
 """
 
 from abc import ABC, abstractmethod
@@ -21,31 +21,31 @@ from offbeat.fleet.workload import Floats, Workload
 
 
 class Speeds(ABC):
-    """How long each device takes."""
+    """The training times of the devices of a fleet."""
 
     measured_links: Mapping[str, Bandwidths] = NOTHING_MEASURED
-    """What is known of the devices' links together with their speeds (from a trace), by the name of the setting."""
+    """Links that were measured together with the speeds, by the name of the setting."""
 
     measured_availability: TracedAvailability | None = None
-    """When the devices are there, if that is known together with their speeds (from a trace)."""
+    """Availability that was measured together with the speeds."""
 
     names: Sequence[str] | None = None
-    """What the devices are called, if a trace says so."""
+    """The names of the devices, if a trace has names."""
 
     random_layers: bool = False
-    """Whether the time of a layer is drawn anew each time."""
+    """Whether the time of each layer is random."""
 
     def layer_speeds(self) -> Floats | None:
-        """Samples per second through one layer, on average; None where time does not depend on the work."""
+        """Mean samples per second through one layer; None if times do not depend on the amount of work."""
         return None
 
     @abstractmethod
     def slice_seconds(self, device: int, ticket: int, order: Order) -> Sequence[float]:
-        """Seconds for each of the order's slices; depends on nothing but the seed and the arguments."""
+        """Seconds for each slice of the order, a function of the seed and the arguments."""
 
 
 class FleetSettings(Settings):
-    """The base of all fleets, also of the user's own; its fields are the keys of the table."""
+    """The base of all fleets, including users' own; its fields are the keys of `[fleet]`."""
 
     name: str = ""
 
@@ -55,12 +55,12 @@ class FleetSettings(Settings):
 
 
 def batch_of(order: Order, samples: int) -> int:
-    """Samples in one step of the order: a device cannot put more into a batch than it holds."""
+    """Samples in one step of the order: at most those that the device holds."""
     return samples if order.batch_size is None else min(order.batch_size, samples)
 
 
 def share_of_epoch(order: Order, samples: int, layers: int) -> float:
-    """Which part of a pass over the device's data, with the whole model, one slice of the order is.
+    """The cost of one slice of the order, as a fraction of an epoch with the whole model.
 
     >>> share_of_epoch(Order(unit="layer", batch_size=25), samples=100, layers=5)
     0.05
@@ -70,12 +70,12 @@ def share_of_epoch(order: Order, samples: int, layers: int) -> float:
 
 
 def cost_of_width(order: Order) -> float:
-    """A layer of width r has r times the inputs and r times the outputs, so r^2 of the multiplications."""
+    """The relative cost of a width r: r times the inputs and r times the outputs, so r^2 of the multiplications."""
     return order.width**2
 
 
 class FixedSpeeds(Speeds):
-    """Every device always takes the same time for an epoch."""
+    """A constant time per epoch on each device."""
 
     def __init__(
         self, epoch_seconds: Floats, workload: Workload, measured_links: Mapping[str, Bandwidths] = NOTHING_MEASURED
@@ -96,28 +96,28 @@ class FixedSpeeds(Speeds):
 
 
 class CostSettings(FleetSettings):
-    """The base of fleets that time a device by its slowness: 1 for the fastest, 2 if it takes twice as long."""
+    """The base of fleets that time a device by its slowness: 1 for the fastest, 2 for one that takes twice as long."""
 
     epoch_seconds: float = Field(1.0, gt=0, allow_inf_nan=False)
-    """Seconds of one pass over the data on the fastest device (not used if cost is "flops")."""
+    """Seconds per epoch on the fastest device (not used if cost is "flops")."""
     cost: Literal["seconds", "samples", "flops"] = "seconds"
-    """What an epoch takes: "seconds": epoch_seconds x slowness, whatever the device's data; "samples": the same, times
-    its samples / the mean; "flops": what the model's operations take at `gflops`, x slowness."""
+    """Time of an epoch. "seconds": epoch_seconds x slowness, for any number of samples; "samples": the same, times the
+    device's samples / mean samples; "flops": the model's operations at `gflops`, x slowness."""
     gflops: float = Field(1.0, gt=0, allow_inf_nan=False)
-    """10^9 operations per second that the fastest device does (used if cost is "flops")."""
+    """Speed of the fastest device in 10^9 operations per second (used if cost is "flops")."""
 
     def epoch_times(self, workload: Workload, slowness: Floats) -> Floats:
-        """Seconds of one epoch on each device."""
+        """Seconds per epoch on each device."""
         if self.cost != "flops":
             return self.scaled(workload, self.epoch_seconds * slowness)
         if workload.flops_per_sample <= 0:
             raise InvalidInput(
-                "fleet.cost is 'flops', but the operations of this model are unknown: use 'seconds' or 'samples'."
+                "fleet.cost = 'flops', but the operations of this model are unknown: use 'seconds' or 'samples'."
             )
         return workload.flops_per_sample * workload.timed_samples / (self.gflops * 1e9) * slowness
 
     def scaled(self, workload: Workload, seconds: Floats) -> Floats:
-        """Seconds of an epoch over the mean amount of data, scaled to what each device holds if that counts."""
+        """Seconds per epoch, scaled with each device's number of samples if cost is "samples"."""
         if self.cost != "samples":
             return seconds
         share: Floats = workload.timed_samples / workload.timed_samples.mean()
@@ -129,7 +129,7 @@ class RatioFleet(CostSettings):
 
     name: Literal["ratio"] = "ratio"
     ratio: float = Field(5.0, ge=1, allow_inf_nan=False)
-    """How many times longer the slowest device takes than the fastest."""
+    """Epoch time of the slowest possible device / fastest."""
 
     def build(self, workload: Workload) -> Speeds:
         slowness = stream(workload.seed, "slowness").uniform(1.0, self.ratio, workload.devices)
@@ -141,9 +141,9 @@ class ParetoFleet(CostSettings):
 
     name: Literal["pareto"] = "pareto"
     shape: float = Field(1.5, gt=0, allow_inf_nan=False)
-    """The tail: P(slowness > x) = x^-shape, so a smaller shape means more very slow devices."""
+    """P(slowness > x) = x^-shape: a smaller shape means more very slow devices."""
     most: float = Field(100.0, ge=1)
-    """The greatest slowness; greater ones are cut down to it (inf: no limit)."""
+    """Largest slowness; larger ones are clipped (inf: no limit)."""
 
     def build(self, workload: Workload) -> Speeds:
         # numpy's "pareto" is the Lomax distribution, which starts at 0.
@@ -152,13 +152,13 @@ class ParetoFleet(CostSettings):
 
 
 class BimodalFleet(CostSettings):
-    """Two kinds of devices: fast ones, all alike, and a share of slow ones, all `slowness` times as slow."""
+    """Two kinds of devices: fast ones, and a share of slow ones that take `slowness` times as long."""
 
     name: Literal["bimodal"] = "bimodal"
     slow_share: float = Field(0.2, ge=0, le=1)
-    """The share of the devices that are slow; which ones they are is drawn at random."""
+    """Share of the devices, drawn at random, that are slow."""
     slowness: float = Field(10.0, ge=1, allow_inf_nan=False)
-    """How many times longer a slow device takes than a fast one."""
+    """Epoch time of a slow device / fast device."""
 
     def build(self, workload: Workload) -> Speeds:
         slowness = np.ones(workload.devices)

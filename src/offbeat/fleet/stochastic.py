@@ -1,6 +1,6 @@
-"""Fleets in which the same order may take longer or shorter the next time: Zipf, exponential and Bernoulli.
+"""Fleets with random training times: Zipf, exponential and Bernoulli.
 
-Every draw comes from the stream of its device and ticket, so it does not depend on which orders were timed before.
+Every draw comes from the random stream of its device and ticket, independent of all other orders.
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ Delay = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 def per_device(key: str, value: float | Sequence[float], devices: int) -> Floats:
-    """A setting that is one number for all devices, or one for each."""
+    """A setting that is one number for all devices, or one per device."""
     if isinstance(value, float):
         return np.full(devices, value)
     if len(value) != devices:
@@ -38,7 +38,7 @@ def per_device(key: str, value: float | Sequence[float], devices: int) -> Floats
 
 
 class ZipfSpeeds(Speeds):
-    """A fixed time per epoch, then a random idle time. A layer takes its share of both, its idle time drawn anew."""
+    """A constant time per epoch plus a random idle time; a layer takes its share of both, drawn on its own."""
 
     def __init__(self, epoch_seconds: Floats, cumulative: Floats, workload: Workload) -> None:
         self.epoch_seconds = epoch_seconds
@@ -55,22 +55,22 @@ class ZipfSpeeds(Speeds):
         return cast(list[float], ((self.epoch_seconds.item(device) + idle) * share).tolist())
 
     def layer_speeds(self) -> Floats:
-        idle = 1.0 + (1.0 - self.cumulative[:-1]).sum()  # the mean of a count is the sum of P(count > k)
+        idle = 1.0 + (1.0 - self.cumulative[:-1]).sum()  # E[count] is the sum of P(count > k)
         speeds: Floats = self.samples * self.layers / (self.epoch_seconds + idle)
         return speeds
 
 
 class ZipfFleet(CostSettings):
-    """Devices of equal speed that idle after each epoch for a Zipf distributed number of seconds (SEAFL sec. III)."""
+    """Devices of equal speed with a Zipf distributed idle time after each epoch (SEAFL sec. III)."""
 
     name: Literal["zipf"] = "zipf"
     exponent: float = Field(1.7, ge=0, allow_inf_nan=False)
     """s in P(idle for k seconds) ~ k^-s."""
     max_seconds: int = Field(60, ge=1, le=1_000_000)
-    """The longest idle time."""
+    """Longest idle time."""
     draw: Literal["epoch", "device"] = "epoch"
-    """"epoch": the idle time is drawn anew after each epoch, so that nobody stays slow; "device": it is drawn once for
-    each device, which keeps it, as the framework that SEAFL was built on does."""
+    """"epoch": a new idle time after each epoch, so that no device stays slow; "device": one idle time per device for
+    the whole run, as in Plato, on which SEAFL was built."""
 
     def build(self, workload: Workload) -> Speeds:
         cumulative = np.cumsum(np.arange(1.0, self.max_seconds + 1) ** -self.exponent)
@@ -83,7 +83,7 @@ class ZipfFleet(CostSettings):
 
 
 class ExponentialSpeeds(Speeds):
-    """Each layer of each step takes an exponential time with mean batch / speed; an epoch is the sum of its layers'."""
+    """Each layer of each step takes an exponential time with mean batch / speed; an epoch takes the sum."""
 
     random_layers = True
 
@@ -103,7 +103,7 @@ class ExponentialSpeeds(Speeds):
             seconds = random.exponential(batch / speed, order.slices)
         else:
             steps = -(-samples // batch)
-            # Equal batches, though the last may be smaller: the mean stays exact and the sum is one Gamma draw.
+            # Treats batches as equal, though the last may be smaller: the mean is exact and the sum is one Gamma draw.
             seconds = random.gamma(steps * self.layers, samples / steps / speed, order.slices)
         return cast(list[float], seconds.tolist())
 
@@ -112,20 +112,20 @@ class ExponentialSpeeds(Speeds):
 
 
 class ExponentialFleet(FleetSettings):
-    """Exponential time per layer, mean batch / speed, with a speed of its own for each device (ADEL-FL)."""
+    """Exponential time per layer with mean batch / speed, and a random speed for each device (ADEL-FL)."""
 
     name: Literal["exponential"] = "exponential"
     slowest: Rate = 50.0
-    """Samples per second through one layer, of the slowest device."""
+    """Lowest speed, in samples per second through one layer."""
     fastest: Rate = 500.0
-    """Samples per second through one layer, of the fastest device; speeds are uniform between the two."""
+    """Highest speed; speeds are uniform between the two."""
     speeds: list[Rate] | None = None
-    """The speed of each device, in place of drawing them between slowest and fastest."""
+    """The speed of each device, instead of random ones."""
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
         if self.slowest > self.fastest:
-            raise ValueError(f"slowest is {self.slowest}, which is more than fastest, {self.fastest}")
+            raise ValueError(f"slowest = {self.slowest} exceeds fastest = {self.fastest}")
         return self
 
     def build(self, workload: Workload) -> Speeds:
@@ -137,9 +137,9 @@ class ExponentialFleet(FleetSettings):
 
 
 class BernoulliSpeeds(Speeds):
-    """An order takes k - 1/2 iterations, k geometric: given when an iteration begins, it arrives amid its k-th.
+    """An order takes k - 1/2 iterations, k geometric: sent when an iteration starts, its upload arrives in the k-th.
 
-    That is the whole way there and back: links take no time of their own.
+    This includes the transfers: links take no time.
     """
 
     def __init__(self, success: Floats, iteration_seconds: float, seed: int, repetition: int) -> None:
@@ -162,18 +162,18 @@ class BernoulliSpeeds(Speeds):
 
 
 class BernoulliFleet(FleetSettings):
-    """Each device delivers in an iteration with a fixed probability, and tries again if it fails (AUDG, PSURDG)."""
+    """Each device uploads in an iteration with a fixed probability, and retries if it fails (AUDG, PSURDG)."""
 
     name: Literal["bernoulli"] = "bernoulli"
     iteration_seconds: float = Field(1.0, gt=0, allow_inf_nan=False)
-    """Length of an iteration: that of the algorithm, where it has iterations."""
+    """Length of an iteration; equal to that of the algorithm, if it has one."""
     success: Success | list[Success] | None = None
-    """Probability of delivering in an iteration: one for all devices, or a list with one for each. Whatever the cause
-    of a delay, it is in there: `[network]` plays no part."""
+    """Probability of an upload per iteration: one for all devices, or a list with one per device. It covers all causes
+    of delay: `[network]` is not used."""
     mean_delay: Delay | list[Delay] | None = None
-    """The mean number of failed iterations, 1 / success - 1; given in place of success."""
+    """Mean number of failed iterations, 1 / success - 1, instead of success."""
     repetition: int = Field(0, ge=0)
-    """Number of a Monte-Carlo run: another one draws other delays, and leaves data and model as they are."""
+    """Number of a Monte-Carlo repetition, which changes the delays but not data or model."""
 
     @model_validator(mode="after")
     def _exactly_one(self) -> Self:
@@ -186,7 +186,7 @@ class BernoulliFleet(FleetSettings):
         return BernoulliSpeeds(success, self.iteration_seconds, workload.seed, self.repetition)
 
     def probabilities(self, devices: int) -> Floats:
-        """The probability of success of each device."""
+        """The success probability of each device."""
         if self.success is not None:
             return per_device("success", self.success, devices)
         assert self.mean_delay is not None

@@ -1,4 +1,4 @@
-"""A fleet read from a file: how fast each device is and, if the file says so, its link and when it is there."""
+"""A fleet from a CSV file: the speed of each device and, optionally, its link and availability."""
 
 from typing import Literal
 
@@ -17,13 +17,13 @@ WAYS = ("uplink_mbps", "downlink_mbps")
 
 
 class TraceFleet(CostSettings, MeasuredSeries):
-    """Epoch times of measured devices from a CSV file, with links and availability if the file has them."""
+    """Measured devices from a CSV file: epoch times and, optionally, links and availability."""
 
     name: Literal["trace"] = "trace"
     path: str = Field(min_length=1)
-    """CSV file (plain or .gz) with a header and a column epoch_seconds, slowness or speed (of which the highest is
-    slowness 1). Optional columns: device (0, 1 ... or names; without it rows are drawn at random); uplink_mbps,
-    downlink_mbps, latency, which come before those of [network]; time, if bandwidth or `available` change over time."""
+    """CSV file (plain or .gz) with a header and a column epoch_seconds, slowness or speed (the highest has slowness 1).
+    Optional columns: device (0, 1 ... or names; without it rows are drawn at random); uplink_mbps, downlink_mbps and
+    latency, which override [network]; time, if bandwidth or `available` change over time."""
 
     def build(self, workload: Workload) -> Speeds:
         found = self.read("fleet", ("device", "time", "latency", "available", *WAYS, *TIMES))
@@ -42,25 +42,25 @@ class TraceFleet(CostSettings, MeasuredSeries):
         return speeds
 
     def _kind(self, found: Measurements) -> str:
-        """Which of the three the file gives; one that `columns` names comes before one that happens to be there."""
+        """Which of the three quantities the file has; one that `columns` names takes precedence."""
         kinds = [kind for kind in TIMES if kind in self.columns]
         kinds = kinds or [kind for kind in TIMES[:2] if kind in found] or [kind for kind in TIMES[2:] if kind in found]
         if len(kinds) != 1:
             has = ", ".join(found.header) or "none"
             raise InvalidInput(
-                f"fleet.path: {found.path} needs a column 'epoch_seconds', 'slowness' or 'speed', and only one of them "
-                f"(fleet.columns says what it is called); it has: {has}."
+                f"fleet.path: {found.path} must have exactly one of the columns 'epoch_seconds', 'slowness' and "
+                f"'speed' (fleet.columns can name it); it has: {has}."
             )
         return kinds[0]
 
     def _devices(self, found: Measurements, kind: str, column: Floats) -> dict[str, list[int]]:
-        """The rows of each device: several only over time, and always with the same speed."""
+        """The rows of each device: several only with a column "time", and always with the same speed."""
         if "time" not in found:
             if "device" not in found or self.assign == "random":
                 return {str(row): [row] for row in range(len(found.lines))}
         elif "device" not in found:
             raise InvalidInput(
-                f"fleet.path: {found.path} has a column {found.names['time']!r} but none that says whose row it is: "
+                f"fleet.path: {found.path} has a column {found.names['time']!r} but none that identifies the device: "
                 "name it with fleet.columns.device."
             )
         devices = found.devices()
@@ -73,15 +73,15 @@ class TraceFleet(CostSettings, MeasuredSeries):
         return devices
 
     def _epochs(self, found: Measurements, kind: str, values: Floats, workload: Workload) -> Floats:
-        """Seconds of an epoch on each device."""
+        """Seconds per epoch on each device."""
         if kind == "slowness":
             return self.epoch_times(workload, values)
         if kind == "speed":
             return self.epoch_times(workload, found.numbers(kind, POSITIVE).max() / values)
         if self.cost == "flops":
             raise InvalidInput(
-                f"fleet.cost is 'flops', which needs a column 'slowness' or 'speed', but {found.path} has "
-                "'epoch_seconds': use 'seconds' or 'samples'."
+                f"fleet.cost = 'flops' needs a column 'slowness' or 'speed', but {found.path} has 'epoch_seconds': use "
+                "'seconds' or 'samples'."
             )
         return self.scaled(workload, values)
 

@@ -1,4 +1,4 @@
-"""What a fleet must know about an experiment to say how long its orders take."""
+"""What a fleet needs to know about an experiment to time its orders."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ Integers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Workload:
-    """How many devices there are, what data they hold and what model they train."""
+    """The devices, their samples, and the cost of the model."""
 
     devices: int
     samples: Integers
@@ -21,18 +21,18 @@ class Workload:
     layers: int
     """Layers of the model."""
     flops_per_sample: float
-    """Forward and backward operations of one sample; 0 if unknown."""
+    """Floating-point operations of forward and backward pass on one sample; 0 if unknown."""
     seed: int
     names: Sequence[str] | None = None
-    """What the devices are called, if their fleet says so."""
+    """The names of the devices, if their fleet has names."""
 
     def __post_init__(self) -> None:
         if self.samples.shape != (self.devices,):
             raise ValueError(
-                f"samples has shape {self.samples.shape}, not one number for each of {self.devices} devices"
+                f"samples has shape {self.samples.shape}; it must have one number for each of {self.devices} devices"
             )
 
     @cached_property
     def timed_samples(self) -> Integers:
-        """As `samples`, but a device without data counts as holding one: its orders still take some time."""
+        """`samples`, but at least 1: the orders of a device without data take time too."""
         return np.maximum(self.samples, 1)

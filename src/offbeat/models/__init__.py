@@ -1,6 +1,6 @@
-"""The papers' networks, models of the user's own, and a model seen as one flat vector.
+"""The papers' networks, users' own models, and a model as one flat vector.
 
-What needs torch is imported on first use: whoever only checks a name does not wait for it.
+What needs torch is imported on first use, so that checking a name stays fast.
 """
 
 from importlib import import_module

@@ -12,57 +12,57 @@ from pydantic import Field
 from offbeat.core.settings import Settings
 
 Layers = Literal["modules", "tensors"]
-"""What counts as a layer of a model: a submodule with parameters of its own, or every tensor that is trained."""
+"""What counts as a layer: a submodule with parameters of its own, or every trained tensor."""
 Count = Annotated[int, Field(ge=1)]
 
 
 class PlainModel(Settings):
-    """The settings of a model that has none."""
+    """The settings of a model without settings."""
 
 
 class DeepModel(Settings):
     """The settings of a deep network for images."""
 
     norm: Literal["batch", "group", "none"] = "batch"
-    """What stands behind every convolution: batch normalisation, group normalisation, or nothing."""
+    """Normalisation after every convolution: batch, group or none."""
 
 
 class VggModel(DeepModel):
     """The settings of VGG."""
 
     width: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """The share of the published channels that each convolution has."""
+    """Number of channels of each convolution, as a share of the published number."""
 
 
 class AlexNetModel(DeepModel):
     """The settings of AlexNet, which was published without normalisation."""
 
     norm: Literal["batch", "group", "none"] = "none"
-    """What stands behind every convolution: batch normalisation, group normalisation, or nothing."""
+    """Normalisation after every convolution: batch, group or none."""
 
 
 class TextCnnModel(Settings):
     """The settings of TextCNN."""
 
     vocabulary: Count | None = None
-    """Tokens that there are (default: as many as the data have)."""
+    """Size of the vocabulary (default: that of the data)."""
     embedding: Count = 128
-    """Numbers for each token."""
+    """Size of a token's embedding."""
     filters: Count = 100
-    """Filters of each of the three widths."""
+    """Number of filters of each of the three widths."""
 
 
 class TransformerModel(Settings):
     """The settings of the small transformer."""
 
     vocabulary: Count | None = None
-    """Tokens that there are (default: as many as the data have)."""
+    """Size of the vocabulary (default: that of the data)."""
     embedding: Count = 64
-    """Numbers for each token; a multiple of the heads."""
+    """Size of a token's embedding; a multiple of the heads."""
     heads: Count = 4
-    """How many heads of attention each block has."""
+    """Attention heads per block."""
     blocks: Count = 2
-    """How many layers of attention there are."""
+    """Number of transformer blocks."""
 
 
 REGISTRY: dict[str, tuple[str, type[Settings]]] = {
@@ -90,7 +90,7 @@ MODEL_SETTINGS = {name: settings for name, (_, settings) in REGISTRY.items() if 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelChoice:
-    """A model as an experiment asks for it: plain values, which can be sent to another process."""
+    """The choice of a model in an experiment: plain values that can be sent to another process."""
 
     name: str
     """A name in `MODELS`, or "module:thing"."""
@@ -98,4 +98,4 @@ class ModelChoice:
     """Keyword arguments of the function or class that builds it."""
     layers: Layers = "modules"
     projection: int | None = None
-    """Outputs of a projection head before the last dense layer; None: there is no such head."""
+    """Outputs of a projection head before the last dense layer; None: no projection head."""

@@ -1,7 +1,7 @@
 """Deep networks for images of 32x32: AlexNet, VGG and residual networks.
 
-Functions from (shape of one input, number of classes) to an untrained module, as in `networks`. The published networks
-read 224x224; these are the forms in general use for 32x32, with the numbers of parameters that the tests state.
+Functions of (input shape, number of classes), as in `networks`. The published networks take 224x224; these are the
+variants in general use for 32x32. The tests state their numbers of parameters.
 """
 
 from collections.abc import Sequence
@@ -22,10 +22,10 @@ VGG_LAYERS: dict[int, tuple[int | None, ...]] = {
 
 
 def alexnet(input_shape: tuple[int, ...], classes: int, norm: Norm = "none") -> nn.Module:
-    """AlexNet for 32x32: five 3x3 convolutions, max-pooling behind three of them, and three dense layers.
+    """AlexNet for 32x32: five 3x3 convolutions, max-pooling after three of them, and three dense layers.
 
     Krizhevsky, Sutskever, Hinton, NeurIPS 2012: channels 64, 192, 384, 256, 256 as in its one-tower form, dense layers
-    of 4,096 units. The first convolution has stride 2 in place of 11x11 with stride 4. It has no dropout, so that a
+    of 4,096 units. The first convolution has stride 2 instead of 11x11 with stride 4. It has no dropout, so that a
     device's training depends on its batches alone.
     """
     channels = image_shape(input_shape)[0]
@@ -93,7 +93,7 @@ class ResidualBlock(nn.Module):
         self.stride = stride
         bias = norm == "none"
         changes = stride != 1 or inputs != outputs
-        if projected and changes:  # first: it is used before the block's output is complete, and sees the block's input
+        if projected and changes:  # registered first, in the order of use: it sees the block's input
             self.projection: nn.Module | None = nn.Conv2d(inputs, outputs, 1, stride=stride, bias=bias)
             self.projection_norm = normalisation(norm, outputs)
         else:
@@ -104,24 +104,26 @@ class ResidualBlock(nn.Module):
         self.second_norm = normalisation(norm, outputs)
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """The rectified sum of the two convolutions' output and the shortcut."""
+        """ReLU of the sum of the convolutions' output and the shortcut."""
         outputs = functional.relu(self.first_norm(self.first(inputs)))
         outputs = self.second_norm(self.second(outputs))
         return functional.relu(outputs + self._shortcut(inputs, outputs.shape[1]))
 
     def _shortcut(self, inputs: torch.Tensor, channels: int) -> torch.Tensor:
-        """The input as it is; projected; or with every other pixel and channels of zeros (option A)."""
+        """The input unchanged, projected, or with every other pixel and zero channels (option A)."""
         if self.projection is not None:
             projected: torch.Tensor = self.projection_norm(self.projection(inputs))
             return projected
         if self.stride != 1:
             inputs = inputs[:, :, :: self.stride, :: self.stride]
-        missing = channels - inputs.shape[1]  # all behind, so that a submodel's channels are the first of the whole's
+        missing = (
+            channels - inputs.shape[1]
+        )  # appended, so that a submodel's channels are the first of the whole model's
         return functional.pad(inputs, (0, 0, 0, 0, 0, missing)) if missing else inputs
 
 
 class ResidualNetwork(nn.Module):
-    """A 3x3 convolution, stages of residual blocks, the mean over all pixels, and one dense layer."""
+    """A 3x3 convolution, stages of residual blocks, global average pooling, and one dense layer."""
 
     def __init__(
         self,
@@ -140,8 +142,8 @@ class ResidualNetwork(nn.Module):
         self.blocks = nn.Sequential()
         inputs = widths[0]
         for stage, width in enumerate(widths):
-            for place in range(blocks):
-                stride = 2 if stage and not place else 1
+            for block in range(blocks):
+                stride = 2 if stage and not block else 1
                 self.blocks.append(ResidualBlock(inputs, width, stride, projected=projected, norm=norm))
                 inputs = width
         self.head = nn.Linear(inputs, classes)
@@ -150,7 +152,7 @@ class ResidualNetwork(nn.Module):
         """A layer is a convolution with the normalisation that follows it."""
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """One score for each class."""
+        """One score per class."""
         maps = self.blocks(functional.relu(self.stem_norm(self.stem(images))))
         scores: torch.Tensor = self.head(maps.mean(dim=(2, 3)))
         return scores

@@ -14,20 +14,20 @@ from offbeat.models.normalisation import GroupNorm
 
 
 def tensors_of(module: nn.Module) -> dict[str, torch.Tensor]:
-    """What makes up the vector: parameters in the order of their registration, then floating-point buffers.
+    """The tensors of the vector: parameters in the order of registration, then floating-point buffers.
 
-    Integer buffers (batch-norm's count of batches) are left out: their average over devices means nothing.
+    Integer buffers (the batch counter of batch normalisation) are left out: their average over devices is meaningless.
     """
     buffers = {name: buffer for name, buffer in module.named_buffers() if buffer.is_floating_point()}
     return {**dict(module.named_parameters()), **buffers}
 
 
 def layout_of(module: nn.Module) -> Layout:
-    """Buffers and frozen parameters travel with the model but are not trained: they stand behind the trained ones.
+    """The layout of the vector: trained parameters first, then frozen parameters and buffers.
 
-    Each submodule that has parameters of its own is a layer, in the order of registration, which should be the order in
-    which the model uses them. A model that needs other layers says so in an attribute `layer_groups`, from input to
-    output: `[["conv1", "norm1"], ["conv2", "norm2"], ["head"]]`.
+    Each submodule with parameters of its own is a layer, in the order of registration, which should be the order of
+    use. A model with other layers lists them in an attribute `layer_groups`, from input to output:
+    `[["conv1", "norm1"], ["conv2", "norm2"], ["head"]]`.
     """
     groups = getattr(module, "layer_groups", ())
     shapes = ((name, tuple(tensor.shape), tensor.requires_grad) for name, tensor in tensors_of(module).items())
@@ -35,9 +35,9 @@ def layout_of(module: nn.Module) -> Layout:
 
 
 def layers_by_tensor(module: nn.Module) -> list[list[str]]:
-    """Layer groups with a layer for every trained tensor, in the order of the layers that the module has.
+    """Layer groups with one layer per trained tensor, in the order of the module's layers.
 
-    What is not trained goes with the last trained tensor of its submodule, or of the model if it has none.
+    Tensors that are not trained join the last trained tensor of their submodule, or of the model if it has none.
     """
     entries = sorted(layout_of(module).entries, key=lambda entry: entry.layer)
     groups = [[entry.name] for entry in entries if entry.trained]
@@ -57,14 +57,14 @@ def vector_of(module: nn.Module) -> Vector:
 
 
 def called(module: Callable[..., Any], inputs: Any) -> Any:
-    """What a module makes of inputs: a tuple is handed over as arguments, a mapping as arguments by name."""
+    """The module's outputs: a tuple of inputs is passed as arguments, a mapping as keyword arguments."""
     if isinstance(inputs, tuple):
         return module(*inputs)
     return module(**inputs) if isinstance(inputs, Mapping) else module(inputs)
 
 
 def flops_per_sample(module: nn.Module, inputs: Any) -> float:
-    """Floating-point operations to train on one of these input samples: forward, and twice as many backward."""
+    """Floating-point operations to train on one sample: the forward pass, and twice as many for the backward pass."""
     mode = module.training
     module.eval()
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
@@ -98,24 +98,24 @@ class FlatModel:
         self._flat = torch.tensor(vector_of(self.module)).to(self.torch_device)
         self.module.to(self.torch_device)
         self._vector: Vector | None = self._flat.numpy() if on_processor(self.torch_device) else None
-        """The memory of the flat tensor for numpy, where numpy can reach it."""
+        """The memory of the flat tensor as a numpy array, if it is on the processor."""
         tensors = tensors_of(self.module)
         for entry in self.layout.entries:
             tensors[entry.name].data = self._flat[entry.span].view(entry.shape)
         self.entries = [entry for entry in self.layout.entries if entry.trained]
         self.parameters = [tensors[entry.name] for entry in self.entries]
         self.weights: Tensors = tuple(parameter.detach() for parameter in self.parameters)
-        """The parameters outside autograd: they share the memory of `parameters` and may be updated in place."""
+        """The parameters outside autograd: they share the memory of `parameters` and can be updated in place."""
         self.layers = [
             [position for position, entry in enumerate(self.entries) if entry.layer == layer]
             for layer in range(self.layout.trained_layers)
         ]
-        """The positions in `parameters` of each layer's parameters, from the input on."""
+        """The positions in `parameters` of each layer's parameters, from input to output."""
         self.head = self.layout.head
         self._counters = [(b, b.clone()) for b in self.module.buffers() if not b.is_floating_point()]
 
     def load(self, parameters: Vector) -> None:
-        """Take these values. Integer buffers start afresh."""
+        """Load these values, and reset integer buffers."""
         if self._vector is not None:
             np.copyto(self._vector, parameters)
         else:
@@ -124,28 +124,25 @@ class FlatModel:
             counter.copy_(start)
 
     def values(self) -> Vector:
-        """A copy of the present values."""
+        """A copy of the current values."""
         return self._flat.numpy(force=True).copy() if self._vector is None else self._vector.copy()
 
     def views(self, vector: Vector) -> Tensors:
-        """The trained elements of a vector, each part as a tensor of its parameter's shape.
-
-        On the processor they share the vector's memory.
-        """
+        """The trained elements of a vector as tensors of the parameters' shapes; views of it on the processor."""
         flat = torch.from_numpy(vector).to(self.torch_device)
         return tuple(flat[entry.span].view(entry.shape) for entry in self.entries)
 
     def zeros(self) -> torch.Tensor:
-        """As many zeros as there are trained elements."""
+        """A vector of zeros over the trained elements."""
         return torch.zeros(self.layout.trained_size, device=self.torch_device)
 
     def head_module(self) -> nn.Module:
-        """The last layer: what it is given is the model's representation of a sample."""
+        """The last layer, whose input is the model's representation of a sample."""
         return self.module.get_submodule(self.head[0].name.rpartition(".")[0])
 
 
 def flat_vector(tensor: torch.Tensor) -> Vector:
-    """A tensor's numbers as a vector of their own."""
+    """A copy of a tensor's numbers as a vector."""
     return frozen(tensor.detach().numpy(force=True).copy())
 
 

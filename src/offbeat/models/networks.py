@@ -1,10 +1,10 @@
-"""The papers' networks: functions from (shape of one input, number of classes) to an untrained module.
+"""The papers' networks: functions of (input shape, number of classes) that return an untrained module.
 
-A function trusts that the network fits the input; `registry.build` checks it and words the error. All of them are
-plain `nn.Sequential`s, and those without convolutions can be trained stacked (see `training.stacked`).
+`registry.build` checks that the network fits the input. All are `nn.Sequential`s, which can be trained stacked (see
+`training.stacked`).
 
-Max-pooling stands before ReLU: both are monotone, so the order does not change the function, and ReLU then touches a
-quarter of the elements (10 % off a LeNet-5 step).
+Max-pooling comes before ReLU: both are monotone, so that the order does not change the function, and ReLU then touches
+a quarter of the elements (10 % less time for a LeNet-5 step).
 """
 
 import math
@@ -33,7 +33,7 @@ def mlp(input_shape: tuple[int, ...], classes: int) -> nn.Module:
 def lenet5(input_shape: tuple[int, ...], classes: int) -> nn.Module:
     """LeNet-5: two 5x5 convolutions with max-pooling, three dense layers; images of 12x12 and more."""
     channels, *sides = image_shape(input_shape)
-    # The original reads 32x32; smaller images (28x28) are padded so that the same 16 maps of 5x5 come out.
+    # The original takes 32x32; smaller images (28x28) are padded to give the same 16 maps of 5x5.
     padding = 2 if min(sides) < 32 else 0
     return with_head(_two_convolutions(channels, 6, 16, padding), input_shape, [120, 84, classes])
 
@@ -47,8 +47,8 @@ def cnn(input_shape: tuple[int, ...], classes: int) -> nn.Module:
 def cnn_small(input_shape: tuple[int, ...], classes: int) -> nn.Module:
     """Two 5x5 convolutions, two dense layers; 21,840 parameters on MNIST.
 
-    The standard CNN beside `cnn_over` in the same paper, which gives the number of parameters only; it is that of the
-    network in PyTorch's MNIST example.
+    The standard CNN in the paper of `cnn_over`, which gives only the number of parameters; it is that of the network in
+    PyTorch's MNIST example.
     """
     return with_head(_two_convolutions(image_shape(input_shape)[0], 10, 20, padding=0), input_shape, [50, classes])
 
@@ -57,17 +57,17 @@ def cnn_over(input_shape: tuple[int, ...], classes: int) -> nn.Module:
     """The over-parameterised convolutional network: 663,160 parameters on MNIST.
 
     Hao et al., "The Impact Analysis of Delays in Asynchronous Federated Learning with Data Heterogeneity for Edge
-    Intelligence" (AUDG, PSURDG), give the number of parameters and of layers, nothing else. Among 5x5 convolutions
-    padded as in LeNet-5, with round channel counts and widths, a search found only this one to come to that number:
+    Intelligence" (AUDG, PSURDG), give only the numbers of parameters and layers. Among 5x5 convolutions padded as in
+    LeNet-5, with round channel counts and widths, a search found only this network with that number:
     70 x (25 + 1)  +  30 x (70 x 25 + 1)  +  800 x (30 x 5 x 5 + 1)  +  10 x (800 + 1).
     """
     return with_head(_two_convolutions(image_shape(input_shape)[0], 70, 30, padding=2), input_shape, [800, classes])
 
 
 def image_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape, if it is that of an image: channels, height, width."""
+    """The shape (channels, height, width); ValueError if it is not that of an image."""
     if len(shape) != 3:
-        raise ValueError("it needs images: channels, height, width")
+        raise ValueError("it needs images (channels, height, width)")
     return shape
 
 

@@ -1,4 +1,4 @@
-"""The normalisation layers that the larger networks can be built with."""
+"""The normalisation layers of the larger networks."""
 
 from math import gcd
 from typing import Literal
@@ -8,15 +8,15 @@ from torch import nn
 from torch.nn import functional
 
 Norm = Literal["batch", "group", "none"]
-"""Batch normalisation, group normalisation, or no normalisation at all."""
+"""Batch normalisation, group normalisation, or none."""
 GROUPS = 8
 
 
 class GroupNorm(nn.GroupNorm):
-    """Group normalisation that still works when a submodel has kept only the first channels of the layer.
+    """Group normalisation that also works in a submodel with only the first channels of the layer.
 
-    The number of groups is the greatest common divisor of the number that was asked for and of the channels that there
-    are, so that the groups always have equal sizes.
+    The number of groups is the greatest common divisor of `groups` and the number of channels, so that groups have
+    equal sizes.
 
     >>> GroupNorm(8, 12)(torch.zeros(1, 12, 2, 2)).shape
     torch.Size([1, 12, 2, 2])
@@ -32,7 +32,7 @@ class GroupNorm(nn.GroupNorm):
 
 
 def normalisation(norm: Norm, channels: int) -> nn.Module:
-    """The layer that normalises so many channels."""
+    """The layer that normalises this number of channels."""
     if norm == "batch":
         return nn.BatchNorm2d(channels)
     return GroupNorm(GROUPS, channels) if norm == "group" else nn.Identity()

@@ -1,4 +1,4 @@
-"""The models by name, and how one is built: initialised from the seed alone, and checked against the data."""
+"""Builds models by name: initialised from the seed alone, and checked against the data."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -17,11 +17,11 @@ from offbeat.references import describe, resolve
 
 
 def build(model: str | ModelChoice, input_shape: Any, classes: int, seed: int, example: Any = None) -> nn.Module:
-    """The named model, or the user's own `"module:thing"`: a class or function of (input_shape, classes) or ().
+    """The named model, or a user's own `"module:thing"`: a class or function of (input_shape, classes) or ().
 
-    The initial parameters depend on the seed and on nothing else; torch's global generator is left as it was.
-    `example` are two inputs to try the model out with, where they are no plain numbers (tokens, tuples) or outputs are
-    no row of one number for each class: whoever gives one checks the outputs.
+    The initial parameters depend on the seed alone; torch's global generator is not changed. The model is tried on two
+    inputs: zeros, for which it must return one number per class, or `example`, if inputs are not plain numbers or
+    outputs have another shape; the caller then checks the outputs.
 
     >>> sum(p.numel() for p in build("lenet5", (1, 28, 28), 10, seed=0).parameters())
     61706
@@ -32,7 +32,9 @@ def build(model: str | ModelChoice, input_shape: Any, classes: int, seed: int, e
         raise unknown("model", name, MODELS)
     function = resolve(MODELS.get(name, name))
     if not callable(function):
-        raise InvalidInput(f"model {name!r} is no function of (input shape, classes) but {type(function).__name__}.")
+        raise InvalidInput(
+            f"model {name!r} is a {type(function).__name__}; it must be a class or function of (input shape, classes)."
+        )
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(int(stream(seed, "model").integers(2**63)))
         try:
@@ -43,13 +45,13 @@ def build(model: str | ModelChoice, input_shape: Any, classes: int, seed: int, e
             output = _try_out(module, torch.zeros(2, *input_shape) if example is None else example)
         except InvalidInput:
             raise
-        except Exception as error:  # whatever a user's function raises
+        except Exception as error:  # a user's function may raise anything
             reason = describe(error).rstrip(".")
             raise InvalidInput(f"model {name!r} does not fit inputs of shape {input_shape}: {reason}.") from error
     if example is None and (not isinstance(output, torch.Tensor) or output.shape != (2, classes)):
         shape = tuple(output.shape) if isinstance(output, torch.Tensor) else type(output).__name__
         raise InvalidInput(
-            f"model {name!r} on two inputs of shape {input_shape} gives {shape}, where {(2, classes)} is needed."
+            f"model {name!r} returns {shape} for two inputs of shape {input_shape}; it must return {(2, classes)}."
         )
     if choice.layers == "tensors":
         module.layer_groups = layers_by_tensor(module)  # type: ignore[assignment]  # nn.Module declares tensors only
@@ -57,9 +59,9 @@ def build(model: str | ModelChoice, input_shape: Any, classes: int, seed: int, e
 
 
 def with_vocabulary(choice: ModelChoice, tokens: Callable[[], int]) -> ModelChoice:
-    """The choice with the number of tokens in the data as its `vocabulary`, where the model needs one and has none.
+    """The choice with the data's vocabulary size as its `vocabulary`, if the model needs one and has none.
 
-    InvalidInput if the one that it has is too small for the data.
+    Raises InvalidInput if the given one is too small for the data.
     """
     given = choice.settings.get("vocabulary")
     if given is None and not _needs(resolve(MODELS.get(choice.name, choice.name)), "vocabulary"):
@@ -67,27 +69,29 @@ def with_vocabulary(choice: ModelChoice, tokens: Callable[[], int]) -> ModelChoi
     found = tokens()
     if given is None and not found:
         raise InvalidInput(
-            f"model {choice.name!r} needs tokens, and the data do not say how many there are: set model.vocabulary."
+            f"model {choice.name!r} needs tokens, but the data's vocabulary size is unknown: set model.vocabulary."
         )
     if isinstance(given, int) and given < found:
-        raise InvalidInput(f"model.vocabulary = {given}: the data have {found} tokens (leave it out, and it is those).")
+        raise InvalidInput(
+            f"model.vocabulary = {given} is below the {found} tokens of the data: omit it, or set at least {found}."
+        )
     return choice if given is not None else replace(choice, settings={**choice.settings, "vocabulary": found})
 
 
 def _needs(function: Any, name: str) -> bool:
-    """Whether it cannot be called without an argument of this name."""
+    """Whether it has a required argument of this name."""
     try:
         parameter = inspect.signature(function).parameters.get(name)
-    except (TypeError, ValueError):  # some compiled functions do not tell
+    except (TypeError, ValueError):  # some compiled functions have no signature
         return False
     return parameter is not None and parameter.default is parameter.empty
 
 
 def _wants_shape(function: Any, settings: Mapping[str, Any]) -> bool:
-    """Whether to call it with input shape and classes: unless it can do without them, and has no `classes`."""
+    """Whether to call it with (input shape, classes): if it requires arguments or has one named `classes`."""
     try:
         parameters = inspect.signature(function).parameters
-    except (TypeError, ValueError):  # some compiled functions do not tell
+    except (TypeError, ValueError):  # some compiled functions have no signature
         return True
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     needed = any(
@@ -98,9 +102,9 @@ def _wants_shape(function: Any, settings: Mapping[str, Any]) -> bool:
 
 
 def _try_out(module: Any, inputs: Any) -> Any:
-    """What the module makes of two inputs. In evaluation mode, so that running statistics stay as they are."""
+    """The module's outputs for two inputs, in evaluation mode, so that running statistics do not change."""
     if not isinstance(module, nn.Module) or not any(True for _ in module.parameters()):
-        raise ValueError(f"it is no nn.Module with parameters but {type(module).__name__}")
+        raise ValueError(f"it is a {type(module).__name__}; it must be an nn.Module with parameters")
     module.float().eval()
     with torch.no_grad():
         output = called(module, inputs)

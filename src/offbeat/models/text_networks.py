@@ -1,6 +1,6 @@
-"""Networks for text: sequences of token numbers in, one score for each class (or each next token) out.
+"""Networks for text: from sequences of tokens to one score per class, or per next token.
 
-The input has shape (length,) and holds integers below `vocabulary`; 0 is padding, which neither network looks at.
+The input has shape (length,) and holds integers below `vocabulary`; 0 is padding, which both networks ignore.
 """
 
 import math
@@ -13,7 +13,7 @@ PADDING = 0
 
 
 class TextCNN(nn.Module):
-    """Convolutions of three widths over an embedding, the largest value of each over time, one dense layer.
+    """Convolutions of three widths over an embedding, max-pooling over time, one dense layer.
 
     Kim: *Convolutional Neural Networks for Sentence Classification*, EMNLP 2014, with 100 filters each of 3, 4 and 5
     tokens. It has no dropout, so that a device's training depends on its batches alone.
@@ -22,12 +22,12 @@ class TextCNN(nn.Module):
     def __init__(self, vocabulary: int, classes: int, *, embedding: int = 128, filters: int = 100) -> None:
         super().__init__()
         self.embedding = nn.Embedding(vocabulary, embedding, padding_idx=PADDING)
-        # Padded by the whole width, every text has a window of nothing but padding: more of it then changes nothing.
+        # Padded by the whole width, every text has a window of only padding, so that more padding changes nothing.
         self.convolutions = nn.ModuleList(nn.Conv1d(embedding, filters, width, padding=width) for width in (3, 4, 5))
         self.head = nn.Linear(3 * filters, classes)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        """One score for each class."""
+        """One score per class."""
         embedded = self.embedding(tokens).transpose(1, 2)
         features = [functional.relu(convolution(embedded)).amax(dim=2) for convolution in self.convolutions]
         scores: torch.Tensor = self.head(torch.cat(features, dim=1))
@@ -35,7 +35,7 @@ class TextCNN(nn.Module):
 
 
 class TextTransformer(nn.Module):
-    """A small transformer encoder: learned positions, layers with normalisation first, the mean over the tokens.
+    """A small transformer encoder: learned positions, pre-normalisation, the mean over the tokens.
 
     Vaswani et al.: *Attention Is All You Need*, NeurIPS 2017. With `causal` it is a language model: each position sees
     only those before it, and the output has a score for every token of the vocabulary at every position.
@@ -67,12 +67,12 @@ class TextTransformer(nn.Module):
             nn.init.normal_(table.weight, std=1.0 / math.sqrt(embedding))
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        """One score for each class, at every position if the network is causal."""
+        """One score per class, at every position if the network is causal."""
         absent = tokens == PADDING
-        places = torch.arange(tokens.shape[1], device=tokens.device)
-        states = self.embedding(tokens) + self.positions(places)
-        hidden = torch.ones(len(places), len(places), dtype=torch.bool, device=tokens.device).triu(1)
-        seen_by_none = absent.all(dim=1, keepdim=True)  # attention to nothing at all would not be a number
+        indices = torch.arange(tokens.shape[1], device=tokens.device)
+        states = self.embedding(tokens) + self.positions(indices)
+        hidden = torch.ones(len(indices), len(indices), dtype=torch.bool, device=tokens.device).triu(1)
+        seen_by_none = absent.all(dim=1, keepdim=True)  # attention to no token at all would give NaN
         for layer in self.layers:
             states = layer(
                 states,
@@ -90,7 +90,7 @@ class TextTransformer(nn.Module):
 def textcnn(
     input_shape: tuple[int, ...], classes: int, vocabulary: int, embedding: int = 128, filters: int = 100
 ) -> nn.Module:
-    """TextCNN: convolutions over 3, 4 and 5 tokens, the largest value of each filter, one dense layer (Kim 2014)."""
+    """TextCNN: convolutions over 3, 4 and 5 tokens, max-pooling over time, one dense layer (Kim 2014)."""
     return TextCNN(vocabulary, classes, embedding=embedding, filters=filters)
 
 

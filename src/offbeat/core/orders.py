@@ -118,6 +118,20 @@ class Order(Struct, frozen=True, kw_only=True, gc=False):
         """Whether logits of classes that the device does not hold count as 0."""
         return any(isinstance(term, AbsentClasses) for term in self.terms)
 
+    def summed_rate(self, steps: int) -> float:
+        """The sum of the learning rates of the first steps."""
+        if self.schedule is None:
+            return self.learning_rate * steps
+        return sum(self.schedule.rate(self.learning_rate, step) for step in range(steps))
+
+    def mean_rate(self, steps: int) -> float:
+        """The mean learning rate of the first steps, of which there is at least one.
+
+        >>> Order(learning_rate=1.0, schedule=RateSchedule(shape="inverse", over="steps")).mean_rate(2)  # 1 and 1/2
+        0.75
+        """
+        return self.learning_rate if self.schedule is None else self.summed_rate(max(steps, 1)) / max(steps, 1)
+
     @property
     def remembers(self) -> bool:
         """Whether the device's next training depends on this one by more than the model."""

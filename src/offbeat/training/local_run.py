@@ -154,14 +154,8 @@ def remember(order: Order, received: Vector, state: TrainingState, memory: Memor
         memory.update({OPTIMISER + name: vector for name, vector in state.optimiser.items()})
     if order.buffers == "local" and state.buffers is not None:
         memory[BUFFERS] = state.buffers
-    memory.update(remembered(order, memory, received, state.parameters, _rates(order, max(state.steps, 1))))
-
-
-def _rates(order: Order, steps: int) -> float:
-    """The sum of the learning rates of the first steps."""
-    if order.schedule is None:
-        return order.learning_rate * steps
-    return sum(order.schedule.rate(order.learning_rate, step) for step in range(steps))
+    rates = order.summed_rate(max(state.steps, 1))
+    memory.update(remembered(order, memory, received, state.parameters, rates))
 
 
 class GradientSource(Protocol):

@@ -200,6 +200,28 @@ def test_the_gradient_is_the_mean_over_the_steps_that_were_made() -> None:
     assert found == pytest.approx((2.2, 1 - 0.2 * log(2), 0.2), rel=1e-6)
 
 
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        {"schedule_over": "time", "learning_rate_decay": 0.5, "decay_every": 10},  # 1 at 0 s, 1/2 at 10 s
+        {"schedule_over": "steps", "schedule": "step", "learning_rate_decay": 0.25, "milestones": [2]},
+    ],
+    ids=["time", "steps"],
+)
+def test_the_gradient_is_taken_with_the_rate_of_the_devices_order(schedule: dict[str, Any]) -> None:
+    # lambda = 0, iota = 1: every xi is 1, alpha is 1/2, d alpha / d xi = 1/4, and only iota takes a step.
+    policy = FedASMU(cohort=1, max_in_flight=1, lambda_0=0.0, iota_0=1.0, eta_lambda=0.0, eta_sigma=0.0, eta_iota=1.0)
+    session = ScriptedSession(policy, devices=2, learning_rate=1.0, steps_per_slice=6, **schedule)
+    session.upload(2.0, 0.0, ticket=1)  # u = [2, 0] makes version 1 at 0 s, when orders have the rate 1
+    assert session.parameters.tolist() == [1.0, 0.0]
+    session.fire("period")  # ticket 2, from version 1, at 10 s
+    assert (session.now, session.in_flight[2].base) == (10.0, 1)
+    # eta_i is 1/2: over time by the decay; over steps the mean of 1, 1 and four times 1/4.
+    # g = [1/4, 0] / (1/2 * 6) = [1/12, 0],  <g, u> = 1/6:  iota = 1 - 1/6 * 1/4 = 1 - 1/24
+    # (With the rate when version 1 was made, 1, it would be 1 - 1/48 = 0.979167.)
+    assert after_a_step(session, 2, -0.25, 0.0, steps=6) == pytest.approx((0.0, 0.5, 0.958333), abs=1e-6)
+
+
 def test_a_device_that_goes_on_in_the_direction_of_the_last_aggregation_asks_for_more_of_it() -> None:
     session, ticket = at_version_2(lambda_0=2.0, sigma_0=1.0, first=3.0, **CORRECTED)
     lambda_, sigma, iota = after_a_step(session, ticket, -2.0, 4.0)  # along u
@@ -227,7 +249,7 @@ def test_the_printed_form_climbs_where_the_corrected_one_descends() -> None:
 
 
 def a_making(u: Vector, control: Control, xi: float, clock: int, staleness: int) -> Aggregation:
-    return Aggregation(movement=u, control=control, xi=xi, turn=clock, staleness=staleness, learning_rate=RATE)
+    return Aggregation(movement=u, control=control, xi=xi, turn=clock, staleness=staleness)
 
 
 NUMBERS = st.floats(-2.0, 2.0, width=32)
@@ -279,7 +301,7 @@ def test_the_corrected_gradients_are_those_of_autograd_on_a_quadratic(
         outcome=KnownOutcome(Outcome(parameters=start - RATE * gradient.numpy())),
     )
     making = a_making(vector(*u), control, xi.item(), version - 1, staleness)
-    slopes = control_slopes(update, making, mu)
+    slopes = control_slopes(update, making, RATE, mu)
     assert slopes == pytest.approx(expected.numpy(), rel=1e-6, abs=1e-9)
 
 
@@ -318,8 +340,7 @@ def test_a_huge_step_ends_at_the_bound_and_a_step_to_infinity_is_skipped() -> No
     session, ticket = at_version_2(lambda_0=2.0, sigma_0=1.0, first=3.0, eta_lambda=1e4)
     assert after_a_step(session, ticket, 1e5, 1e5)[0] == 1e4
     session, ticket = at_version_2(lambda_0=2.0, sigma_0=1.0, first=3.0, eta_lambda=1e4)
-    made = session.state.made[2]
-    session.state.made[2] = replace(made, learning_rate=1e-308)
+    session.state.rates[session.in_flight[ticket].device] = 1e-308
     assert after_a_step(session, ticket, 1e5, 1e5)[0] == 2.0
     assert session.metrics["skipped_adaptations"] == 1
 

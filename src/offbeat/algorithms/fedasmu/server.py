@@ -79,6 +79,8 @@ class TimelyState:
     """What the server knows about devices, versions and merges."""
 
     controls: dict[int, Control] = field(default_factory=dict)
+    rates: dict[int, float] = field(default_factory=dict)
+    """The learning rate of each device's last order."""
     made: dict[int, Aggregation] = field(default_factory=dict)
     """How the current version, and each base of a device in training, was made."""
     meta: MetaLearner | None = None
@@ -178,8 +180,10 @@ class TimelyPolicy(Policy):
 
     def order(self, device: int, state: TimelyState, view: View) -> Order:
         """The order for a device; with fresh models it says how to request and merge them."""
+        plain = view.order()
+        state.rates[device] = plain.learning_rate
         if not self.fresh_models:
-            return view.order()
+            return plain
         refresh = MergeSettings(
             slot=self.slot_for(device, state, view),
             fixed=self.slot != "learned",
@@ -226,7 +230,7 @@ class TimelyPolicy(Policy):
             state.too_stale += 1
             yield Discard(ticket=update.ticket, reason="too stale")
             return
-        control = self.adapted(update, state)
+        control = self.adapted(update, state, view)
         state.controls[update.device] = control
         xi, alpha = upload_weight(control, turn, staleness, self.mu_alpha)
         movement = update.parameters - view.parameters
@@ -234,20 +238,20 @@ class TimelyPolicy(Policy):
         state.alpha_sum += alpha
         yield Commit(parameters=moved(view.parameters, movement, alpha), used=(update.ticket,))
         if self.dynamic_weights:
-            rate = view.order().learning_rate
             state.made[view.version] = Aggregation(
-                movement=movement, control=control, xi=xi, turn=turn, staleness=staleness, learning_rate=rate
+                movement=movement, control=control, xi=xi, turn=turn, staleness=staleness
             )
             in_use = {held.base for held in view.in_flight.values()} | {view.version}
             state.made = {version: making for version, making in state.made.items() if version in in_use}
 
-    def adapted(self, update: Update, state: TimelyState) -> Control:
+    def adapted(self, update: Update, state: TimelyState, view: View) -> Control:
         """The device's control parameters after the step of Eq. (3), if it starts from a version that allows one."""
         control = state.controls.get(update.device, (self.lambda_0, self.sigma_0, self.iota_0))
         made = state.made.get(update.base)
         if made is None:
             return control
-        slopes = control_slopes(update, made, self.mu_alpha, printed=self.control_gradient == "printed")
+        rate = view.order(learning_rate=state.rates[update.device]).mean_rate(update.progress.steps)
+        slopes = control_slopes(update, made, rate, self.mu_alpha, printed=self.control_gradient == "printed")
         stepped = stepped_control(control, (self.eta_lambda, self.eta_sigma, self.eta_iota), slopes)
         state.skipped += stepped is None
         return control if stepped is None else stepped

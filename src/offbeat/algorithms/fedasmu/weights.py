@@ -9,7 +9,7 @@ The control parameters lambda, sigma and iota belong to the device. Before each 
 effect that the aggregation which *made* w_o had on the device's loss. Primed values belong to that aggregation,
 w_o = w_{o-1} + alpha' u, also lambda' and sigma' if another device's upload made it:
 
-    g     = (w_o - w_i) / (eta steps)
+    g     = (w_o - w_i) / (eta_i steps)
     theta <- theta - eta_theta <g, u> mu / (1 + mu xi')^2 d xi' / d theta         (3)
     d xi' / d lambda = 1 / (sqrt(t') s'^sigma')                                   (4)
     d xi' / d sigma  = -lambda' ln(s') / (sqrt(t') s'^sigma'), d xi' / d iota = 1 (5)
@@ -43,8 +43,6 @@ class Aggregation:
     turn: int
     """The version t at which it was made; in FedSSMU the round r."""
     staleness: int
-    learning_rate: float
-    """The learning rate of orders at this version."""
 
 
 def upload_weight(control: Control, turn: int, staleness: int, mu: float) -> tuple[float, float]:
@@ -58,18 +56,21 @@ def upload_weight(control: Control, turn: int, staleness: int, mu: float) -> tup
     return xi, mu * xi / (1 + mu * xi)
 
 
-def control_slopes(update: Update, made: Aggregation, mu: float, *, printed: bool = False) -> Control:
+def control_slopes(update: Update, made: Aggregation, rate: float, mu: float, *, printed: bool = False) -> Control:
     """The derivatives of the device's loss at its base by lambda, sigma and iota: Eq. (4) and (5).
 
-    All values are those of the aggregation that made the base. Mixing its xi' with the uploading device's own lambda
-    and sigma would not be the gradient of anything.
+    `rate` is eta_i, the mean learning rate over the steps of the device's order. A schedule over time or steps changes
+    it after the base was made.
 
-    g is the movement over eta times steps, the mean gradient of plain SGD. With momentum b it is up to 1 / (1 - b)
+    All other values are those of the aggregation that made the base. Mixing its xi' with the uploading device's own
+    lambda and sigma would not be the gradient of anything.
+
+    g is the movement over eta_i times steps, the mean gradient of plain SGD. With momentum b it is up to 1 / (1 - b)
     times as long. Weight decay, the proximal term and a merged fresh model are part of the movement, and so of g.
     """
     lambda_, sigma, _ = made.control
     decay = 1 / (sqrt(max(made.turn, 1)) * made.staleness**sigma)
-    along = dot(update.delta, made.movement) / made.learning_rate
+    along = dot(update.delta, made.movement) / rate if rate else nan
     if printed:
         by_alpha = along / update.progress.slices if update.progress.slices else nan
         by_sigma = -log(sigma) * decay if sigma else nan

@@ -144,14 +144,38 @@ def test_plato_steps_from_the_current_model_by_the_server_learning_rate() -> Non
     assert session.parameters.tolist() == [1.0, 2.0]
 
 
-def test_plato_orders_anew_only_when_it_aggregates() -> None:
+def test_plato_gives_no_order_for_an_upload_before_it_aggregates() -> None:
     session = a_session(FedBuff(buffer=2, concurrency=3, variant="plato"))
     assert session.upload(1.0, 1.0, ticket=1).ordered == []
     assert len(session.upload(1.0, 1.0, ticket=2).ordered) == 2
     assert len(session.in_flight) == 3
-    assert len(session.lose(ticket=3).ordered) == 1  # a lost device is replaced at once
     with pytest.raises(InvalidInput, match=r"algorithm\.buffer = 3 exceeds algorithm\.concurrency = 2"):
         a_session(FedBuff(buffer=3, concurrency=2, variant="plato"))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_plato_replaces_a_lost_device_at_once_but_never_by_one_whose_update_is_in_the_buffer(seed: int) -> None:
+    session = ScriptedSession(FedBuff(buffer=3, concurrency=3, variant="plato"), devices=4, seed=seed)
+    (spare,) = {0, 1, 2, 3} - set(session.bases)
+    first, second, third = session.bases
+    session.upload(3.0, 0.0, device=first)
+    session.upload(0.0, 3.0, device=second)
+    # Idle are now the two in the buffer and the spare one. Nothing is in flight after the loss, but no aggregation of
+    # two updates follows: the spare device takes the lost one's place, and the buffer of three fills.
+    reaction = session.lose(device=third)
+    assert (list(reaction.ordered), reaction.used) == ([spare], [])
+    # The lost device is ordered when it is back only after the aggregation: three are in training or in the buffer.
+    assert session.come(third).ordered == []
+    assert len(session.upload(3.0, 3.0, device=spare).used) == 3
+    assert session.parameters.tolist() == [2.0, 2.0]
+    assert len(session.in_flight) == 3
+
+
+def test_plato_orders_nothing_if_all_idle_devices_are_in_the_buffer() -> None:
+    session = ScriptedSession(FedBuff(buffer=3, concurrency=3, variant="plato"), devices=3)
+    session.upload(3.0, 0.0, device=0)
+    assert session.lose(device=1).ordered == []
+    assert set(session.bases) == {2}
 
 
 def test_plato_does_not_wait_for_those_that_are_lost() -> None:

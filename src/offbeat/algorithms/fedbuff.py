@@ -18,12 +18,13 @@ a device reports or is lost, a random idle device is ordered at once. A server o
 (`algorithms.server_optimisers`).
 
 `variant = "plato"` is a different rule of the same name, shipped by the framework Plato and used in published
-comparisons: deltas from the *current* model, no staleness scaling, new orders only after an aggregation,
+comparisons: deltas from the *current* model, no staleness scaling,
 
     w <- w + eta_g / K  sum_k (w_k - w)        the mean of the buffered models if eta_g = 1.
 
-There a device whose update is in the buffer counts as in training. If all other devices are lost, the buffer is
-aggregated although it is not full.
+There a device whose update is in the buffer counts as in training: it gets its next order only after the aggregation. A
+lost device is replaced at once by an idle one without an update in the buffer. If no device is left in training, the
+buffer is aggregated although it is not full.
 """
 
 from collections.abc import Iterator, Sequence
@@ -70,7 +71,7 @@ class FedBuff(ServerOptimised):
     concurrency: Annotated[int, Field(ge=1)] = 20
     """Devices kept in training."""
     variant: Literal["paper", "plato"] = "paper"
-    """The published rule, or Plato's: the mean of the buffered models, and new orders only after an aggregation."""
+    """The published rule, or Plato's: the mean of the buffered models; devices in the buffer count as in training."""
     normaliser: Literal["K", "weights"] = "K"
     """Divide the weighted sum by K (published) or by the sum of the weights."""
 
@@ -96,23 +97,25 @@ class FedBuff(ServerOptimised):
     def react(self, event: Event, state: FedBuffState, view: View) -> Iterator[Action]:
         if isinstance(event, Uploaded):
             state.updates.append(event.update)
+        if self.variant == "plato":
+            yield from self.fill(state.updates, view)  # replaces a lost device; an upload leaves no slot free
         if self.is_due(state, view):
             yield Commit(
                 parameters=self.server_step(view.parameters, self.movement(state.updates, view), state.moments),
                 used=tuple(update.ticket for update in state.updates),
             )
             state.updates = []
-        for device in view.pick(self.free_slots(state, view)):
-            yield Dispatch(device=device, order=view.order())
+        yield from self.fill(state.updates if self.variant == "plato" else (), view)
 
     def is_due(self, state: FedBuffState, view: View) -> bool:
         """Whether the buffer is aggregated now."""
-        return len(state.updates) >= self.buffer or (self.variant == "plato" and stuck_in_plato(state, view))
+        hangs = self.variant == "plato" and bool(state.updates) and not view.in_flight
+        return hangs or len(state.updates) >= self.buffer
 
-    def free_slots(self, state: FedBuffState, view: View) -> int:
-        """How many devices may be ordered now."""
-        waiting = len(state.updates) if self.variant == "plato" else 0  # counted as in training there
-        return self.concurrency - len(view.in_flight) - waiting
+    def fill(self, waiting: Sequence[Update], view: View) -> Iterator[Action]:
+        """Keep `concurrency` devices in training or `waiting` in the buffer."""
+        for device in pick_others(self.concurrency - len(view.in_flight) - len(waiting), waiting, view):
+            yield Dispatch(device=device, order=view.order())
 
     def movement(self, updates: Sequence[Update], view: View) -> Movement:
         """The mean movement of the buffered updates, which the server steps along."""
@@ -127,9 +130,12 @@ class FedBuff(ServerOptimised):
         return 1 / sqrt(1 + staleness)
 
 
-def stuck_in_plato(state: FedBuffState, view: View) -> bool:
-    """Whether Plato's rule would hang: it orders devices only after an aggregation, and none is in training."""
-    return bool(state.updates) and not view.in_flight
+def pick_others(count: int, waiting: Sequence[Update], view: View) -> list[int]:
+    """Up to `count` random idle devices that have no update in the buffer."""
+    if count <= 0:
+        return []
+    devices = {update.device for update in waiting}
+    return [device for device in view.pick(count + len(devices)) if device not in devices][:count]
 
 
 def mean_movement(

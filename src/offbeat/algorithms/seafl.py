@@ -50,6 +50,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from offbeat.algorithms.about import About, Range, SearchSpace
+from offbeat.algorithms.fedbuff import pick_others
 from offbeat.core.errors import InvalidInput
 from offbeat.core.messages import Action, Commit, Dispatch, Event, StopSoon, Uploaded
 from offbeat.core.orders import Order, Update
@@ -170,12 +171,8 @@ class Seafl(Policy):
 
     def fill(self, buffer: Sequence[Update], view: View) -> Iterator[Action]:
         """Keep M devices in training or in the buffer."""
-        waiting = {update.device for update in buffer}
-        missing = self.concurrency - len(view.in_flight) - len(waiting)
-        if missing > 0:
-            others = (device for device in view.pick(missing + len(waiting)) if device not in waiting)
-            for device, _ in zip(others, range(missing), strict=False):
-                yield Dispatch(device=device, order=self.order(view))
+        for device in pick_others(self.concurrency - len(view.in_flight) - len(buffer), buffer, view):
+            yield Dispatch(device=device, order=self.order(view))
 
     def is_due(self, buffer: Sequence[Update], view: View) -> bool:
         """Whether to aggregate now: the buffer is full and no device in training is at the staleness limit."""

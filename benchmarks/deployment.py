@@ -1,11 +1,11 @@
-"""Warm nodes beside stock nodes, and offbeat beside Flower's FedAvg: round trips, updates per minute, accuracy.
+"""Persistent nodes beside stock nodes, and offbeat beside Flower's FedAvg: round trips, updates per minute, accuracy.
 
 python benchmarks/deployment.py [--nodes 4] [--rounds 2] [--repeats 3] [--only-uneven]
 
-Starts a SuperLink on loopback with equally many warm nodes (`offbeat node`) and stock nodes. In each repeat one
-ServerApp measures in turn the round trip of a small message, that of 100 MB to a warm node, and the training of LeNet-5
+Starts a SuperLink on loopback with equally many persistent nodes (`offbeat node`) and stock nodes. In each repeat one
+ServerApp measures the round trip of a small message, that of 100 MB to a persistent node, and the training of LeNet-5
 under Flower's FedAvg on stock nodes and under offbeat's FedAvg and FedAsync on both kinds. Before that, FedAvg and
-FedAsync are run up to an accuracy on warm nodes that are as slow as the devices of an uneven fleet (`paced`).
+FedAsync are run up to an accuracy on persistent nodes that are as slow as the devices of an uneven fleet (`paced`).
 """
 
 import argparse
@@ -66,7 +66,7 @@ def measure(nodes: int, rounds: int, repeats: int) -> tuple[list[dict[str, float
 
 
 def uneven(nodes: int, repeats: int) -> list[dict[str, float]]:
-    """Seconds to the target accuracy on uneven warm nodes under both algorithms, and start-up time of the cluster."""
+    """Seconds to the target accuracy on uneven nodes under both algorithms, and start-up time of the cluster."""
     results = []
     with TemporaryDirectory() as folder:
         fleet = Path(folder) / "fleet.csv"
@@ -108,17 +108,25 @@ def peak_of(pid: int) -> float:
 
 
 RATIOS = (
-    ("small message there and back, stock over warm (>= 8)", "trip, stock", "trip, warm"),
+    ("round trip of a small message, stock over persistent (>= 8)", "trip, stock", "trip, warm"),
     ("updates per minute, stock: offbeat's FedAvg over Flower's (>= 1)", "fedavg, stock", "Flower's FedAvg, stock"),
     ("updates per minute, stock: FedAsync over Flower's FedAvg", "fedasync, stock", "Flower's FedAvg, stock"),
-    ("updates per minute, FedAvg on warm over Flower's on stock (>= 3)", "fedavg, warm", "Flower's FedAvg, stock"),
-    ("updates per minute, FedAsync on warm over Flower's FedAvg on stock", "fedasync, warm", "Flower's FedAvg, stock"),
+    (
+        "updates per minute, FedAvg on persistent over Flower's on stock (>= 3)",
+        "fedavg, warm",
+        "Flower's FedAvg, stock",
+    ),
+    (
+        "updates per minute, FedAsync on persistent over Flower's FedAvg on stock",
+        "fedasync, warm",
+        "Flower's FedAvg, stock",
+    ),
 )
 
 
 def print_uneven(times: list[dict[str, float]]) -> None:
     for name in times[0]:
-        print(f"uneven warm nodes, {name}: {median(each[name] for each in times):.1f}")
+        print(f"uneven persistent nodes, {name}: {median(each[name] for each in times):.1f}")
     ratio = median(each["fedavg"] / each["fedasync"] for each in times)
     print(f"{f'time to accuracy {TARGET} on uneven nodes, FedAvg over FedAsync':<72} {ratio:.2f}")
 

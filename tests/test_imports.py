@@ -1,4 +1,4 @@
-"""The direction of imports: each room of the package imports only those above it."""
+"""The direction of imports: each subpackage imports only those above it."""
 
 import ast
 import re
@@ -12,58 +12,60 @@ ROOT = Path(offbeat.__file__).parent
 PLAN = Path(__file__).resolve().parents[1] / "docs" / "architecture.md"
 
 
-def floor_plan() -> dict[str, set[str]]:
-    """The rooms from top to bottom, each with the rooms that it may import, as the documentation has it."""
+def import_table() -> dict[str, set[str]]:
+    """The subpackages from top to bottom, each with those it may import, as the documentation lists them."""
     rows = re.findall(r"^\| `(\w+)` \| .* \| ([\w, ]*?) ?\|$", PLAN.read_text(), re.MULTILINE)
-    rooms = [room for room, _ in rows]
-    return {room: set(rooms) if may == "all" else set(filter(None, may.split(", "))) for room, may in rows}
+    names = [subpackage for subpackage, _ in rows]
+    return {subpackage: set(names) if may == "all" else set(filter(None, may.split(", "))) for subpackage, may in rows}
 
 
-ROOMS = floor_plan()
+SUBPACKAGES = import_table()
 
 
-def room_of(name: str) -> str:
+def subpackage_of(name: str) -> str:
     return name.split(".")[1]
 
 
-def files_of(room: str) -> list[Path]:
-    folder = ROOT / room
-    return sorted(folder.rglob("*.py")) if folder.is_dir() else [ROOT / f"{room}.py"]
+def files_of(subpackage: str) -> list[Path]:
+    folder = ROOT / subpackage
+    return sorted(folder.rglob("*.py")) if folder.is_dir() else [ROOT / f"{subpackage}.py"]
 
 
 def imports_of(path: Path) -> set[str]:
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("offbeat."):
-            found.add(room_of(node.module))
+            found.add(subpackage_of(node.module))
         elif isinstance(node, ast.Import):
-            found |= {room_of(alias.name) for alias in node.names if alias.name.startswith("offbeat.")}
+            found |= {subpackage_of(alias.name) for alias in node.names if alias.name.startswith("offbeat.")}
     return found
 
 
-def test_the_floor_plan_has_a_direction() -> None:
+def test_the_import_table_has_a_direction() -> None:
     above: set[str] = set()
-    for room, may in ROOMS.items():
-        assert may - {room} <= above, f"{room} may import a room that does not stand above it"
-        above.add(room)
+    for subpackage, may in SUBPACKAGES.items():
+        assert may - {subpackage} <= above, f"{subpackage} may import a subpackage that does not stand above it"
+        above.add(subpackage)
 
 
-@pytest.mark.parametrize("room", ROOMS)
-def test_each_room_imports_only_what_the_floor_plan_allows(room: str) -> None:
-    for file in files_of(room):
-        assert imports_of(file) <= ROOMS[room] | {room}, f"{file.relative_to(ROOT)} imports from a room that it may not"
+@pytest.mark.parametrize("subpackage", SUBPACKAGES)
+def test_each_subpackage_imports_only_what_the_table_allows(subpackage: str) -> None:
+    for file in files_of(subpackage):
+        assert imports_of(file) <= SUBPACKAGES[subpackage] | {subpackage}, (
+            f"{file.relative_to(ROOT)} imports a subpackage that it may not"
+        )
 
 
-def test_every_folder_and_module_has_its_place() -> None:
+def test_every_folder_and_module_is_in_the_table() -> None:
     folders = {path.name for path in ROOT.iterdir() if path.is_dir() and (path / "__init__.py").exists()}
     modules = {path.stem for path in ROOT.glob("*.py")} - {"__init__"}
-    assert folders | modules == set(ROOMS)
+    assert folders | modules == set(SUBPACKAGES)
 
 
-@pytest.mark.parametrize("room", ["core", "algorithms"])
-def test_core_and_algorithms_know_no_torch_no_clock_and_no_files(room: str) -> None:
+@pytest.mark.parametrize("subpackage", ["core", "algorithms"])
+def test_core_and_algorithms_know_no_torch_no_clock_and_no_files(subpackage: str) -> None:
     forbidden = {"torch", "time", "datetime", "os", "pathlib", "random", "io", "socket"}
-    for file in files_of(room):
+    for file in files_of(subpackage):
         for node in ast.walk(ast.parse(file.read_text())):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []

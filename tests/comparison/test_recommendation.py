@@ -213,8 +213,8 @@ def test_who_has_less_time_or_pays_for_traffic_may_want_another() -> None:
 
     assert other_wishes([with_rows(slow, 2e6), with_rows(soon, 1e6)], wanted) == [
         "With only 6 s, fedavg would be the best.",
-        "The lowest traffic has fedavg (accuracy at 18 s 60.0 % (one seed)): 1.00 MB up, 1.00 MB down and 9 "
-        "device-seconds, 0.0 % of them for updates that were not used.",
+        "The candidate with the lowest traffic is fedavg (accuracy at 18 s 60.0 % (one seed)): 1.00 MB up, "
+        "1.00 MB down and 9 device-seconds, 0.0 % of them for updates that were not used.",
     ]
     assert other_wishes([with_rows(slow, 1e6), with_rows((0.0, 0.1, 0.2, 0.3), 2e6)], wanted) == [
         "With only 2 s, fedavg would still be the best."

@@ -72,7 +72,7 @@ def main(grid: Grid, context: Context) -> None:
 
 
 def by_kind(grid: Grid) -> tuple[list[int], list[int]]:
-    """The warm nodes, as their greetings state, and the other nodes."""
+    """The persistent nodes, as their greetings state, and the other nodes."""
     kinds: tuple[list[int], list[int]] = [], []
     greetings = grid.send_and_receive([Message(pack(HELLO), node, MESSAGE_TYPE) for node in grid.get_node_ids()])
     for reply in greetings:
@@ -110,7 +110,7 @@ def trip(grid: Any) -> float:
 
 
 def large_trip(grid: Any, out: Path) -> float:
-    """Round trip of a 100 MB model to a warm node in seconds; the app's process writes its peak memory to a file."""
+    """Seconds for the round trip of a 100 MB model to a persistent node; the app writes its peak memory to a file."""
     transport, began = Transport(grid, print), time.monotonic()
     content = RecordDict({"large": ArrayRecord({"vector": Array(np.zeros(LARGE, dtype=np.float32))})})
     content["where"] = ConfigRecord({"out": str(out)})

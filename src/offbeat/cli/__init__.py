@@ -1,4 +1,4 @@
-"""The `offbeat` command: parses arguments, shows progress and prints results. The other rooms do the work."""
+"""The `offbeat` command: parses arguments, shows progress and prints results. The other subpackages do the work."""
 
 import shlex
 import sys

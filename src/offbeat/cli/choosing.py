@@ -37,8 +37,8 @@ Kind = Annotated[
     str | None,
     typer.Option(
         "--objective",
-        help="Objective: `time` to --target, final `value` of the main metric, or `area` under its curve (default: "
-        "`time` with a --target, else `area`).",
+        help="`time` (to --target), `value` (of the main metric at the end) or `area` (under its curve). Default: "
+        "`time` with a --target, else `area`.",
     ),
 ]
 Target = Annotated[float | None, typer.Option(help="Value of the main metric to reach, e.g. 0.9 for 90 % accuracy.")]

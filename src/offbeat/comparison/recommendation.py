@@ -306,7 +306,7 @@ def variants(experiment: Experiment) -> dict[str, Table]:
 
 
 def other_wishes(candidates: Sequence[Candidate], criterion: Criterion) -> list[str]:
-    """Which of the candidates would be the best for somebody who has less time, spares devices or pays for traffic."""
+    """Sentences on which candidate is best with less time, lower device use or less traffic."""
     best, sentences = candidates[0], []
     for share in EARLY:
         until = share * criterion.at
@@ -324,7 +324,7 @@ def other_wishes(candidates: Sequence[Candidate], criterion: Criterion) -> list[
         )
     cheapest = min(candidates, key=lambda each: each.mean("bytes_up") + each.mean("bytes_down"))
     if cheapest is not best:
-        sentences.append(f"The lowest traffic has {at_its_cost(cheapest, criterion)}.")
+        sentences.append(f"The candidate with the lowest traffic is {at_its_cost(cheapest, criterion)}.")
     return sentences
 
 

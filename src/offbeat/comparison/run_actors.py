@@ -145,7 +145,7 @@ class RunActors:
         try:
             lock.take()
         except DirectoryInUse as error:
-            # Another process computes a run of the cache: whoever reads the run waits for it.
+            # Another process is computing this cached run; reading its result waits for that process.
             failure = None if planned.cached else RunFailure.of(error, planned)
             self._reports.append(EndedRun(number, failure))
             return

@@ -28,7 +28,7 @@ REPORTED_FRACTION = 0.01
 
 
 class RunProgress(Struct, frozen=True):
-    """How far a run has come."""
+    """Progress of a run."""
 
     number: int
     fraction: float

@@ -39,7 +39,7 @@ class OutputRefused(InvalidInput):
 
 
 class DeviceFault(OffbeatError):
-    """A device sent something illegal: late, twice, malformed, unasked. The session is unchanged and continues."""
+    """A device sent a late, duplicate, malformed or unsolicited message. The session is unchanged and continues."""
 
 
 class PolicyError(OffbeatError):

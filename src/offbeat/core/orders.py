@@ -3,7 +3,7 @@
 `LocalWork` is the `[local]` table of an experiment, from which orders are made. Everything that is made per order or
 per event, here and in `core.messages`, is a msgspec struct: frozen, slotted and keyword-only like a dataclass, but ten
 times cheaper to make. Such a struct cannot be part of a reference cycle, so the garbage collector skips it
-(`gc=False`): with thousands of orders in flight it would visit the same structs again and again.
+(`gc=False`): with thousands of orders in flight every collection would visit them all.
 """
 
 from collections.abc import Callable, Mapping

@@ -314,7 +314,7 @@ def _fill_empty(owners: Indices, devices: int) -> Indices:
     """The owners after each empty device has taken one sample from the device that is then the largest.
 
     Number each device's samples 0, 1, 2, ...: the largest device has the highest number, so taking from the largest
-    again and again means taking the samples with the highest numbers. With at least as many samples as devices, none
+    repeatedly means taking the samples with the highest numbers. With at least as many samples as devices, none
     of those is the first of its device (number 0), so no device becomes empty.
     """
     sizes = np.bincount(owners, minlength=devices)

@@ -122,7 +122,7 @@ class Simulation:
             case "upload" | "ask" | "vanished" | "upload lost":
                 run = self.runs.get(subject)
                 if run is None or run.token != detail:
-                    return  # the run was planned anew since this was scheduled
+                    return  # outdated: the run was planned again after this was scheduled
                 if kind == "upload":
                     self._upload(run)
                 elif kind == "ask":

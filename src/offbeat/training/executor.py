@@ -247,7 +247,9 @@ def torch_executor(
         jobs = WorkerPool(LocalWorkers(workers, data, factory, arithmetic), partition.sizes, stacks=local.stacks)
     cache = None
     exact = is_pure(trainer.model) and type(factory.task) in BUILT_IN and trainer.batches.is_plain
-    if exact and factory.cache_key is not None and not local.stacks:  # the last bits of a stack depend on who is in it
+    if (
+        exact and factory.cache_key is not None and not local.stacks
+    ):  # stacked results depend on the batch, in the last bits
         setting = (
             factory.cache_key,
             factory.task,

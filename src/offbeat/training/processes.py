@@ -2,7 +2,7 @@
 
 A new Python process takes seconds to import torch. On Linux the fork server of `multiprocessing` imports what workers
 and runs need, computes nothing, and forks all processes within milliseconds. On other systems, whose libraries do not
-survive a fork, every process is started anew.
+survive a fork, every process starts from scratch.
 """
 
 import gc

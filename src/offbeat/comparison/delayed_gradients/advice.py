@@ -266,7 +266,7 @@ def _iteration_of(experiment: Experiment) -> float | None:
 
 
 def _prepared(experiment: Experiment, name: str, seconds: float, iterations: int) -> Experiment:
-    """The experiment under AUDG or PSURDG, for so many iterations, and with the loss that the theory is about."""
+    """The experiment under AUDG or PSURDG for this number of iterations, measuring the loss that the theory bounds."""
     policy = experiment.algorithm.policy
     algorithm: dict[str, Any] = {"name": name, "iteration_seconds": seconds}
     if isinstance(policy, Audg) and policy.weights is not None:

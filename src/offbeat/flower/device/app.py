@@ -2,7 +2,7 @@
 `offbeat deploy`, which gets everything from an experiment.
 
 On a stock node the app runs in a new process for each message, and the state of the device is kept in Flower's context.
-On a warm node its process lives on, and messages arrive in a mailbox while it trains (`WarmDevice`).
+On a persistent node its process lives on, and messages arrive in a mailbox while it trains (`WarmDevice`).
 """
 
 from collections.abc import Callable
@@ -128,10 +128,10 @@ def _reply(device: DeviceProgram, body: ToDevice, message: Message) -> Reply:
             return device.go_on(body)
         case FreshResponse(newer=newer):
             return device.answered(body, vector(content, size) if newer else None)
-    raise DeviceFault(f"unexpected {type(body).__name__}: this is not a warm node")
+    raise DeviceFault(f"unexpected {type(body).__name__}: this is not a persistent node")
 
 
-# Warm nodes -----------------------------------------------------------------------------------------------------------
+# Persistent nodes -----------------------------------------------------------------------------------------------------
 
 
 WAIT_SECONDS = 3600.0

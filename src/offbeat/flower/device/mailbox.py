@@ -1,4 +1,4 @@
-"""The mailbox through which an app on a warm node receives messages while it works on another one.
+"""The mailbox through which an app on a persistent node receives messages while it works on another one.
 
 A stock node starts a process for each message: there is no mailbox, and an app can only reply. Without torch, since the
 node imports this module.

@@ -111,8 +111,8 @@ class Cluster:
     """A SuperLink with nodes, which run while the context is open.
 
     With credentials, it uses TLS and accepts only registered nodes. A durable SuperLink keeps its state in a file and
-    so knows its nodes after a restart. Warm nodes (`offbeat node`) share one process; a node that is added later has
-    its own.
+    so knows its nodes after a restart. Persistent nodes (`offbeat node`) share one process; a node that is added later
+    has its own.
     """
 
     def __init__(

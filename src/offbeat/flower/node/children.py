@@ -1,7 +1,8 @@
 """The node's handles for its fork server and for its children, one per run.
 
 The fork server starts with the node and imports what apps need. Children are forked from it, so that they start at once
-and share the memory of the imports. It is started by exec, so that its memory holds nothing of the node, and no key.
+and share the memory of the imports. It is started by exec, so that its memory holds no data
+of the node, in particular not its key.
 """
 
 import contextlib

@@ -172,7 +172,7 @@ class WarmNode:
             except TurnedAway as error:
                 if not connected:
                     raise
-                self._log(f"{error}; connecting anew")
+                self._log(f"{error}; reconnecting")
                 connected = False
         self._close()
 

@@ -9,8 +9,8 @@ the server's next message starts the next leg, until the reply is an `UpdateRepl
 A device that cannot do what it is asked replies with a `Refusal`. Messages carry the ticket and the number of the leg,
 so that a lost, repeated or invented one is recognised.
 
-On a stock node the order rests between two legs. On a warm node it does not, and the device never checks in: the last
-message without a reply stands for the order, and gets a `FreshRequest` or an `UpdateReply` when there is one. A
+On a stock node the order rests between two legs. On a persistent node it does not, and the device never checks in: the
+last message without a reply stands for the order, and gets a `FreshRequest` or an `UpdateReply` when there is one. A
 `Notice` reaches the device between two training steps, and so does a `FreshResponse` if its rule does not wait for it.
 """
 
@@ -52,7 +52,7 @@ class Begin(Struct, frozen=True, kw_only=True, tag="begin"):
     leg_seconds: float | None = None
     """Check in after the first slice that ends later than this; None: never."""
     experiment: str = ""
-    """The identity of the run, under which a warm node keeps the device's memory."""
+    """The identity of the run, under which a persistent node keeps the device's memory."""
 
 
 class Continue(Struct, frozen=True, kw_only=True, tag="continue"):
@@ -103,7 +103,7 @@ class Greeting(Struct, frozen=True, kw_only=True, tag="greeting"):
 
 
 class OrderReply(Struct, frozen=True, kw_only=True):
-    """How far the device has come with an order."""
+    """Progress of the device with an order."""
 
     ticket: Count
     leg: Count

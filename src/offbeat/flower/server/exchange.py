@@ -235,7 +235,7 @@ class Exchange:
                 outputs.append(Ready(device=device))
             elif device not in joined and session.is_idle(device):
                 outputs.append(Left(device=device))
-        for ticket, order in session.in_flight.items():  # last: policies begin anew when nothing is in flight
+        for ticket, order in session.in_flight.items():  # last: policies dispatch once nothing is in flight
             outputs.append(Lost(device=order.device, ticket=ticket, reason="the server was restarted"))
             if order.device in joined:
                 outputs.append(Ready(device=order.device))

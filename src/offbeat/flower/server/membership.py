@@ -14,7 +14,7 @@ from offbeat.flower.protocol.messages import FromDevice, Greeting, Hello, Refusa
 from offbeat.flower.server.transport import OutgoingMessage, ReceivedReply, SentMessage, Transport
 
 POLL_SECONDS = 0.05
-"""Polling interval in seconds while warm nodes are to reply."""
+"""Polling interval in seconds while persistent nodes are to reply."""
 STOCK_POLL_SECONDS = 0.5
 """Polling interval if only stock nodes are to reply: these poll for messages only every 3 s themselves, and each poll
 costs the SuperLink milliseconds of CPU time."""

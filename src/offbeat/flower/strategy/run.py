@@ -221,7 +221,7 @@ class StrategyRun(Deployment):
             self.evaluation.begin(self.session.version, self.session.parameters, self._membership.device_of, self.now)
 
     def _longest_pause(self) -> float:
-        """Seconds until an evaluation is overdue or it is time to poll. Which nodes are warm is not known."""
+        """Seconds until an evaluation is overdue or it is time to poll. Which nodes are persistent is not known."""
         due = self.evaluation.next_deadline - self.now
         if self._wakes:
             self._saw_nodes = -inf  # the wait also ends when a node connects or disconnects

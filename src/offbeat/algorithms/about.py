@@ -1,4 +1,4 @@
-"""What an algorithm says about itself beside its rule: source, family, search space, devices in training.
+"""The metadata of an algorithm: source, family, search space, devices in training.
 
 A policy carries it as `about = About(...)`. Tables, comparisons, searches, the experiment `smoke` and the names in
 `offbeat.flower` are made from it. The session and the drivers never read it.
@@ -112,7 +112,7 @@ class About:
     """What this policy's devices do differently from the experiment's local training, as phrases for a note under a
     comparison."""
     search: SearchSpace = field(default_factory=SearchSpace)
-    """What `offbeat tune` varies beside the learning rate. The number of devices in training is never varied, because
+    """What `offbeat tune` varies besides the learning rate. The number of devices in training is never varied, because
     all algorithms of a comparison share it."""
     flower: Mapping[str, Any] | None = field(default_factory=dict)
     """Settings with which it runs with unchanged Flower client apps; None if there are none."""
@@ -121,7 +121,7 @@ class About:
 
 
 def about_of(policy: Policy | type[Policy]) -> About:
-    """What a policy says about itself. A subclass without an `about` of its own inherits all but name and source.
+    """The metadata of a policy. A subclass without its own `about` inherits all but name and source.
 
     >>> class Mine(Policy):
     ...     "A policy that says nothing about itself."
@@ -143,7 +143,7 @@ def settings_for(
     order_seconds: Callable[[], Sequence[float]],
     given: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Settings with which a policy keeps `in_training` of the devices in training, beside those that are `given`."""
+    """Settings with which a policy that also has the `given` ones keeps `in_training` devices in training."""
     about = about_of(policy)
     if about.settings_for is not None:
         return about.settings_for(in_training, devices=devices, order_seconds=order_seconds, given=given)

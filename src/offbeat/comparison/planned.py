@@ -27,7 +27,7 @@ from offbeat.simulation.run import run
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PlannedRun:
-    """An experiment, the directory of its run, and what may be done with files that are there already."""
+    """An experiment, the directory of its run, and what may be done with files that already exist."""
 
     experiment: Experiment
     path: Path

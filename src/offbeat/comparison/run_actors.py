@@ -50,7 +50,7 @@ class RunActor:
         self._progress: tuple[float, Row | None] = (0.0, None)
 
     def ready(self) -> None:
-        """Return as soon as the actor is there."""
+        """Return once the actor has started."""
 
     def progress(self) -> tuple[float, Row | None]:
         """The fraction of the run that is done, and its newest row of metrics."""

@@ -88,7 +88,7 @@ def run_cached(
     watch: OnProgress | None = None,
     interrupted: Flag | None = None,
 ) -> Result:
-    """The experiment's run from the cache, after computing what of it is not there yet; see `run_in`."""
+    """The experiment's run from the cache, after computing what is missing; see `run_in`."""
     return run_in(cache / digest(experiment), experiment, until=until, watch=watch, interrupted=interrupted)
 
 
@@ -100,7 +100,7 @@ def run_in(
     watch: OnProgress | None = None,
     interrupted: Flag | None = None,
 ) -> Result:
-    """The experiment's run from its directory of the cache, after computing what of it is not there yet.
+    """The experiment's run from its directory of the cache, after computing what is missing.
 
     With `until` it is computed up to the first evaluation at or after that virtual time; a later call continues from
     there. Several processes may ask for the same run: one computes it, the others wait.

@@ -62,7 +62,7 @@ class RunScheduler:
     def connect(self, experiment: Experiment) -> None:
         """Connect to the Ray cluster that the experiment asks for, if it does and there is no connection yet.
 
-        It comes before any `interruption`: Ray installs signal handlers of its own.
+        It comes before any `interruption`: Ray installs its own signal handlers.
         """
         execution = self._placed(experiment).execution
         if self._cluster is None and execution.executor == "ray":
@@ -96,7 +96,7 @@ class RunScheduler:
     # Runs in directories ----------------------------------------------------------------------------------------------
 
     def run(self, planned_runs: Sequence[PlannedRun]) -> dict[PlannedRun, RunFailure]:
-        """Carry out the runs that are not there yet; returns those that failed, and why."""
+        """Carry out the missing runs; return those that failed, with the reason."""
         left = [planned for planned in planned_runs if not planned.is_done]
         if not left:
             return {}
@@ -223,7 +223,7 @@ def runs_that_fill_cores(experiments: Iterable[Experiment]) -> int:
 
 
 def sharing_cores(experiment: Experiment, runs: int) -> Experiment:
-    """The experiment with its share of the cores beside other runs in place of `execution.workers = "auto"`."""
+    """The experiment with `execution.workers = "auto"` replaced by its share of the cores."""
     if experiment.execution.workers != "auto" or experiment.execution.executor == "ray":
         return experiment
     return experiment.changed({"execution": {"workers": max(1, available_cores() // runs)}})

@@ -185,11 +185,9 @@ class LocalWork(Settings):
         if ":" not in self.optimiser and self.optimiser not in OPTIMISERS:
             raise unknown("optimiser", self.optimiser, OPTIMISERS)
         if self.momentum and self.optimiser in ("adam", "adamw"):
-            raise InvalidInput(
-                f"local.momentum = {self.momentum}: {self.optimiser} has moments of its own, leave it out"
-            )
+            raise InvalidInput(f"local.momentum = {self.momentum}: {self.optimiser} has its own moments; omit it")
         if self.schedule == "step" and not self.milestones:
-            raise InvalidInput('local.schedule = "step": say in local.milestones where the steps are')
+            raise InvalidInput('local.schedule = "step": set local.milestones to the versions at which the rate drops')
         _ = self.loss_terms
         return self
 

@@ -234,7 +234,7 @@ class DeviceRule:
         return local
 
     def extras(self, order: Order, before: ReadOnlyMemory, memory: ReadOnlyMemory) -> Mapping[str, Plain]:
-        """Values that the upload carries beside the parameters; `before` is the memory at the start of the run."""
+        """Values that the upload carries besides the parameters; `before` is the memory at the start of the run."""
         return {}
 
     def admits(self, extras: Mapping[str, Plain], order: Order) -> bool:

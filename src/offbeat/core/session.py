@@ -529,7 +529,7 @@ class Session:
 
     @property
     def snapshot_types(self) -> tuple[type[Any], ...]:
-        """The record types that a snapshot holds beside `core.snapshot.MESSAGES`."""
+        """The record types that a snapshot holds in addition to `core.snapshot.MESSAGES`."""
         return (SessionSnapshot, OrderInFlight, Counters, self.policy.State, *self.policy.Records)
 
     def copied(self) -> SessionSnapshot:

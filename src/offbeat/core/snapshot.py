@@ -1,4 +1,4 @@
-"""Encodes nested plain data and arrays as a JSON tree beside named arrays, for checkpoints and messages.
+"""Encodes nested plain data and arrays as a JSON tree and named arrays, for checkpoints and messages.
 
 Only plain values, containers, numpy arrays and record types that the reader names are decoded, so that reading a file
 from elsewhere can fail but never executes anything.
@@ -65,7 +65,7 @@ def encode(value: Any) -> tuple[Any, Arrays]:
 
 
 def decode(tree: Any, arrays: Mapping[str, npt.NDArray[Any]], types: Iterable[type[Any]] = ()) -> Any:
-    """Return the value of a tree made by `encode`; `types` are the record types that may occur beside MESSAGES."""
+    """Return the value of a tree made by `encode`; `types` are the record types that may occur besides MESSAGES."""
     known = {kind.__name__: kind for kind in (*MESSAGES, *types)}
 
     def value(item: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The tables `[stop]`, `[evaluation]` and `[deployment]`, which the drivers use as they are."""
+"""The tables `[stop]`, `[evaluation]` and `[deployment]`, which the drivers use directly."""
 
 from collections.abc import Mapping
 from math import inf
@@ -60,7 +60,7 @@ class Stop(Settings):
 
 
 class EvaluationTable(Settings):
-    """When the model is evaluated on the test data, beside at the start and the end, and how runs are compared."""
+    """When the model is evaluated on the test data, apart from start and end, and how runs are compared."""
 
     every_seconds: Positive | None = None
     """Seconds between evaluations (default: a thirtieth of stop.time, if that is given)."""

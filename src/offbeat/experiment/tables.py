@@ -60,7 +60,7 @@ def merge(table: Mapping[str, Any], changes: Mapping[str, Any]) -> Table:
 
 
 def _compatible(section: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Table:
-    """The keys of an old table that still apply beside the changes: none of them if `name` changes, except devices."""
+    """The keys of an old table that still apply after the changes: if `name` changes, only devices."""
     if new.get("name", old.get("name")) == old.get("name"):
         return dict(old)
     return {key: value for key, value in old.items() if section == "data" and key == "devices"}

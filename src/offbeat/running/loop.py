@@ -43,7 +43,7 @@ class ProcessorKinds:
 
 @dataclass(frozen=True, kw_only=True)
 class RunDescription:
-    """What the loop needs to know about a run beside its driver."""
+    """What the loop needs to know about a run in addition to its driver."""
 
     algorithm: str
     label: str

@@ -24,7 +24,7 @@ QueueEntry = tuple[float, int, int, str, int, Any]
 class EventQueue:
     """Heap of future events in a total order: by time, then by priority, then in the order of scheduling.
 
-    Entries are plain data, so that a queue is saved as it is. The engines pop from `entries` themselves.
+    Entries are plain data, so that a queue is saved directly. The engines pop from `entries` themselves.
     """
 
     __slots__ = ("entries", "sequence")
@@ -165,11 +165,11 @@ class TimedRun(LocalRun, kw_only=True, eq=False, gc=False):
     bytes_up: int = 0
     """Bytes of the upload."""
     pauses: tuple[tuple[float, float], ...] = ()
-    """Times in which the device waited for a fresh model, from its question to the arrival of the answer."""
+    """Intervals in which the device waited for a fresh model, from its request to the arrival."""
     heard: float = 0.0
-    """When the answer reaches a device that goes on training after its question; it uploads no earlier."""
+    """When the fresh model reaches a device that continues to train after its request; it uploads no earlier."""
     asks: bool = False
-    """Whether the next event that the server sees is a question, not the upload."""
+    """Whether the next event that the server sees is a request for the fresh model, not the upload."""
     over: float = inf
     """When the next event that the server sees arrives or is lost, or when the device vanishes."""
     token: int = 0

@@ -22,7 +22,7 @@ class TrainerFactory:
     """Makes trainers: everything that they need but the data. Pickled, it makes them in worker processes too."""
 
     network: Callable[[], nn.Module]
-    """Returns the network; each trainer trains a copy of its own."""
+    """Returns the network; each trainer trains its own copy."""
     seed: int
     """Seeds the order of batches, random transforms and dropout."""
     task: Task = CLASSIFICATION

@@ -26,7 +26,7 @@ NOTHING: ReadOnlyMemory = {}
 OPTIMISER = "optimiser "
 MOMENTUM = "momentum"
 BUFFERS = "buffers"
-"""Keys of a device's memory (the first a prefix): what its next training takes over, beside the algorithm's own."""
+"""Keys of a device's memory (the first a prefix): what its next training takes over besides the algorithm's keys."""
 
 
 class LocalRun(Struct, kw_only=True, eq=False, gc=False):

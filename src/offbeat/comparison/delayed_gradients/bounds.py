@@ -96,7 +96,7 @@ class Delays:
         """
         phi = np.asarray(success, dtype=np.float64)
         first, second, third = bernoulli_moments(phi)
-        if reused:  # the delay at delivery and the iterations since then are independent, and distributed alike
+        if reused:  # the delay at delivery and the iterations since then are independent and identically distributed
             first, second, third = 2 * first, 2 * second + 2 * first**2, 2 * third + 6 * first * second
         shares = np.asarray(weights, dtype=np.float64)
         return cls(weights=shares, first=first, second=second, third=third, participants=float(phi.sum()))

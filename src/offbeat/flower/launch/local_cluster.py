@@ -267,7 +267,7 @@ class Cluster:
         return FlowerProcess(command, name=name, folder=self._folder, logs=self.logs, port=port)
 
     def _end(self, *, keep_logs: bool) -> None:
-        """End the nodes first, so that they can deactivate, then the SuperLink; a second Ctrl-C kills what is left."""
+        """End the nodes first, so that they can deactivate, then the SuperLink; a second Ctrl-C kills the rest."""
         try:
             for node in self.nodes:
                 node.ask_to_end()

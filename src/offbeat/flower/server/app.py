@@ -36,7 +36,7 @@ from offbeat.training.torch_device import torch_device_of
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ServerParts:
-    """What the server needs beside the experiment."""
+    """What the server needs in addition to the experiment."""
 
     network: nn.Module
     test: SampleArrays

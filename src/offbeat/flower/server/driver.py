@@ -202,7 +202,7 @@ class Deployment:
             self._carry_out(self._exchange.resumed())
 
     def _turn(self) -> bool:
-        """Handle the next thing that has happened; return whether anything has. Devices come before timers.
+        """Handle the next reply, timer or change of nodes; return whether there was one. Devices come before timers.
 
         A timer fires when everything that had arrived by then is handled, even if replies keep arriving.
         """

@@ -34,7 +34,7 @@ from offbeat.results.rows import Span
 
 
 class PendingOrder(Struct, kw_only=True, eq=False):
-    """An order in flight: what the server knows of it beside what the session knows."""
+    """An order in flight: what the server knows of it in addition to the session."""
 
     device: int
     ticket: int

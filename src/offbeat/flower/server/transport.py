@@ -146,7 +146,7 @@ class OwnPacking:
 class Transport:
     """Sends messages to nodes, and collects replies without blocking.
 
-    A node has at most one message of an order at a time, and possibly notices beside it.
+    A node has at most one message of an order at a time, and possibly notices as well.
     """
 
     __slots__ = ("_greetings", "_incoming", "_log", "_packing", "grid", "waiting")

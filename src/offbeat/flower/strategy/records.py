@@ -120,7 +120,7 @@ class Evaluate(Struct, frozen=True, kw_only=True):
 
 
 class UnresolvedReply(Struct, kw_only=True, eq=False):
-    """What came with an update beside its vector, until it is resolved."""
+    """What came with an update in addition to its vector, until it is resolved."""
 
     metrics: Metrics
     counts: Counts

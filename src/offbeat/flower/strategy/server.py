@@ -1,4 +1,4 @@
-"""`AsyncServer`: an algorithm of offbeat in a project from before Flower's message API, whose clients stay as they are.
+"""`AsyncServer`: an algorithm of offbeat in a project from before Flower's message API, with unchanged clients.
 
     strategy = FedAvg(initial_parameters=..., evaluate_fn=..., on_fit_config_fn=...)
     return ServerAppComponents(server=AsyncServer(FedBuff(buffer=10), strategy), config=config)
@@ -42,7 +42,7 @@ SHARES = {
     "min_evaluate_clients": "min_evaluate_nodes",
     "min_available_clients": "min_available_nodes",
 }
-"""Attributes of the project's strategy, and the settings of `Async` that they stand for."""
+"""Attributes of the project's strategy, and the settings of `Async` that they become."""
 ROUNDS = ("configure_fit", "aggregate_fit", "configure_evaluate", "aggregate_evaluate")
 PRIVACY = "flwr.server.strategy.dp"
 """The package of Flower's strategies with differential privacy."""

@@ -1,4 +1,4 @@
-"""The settings of `offbeat.flower.Async` beside the policy: those of Flower's FedAvg, and some of its own."""
+"""The settings of `offbeat.flower.Async` apart from the policy: those of Flower's FedAvg, and some of its own."""
 
 from pathlib import Path
 from typing import Annotated, Any, Literal

@@ -1,4 +1,4 @@
-"""`Async`: an algorithm of offbeat as a Flower strategy, for client apps that stay as they are."""
+"""`Async`: an algorithm of offbeat as a Flower strategy, for unchanged client apps."""
 
 import tomllib
 from collections.abc import Callable, Iterable

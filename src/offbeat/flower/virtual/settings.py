@@ -43,7 +43,7 @@ class LimitsTable(Settings):
 
 
 class ClientsTable(Settings):
-    """Where ClientApps run. Results are the same, unless an app has random generators of its own."""
+    """Where ClientApps run. Results are the same, unless an app has its own random generators."""
 
     workers: Annotated[int, Field(ge=0, le=256)] = 0
     """Worker processes, each with the ClientApp and the state of its nodes; 0: run in this process."""
@@ -65,7 +65,7 @@ class MetricTable(Settings):
 
 
 class AppSettings(Settings):
-    """All settings of a run on a virtual clock, beside the app itself."""
+    """All settings of a run on a virtual clock, apart from the app itself."""
 
     seed: Annotated[int, Field(ge=0)] = 0
     nodes: Annotated[int, Field(ge=1, le=MOST_NODES)] = 10

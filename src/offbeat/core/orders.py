@@ -187,7 +187,7 @@ class LocalWork(Settings):
         if self.momentum and self.optimiser in ("adam", "adamw"):
             raise InvalidInput(f"local.momentum = {self.momentum}: {self.optimiser} has its own moments; omit it")
         if self.schedule == "step" and not self.milestones:
-            raise InvalidInput('local.schedule = "step": set local.milestones to the versions at which the rate drops')
+            raise InvalidInput('local.schedule = "step": set local.milestones to the points at which the rate drops')
         _ = self.loss_terms
         return self
 

@@ -215,31 +215,41 @@ def test_a_deprecated_devices_upload_is_discarded_and_it_begins_anew() -> None:
     assert (session.counters.discarded, session.state.arrived) == (1, [])
 
 
-def test_a_device_that_is_deprecated_at_the_end_of_a_round_counts_with_the_global_model() -> None:
+def test_a_deprecated_device_keeps_its_entry_until_it_is_sent_a_model() -> None:
     session = with_a_deprecated_device()
+    assert in_cache(session, 2) == [10.0, 0.0], "it still trains from version 0"
+    session.upload(70.0, 0.0, device=0)
+    # w_3 = ([70, 0] + [40, 30] + [10, 0]) / 3 = [40, 10]
+    assert session.parameters == pytest.approx([40.0, 10.0])
+
+
+def test_the_entry_of_a_deprecated_device_is_reset_once_with_the_model_that_it_was_sent() -> None:
+    session = with_a_deprecated_device()
+    session.upload(70.0, 0.0, device=0)  # w_3 = [40, 10], see above
+    assert session.upload(1000.0, 1000.0, device=2).discarded != []  # obeys now, and is sent w_3, not w_2 = [30, 10]
+    assert session.bases[2] == 3
+    assert in_cache(session, 2) == pytest.approx([40.0, 10.0])
+    session.upload(40.0, 60.0, device=1)
+    # w_4 = ([70, 0] + [40, 60] + [40, 10]) / 3 = [150, 70] / 3
+    assert session.parameters == pytest.approx([50.0, 70 / 3])
+    assert in_cache(session, 2) == pytest.approx([40.0, 10.0]), "once: it is in training from w_3"
+
+
+def test_a_deprecated_device_that_obeys_at_once_counts_with_the_model_that_deprecated_it() -> None:
+    session = with_a_deprecated_device()
+    session.upload(1000.0, 1000.0, device=2)  # is sent w_2 = [30, 10]
     session.upload(40.0, 0.0, device=0)
-    # Device 2's entry is w_2 = [30, 10] now: ([40, 0] + [40, 30] + [30, 10]) / 3 = [110, 40] / 3
-    assert in_cache(session, 2) == pytest.approx([30.0, 10.0])
+    # ([40, 0] + [40, 30] + [30, 10]) / 3 = [110, 40] / 3
     assert session.parameters == pytest.approx([110 / 3, 40 / 3])
 
 
-def test_the_entry_of_a_deprecated_device_is_reset_once_however_long_it_takes() -> None:
+def test_a_deprecated_device_that_is_lost_is_reset_when_it_is_back() -> None:
     session = with_a_deprecated_device()
-    assert in_cache(session, 2) == pytest.approx([30.0, 10.0]), "w_2, when it was told to stop"
-    session.upload(40.0, 0.0, device=0)  # w_3 = [110, 40] / 3, see above
-    session.upload(40.0, 30.0, device=1)
-    # It still counts with w_2, not with w_3: ([40, 0] + [40, 30] + [30, 10]) / 3 again.
-    # (Reset in every round it would be ([40, 0] + [40, 30] + [110, 40] / 3) / 3 = [350, 130] / 9.)
-    assert session.parameters == pytest.approx([110 / 3, 40 / 3])
-    assert session.upload(1000.0, 1000.0, device=2).discarded != []
-    assert in_cache(session, 2) == pytest.approx([30.0, 10.0]), "nor with the model of the time when it obeys"
-
-
-def test_and_so_does_one_that_has_begun_anew_by_then() -> None:
-    session = with_a_deprecated_device()
-    session.upload(1000.0, 1000.0, device=2)  # obeys at once; the round that it was deprecated in is not over
-    session.upload(40.0, 0.0, device=0)
-    assert session.parameters == pytest.approx([110 / 3, 40 / 3])
+    session.lose(device=2)
+    session.upload(70.0, 0.0, device=0)  # w_3 = [40, 10]
+    assert in_cache(session, 2) == [10.0, 0.0]
+    assert list(session.come(2).ordered) == [2]
+    assert in_cache(session, 2) == pytest.approx([40.0, 10.0])
 
 
 def test_after_it_has_begun_anew_a_devices_work_counts_again() -> None:
@@ -335,8 +345,8 @@ def test_nothing_used_lags_more_than_it_may_and_every_version_is_the_mean_of_the
         assert sorted(session.state.models) == list(range(session.devices))
         assert len(session.received) == len(session.state.undrafted) + len(session.state.arrived)
         if session.version > version:
-            # What was not picked joins the cache behind the version: in it the device counted as it did before.
-            # So it did if it was deprecated by the new version, which is then its entry.
+            # What was not picked joins the cache after the version: in it the device counted as it did before.
+            # So did a deprecated device that was sent the new version, which is then its entry.
             now, waiting = session.state.models, session.state.undrafted
             late = {each for each in now if each in waiting or now[each] is session.parameters}
             cache = [(before if each in late else now)[each] for each in range(session.devices)]

@@ -19,8 +19,9 @@ models replace their cache entries, and
 
 Uploads that were not picked replace their cache entries after that, and count from the next version on. All idle
 devices get the new model. A device in training from a base more than `tau` versions old is deprecated: its training is
-lost, and its cache entry becomes the new model, once. An order cannot be withdrawn, so the device is notified to stop
-after its epoch, its upload is discarded, and it starts again from the version that is current by then.
+lost, it is sent the current model, and its cache entry becomes that model, once. An order cannot be withdrawn, so the
+device is notified to stop after its epoch and its upload is discarded. It is sent the version that is current by then;
+until then its cache entry stays.
 
 Without `round_seconds` a round waits for all devices if too few of those not picked last time report. A device that is
 away keeps its cache entry until it reports again.
@@ -65,6 +66,8 @@ class SafaState:
     """Devices that were picked in the last round."""
     undrafted: dict[int, int] = field(default_factory=dict)
     """Tickets, by device, of cached uploads that count from the next version on."""
+    deprecated: set[int] = field(default_factory=set)
+    """Devices that were notified to stop and have not been sent a new model yet."""
     overdue: bool = False
     """Whether the round's time is up: it ends with the next upload."""
 
@@ -130,6 +133,9 @@ class Safa(Policy):
         waiting = {update.device for update in state.arrived}
         for device in view.pick(view.idle):
             if device not in waiting:
+                if device in state.deprecated:
+                    state.deprecated.remove(device)
+                    state.models[device] = view.parameters
                 yield Dispatch(device=device, order=view.order())
 
     def begin_round(self, view: View) -> Iterator[Action]:
@@ -161,7 +167,7 @@ class Safa(Policy):
         state.arrived, state.overdue = [], False
         for held in list(view.in_flight.values()):
             if self.is_deprecated(held.base, view) and not held.notified:
-                state.models[held.device] = view.parameters
+                state.deprecated.add(held.device)
                 yield StopSoon(device=held.device)
 
     def is_deprecated(self, base: int, view: View) -> bool:

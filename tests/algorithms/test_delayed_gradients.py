@@ -176,6 +176,19 @@ def test_old_gradients_are_applied_with_the_present_learning_rate() -> None:
     assert tick(session) == [7.0, 0.0]
 
 
+def test_audg_applies_a_delayed_gradient_with_the_present_learning_rate() -> None:
+    session = a_session(Audg(), learning_rate=1.0, learning_rate_decay=0.5)
+    session.move(8.0, 0.0, device=2)
+    # Ordered and applied at version 0, with the rate 1: 1/2 [8, 0]
+    assert tick(session) == [4.0, 0.0]
+    session.move(0.0, 8.0, device=0)
+    session.move(8.0, 0.0, device=2)
+    # Device 0 was ordered at the rate 1, its gradient is [0, -8]; now the rate is 1/2: + 1/4 * 1/2 [0, 8].
+    # Device 2 was ordered at the rate 1/2 of now, and counts as it is: + 1/2 [8, 0]
+    # (With the ratio upside down device 0 would add 1/4 * 2 [0, 8] = [0, 4].)
+    assert tick(session) == [8.0, 1.0]
+
+
 @pytest.mark.parametrize("policy", [Audg(), Psurdg()])
 def test_a_learning_rate_that_has_decayed_to_nothing_moves_nothing(policy: Audg) -> None:
     session = a_session(policy, learning_rate=1.0, learning_rate_decay=1e-200)

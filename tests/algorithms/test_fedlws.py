@@ -44,6 +44,18 @@ def test_tau_goes_by_the_mean_distance_of_the_devices_from_their_mean() -> None:
     assert session.parameters == pytest.approx([5 * 5 / 6.6, 4 * 5 / 6.6])
 
 
+def test_the_centre_is_the_plain_mean_of_the_devices_whatever_their_samples() -> None:
+    policy = FedLWS(cohort=3, shrinking=0.3, least=0.0, most=10.0)
+    one = Layout.of([("a.weight", (2,), True)])
+    session = ScriptedSession(policy, samples=[10, 10, 40], start=[3.0, 4.0], layout=one)
+    for device, x in enumerate((3.0, 3.0, 9.0)):
+        session.upload(x, 4.0, device=device)
+    # Moved by 0, 0 and 6. The centre is 2, not 4, the mean by samples; so 2, 2 and 4 away: tau = 0.3 * 8/3 = 0.8
+    # (Around 4 they would be 4, 4 and 2 away: tau = 1. The mean of 2, 2 and 4 by samples would be 10/3: tau = 1.)
+    # w^ = (10 * 3 + 10 * 3 + 40 * 9) / 60 = 7, ||w|| = 5, ||w^ - w|| = 4: gamma = 5 / (5 + 0.8 * 4) = 5 / 8.2
+    assert session.parameters == pytest.approx([7 * 5 / 8.2, 4 * 5 / 8.2])
+
+
 def test_the_published_constants() -> None:
     assert (FedLWS().shrinking, FedLWS().least, FedLWS().most) == (0.03, 0.01, 0.2)
 

@@ -35,6 +35,14 @@ def test_the_area_is_that_of_trapezoids_by_the_time() -> None:
     assert mean_until(rows(0.2, 0.4), 0.0) == 0.2
 
 
+def test_the_mean_of_a_curve_that_begins_later_counts_from_its_first_evaluation() -> None:
+    later = rows(0.0, 0.2, 0.6)[1:]  # 0.2 at 10 s, 0.6 at 20 s, and 0.6 from there on
+    # (10 x 0.4 + 10 x 0.6) / (30 - 10) = 0.5; divided by all 30 s it would be 1/3
+    assert mean_until(later, 30.0) == pytest.approx(0.5)
+    assert mean_until(later, 15.0) == pytest.approx(0.3)  # from 0.2 to 0.4 in 5 s
+    assert mean_until(later, 5.0) == 0.2  # before the first evaluation there is only that one
+
+
 def test_the_time_to_a_target_is_a_score_and_missing_it_costs_the_more_the_further_off() -> None:
     """The best is 0.5, so 0.3 short: 20 x (2 - 1 / 1.3)."""
     criterion = Criterion(kind="time", target=0.8)

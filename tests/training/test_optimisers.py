@@ -149,6 +149,24 @@ def test_with_a_schedule_over_steps_each_step_has_its_rate() -> None:
     assert single[0] == pytest.approx(2.16)
 
 
+@pytest.mark.parametrize("cut", [None, 2, 3])
+def test_a_schedule_over_steps_counts_whole_passes_through_the_layers(cut: int | None) -> None:
+    """Two layers, three passes: slices 0-1 have the rate 0.1, slices 2-3 0.05, slices 4-5 0.025."""
+    schedule = RateSchedule(shape="exponential", over="steps", decay=0.5)
+    order = Order(slices=6, unit="layer", batch_size=5, learning_rate=0.1, schedule=schedule)
+    learner = trainer()
+    start = TrainingState(parameters=vector_of(learner.model))
+    expected = start.parameters
+    for number, rate in enumerate((0.1, 0.05, 0.025)):
+        plain = Order(slices=6, unit="layer", batch_size=5, learning_rate=rate)
+        state = TrainingState(parameters=expected, steps=number)
+        expected = learner.train(job(plain, state, 2 * number, 2 * number + 2)).parameters
+    state = start if cut is None else learner.train(job(order, start, 0, cut))
+    scheduled = learner.train(job(order, state, cut or 0, 6))
+    assert scheduled.steps == 3
+    assert scheduled.parameters == pytest.approx(expected, rel=1e-6)
+
+
 def test_a_layer_goes_on_from_its_own_count_of_steps() -> None:
     """Adam's first step is as long as the rate, whatever the gradient; a later one is not."""
     learner = trainer()

@@ -2,7 +2,7 @@
 
 Islam, Panta, Xu, Yuan, Chen, Tzeng: *SEAFL: Enhancing Efficiency in Semi-Asynchronous Federated Learning through
 Adaptive Aggregation and Selective Training*, Algorithms 1 and 2, Eq. (4)-(8). Su, Li: *How Asynchronous can Federated
-Learning Be?* (PORT), IWQoS 2022, after a restatement of its authors' code.
+Learning Be?* (PORT), IWQoS 2022, as its authors' framework Plato has it (`port_server.py`).
 
 | paper | here |
 |---|---|
@@ -24,7 +24,7 @@ When K updates are in the buffer **and** no device in training is at the stalene
 and as many devices as reported are ordered. SEAFL² notifies devices that reach the limit: they finish their epoch and
 upload what they have, which is weighted like any other update. PORT does the same, and adds weighted movements:
 w <- w + sum_k p_k Delta_k. Its similarity has two readings: with the movement w_v - w_o of the global model since the
-update's base (`similarity = "movement"`, our default), or, in its authors' code, with the last step w_v - w_{v-1}
+update's base (`similarity = "movement"`, our reading and default), or, in Plato, with the last step w_v - w_{v-1}
 whatever the base, and cosine 1 for updates of staleness 0 and 1 (`similarity = "last-step"`). Its authors used K = 15
 and M = 30; the defaults here are SEAFL's, 10 and 20.
 
@@ -294,11 +294,11 @@ class Port(Seafl2):
     """Share of the weighted movements that is applied."""
     similarity: Literal["model", "movement", "last-step"] = "movement"
     """What an update is compared with: the movement of the global model since the update's base (our reading), or its
-    last step, with cosine 1 up to a staleness of 1 (authors' code)."""
+    last step, with cosine 1 up to a staleness of 1 (the authors' framework Plato)."""
     aggregate: Literal["models", "deltas"] = "deltas"
     """What is averaged: movements from each update's own base (published), or the uploaded models."""
 
-    about = replace(Seafl2.about, name="port", paper="Su and Li, IWQoS 2022", provenance="our reading")
+    about = replace(Seafl2.about, name="port", paper="Su and Li, IWQoS 2022", provenance="authors' framework")
 
 
 def cosine(one: Vector, other: Vector) -> float:

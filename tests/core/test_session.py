@@ -104,7 +104,7 @@ def update_of(session: Session, ticket: int, parameters: Any = None, /, **change
         "device": flight.device,
         "ticket": ticket,
         "base": flight.base,
-        "base_parameters": session.kept(flight.base),
+        "base_parameters": session.models[flight.base],
         "samples": 10,
         "progress": Progress(slices=3),
         "outcome": KnownOutcome(Outcome(parameters=vector(1, 1) if parameters is None else parameters)),
@@ -490,20 +490,20 @@ def test_a_version_that_is_finite_only_in_float64_is_a_divergence() -> None:
 
 def test_old_versions_are_kept_as_long_as_something_in_flight_refers_to_them() -> None:
     session = a_session()
-    assert session.kept_versions == 0
+    assert len(session.models) == 0
     old = dispatch(session, 0)
     play(session, Commit(parameters=vector(1, 1)))
     both = dispatch(session, 1)
     same = dispatch(session, 2)
     play(session, Commit(parameters=vector(2, 2)))
-    assert session.kept_versions == 2
-    assert (session.kept(0).tolist(), session.kept(1).tolist()) == ([0.0, 0.0], [1.0, 1.0])
+    assert len(session.models) == 2
+    assert (session.models[0].tolist(), session.models[1].tolist()) == ([0.0, 0.0], [1.0, 1.0])
     session.handle(uploaded(session, both), session.now)
-    assert session.kept_versions == 2
+    assert len(session.models) == 2
     session.handle(Lost(device=2, ticket=same), session.now)
-    assert session.kept_versions == 1
+    assert len(session.models) == 1
     session.handle(uploaded(session, old), session.now)
-    assert session.kept_versions == 0
+    assert len(session.models) == 0
 
 
 def test_a_fresh_model_that_was_sent_is_kept_until_that_flight_ends() -> None:
@@ -514,9 +514,9 @@ def test_a_fresh_model_that_was_sent_is_kept_until_that_flight_ends() -> None:
     session.handle(FreshRequested(device=0, ticket=ticket, progress=Progress(slices=1)), session.now)
     play(session, Commit(parameters=vector(2, 2)))
     assert session.in_flight[ticket].versions == [0, 1]
-    assert session.kept_versions == 2
+    assert len(session.models) == 2
     session.handle(uploaded(session, ticket), session.now)
-    assert session.kept_versions == 0
+    assert len(session.models) == 0
     assert session.received == {ticket: 0}, "staleness still counts from the original base"
 
 
@@ -526,10 +526,10 @@ def test_the_memory_for_versions_does_not_grow_with_the_run() -> None:
         ticket = dispatch(session)
         versions.append(weakref.ref(session.parameters))
         play(session, Commit(parameters=vector(number, number)))
-        assert session.kept_versions == 1
+        assert len(session.models) == 1
         session.handle(uploaded(session, ticket), session.now)
         play(session, Discard(ticket=ticket, reason="test"))
-    assert session.kept_versions == 0
+    assert len(session.models) == 0
     assert not any(version() is not None for version in versions)
 
 
@@ -685,7 +685,7 @@ def test_a_restored_session_is_equal_and_goes_on_alike() -> None:
         session.handle(TimerFired(name="deadline"), 10.0)
         dispatch(session, session.pick(1)[0])
     assert facts(restored) == facts(original)
-    assert restored.kept_versions == original.kept_versions == 2
+    assert len(restored.models) == len(original.models) == 2
 
 
 def test_a_copy_shares_nothing_with_the_session() -> None:
@@ -704,9 +704,9 @@ def test_a_copy_shares_nothing_with_the_session() -> None:
 def test_the_restored_current_version_is_the_one_that_is_kept() -> None:
     session = busy_session()
     session.restore(session.copied())
-    assert session.parameters is session.kept(1)
+    assert session.parameters is session.models[1]
     assert not session.parameters.flags.writeable
-    assert not session.kept(0).flags.writeable
+    assert not session.models[0].flags.writeable
 
 
 def test_devices_are_drawn_from_the_sessions_own_stream() -> None:

@@ -113,7 +113,7 @@ class Attempt:
             device=device,
             ticket=ticket,
             base=base,
-            base_parameters=session.kept(base) if flight else session.parameters,
+            base_parameters=session.models[base] if flight else session.parameters,
             samples=3,
             progress=Progress(slices=2),
             outcome=KnownOutcome(Outcome(parameters=np.full(2, np.nan if self.bad else ticket, dtype=np.float32))),

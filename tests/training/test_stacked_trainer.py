@@ -4,7 +4,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 import torch
 from msgspec.structs import replace
@@ -14,6 +13,7 @@ from offbeat.core.errors import InvalidInput
 from offbeat.core.orders import Order, RateSchedule
 from offbeat.core.parameters import frozen
 from offbeat.core.terms import Distillation, Proximal
+from offbeat.data.partition import Partition
 from offbeat.data.transforms import Flip, InputPipeline, Standardisation
 from offbeat.models import build, vector_of
 from offbeat.training import batches, stacked
@@ -26,21 +26,15 @@ from offbeat.training.training_state import TrainingJob, TrainingState
 SIZES = (40, 7, 64, 33, 1, 50)
 
 
-class Blocks:
+def blocks(*sizes: int) -> Partition:
     """Device d has the d-th block of samples."""
-
-    def __init__(self, *sizes: int) -> None:
-        self.ends = np.cumsum(sizes)
-        self.sizes = sizes
-
-    def samples(self, device: int) -> npt.NDArray[np.int64]:
-        return np.arange(self.ends[device] - self.sizes[device], self.ends[device])
+    return Partition.of(np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1]))
 
 
 def trainer_of(model: nn.Module, sizes: tuple[int, ...] = SIZES) -> TorchTrainer:
     rng = np.random.default_rng(0)
     x = rng.normal(size=(sum(sizes), 1, 4, 4)).astype(np.float32)
-    return TorchTrainer(model, frozen(x), rng.integers(0, 3, sum(sizes)), Blocks(*sizes), seed=3)
+    return TorchTrainer(model, frozen(x), rng.integers(0, 3, sum(sizes)), blocks(*sizes), seed=3)
 
 
 def jobs_of(model: nn.Module, order: Order, devices: int = len(SIZES), last: int = 3) -> list[TrainingJob]:
@@ -262,8 +256,8 @@ def test_other_models_cannot_be_stacked(model: nn.Module) -> None:
 )
 def test_only_the_plain_loss_on_plain_batches_is_stacked(other: dict[str, Any]) -> None:
     x, y = np.zeros((4, 1, 4, 4), dtype=np.float32), np.arange(4) % 3
-    assert can_stack(TorchTrainer(mlp(), x, y, Blocks(4), seed=3))
-    assert not can_stack(TorchTrainer(mlp(), x, y, Blocks(4), seed=3, **other))
+    assert can_stack(TorchTrainer(mlp(), x, y, blocks(4), seed=3))
+    assert not can_stack(TorchTrainer(mlp(), x, y, blocks(4), seed=3, **other))
 
 
 @pytest.mark.parametrize(
@@ -309,9 +303,9 @@ def test_pixels_that_are_kept_as_bytes_train_stacked_as_numbers_do(
     model, random = convolutions(), np.random.default_rng(0)
     pixels, y = random.integers(0, 256, (sum(SIZES), 1, 4, 4), dtype=np.uint8), random.integers(0, 3, sum(SIZES))
     norm = Standardisation(mean=(0.4,), std=(0.2,))
-    numbers = TorchTrainer(model, norm(pixels), y, Blocks(*SIZES), seed=3)
+    numbers = TorchTrainer(model, norm(pixels), y, blocks(*SIZES), seed=3)
     monkeypatch.setattr(batches, "on_processor", lambda torch_device: not elsewhere)
-    kept = TorchTrainer(model, pixels, y, Blocks(*SIZES), seed=3, pipeline=InputPipeline(standardisation=norm))
+    kept = TorchTrainer(model, pixels, y, blocks(*SIZES), seed=3, pipeline=InputPipeline(standardisation=norm))
     jobs = jobs_of(model, PLAIN)
     for one, other in zip(*(StackedTrainer(each).train_many(jobs) for each in (numbers, kept)), strict=True):
         assert one.parameters.tobytes() == other.parameters.tobytes()

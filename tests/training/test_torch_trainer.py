@@ -15,6 +15,7 @@ from offbeat.core.orders import Order
 from offbeat.core.parameters import Vector, frozen
 from offbeat.core.streams import stream
 from offbeat.core.terms import Proximal
+from offbeat.data.partition import Partition
 from offbeat.models import build, vector_of
 from offbeat.training.tasks import Classification
 from offbeat.training.trainer import TorchTrainer
@@ -23,15 +24,9 @@ from offbeat.training.training_state import TrainingJob, TrainingState
 SEED = 3
 
 
-class Blocks:
+def blocks(*sizes: int) -> Partition:
     """Device d has the d-th block of samples."""
-
-    def __init__(self, *sizes: int) -> None:
-        self.ends = np.cumsum(sizes)
-        self.sizes = sizes
-
-    def samples(self, device: int) -> npt.NDArray[np.int64]:
-        return np.arange(self.ends[device] - self.sizes[device], self.ends[device])
+    return Partition.of(np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1]))
 
 
 def data(count: int, *shape: int, classes: int = 3) -> tuple[Vector, npt.NDArray[np.int64]]:
@@ -41,7 +36,7 @@ def data(count: int, *shape: int, classes: int = 3) -> tuple[Vector, npt.NDArray
 
 def trainer_of(model: nn.Module, *shape: int, sizes: tuple[int, ...] = (14, 20)) -> TorchTrainer:
     x, y = data(sum(sizes), *shape)
-    return TorchTrainer(model, frozen(x), y, Blocks(*sizes), SEED)
+    return TorchTrainer(model, frozen(x), y, blocks(*sizes), SEED)
 
 
 def job_of(model: nn.Module, order: Order, first: int = 0, last: int = 1, device: int = 1) -> TrainingJob:
@@ -87,7 +82,7 @@ def test_two_steps_by_hand_with_momentum_weight_decay_and_prox() -> None:
     # Then p0 = 1 / (1 + exp(-0.5)) = 0.62245933: loss gradient (-0.37754067, 0.37754067);
     #   + decay (0.15, -0.1) + prox (-0.07, -0.12) = (-0.29754067, 0.15754067);
     #   v2 = 0.9 v1 + that = (-0.83754067, 0.51754067),  w2 = w1 - 0.5 v2 = (0.71877033, -0.45877033).
-    trainer = TorchTrainer(nn.Linear(1, 2, bias=False), np.ones((1, 1)), np.zeros(1, dtype=np.int64), Blocks(1), SEED)
+    trainer = TorchTrainer(nn.Linear(1, 2, bias=False), np.ones((1, 1)), np.zeros(1, dtype=np.int64), blocks(1), SEED)
     order = Order(batch_size=1, learning_rate=0.5, momentum=0.9, weight_decay=0.5, terms=(Proximal(mu=0.1),))
     job = TrainingJob(
         device=0,
@@ -157,7 +152,7 @@ def test_a_weighted_mean_is_never_cut_into_blocks(monkeypatch: pytest.MonkeyPatc
     order, task = Order(batch_size=None, learning_rate=0.1), Classification(class_weights=[1.0, 5.0, 0.1])
 
     def trained() -> bytes:
-        trainer = TorchTrainer(model, x, y, Blocks(20), SEED, task=task)
+        trainer = TorchTrainer(model, x, y, blocks(20), SEED, task=task)
         return trainer.train(job_of(model, order, device=0)).parameters.tobytes()
 
     whole = trained()
@@ -223,7 +218,7 @@ def test_where_the_data_lie_in_memory_changes_no_bit(name: str) -> None:
         memory[shift:] = x.ravel()
         start = np.empty(job.anchor.size + shift, dtype=np.float32)[shift:]
         start[:] = job.anchor
-        trainer = TorchTrainer(model, memory[shift:].reshape(x.shape), y, Blocks(14, 20), SEED)
+        trainer = TorchTrainer(model, memory[shift:].reshape(x.shape), y, blocks(14, 20), SEED)
         results.append(trainer.train(replace(job, state=TrainingState(parameters=start))).parameters)
     assert all(np.array_equal(results[0], other) for other in results[1:])
 

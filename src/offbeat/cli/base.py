@@ -32,6 +32,10 @@ Changes = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Override a setting, e.g. `--set fleet.ratio=110`. Repeatable."),
 ]
+Algorithms = Annotated[
+    str | None,
+    typer.Option(help="Comma-separated names, e.g. fedavg,fedbuff (default: those the file compares)."),
+]
 Out = Annotated[
     Path | None,
     typer.Option(help="Output directory (default: in `runs`, named after the experiment and its overrides)."),

@@ -10,6 +10,7 @@ from typer.core import TyperGroup
 
 from offbeat.cli.base import (
     Address,
+    Algorithms,
     Changes,
     ExperimentFile,
     FigureOut,
@@ -42,10 +43,6 @@ Kind = Annotated[
     ),
 ]
 Target = Annotated[float | None, typer.Option(help="Value of the main metric to reach, e.g. 0.9 for 90 % accuracy.")]
-Algorithms = Annotated[
-    str | None,
-    typer.Option(help="Comma-separated names, e.g. fedavg,fedbuff (default: those the file compares)."),
-]
 KINDS = ("time", "value", "area")
 
 

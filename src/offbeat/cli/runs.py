@@ -8,6 +8,7 @@ import typer
 
 from offbeat.cli.base import (
     Address,
+    Algorithms,
     Changes,
     ExperimentFile,
     Jobs,
@@ -84,10 +85,7 @@ def run(
 
 def compare(
     file: ExperimentFile,
-    algorithms: Annotated[
-        str | None,
-        typer.Option(help="Comma-separated names, e.g. fedavg,fedbuff (default: those the file compares)."),
-    ] = None,
+    algorithms: Algorithms = None,
     seeds: Seeds = 3,
     target: Target = None,
     jobs: Jobs = None,

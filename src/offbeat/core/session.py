@@ -433,15 +433,6 @@ class Session:
 
     # Versions in use ----------------------------------------------------------------------------------------------
 
-    def kept(self, version: int) -> Vector:
-        """The parameters of a version that an order in flight refers to."""
-        return self.models[version]
-
-    @property
-    def kept_versions(self) -> int:
-        """Number of versions that orders in flight refer to."""
-        return len(self.models)
-
     @property
     def models(self) -> dict[int, Vector]:
         """Parameters of every version that an order in flight refers to."""

@@ -5,13 +5,12 @@ from msgspec import Struct
 Row = dict[str, float]
 """One evaluation: the time, the version, the task's metrics, and counts of what happened until then, by name."""
 
-RUN_COLUMNS = (
+COMMON_COLUMNS = (
     "time",
     "version",
     "updates_used",
     "updates_discarded",
     "updates_lost",
-    "updates_refused",
     "mean_staleness",
     "max_staleness",
     "bytes_up",
@@ -19,6 +18,11 @@ RUN_COLUMNS = (
     "in_flight",
     "busy_seconds",
     "wasted_seconds",
+)
+"""Columns of every row."""
+RUN_COLUMNS = (
+    *COMMON_COLUMNS,
+    "updates_refused",
     "training_loss",
     "devices",
     "faults_unsent",

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 from offbeat.core.errors import PolicyError
 from offbeat.core.parameters import Vector
 from offbeat.core.session import Session
+from offbeat.core.state import Counters
 from offbeat.experiment.run_settings import EvaluationTable, Stop
 from offbeat.results.metric import TargetMetric
 from offbeat.results.rows import Row, Span
@@ -19,22 +20,8 @@ OnProgress = Callable[[float, Row | None], None]
 
 def row_of(session: Session, evaluation: Evaluation, *, at: float, busy: float, wasted: float) -> Row:
     """Make a row of metrics: of the model, of the run, and of the algorithm."""
-    counters = session.counters
-    row: Row = {
-        "time": at,
-        "version": session.version,
-        **evaluation.metrics,
-        "updates_used": counters.used,
-        "updates_discarded": counters.discarded,
-        "updates_lost": counters.lost,
-        "mean_staleness": counters.staleness_sum / counters.used if counters.used else 0.0,
-        "max_staleness": counters.staleness_max,
-        "bytes_up": counters.bytes_up,
-        "bytes_down": counters.bytes_down,
-        "in_flight": len(session.in_flight),
-        "busy_seconds": busy,
-        "wasted_seconds": wasted,
-    }
+    counted = counted_columns(session.counters, in_flight=len(session.in_flight), busy=busy, wasted=wasted)
+    row: Row = {"time": at, "version": session.version, **evaluation.metrics, **counted}
     if evaluation.training_loss is not None:
         row["training_loss"] = evaluation.training_loss
     own = dict(session.policy.metrics(session.state))
@@ -44,6 +31,22 @@ def row_of(session: Session, evaluation: Evaluation, *, at: float, busy: float, 
             "already has: choose other names"
         )
     return row | own
+
+
+def counted_columns(counters: Counters, *, in_flight: int, busy: float, wasted: float) -> Row:
+    """The columns of a row that a run counts, whatever its task measures."""
+    return {
+        "updates_used": counters.used,
+        "updates_discarded": counters.discarded,
+        "updates_lost": counters.lost,
+        "mean_staleness": counters.staleness_sum / counters.used if counters.used else 0.0,
+        "max_staleness": counters.staleness_max,
+        "bytes_up": counters.bytes_up,
+        "bytes_down": counters.bytes_down,
+        "in_flight": in_flight,
+        "busy_seconds": busy,
+        "wasted_seconds": wasted,
+    }
 
 
 class Milestones:

@@ -129,11 +129,6 @@ class RayWorkers:
             weakref.finalize(version, self._versions.pop, id(version), None).atexit = False
         return known
 
-    @property
-    def versions_held(self) -> int:
-        """Number of versions in the object store."""
-        return len(self._versions)
-
     def take(self, queued: int) -> list[ChunkResult]:
         """Wait until chunks are done or lost, or an actor is ready."""
         while True:

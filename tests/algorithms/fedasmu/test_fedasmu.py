@@ -411,7 +411,7 @@ def test_without_fresh_models_what_is_too_stale_is_never_computed() -> None:
         device=flight.device,
         ticket=2,
         base=0,
-        base_parameters=session.kept(0),
+        base_parameters=session.models[0],
         samples=10,
         progress=Progress(slices=EPOCHS),
         outcome=nobody_should_ask,

@@ -16,6 +16,7 @@ from flwr.app.error import Error
 from flwr.common.constant import ErrorCode
 from flwr.supercore import log
 
+from offbeat.core.state import Counters
 from offbeat.flower.virtual.clients import ClientRuns, copied_message
 from offbeat.flower.virtual.devices import Device, MessageInFlight, WorkTimes, size_of
 from offbeat.flower.virtual.replies import examples_of, reply_mistake
@@ -35,20 +36,13 @@ class RunEnded(BaseException):
         self.reason = reason
 
 
-@dataclass(kw_only=True)
-class MessageCounters:
-    """Counts over the whole run."""
+@dataclass(kw_only=True, slots=True)
+class MessageCounters(Counters):
+    """Totals of the run so far; an update is a reply."""
 
     messages: int = 0
-    used: int = 0
-    discarded: int = 0
-    lost: int = 0
     faults: int = 0
     """Messages whose ClientApp raised, and replies that Flower's strategies cannot use."""
-    staleness_sum: int = 0
-    staleness_max: int = 0
-    bytes_up: int = 0
-    bytes_down: int = 0
 
 
 class MessageEngine:

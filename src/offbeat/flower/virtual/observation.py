@@ -19,7 +19,8 @@ from offbeat.core.policy import Policy
 from offbeat.flower.virtual.engine import MessageEngine
 from offbeat.flower.virtual.replies import EXAMPLES, mean_metrics, numbers_in, weighted_metrics
 from offbeat.results.metric import TargetMetric
-from offbeat.results.rows import Row
+from offbeat.results.rows import COMMON_COLUMNS, Row
+from offbeat.running.driver import counted_columns
 
 CENTRAL, CLIENTS, TRAINING, REPLIES = "central", "clients", "training", "replies"
 """Sources of metrics, the preferred first."""
@@ -27,21 +28,6 @@ KINDS = {CENTRAL: "", CLIENTS: "clients_", TRAINING: "training_", REPLIES: "repl
 """Sources of metrics, with the prefix for a name that another source has taken."""
 GOOD = ("acc", "f1", "auc", "precision", "recall", "score", "bleu", "r2", "iou", "dice", "map")
 BAD = ("loss", "perplexity", "error", "mse", "mae", "rmse")
-TAKEN = (
-    "time",
-    "version",
-    "updates_used",
-    "updates_discarded",
-    "updates_lost",
-    "mean_staleness",
-    "max_staleness",
-    "bytes_up",
-    "bytes_down",
-    "in_flight",
-    "busy_seconds",
-    "wasted_seconds",
-)
-"""Columns of every row; a metric of an app with one of these names gets the prefix `app_`."""
 
 
 def direction_of(name: str) -> str | None:
@@ -150,7 +136,8 @@ class Observation:
         row: Row = {}
         for kind, before in KINDS.items():
             for name, value in found.get(kind, {}).items():
-                own = name if name not in TAKEN else f"app_{name}"
+                # a row has these columns already
+                own = name if name not in COMMON_COLUMNS else f"app_{name}"
                 row[own if own not in row else before + own] = value
         if not row:
             return
@@ -169,19 +156,10 @@ class Observation:
         return {"time": self._engine.now, "version": self._engine.version}
 
     def _work(self) -> Row:
-        engine, counters = self._engine, self._engine.counters
-        return {
-            "updates_used": counters.used,
-            "updates_discarded": counters.discarded,
-            "updates_lost": counters.lost,
-            "mean_staleness": counters.staleness_sum / counters.used if counters.used else 0.0,
-            "max_staleness": counters.staleness_max,
-            "bytes_up": counters.bytes_up,
-            "bytes_down": counters.bytes_down,
-            "in_flight": engine.training,
-            "busy_seconds": engine.accounts.busy_seconds,
-            "wasted_seconds": engine.accounts.wasted_seconds,
-        }
+        engine, accounts = self._engine, self._engine.accounts
+        return counted_columns(
+            engine.counters, in_flight=engine.training, busy=accounts.busy_seconds, wasted=accounts.wasted_seconds
+        )
 
     # Wrapped functions ------------------------------------------------------------------------------------------------
 

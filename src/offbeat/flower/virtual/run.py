@@ -37,13 +37,13 @@ from offbeat.flower.virtual.devices import WorkTimes
 from offbeat.flower.virtual.engine import MessageEngine, RunEnded
 from offbeat.flower.virtual.grid import VirtualGrid
 from offbeat.flower.virtual.legacy_servers import rounds_at_once
-from offbeat.flower.virtual.observation import TAKEN, Observation, direction_of
+from offbeat.flower.virtual.observation import Observation, direction_of
 from offbeat.flower.virtual.settings import AppSettings
 from offbeat.flower.virtual.wall_clock import AppTime, real_time_calls
 from offbeat.results.files import Log, replace_file, write_json
 from offbeat.results.metric import TargetMetric, summarise
 from offbeat.results.result import ORDER, Result
-from offbeat.results.rows import Row
+from offbeat.results.rows import COMMON_COLUMNS, Row
 from offbeat.results.timeline import Timeline
 from offbeat.running.directory import FILES, check_may_write
 from offbeat.running.lock import DirectoryLock, check_unlocked
@@ -264,7 +264,7 @@ class SimulatedApp:
             wall_seconds=seconds,
             in_training=engine.in_flight_seconds / engine.now if engine.now else 0.0,
             metric=metric,
-            metrics=[name for name in rows[-1] if name not in TAKEN],
+            metrics=[name for name in rows[-1] if name not in COMMON_COLUMNS],
         )
         summary |= {"messages": engine.counters.messages, "faults": engine.counters.faults, "ended_at": engine.now}
         tensors = None if seen.arrays is None else tensors_in(seen.arrays)

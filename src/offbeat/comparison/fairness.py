@@ -131,9 +131,9 @@ def notes_on(experiments: Mapping[str, Experiment]) -> list[str]:
     }
     if _differs("in training", chosen):
         notes.append(f"Not the same for all: devices {_values('in training', chosen)}.")
-    everybody = [label for label, each in about.items() if each.trains_all_devices]
-    if everybody and len(everybody) < len(experiments):
-        notes.append(f"All devices train all the time in {', '.join(everybody)}.")
+    all_devices = [label for label, each in about.items() if each.trains_all_devices]
+    if all_devices and len(all_devices) < len(experiments):
+        notes.append(f"All devices train all the time in {', '.join(all_devices)}.")
     work: dict[str, list[str]] = {}
     for label, each in experiments.items():
         for difference in about[label].local_differences(policies[label], each.local):

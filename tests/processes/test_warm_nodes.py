@@ -143,7 +143,7 @@ honest = client_app(model=network, data=own_data)
 app = ClientApp()
 
 
-@app.train("offbeat")
+@app.train("offbeat2")
 def answer(message, context):
     folder, device = Path(context.run_config["folder"]), int(context.node_config["partition-id"])
     reply = honest(message, context)
@@ -207,7 +207,7 @@ MISCHIEF = {
 """
 REFUSALS = {
     7: ["not (212,) float32", "the parameters are not finite", "UpdateReply for ticket 999"],
-    8: ["leg 1, where ticket", "8,000,000 bytes of parameters where 848 belong"],
+    8: ["leg 1: expected ticket", "8,000,000 bytes of parameters, not 848"],
 }
 
 

@@ -317,7 +317,7 @@ def test_whatever_goes_wrong_nothing_hangs_and_all_is_seen(tmp_path: Path) -> No
                     "device 2: Flower error 8: the app's process is gone: it was ended by SIGKILL",
                     "device 3: Flower error ",
                     "device 4: its node is gone",
-                    "device 5: refused: ticket",
+                    "device 5: refused: the reply for ticket",
                     "device 6: ",
                     "device 9: its node is gone",
                     "device 10 joined",

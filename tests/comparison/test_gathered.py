@@ -49,7 +49,7 @@ def test_runs_of_one_algorithm_are_told_apart_by_what_was_set(runs: Path) -> Non
 def test_real_runs_stand_beside_simulated_ones(runs: Path) -> None:
     assert labels(runs / "one", runs / "real") == ["fedbuff", "fedbuff (real)"]
     comparison = comparison_of(gather([runs / "one", runs / "real"]), None)
-    assert "Time (virtual in simulations) until" in comparison.caption
+    assert "Time (virtual in simulations) to" in comparison.caption
 
 
 def test_what_cannot_be_told_apart_otherwise_is_by_its_directory_and_nothing_counts_twice(runs: Path) -> None:

@@ -193,7 +193,7 @@ def test_notes_say_what_is_not_the_same_for_all() -> None:
     everybody = notes_on({name: fair_experiments(experiment(), [name], [0])[0] for name in ("safa", "sfl")})
     assert not any(note.startswith("All devices are in training") for note in everybody)
     ours = notes_on({name: fair_experiments(experiment(), [name], [0])[0] for name in ("fedavg", "fedsa", "port")})
-    assert "Rules that are our reading (see `offbeat list algorithms`): fedsa." in ours
+    assert "Rules that are our reading (see `offbeat list algorithms`): fedsa, port." in ours
     alike = experiment(local={"prox": 0.01})
     assert notes_on({name: fair_experiments(alike, [name], [0])[0] for name in ("fedasync", "fedbuff")}) == [
         "Rules that are restated (see `offbeat list algorithms`): fedasync."

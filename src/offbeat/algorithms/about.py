@@ -15,9 +15,9 @@ from offbeat.core.policy import Policy
 Family = Literal["synchronous", "asynchronous", "buffered", "iterations", "time budget"]
 """When a version is made: after a round that waits for its devices; after every upload; after several uploads; after a
 fixed time, from whatever was delivered; after rounds of planned length within a time budget."""
-Provenance = Literal["published", "authors' code", "authors' framework", "restated", "our reading"]
-"""What the rule follows: the paper; its authors' code; the framework that its authors maintain; descriptions or code by
-others; or our own interpretation, where the source was silent or unavailable."""
+Provenance = Literal["published", "authors' code", "restated", "our reading"]
+"""What the rule follows: the paper; its authors' code; descriptions or code by others; or our own interpretation, where
+the source was silent or unavailable."""
 SMOKE_DEVICES_IN_TRAINING = 10
 """Devices in training in the experiment `smoke`, which has 20, for an algorithm that does not say more."""
 

@@ -298,7 +298,7 @@ class Port(Seafl2):
     aggregate: Literal["models", "deltas"] = "deltas"
     """What is averaged: movements from each update's own base (published), or the uploaded models."""
 
-    about = replace(Seafl2.about, name="port", paper="Su and Li, IWQoS 2022", provenance="authors' framework")
+    about = replace(Seafl2.about, name="port", paper="Su and Li, IWQoS 2022", provenance="our reading")
 
 
 def cosine(one: Vector, other: Vector) -> float:

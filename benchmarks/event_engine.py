@@ -86,7 +86,7 @@ def queue_kernel() -> float:
     for device, seconds in enumerate(times):
         queue.push(seconds, "timeout", device)
     start = time.process_time()
-    while queue:
+    while queue.entries:
         now, _, _, _, device, _ = heappop(queue.entries)
         remaining[device] -= 1
         if remaining[device]:

@@ -98,19 +98,27 @@ class FedBuff(ServerOptimised):
         if isinstance(event, Uploaded):
             state.updates.append(event.update)
         if self.variant == "plato":
-            yield from self.fill(state.updates, view)  # replaces a lost device; an upload leaves no slot free
-        if self.is_due(state, view):
-            yield Commit(
-                parameters=self.server_step(view.parameters, self.movement(state.updates, view), state.moments),
-                used=tuple(update.ticket for update in state.updates),
-            )
-            state.updates = []
-        yield from self.fill(state.updates if self.variant == "plato" else (), view)
+            yield from self.react_as_plato(state, view)
+            return
+        if len(state.updates) >= self.buffer:
+            yield self.aggregate(state, view)
+        for device in view.pick(self.concurrency - len(view.in_flight)):
+            yield Dispatch(device=device, order=view.order())
 
-    def is_due(self, state: FedBuffState, view: View) -> bool:
-        """Whether the buffer is aggregated now."""
-        hangs = self.variant == "plato" and bool(state.updates) and not view.in_flight
-        return hangs or len(state.updates) >= self.buffer
+    def react_as_plato(self, state: FedBuffState, view: View) -> Iterator[Action]:
+        """Plato's rule: a device with an update in the buffer counts as in training."""
+        yield from self.fill(state.updates, view)  # replaces a lost device; an upload leaves no slot free
+        if len(state.updates) >= self.buffer or (state.updates and not view.in_flight):
+            yield self.aggregate(state, view)
+            yield from self.fill(state.updates, view)
+
+    def aggregate(self, state: FedBuffState, view: View) -> Commit:
+        """The next version, from all updates in the buffer, which is empty afterwards."""
+        updates, state.updates = state.updates, []
+        return Commit(
+            parameters=self.server_step(view.parameters, self.movement(updates, view), state.moments),
+            used=tuple(update.ticket for update in updates),
+        )
 
     def fill(self, waiting: Sequence[Update], view: View) -> Iterator[Action]:
         """Keep `concurrency` devices in training or `waiting` in the buffer."""

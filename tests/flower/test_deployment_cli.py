@@ -81,7 +81,7 @@ def test_bad_arguments_are_one_sentence(
 def test_without_flower_the_commands_say_how_to_install_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("offbeat.cli.deployment.find_spec", lambda _: None)
+    monkeypatch.setattr("offbeat.flower.compat.flower_version", lambda: None)
     monkeypatch.setattr(sys, "argv", ["offbeat", "node", "certificates", str(tmp_path / "new")])
     with pytest.raises(SystemExit):
         cli.main()

@@ -2,7 +2,6 @@
 
 import json
 import os
-from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
@@ -12,6 +11,7 @@ import typer
 from offbeat.cli.base import Changes, ExperimentFile, Out, Overwrite, Resume, console, load, present, run_name
 from offbeat.cli.progress import bars, messages, note
 from offbeat.core.errors import Interrupted, InvalidInput
+from offbeat.flower.compat import FOR_NODES, check_flower
 
 if TYPE_CHECKING:
     from offbeat.experiment.schema import Experiment
@@ -47,7 +47,7 @@ def local_cluster(
     Nodes are those of `offbeat node`: a round trip takes a fraction of a second. `--stock-nodes` starts Flower's
     SuperNodes: a round trip takes seconds, because they start a process per message.
     """
-    check_flower()
+    check_flower(FOR_NODES)
     given = any(change.partition("=")[0].strip() == "data.devices" for change in changes or ())
     experiment = load(file, [*(changes or ()), *([] if given else [f"data.devices={nodes}"])])
     _check_nodes(experiment, nodes)
@@ -93,7 +93,7 @@ def deploy(
 
     All machines need the same version of offbeat with Flower: `pip install 'offbeat[flower]'`.
     """
-    check_flower()
+    check_flower(FOR_NODES)
     experiment = load(file, changes)
     _check_algorithm(experiment)
     from offbeat.flower.launch.superlink import SuperLink, submit
@@ -170,12 +170,6 @@ def _run_on_cluster(
                         shown.update(bar, total=1.0, completed=done, note=note(row, experiment.target_metric))
             except RunFailed as error:
                 raise RunFailed(f"{error} (logs: {cluster.logs})") from None
-
-
-def check_flower() -> None:
-    """Raise InvalidInput if Flower is not installed."""
-    if find_spec("flwr") is None:
-        raise InvalidInput("Flower is not installed: pip install 'offbeat[flower]'")
 
 
 def _check_nodes(experiment: "Experiment", nodes: int) -> None:

@@ -7,8 +7,9 @@ from typing import Annotated
 import typer
 
 from offbeat.cli.base import console
-from offbeat.cli.deployment import Insecure, RootCertificates, check_flower
+from offbeat.cli.deployment import Insecure, RootCertificates
 from offbeat.core.errors import InvalidInput
+from offbeat.flower.compat import FOR_NODES, check_flower
 
 node = typer.Typer(name="node", invoke_without_command=True)
 
@@ -76,7 +77,7 @@ def serve(
         return
     if superlink is None:
         raise InvalidInput("offbeat node needs --superlink HOST:PORT")
-    check_flower()
+    check_flower(FOR_NODES)
     from offbeat.flower.launch.superlink import SuperLink, host_and_port
     from offbeat.flower.node.node import Polling
     from offbeat.flower.node.sandbox import Limits
@@ -113,7 +114,7 @@ def certificates(
     `superlink.key`), and per node a private key (`node-0`) and the public key to register (`node-0.pub`). They are
     valid for 30 days and not meant for production.
     """
-    check_flower()
+    check_flower(FOR_NODES)
     from offbeat.flower.launch.certificates import make_credentials
 
     make_credentials(directory, nodes, hosts or ())
@@ -127,7 +128,7 @@ def register(
     root_certificates: RootCertificates = None,
 ) -> None:
     """Register nodes, by public key, with a SuperLink that authenticates nodes (like `flwr supernode register`)."""
-    check_flower()
+    check_flower(FOR_NODES)
     from offbeat.flower.launch.superlink import SuperLink
     from offbeat.flower.launch.superlink import register as register_node
 

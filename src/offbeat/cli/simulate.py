@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from offbeat.cli.base import Changes, Out, Overwrite, console, joined, print_summary, suffix
-from offbeat.cli.deployment import check_flower
 from offbeat.core.errors import InvalidInput
+from offbeat.flower.compat import check_flower
 
 if TYPE_CHECKING:
     from offbeat.results.result import Result

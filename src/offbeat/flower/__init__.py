@@ -16,7 +16,7 @@ In an existing project one line of the ServerApp changes, and the ClientApp stay
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from offbeat.core.errors import InvalidInput
+from offbeat.flower.compat import check_flower
 
 if TYPE_CHECKING:
     from offbeat.algorithms import *  # noqa: F403 (those that run with stock client apps: see `_algorithms`)
@@ -59,9 +59,5 @@ def __getattr__(name: str) -> Any:
         if name.startswith("__") or name not in _algorithms():
             raise AttributeError(f"module 'offbeat.flower' has no attribute {name!r}")
         return _algorithms()[name]
-    try:
-        return getattr(import_module(_HOMES[name]), name)
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != "flwr":
-            raise
-        raise InvalidInput("Flower is not installed: pip install 'offbeat[flower]'") from None
+    check_flower()
+    return getattr(import_module(_HOMES[name]), name)

@@ -10,13 +10,12 @@ from typing import Any
 
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
-from flwr.proto.recorddict_pb2 import RecordDict as ProtoRecordDict
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from torch import nn
 
 from offbeat.core.errors import DeviceFault, InvalidInput, OffbeatError
 from offbeat.data.samples import count
+from offbeat.flower.compat import ProtoRecordDict, recorddict_from_proto, recorddict_to_proto
 from offbeat.flower.device.mailbox import Mailbox, current_mailbox
 from offbeat.flower.device.program import RECORDS, DeviceProgram, DeviceStore, Pace, PausedOrder, Reply
 from offbeat.flower.experiment_source import AllSamples, SampleArrays, experiment_of

@@ -15,10 +15,10 @@ from io import BytesIO
 from pathlib import Path
 
 import tomli_w
-from flwr.cli.build import build_fab_from_disk
 
 from offbeat.core.errors import InvalidInput
 from offbeat.experiment.schema import Experiment
+from offbeat.flower.compat import build_fab_from_disk
 from offbeat.results.files import replace_file
 
 PACKAGE = "offbeat_app"

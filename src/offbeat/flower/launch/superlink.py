@@ -16,23 +16,27 @@ from pathlib import Path
 from queue import Empty, Queue
 
 import click
-from flwr.cli.build import build_fab_from_disk
-from flwr.cli.supernode.register import try_load_public_key
-from flwr.cli.typing import SuperLinkConnection
-from flwr.cli.utils import SUPERLINK_UNAVAILABLE_MESSAGE, flwr_cli_exc_handler, init_http_client_from_connection
-from flwr.common.constant import Status, SubStatus
-from flwr.common.serde import fab_to_proto, run_from_proto
-from flwr.proto.control_pb2 import (
+
+from offbeat.core.errors import InvalidInput, OffbeatError
+from offbeat.flower.compat import (
+    SUPERLINK_UNAVAILABLE_MESSAGE,
+    ControlHttpClient,
+    Fab,
     ListRunsRequest,
     RegisterNodeRequest,
     StartRunRequest,
+    Status,
     StopRunRequest,
     StreamLogsRequest,
+    SubStatus,
+    SuperLinkConnection,
+    build_fab_from_disk,
+    fab_to_proto,
+    flwr_cli_exc_handler,
+    init_http_client_from_connection,
+    run_from_proto,
+    try_load_public_key,
 )
-from flwr.supercore.control import ControlHttpClient
-from flwr.supercore.fab import Fab
-
-from offbeat.core.errors import InvalidInput, OffbeatError
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 

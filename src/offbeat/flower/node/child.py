@@ -13,20 +13,22 @@ from threading import Event, Thread
 from typing import Any
 
 from flwr.app import Context, Error, Message, RecordDict
-from flwr.app.message import remove_content_from_message
-from flwr.clientapp.client_app import ClientApp
-from flwr.clientapp.utils import get_load_client_app_fn
-from flwr.common.constant import ErrorCode
-from flwr.common.serde import message_to_proto, recorddict_from_proto, recorddict_to_proto
-from flwr.proto.recorddict_pb2 import RecordDict as ProtoRecordDict
-from flwr.supercore.inflatable.inflatable_object import (
-    get_all_nested_objects,
-    get_object_tree,
-    no_object_id_recompute,
-)
-from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
-from flwr.supercore.task_identity import TaskIdentity
+from flwr.clientapp import ClientApp
 
+from offbeat.flower.compat import (
+    ErrorCode,
+    ProtoRecordDict,
+    TaskIdentity,
+    get_all_nested_objects,
+    get_load_client_app_fn,
+    get_object_tree,
+    inflate_object_from_contents,
+    message_to_proto,
+    no_object_id_recompute,
+    recorddict_from_proto,
+    recorddict_to_proto,
+    remove_content_from_message,
+)
 from offbeat.flower.device.mailbox import Mailbox, open_mailbox
 from offbeat.flower.node.frames import (
     STATE,

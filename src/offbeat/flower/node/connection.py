@@ -2,8 +2,7 @@
 
 It does what a SuperNode does in `flwr.supernode.fleet_http_connection`, with the same client. But a failure never ends
 the process: it raises one of four exceptions, and a node that registers itself does so again if the SuperLink has
-forgotten it. Together with `storage` and `child` it is the only code of a node that uses Flower's internals;
-`tests/flower/node/test_flower_contract.py` shows which of them a new version of Flower has changed.
+forgotten it.
 """
 
 from collections.abc import Callable
@@ -15,37 +14,38 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 from flwr.app import Message
-from flwr.common.constant import HEARTBEAT_DEFAULT_INTERVAL
-from flwr.common.serde import fab_from_proto, message_from_proto, run_from_proto
-from flwr.proto.fab_pb2 import GetFabRequest
-from flwr.proto.fleet_pb2 import (
-    ActivateNodeRequest,
-    DeactivateNodeRequest,
-    PullMessagesRequest,
-    PushMessagesRequest,
-    RegisterNodeFleetRequest,
-    UnregisterNodeFleetRequest,
-)
-from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
-from flwr.proto.message_pb2 import (
-    ConfirmMessageReceivedRequest,
-    ObjectTree,
-    PullObjectRequest,
-    PushObjectRequest,
-)
-from flwr.proto.message_pb2 import Message as ProtoMessage
-from flwr.proto.node_pb2 import Node
-from flwr.proto.run_pb2 import GetRunRequest
-from flwr.supercore.error import FlowerError
-from flwr.supercore.fab import Fab
-from flwr.supercore.heartbeat import HeartbeatSender
-from flwr.supercore.interceptors.http.runtime_version import RuntimeVersionHttpInterceptor
-from flwr.supercore.primitives.asymmetric import generate_key_pairs, public_key_to_bytes
-from flwr.supercore.run import Run
-from flwr.supernode.fleet_http_client import FleetHttpClient
-from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 from offbeat.core.errors import InvalidInput, OffbeatError
+from offbeat.flower.compat import (
+    HEARTBEAT_DEFAULT_INTERVAL,
+    ActivateNodeRequest,
+    ConfirmMessageReceivedRequest,
+    DeactivateNodeRequest,
+    Fab,
+    FleetHttpClient,
+    FlowerError,
+    GetFabRequest,
+    GetRunRequest,
+    HeartbeatSender,
+    Node,
+    NodeAuthHttpInterceptor,
+    ObjectTree,
+    ProtoMessage,
+    PullMessagesRequest,
+    PullObjectRequest,
+    PushMessagesRequest,
+    PushObjectRequest,
+    RegisterNodeFleetRequest,
+    Run,
+    RuntimeVersionHttpInterceptor,
+    SendNodeHeartbeatRequest,
+    UnregisterNodeFleetRequest,
+    fab_from_proto,
+    generate_key_pairs,
+    message_from_proto,
+    public_key_to_bytes,
+    run_from_proto,
+)
 from offbeat.flower.launch.superlink import SuperLink
 
 AWAY = {429, 500, 502, 503, 504}

@@ -83,7 +83,6 @@ def main(control: socket.socket) -> None:
 
 def _preload() -> None:
     """Import what nearly every app needs. Compute nothing: torch would start threads, which a fork loses."""
-    import flwr.clientapp.utils  # noqa: F401
     import torch  # noqa: F401
 
     import offbeat.flower.device.app

@@ -13,17 +13,21 @@ from threading import Condition, Event
 from typing import Any
 
 from flwr.app import Error, Message
-from flwr.app.message import remove_content_from_message
-from flwr.common.config import get_fused_config_from_fab
-from flwr.common.constant import ErrorCode
-from flwr.common.serde import message_to_proto
-from flwr.proto.message_pb2 import Message as ProtoMessage
-from flwr.proto.message_pb2 import ObjectTree
-from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree, iterate_object_tree
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from msgspec import Struct
 
 from offbeat.core.errors import OffbeatError
+from offbeat.flower.compat import (
+    ErrorCode,
+    ObjectTree,
+    ProtoMessage,
+    get_all_nested_objects,
+    get_fused_config_from_fab,
+    get_object_tree,
+    iterate_object_tree,
+    message_to_proto,
+    remove_content_from_message,
+)
 from offbeat.flower.node.children import Child, ForkServer
 from offbeat.flower.node.connection import FleetConnection, NotRunning, SuperLinkAway, TurnedAway
 from offbeat.flower.node.frames import (

@@ -10,10 +10,10 @@ from threading import Event, Thread
 
 import click
 import msgspec
-from flwr.common.config import parse_config_args
 from msgspec import Struct
 
 from offbeat.core.errors import InvalidInput, OffbeatError
+from offbeat.flower.compat import parse_config_args
 from offbeat.flower.launch.superlink import SuperLink
 from offbeat.flower.node.children import ForkServer
 from offbeat.flower.node.connection import FleetConnection, Keys, load_key

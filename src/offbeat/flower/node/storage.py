@@ -12,11 +12,9 @@ from threading import Lock
 
 import click
 import yaml  # type: ignore[import-untyped]
-from flwr.cli.install import install_from_fab
-from flwr.supercore.fab import Fab
-from flwr.supercore.run import Run
 
 from offbeat.core.errors import InvalidInput, OffbeatError
+from offbeat.flower.compat import Fab, Run, install_from_fab
 from offbeat.results.files import replace_file
 
 MOST_NAMES = 64
@@ -58,9 +56,9 @@ class Installation:
         return set((self._folder / "apps").glob("*"))
 
     def _verified(self, app: Fab) -> bool:
-        from flwr.supernode.start_client_internal import _verify_fab  # its import takes a second, and is rarely needed
+        from offbeat.flower.compat import verify_fab  # its import takes a second, and is rarely needed
 
-        return bool(_verify_fab(app, self._trusted))
+        return bool(verify_fab(app, self._trusted))
 
 
 def load_trusted_entities(path: Path) -> dict[str, str]:

@@ -25,14 +25,18 @@ from typing import Any, NamedTuple, Protocol
 
 import httpx
 from flwr.app import Message, RecordDict
-from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, ObjectTree, PullObjectRequest
-from flwr.proto.runtime_pb2 import PullAppMessagesRequest
-from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
-from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 from msgspec import Struct
 
 from offbeat.core.errors import DeviceFault, Disconnected
 from offbeat.core.parameters import Vector
+from offbeat.flower.compat import (
+    ConfirmMessageReceivedRequest,
+    ObjectTree,
+    PullAppMessagesRequest,
+    PullObjectRequest,
+    inflate_object_from_contents,
+    iterate_object_tree,
+)
 from offbeat.flower.protocol.codec import pack
 from offbeat.flower.protocol.messages import MESSAGE_TYPE, Hello
 

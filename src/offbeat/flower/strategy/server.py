@@ -11,18 +11,22 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
-from flwr.common import Code, EvaluateRes, FitRes, parameters_to_ndarrays
-from flwr.compat.common import recorddict_compat as compat
-from flwr.compat.common.recorddict_compat import arrayrecord_to_parameters
-from flwr.server import History, Server, SimpleClientManager
-from flwr.server.client_manager import ClientManager
-from flwr.server.compat.grid_client_proxy import GridClientProxy
+from flwr.server import ClientManager, History, Server, SimpleClientManager
 from flwr.server.strategy import Strategy as RoundStrategy
 
 from offbeat.algorithms.about import about_of
 from offbeat.core.errors import DeviceFault, InvalidInput
 from offbeat.core.parameters import Vector
 from offbeat.core.policy import Policy
+from offbeat.flower.compat import (
+    Code,
+    EvaluateRes,
+    FitRes,
+    GridClientProxy,
+    arrayrecord_to_parameters,
+    parameters_to_ndarrays,
+)
+from offbeat.flower.compat import recorddict_compat as compat
 from offbeat.flower.protocol.codec import array_header
 from offbeat.flower.server.transport import grid_now
 from offbeat.flower.strategy.records import (

@@ -12,8 +12,6 @@ from typing import Any, Literal
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
-from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
-from flwr.supercore import log
 
 from offbeat.algorithms.about import about_of
 from offbeat.core.errors import InvalidInput
@@ -23,6 +21,7 @@ from offbeat.core.session import Session
 from offbeat.experiment.objects import as_table
 from offbeat.experiment.run_settings import EvaluationTable
 from offbeat.experiment.tables import checked
+from offbeat.flower.compat import aggregate_metricrecords, log
 from offbeat.flower.server.membership import wait_for_devices
 from offbeat.flower.server.transport import Transport, grid_now, grid_wait, has_clock
 from offbeat.flower.strategy.needs import check_plain

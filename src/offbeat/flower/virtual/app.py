@@ -9,11 +9,16 @@ from typing import Any
 
 from click import ClickException
 from flwr.clientapp import ClientApp
-from flwr.common.config import flatten_dict, get_metadata_from_config, get_project_config, parse_config_args
 from flwr.serverapp import ServerApp
-from flwr.supercore.object_ref import load_app
 
 from offbeat.core.errors import InvalidInput, unknown
+from offbeat.flower.compat import (
+    flatten_dict,
+    get_metadata_from_config,
+    get_project_config,
+    load_app,
+    parse_config_args,
+)
 
 CONFIG_FILE = "pyproject.toml"
 Scalar = bool | int | float | str

@@ -17,14 +17,18 @@ from multiprocessing.connection import Connection
 from typing import Any, Protocol
 
 import numpy as np
-from flwr.app import Context, Message, RecordDict
-from flwr.app.error import Error
-from flwr.clientapp.client_app import ClientAppException
-from flwr.common.constant import NUM_PARTITIONS_KEY, PARTITION_ID_KEY, SUPERLINK_NODE_ID, ErrorCode
-from flwr.supercore.task_identity import TaskIdentity
+from flwr.app import Context, Error, Message, RecordDict
 
 from offbeat.core.errors import InvalidInput, OffbeatError
 from offbeat.core.streams import stream
+from offbeat.flower.compat import (
+    NUM_PARTITIONS_KEY,
+    PARTITION_ID_KEY,
+    SUPERLINK_NODE_ID,
+    ClientAppException,
+    ErrorCode,
+    TaskIdentity,
+)
 from offbeat.flower.virtual.app import FlowerApp
 from offbeat.flower.virtual.wall_clock import AppTime, SleepClock
 from offbeat.training.processes import process_context

@@ -11,12 +11,10 @@ from heapq import heappop
 from logging import ERROR, WARNING
 from math import inf
 
-from flwr.app import Message
-from flwr.app.error import Error
-from flwr.common.constant import ErrorCode
-from flwr.supercore import log
+from flwr.app import Error, Message
 
 from offbeat.core.state import Counters
+from offbeat.flower.compat import ErrorCode, log
 from offbeat.flower.virtual.clients import ClientRuns, copied_message
 from offbeat.flower.virtual.devices import Device, MessageInFlight, WorkTimes, size_of
 from offbeat.flower.virtual.replies import examples_of, reply_mistake

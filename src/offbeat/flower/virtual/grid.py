@@ -10,15 +10,10 @@ from collections.abc import Callable, Iterable
 from logging import ERROR
 from math import inf
 
-from flwr.app import Message, Metadata, RecordDict
-from flwr.app.error import Error
-from flwr.app.message import make_message
-from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
+from flwr.app import Error, Message, Metadata, RecordDict
 from flwr.serverapp import Grid
-from flwr.supercore import log
-from flwr.supercore.constant import SYSTEM_MESSAGE_TYPE
-from flwr.supercore.run import Run
 
+from offbeat.flower.compat import SUPERLINK_NODE_ID, SYSTEM_MESSAGE_TYPE, ErrorCode, Run, log, make_message
 from offbeat.flower.virtual.engine import MessageEngine, RunEnded
 
 POLL_SECONDS = 0.1

@@ -9,14 +9,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import flwr.server.compat.app_utils as app_utils
-import flwr.server.server as server
 from flwr.app import Message, RecordDict
-from flwr.common import Code
-from flwr.compat.common import recorddict_compat as compat
-from flwr.server.client_manager import SimpleClientManager
-from flwr.server.client_proxy import ClientProxy
-from flwr.server.compat.grid_client_proxy import GridClientProxy
+from flwr.server import SimpleClientManager
+
+from offbeat.flower.compat import ClientProxy, Code, GridClientProxy, app_utils
+from offbeat.flower.compat import legacy_server as server
+from offbeat.flower.compat import recorddict_compat as compat
 
 Results = tuple[list[tuple[ClientProxy, Any]], list[Any]]
 SendRound = Callable[..., Results]

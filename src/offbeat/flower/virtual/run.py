@@ -15,15 +15,12 @@ import numpy as np
 import numpy.typing as npt
 import tomli_w
 from flwr.app import ArrayRecord, Context, RecordDict
-from flwr.common.constant import SUPERLINK_NODE_ID
-from flwr.supercore import log
-from flwr.supercore.run import Run
-from flwr.supercore.task_identity import TaskIdentity
 from safetensors.numpy import save
 
 from offbeat.core.errors import Interrupted, InvalidInput, OffbeatError, OutputRefused
 from offbeat.core.streams import stream
 from offbeat.experiment.tables import Table
+from offbeat.flower.compat import SUPERLINK_NODE_ID, Run, TaskIdentity, log
 from offbeat.flower.virtual.app import FlowerApp, read_app
 from offbeat.flower.virtual.clients import (
     ClientRuns,

@@ -16,10 +16,10 @@ import flwr.simulation
 from flwr.app import Context
 from flwr.clientapp import ClientApp
 from flwr.server import History
-from flwr.server.compat import start_grid
 from flwr.serverapp import Grid, ServerApp
 
 from offbeat.core.errors import InvalidInput, OffbeatError
+from offbeat.flower.compat import start_grid
 from offbeat.flower.virtual.app import FlowerApp
 from offbeat.flower.virtual.clients import seed_generators
 from offbeat.flower.virtual.run import AppDirectory, AppFailed, SimulatedApp

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import flwr
-import flwr.serverapp.strategy.strategy_utils as strategy_utils
+
+from offbeat.flower.compat import strategy_utils
 
 READINGS = ("time", "monotonic", "perf_counter")
 REAL = {name: getattr(time, name) for name in (*READINGS, *(f"{name}_ns" for name in READINGS), "sleep")}

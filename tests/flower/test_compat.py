@@ -1,17 +1,38 @@
-"""What `offbeat node` uses of Flower's internals. If a new Flower breaks it, this says what changed, and where to look.
+"""The contract with Flower's internals: what `offbeat.flower.compat` passes on, and how it is used.
 
-Nothing here is promised by Flower. After an upgrade run this first; then `tests/processes`, which uses all of it.
+Flower promises none of it. After an upgrade run this first, then `tests/processes`, which uses all of it.
 """
 
+import ast
 import inspect
 from collections.abc import Callable
 from importlib import import_module
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-WRITTEN_FOR = "1.41"
+import offbeat
+from offbeat.core.errors import InvalidInput
+from offbeat.flower import compat
+
+PACKAGE = Path(offbeat.__file__).parent
+PUBLIC = {
+    "flwr",
+    "flwr.app",
+    "flwr.clientapp",
+    "flwr.server",
+    "flwr.server.strategy",
+    "flwr.serverapp",
+    "flwr.serverapp.strategy",
+    "flwr.simulation",
+}
+FOUND = f"This is Flower {version('flwr')}: see src/offbeat/flower/compat.py"
+NODES = ("flwr.supernode.fleet_http_client", "flwr.supernode.node_auth_http_interceptor")
+"""Modules that Flower has had since 1.40, and that only nodes need."""
+HAS_NODES = compat._minor(version("flwr")) >= compat.FOR_NODES
+needs_nodes = pytest.mark.skipif(not HAS_NODES, reason="nodes need Flower 1.40 or newer")
 SIGNATURES: dict[str, list[str]] = {
     "flwr.supernode.fleet_http_client:FleetHttpClient.from_server_address": [
         "server_address",
@@ -73,22 +94,83 @@ ANSWERS = {
     "flwr.proto.message_pb2:ObjectTree": ["object_id", "children"],
 }
 """What is read of the answers."""
-MADE_FOR = f"offbeat node was written for Flower {WRITTEN_FOR}, and this is {version('flwr')}"
 
 
 def found(path: str) -> Any:
     module, _, names = path.partition(":")
+    if module in NODES and not HAS_NODES:
+        pytest.skip("nodes need Flower 1.40 or newer")
     try:
         thing: Any = import_module(module)
         for name in names.split("."):
             thing = getattr(thing, name)
     except (ImportError, AttributeError) as error:
-        pytest.fail(f"{path} is gone ({error}). {MADE_FOR}: see src/offbeat/deployment/node")
+        pytest.fail(f"{path} is gone ({error}). {FOUND}")
     return thing
 
 
-def test_this_is_the_flower_that_offbeat_node_was_written_for() -> None:
-    assert version("flwr").startswith(f"{WRITTEN_FOR}."), MADE_FOR
+def imported(tree: ast.AST) -> set[str]:
+    """Modules that are imported, and names that may be modules."""
+    modules: set[str] = set()
+    for each in ast.walk(tree):
+        if isinstance(each, ast.Import):
+            modules |= {alias.name for alias in each.names}
+        elif isinstance(each, ast.ImportFrom) and each.module:
+            modules.add(each.module)
+    return {module for module in modules if module.partition(".")[0] == "flwr"}
+
+
+def test_only_compat_imports_private_modules_of_flower() -> None:
+    private = {
+        str(file.relative_to(PACKAGE)): sorted(modules)
+        for file in sorted(PACKAGE.rglob("*.py"))
+        if file != Path(compat.__file__) and (modules := imported(ast.parse(file.read_text())) - PUBLIC)
+    }
+    assert private == {}
+
+
+def test_type_checkers_see_what_is_imported_on_first_use() -> None:
+    tree = ast.parse(Path(compat.__file__).read_text())
+    (block,) = [each for each in tree.body if isinstance(each, ast.If)]
+    imports = [each for each in block.body if isinstance(each, ast.ImportFrom)]
+    seen = {(each.module, alias.asname or alias.name, alias.name) for each in imports for alias in each.names}
+    assert seen == {
+        (module, name, compat.RENAMED.get(name, name)) for module, names in compat.NAMES.items() for name in names
+    }
+
+
+@pytest.mark.parametrize("module", compat.NAMES)
+def test_every_name_is_where_compat_looks_for_it(module: str) -> None:
+    if module in NODES and not HAS_NODES:
+        pytest.skip("nodes need Flower 1.40 or newer")
+    for name in compat.NAMES[module]:
+        assert getattr(compat, name) is not None
+
+
+def test_a_name_that_flower_does_not_have_is_reported_with_the_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(compat._HOMES, "Moved", "flwr.supernode")
+    with pytest.raises(InvalidInput, match=rf"^Flower {version('flwr')} has no flwr.supernode.Moved, which"):
+        compat.Moved  # noqa: B018
+
+
+def test_an_older_flower_is_named_and_not_called_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compat, "version", lambda _: "1.39.0")
+    compat.check_flower()
+    with pytest.raises(InvalidInput, match=r"^Flower 1.39.0 is installed; this needs 1.40 or newer"):
+        compat.check_flower(compat.FOR_NODES)
+
+
+def test_a_missing_flower_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(_: str) -> str:
+        raise PackageNotFoundError
+
+    monkeypatch.setattr(compat, "version", missing)
+    with pytest.raises(InvalidInput, match=r"^Flower is not installed: pip install"):
+        compat.check_flower()
+
+
+def test_this_flower_is_one_that_was_tested() -> None:
+    assert compat.FOR_APPS <= compat._minor(version("flwr")) <= compat.NEWEST, FOUND
 
 
 @pytest.mark.parametrize("path", SIGNATURES)
@@ -96,13 +178,13 @@ def test_functions_are_where_they_were_and_take_what_they_took(path: str) -> Non
     thing: Callable[..., Any] = found(path)
     parameters = inspect.signature(thing).parameters
     missing = [name for name in SIGNATURES[path] if name not in parameters]
-    assert not missing, f"{path} no longer takes {missing}, but {list(parameters)}. {MADE_FOR}"
+    assert not missing, f"{path} no longer takes {missing}, but {list(parameters)}. {FOUND}"
     needed = [
         name
         for name, each in parameters.items()
         if each.default is each.empty and each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)
     ]
-    assert set(needed) <= set(SIGNATURES[path]), f"{path} now needs {needed}. {MADE_FOR}"
+    assert set(needed) <= set(SIGNATURES[path]), f"{path} now needs {needed}. {FOUND}"
 
 
 @pytest.mark.parametrize("name", CALLS)
@@ -110,24 +192,25 @@ def test_the_fleet_api_has_these_calls(name: str) -> None:
     found(f"flwr.supernode.fleet_http_client:FleetHttpClient.{name}")
     path, fields = CALLS[name]
     there = set(found(path).DESCRIPTOR.fields_by_name)
-    assert set(fields) <= there, f"{path} has no {sorted(set(fields) - there)} any more. {MADE_FOR}"
+    assert set(fields) <= there, f"{path} has no {sorted(set(fields) - there)} any more. {FOUND}"
 
 
 @pytest.mark.parametrize("path", ANSWERS)
 def test_the_fleet_api_answers_with_these_fields(path: str) -> None:
     there = set(found(path).DESCRIPTOR.fields_by_name)
-    assert set(ANSWERS[path]) <= there, f"{path} has no {sorted(set(ANSWERS[path]) - there)} any more. {MADE_FOR}"
+    assert set(ANSWERS[path]) <= there, f"{path} has no {sorted(set(ANSWERS[path]) - there)} any more. {FOUND}"
 
 
+@needs_nodes
 def test_the_server_can_fetch_answers_one_by_one() -> None:
     grid = found("flwr.superlink.grid.http_grid:HttpGrid")
-    assert isinstance(inspect.getattr_static(grid, "_runtime_client"), property), MADE_FOR
-    assert isinstance(inspect.getattr_static(grid, "run"), property), MADE_FOR
-    assert "self.node = " in inspect.getsource(grid.__init__), MADE_FOR
+    assert isinstance(inspect.getattr_static(grid, "_runtime_client"), property), FOUND
+    assert isinstance(inspect.getattr_static(grid, "run"), property), FOUND
+    assert "self.node = " in inspect.getsource(grid.__init__), FOUND
     for name in ("PullMessages", "PullObject", "ConfirmMessageReceived"):
         found(f"flwr.supercore.runtime:RuntimeHttpClient.{name}")
     fields = set(found("flwr.proto.runtime_pb2:PullAppMessagesResponse").DESCRIPTOR.fields_by_name)
-    assert fields == {"messages_list", "message_object_trees"}, MADE_FOR
+    assert fields == {"messages_list", "message_object_trees"}, FOUND
 
 
 def test_errors_have_the_numbers_that_the_server_reads() -> None:
@@ -139,9 +222,9 @@ def test_errors_have_the_numbers_that_the_server_reads() -> None:
         codes.INVALID_FAB,
         codes.CLIENT_APP_CRASHED,
     )
-    assert named == (1, 2, 5, 7, 8), MADE_FOR
+    assert named == (1, 2, 5, 7, 8), FOUND
 
 
 def test_the_metadata_of_a_message_says_how_long_it_lives() -> None:
     fields = inspect.signature(found("flwr.app:Metadata")).parameters
-    assert {"run_id", "message_id", "reply_to_message_id", "created_at", "ttl"} <= set(fields), MADE_FOR
+    assert {"run_id", "message_id", "reply_to_message_id", "created_at", "ttl"} <= set(fields), FOUND

@@ -18,7 +18,7 @@ LONG = (
     "tests/test_cli.py",
     "tests/test_compare.py",
     "tests/test_api.py",
-    "tests/running/test_lock.py",
+    "tests/results/test_lock.py",
 )
 """Tests that run commands as users do: they are begun early, so that none is left to one worker at the end."""
 

@@ -16,7 +16,7 @@ from offbeat.core.errors import InvalidInput
 from offbeat.experiment.schema import Experiment
 from offbeat.results import plots
 from offbeat.results.comparison import Comparison
-from offbeat.running.lock import check_unlocked
+from offbeat.results.lock import check_unlocked
 
 
 def small(**changes: Any) -> Experiment:

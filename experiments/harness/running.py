@@ -12,7 +12,7 @@ from offbeat import Experiment, InvalidInput, OffbeatError, Result
 from offbeat.comparison.planned import RunFailure
 from offbeat.comparison.scheduler import RunScheduler
 from offbeat.results.criterion import mean_until
-from offbeat.running.lock import DirectoryLock
+from offbeat.results.lock import DirectoryLock
 
 CASES_ON_CLUSTER = 16
 """Cases given to a Ray cluster at a time."""

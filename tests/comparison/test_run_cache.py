@@ -11,7 +11,7 @@ from offbeat.comparison import run_cache
 from offbeat.comparison.run_cache import digest, run_cached
 from offbeat.core.errors import Interrupted
 from offbeat.experiment.schema import Experiment
-from offbeat.running.lock import DirectoryLock
+from offbeat.results.lock import DirectoryLock
 
 
 def experiment(**tables: Any) -> Experiment:

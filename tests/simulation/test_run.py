@@ -16,7 +16,7 @@ from safetensors.numpy import load_file
 from offbeat.core.errors import Interrupted, InvalidInput
 from offbeat.experiment.schema import Experiment
 from offbeat.results import checkpoint
-from offbeat.running.lock import DirectoryLock
+from offbeat.results.lock import DirectoryLock
 from offbeat.simulation.run import run
 
 

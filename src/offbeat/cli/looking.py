@@ -1,10 +1,12 @@
-"""Commands that look at runs and data: report, partition, replay."""
+"""Commands that look at runs and data: runs, report, partition, replay."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
+from rich import box
+from rich.table import Column, Table
+from rich.text import Text
 
 from offbeat.cli.base import (
     Changes,
@@ -17,6 +19,65 @@ from offbeat.cli.base import (
     load,
 )
 from offbeat.cli.progress import bars, messages
+from offbeat.core.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from offbeat.results.index import Entry
+
+
+def runs(
+    directory: Annotated[
+        Path | None, typer.Argument(help="Results directory (default: `runs`, or this directory if there is none).")
+    ] = None,
+    every: Annotated[bool, typer.Option("--all", help="Also list the runs of comparisons and searches.")] = False,
+) -> None:
+    """List the runs, comparisons and searches under a directory with their state.
+
+    States: running (a process writes to it now), finished, interrupted (continue with `--resume`) and failed. A target
+    is the best of `evaluation.targets` that the run has reached, with the time to it.
+    """
+    from offbeat.results.index import RunEntry, read_index
+
+    root = directory or (Path("runs") if Path("runs").is_dir() else Path())
+    if not root.is_dir():
+        raise InvalidInput(f"{root} is not a directory")
+    entries = read_index(root)
+    if not entries:
+        console.print(f"No runs in {root.resolve()}. Start one: offbeat run demo", soft_wrap=True, highlight=False)
+        return
+    table = Table(
+        *(Column(name, overflow="fold") for name in ("directory", "state", "algorithm", "time", "metric", "target")),
+        box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False,
+    )  # fmt: skip
+    for entry in entries:
+        table.add_row(*(Text(cell) for cell in _entry_cells(entry, root)))
+        for each in entry.runs if every and not isinstance(entry, RunEntry) else ():
+            table.add_row(*(Text(cell) for cell in _entry_cells(each, root)))
+    console.print(table)
+
+
+def _entry_cells(entry: "Entry", root: Path) -> list[str]:
+    """A line of the list of runs."""
+    from offbeat.results.index import RunEntry
+    from offbeat.results.metric import duration
+
+    place = str(entry.path.relative_to(root)) if entry.path != root else "."
+    if not isinstance(entry, RunEntry):
+        done = sum(run.state == "finished" for run in entry.runs)
+        told = ", ".join(entry.algorithms[:5]) + (
+            f" and {len(entry.algorithms) - 5} more" if entry.algorithms[5:] else ""
+        )
+        return [place, entry.state, f"{entry.kind} of {told}: {done} of {len(entry.runs)} runs finished", "", "", ""]
+    state = (
+        entry.state if entry.state == "finished" or entry.progress is None else f"{entry.state}, {entry.progress:.0%}"
+    )
+    if entry.stopped_by.startswith("diverged"):
+        state += ", diverged"
+    value = "" if entry.value is None else entry.metric.text(entry.value, 1)
+    target = "-" if entry.target is None else f"{entry.metric.text(entry.target[0])}: {duration(entry.target[1])}"
+    name = f"{entry.algorithm}, seed {entry.seed}" if entry.seed is not None else entry.algorithm
+    clock = " (real)" if entry.real else ""
+    return [place, state, name, duration(entry.time) + clock, value, target]
 
 
 def report(

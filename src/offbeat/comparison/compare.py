@@ -19,11 +19,11 @@ from offbeat.experiment.schema import Experiment
 from offbeat.experiment.shipped import ExperimentSource, experiment_from
 from offbeat.results.comparison import Comparison, check_target
 from offbeat.results.files import replace_file
+from offbeat.results.lock import DirectoryLock, check_unlocked
 from offbeat.results.metric import TargetMetric
 from offbeat.results.plots import draw_comparison, save, sweep_figure
 from offbeat.results.report import report_html
 from offbeat.results.result import Result, read_run
-from offbeat.running.lock import DirectoryLock, check_unlocked
 
 Algorithms = str | Policy | type[Policy] | Sequence[str | Policy | type[Policy]]
 Seeds = SupportsIndex | Iterable[SupportsIndex]

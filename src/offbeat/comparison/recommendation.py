@@ -24,11 +24,11 @@ from offbeat.experiment.tables import Table
 from offbeat.results.comparison import BASELINE, Comparison
 from offbeat.results.criterion import Criterion
 from offbeat.results.files import csv_of, replace_file
+from offbeat.results.lock import DirectoryLock
 from offbeat.results.metric import megabytes, percent
 from offbeat.results.plots import draw_comparison
 from offbeat.results.result import Result
 from offbeat.results.statistics import Estimate, by_seed, difference, median_of, speed_up
-from offbeat.running.lock import DirectoryLock
 
 FINALISTS = 3
 """Number of algorithms that are run on fresh seeds, besides the baseline."""

@@ -21,9 +21,9 @@ from offbeat.comparison.planned import PlannedRun, RunFailure
 from offbeat.comparison.run_processes import EndedRun, LostRun, RunProgress, RunReport
 from offbeat.core.errors import Interrupted, WorkersLost
 from offbeat.results.files import replace_file
+from offbeat.results.lock import LOCK_FILE, DirectoryInUse, DirectoryLock
 from offbeat.results.rows import Row
 from offbeat.running.directory import ERROR_FILE, clear_run
-from offbeat.running.lock import LOCK_FILE, DirectoryInUse, DirectoryLock
 from offbeat.training.ray_cluster import RayCluster
 from offbeat.training.workers import ATTEMPTS
 

@@ -19,12 +19,12 @@ from offbeat.core.errors import Interrupted, InvalidInput
 from offbeat.experiment.schema import Experiment
 from offbeat.experiment.tables import Table
 from offbeat.references import resolve
+from offbeat.results.lock import DirectoryInUse, DirectoryLock
 from offbeat.results.result import Result, read_run
 from offbeat.results.rows import Row
 from offbeat.running.directory import read_finished
 from offbeat.running.driver import OnProgress
 from offbeat.running.interruption import Flag, interruption
-from offbeat.running.lock import DirectoryInUse, DirectoryLock
 from offbeat.simulation.run import run
 
 NUMBERS = 1

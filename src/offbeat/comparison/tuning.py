@@ -30,8 +30,8 @@ from offbeat.experiment.schema import Experiment
 from offbeat.experiment.shipped import ExperimentSource, experiment_from
 from offbeat.experiment.tables import Table, merge, nested
 from offbeat.results.criterion import Criterion
+from offbeat.results.lock import DirectoryLock
 from offbeat.results.result import Result
-from offbeat.running.lock import DirectoryLock
 
 LEAST_TRIALS = 8
 """Fewest trials for which importances are computed."""

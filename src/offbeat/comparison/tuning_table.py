@@ -18,8 +18,8 @@ from offbeat.experiment.shipped import ExperimentSource, experiment_from
 from offbeat.results.comparison import BASELINE
 from offbeat.results.criterion import Criterion
 from offbeat.results.files import csv_of, replace_file
+from offbeat.results.lock import DirectoryLock
 from offbeat.results.statistics import Estimate, median_of, speed_up, speed_up_text
-from offbeat.running.lock import DirectoryLock
 
 
 @dataclass(frozen=True, kw_only=True)

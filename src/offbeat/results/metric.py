@@ -110,6 +110,18 @@ def amount(value: float) -> str:
     return f"{value:#.3g}" if abs(value) < 99.95 else f"{value:,.0f}"
 
 
+def duration(seconds: float) -> str:
+    """Seconds as text, in the unit that reads best.
+
+    >>> duration(0.25), duration(87.3), duration(1234.5), duration(14400.0), duration(400_000)
+    ('0.25 s', '87.3 s', '20.6 min', '4 h', '4.63 d')
+    """
+    for unit, size, least in (("d", 86400, 2), ("h", 3600, 2), ("min", 60, 10)):
+        if seconds >= size * least:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds:.3g} s"
+
+
 def megabytes(size: float) -> str:
     """A number of bytes, in megabytes."""
     return amount(size / 1e6)

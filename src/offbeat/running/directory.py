@@ -30,11 +30,11 @@ from offbeat.core.parameters import Layout, Vector
 from offbeat.core.record import RecordLine
 from offbeat.results.checkpoint import CheckpointWriter, load_checkpoint
 from offbeat.results.files import Log, replace_file, write_json
+from offbeat.results.lock import LOCK_FILE, DirectoryLock, check_unlocked
 from offbeat.results.result import ORDER, Result, read_run, read_tensors, tensors_of
 from offbeat.results.rows import Row, Span
 from offbeat.results.timeline import Timeline
 from offbeat.running.driver import Driver
-from offbeat.running.lock import LOCK_FILE, DirectoryLock, check_unlocked
 
 LOGS = {"metrics": "metrics.jsonl", "timeline": "timeline.json"}
 ACCOUNTS = ("wall_seconds", "in_flight_seconds", "processors")

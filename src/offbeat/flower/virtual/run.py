@@ -38,12 +38,12 @@ from offbeat.flower.virtual.observation import Observation, direction_of
 from offbeat.flower.virtual.settings import AppSettings
 from offbeat.flower.virtual.wall_clock import AppTime, real_time_calls
 from offbeat.results.files import Log, replace_file, write_json
+from offbeat.results.lock import DirectoryLock, check_unlocked
 from offbeat.results.metric import TargetMetric, summarise
 from offbeat.results.result import ORDER, Result
 from offbeat.results.rows import COMMON_COLUMNS, Row
 from offbeat.results.timeline import Timeline
 from offbeat.running.directory import FILES, check_may_write
-from offbeat.running.lock import DirectoryLock, check_unlocked
 
 FINISHED = "the app"
 """Stop reason of a run whose ServerApp returned."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from offbeat.core.errors import InvalidInput
-from offbeat.running.lock import LOCK_FILE, DirectoryLock, check_unlocked
+from offbeat.results.lock import LOCK_FILE, DirectoryLock, check_unlocked
 
 EXPERIMENT = """
 [stop]
@@ -69,7 +69,7 @@ def test_of_two_processes_that_begin_together_one_writes_and_one_is_refused(tmp_
 
 def test_a_lock_ends_with_its_owner_however_that_ends(tmp_path: Path) -> None:
     take = (
-        "from pathlib import Path; from offbeat.running.lock import DirectoryLock; "
+        "from pathlib import Path; from offbeat.results.lock import DirectoryLock; "
         "DirectoryLock(Path('.')).take(); print(flush=True); input()"
     )
     owner = subprocess.Popen([sys.executable, "-c", take], stdin=-1, stdout=-1, cwd=tmp_path)

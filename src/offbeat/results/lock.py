@@ -11,7 +11,7 @@ from offbeat.core.errors import InvalidInput
 LOCK_FILE = ".lock"
 """An empty file in the directory while a process writes to it."""
 PROBE_SECONDS = 0.05
-"""Wait before a second attempt, longer than `check_unlocked` holds the lock."""
+"""Wait before a second attempt, longer than `is_locked` holds the lock."""
 UNSUPPORTED = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 """Errors of file systems without locks, where other writers cannot be detected."""
 
@@ -70,20 +70,25 @@ class DirectoryLock:
 
 def check_unlocked(path: Path) -> None:
     """Raise DirectoryInUse if another process is writing to the directory; writes nothing."""
+    if is_locked(path):
+        raise taken(path)
+
+
+def is_locked(path: Path) -> bool:
+    """Whether a process is writing to the directory. Writes nothing; a shared lock keeps no other reader out."""
     try:
-        file = os.open(path / LOCK_FILE, os.O_RDWR)
+        file = os.open(path / LOCK_FILE, os.O_RDONLY)
     except OSError:
-        return  # no lock file, or no permission, which `take` reports
+        return False  # no lock file, or no permission, which `take` reports
     try:
-        if not _locked(file):
-            raise taken(path)
+        return not _locked(file, fcntl.LOCK_SH)
     finally:
         os.close(file)
 
 
-def _locked(file: int) -> bool:
+def _locked(file: int, kind: int = fcntl.LOCK_EX) -> bool:
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(file, kind | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     except OSError as error:

@@ -145,7 +145,7 @@ def test_the_tables_and_commands_of_the_data_page_are_valid(
     for block in blocks("docs/how-to/data.md", "toml"):
         table = tomllib.loads(block)
         if find_spec("flwr_datasets") is None and table.get("partition", {}).get("name") == theirs:
-            del table["partition"]  # not installed: its requirements do not fit beside ours
+            del table["partition"]  # Flower Datasets is not installed
         Experiment.parse({"stop": {"time": 1.0}} | table)
     (here / "experiment.toml").write_text(experiment_of_the_how_to())
     for command in commands("docs/how-to/data.md"):

@@ -108,7 +108,7 @@ def test_what_cannot_divide_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_real_dirichlet_partitioner_divides_by_label() -> None:
-    pytest.importorskip("flwr_datasets", reason="flwr-datasets is not installed: it needs older packages than we do")
+    pytest.importorskip("flwr_datasets", reason="flwr-datasets is not installed")
     chosen = experiment(
         name="flwr_datasets.partitioner:DirichletPartitioner", partition_by="label", alpha=0.3, self_balancing=False
     )

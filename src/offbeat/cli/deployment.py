@@ -22,6 +22,10 @@ RootCertificates = Annotated[
     Path | None,
     typer.Option(metavar="FILE", help="CA certificates that verify the SuperLink (default: system store)."),
 ]
+MetricsPort = Annotated[
+    int | None,
+    typer.Option(min=1, max=65535, help="Serve metrics to Prometheus on this loopback port (tracking.prometheus)."),
+]
 
 
 def local_cluster(
@@ -34,6 +38,7 @@ def local_cluster(
     out: Out = None,
     overwrite: Overwrite = False,
     resume: Resume = False,
+    metrics_port: MetricsPort = None,
     logs: Annotated[
         Path | None, typer.Option(help="Directory for the logs of all processes (default: kept only if the run fails).")
     ] = None,
@@ -49,7 +54,7 @@ def local_cluster(
     """
     check_flower(FOR_NODES)
     given = any(change.partition("=")[0].strip() == "data.devices" for change in changes or ())
-    experiment = load(file, [*(changes or ()), *([] if given else [f"data.devices={nodes}"])])
+    experiment = load(file, [*(changes or ()), *([] if given else [f"data.devices={nodes}"]), *_tracked(metrics_port)])
     _check_nodes(experiment, nodes)
     from offbeat.running.directory import RunDirectory, read_finished
     from offbeat.running.interruption import stopping_signals_raise
@@ -85,6 +90,7 @@ def deploy(
     ] = None,
     overwrite: Overwrite = False,
     resume: Resume = False,
+    metrics_port: MetricsPort = None,
 ) -> None:
     """Run an experiment on a running Flower SuperLink and the nodes connected to it.
 
@@ -94,7 +100,7 @@ def deploy(
     All machines need the same version of offbeat with Flower: `pip install 'offbeat[flower]'`.
     """
     check_flower(FOR_NODES)
-    experiment = load(file, changes)
+    experiment = load(file, [*(changes or ()), *_tracked(metrics_port)])
     _check_algorithm(experiment)
     from offbeat.flower.launch.superlink import SuperLink, submit
     from offbeat.running.directory import RunDirectory, read_finished
@@ -170,6 +176,11 @@ def _run_on_cluster(
                         shown.update(bar, total=1.0, completed=done, note=note(row, experiment.target_metric))
             except RunFailed as error:
                 raise RunFailed(f"{error} (logs: {cluster.logs})") from None
+
+
+def _tracked(metrics_port: int | None) -> list[str]:
+    """The override that `--metrics-port` stands for."""
+    return [] if metrics_port is None else [f"tracking.prometheus={metrics_port}"]
 
 
 def _check_nodes(experiment: "Experiment", nodes: int) -> None:

@@ -18,6 +18,7 @@ from offbeat.experiment.tables import read_toml
 from offbeat.results.files import replace_file
 from offbeat.results.plots import draw_figures
 from offbeat.results.rows import Row
+from offbeat.results.tracking import check_trackers
 from offbeat.running.assembly import ExperimentParts, session_of
 from offbeat.running.directory import ERROR_FILE, RunDirectory, check_may_write
 from offbeat.running.driver import OnProgress
@@ -131,6 +132,7 @@ def check_directories(root: Path, base: Experiment, planned_runs: Sequence[Plann
     first = planned_runs[0]
     check_root(root, base, overwrite=first.overwrite, resume=first.resume)
     for planned in planned_runs:
+        check_trackers(planned.experiment.tracking, directory=planned.path)
         RunDirectory(planned.path, planned.experiment.table(), overwrite=planned.overwrite, resume=planned.resume)
 
 

@@ -31,7 +31,7 @@ NUMBERS = 1
 """Increased with every change to the package that changes the numbers of a run, so that older runs are not found."""
 WAIT_SECONDS = 0.5
 """Polling interval while another process computes the run, in seconds."""
-UNTOLD = ("execution", "deployment", "compare", "sweep")
+UNTOLD = ("execution", "deployment", "tracking", "compare", "sweep")
 """Tables that do not affect a run's numbers."""
 
 

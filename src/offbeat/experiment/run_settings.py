@@ -1,4 +1,4 @@
-"""The tables `[stop]`, `[evaluation]` and `[deployment]`, which the drivers use directly."""
+"""The tables `[stop]`, `[evaluation]`, `[deployment]` and `[tracking]`, which the drivers use directly."""
 
 from collections.abc import Mapping
 from math import inf
@@ -112,3 +112,25 @@ class DeploymentTable(Settings):
     """Refuse an update whose Euclidean distance from its base is larger than this."""
     paced: bool = False
     """Slow devices down to the speeds of `[fleet]`, to try an uneven fleet on one machine."""
+
+
+class TrackingTable(Settings):
+    """Experiment trackers that show the run while it is in progress. They change nothing in its results."""
+
+    tensorboard: bool | str = False
+    """Write TensorBoard event files: true for `tensorboard/` in the run directory, or a directory."""
+    mlflow: str = ""
+    """MLflow tracking URI, e.g. "http://127.0.0.1:5000" or "sqlite:///mlflow.db"."""
+    wandb: str = ""
+    """Weights & Biases project. `WANDB_MODE=offline` in the environment keeps the data on this machine."""
+    prometheus: Annotated[int, Field(ge=1, le=65535)] | None = None
+    """Port of an HTTP endpoint for Prometheus, for the time of the run."""
+    prometheus_host: str = "127.0.0.1"
+    """Address of that endpoint; anyone who reaches it can read the metrics."""
+    wait_seconds: Positive = 30.0
+    """Longest wait for each tracker at the end of the run, in seconds."""
+
+    @property
+    def chosen(self) -> list[str]:
+        """The trackers that are on."""
+        return [name for name in ("tensorboard", "mlflow", "wandb", "prometheus") if getattr(self, name)]

@@ -33,7 +33,7 @@ from offbeat.experiment.named import (
     TaskTable,
 )
 from offbeat.experiment.objects import arrays_read, as_table
-from offbeat.experiment.run_settings import DeploymentTable, EvaluationTable, Stop
+from offbeat.experiment.run_settings import DeploymentTable, EvaluationTable, Stop, TrackingTable
 from offbeat.experiment.tables import Table, checked, explain, merge, nested, parse_changes, read_toml
 from offbeat.fleet import AvailabilitySettings, FailureSettings, FleetSettings, NetworkSettings
 from offbeat.references import GIVEN, thing_name
@@ -78,6 +78,7 @@ class Experiment(Settings):
     evaluation: EvaluationTable = EvaluationTable()
     execution: ExecutionTable = ExecutionTable()
     deployment: DeploymentTable = DeploymentTable()
+    tracking: TrackingTable = TrackingTable()
     compare: dict[str, Any] = Field({})
     """Changes to the experiment for single algorithms, as `[compare.NAME.TABLE]`. With `algorithm.name` among them NAME
     is only a label, so that variants of one algorithm can be compared. `[compare] in_training = N` gives all of them
@@ -288,6 +289,7 @@ class Experiment(Settings):
         plain["algorithm"] = self.algorithm.resolved()
         plain["task"] = self.task.resolved()
         plain["deployment"] = self.deployment.model_dump(exclude_defaults=True)
+        plain["tracking"] = self.tracking.model_dump(exclude_defaults=True)
         return {key: value for key, value in plain.items() if value != {}}
 
     def given_table(self) -> Table:

@@ -8,6 +8,7 @@ record.jsonl          events and effects of a real run (`core.record`)
 devices.csv           totals per device, unless the fleet is very large
 model.safetensors     the final parameters by name, if `execution.save_model` is set
 summary.json          written last: its presence means that the run is finished
+tracking.json         identities of the run at its trackers
 error.txt             traceback of a crashed run of a comparison
 """
 
@@ -34,10 +35,13 @@ from offbeat.results.lock import LOCK_FILE, DirectoryLock, check_unlocked
 from offbeat.results.result import ORDER, Result, read_run, read_tensors, tensors_of
 from offbeat.results.rows import Row, Span
 from offbeat.results.timeline import Timeline
+from offbeat.results.tracking import TRACKING_FILE
 from offbeat.running.driver import Driver
 
 LOGS = {"metrics": "metrics.jsonl", "timeline": "timeline.json"}
 ACCOUNTS = ("wall_seconds", "in_flight_seconds", "processors")
+WITHOUT_EFFECT = ("execution", "tracking")
+"""Tables that do not determine the results of a run."""
 ERROR_FILE = "error.txt"
 FILES = (
     "config.toml",
@@ -47,6 +51,7 @@ FILES = (
     "devices.csv",
     "model.safetensors",
     "summary.json",
+    TRACKING_FILE,
     ERROR_FILE,
 )
 
@@ -73,7 +78,8 @@ def clear_run(path: Path) -> None:
     """Remove the files of a run that is overwritten, and no others."""
     for name in FILES:
         (path / name).unlink(missing_ok=True)
-    rmtree(path / "checkpoint", ignore_errors=True)
+    for name in ("checkpoint", "tensorboard"):
+        rmtree(path / name, ignore_errors=True)
 
 
 def check_may_write(path: Path, overwrite: bool) -> None:
@@ -87,12 +93,12 @@ def check_may_write(path: Path, overwrite: bool) -> None:
 
 
 def check_same_experiment(path: Path, table: Mapping[str, Any]) -> None:
-    """Raise OutputRefused if a directory holds a run of another experiment; `[execution]` may differ."""
+    """Raise OutputRefused if a directory holds a run of another experiment, apart from tables without effect."""
     try:
         theirs = tomllib.loads((path / "config.toml").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise InvalidInput(f"{path / 'config.toml'} cannot be read: {error}") from None
-    sections = (section for section in theirs.keys() | table.keys() if section != "execution")
+    sections = (section for section in theirs.keys() | table.keys() if section not in WITHOUT_EFFECT)
     different = [section for section in sorted(sections) if theirs.get(section) != table.get(section)]
     if different:
         raise OutputRefused(
@@ -151,7 +157,7 @@ class RunDirectory:
     @property
     def fingerprint(self) -> str:
         """A hash of the settings that determine the results."""
-        table = {key: value for key, value in self.table.items() if key != "execution"}
+        table = {key: value for key, value in self.table.items() if key not in WITHOUT_EFFECT}
         return hashlib.sha256(json.dumps(table, sort_keys=True).encode()).hexdigest()
 
     @property

@@ -4,15 +4,17 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
 
 from offbeat.core.errors import Disconnected, Diverged, Interrupted, WorkersLost
 from offbeat.core.session import Session
+from offbeat.experiment.run_settings import TrackingTable
 from offbeat.experiment.schema import Experiment
 from offbeat.results.metric import TargetMetric, summarise
 from offbeat.results.result import Result, tensors_of
 from offbeat.results.rows import RUN_COLUMNS, Row
+from offbeat.results.tracking import TrackedRun, Tracking
 from offbeat.running.directory import Beginning, RunDirectory
 from offbeat.running.driver import Driver, OnProgress, progress_of
 from offbeat.running.interruption import Flag, interruption
@@ -54,6 +56,7 @@ class RunDescription:
     save_model: bool
     checkpoint_first: bool = False
     """Whether the run starts with a checkpoint, because remote workers may be lost early."""
+    tracking: TrackingTable = field(default_factory=TrackingTable)
     experiment: Experiment | None = None
     """None if the run has no experiment (a Flower strategy)."""
 
@@ -69,6 +72,7 @@ class RunDescription:
             checkpoint_seconds=experiment.execution.checkpoint_seconds,
             save_model=experiment.execution.save_model,
             checkpoint_first=experiment.execution.executor == "ray",
+            tracking=experiment.tracking,
             experiment=experiment,
         )
 
@@ -87,8 +91,13 @@ def run_to_end(
     `processors` returns the kinds of processors that have computed the run so far.
     """
     about = RunDescription.of(run) if isinstance(run, Experiment) else run
-    with closing(directory) if directory is not None else nullcontext(), interruption(interrupted) as asked:
+    with (
+        closing(directory) if directory is not None else nullcontext(),
+        interruption(interrupted) as asked,
+        Tracking(about.tracking, _tracked(about, driver, directory)) as tracking,
+    ):
         began = directory.open(driver) if directory is not None else Beginning()
+        tracking.start()
         rows, spent, in_flight_seconds = began.rows, began.wall_seconds, began.in_flight_seconds
         kinds = ProcessorKinds(began.processors)
         kinds.note(processors())
@@ -103,6 +112,7 @@ def run_to_end(
                 before, in_flight = driver.now, len(session.in_flight)
                 if row is not None:
                     rows.append(row)
+                    tracking.row(row)
                 spans = driver.accounts.take_spans()
                 if directory is not None:
                     directory.write(row, spans)
@@ -120,6 +130,7 @@ def run_to_end(
             reason = f"diverged: {error}"
             in_flight_seconds += in_flight * (driver.now - before)
             rows.append(driver.evaluate())
+            tracking.row(rows[-1])
             if directory is not None:
                 directory.write(rows[-1], driver.accounts.take_spans())
         except Disconnected as error:
@@ -151,12 +162,31 @@ def run_to_end(
         if directory is not None:
             directory.write_devices(driver)
             directory.finish(parameters if about.save_model else None, layout, summary)
+        tracking.finish(summary)
     return Result(
         experiment=about.experiment,
         rows=rows,
         summary=summary,
         tensors=tensors_of(parameters, layout),
         directory=directory.path if directory is not None else None,
+    )
+
+
+def _tracked(about: RunDescription, driver: Driver, directory: RunDirectory | None) -> TrackedRun:
+    """The run as its trackers see it; values between evaluations are read by the thread that shows them."""
+    session = driver.session
+    return TrackedRun(
+        name=directory.path.name if directory is not None else f"{about.label}-seed{about.seed}",
+        settings=directory.table if directory is not None else about.experiment.table() if about.experiment else {},
+        directory=None if directory is None else directory.path,
+        live={
+            "time": lambda: driver.now,
+            "version": lambda: session.version,
+            "in_flight": lambda: len(session.in_flight),
+            "updates_used": lambda: session.counters.used,
+            "updates_discarded": lambda: session.counters.discarded,
+            "updates_lost": lambda: session.counters.lost,
+        },
     )
 
 

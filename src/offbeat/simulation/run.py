@@ -9,6 +9,7 @@ from offbeat.experiment.schema import Experiment
 from offbeat.experiment.shipped import ExperimentSource, experiment_from
 from offbeat.results.metric import TargetMetric
 from offbeat.results.result import Result
+from offbeat.results.tracking import check_trackers
 from offbeat.running.assembly import ExperimentParts, session_of
 from offbeat.running.directory import RunDirectory
 from offbeat.running.driver import OnProgress
@@ -83,6 +84,7 @@ def run(
     `interrupted` if that is given, stops the run and leaves a checkpoint.
     """
     directory, experiment = None, experiment_from(experiment)
+    check_trackers(experiment.tracking, directory=None if out is None else Path(out))
     if out is not None:
         directory = RunDirectory(Path(out), experiment.table(), overwrite=overwrite, resume=resume)
     ended = directory.finished() if directory is not None else None

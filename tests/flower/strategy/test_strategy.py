@@ -451,3 +451,16 @@ def test_rounds_in_a_subclass_are_refused_since_nobody_would_call_them() -> None
 
     with pytest.raises(InvalidInput, match="Decaying overrides configure_train, which Async never calls"):
         train(Decaying(FedBuff(buffer=2)), grid_of())
+
+
+@pytest.mark.filterwarnings("ignore")  # of TensorBoard's own packages
+def test_a_strategy_shows_its_metrics_in_tensorboard(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    strategy = Async(FedBuff(buffer=2), tracking={"tensorboard": str(tmp_path)})
+    train(strategy, grid_of(), num_rounds=3, evaluate_fn=lambda version, _: MetricRecord({"accuracy": 0.25 * version}))
+    events = EventAccumulator(str(tmp_path / "fedbuff-seed0"))
+    events.Reload()
+    assert [each.value for each in events.Scalars("accuracy")] == [0.0, 0.25, 0.5, 0.75]
+    with pytest.raises(InvalidInput, match="which has none"):
+        Async(FedBuff(), tracking={"tensorboard": True})

@@ -26,6 +26,7 @@ from offbeat.flower.server.transport import Transport
 from offbeat.models import layout_of, vector_of
 from offbeat.results.metric import TargetMetric
 from offbeat.results.rows import Row
+from offbeat.results.tracking import check_trackers
 from offbeat.running.assembly import ExperimentParts, session_of, trainer_settings
 from offbeat.running.directory import RunDirectory, RunRecord
 from offbeat.running.loop import run_to_end
@@ -127,6 +128,7 @@ def serve(
     **clock: Any,
 ) -> None:
     """Run an experiment on the nodes of a grid, into a directory like that of a simulation."""
+    check_trackers(experiment.tracking, directory=out)
     directory = RunDirectory(out, experiment.table(), overwrite=overwrite, resume=resume)
     if directory.finished() is not None:
         log_line(f"the run in {out} is already finished")

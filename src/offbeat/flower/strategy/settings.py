@@ -9,7 +9,7 @@ from offbeat.algorithms.about import about_of, settings_for
 from offbeat.core.errors import InvalidInput
 from offbeat.core.policy import Policy
 from offbeat.core.settings import Settings
-from offbeat.experiment.run_settings import DeploymentTable, Stop
+from offbeat.experiment.run_settings import DeploymentTable, Stop, TrackingTable
 from offbeat.flower.strategy.records import Keys
 
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -70,6 +70,8 @@ class StrategySettings(Settings):
     """Replace the run in `out`."""
     checkpoint_seconds: Positive = 30.0
     """Wall-clock seconds between checkpoints."""
+    tracking: TrackingTable = TrackingTable()
+    """Trackers, as in `[tracking]` of an experiment: `tracking={"tensorboard": "logs"}`."""
 
     @property
     def keys(self) -> Keys:
@@ -92,7 +94,9 @@ class StrategySettings(Settings):
 
     def table(self) -> dict[str, Any]:
         """The settings that determine the run, for `config.toml`."""
-        return self.model_dump(exclude_none=True, exclude={"out", "resume", "overwrite", "checkpoint_seconds"})
+        return self.model_dump(
+            exclude_none=True, exclude={"out", "resume", "overwrite", "checkpoint_seconds", "tracking"}
+        )
 
     def sized(self, policy: Policy, devices: int) -> Policy:
         """The policy with the number of devices in training set by `fraction_train`, unless it sets one itself."""

@@ -1,12 +1,13 @@
 """`Async`: an algorithm of offbeat as a Flower strategy, for unchanged client apps."""
 
 import tomllib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from functools import partial
 from logging import INFO
 from math import inf
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
@@ -31,6 +32,7 @@ from offbeat.flower.strategy.settings import StrategySettings
 from offbeat.results.checkpoint import load_checkpoint, save_checkpoint
 from offbeat.results.metric import TargetMetric
 from offbeat.results.rows import Row
+from offbeat.results.tracking import check_trackers
 from offbeat.running.directory import RunDirectory, RunRecord
 from offbeat.running.loop import RunDescription, run_to_end
 
@@ -86,10 +88,13 @@ class Async(Strategy):
         resume: bool = False,
         overwrite: bool = False,
         checkpoint_seconds: float = 30.0,
+        tracking: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         """InvalidInput if the policy does not work with stock client apps."""
         given = {name: value for name, value in locals().items() if name in StrategySettings.model_fields}
+        given["tracking"] = dict(tracking)
         self.settings: StrategySettings = checked(StrategySettings, "Async", given)
+        check_trackers(self.settings.tracking, directory=None if out is None else Path(out))
         self.policy = _checked_policy(policy)
         self._train_aggregate = train_metrics_aggr_fn or aggregate_metricrecords
         self._evaluate_aggregate = evaluate_metrics_aggr_fn or aggregate_metricrecords
@@ -273,6 +278,7 @@ class Async(Strategy):
             metric=TargetMetric(settings.target_metric, settings.target_direction),
             checkpoint_seconds=settings.checkpoint_seconds,
             save_model=True,
+            tracking=settings.tracking,
         )
 
         def watch(progress: float, row: Row | None) -> None:

@@ -58,10 +58,13 @@ def test_a_run_directory_has_everything(tmp_path: Path) -> None:
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [
         "config.toml",
         "devices.csv",
+        "fleet.json",
         "metrics.jsonl",
         "model.safetensors",
+        "orders.bin",
         "summary.json",
         "timeline.json",
+        "wall_seconds.txt",
     ]
 
 
@@ -107,7 +110,7 @@ def test_a_run_that_is_interrupted_again_and_again_ends_as_one_never_stopped(tmp
         except Interrupted:
             stops += 1
     assert stops > 3
-    for name in ("metrics.jsonl", "model.safetensors", "timeline.json"):
+    for name in ("metrics.jsonl", "model.safetensors", "timeline.json", "orders.bin"):
         assert (tmp_path / "cut" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
 
@@ -121,7 +124,7 @@ def test_checkpoints_in_the_background_are_resumed_as_if_nothing_had_happened(
     with pytest.raises(Interrupted):
         run(often, tmp_path / "cut", interrupted=Countdown(30))
     run(often, tmp_path / "cut", resume=True)
-    for name in ("metrics.jsonl", "model.safetensors", "timeline.json"):
+    for name in ("metrics.jsonl", "model.safetensors", "timeline.json", "orders.bin"):
         assert (tmp_path / "cut" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
 

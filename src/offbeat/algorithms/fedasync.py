@@ -113,6 +113,12 @@ class FedAsync(Policy):
         for device in view.pick(self.concurrency - len(view.in_flight)):
             yield Dispatch(device=device, order=view.order(terms=terms))
 
+    def weight_at(self, staleness: int) -> float | None:
+        """s(t - tau); None if weights compound, as they then depend on all earlier updates."""
+        if self.compounding:
+            return None
+        return 0.0 if self.max_staleness is not None and staleness > self.max_staleness else self.scale(staleness)
+
     def scale(self, staleness: int) -> float:
         """s(t - tau), section 5.2."""
         match self.staleness:

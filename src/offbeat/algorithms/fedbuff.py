@@ -137,6 +137,10 @@ class FedBuff(ServerOptimised):
         """s(tau), the weight of an update of this staleness."""
         return 1 / sqrt(1 + staleness)
 
+    def weight_at(self, staleness: int) -> float | None:
+        """s(tau); Plato's rule has no staleness scaling."""
+        return 1.0 if self.variant == "plato" else self.scale(staleness)
+
 
 def pick_others(count: int, waiting: Sequence[Update], view: View) -> list[int]:
     """Up to `count` random idle devices that have no update in the buffer."""

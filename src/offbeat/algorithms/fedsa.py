@@ -84,11 +84,15 @@ class FedSA(Policy):
         if isinstance(event, Uploaded):
             update = event.update
             staleness = state.staleness[update.device] = view.version - update.base
-            alpha = self.alpha * (staleness + 1) ** -self.exponent
+            alpha = self.alpha * self.weight_at(staleness)
             mixed = mixture(view.parameters, update.parameters, alpha)
             yield Commit(parameters=mixed, used=(update.ticket,))
         for device in view.pick(self.concurrency - len(view.in_flight)):
             yield Dispatch(device=device, order=view.order(slices=self.epochs(device, state, view)))
+
+    def weight_at(self, staleness: int) -> float:
+        """The factor by which staleness reduces the mixing weight."""
+        return float((staleness + 1) ** -self.exponent)
 
     def epochs(self, device: int, state: FedSAState, view: View) -> int:
         """E_i, the epochs that a device is ordered to train."""

@@ -207,6 +207,10 @@ class Seafl(Policy):
             return self.staleness_weight
         return self.staleness_weight * self.staleness_limit / (staleness + self.staleness_limit)
 
+    def weight_at(self, staleness: int) -> float | None:
+        """Eq. (4), relative to staleness 0; the similarity of Eq. (5) is added to it."""
+        return self.freshness(staleness) / self.freshness(0) if self.staleness_weight else None
+
     def likeness(self, update: Update, view: View, last_step: Vector | None = None) -> float:
         """The weight of an update's similarity, Eq. (5)."""
         if not self.similarity_weight:

@@ -169,6 +169,13 @@ class Policy(Settings):
         """The algorithm's own metrics."""
         return {}
 
+    def weight_at(self, staleness: int) -> float | None:
+        """The staleness factor or term of an update's weight, relative to that of a fresh update, for reports.
+
+        None if the policy has none that staleness alone determines.
+        """
+        return None
+
 
 class Train(Struct, frozen=True, gc=False):
     """Train this many slices, then ask the rule again."""

@@ -26,6 +26,13 @@ def replace_file(path: Path, data: bytes) -> None:
         raise
 
 
+def publish_file(path: Path, data: bytes) -> None:
+    """Replace a file atomically for readers, without syncing it to disk: for what only a live view needs."""
+    draft = path.with_name(path.name + ".draft")
+    draft.write_bytes(data)
+    draft.replace(path)
+
+
 def write_json(path: Path, value: Any) -> None:
     """Replace a file with a value as indented JSON."""
     replace_file(path, (json.dumps(value, indent=2) + "\n").encode())
@@ -57,6 +64,10 @@ class Log:
     def write(self, line: str) -> None:
         """Append a line to the buffer; `flush` and `position` write the buffer."""
         self._file.write(line.encode() + b"\n")
+
+    def append(self, data: bytes) -> None:
+        """Append bytes to the buffer."""
+        self._file.write(data)
 
     def flush(self) -> None:
         """Write the buffer, so that other processes can read it."""

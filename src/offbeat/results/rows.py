@@ -60,3 +60,5 @@ class Span(Struct, frozen=True, gc=False):
     """Seconds of training, by the device's clock."""
     bytes_down: int = 0
     bytes_up: int = 0
+    noticed: float | None = None
+    """Time at which a stop notice reached the device, if one did; in a deployment the time at which it was sent."""

@@ -12,6 +12,7 @@ from typing import Any
 
 from msgspec import Struct, structs
 
+from offbeat.results.orders import Closed
 from offbeat.results.rows import Span
 
 MOST_DEVICES = 10_000
@@ -42,7 +43,16 @@ class DeviceAccount(Struct, kw_only=True, eq=False, gc=False):
 class Accounts:
     """The accounts of all devices."""
 
-    __slots__ = ("_figures", "_landed", "_unresolved", "_used", "busy_seconds", "per_device", "spans", "wasted_seconds")
+    __slots__ = (
+        "_figures",
+        "_landed",
+        "_unresolved",
+        "busy_seconds",
+        "closed",
+        "per_device",
+        "spans",
+        "wasted_seconds",
+    )
 
     def __init__(self, devices: int) -> None:
         self.busy_seconds = 0.0
@@ -52,8 +62,8 @@ class Accounts:
         self.per_device = devices <= MOST_DEVICES
         self._figures = [DeviceAccount(device=device) for device in range(devices if self.per_device else 0)]
         """The account of every device, without the spans not taken yet."""
-        self._used: list[tuple[int, list[Span]]] = []
-        """Versions with the updates used in them, not counted for their devices yet."""
+        self.closed: list[Closed] = []
+        """Orders that were used, discarded or lost since `take_closed`."""
         self._landed: dict[int, float] = {}
         """Time of the last upload of each device that has had no order since."""
         self._unresolved: dict[int, Span] = {}
@@ -72,6 +82,7 @@ class Accounts:
         self.busy_seconds += span.seconds
         self.wasted_seconds += span.seconds
         self.spans.append(span)
+        self.closed.append((0, (span,)))
 
     def resolved(self, tickets: Iterable[int], used: bool, version: int) -> None:
         """Updates were used in this version, or discarded."""
@@ -79,8 +90,7 @@ class Accounts:
         if not used:
             for span in spans:
                 self.wasted_seconds += span.seconds
-        elif self.per_device:
-            self._used.append((version, spans))
+        self.closed.append((version if used else 0, spans))
 
     def refused(self, device: int) -> None:
         """A message of a device was refused."""
@@ -96,8 +106,25 @@ class Accounts:
         if self.per_device:
             for span in taken:
                 self._count(span)
-            self._count_used()
         return taken
+
+    def take_closed(self) -> list[Closed]:
+        """Return the orders that were used, discarded or lost since the last call; count the used ones."""
+        taken = self.closed.copy()
+        self.closed.clear()
+        if self.per_device:
+            for version, spans in taken:
+                if version:
+                    for span in spans:
+                        account = self._figures[span.device]
+                        account.used += 1
+                        account.staleness_sum += version - 1 - span.base
+        return taken
+
+    @property
+    def received(self) -> list[Span]:
+        """Received updates that are not resolved yet."""
+        return list(self._unresolved.values())
 
     def _count(self, span: Span) -> None:
         account = self._figures[span.device]
@@ -114,17 +141,9 @@ class Accounts:
             account.way_seconds += max(0.0, span.landed - span.sent - span.seconds)
             self._landed[span.device] = span.landed
 
-    def _count_used(self) -> None:
-        for version, spans in self._used:
-            for span in spans:
-                account = self._figures[span.device]
-                account.used += 1
-                account.staleness_sum += version - 1 - span.base
-        self._used.clear()
-
     def table(self, open_spans: Iterable[Span] = ()) -> list[DeviceAccount]:
         """The account of every device, with the orders in flight."""
-        self._count_used()
+        self.take_closed()
         accounts = [structs.replace(account) for account in self._figures]
         for span in open_spans:
             account = accounts[span.device]
@@ -152,7 +171,7 @@ class Accounts:
 
     def snapshot(self) -> dict[str, Any]:
         """The state of the accounts, as plain data."""
-        self._count_used()
+        self.take_closed()
         return {
             "busy": self.busy_seconds,
             "wasted": self.wasted_seconds,

@@ -13,15 +13,21 @@ from offbeat.core.policy import Forecast
 from offbeat.core.session import Session
 from offbeat.core.terms import AbsentClasses, Contrastive, Distillation, OwnTerm
 from offbeat.data import Dataset, Partition
+from offbeat.data.heterogeneity import label_counts
+from offbeat.data.samples import LazyDevices
 from offbeat.experiment.schema import Experiment
 from offbeat.fleet import Fleet, Workload
 from offbeat.models import ModelChoice, build, flops_per_sample, layout_of, vector_of, with_vocabulary
+from offbeat.results.fleet_facts import MOST_DEVICES, FleetFacts
 from offbeat.training.factory import TrainerFactory, check_task, example_batch, example_inputs
 from offbeat.training.optimisers import check_optimiser
 from offbeat.training.tasks import Batch, Classification, Task, TokenSequence
 from offbeat.training.terms import check_own_term
 from offbeat.training.torch_device import torch_device_of
 from offbeat.training.trainer import TorchTrainer
+
+MOST_COUNTS = 200_000
+"""Most label counts (devices times labels) that a run writes for reports."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -96,6 +102,22 @@ class ExperimentParts:
             experiment.availability.settings,
             experiment.failures,
         )
+
+    def fleet_facts(self, fleet: Fleet) -> FleetFacts:
+        """What is known of the devices in advance; labels only if no file must be loaded to count them."""
+        devices = self.partition.devices
+        if devices > MOST_DEVICES:
+            return FleetFacts()
+        forecast = fleet.forecast(self.layout.bytes)
+        facts = FleetFacts(samples=self.partition.sizes.tolist())
+        if forecast is not None:
+            facts.samples_per_second = forecast.speeds.tolist()
+            facts.communication_seconds = forecast.communication.tolist()
+        if devices * self.dataset.classes <= MOST_COUNTS and not isinstance(self.dataset.train_x, LazyDevices):
+            counted = label_counts(self.dataset, self.partition)
+            if counted.counts.size <= MOST_COUNTS:
+                facts.labels, facts.counts, facts.remark = list(counted.names), counted.counts.tolist(), counted.remark
+        return facts
 
 
 def trainer_settings(experiment: Experiment, torch_device: str) -> dict[str, Any]:

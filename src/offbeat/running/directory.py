@@ -2,7 +2,11 @@
 
 config.toml           the experiment with all settings
 metrics.jsonl         one line per evaluation
-timeline.json         what every device did, over time
+timeline.json         what every device did, over time, for Perfetto
+orders.bin            what became of every order (`results.orders`), for reports
+fleet.json            what is known of the devices in advance: samples, speeds, labels
+wall_seconds.txt      wall-clock seconds of the run at each line of metrics.jsonl
+live.json             state and orders in flight of a run in progress, replaced every second
 checkpoint/           the state of an unfinished run
 record.jsonl          events and effects of a real run (`core.record`)
 devices.csv           totals per device, unless the fleet is very large
@@ -12,10 +16,13 @@ tracking.json         identities of the run at its trackers
 error.txt             traceback of a crashed run of a comparison
 """
 
+import base64
 import hashlib
+import itertools
 import json
+import time
 import tomllib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from shutil import rmtree
@@ -30,15 +37,21 @@ from offbeat.core.errors import InvalidInput, OutputRefused
 from offbeat.core.parameters import Layout, Vector
 from offbeat.core.record import RecordLine
 from offbeat.results.checkpoint import CheckpointWriter, load_checkpoint
-from offbeat.results.files import Log, replace_file, write_json
+from offbeat.results.files import Log, publish_file, replace_file, write_json
+from offbeat.results.fleet_facts import FleetFacts
 from offbeat.results.lock import LOCK_FILE, DirectoryLock, check_unlocked
+from offbeat.results.orders import IN_FLIGHT, RECEIVED, Closed, OrderLog, records
 from offbeat.results.result import ORDER, Result, read_run, read_tensors, tensors_of
 from offbeat.results.rows import Row, Span
 from offbeat.results.timeline import Timeline
 from offbeat.results.tracking import TRACKING_FILE
-from offbeat.running.driver import Driver
+from offbeat.running.driver import Driver, progress_of
 
 LOGS = {"metrics": "metrics.jsonl", "timeline": "timeline.json"}
+LIVE_SECONDS = 1.0
+"""Seconds between two versions of live.json, and the longest delay of a record in orders.bin."""
+MOST_LIVE = 5_000
+"""Most orders in flight in live.json."""
 ACCOUNTS = ("wall_seconds", "in_flight_seconds", "processors")
 WITHOUT_EFFECT = ("execution", "tracking")
 """Tables that do not determine the results of a run."""
@@ -47,6 +60,10 @@ FILES = (
     "config.toml",
     "metrics.jsonl",
     "timeline.json",
+    "orders.bin",
+    "fleet.json",
+    "wall_seconds.txt",
+    "live.json",
     "record.jsonl",
     "devices.csv",
     "model.safetensors",
@@ -112,6 +129,14 @@ def check_length(path: Path, position: int) -> None:
         raise OutputRefused(f"{path} has lost lines since the checkpoint of the run", "overwrite")
 
 
+def _length_of_lines(path: Path, count: int) -> int:
+    """Length in bytes of the first lines of a file; 0 if there is no file."""
+    if not path.is_file():
+        return 0
+    with path.open("rb") as lines:
+        return sum(len(line) for line in itertools.islice(lines, count))
+
+
 @dataclass(kw_only=True)
 class Beginning:
     """What a run starts with: nothing, or the results up to its last checkpoint."""
@@ -128,7 +153,20 @@ class Beginning:
 class RunDirectory:
     """Opens a directory for a new or resumed run of an experiment (its tables), and writes the files of the run."""
 
-    __slots__ = ("_driver", "_lock", "_metrics", "_overwrite", "_resume", "_timeline", "_writer", "path", "table")
+    __slots__ = (
+        "_driver",
+        "_live_due",
+        "_lock",
+        "_metrics",
+        "_orders",
+        "_overwrite",
+        "_resume",
+        "_timeline",
+        "_wall",
+        "_writer",
+        "path",
+        "table",
+    )
 
     def __init__(self, path: Path, table: Mapping[str, Any], *, overwrite: bool = False, resume: bool = False) -> None:
         self.path = path
@@ -140,6 +178,9 @@ class RunDirectory:
         self._check()
         self._metrics: Log | None = None
         self._timeline: Timeline | None = None
+        self._orders: OrderLog | None = None
+        self._wall: Log | None = None
+        self._live_due = 0.0
         self._driver: Driver | None = None
         self._writer = CheckpointWriter(self._checkpoint, self.fingerprint)
 
@@ -184,28 +225,63 @@ class RunDirectory:
             driver.restore(saved["driver"])
             self._metrics = Log(self.path / "metrics.jsonl", saved["metrics"])
             self._timeline = Timeline(self.path / "timeline.json", saved["timeline"], saved["timeline_state"])
+            self._orders = OrderLog(self.path / "orders.bin", saved.get("orders", 0))  # absent in version 0.1
             (self.path / ERROR_FILE).unlink(missing_ok=True)
-            return Beginning(rows=self._rows(), **{name: saved[name] for name in ACCOUNTS})
+            rows = self._rows()
+            self._wall = Log(
+                self.path / "wall_seconds.txt", _length_of_lines(self.path / "wall_seconds.txt", len(rows))
+            )
+            return Beginning(rows=rows, **{name: saved[name] for name in ACCOUNTS})
         clear_run(self.path)
         replace_file(self.path / "config.toml", tomli_w.dumps(self.table).encode())
         self._metrics = Log(self.path / "metrics.jsonl")
         self._timeline = Timeline(self.path / "timeline.json")
+        self._orders = OrderLog(self.path / "orders.bin")
+        self._wall = Log(self.path / "wall_seconds.txt")
         return Beginning()
 
     def _rows(self) -> list[Row]:
         with (self.path / "metrics.jsonl").open(encoding="utf-8") as lines:
             return [json.loads(line) for line in lines]
 
-    def write(self, row: Row | None, spans: list[Span]) -> None:
-        """Write a row of metrics, if there is one, and the orders that ended."""
-        assert self._metrics is not None and self._timeline is not None
+    def write(self, row: Row | None, spans: Iterable[Span], closed: Iterable[Closed], wall_seconds: float) -> None:
+        """Write a row of metrics, if there is one, the orders that ended and those that were resolved or lost."""
+        driver = self._driver
+        assert self._metrics is not None and self._timeline is not None and self._orders is not None
+        assert self._wall is not None and driver is not None
         if row is not None:
+            self._wall.write(f"{wall_seconds:.3f}")  # before the row, so that every row has its line
+            self._wall.flush()
             self._metrics.write(json.dumps(row))
             self._metrics.flush()
         for span in spans:
             self._timeline.write(span)
-        assert self._driver is not None
-        self._timeline.mark(self._driver.session.version, self._driver.now)
+        self._timeline.mark(driver.session.version, driver.now)
+        self._orders.write(closed, driver.now)
+        if wall_seconds >= self._live_due:
+            self._live_due = wall_seconds + LIVE_SECONDS
+            self._show(driver, wall_seconds)
+
+    def _show(self, driver: Driver, wall_seconds: float) -> None:
+        """Write what a live view needs of the run in progress."""
+        assert self._orders is not None
+        self._orders.flush()
+        in_flight = driver.open_spans()
+        orders = records(driver.accounts.received[:MOST_LIVE], RECEIVED) + records(in_flight[:MOST_LIVE], IN_FLIGHT)
+        live = {
+            "time": driver.now,
+            "version": driver.session.version,
+            "wall_seconds": wall_seconds,
+            "written": time.time(),
+            "progress": progress_of(driver),
+            "in_flight": len(in_flight),
+            "orders": base64.b64encode(orders).decode(),
+        }
+        publish_file(self.path / "live.json", json.dumps(live).encode())
+
+    def write_fleet(self, facts: FleetFacts) -> None:
+        """Write what is known of the devices in advance."""
+        publish_file(self.path / "fleet.json", facts.encode())
 
     def write_devices(self, driver: Driver) -> None:
         """Write the totals per device, unless the fleet is very large."""
@@ -216,12 +292,13 @@ class RunDirectory:
         self, driver: Driver, wall_seconds: float, in_flight_seconds: float, processors: Collection[str] = ()
     ) -> None:
         """Save the state of the run, in place of the previous checkpoint."""
-        assert self._metrics is not None and self._timeline is not None
+        assert self._metrics is not None and self._timeline is not None and self._orders is not None
         state = {
             "driver": driver.snapshot(),
             "metrics": self._metrics.position,
             "timeline": self._timeline.position,
             "timeline_state": self._timeline.state,
+            "orders": self._orders.position,
             "wall_seconds": wall_seconds,
             "in_flight_seconds": in_flight_seconds,
             "processors": sorted(processors),
@@ -238,17 +315,19 @@ class RunDirectory:
         try:
             self._writer.wait()
         finally:
-            for log in (self._metrics, self._timeline):
+            for log in (self._metrics, self._timeline, self._orders, self._wall):
                 if log is not None:
                     log.close()
             self._lock.release()
 
     def finish(self, parameters: Vector | None, layout: Layout, summary: dict[str, Any]) -> None:
         """Write the model and the summary, and remove the checkpoint."""
-        assert self._metrics is not None and self._timeline is not None
-        assert self._driver is not None
+        assert self._timeline is not None and self._orders is not None and self._driver is not None
         self._writer.wait()
         self._timeline.finish(self._driver.open_spans(), self._driver.now)
+        self._orders.finish(self._driver.accounts.received, self._driver.open_spans())
+        self._orders.flush()
+        (self.path / "live.json").unlink(missing_ok=True)
         if parameters is not None:
             tensors = tensors_of(parameters, layout)
             replace_file(self.path / "model.safetensors", save(tensors, {ORDER: json.dumps(list(tensors))}))

@@ -11,6 +11,7 @@ from offbeat.core.errors import Disconnected, Diverged, Interrupted, WorkersLost
 from offbeat.core.session import Session
 from offbeat.experiment.run_settings import TrackingTable
 from offbeat.experiment.schema import Experiment
+from offbeat.results.fleet_facts import FleetFacts
 from offbeat.results.metric import TargetMetric, summarise
 from offbeat.results.result import Result, tensors_of
 from offbeat.results.rows import RUN_COLUMNS, Row
@@ -85,10 +86,12 @@ def run_to_end(
     watch: OnProgress | None = None,
     interrupted: Flag | None = None,
     processors: Callable[[], Iterable[str]] = lambda: [processor_kind()],
+    fleet: Callable[[], FleetFacts] | None = None,
 ) -> Result:
     """Run a driver to its end, from the directory's checkpoint if there is one.
 
-    `processors` returns the kinds of processors that have computed the run so far.
+    `processors` returns the kinds of processors that have computed the run so far; `fleet` returns what is known of
+    the devices in advance, for reports.
     """
     about = RunDescription.of(run) if isinstance(run, Experiment) else run
     with (
@@ -99,6 +102,8 @@ def run_to_end(
         began = directory.open(driver) if directory is not None else Beginning()
         tracking.start()
         rows, spent, in_flight_seconds = began.rows, began.wall_seconds, began.in_flight_seconds
+        if directory is not None and fleet is not None and not rows:
+            directory.write_fleet(fleet())
         kinds = ProcessorKinds(began.processors)
         kinds.note(processors())
         started = saved = time.monotonic()
@@ -113,12 +118,12 @@ def run_to_end(
                 if row is not None:
                     rows.append(row)
                     tracking.row(row)
-                spans = driver.accounts.take_spans()
+                spans, closed = driver.accounts.take_spans(), driver.accounts.take_closed()
+                now = time.monotonic()
                 if directory is not None:
-                    directory.write(row, spans)
+                    directory.write(row, spans, closed, spent + now - started)
                 if watch is not None:
                     watch(progress_of(driver), row)
-                now = time.monotonic()
                 due = now - saved > about.checkpoint_seconds
                 if directory is not None and (asked.is_set() or (due and not directory.is_saving)):
                     kinds.note(processors())
@@ -132,12 +137,14 @@ def run_to_end(
             rows.append(driver.evaluate())
             tracking.row(rows[-1])
             if directory is not None:
-                directory.write(rows[-1], driver.accounts.take_spans())
+                wall = spent + time.monotonic() - started
+                directory.write(rows[-1], driver.accounts.take_spans(), driver.accounts.take_closed(), wall)
         except Disconnected as error:
             if directory is not None:
                 error.resumable = True
-                directory.write(None, driver.accounts.take_spans())
-                directory.checkpoint(driver, spent + time.monotonic() - started, in_flight_seconds, kinds.known)
+                wall = spent + time.monotonic() - started
+                directory.write(None, driver.accounts.take_spans(), driver.accounts.take_closed(), wall)
+                directory.checkpoint(driver, wall, in_flight_seconds, kinds.known)
             raise
         except WorkersLost as error:  # in the middle of an event: only the last checkpoint is consistent
             if directory is None:

@@ -287,6 +287,7 @@ class Simulation:
         if run is None or run.fate.vanishes <= self.now:
             return
         run.stop_soon()
+        run.noticed = self.now
         ends = run.ends
         if not ends or self.now >= ends[-1]:
             return

@@ -172,6 +172,8 @@ class TimedRun(LocalRun, kw_only=True, eq=False, gc=False):
     """Whether the next event that the server sees is a request for the fresh model, not the upload."""
     over: float = inf
     """When the next event that the server sees arrives or is lost, or when the device vanishes."""
+    noticed: float | None = None
+    """When a stop notice reached the device."""
     token: int = 0
     """Number of the plan: events that were scheduled under an earlier number are ignored."""
 
@@ -220,4 +222,5 @@ class TimedRun(LocalRun, kw_only=True, eq=False, gc=False):
             progress.seconds,
             self.bytes_down,
             self.bytes_up,
+            self.noticed,
         )

@@ -33,6 +33,13 @@ ARITHMETIC: dict[str, Arithmetic] = {
 @contextmanager
 def simulation_of(experiment: Experiment) -> Iterator[Simulation]:
     """Build the simulation of an experiment; its worker processes end with the context."""
+    with _built(experiment) as (simulation, _):
+        yield simulation
+
+
+@contextmanager
+def _built(experiment: Experiment) -> Iterator[tuple[Simulation, ExperimentParts]]:
+    """Build the simulation of an experiment, and the parts that it consists of."""
     workers, torch_device = experiment.execution.processes(), torch_device_of(experiment.execution.local_torch_device)
     parts = ExperimentParts.of(experiment)
     fleet = parts.fleet()
@@ -57,7 +64,7 @@ def simulation_of(experiment: Experiment) -> Iterator[Simulation]:
         training_loss=experiment.evaluation.training_loss,
     )
     try:
-        yield Simulation(
+        simulation = Simulation(
             session,
             fleet,
             executor,
@@ -65,6 +72,7 @@ def simulation_of(experiment: Experiment) -> Iterator[Simulation]:
             schedule=experiment.schedule,
             metric=TargetMetric.of_experiment(experiment),
         )
+        yield simulation, parts
     finally:
         executor.close()
 
@@ -90,7 +98,7 @@ def run(
     ended = directory.finished() if directory is not None else None
     if ended is not None:
         return ended
-    with simulation_of(experiment) as simulation:
+    with _built(experiment) as (simulation, parts):
         assert isinstance(simulation.executor, TorchExecutor)
         return run_to_end(
             simulation,
@@ -99,4 +107,5 @@ def run(
             watch=watch,
             interrupted=interrupted,
             processors=simulation.executor.processors,
+            fleet=lambda: parts.fleet_facts(simulation.fleet),
         )

@@ -272,6 +272,8 @@ class Exchange:
                 case FreshModel():
                     outputs.append(self._fresh_model(effect, now))
                 case StopNotice(device=device, ticket=ticket):
+                    if (pending := self._pending.get(ticket)) is not None:
+                        pending.noticed = now
                     notices += self._notice(device, ticket, now)
         return outputs + notices
 

@@ -54,6 +54,8 @@ class PendingOrder(Struct, kw_only=True, eq=False):
     """Newer versions sent to the device."""
     merges: list[Merge] = []
     """Where in its training the device merged newer versions without waiting for them."""
+    noticed: float | None = None
+    """When a stop notice was sent to the device."""
     given_up: bool = False
     """Whether it has failed, and the session is about to be told."""
 
@@ -73,6 +75,7 @@ class PendingOrder(Struct, kw_only=True, eq=False):
             seconds=seconds,
             bytes_down=self.bytes_down,
             bytes_up=bytes_up,
+            noticed=self.noticed,
         )
 
 

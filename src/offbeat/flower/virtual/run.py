@@ -40,6 +40,7 @@ from offbeat.flower.virtual.wall_clock import AppTime, real_time_calls
 from offbeat.results.files import Log, replace_file, write_json
 from offbeat.results.lock import DirectoryLock, check_unlocked
 from offbeat.results.metric import TargetMetric, summarise
+from offbeat.results.orders import OrderLog
 from offbeat.results.result import ORDER, Result
 from offbeat.results.rows import COMMON_COLUMNS, Row
 from offbeat.results.timeline import Timeline
@@ -77,6 +78,7 @@ class AppDirectory:
         self.write_config(table)
         self._metrics = Log(self.path / "metrics.jsonl")
         self._timeline = Timeline(self.path / "timeline.json")
+        self._orders = OrderLog(self.path / "orders.bin")
 
     def write_config(self, table: Table) -> None:
         """Write config.toml."""
@@ -92,6 +94,8 @@ class AppDirectory:
         for span in engine.accounts.take_spans():
             self._timeline.write(span)
         self._timeline.mark(engine.version, engine.now)
+        self._orders.write(engine.accounts.take_closed(), engine.now)
+        self._orders.flush()
 
     def finish(
         self, engine: MessageEngine, summary: Mapping[str, Any], tensors: Mapping[str, npt.NDArray[Any]] | None
@@ -99,6 +103,7 @@ class AppDirectory:
         """Write devices.csv, the final model if there is one, and last the summary."""
         self._write_spans(engine)
         self._timeline.finish(engine.open_spans(), engine.now)
+        self._orders.finish(engine.accounts.received, engine.open_spans())
         if engine.accounts.per_device:
             replace_file(self.path / "devices.csv", engine.accounts.csv(engine.open_spans()).encode())
         if tensors:
@@ -107,7 +112,7 @@ class AppDirectory:
 
     def close(self) -> None:
         """Close the logs and unlock the directory."""
-        for name in ("_metrics", "_timeline"):
+        for name in ("_metrics", "_timeline", "_orders"):
             if (log := getattr(self, name, None)) is not None:
                 log.close()
         self._lock.release()

@@ -153,7 +153,7 @@ def _group_state(path: Path, kind: Kind, runs: tuple[RunEntry, ...]) -> State:
 
 
 def _run(path: Path) -> RunEntry:
-    table, summary, rows = _toml(path / "config.toml"), _json(path / "summary.json"), _rows(path / "metrics.jsonl")
+    table, summary, rows = _toml(path / "config.toml"), _json(path / "summary.json"), read_rows(path / "metrics.jsonl")
     last = rows[-1] if rows else {}
     algorithm, evaluation = _table(table, "algorithm"), _table(table, "evaluation")
     metric = _metric(summary, evaluation, last)
@@ -228,7 +228,7 @@ def _json(path: Path) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _rows(path: Path) -> list[Row]:
+def read_rows(path: Path) -> list[Row]:
     """The whole lines of a metrics file; the last may be incomplete while a run writes it."""
     try:
         data = path.read_bytes()

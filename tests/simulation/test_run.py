@@ -16,6 +16,7 @@ from safetensors.numpy import load_file
 from offbeat.core.errors import Interrupted, InvalidInput
 from offbeat.experiment.schema import Experiment
 from offbeat.results import checkpoint
+from offbeat.results.comparison import Comparison
 from offbeat.results.lock import DirectoryLock
 from offbeat.simulation.run import run
 
@@ -35,6 +36,20 @@ def small(**changes: Any) -> Experiment:
         "execution": {"executor": "sequential"},
     }
     return Experiment.parse(table).changed(changes)
+
+
+def test_energy_and_traffic_have_a_price_where_the_experiment_names_one() -> None:
+    priced = run(small(fleet={"watts": 7.2}, network={"price_per_gb": 0.5}, stop={"time": 20.0}))
+    plain = run(small(stop={"time": 20.0}))
+    for row, same in zip(priced.rows, plain.rows, strict=True):
+        # 7.2 W for 3600 s are 7.2 Wh; half a unit of money per 1e9 bytes either way.
+        assert row.pop("energy_wh") == pytest.approx(same["busy_seconds"] * 0.002)
+        assert row.pop("traffic_cost") == pytest.approx((same["bytes_up"] + same["bytes_down"]) * 5e-10)
+        assert row == same
+    assert priced.summary["energy_wh"] > 0 and "energy_wh" not in priced.summary["metrics"]
+    assert "energy_wh" not in plain.rows[-1]
+    comparison = Comparison([priced])
+    assert "energy Wh" in comparison.cells(comparison.by_algorithm[0]) and "traffic_cost" in comparison.csv_text()
 
 
 def test_a_run_directory_has_everything(tmp_path: Path) -> None:

@@ -85,6 +85,8 @@ class NetworkSettings(Settings):
     """Share of the devices, drawn at random, with slow links."""
     slow_factor: float = Field(50.0, ge=1, allow_inf_nan=False)
     """Factor by which slow links have less bandwidth (FedASMU: 50 and 100)."""
+    price_per_gb: float | None = Field(None, ge=0, allow_inf_nan=False)
+    """Price of a gigabyte sent or received; adds the column traffic_cost."""
 
     trace: MeasuredSeries | None = None
     """`[network.trace]`: a CSV file of bandwidths over time: columns time, device, uplink_mbps, downlink_mbps."""

@@ -48,6 +48,8 @@ class FleetSettings(Settings):
     """The base of all fleets, including users' own; its fields are the keys of `[fleet]`."""
 
     name: str = ""
+    watts: float | None = Field(None, gt=0, allow_inf_nan=False)
+    """Power of a device in training, in watts; adds the column energy_wh (training seconds x watts)."""
 
     @abstractmethod
     def build(self, workload: Workload) -> Speeds:

@@ -25,6 +25,8 @@ if TYPE_CHECKING:  # imported when they are asked for
 
 BASELINE = "fedavg"
 """The algorithm that speed-ups are relative to."""
+COSTS = {"energy_wh": "energy Wh", "traffic_cost": "traffic cost"}
+"""Headings of the columns that `fleet.watts` and `network.price_per_gb` add."""
 
 
 class Comparison:
@@ -172,7 +174,13 @@ class Comparison:
             "mean staleness": f"{results.mean('mean_staleness'):.1f}",
             "MB up": megabytes(results.mean("bytes_up")),
             "MB down": megabytes(results.mean("bytes_down")),
+            **{COSTS[key]: amount(results.mean(key)) for key in self._costs},
         }
+
+    @property
+    def _costs(self) -> list[str]:
+        """The columns of energy and price that all runs have."""
+        return [key for key in COSTS if all(key in entry.summary for entry in self.entries)]
 
     @property
     def caption(self) -> str:
@@ -270,6 +278,7 @@ class Comparison:
             f"final_{name}_std": results.final_spread,
             "in_training_mean": results.in_training,
             **{key: results.mean(key) for key in means},
+            **{key: results.mean(key) for key in self._costs},
             "unused_share": results.unused_share,
             "wasted_share": results.wasted_share,
             "diverged": str(results.diverged).lower(),

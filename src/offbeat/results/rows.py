@@ -24,6 +24,8 @@ RUN_COLUMNS = (
     *COMMON_COLUMNS,
     "updates_refused",
     "training_loss",
+    "energy_wh",
+    "traffic_cost",
     "devices",
     "faults_unsent",
     "faults_unanswered",

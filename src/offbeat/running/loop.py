@@ -57,6 +57,10 @@ class RunDescription:
     save_model: bool
     checkpoint_first: bool = False
     """Whether the run starts with a checkpoint, because remote workers may be lost early."""
+    watts: float | None = None
+    """Power of a device in training (`fleet.watts`)."""
+    price_per_gb: float | None = None
+    """Price of a gigabyte sent or received (`network.price_per_gb`)."""
     tracking: TrackingTable = field(default_factory=TrackingTable)
     experiment: Experiment | None = None
     """None if the run has no experiment (a Flower strategy)."""
@@ -73,9 +77,18 @@ class RunDescription:
             checkpoint_seconds=experiment.execution.checkpoint_seconds,
             save_model=experiment.execution.save_model,
             checkpoint_first=experiment.execution.executor == "ray",
+            watts=experiment.fleet.settings.watts,
+            price_per_gb=experiment.network.price_per_gb,
             tracking=experiment.tracking,
             experiment=experiment,
         )
+
+    def costs(self, row: Row) -> Row:
+        """The energy and the price of a run until this row, where the experiment says what they depend on."""
+        energy = {} if self.watts is None else {"energy_wh": row["busy_seconds"] * self.watts / 3600}
+        if self.price_per_gb is None:
+            return energy
+        return energy | {"traffic_cost": (row["bytes_up"] + row["bytes_down"]) / 1e9 * self.price_per_gb}
 
 
 def run_to_end(
@@ -116,6 +129,7 @@ def run_to_end(
                 in_flight_seconds += in_flight * (driver.now - before)
                 before, in_flight = driver.now, len(session.in_flight)
                 if row is not None:
+                    row |= about.costs(row)
                     rows.append(row)
                     tracking.row(row)
                 spans, closed = driver.accounts.take_spans(), driver.accounts.take_closed()
@@ -135,6 +149,7 @@ def run_to_end(
             reason = f"diverged: {error}"
             in_flight_seconds += in_flight * (driver.now - before)
             rows.append(driver.evaluate())
+            rows[-1] |= about.costs(rows[-1])
             tracking.row(rows[-1])
             if directory is not None:
                 wall = spent + time.monotonic() - started

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from offbeat.core.streams import stream
+from offbeat.data.dataset import IGNORED
 from offbeat.data.samples import LazyDevices, Ragged
 from offbeat.data.transforms import Flip, InputPipeline, Standardisation
 from offbeat.training.batches import LOADED, Batches
-from offbeat.training.tasks import IGNORED
 
 SEED = 5
 

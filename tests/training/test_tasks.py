@@ -12,10 +12,12 @@ from hypothesis import strategies as st
 from torch import nn
 
 from offbeat.core.errors import InvalidInput
+from offbeat.data.dataset import IGNORED
+from offbeat.metrics import Metric, Totals
 from offbeat.training.tasks import (
-    IGNORED,
     Batch,
     Classification,
+    Model,
     MultiLabel,
     Regression,
     Task,
@@ -102,6 +104,73 @@ def test_regression_by_hand() -> None:
     assert found == {"r2": pytest.approx(1 - 2 / 14), "mae": pytest.approx(2 / 3), "loss": pytest.approx(2 / 3)}
 
 
+def test_every_regression_metric_and_loss_by_hand() -> None:
+    # Errors 3, 0, -1 (delta 2). Huber: 2 (3 - 1) = 4, 0, 1/2; squares 9, 0, 1; absolute 3, 0, 1.
+    outputs, targets = [[3.0], [1.0], [4.0]], [0.0, 1.0, 5.0]
+    task = Regression(measures=["rmse", "mae", "huber", "loss"], error="huber", delta=2.0)
+    found = judged(task, outputs, targets)
+    assert found == pytest.approx({"rmse": math.sqrt(10 / 3), "mae": 4 / 3, "huber": 4.5 / 3, "loss": 4.5 / 3})
+    trained, _ = task.loss(same, Batch(torch.tensor(outputs), torch.tensor(targets)))
+    assert trained.item() == pytest.approx(4.5 / 3)
+    assert judged(Regression(error="absolute"), outputs, targets)["loss"] == pytest.approx(4 / 3)
+
+
+def test_area_under_the_curve_by_hand() -> None:
+    # Scores of class 1: 0, 1, 1, 2 with labels 0, 0, 1, 1. Pairs (positive, negative): (1, 0) won, (1, 1) tied,
+    # (2, 0) and (2, 1) won: 3.5 of 4. A class that all or no samples have does not count.
+    outputs = [[0.0, 0.0], [0.0, 1.0], [0.0, 1.0], [0.0, 2.0]]
+    assert judged(Classification(measures=["auc"]), outputs, [0, 0, 1, 1]) == {"auc": pytest.approx(3.5 / 4)}
+    # Label 0: the positive is second of three: 1 of 2 pairs. Label 1: positives above the negative: 1.
+    found = judged(MultiLabel(measures=["auc"]), [[3.0, 0.0], [2.0, 1.0], [1.0, 2.0]], [[0, 0], [1, 1], [0, 1]])
+    assert found == {"auc": pytest.approx((0.5 + 1.0) / 2)}
+    assert math.isnan(judged(Classification(measures=["auc"]), outputs[:2], [0, 0])["auc"])
+
+
+class WithinOne(Metric):
+    share = True
+    limits = (0.0, 1.0)
+
+    def sums(self, outputs: torch.Tensor, targets: torch.Tensor) -> dict[str, int]:
+        return {"near": int(((outputs[:, 0] - targets).abs() <= 1).sum()), "count": len(targets)}
+
+    def value(self, sums: Totals) -> float:
+        return float(sums["near"] / sums["count"])
+
+
+class OwnTask(Task):
+    """A task that defines nothing but its loss."""
+
+    def loss(self, model: Model, batch: Batch) -> tuple[torch.Tensor, float]:
+        return (model(batch.x)[:, 0] - batch.y).abs().mean(), len(batch.y)
+
+
+def test_an_own_metric_is_a_class_by_name_or_object_and_loss_alone_makes_a_task() -> None:
+    for task in (
+        Regression(measures=["loss", f"{__name__}:WithinOne"]),
+        Regression(measures=["loss", WithinOne]),  # type: ignore[list-item]
+        OwnTask(measures=["loss", f"{__name__}:WithinOne"]),
+    ):
+        found = judged(task, [[3.0], [1.0], [4.0]], [0.0, 1.0, 5.0])
+        assert found["within_one"] == pytest.approx(2 / 3)
+        assert task.directions == {"loss": "min", "within_one": "max"}
+    assert found["loss"] == pytest.approx(4 / 3)
+
+
+@pytest.mark.parametrize(
+    ("measures", "words"),
+    [
+        (["accurcy"], "unknown metric 'accurcy': did you mean 'accuracy'?"),
+        (["r2"], "task.measures: 'r2' is no metric of the task 'classification', which has accuracy, auc, f1, loss"),
+        (["loss", "loss"], "task.measures: two metrics are named 'loss'"),
+        (["math:floor"], "task.measures: 'math:floor' is not a subclass of offbeat.metrics.Metric"),
+    ],
+)
+def test_a_metric_that_cannot_be_used_is_one_sentence(measures: list[str], words: str) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        Classification(measures=measures)
+    assert str(refused.value) == words
+
+
 def test_multi_label_by_hand() -> None:
     # Label 0: chosen 1, 1, held 1, 0: hits 1, F1 = 2/3. Label 1: chosen 0, 1, held 1, 1: hits 1, F1 = 2/3.
     # All decisions: hits 2, chosen 3, held 3: 4/6. Loss of a logit of 0 is ln 2 whatever the label; here logits +-2.
@@ -152,8 +221,12 @@ def test_metrics_do_not_depend_on_how_the_data_are_cut(seed: int, size: int) -> 
     outputs = torch.tensor(random.normal(size=(11, 3)), dtype=torch.float32)
     labels = torch.tensor(random.integers(0, 3, 11))
     tasks: list[tuple[Task, torch.Tensor, torch.Tensor]] = [
-        (Classification(measures=["accuracy", "loss", "f1"], class_weights=[1.0, 2.0, 0.5]), outputs, labels),
-        (Regression(), outputs, torch.tensor(random.normal(size=(11, 3)), dtype=torch.float32)),
+        (Classification(measures=["accuracy", "loss", "f1", "auc"], class_weights=[1.0, 2.0, 0.5]), outputs, labels),
+        (
+            Regression(measures=["r2", "rmse", "huber"]),
+            outputs,
+            torch.tensor(random.normal(size=(11, 3)), dtype=torch.float32),
+        ),
         (MultiLabel(), outputs, torch.tensor(random.integers(0, 2, (11, 3)))),
         (TokenSequence(), outputs.view(11, 1, 3), torch.where(labels > 1, IGNORED, labels).view(11, 1)),
     ]

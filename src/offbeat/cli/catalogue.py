@@ -33,7 +33,7 @@ def list_(
         str,
         typer.Argument(
             metavar="KIND",
-            help="algorithms, fleets, availability, datasets, partitions, tasks, models or experiments.",
+            help="algorithms, fleets, availability, datasets, partitions, tasks, metrics, models or experiments.",
         ),
     ],
 ) -> None:
@@ -84,12 +84,17 @@ def description(name: str, thing: Any) -> RenderableType:
     from offbeat.algorithms.about import about_of
     from offbeat.core.policy import Policy
     from offbeat.core.settings import Settings
+    from offbeat.metrics import Metric
 
     if isinstance(thing, Path):
         return Text(thing.read_text(encoding="utf-8"))
     parts: list[RenderableType] = [Text(f"{name}: {inspect.getdoc(thing) or ''}\n")]
     if name in POLICIES and thing is POLICIES[name]:
         parts.append(Text(source(about_of(thing))))
+    if isinstance(thing, type) and issubclass(thing, Metric):
+        better = "higher" if thing.direction == "max" else "lower"
+        shown = "; shown in percent" if thing.share else ""
+        parts.append(Text(f"{better} is better{shown}; tasks: {', '.join(thing.tasks) or 'all'}\n"))
     if isinstance(thing, type) and issubclass(thing, Settings):
         settings = {key: field for key, field in thing.model_fields.items() if key != "name"}
         if settings:
@@ -208,6 +213,7 @@ def _registries() -> dict[str, dict[str, Any]]:
     from offbeat.experiment.named import TASKS
     from offbeat.experiment.shipped import shipped
     from offbeat.fleet import AVAILABILITIES, FLEETS
+    from offbeat.metrics import METRICS
     from offbeat.models import MODELS
 
     return {
@@ -217,6 +223,7 @@ def _registries() -> dict[str, dict[str, Any]]:
         "datasets": dict(DATASETS),
         "partitions": dict(PARTITIONS),
         "tasks": dict(TASKS),
+        "metrics": dict(METRICS),
         "models": dict(MODELS),
         "experiments": shipped(),
     }

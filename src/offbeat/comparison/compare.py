@@ -17,10 +17,9 @@ from offbeat.core.errors import InvalidInput, OffbeatError
 from offbeat.core.policy import Policy
 from offbeat.experiment.schema import Experiment
 from offbeat.experiment.shipped import ExperimentSource, experiment_from
-from offbeat.results.comparison import Comparison, check_target
+from offbeat.results.comparison import Comparison
 from offbeat.results.files import replace_file
 from offbeat.results.lock import DirectoryLock, check_unlocked
-from offbeat.results.metric import TargetMetric
 from offbeat.results.plots import draw_comparison, save, sweep_figure
 from offbeat.results.report import report_html
 from offbeat.results.result import Result, read_run
@@ -54,7 +53,7 @@ def compare(
     """
     experiment = experiment_from(experiment)
     chosen, numbers = _algorithms(experiment, algorithms), _seeds(experiment, seeds)
-    check_target(target, TargetMetric(experiment.target_metric, experiment.target_direction))
+    experiment.check_target(target)
     experiments = [with_automatic_workers(each) for each in fair_experiments(experiment, chosen, numbers)]
     if len({(each.algorithm.title, each.seed) for each in experiments}) != len(experiments) or not experiments:
         raise InvalidInput("give at least one algorithm and one seed, and each only once")
@@ -96,7 +95,7 @@ def sweep(
     over, numbers = experiment.sweep if over is None else over, _seeds(experiment, seeds)
     if not over or not all(len(values) for values in over.values()) or not numbers or len(over) > 3:
         raise InvalidInput("give one to three settings to sweep, each with at least one value, and at least one seed")
-    check_target(target, TargetMetric(experiment.target_metric, experiment.target_direction))
+    experiment.check_target(target)
     experiments = [
         with_automatic_workers(_with(each, settings or {})) for seed in numbers for each in experiment.swept(over, seed)
     ]

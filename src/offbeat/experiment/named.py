@@ -21,11 +21,12 @@ from offbeat.data.partitioners import PartitionerSettings, is_partitioner
 from offbeat.data.transforms import transforms_of
 from offbeat.experiment.tables import Table, checked
 from offbeat.fleet import AVAILABILITIES, FLEETS, AvailabilitySettings, FleetSettings
+from offbeat.metrics import METRICS, Direction, Metric
 from offbeat.models.catalogue import MODEL_SETTINGS, MODELS, Layers, ModelChoice, PlainModel
 from offbeat.references import GIVEN, resolve, thing_name
 
 if TYPE_CHECKING:
-    from offbeat.training.tasks import Direction, Task
+    from offbeat.training.tasks import Task
 
 S = TypeVar("S", bound=Settings)
 TASKS = {
@@ -276,7 +277,12 @@ class TaskTable(NamedTable):
             raise InvalidInput(f"task.name = {self.name!r}: not a subclass of offbeat.training.tasks.Task")
         return checked(found, "task", self.others)
 
-    def direction(self, metric: str) -> "Direction":
+    def metric(self, name: str) -> type[Metric] | None:
+        """The class of a metric; None if the task computes it without one."""
+        own = None if self.is_default else self.task.measured.get(name)
+        return METRICS.get(name) if own is None else type(own)
+
+    def direction(self, metric: str) -> Direction:
         """Whether a higher or a lower value of a metric is better; raises InvalidInput if the task does not have it."""
         if metric == "accuracy" and self.is_default:
             return "max"

@@ -36,6 +36,7 @@ from offbeat.experiment.objects import arrays_read, as_table
 from offbeat.experiment.run_settings import DeploymentTable, EvaluationTable, Stop, TrackingTable
 from offbeat.experiment.tables import Table, checked, explain, merge, nested, parse_changes, read_toml
 from offbeat.fleet import AvailabilitySettings, FailureSettings, FleetSettings, NetworkSettings
+from offbeat.metrics import check_target
 from offbeat.references import GIVEN, thing_name
 from offbeat.training.execution import ExecutionTable
 
@@ -183,8 +184,8 @@ class Experiment(Settings):
         if self.evaluation.training_loss:
             self.task.direction("loss")
         for index, target in enumerate(self.evaluation.targets):
-            if self.target_metric == "accuracy" and not 0 < target <= 1:
-                raise InvalidInput(f"evaluation.targets.{index} = {target}: an accuracy is above 0 and at most 1")
+            self.check_target(target, f"evaluation.targets.{index}")
+        self.check_target(self.stop.target, "stop.target")
         local = self.local
         if self.algorithm.policy.plain_gradients and (local.optimiser != "sgd" or local.clip_norm):
             setting = f"clip_norm = {local.clip_norm}" if local.clip_norm else f"optimiser = {local.optimiser!r}"
@@ -202,6 +203,10 @@ class Experiment(Settings):
     def target_direction(self) -> Literal["max", "min"]:
         """Whether a higher or a lower value of the target metric is better."""
         return self.task.direction(self.target_metric)
+
+    def check_target(self, target: float | None, key: str = "target") -> None:
+        """Raise InvalidInput if the target metric cannot have this value, or always has a better one."""
+        check_target(target, self.task.metric(self.target_metric), key)
 
     @property
     def schedule(self) -> EvaluationTable:

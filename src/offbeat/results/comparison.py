@@ -14,8 +14,9 @@ from rich.table import Table
 from rich.text import Text
 
 from offbeat.core.errors import InvalidInput
+from offbeat.metrics import METRICS, check_target
 from offbeat.results.algorithm_results import AlgorithmResults, final_text, seeds_text, time_text
-from offbeat.results.metric import ACCURACY, TargetMetric, amount, megabytes, percent
+from offbeat.results.metric import TargetMetric, amount, megabytes, percent
 from offbeat.results.result import Result, frame_of
 from offbeat.results.statistics import Estimate, speed_up
 
@@ -289,7 +290,7 @@ def _check(entries: Sequence[Result], target: float | None) -> None:
     if not entries:
         raise InvalidInput("no finished run to compare")
     metric = TargetMetric.of(entries[0].summary)
-    check_target(target, metric)
+    check_target(target, METRICS.get(metric.name))
     if any(TargetMetric.of(entry.summary) != metric for entry in entries):
         raise InvalidInput("the runs have different target metrics: compare runs of one evaluation.target_metric")
     for entry in entries:
@@ -303,9 +304,3 @@ def _check(entries: Sequence[Result], target: float | None) -> None:
                 f"two runs are of {entry.algorithm} with seed {entry.seed}: give each algorithm one run per seed"
             )
         seen.add((entry.algorithm, entry.seed))
-
-
-def check_target(target: float | None, metric: TargetMetric = ACCURACY) -> None:
-    """Raise InvalidInput if the metric is a share and the target is not above 0 and at most 1."""
-    if target is not None and metric.is_share and not 0 < target <= 1:
-        raise InvalidInput(f"target = {target}: must be above 0 and at most 1")

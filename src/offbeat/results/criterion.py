@@ -64,7 +64,7 @@ class Criterion:
         at: float | None = None,
     ) -> "Criterion":
         """The time to a target if one is given, else the area under the curve up to a time (default: the end)."""
-        metric = TargetMetric(experiment.target_metric, experiment.target_direction)
+        metric = TargetMetric.of_experiment(experiment)
         kind = kind or ("area" if target is None else "time")
         if kind == "time" and target is None:
             raise InvalidInput('the objective "time" needs a target')

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from offbeat.results.lock import is_locked
-from offbeat.results.metric import LOWER_IS_BETTER, TargetMetric, time_to
+from offbeat.results.metric import TargetMetric, time_to
 from offbeat.results.rows import RUN_COLUMNS, Row
 
 State = Literal["running", "failed", "interrupted", "finished"]
@@ -190,7 +190,7 @@ def _metric(summary: dict[str, Any], evaluation: dict[str, Any], last: Row) -> T
         return TargetMetric.of(summary)
     measured = [name for name in last if name not in RUN_COLUMNS]
     name = str(evaluation.get("target_metric") or next(iter(measured), "accuracy"))
-    return TargetMetric(name, "min" if name in LOWER_IS_BETTER else "max")
+    return TargetMetric.named(name)
 
 
 def _progress(stop: dict[str, Any], last: Row) -> float | None:

@@ -1,19 +1,15 @@
 """The target metric of a run, numbers as text, and the summary of a run."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import floor, isfinite, log10
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
+from offbeat.metrics import METRICS, Direction
 from offbeat.results.rows import RUN_COLUMNS, Row
 
 if TYPE_CHECKING:
     from offbeat.experiment.schema import Experiment
-
-SHARES = ("accuracy", "f1", "micro_f1", "macro_f1", "token_accuracy")
-"""Metrics from 0 to 1, which are shown in percent."""
-LOWER_IS_BETTER = ("loss", "mae", "perplexity")
-"""Metrics of the built-in tasks for which lower is better."""
 
 
 @dataclass(frozen=True)
@@ -21,22 +17,32 @@ class TargetMetric:
     """The metric that runs are compared by, and whether higher or lower is better (default: accuracy)."""
 
     name: str = "accuracy"
-    direction: Literal["max", "min"] = "max"
+    direction: Direction = "max"
+    share: bool = field(default=False, compare=False)
+    """Whether a metric that is not registered is shown in percent."""
+
+    @classmethod
+    def named(cls, name: str) -> "TargetMetric":
+        """The metric of this name; for one that is not registered, higher counts as better."""
+        return cls(name, METRICS[name].direction if name in METRICS else "max")
 
     @classmethod
     def of(cls, summary: Mapping[str, Any]) -> "TargetMetric":
         """The target metric in the summary of a run."""
-        return cls(summary.get("target_metric", "accuracy"), summary.get("target_direction", "max"))
+        name = summary.get("target_metric", "accuracy")
+        return cls(name, summary.get("target_direction", "max"), summary.get("target_share", False))
 
     @classmethod
     def of_experiment(cls, experiment: "Experiment") -> "TargetMetric":
         """The metric that the runs of an experiment are compared by."""
-        return cls(experiment.target_metric, experiment.target_direction)
+        name = experiment.target_metric
+        metric = experiment.task.metric(name)
+        return cls(name, experiment.target_direction, metric is not None and metric.share)
 
     @property
     def is_share(self) -> bool:
         """Whether the metric is between 0 and 1, and shown in percent."""
-        return self.name in SHARES
+        return METRICS[self.name].share if self.name in METRICS else self.share
 
     @property
     def title(self) -> str:
@@ -169,6 +175,7 @@ def summarise(
     last = rows[-1]
     measured = [name for name in last if name not in RUN_COLUMNS] if metrics is None else list(metrics)
     other = {} if metric == ACCURACY else {"target_metric": metric.name, "target_direction": metric.direction}
+    own = {"target_share": True} if metric.share and metric.name not in METRICS else {}
     return {
         "algorithm": algorithm,
         "label": label or algorithm,
@@ -179,6 +186,7 @@ def summarise(
         "metrics": measured,
         **{f"final_{name}": last[name] for name in measured},
         **other,
+        **own,
         **_of_target([row for row in rows if metric.name in row], metric, targets),
         **{key: value for key, value in last.items() if key not in ("time", "version", "in_flight", *measured)},
         "in_training": sum(row["in_flight"] for row in rows) / len(rows) if in_training is None else in_training,

@@ -19,7 +19,7 @@ from offbeat.core.errors import InvalidInput
 from offbeat.core.parameters import Layout, Vector
 from offbeat.experiment.schema import Experiment
 from offbeat.references import thing_name
-from offbeat.results.metric import LOWER_IS_BETTER, TargetMetric, summarise
+from offbeat.results.metric import TargetMetric, summarise
 from offbeat.results.rows import RUN_COLUMNS, Row
 
 if TYPE_CHECKING:  # imported when they are asked for
@@ -241,7 +241,7 @@ def _metric(table: Mapping[str, Any], metrics: Sequence[str], experiment: Experi
     if experiment is not None:
         return TargetMetric.of_experiment(experiment)
     name = table["evaluation"].get("target_metric", metrics[0])
-    return TargetMetric(name, "min" if name in LOWER_IS_BETTER else "max")
+    return TargetMetric.named(name)
 
 
 def read_devices(path: Path) -> list[Row]:

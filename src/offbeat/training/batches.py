@@ -11,9 +11,10 @@ import numpy.typing as npt
 import torch
 
 from offbeat.core.streams import stream
+from offbeat.data.dataset import IGNORED
 from offbeat.data.samples import Array, Indices, LazyDevices, Ragged, Samples, count, each_array, numbers, taken
 from offbeat.models.flat import on_processor
-from offbeat.training.tasks import IGNORED, Batch
+from offbeat.training.tasks import Batch
 
 GATHERED = 4096
 """Samples gathered at a time: all of a slice on most devices, and bounded memory on the largest."""

@@ -1,30 +1,26 @@
-"""Tasks: a loss on a batch, and metrics that are computed from sums over samples.
+"""Tasks: a loss on a batch, and the names of the metrics to compute (`offbeat.metrics`).
 
 A user's own task is a subclass of `Task`, named "module:Class" in the settings or passed as an object from Python.
-Because metrics come from sums, the batch size of an evaluation does not change them.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from msgspec import Struct
-from pydantic import Field
+from pydantic import Field, field_validator
 from torch import nn
 from torch.nn import functional
 
 from offbeat.core.errors import InvalidInput
 from offbeat.core.settings import Settings
+from offbeat.metrics import IGNORED, METRICS, Direction, Metric, Totals, metric_class
 from offbeat.models import called
+from offbeat.references import reference_to
 
-Direction = Literal["max", "min"]
 Inputs = Any
 """A tensor, or a tuple or mapping of tensors."""
 Model = Callable[..., Any]
-Totals = Mapping[str, Any]
-"""Sums over samples: numbers or arrays, by name."""
-IGNORED = -100
-"""The target of padding tokens, which do not count."""
 Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
@@ -36,10 +32,41 @@ class Batch(Struct, frozen=True, gc=False):
 
 
 class Task(Settings):
-    """The base of all tasks: a loss on a batch, and metrics from sums over samples.
+    """The base of all tasks: a loss on a batch, and metrics.
 
-    A subclass has its settings as fields and defines `loss`, `totals` and `metrics`.
+    A subclass has its settings as fields and defines `loss`; `measures` names the metrics.
     """
+
+    kind: ClassVar[str] = ""
+    """The name of a built-in task, by which a metric says whether it can be used with it."""
+    measures: list[str] = Field(["loss"], min_length=1)
+    """The metrics (`offbeat list metrics`, or your own as "module:Class") in display order; the first is the target."""
+
+    @field_validator("measures", mode="before")
+    @classmethod
+    def _names(cls, given: Any) -> Any:
+        """References to classes that are given from Python; raises InvalidInput if a metric cannot be used."""
+        if not isinstance(given, list | tuple) or not all(isinstance(each, str | type) for each in given):
+            return given
+        names = [each if isinstance(each, str) else reference_to(each) for each in given]
+        seen: set[str] = set()
+        for name in names:
+            metric = metric_class(name)
+            if cls.kind and metric.tasks and cls.kind not in metric.tasks:
+                fit = ", ".join(each for each, of in METRICS.items() if not of.tasks or cls.kind in of.tasks)
+                raise InvalidInput(
+                    f"task.measures: {metric.name!r} is no metric of the task {cls.kind!r}, which has {fit}"
+                )
+            if metric.name in seen:
+                raise InvalidInput(f"task.measures: two metrics are named {metric.name!r}")
+            seen.add(metric.name)
+        return names
+
+    @property
+    def measured(self) -> dict[str, Metric]:
+        """The metrics of `measures`, by name."""
+        metrics = (metric_class(name)(self) for name in self.measures)
+        return {metric.name: metric for metric in metrics}
 
     @property
     def target(self) -> str:
@@ -54,19 +81,24 @@ class Task(Settings):
     @property
     def directions(self) -> Mapping[str, Direction]:
         """The metrics in display order, each with its better direction."""
-        return {"loss": "min"}
+        return {name: metric.direction for name, metric in self.measured.items()}
 
     def loss(self, model: Model, batch: Batch) -> tuple[torch.Tensor, float]:
         """The mean loss to minimise, and the number of samples (or tokens) it averages."""
         raise NotImplementedError(f"{type(self).__name__} does not define loss")
 
+    def loss_sum(self, outputs: Any, targets: torch.Tensor) -> tuple[torch.Tensor, float]:
+        """The loss summed over these samples, and their number; override it if `loss` needs more than the outputs."""
+        mean, count = self.loss(lambda *_, **__: outputs, Batch(x=targets, y=targets))
+        return mean * count, count
+
     def totals(self, outputs: Any, targets: torch.Tensor) -> Totals:
         """Sums over these samples; added up over all batches, they are the input of `metrics`."""
-        raise NotImplementedError(f"{type(self).__name__} does not define totals")
+        return {name: metric.sums(outputs, targets) for name, metric in self.measured.items()}
 
     def metrics(self, totals: Totals) -> Mapping[str, float]:
         """The metrics, from the sums over all samples."""
-        raise NotImplementedError(f"{type(self).__name__} does not define metrics")
+        return {name: metric.value(totals[name]) for name, metric in self.measured.items()}
 
     def check(self, outputs: Any, targets: torch.Tensor, classes: int) -> None:
         """Raise InvalidInput if the model's outputs for two samples do not fit their targets."""
@@ -75,7 +107,10 @@ class Task(Settings):
 def added(sums: dict[str, Any], totals: Totals) -> dict[str, Any]:
     """The sums plus those of one more batch."""
     for name, total in totals.items():
-        sums[name] = sums[name] + total if name in sums else total
+        if isinstance(total, Mapping):
+            sums[name] = added(sums.get(name, {}), total)
+        else:
+            sums[name] = sums[name] + total if name in sums else total
     return sums
 
 
@@ -86,10 +121,11 @@ def _check_shape(outputs: Any, wanted: tuple[int, ...], task: str, what: str) ->
 
 
 class Classification(Task):
-    """One of several classes per sample: cross-entropy; accuracy, loss, and optionally macro F1."""
+    """One of several classes per sample: cross-entropy; accuracy, loss, and optionally macro F1 and AUC."""
 
-    measures: list[Literal["accuracy", "loss", "f1"]] = Field(["accuracy", "loss"], min_length=1)
-    """The metrics, in display order."""
+    kind = "classification"
+    measures: list[str] = Field(["accuracy", "loss"], min_length=1)
+    """The metrics, in display order: accuracy, loss, f1, auc, or your own as "module:Class"."""
     class_weights: list[Weight] | None = None
     """The weight of each class in the loss, which becomes a weighted mean."""
     label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
@@ -97,10 +133,6 @@ class Classification(Task):
     @property
     def averages_samples(self) -> bool:
         return self.class_weights is None
-
-    @property
-    def directions(self) -> Mapping[str, Direction]:
-        return {name: "min" if name == "loss" else "max" for name in self.measures}
 
     def loss(self, model: Model, batch: Batch) -> tuple[torch.Tensor, float]:
         outputs = called(model, batch.x)
@@ -120,27 +152,8 @@ class Classification(Task):
         )
         return loss, float(weights[y].sum())
 
-    def totals(self, outputs: torch.Tensor, targets: torch.Tensor) -> Totals:
-        loss, weight = self._entropy(outputs, targets, "sum")
-        chosen = outputs.argmax(1)
-        totals: dict[str, Any] = {
-            "loss": loss.item(),
-            "weight": weight,
-            "correct": int((chosen == targets).sum()),
-            "count": len(targets),
-        }
-        if "f1" in self.measures:
-            classes = outputs.shape[1]
-            totals["hits"] = torch.bincount(targets[chosen == targets], minlength=classes)
-            totals["chosen"] = torch.bincount(chosen, minlength=classes)
-            totals["held"] = torch.bincount(targets, minlength=classes)
-        return totals
-
-    def metrics(self, totals: Totals) -> Mapping[str, float]:
-        known = {"accuracy": totals["correct"] / totals["count"], "loss": totals["loss"] / (totals["weight"] or 1)}
-        if "f1" in self.measures:
-            known["f1"] = macro_f1(totals["hits"], totals["chosen"], totals["held"])
-        return {name: known[name] for name in self.measures}
+    def loss_sum(self, outputs: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, float]:
+        return self._entropy(outputs, targets, "sum")
 
     def check(self, outputs: Any, targets: torch.Tensor, classes: int) -> None:
         if targets.is_floating_point() or targets.ndim != 1:
@@ -155,45 +168,34 @@ class Classification(Task):
             )
 
 
-def macro_f1(hits: torch.Tensor, chosen: torch.Tensor, held: torch.Tensor) -> float:
-    """The mean over classes of 2 hits / (chosen + held); a class that is neither chosen nor held counts as 0."""
-    return float((2.0 * hits.double() / (chosen + held).clamp(min=1)).mean())
-
-
 class Regression(Task):
-    """Numbers per sample: mean squared error; R² (mean over the outputs), mean absolute error, loss."""
+    """Numbers per sample: squared, absolute or Huber error; R² (mean over the outputs), mean absolute error, loss."""
+
+    kind = "regression"
+    measures: list[str] = Field(["r2", "mae", "loss"], min_length=1)
+    """The metrics, in display order: r2, mae, rmse, huber, loss, or your own as "module:Class"."""
+    error: Literal["squared", "absolute", "huber"] = "squared"
+    """What is minimised; huber is quadratic up to `delta` and linear beyond, so outliers weigh less."""
+    delta: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
+    """The error at which the Huber loss becomes linear."""
 
     @property
     def averages_samples(self) -> bool:
         return True
 
-    @property
-    def directions(self) -> Mapping[str, Direction]:
-        return {"r2": "max", "mae": "min", "loss": "min"}
-
     def loss(self, model: Model, batch: Batch) -> tuple[torch.Tensor, float]:
         outputs = called(model, batch.x)
-        return functional.mse_loss(outputs, batch.y.view_as(outputs)), len(batch.y)
+        return self._error(outputs, batch.y.view_as(outputs), "mean"), len(batch.y)
 
-    def totals(self, outputs: torch.Tensor, targets: torch.Tensor) -> Totals:
-        y = targets.double().reshape(len(targets), -1)
-        error = outputs.double().reshape(len(targets), -1) - y
-        return {
-            "squares": (error**2).sum(0),
-            "absolute": error.abs().sum(0),
-            "y": y.sum(0),
-            "y_squares": (y**2).sum(0),
-            "count": len(y),
-        }
+    def _error(self, outputs: torch.Tensor, y: torch.Tensor, reduction: str) -> torch.Tensor:
+        if self.error == "huber":
+            return functional.huber_loss(outputs, y, reduction=reduction, delta=self.delta)
+        return (functional.mse_loss if self.error == "squared" else functional.l1_loss)(outputs, y, reduction=reduction)
 
-    def metrics(self, totals: Totals) -> Mapping[str, float]:
-        count = totals["count"]
-        spread = (totals["y_squares"] - totals["y"] ** 2 / count).clamp(min=1e-12)
-        return {
-            "r2": float((1.0 - totals["squares"] / spread).mean()),
-            "mae": float((totals["absolute"] / count).mean()),
-            "loss": float((totals["squares"] / count).mean()),
-        }
+    def loss_sum(self, outputs: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, float]:
+        outputs = outputs.double()
+        each = self._error(outputs, targets.double().view_as(outputs), "none")
+        return each.reshape(len(targets), -1).mean(1).sum(), len(targets)
 
     def check(self, outputs: Any, targets: torch.Tensor, classes: int) -> None:
         if not targets.is_floating_point():
@@ -205,6 +207,9 @@ class Regression(Task):
 class MultiLabel(Task):
     """Any number of labels per sample: binary cross-entropy; micro F1 over all decisions, macro F1 over labels."""
 
+    kind = "multi-label"
+    measures: list[str] = Field(["micro_f1", "macro_f1", "loss"], min_length=1)
+    """The metrics, in display order: micro_f1, macro_f1, auc, loss, or your own as "module:Class"."""
     threshold: Annotated[float, Field(gt=0, lt=1)] = 0.5
     """The probability from which a label counts as predicted."""
 
@@ -212,33 +217,14 @@ class MultiLabel(Task):
     def averages_samples(self) -> bool:
         return True
 
-    @property
-    def directions(self) -> Mapping[str, Direction]:
-        return {"micro_f1": "max", "macro_f1": "max", "loss": "min"}
-
     def loss(self, model: Model, batch: Batch) -> tuple[torch.Tensor, float]:
         outputs = called(model, batch.x).float()
         return functional.binary_cross_entropy_with_logits(outputs, batch.y.to(outputs.dtype)), len(batch.y)
 
-    def totals(self, outputs: torch.Tensor, targets: torch.Tensor) -> Totals:
+    def loss_sum(self, outputs: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, float]:
         outputs = outputs.float()
-        held, chosen = targets > 0.5, torch.sigmoid(outputs) >= self.threshold
         loss = functional.binary_cross_entropy_with_logits(outputs, targets.to(outputs.dtype), reduction="sum")
-        return {
-            "hits": (held & chosen).sum(0),
-            "chosen": chosen.sum(0),
-            "held": held.sum(0),
-            "loss": loss.item(),
-            "count": targets.numel(),
-        }
-
-    def metrics(self, totals: Totals) -> Mapping[str, float]:
-        hits, chosen, held = totals["hits"], totals["chosen"], totals["held"]
-        return {
-            "micro_f1": macro_f1(hits.sum(), chosen.sum(), held.sum()),
-            "macro_f1": macro_f1(hits, chosen, held),
-            "loss": totals["loss"] / totals["count"],
-        }
+        return loss, targets.numel()
 
     def check(self, outputs: Any, targets: torch.Tensor, classes: int) -> None:
         if targets.ndim != 2 or not bool(((targets == 0) | (targets == 1)).all()):
@@ -249,11 +235,10 @@ class MultiLabel(Task):
 class TokenSequence(Task):
     """A token at each position of a sequence (language modelling): cross-entropy per token, without padding."""
 
+    kind = "sequence"
+    measures: list[str] = Field(["token_accuracy", "perplexity", "loss"], min_length=1)
+    """The metrics, in display order: token_accuracy, perplexity, loss, or your own as "module:Class"."""
     label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
-
-    @property
-    def directions(self) -> Mapping[str, Direction]:
-        return {"token_accuracy": "max", "perplexity": "min", "loss": "min"}
 
     def loss(self, model: Model, batch: Batch) -> tuple[torch.Tensor, float]:
         loss, tokens = self._entropy(called(model, batch.x), batch.y)
@@ -269,19 +254,8 @@ class TokenSequence(Task):
         )
         return loss, int((y != IGNORED).sum())
 
-    def totals(self, outputs: torch.Tensor, targets: torch.Tensor) -> Totals:
-        loss, tokens = self._entropy(outputs, targets)
-        correct = (outputs.argmax(-1) == targets) & (targets != IGNORED)
-        return {"loss": loss.item(), "correct": int(correct.sum()), "tokens": tokens}
-
-    def metrics(self, totals: Totals) -> Mapping[str, float]:
-        tokens = max(totals["tokens"], 1)
-        loss = totals["loss"] / tokens
-        return {
-            "token_accuracy": totals["correct"] / tokens,
-            "perplexity": float(torch.tensor(loss, dtype=torch.float64).exp()),
-            "loss": loss,
-        }
+    def loss_sum(self, outputs: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, float]:
+        return self._entropy(outputs, targets)
 
     def check(self, outputs: Any, targets: torch.Tensor, classes: int) -> None:
         if targets.is_floating_point() or targets.ndim < 2:

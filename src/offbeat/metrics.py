@@ -60,7 +60,7 @@ class Metric:
 class Loss(Metric):
     """The task's loss, as it is trained: the mean over samples (or tokens)."""
 
-    direction = "min"
+    direction: ClassVar[Direction] = "min"
     limits = (0.0, inf)
 
     def sums(self, outputs: Any, targets: Any) -> Totals:
@@ -153,7 +153,7 @@ def _area(score: npt.NDArray[Any], positive: npt.NDArray[np.bool_]) -> float:
 class _OfErrors(Metric):
     """A mean over samples of a function of the error, averaged over the outputs."""
 
-    direction = "min"
+    direction: ClassVar[Direction] = "min"
     limits = (0.0, inf)
     tasks = ("regression",)
 
@@ -198,7 +198,7 @@ class Huber(_OfErrors):
 class R2(_OfErrors):
     """Coefficient of determination, mean over the outputs."""
 
-    direction = "max"
+    direction: ClassVar[Direction] = "max"
     limits = (-inf, 1.0)
 
     def sums(self, outputs: "Tensor", targets: "Tensor") -> Totals:

@@ -14,7 +14,8 @@ from torch.nn import functional
 
 from offbeat.core.errors import InvalidInput
 from offbeat.core.settings import Settings
-from offbeat.metrics import IGNORED, METRICS, Direction, Metric, Totals, metric_class
+from offbeat.data.dataset import IGNORED
+from offbeat.metrics import METRICS, Direction, Metric, Totals, metric_class
 from offbeat.models import called
 from offbeat.references import reference_to
 

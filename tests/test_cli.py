@@ -16,7 +16,7 @@ from offbeat import cli
 from offbeat.algorithms import POLICIES
 from offbeat.algorithms.about import Provenance, about_of
 from offbeat.cli import catalogue
-from offbeat.cli.progress import ProgressLines
+from offbeat.running.progress import ProgressLines
 
 EXPERIMENT = """
 [stop]
@@ -219,14 +219,15 @@ def test_without_a_terminal_there_are_plain_lines_now_and_then() -> None:
     lines.update(first, completed=0.1)
     assert said == []
     lines.update(first, completed=0.25, note="5 s")
-    assert said == ["fedavg: 25 %, 5 s", "fedbuff: running, starting"]
+    # 15 % in the 20 s since the first update: 75 % in 100 s
+    assert said == ["fedavg: 25 %, 5 s, about 100 s left", "fedbuff: running, starting"]
     lines.update(second, total=2.0, completed=1.0, note="")
     lines.update(first, completed=1.0, visible=False)
     assert said[2:] == ["fedbuff: 50 %"]
 
 
 def test_a_run_in_a_file_is_not_silent(offbeat, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
-    monkeypatch.setattr("offbeat.cli.progress.LINE_SECONDS", 0.0)
+    monkeypatch.setattr("offbeat.running.progress.LINE_SECONDS", 0.0)
     assert "fedbuff: 98 %, 29 s, version 3" in offbeat("run", "small.toml").err
 
 
@@ -237,7 +238,7 @@ def test_directories_are_named_after_what_was_set(offbeat, file: Path) -> None: 
     names = sorted(path.name for path in (file.parent / "runs").iterdir())
     assert names == ["small-fedavg-seed3", "small-fedbuff-seed0", "small-fedbuff-seed0-ratio110"]
     file.write_text(EXPERIMENT.replace("time = 30.0", "time = 40.0"))
-    assert "another experiment (different: stop): choose another --out" in offbeat("run", "small.toml").err
+    assert "another end (stop.time, 30.0 there and 40.0 here): use --resume" in offbeat("run", "small.toml").err
 
 
 def test_a_setting_of_the_command_line_says_whom_it_reached(offbeat, file: Path) -> None:  # type: ignore[no-untyped-def]
@@ -287,13 +288,12 @@ def test_an_old_name_says_where_its_command_went(offbeat, words: list[str], now:
     assert f"is now `{now}`" in said.err
 
 
-def test_help_has_at_most_16_commands_in_the_order_of_use(offbeat) -> None:  # type: ignore[no-untyped-def]
+def test_help_has_the_commands_in_the_order_of_use(offbeat) -> None:  # type: ignore[no-untyped-def]
     said = offbeat("--help").out
     commands = [line.split()[1] for line in said.splitlines() if line.startswith("│ ") and line[2] not in " -"]
-    start = ["demo", "list", "describe", "run", "compare", "sweep", "recommend", "tune", "plan"]
-    assert commands == [*start, "report", "partition", "replay", "simulate", "local-cluster", "deploy", "node"]
-    panels = ["Start", "Run and compare", "Choose", "Look", "Flower", "Deploy"]
-    assert [line.split("─")[1].strip() for line in said.splitlines() if line.startswith("╭─")][1:] == panels
+    assert commands == [cli._name(each) for panel in cli.PANELS.values() for each in panel]
+    assert {"demo", "run", "compare", "recommend", "runs", "report", "simulate", "deploy"} <= set(commands)
+    assert [line.split("─")[1].strip() for line in said.splitlines() if line.startswith("╭─")][1:] == list(cli.PANELS)
     for group, subcommands in (("plan", "deadlines delays slots"), ("node", "certificates register")):
         assert all(f"│ {name} " in offbeat(group, "--help").out for name in subcommands.split())
 
@@ -326,3 +326,15 @@ def test_a_wrong_setting_is_said_before_anything_heavy_is_imported(file: Path, c
     said = subprocess.run([*words, "--set", "fleet.ratio=x"], capture_output=True, text=True, cwd=file.parent)
     assert said.returncode == 2, said.stderr
     assert "fleet.ratio" in said.stderr
+
+
+def test_what_cannot_be_resumed_is_refused_and_what_can_be_extended_is(offbeat, file: Path) -> None:  # type: ignore[no-untyped-def]
+    said = offbeat("run", "small.toml", "--resume")
+    assert said.code == 2 and "runs/small-fedbuff-seed0 does not exist, nothing to continue" in said.err
+    assert "exclude each other" in offbeat("run", "small.toml", "--resume", "--overwrite").err
+    assert not (file.parent / "runs").exists()
+    assert "No runs in" in offbeat("runs").out
+    assert offbeat("run", "small.toml").code == 0
+    assert offbeat("run", "small.toml", "--resume", "--set", "stop.time=33.0").code == 0  # found under its old name
+    listed = offbeat("runs").out
+    assert "small-fedbuff-seed0" in listed and "finished" in listed and "33 s" in listed

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Run an experiment on several machines of a Slurm cluster:   sbatch examples/cluster/slurm.sh experiment.toml
+# Run an experiment on several machines of a Slurm cluster:   sbatch examples/cluster/slurm.sh experiment.toml [OUT]
 # offbeat[ray] must be installed in .venv under a path that all machines share. Slurm sends SIGTERM a minute before the
 # time limit, so that the run leaves a checkpoint; submit the same command again to continue from it.
 #SBATCH --job-name=offbeat
@@ -30,7 +30,9 @@ done
 until (($(there) >= ${#nodes[@]})); do sleep 2; done  # the run uses the machines that are connected when it starts
 
 # This script runs on the first machine, where the head is.
-offbeat run "$1" --address "$head:$port" --resume &
+out=${2:-runs/$(basename "$1" .toml)}
+mkdir -p "$out"  # --resume needs the directory; it starts the run if that is empty
+offbeat run "$1" --address "$head:$port" --out "$out" --resume &
 driver=$!
 trap 'kill -TERM $driver' TERM
 status=0

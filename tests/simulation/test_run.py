@@ -160,6 +160,7 @@ def test_a_run_that_is_killed_ends_as_one_never_stopped(tmp_path: Path) -> None:
     run(experiment, tmp_path / "whole")
     file = tmp_path / "experiment.toml"
     file.write_text(experiment.toml())
+    (tmp_path / "cut").mkdir()  # --resume starts the run in an empty directory
     script = "import sys; from offbeat.cli import main; sys.argv[0] = 'offbeat'; main()"
     command = [sys.executable, "-c", script, "run", str(file), "--out", str(tmp_path / "cut"), "--resume"]
     kills = 0
@@ -195,12 +196,59 @@ def test_an_existing_run_is_not_overwritten_unasked(tmp_path: Path) -> None:
     for resume in (False, True):  # the advice to resume would not help here
         with pytest.raises(
             InvalidInput,
-            match=r"another experiment \(different: seed\): choose another directory",
+            match=r"another experiment \(different: seed, 0 there and 1 here\): choose another directory",
         ):
             run(small(seed=1), tmp_path / "run", resume=resume)
     assert (tmp_path / "run" / "summary.json").read_bytes() == before
     run(small(seed=1), tmp_path / "run", overwrite=True)
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["seed"] == 1
+
+
+@pytest.mark.parametrize("stop", [{"time": 30.0}, {"time": 60.0, "versions": 4}])
+def test_a_finished_run_is_extended_and_ends_as_one_that_had_the_longer_stop(
+    tmp_path: Path, stop: dict[str, float], caplog: pytest.LogCaptureFixture
+) -> None:
+    short = small(stop=stop, execution={"checkpoint_seconds": 0.01})
+    long = short.changed({"stop": {"time": 60.0} | ({"versions": 12} if "versions" in stop else {})})
+    before = run(short, tmp_path / "extended")
+    with pytest.raises(InvalidInput, match=r"another end \(stop.*: pass resume=True"):
+        run(long, tmp_path / "extended")
+    result = run(long, tmp_path / "extended", resume=True)
+    run(long, tmp_path / "whole")
+    assert len(result.rows) > len(before.rows) and "from the start" not in caplog.text
+    for name in ("metrics.jsonl", "model.safetensors", "timeline.json", "config.toml", "devices.csv"):
+        assert (tmp_path / "extended" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+    with pytest.raises(InvalidInput, match=r"another experiment \(different: stop"):
+        run(short, tmp_path / "extended", resume=True)  # an end cannot be lowered
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"execution": {"checkpoint_seconds": 100.0}}, "it left no checkpoint"),
+        ({"evaluation": None}, "evaluations are at other times"),
+        ({"algorithm": {"name": "salf", "rounds": 3}}, "its algorithm plans up to the end"),
+    ],
+    ids=["no checkpoint", "default evaluations", "planned rounds"],
+)
+def test_a_run_that_cannot_be_continued_is_computed_again(
+    tmp_path: Path, changes: dict[str, Any], why: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    table = small(availability="always", failures={"vanish": 0.0}, execution={"checkpoint_seconds": 0.01}).table()
+    table = {section: value for section, value in (table | changes).items() if value is not None}
+    shorter, longer = (table | {"stop": {"time": time}} for time in (10.0, 20.0))
+    run(shorter, tmp_path / "extended")
+    run(longer, tmp_path / "extended", resume=True)
+    assert why in caplog.text
+    run(longer, tmp_path / "whole")
+    for name in ("metrics.jsonl", "model.safetensors"):
+        assert (tmp_path / "extended" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+def test_a_run_is_resumed_or_overwritten_but_not_both(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="either resumed or overwritten"):
+        run(small(), tmp_path / "run", overwrite=True, resume=True)
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_directory_with_other_things_is_never_touched(tmp_path: Path) -> None:

@@ -85,6 +85,28 @@ def run_name(file: Path, experiment: "Experiment", changes: Iterable[str] | None
     return name + suffix(changes, but=("algorithm.name", "seed"))
 
 
+def output(
+    out: Path | None, default: Path, *, resume: bool, overwrite: bool = False, shorter: Path | None = None
+) -> Path:
+    """Return the output directory, which must exist if a run is resumed.
+
+    `shorter` is the default without overrides of `[stop]`, the name of a run whose end is now raised.
+    """
+    if resume and overwrite:
+        raise InvalidInput("--resume and --overwrite exclude each other: continue the run, or replace it")
+    root = out or default
+    if resume and out is None and shorter is not None and not root.exists():
+        root = shorter
+    if resume and not root.exists():
+        raise InvalidInput(f"--resume: {root} does not exist, nothing to continue (`offbeat runs` lists what there is)")
+    return root
+
+
+def without_stop(changes: Iterable[str] | None) -> list[str]:
+    """The overrides without those of `[stop]`, which name a longer run of the same experiment."""
+    return [change for change in changes or () if not change.strip().startswith("stop.")]
+
+
 def suffix(changes: Iterable[str] | None, but: Iterable[str] = ()) -> str:
     """Turn overrides into the end of a directory's name. `execution` settings are left out: they change no result.
 

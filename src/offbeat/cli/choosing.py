@@ -23,6 +23,7 @@ from offbeat.cli.base import (
     console,
     joined,
     load,
+    output,
     suffix,
 )
 from offbeat.cli.progress import bars, cluster_line, messages, note
@@ -77,7 +78,7 @@ def recommend(
 
     criterion = Criterion.of(experiment, target=target, kind=_kind(kind))
     names = None if algorithms is None else _names(experiment, algorithms)
-    root = out or Path("runs") / f"{file.stem}-recommend{joined(names or [])}{suffix(changes)}"
+    root = output(out, Path("runs") / f"{file.stem}-recommend{joined(names or [])}{suffix(changes)}", resume=resume)
     with bars() as shown, cluster_line(shown):
         stages = StageBars(shown)
         found = recommend_for(
@@ -137,7 +138,8 @@ def tune(
 
     names = _names(experiment, algorithms)
     criterion = Criterion.of(experiment, target=target, kind=_kind(kind), at=at)
-    root = out or Path("runs") / f"{file.stem}-tune{joined([] if algorithms is None else names)}{suffix(changes)}"
+    name = f"{file.stem}-tune{joined([] if algorithms is None else names)}{suffix(changes)}"
+    root = output(out, Path("runs") / name, resume=resume)
     with bars() as shown, cluster_line(shown):
         bar = shown.add_task("trials", total=float(len(names) * trials), note="")
         done: dict[str, int] = {}

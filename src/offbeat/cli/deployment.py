@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from offbeat.cli.base import Changes, ExperimentFile, Out, Overwrite, Resume, console, load, present, run_name
+from offbeat.cli.base import Changes, ExperimentFile, Out, Overwrite, Resume, console, load, output, present, run_name
 from offbeat.cli.progress import bars, messages, note
 from offbeat.core.errors import Interrupted, InvalidInput
 from offbeat.flower.compat import FOR_NODES, check_flower
@@ -61,7 +61,8 @@ def local_cluster(
 
     other_devices = [] if given or nodes == load(file, changes).data.devices else [f"data.devices={nodes}"]
     name = run_name(file, experiment, [*(changes or ()), *other_devices])
-    root = (out or Path("runs") / f"{name}-cluster").absolute()
+    default = Path("runs") / f"{name}-cluster"
+    root = output(out, default, resume=resume, overwrite=overwrite).absolute()
     directory = RunDirectory(root, experiment.table(), overwrite=overwrite, resume=resume)
     if directory.finished() is None:
         try:
@@ -109,7 +110,7 @@ def deploy(
     link = SuperLink(address=superlink, insecure=insecure, root_certificates=root_certificates)
     root = out or Path("runs") / f"{run_name(file, experiment, changes)}-deployed"
     if link.local:
-        root = root.absolute()
+        root = output(root, root, resume=resume, overwrite=overwrite).absolute()
         RunDirectory(root, experiment.table(), overwrite=overwrite, resume=resume)
     with TemporaryDirectory(prefix="offbeat-app-") as folder:
         _bundle(Path(folder), experiment, root, resume=resume, overwrite=overwrite)

@@ -21,11 +21,13 @@ from offbeat.cli.base import (
     joined,
     load,
     on_cluster,
+    output,
     present,
     run_name,
     suffix,
+    without_stop,
 )
-from offbeat.cli.progress import bars, cluster_line, messages, note, watched_bars
+from offbeat.cli.progress import messages, watched_bar, watched_bars
 
 if TYPE_CHECKING:
     from offbeat.experiment.schema import Experiment
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 def demo(
     out: Annotated[Path | None, typer.Option(help="Output directory (default: a new `offbeat-demo`).")] = None,
     jobs: Jobs = None,
+    overwrite: Overwrite = False,
     resume: Resume = False,
 ) -> None:
     """Compare FedAvg, FedBuff, FedASMU, SEAFL² and ADEL-FL on an uneven fleet, with embedded data.
@@ -46,8 +49,9 @@ def demo(
     from offbeat.results.occupation import draw_overview
 
     experiment = load_experiment("demo")
-    root = out or (_latest if resume else _unused)(Path("offbeat-demo"))
-    _compare(experiment, list(experiment.compared), [0, 1], root, jobs=jobs, resume=resume)
+    default = (_latest if resume or overwrite else _unused)(Path("offbeat-demo"))
+    root = output(out, default, resume=resume, overwrite=overwrite)
+    _compare(experiment, list(experiment.compared), [0, 1], root, jobs=jobs, overwrite=overwrite, resume=resume)
     draw_overview(root, list(experiment.compared), ("fedavg", "fedbuff"), 150.0, root / "demo.png")
     console.print(f"Open {root}/report.html and {root}/demo.png. Next: offbeat list experiments", soft_wrap=True)
 
@@ -70,15 +74,10 @@ def run(
     experiment = on_cluster(load(file, changes), address)
     from offbeat.simulation.run import run as run_experiment  # imports torch: after the settings are checked
 
-    root = out or Path("runs") / run_name(file, experiment, changes)
-    with bars() as shown, cluster_line(shown):
-        bar = shown.add_task(experiment.algorithm.name, total=1.0, note="")
-
-        def watch(fraction: float, row: dict[str, float] | None) -> None:
-            shown.update(
-                bar, completed=fraction, **({"note": note(row, experiment.target_metric)} if row is not None else {})
-            )
-
+    shorter = Path("runs") / run_name(file, experiment, without_stop(changes))
+    default = Path("runs") / run_name(file, experiment, changes)
+    root = output(out, default, resume=resume, overwrite=overwrite, shorter=shorter)
+    with watched_bar(experiment) as watch:
         result = run_experiment(experiment, root, overwrite=overwrite, resume=resume, watch=watch)
     present(experiment, result.rows, result.summary, root)
 
@@ -113,8 +112,9 @@ def compare(
         console.print(sentence, highlight=False)
     experiment = spread_settings(experiment, names, settings)
     chosen = list(range(experiment.seed, experiment.seed + seeds))
-    parts = joined([] if algorithms is None else names) + suffix(changes)
-    root = out or Path("runs") / f"{file.stem}-compare{parts}"
+    name = f"{file.stem}-compare{joined([] if algorithms is None else names)}"
+    default, shorter = (Path("runs") / (name + suffix(each)) for each in (changes, without_stop(changes)))
+    root = output(out, default, resume=resume, overwrite=overwrite, shorter=shorter)
     _compare(experiment, names, chosen, root, jobs=jobs, target=target, overwrite=overwrite, resume=resume)
 
 
@@ -154,8 +154,9 @@ def sweep(
     for sentence in known_by(settings, {str(name): str(name) for name in swept.get("algorithm.name", [])}):
         console.print(sentence, highlight=False)
     chosen = list(range(experiment.seed, experiment.seed + seeds))
-    parts = joined([path.rpartition(".")[2] for path in given]) + suffix(changes)
-    root = out or Path("runs") / f"{file.stem}-sweep{parts}"
+    name = f"{file.stem}-sweep{joined([path.rpartition('.')[2] for path in given])}"
+    default, shorter = (Path("runs") / (name + suffix(each)) for each in (changes, without_stop(changes)))
+    root = output(out, default, resume=resume, overwrite=overwrite, shorter=shorter)
     with watched_bars() as watch:
         comparison = sweep_settings(
             experiment,

@@ -20,7 +20,7 @@ from offbeat.results.plots import draw_figures
 from offbeat.results.rows import Row
 from offbeat.results.tracking import check_trackers
 from offbeat.running.assembly import ExperimentParts, session_of
-from offbeat.running.directory import ERROR_FILE, RunDirectory, check_may_write
+from offbeat.running.directory import ERROR_FILE, RunDirectory, check_may_write, check_same_experiment
 from offbeat.running.driver import OnProgress
 from offbeat.running.interruption import Flag
 from offbeat.simulation.run import run
@@ -36,6 +36,8 @@ class PlannedRun:
     resume: bool = False
     cached: bool = False
     """Whether the directory is in a run cache: other processes may compute the same run, and no figures are drawn."""
+    batch: int = 1
+    """Number of runs that are carried out together."""
     until: float | None = None
     """Virtual time after whose first evaluation a cached run stops; None: it runs to its end."""
 
@@ -49,7 +51,9 @@ class PlannedRun:
         """Whether the directory holds all that the run would compute."""
         if self.cached:
             return (self.path / "summary.json").is_file() or find(self.path, self.until) is not None
-        return self.resume and all((self.path / name).is_file() for name in ("summary.json", "metrics.png"))
+        if not self.resume or not (self.path / "metrics.png").is_file():
+            return False
+        return RunDirectory(self.path, self.experiment.table(), resume=True).is_finished
 
     def carry_out(self, watch: OnProgress | None, stop: Flag) -> "RunFailure | None":
         """Run the experiment in its directory; returns why it failed, if it did.
@@ -136,13 +140,13 @@ def check_directories(root: Path, base: Experiment, planned_runs: Sequence[Plann
         RunDirectory(planned.path, planned.experiment.table(), overwrite=planned.overwrite, resume=planned.resume)
 
 
-def check_root(root: Path, base: Experiment, *, overwrite: bool, resume: bool) -> None:
+def check_root(root: Path, base: Experiment, *, overwrite: bool, resume: bool, extends: bool = True) -> None:
     """Refuse a directory that holds a single run, runs of another experiment, or other files."""
     if (root / "metrics.jsonl").exists():
         raise OutputRefused(f"{root} holds a single run", "out")
     if (root / "config.toml").exists() and (resume or not overwrite):
-        if Experiment.parse(read_toml(root / "config.toml")).table() != base.table():
-            raise OutputRefused(f"{root} holds runs of another experiment", "out", "overwrite")
+        theirs = Experiment.parse(read_toml(root / "config.toml")).table()
+        check_same_experiment(root, theirs, base.table(), resume=resume, extends=extends)
         if resume:
             return
     check_may_write(root, overwrite)
@@ -152,7 +156,7 @@ def check_new_or_resumed(root: Path, base: Experiment, *, resume: bool) -> None:
     """Refuse a directory that holds anything but a search or recommendation of the same experiment to be resumed."""
     if (root / "config.toml").is_file() and not resume:
         raise OutputRefused(f"{root} already holds a search", "resume", "out")
-    check_root(root, base, overwrite=False, resume=resume)
+    check_root(root, base, overwrite=False, resume=resume, extends=False)
 
 
 def check_experiments(experiments: Sequence[Experiment]) -> None:

@@ -5,7 +5,7 @@ that the fleet is read from, the user's own modules, and `NUMBERS`. A run that w
 checkpoint; a run that another process computes is waited for. So after a crash the same calls find all finished runs.
 
 The files of a data set are not part of the digest: another path is another experiment, other files under the same path
-are not. Timelines are deleted, because a cache may hold thousands of runs.
+are not. Timelines and checkpoints of finished runs are deleted, because a cache may hold thousands of runs.
 """
 
 import hashlib
@@ -13,6 +13,7 @@ import inspect
 import json
 import sys
 from pathlib import Path
+from shutil import rmtree
 from time import sleep
 
 from offbeat.core.errors import Interrupted, InvalidInput
@@ -178,4 +179,5 @@ def compute(experiment: Experiment, path: Path, until: float | None, watch: OnPr
             return read_run(path)
         raise
     (path / "timeline.json").unlink(missing_ok=True)
+    rmtree(path / "checkpoint", ignore_errors=True)
     return result

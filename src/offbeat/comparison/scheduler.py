@@ -102,7 +102,7 @@ class RunScheduler:
             return {}
         self.connect(left[0].experiment)
         placed = [replace(planned, experiment=self._placed(planned.experiment)) for planned in left]
-        watches = [self._watching(planned) for planned in left]
+        watches = [self._watching(replace(planned, batch=len(left))) for planned in left]
         with interruption() as asked:
             if self._in_this_process and self._cluster is None:
                 found = {

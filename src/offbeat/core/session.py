@@ -87,6 +87,7 @@ class SessionSnapshot:
     random: dict[str, Any]
     tickets: int
     started: bool
+    horizon_read: bool
     journal: list[JournalLine]
 
 
@@ -96,6 +97,7 @@ class Session:
     __slots__ = (
         "_by_version",
         "_changes",
+        "_horizon",
         "_idle",
         "_plain_order",
         "_samples",
@@ -106,7 +108,7 @@ class Session:
         "devices",
         "finished",
         "forecast",
-        "horizon",
+        "horizon_read",
         "in_flight",
         "journal",
         "layout",
@@ -144,7 +146,9 @@ class Session:
         self.layout = layout
         self.local = local
         self.forecast = forecast
-        self.horizon = horizon
+        self._horizon = horizon
+        self.horizon_read = False
+        """Whether the policy has asked when the run ends: then a longer run would have gone another way."""
         self.version = 0
         self.parameters = frozen(parameters)
         self.devices = devices
@@ -177,6 +181,12 @@ class Session:
     def training(self) -> LocalWork:
         """Former name of `local`."""
         return self.local
+
+    @property
+    def horizon(self) -> float:
+        """Seconds after which the run ends; infinite if time does not end it."""
+        self.horizon_read = True
+        return self._horizon
 
     @property
     def idle(self) -> int:
@@ -484,6 +494,7 @@ class Session:
             random=dict(self.random.bit_generator.state),
             tickets=self._tickets,
             started=self.started,
+            horizon_read=self.horizon_read,
             journal=list(self.journal.lines),
         )
 
@@ -499,6 +510,7 @@ class Session:
             saved.received,
             saved.state,
         )
+        self.horizon_read = saved.horizon_read
         self.forecast = forecast or self.forecast
         self.in_flight = saved.in_flight
         kept = {version: frozen(parameters) for version, parameters in self.models.items()}

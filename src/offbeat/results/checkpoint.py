@@ -16,7 +16,7 @@ from offbeat.core.errors import OutputRefused
 from offbeat.core.snapshot import decode, encode
 from offbeat.results.files import replace_file
 
-FORMAT = "offbeat checkpoint 7"
+FORMAT = "offbeat checkpoint 8"
 
 
 BACKGROUND_BYTES = 16 * 2**20

@@ -7,7 +7,7 @@ orders.bin            what became of every order (`results.orders`), for reports
 fleet.json            what is known of the devices in advance: samples, speeds, labels
 wall_seconds.txt      wall-clock seconds of the run at each line of metrics.jsonl
 live.json             state and orders in flight of a run in progress, replaced every second
-checkpoint/           the state of an unfinished run
+checkpoint/           the last state that was saved, from which the run continues or is extended
 record.jsonl          events and effects of a real run (`core.record`)
 devices.csv           totals per device, unless the fleet is very large
 model.safetensors     the final parameters by name, if `execution.save_model` is set
@@ -20,10 +20,12 @@ import base64
 import hashlib
 import itertools
 import json
+import logging
 import time
 import tomllib
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 from shutil import rmtree
 from typing import Any
@@ -36,6 +38,7 @@ from safetensors.numpy import save
 from offbeat.core.errors import InvalidInput, OutputRefused
 from offbeat.core.parameters import Layout, Vector
 from offbeat.core.record import RecordLine
+from offbeat.experiment.run_settings import EVALUATIONS_PER_RUN
 from offbeat.results.checkpoint import CheckpointWriter, load_checkpoint
 from offbeat.results.files import Log, publish_file, replace_file, write_json
 from offbeat.results.fleet_facts import FleetFacts
@@ -47,6 +50,11 @@ from offbeat.results.timeline import Timeline
 from offbeat.results.tracking import TRACKING_FILE
 from offbeat.running.driver import Driver, progress_of
 
+log = logging.getLogger("offbeat")
+
+RAISABLE = frozenset({"time", "versions", "updates"})
+"""Keys of `[stop]` that a run may raise when it is resumed."""
+EVALUATION_KEYS = ("every_seconds", "every_versions")
 LOGS = {"metrics": "metrics.jsonl", "timeline": "timeline.json"}
 LIVE_SECONDS = 1.0
 """Seconds between two versions of live.json, and the longest delay of a record in orders.bin."""
@@ -109,18 +117,77 @@ def check_may_write(path: Path, overwrite: bool) -> None:
         raise OutputRefused(f"{path} already holds a run", "resume", "overwrite")
 
 
-def check_same_experiment(path: Path, table: Mapping[str, Any]) -> None:
-    """Raise OutputRefused if a directory holds a run of another experiment, apart from tables without effect."""
+def check_same_experiment(
+    path: Path, theirs: Mapping[str, Any], table: Mapping[str, Any], *, resume: bool = False, extends: bool = True
+) -> None:
+    """Raise OutputRefused if a directory holds runs of another experiment (`theirs`); tables without effect may differ.
+
+    If it `extends`, a run that is resumed may have a higher `stop.time`, `stop.versions` or `stop.updates` than before.
+    """
+    raised = (
+        extends
+        and theirs.get("stop") != table.get("stop")
+        and _is_raised(theirs.get("stop", {}), table.get("stop", {}))
+    )
+    left_out = {*WITHOUT_EFFECT} | ({"stop"} if raised else set())
+    if schedule_of(theirs) == schedule_of(table):
+        left_out |= {f"evaluation.{key}" for key in EVALUATION_KEYS}
+    different = differences(theirs, table, left_out)
+    if different:
+        raise OutputRefused(f"{path} holds a run of another experiment (different: {different})", "out", "overwrite")
+    if raised and not resume:
+        change = differences(theirs, table, left_out - {"stop"})
+        raise OutputRefused(f"{path} already holds a run with another end ({change})", "resume", "overwrite")
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """Read the tables of the experiment in a run directory."""
     try:
-        theirs = tomllib.loads((path / "config.toml").read_text(encoding="utf-8"))
+        return tomllib.loads((path / "config.toml").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise InvalidInput(f"{path / 'config.toml'} cannot be read: {error}") from None
-    sections = (section for section in theirs.keys() | table.keys() if section not in WITHOUT_EFFECT)
-    different = [section for section in sorted(sections) if theirs.get(section) != table.get(section)]
-    if different:
-        raise OutputRefused(
-            f"{path} holds a run of another experiment (different: {', '.join(different)})", "out", "overwrite"
-        )
+
+
+def differences(theirs: Mapping[str, Any], ours: Mapping[str, Any], left_out: Collection[str] = ()) -> str:
+    """Name the settings in which two experiments differ, at most three, with both values; empty if none do.
+
+    >>> differences({"seed": 0, "fleet": {"ratio": 5.0}}, {"seed": 0, "fleet": {"ratio": 110.0}})
+    'fleet.ratio, 5.0 there and 110.0 here'
+    """
+    there, here = flattened(theirs), flattened(ours)
+    keys = [
+        key
+        for key in sorted(there.keys() | here.keys())
+        if there.get(key) != here.get(key) and key not in left_out and key.partition(".")[0] not in left_out
+    ]
+    told = [f"{key}, {_value(there, key)} there and {_value(here, key)} here" for key in keys[:3]]
+    return "; ".join(told + ([f"and {len(keys) - 3} more"] if len(keys) > 3 else []))
+
+
+def flattened(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Settings by "table.key"."""
+    flat: dict[str, Any] = {}
+    for key, value in table.items():
+        flat |= flattened(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return flat
+
+
+def _value(flat: Mapping[str, Any], key: str) -> str:
+    text = str(flat.get(key, "not given"))
+    return text if len(text) <= 40 else f"{text[:37]}..."
+
+
+def _is_raised(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> bool:
+    """Whether a run that ended, or would end, under their stop goes on under ours."""
+    later = all(theirs[key] <= ours.get(key, inf) for key in RAISABLE if key in theirs)
+    return later and all(theirs.get(key) == ours.get(key) for key in {*theirs, *ours} - {*RAISABLE & theirs.keys()})
+
+
+def schedule_of(table: Mapping[str, Any]) -> dict[str, float]:
+    """The interval between evaluations, with the default filled in."""
+    given = {key: value for key, value in table.get("evaluation", {}).items() if key in EVALUATION_KEYS}
+    time = table.get("stop", {}).get("time")
+    return given or ({"every_versions": 10} if time is None else {"every_seconds": time / EVALUATIONS_PER_RUN})
 
 
 def check_length(path: Path, position: int) -> None:
@@ -173,6 +240,8 @@ class RunDirectory:
         self.table = table
         self._overwrite = overwrite
         self._resume = resume
+        if overwrite and resume:
+            raise InvalidInput("a run is either resumed or overwritten: choose one of the two")
         self._lock = DirectoryLock(path)
         check_unlocked(path)
         self._check()
@@ -191,14 +260,23 @@ class RunDirectory:
     def _check(self) -> None:
         """Raise OutputRefused if the directory must not be written to."""
         if (self.path / "config.toml").is_file() and (self._resume or not self._overwrite):
-            check_same_experiment(self.path, self.table)
+            check_same_experiment(self.path, read_config(self.path), self.table, resume=self._resume)
         if not self._resuming:
             check_may_write(self.path, self._overwrite)
+        elif self._extends and (self.path / "record.jsonl").is_file() and not self._checkpoint.is_file():
+            raise OutputRefused(f"{self.path} holds a finished real run without a checkpoint to extend it from", "out")
+
+    @property
+    def _extends(self) -> bool:
+        """Whether the run is resumed with a later end than it has, or had."""
+        return self._resuming and read_config(self.path).get("stop") != self.table.get("stop")
 
     @property
     def fingerprint(self) -> str:
-        """A hash of the settings that determine the results."""
-        table = {key: value for key, value in self.table.items() if key not in WITHOUT_EFFECT}
+        """A hash of the settings that determine the results, except for the end of the run."""
+        table = {key: value for key, value in self.table.items() if key not in (*WITHOUT_EFFECT, "stop")}
+        evaluation = {key: value for key, value in table.get("evaluation", {}).items() if key not in EVALUATION_KEYS}
+        table["evaluation"] = evaluation | schedule_of(self.table)
         return hashlib.sha256(json.dumps(table, sort_keys=True).encode()).hexdigest()
 
     @property
@@ -207,22 +285,27 @@ class RunDirectory:
 
     def finished(self) -> Result | None:
         """The results, if a run that is already finished is resumed; else None."""
-        if not self._resuming or not (self.path / "summary.json").is_file():
-            return None
-        return read_finished(self.path)
+        return read_finished(self.path) if self.is_finished else None
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the run is resumed, but needs nothing more: it is finished and its end is not raised."""
+        return self._resuming and (self.path / "summary.json").is_file() and not self._extends
 
     def open(self, driver: Driver) -> Beginning:
         """Open the files for a new run, or restore the driver from the last checkpoint."""
         self._lock.take()
         self._check()  # again, now that no other process can write
-        if self.finished() is not None:
+        if self.is_finished:
             raise InvalidInput(f"another process has just finished the run in {self.path}")
         self._driver = driver
-        if self._resuming and self._checkpoint.is_file():
-            saved = load_checkpoint(self._checkpoint, self.fingerprint, driver.snapshot_types)
+        saved = self._saved(driver)
+        if saved is not None:
             for name in ("metrics", "timeline"):
                 check_length(self.path / LOGS[name], saved[name])
             driver.restore(saved["driver"])
+            (self.path / "summary.json").unlink(missing_ok=True)  # first: a crash leaves an unfinished run
+            replace_file(self.path / "config.toml", tomli_w.dumps(self.table).encode())
             self._metrics = Log(self.path / "metrics.jsonl", saved["metrics"])
             self._timeline = Timeline(self.path / "timeline.json", saved["timeline"], saved["timeline_state"])
             self._orders = OrderLog(self.path / "orders.bin", saved.get("orders", 0))  # absent in version 0.1
@@ -239,6 +322,23 @@ class RunDirectory:
         self._orders = OrderLog(self.path / "orders.bin")
         self._wall = Log(self.path / "wall_seconds.txt")
         return Beginning()
+
+    def _saved(self, driver: Driver) -> dict[str, Any] | None:
+        """The checkpoint to continue from; None if there is none, or if a longer run would have gone another way."""
+        if not self._resuming:
+            return None
+        if self._extends and schedule_of(read_config(self.path)) != schedule_of(self.table):
+            why = "evaluations are at other times, because evaluation.every_seconds is not set"
+        elif not self._checkpoint.is_file():
+            why = "it left no checkpoint"
+        else:
+            saved: dict[str, Any] = load_checkpoint(self._checkpoint, self.fingerprint, driver.snapshot_types)
+            if not self._extends or not (saved["horizon_read"] or saved["ended"]):
+                return saved
+            why = "its last checkpoint is of its end" if saved["ended"] else "its algorithm plans up to its end"
+        if self._extends:
+            log.warning("offbeat: note: %s is computed again from the start: %s", self.path, why)
+        return None
 
     def _rows(self) -> list[Row]:
         with (self.path / "metrics.jsonl").open(encoding="utf-8") as lines:
@@ -302,6 +402,8 @@ class RunDirectory:
             "wall_seconds": wall_seconds,
             "in_flight_seconds": in_flight_seconds,
             "processors": sorted(processors),
+            "horizon_read": driver.session.horizon_read,
+            "ended": driver.reason is not None,
         }
         self._writer.save(state)
 
@@ -321,7 +423,7 @@ class RunDirectory:
             self._lock.release()
 
     def finish(self, parameters: Vector | None, layout: Layout, summary: dict[str, Any]) -> None:
-        """Write the model and the summary, and remove the checkpoint."""
+        """Write the model and the summary. The last checkpoint stays: a longer run can continue from it."""
         assert self._timeline is not None and self._orders is not None and self._driver is not None
         self._writer.wait()
         self._timeline.finish(self._driver.open_spans(), self._driver.now)
@@ -332,7 +434,6 @@ class RunDirectory:
             tensors = tensors_of(parameters, layout)
             replace_file(self.path / "model.safetensors", save(tensors, {ORDER: json.dumps(list(tensors))}))
         write_json(self.path / "summary.json", summary)
-        rmtree(self.path / "checkpoint", ignore_errors=True)
         self.close()
 
 

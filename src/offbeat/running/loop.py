@@ -138,7 +138,7 @@ def run_to_end(
                     directory.write(row, spans, closed, spent + now - started)
                 if watch is not None:
                     watch(progress_of(driver), row)
-                due = now - saved > about.checkpoint_seconds
+                due = now - saved > about.checkpoint_seconds and driver.reason is None  # a longer run could not use it
                 if directory is not None and (asked.is_set() or (due and not directory.is_saving)):
                     kinds.note(processors())
                     directory.checkpoint(driver, spent + now - started, in_flight_seconds, kinds.known)

@@ -406,7 +406,7 @@ def test_a_directory_that_holds_another_run_is_left_alone(tmp_path: Path) -> Non
         ({}, "already holds a run: pass resume=True to continue it or pass overwrite=True to replace it"),
         (
             {"resume": True, "seed": 7},
-            r"another experiment \(different: flower, seed\): choose another directory",
+            r"another experiment \(different: .*seed, 0 there and 7 here.*\): choose another directory",
         ),
     ]:
         with pytest.raises(InvalidInput, match=words):

@@ -227,7 +227,7 @@ def test_a_finished_run_is_extended_and_ends_as_one_that_had_the_longer_stop(
     [
         ({"execution": {"checkpoint_seconds": 100.0}}, "it left no checkpoint"),
         ({"evaluation": None}, "evaluations are at other times"),
-        ({"algorithm": {"name": "salf", "rounds": 3}}, "its algorithm plans up to the end"),
+        ({"algorithm": {"name": "salf", "rounds": 3}}, "its algorithm plans up to its end"),
     ],
     ids=["no checkpoint", "default evaluations", "planned rounds"],
 )

@@ -41,6 +41,7 @@ from offbeat.core.messages import (
     TimerSet,
     Uploaded,
 )
+from offbeat.core.moments import moment
 from offbeat.core.orders import LocalWork, Order
 from offbeat.core.parameters import Layout, Vector, frozen
 from offbeat.core.policy import Forecast, Policy
@@ -62,10 +63,6 @@ from offbeat.core.state import (
     check_update,
 )
 from offbeat.core.streams import stream
-
-NANOSECOND = 9
-"""Decimals to which times of timers are rounded, so that the tenth firing of a timer of 0.1 s is at 1 s and not a
-rounding error before it."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -392,7 +389,7 @@ class Session:
             case SetTimer(name=name, after=after):
                 if name in self.timers or not after >= 0.0:
                     raise PolicyError(f"timer {name!r} after {after} s: it is already set, or the time is negative")
-                self.timers[name] = round(self.now + after, NANOSECOND)
+                self.timers[name] = moment(self.now + after)
                 effects.append(TimerSet(name=name, at=self.timers[name]))
             case Finish(reason=reason):
                 self.finished = reason

@@ -26,9 +26,10 @@ from offbeat.core.messages import (
     TimerSet,
     Uploaded,
 )
+from offbeat.core.moments import moment
 from offbeat.core.orders import Progress
 from offbeat.core.policy import Ask, Fresh, Train
-from offbeat.core.session import NANOSECOND, Session
+from offbeat.core.session import Session
 from offbeat.core.state import OrderInFlight
 from offbeat.experiment.run_settings import EvaluationTable, Stop
 from offbeat.fleet import Fleet
@@ -237,13 +238,15 @@ class Simulation:
                 run.mask = mask = coverage(order, run.progress.slices, self.session.layout)
                 size = size if mask is None else mask.bytes
             run.bytes_up = size
-            kind, at = "upload", round(at + self.fleet.links.up_seconds(run.device, size, at), NANOSECOND)
-        run.over, planned = at, kind
-        if (fate := run.fate) is not UNDISTURBED:
-            run.over = min(at, fate.vanishes)
-            kind, at = self.lifecycle.outcome(fate, kind, at)
-            if kind != planned:
-                self.training.hold(ticket)
+            kind, at = "upload", at + self.fleet.links.up_seconds(run.device, size, at)
+        if (fate := run.fate) is UNDISTURBED:
+            run.over = self.queue.push(at, kind, ticket, run.token)
+            return
+        planned, at = kind, moment(at)
+        run.over = min(at, fate.vanishes)
+        kind, at = self.lifecycle.outcome(fate, kind, at)
+        if kind != planned:
+            self.training.hold(ticket)
         self.queue.push(at, kind, ticket, run.token)
 
     def _answer(self, answer: FreshModel) -> None:
@@ -253,9 +256,9 @@ class Simulation:
         trains_on = run.asking and not run.stopping  # a device that was told to stop in the meantime waits
         run.answered()
         if answer.parameters is None:
-            heard = self.now + links.latency(answer.device)
+            heard = max(asked, self.now + links.latency(answer.device))
         else:
-            heard = self.now + links.down_seconds(answer.device, self._model_bytes, self.now)
+            heard = max(asked, self.now + links.down_seconds(answer.device, self._model_bytes, self.now))
             run.bytes_down += self._model_bytes
             fresh = Fresh(version=answer.version, parameters=answer.parameters)
         if trains_on:

@@ -12,6 +12,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from offbeat.core.moments import NANOSECOND, moment, moment_after
 from offbeat.core.parameters import Mask
 from offbeat.fleet import Fleet
 from offbeat.results.rows import Span
@@ -24,7 +25,8 @@ QueueEntry = tuple[float, int, int, str, int, Any]
 class EventQueue:
     """Heap of future events in a total order: by time, then by priority, then in the order of scheduling.
 
-    Entries are plain data, so that a queue is saved directly. The engines pop from `entries` themselves.
+    Every time is rounded to a moment, so that what takes no time never happens before its cause. Entries are plain data,
+    so that a queue is saved directly. The engines pop from `entries` themselves.
     """
 
     __slots__ = ("entries", "sequence")
@@ -33,10 +35,12 @@ class EventQueue:
         self.entries: list[QueueEntry] = []
         self.sequence = 0
 
-    def push(self, time: float, kind: str, subject: int, detail: Any = None, priority: int = 0) -> None:
-        """Schedule an event."""
+    def push(self, time: float, kind: str, subject: int, detail: Any = None, priority: int = 0) -> float:
+        """Schedule an event; returns the moment at which it will happen."""
         self.sequence += 1
-        heappush(self.entries, (time, priority, self.sequence, kind, subject, detail))
+        at = round(time, NANOSECOND)  # `moment`, without the cost of a call for every event
+        heappush(self.entries, (at, priority, self.sequence, kind, subject, detail))
+        return at
 
 
 class Fate(Struct, frozen=True, gc=False):
@@ -72,9 +76,13 @@ class DeviceLifecycle:
                 self._await_change(device, 0.0)
 
     def _await_change(self, device: int, now: float) -> None:
-        at = self._fleet.availability.next_change(device, now)
+        at = self._next_change(device, now)
         if at < inf:
             self._queue.push(at, "change", device)
+
+    def _next_change(self, device: int, now: float) -> float:
+        """The first moment at which the device's next change of availability has happened."""
+        return moment_after(self._fleet.availability.next_change(device, now))
 
     def is_available(self, device: int, now: float) -> bool:
         """Whether the device is in an on time of its availability."""
@@ -88,12 +96,12 @@ class DeviceLifecycle:
         The device is available at `since`; it works from `start` on, for the sum of `seconds`.
         """
         availability, failures = self._fleet.availability, self._fleet.failures
-        leaves = inf if availability.always else availability.next_change(device, since)
+        leaves = inf if availability.always else self._next_change(device, since)
         failure = failures.failure(device, ticket) if self._fails and ticket is not None else None
         if failure is None:
             return UNDISTURBED if leaves == inf else Fate(leaves, leaves)
         if failure.vanish_after is not None:
-            fails = start + failure.vanish_after * sum(seconds)
+            fails = moment(start + failure.vanish_after * sum(seconds))
             if fails < leaves:
                 rejoin = inf if failures.rejoin_seconds is None else failures.rejoin_seconds
                 return Fate(fails, fails + rejoin, failure.upload_lost)

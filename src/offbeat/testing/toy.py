@@ -10,7 +10,16 @@ from offbeat.core.policy import Policy
 from offbeat.core.session import Session
 from offbeat.core.streams import stream
 from offbeat.experiment.run_settings import EvaluationTable, Stop
-from offbeat.fleet import FailureSettings, Fleet, NetworkSettings, OnOffAvailable, RatioFleet, Workload
+from offbeat.fleet import (
+    AvailabilitySettings,
+    FailureSettings,
+    Fleet,
+    FleetSettings,
+    NetworkSettings,
+    OnOffAvailable,
+    RatioFleet,
+    Workload,
+)
 from offbeat.simulation.engine import Simulation
 from offbeat.training.training_state import Evaluation, TrainingJob, TrainingState
 
@@ -67,26 +76,40 @@ class ToyExecutor:
 
 
 def toy_simulation(
-    policy: Policy, *, seed: int = 0, devices: int = 24, troubled: bool = True, stop: Stop | None = None
+    policy: Policy,
+    *,
+    seed: int = 0,
+    devices: int = 24,
+    troubled: bool = True,
+    stop: Stop | None = None,
+    speeds: FleetSettings | None = None,
+    network: NetworkSettings | None = None,
+    availability: AvailabilitySettings | None = None,
+    failures: FailureSettings | None = None,
+    epochs: int = 3,
 ) -> Simulation:
-    """Simulate a policy on the toy model; with `troubled`, devices switch off, vanish, return and lose uploads."""
+    """Simulate a policy on the toy model; with `troubled`, devices switch off, vanish, return and lose uploads.
+
+    The fleet's parts can be replaced one by one.
+    """
     samples = stream(seed, "samples").integers(5, 50, devices)
     workload = Workload(devices=devices, samples=samples, layers=1, flops_per_sample=0.0, seed=seed)
-    availability = OnOffAvailable(on_seconds=60.0, off_seconds=20.0)
-    failures = FailureSettings(vanish=0.1, lost_upload=0.1, rejoin_seconds=15.0, detect_seconds=4.0)
+    if troubled:
+        availability = availability or OnOffAvailable(on_seconds=60.0, off_seconds=20.0)
+        failures = failures or FailureSettings(vanish=0.1, lost_upload=0.1, rejoin_seconds=15.0, detect_seconds=4.0)
     fleet = Fleet.build(
         workload,
-        RatioFleet(ratio=8.0),
-        NetworkSettings(uplink_mbps=0.01, downlink_mbps=0.1, latency=0.05),
-        availability if troubled else None,
-        failures if troubled else None,
+        speeds or RatioFleet(ratio=8.0),
+        network or NetworkSettings(uplink_mbps=0.01, downlink_mbps=0.1, latency=0.05),
+        availability,
+        failures,
     )
     session = Session(
         policy,
         parameters=np.zeros(SIZE, dtype=np.float32),
         layout=Layout.flat(SIZE),
         samples=samples,
-        local=LocalWork(epochs=3, learning_rate=0.3),
+        local=LocalWork(epochs=epochs, learning_rate=0.3),
         seed=seed,
         present=fleet.availability.present(0.0),
         forecast=fleet.forecast(Layout.flat(SIZE).bytes),

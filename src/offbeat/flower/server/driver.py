@@ -18,6 +18,7 @@ from msgspec.structs import asdict
 
 from offbeat.core.errors import DeviceFault, Disconnected
 from offbeat.core.messages import Event, FreshRequested, Left, Lost, Resolved, Started, TimerFired, Uploaded
+from offbeat.core.moments import moment
 from offbeat.core.parameters import Vector
 from offbeat.core.policy import Forecast
 from offbeat.core.record import (
@@ -30,7 +31,7 @@ from offbeat.core.record import (
     event_line,
     version_line,
 )
-from offbeat.core.session import NANOSECOND, Session
+from offbeat.core.session import Session
 from offbeat.experiment.run_settings import DeploymentTable, EvaluationTable, Stop
 from offbeat.flower.server.exchange import Exchange, Output
 from offbeat.flower.server.membership import LOOK_SECONDS, Membership, greet_new_nodes, poll_pause
@@ -175,7 +176,7 @@ class Deployment:
 
     def _time(self) -> float:
         assert self._origin is not None
-        return round(max(self.now, self._clock() - self._origin), NANOSECOND)
+        return moment(max(self.now, self._clock() - self._origin))
 
     def _open(self) -> None:
         self._stirred = self._attended = self.now

@@ -13,6 +13,7 @@ from math import inf
 
 from flwr.app import Error, Message
 
+from offbeat.core.moments import moment_after
 from offbeat.core.state import Counters
 from offbeat.flower.compat import ErrorCode, log
 from offbeat.flower.virtual.clients import ClientRuns, copied_message
@@ -172,7 +173,7 @@ class MessageEngine:
         return True
 
     def _move(self, at: float) -> None:
-        reached = min(at, self._stop_time)
+        reached = min(moment_after(at), self._stop_time)
         self.in_flight_seconds += self.training * (reached - self.now)
         self.now = reached
         if at > reached:

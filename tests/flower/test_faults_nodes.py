@@ -91,7 +91,7 @@ def test_a_node_that_claims_the_number_of_another_gets_it_only_when_that_has_lef
     setting = experiment(stop={"updates": 60})
     details: dict[str, Any] = {"joins": {104: 3.0}, "numbers": {104: 3}, "away": {BAD: (8.2, NEVER)}}
     found = run(tmp_path, grid_for(setting, delays=DELAYS | {104: 0.5}, **details), setting)
-    assert found.faults[0] == "node 104 has partition-id=3, as node 103 has already"
+    assert found.faults[0] == "node 104: it has partition-id=3, as node 103 has already"
     assert "its node is gone" in found.faults and [line["device"] for line in found.of("joined")] == [3]
     assert found.devices[3]["delivered"] == len(found.of("Uploaded", device=3))
 
@@ -100,7 +100,7 @@ def test_two_nodes_with_one_number_from_the_start(tmp_path: Path, capsys: pytest
     setting = experiment(deployment={"start_seconds": 4.0})
     found = run(tmp_path, grid_for(setting, numbers={BAD: 2}), setting)
     said = capsys.readouterr().out
-    assert "node 102 has partition-id=2, as node 103 has already" in said  # 103 is the quicker one
+    assert "node 102: it has partition-id=2, as node 103 has already" in said  # 103 is the quicker one
     assert "beginning with 3 devices: fewer than 4 joined within 4 s" in said
     assert found.summary["stopped_by"] == "updates" and found.record[0]["present"] == [0, 1, 2]
 
@@ -108,7 +108,7 @@ def test_two_nodes_with_one_number_from_the_start(tmp_path: Path, capsys: pytest
 def test_a_number_that_does_not_exist(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     setting = experiment(deployment={"start_with": 3})
     found = run(tmp_path, grid_for(setting, numbers={BAD: 4}), setting)
-    assert "node 103 cannot take part: partition-id=4: it must be 0 to 3" in capsys.readouterr().out
+    assert "node 103: it cannot take part: partition-id=4: it must be 0 to 3" in capsys.readouterr().out
     assert found.summary["stopped_by"] == "updates" and found.devices[3]["orders"] == 0
 
 
@@ -123,9 +123,9 @@ def test_nodes_without_numbers_are_given_some(tmp_path: Path) -> None:
 
 def test_a_greeting_that_is_garbage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     greetings = [
-        (Greeting(device=3, samples=361, elements=5), "node 103 has a model of 5 elements, not 2778"),
-        (Greeting(device=3, samples=999, elements=2778), "node 103 claims 999 samples for device 3, not 361"),
-        (Refusal(reason="no data"), "node 103 cannot take part: no data"),
+        (Greeting(device=3, samples=361, elements=5), "node 103: it has a model of 5 elements, not 2778"),
+        (Greeting(device=3, samples=999, elements=2778), "node 103: it claims 999 samples for device 3, not 361"),
+        (Refusal(reason="no data"), "node 103: it cannot take part: no data"),
     ]
     setting = experiment(stop={"updates": 25}, deployment={"start_with": 3, "answer_seconds": 20.0})
     told = iter([*greetings])

@@ -26,8 +26,8 @@ def test_a_client_that_does_not_speak_to_our_server_is_named(
     experiment = Experiment.parse(table | {"algorithm": {"name": "fedavg", "cohort": 2}})
     grid = LoopbackGrid({100: 0.1, 101: 0.1}, run_config(experiment))
     grid.app = answer  # type: ignore[assignment]
-    sentence = "runs no client app of this version of offbeat: see docs/how-to/deployment.md"
-    with pytest.raises(OffbeatError, match=f"no device joined within 300 s: node 10[01] {sentence}"):
+    sentence = "it runs no client app of this version of offbeat: see docs/how-to/deployment.md"
+    with pytest.raises(OffbeatError, match=f"no device joined within 300 s: node 10[01]: {sentence}"):
         deploy(experiment, grid, tmp_path / "run")
     first = next(line for line in capsys.readouterr().out.splitlines() if "node" in line)
-    assert first == f"offbeat: node 100 {sentence}"
+    assert first == f"offbeat: node 100: {sentence}"

@@ -104,6 +104,8 @@ class FaultLine(RecordedLine, frozen=True, kw_only=True, tag="fault"):
 
     device: int
     why: str
+    node: int | None = None
+    """The Flower node, if it is known."""
 
 
 class HeardLine(RecordedLine, frozen=True, kw_only=True, tag="heard"):
@@ -143,6 +145,8 @@ class EventLine(RecordedLine, frozen=True, kw_only=True, tag="event"):
     event: RecordedEvent
     remembered: int = 0
     """The ticket whose memory the device started this order with; 0: none."""
+    norm: float | None = None
+    """The distance of an update from its base."""
 
     def __str__(self) -> str:
         details = ", ".join(f"{name} {value}" for name, value in structs.asdict(self.event).items())
@@ -189,11 +193,11 @@ ConsequenceLine = VersionLine | OrderLine | AnswerLine | NoticeLine
 RecordLine = Remark | EventLine | ConsequenceLine
 
 
-def event_line(event: Event, *, at: float, remembered: int = 0) -> EventLine:
+def event_line(event: Event, *, at: float, remembered: int = 0, norm: float | None = None) -> EventLine:
     """Make the line of an event; `remembered` is the ticket whose memory the device started its order with."""
     if isinstance(event, Uploaded):
         recorded = RecordedUpload(device=event.device, ticket=event.ticket, progress=event.update.progress)
-        return EventLine(at=at, event=recorded, remembered=remembered)
+        return EventLine(at=at, event=recorded, remembered=remembered, norm=norm)
     return EventLine(at=at, event=event, remembered=remembered)
 
 

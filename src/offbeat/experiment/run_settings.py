@@ -109,7 +109,10 @@ class DeploymentTable(Settings):
     rest_seconds: Positive = 5.0
     """Backoff in seconds before the next order to a device that failed; it doubles with each consecutive failure."""
     norm_bound: Positive | None = None
-    """Refuse an update whose Euclidean distance from its base is larger than this."""
+    """Refuse an update whose norm (Euclidean distance from its base) is larger than this."""
+    norm_factor: Annotated[float, Field(gt=1)] = 20.0
+    """Refuse an update whose norm is more than this many times the median of the norms that devices reported last (inf:
+    never). Until three devices have reported, only absurd norms are refused."""
     paced: bool = False
     """Slow devices down to the speeds of `[fleet]`, to try an uneven fleet on one machine."""
 

@@ -97,6 +97,11 @@ class Accounts:
         if self.per_device:
             self._figures[device].refused += 1
 
+    def refused_devices(self) -> dict[str, int]:
+        """The number of refused messages of each device that sent any, most first."""
+        found = [(each.device, each.refused) for each in self._figures if each.refused]
+        return {str(device): count for device, count in sorted(found, key=lambda pair: (-pair[1], pair[0]))}
+
     # Results ------------------------------------------------------------------------------------------------------
 
     def take_spans(self) -> list[Span]:

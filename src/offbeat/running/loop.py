@@ -180,6 +180,8 @@ def run_to_end(
         )
         kinds.note(processors())
         summary["processors"] = sorted(kinds.known)
+        if refused := driver.accounts.refused_devices():
+            summary["refused_devices"] = refused
         parameters, layout = session.parameters, session.layout
         if directory is not None:
             directory.write_devices(driver)

@@ -25,8 +25,8 @@ QueueEntry = tuple[float, int, int, str, int, Any]
 class EventQueue:
     """Heap of future events in a total order: by time, then by priority, then in the order of scheduling.
 
-    Every time is rounded to a moment, so that what takes no time never happens before its cause. Entries are plain data,
-    so that a queue is saved directly. The engines pop from `entries` themselves.
+    Times are rounded to moments, so that what takes no time never happens before its cause. Entries are plain data, so
+    that a queue is saved directly. The engines pop from `entries` themselves.
     """
 
     __slots__ = ("entries", "sequence")

@@ -16,7 +16,7 @@ from typing import Any
 
 from msgspec.structs import asdict
 
-from offbeat.core.errors import DeviceFault, Disconnected
+from offbeat.core.errors import DeviceFault, Disconnected, Diverged
 from offbeat.core.messages import Event, FreshRequested, Left, Lost, Resolved, Started, TimerFired, Uploaded
 from offbeat.core.moments import moment
 from offbeat.core.parameters import Vector
@@ -48,6 +48,10 @@ MOMENT = 0.001
 """Shortest wait in seconds, so that a timer about to fire does not keep a core busy."""
 
 
+LAST_UPDATES = 256
+"""The last updates, among which an error looks for those that made the model diverge."""
+
+
 class Deployment:
     """A real run of one session. It owns the clock and all IO; the session owns the state of the algorithm."""
 
@@ -71,6 +75,7 @@ class Deployment:
         "_stirred",
         "_translator",
         "_transport",
+        "_uploaded",
         "accounts",
         "now",
         "reason",
@@ -121,6 +126,8 @@ class Deployment:
         self._origin: float | None = None
         self._restarts = 0
         """How many times the run was resumed."""
+        self._uploaded: deque[PendingOrder] = deque(maxlen=LAST_UPDATES)
+        """The orders of the last updates."""
         self._stirred = 0.0
         """When something happened last."""
         self._looked = -inf
@@ -247,6 +254,8 @@ class Deployment:
     def _receive(self, reply: ReceivedReply) -> None:
         try:
             outputs = self._exchange.received(reply, self.now)
+        except Diverged as error:
+            raise self._diverged(error) from None
         except DeviceFault as fault:
             self.session.refuse()
             self._refuse(reply.sent.device, reply.sent.ticket, fault)
@@ -313,11 +322,15 @@ class Deployment:
         do not make rounds longer.
         """
         session, version, at = self.session, self.session.version, max(self.session.now, min(due, self.now))
-        effects = session.handle(event, at)
+        try:
+            effects = session.handle(event, at)
+        except Diverged as error:
+            raise self._diverged(error, event) from None
         order = self._exchange.accepted(event)
         if order is not None:
             self._account(event, order)
-        self._record.write(event_line(event, at=at, remembered=order.remembered if order is not None else 0))
+        remembered, norm = (order.remembered, order.norm) if order is not None else (0, None)
+        self._record.write(event_line(event, at=at, remembered=remembered, norm=norm))
         if session.version != version:
             self._record.write(version_line(session, at=at))
         for effect in effects:
@@ -340,8 +353,17 @@ class Deployment:
                     line = HeardLine(at=self.now, device=order.device, ticket=order.ticket, **asdict(merge))
                     self._record.write(line)
                 self.accounts.delivered(order.span(self.now, "uploaded", update.bytes(self.session.layout)))
+                self._uploaded.append(order)
             case Lost():
                 self.accounts.lost(order.span(self.now, "lost"))
+
+    def _diverged(self, error: Diverged, event: Event | None = None) -> Diverged:
+        """The error with the updates that may have caused it; a refused device is not one of them."""
+        if isinstance(event, Uploaded) and (order := self._exchange.pending(event.ticket)) is not None:
+            self._uploaded.append(order)
+        largest = sorted(self._uploaded, key=lambda order: -(order.norm or 0.0))[:3]
+        names = [f"device {each.device}, ticket {each.ticket}, norm {each.norm or 0.0:.3g}" for each in largest]
+        return Diverged(f"{error}; largest of the last updates: {'; '.join(names)}" if names else str(error))
 
     # Evaluation and snapshots -------------------------------------------------------------------------------------
 

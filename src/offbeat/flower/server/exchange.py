@@ -28,6 +28,7 @@ from offbeat.core.messages import (
     StopNotice,
     Uploaded,
 )
+from offbeat.core.norms import RunningMedian
 from offbeat.core.orders import Progress
 from offbeat.core.parameters import Vector
 from offbeat.core.record import FaultLine, HeardLine, JoinedLine
@@ -47,7 +48,7 @@ from offbeat.flower.protocol.messages import (
     UpdateReply,
 )
 from offbeat.flower.server.membership import Membership
-from offbeat.flower.server.reply_checks import Expected, PendingOrder, Translator, in_time
+from offbeat.flower.server.reply_checks import Expected, Limits, PendingOrder, Translator, in_time
 from offbeat.flower.server.transport import NO_NODE, OutgoingMessage, ReceivedReply, SentMessage
 from offbeat.results.rows import Span
 
@@ -71,6 +72,7 @@ class Exchange:
         "_identity",
         "_last_fault",
         "_membership",
+        "_norms",
         "_pending",
         "_received",
         "_seed",
@@ -100,12 +102,17 @@ class Exchange:
         """The last ticket received from each device."""
         self._backoff = Backoff(settings.rest_seconds)
         self._last_fault = ""
+        self._norms = RunningMedian()
         self._faults: dict[str, int] = dict.fromkeys(get_args(Fault), 0)
 
     def figures(self) -> dict[str, float]:
         """The number of connected devices and of faults of each kind, for a row of metrics."""
         faults = {f"faults_{fault}": count for fault, count in self._faults.items() if fault != "refused"}
         return {"updates_refused": self._session.counters.refused, "devices": len(self._membership.node_of), **faults}
+
+    def pending(self, ticket: int) -> PendingOrder | None:
+        """What the server knows of an order in flight."""
+        return self._pending.get(ticket)
 
     def open_spans(self, now: float) -> list[Span]:
         """Orders in flight, as far as the server has seen."""
@@ -138,13 +145,16 @@ class Exchange:
             in_flight=in_flight,
             samples=self._session.samples(sent.device),
             layout=self._session.layout,
-            norm_bound=self._settings.norm_bound,
+            limits=Limits(
+                norm_bound=self._settings.norm_bound, norm_factor=self._settings.norm_factor, norms=self._norms
+            ),
             now=now,
         )
         body = self._translator.reply(content, expected)
         if isinstance(body, Refusal):
             return self.failed(sent.device, sent.ticket, "node_error", f"the device says: {body.reason}", now)
-        pending.progress = Progress(slices=body.slices, steps=body.steps, seconds=body.seconds)
+        seconds = min(body.seconds, now - pending.sent)  # no device can have trained since before its order
+        pending.progress = Progress(slices=body.slices, steps=body.steps, seconds=seconds)
         pending.remembered = body.remembered
         if isinstance(body, UpdateReply):
             pending.merges = body.merges
@@ -171,16 +181,18 @@ class Exchange:
         try:
             device = self._membership.admit(reply, now)
         except DeviceFault as fault:
-            return [self._fault(-1, "not_admitted", one_line(str(fault)), now)]
+            return [self._fault(-1, "not_admitted", one_line(str(fault)), now, reply.sent.node)]
         self._backoff.joined(device, now)
         return [JoinedLine(at=now, device=device, samples=self._session.samples(device))]
 
     # Failures -----------------------------------------------------------------------------------------------------
 
-    def failed(self, device: int, ticket: int, fault: Fault, why: str, now: float) -> list[Output]:
+    def failed(
+        self, device: int, ticket: int, fault: Fault, why: str, now: float, node: int | None = None
+    ) -> list[Output]:
         """Give up the order; its device may get another one after a rest."""
         why = one_line(why)
-        line, pending = self._fault(device, fault, why, now), self._pending.get(ticket)
+        line, pending = self._fault(device, fault, why, now, node), self._pending.get(ticket)
         if pending is None or pending.given_up:
             return [line]
         pending.given_up = True
@@ -191,7 +203,7 @@ class Exchange:
     def overdue(self, sent: SentMessage, now: float) -> list[Output]:
         """Give up an order whose reply did not come in time, and tell its device."""
         why = f"no reply within {now - sent.at:.0f} s"
-        outputs = self.failed(sent.device, sent.ticket, "unanswered", why, now)
+        outputs = self.failed(sent.device, sent.ticket, "unanswered", why, now, sent.node)
         return outputs + self._notice(sent.device, sent.ticket, now, give_up=True)
 
     def node_gone(self, node: int, unanswered: Iterable[SentMessage], now: float) -> list[Output]:
@@ -204,10 +216,10 @@ class Exchange:
             outputs.append(Left(device=device))
         return outputs
 
-    def _fault(self, device: int, fault: Fault, why: str, now: float) -> FaultLine:
+    def _fault(self, device: int, fault: Fault, why: str, now: float, node: int | None = None) -> FaultLine:
         self._faults[fault] += 1
-        self._last_fault = why
-        return FaultLine(at=now, device=device, why=why)
+        self._last_fault = why = why if device >= 0 else f"node {node}: {why}"
+        return FaultLine(at=now, device=device, why=why, node=self._membership.node_of.get(device, node))
 
     # Devices that may get an order --------------------------------------------------------------------------------
 
@@ -347,12 +359,14 @@ class Exchange:
             "pending": self._pending,
             "received": self._received,
             "faults": self._faults,
+            "norms": self._norms.last,
         }
 
     def restore(self, saved: Mapping[str, Any]) -> None:
         """Go on from a snapshot."""
         self._identity, self._pending = saved["identity"], saved["pending"]
         self._received, self._faults = saved["received"], saved["faults"]
+        self._norms = RunningMedian(saved["norms"])
 
 
 class Backoff:

@@ -93,28 +93,24 @@ class Membership:
         self._again[node] = now + RETRY_SECONDS
         if arrived.content is None:
             if any(sign in arrived.error for sign in STRANGERS):
-                raise DeviceFault(
-                    f"node {node} runs no client app of this version of offbeat: see docs/how-to/deployment.md"
-                )
-            raise DeviceFault(f"node {node} sent no greeting: {arrived.error}")
+                raise DeviceFault("it runs no client app of this version of offbeat: see docs/how-to/deployment.md")
+            raise DeviceFault(f"it sent no greeting: {arrived.error}")
         greeting = unpack(arrived.content, FromDevice)
         if isinstance(greeting, Refusal):
-            raise DeviceFault(f"node {node} cannot take part: {greeting.reason}")
+            raise DeviceFault(f"it cannot take part: {greeting.reason}")
         if node in self.device_of:
-            raise DeviceFault(f"node {node} sent a second greeting: it is device {self.device_of[node]}")
+            raise DeviceFault(f"it sent a second greeting: it is device {self.device_of[node]}")
         if not isinstance(greeting, Greeting):
-            raise DeviceFault(f"node {node} sent {type(greeting).__name__}, not a greeting")
+            raise DeviceFault(f"it sent {type(greeting).__name__}, not a greeting")
         if greeting.elements != self._model.size:
-            raise DeviceFault(f"node {node} has a model of {greeting.elements} elements, not {self._model.size}")
-        device = self._number_for(node, greeting.device)
+            raise DeviceFault(f"it has a model of {greeting.elements} elements, not {self._model.size}")
+        device = self._number_for(greeting.device)
         numbered = greeting.device is not None  # without a number it counts the samples of an arbitrary device
         if self.known and numbered and greeting.samples != self.samples[device]:
-            raise DeviceFault(
-                f"node {node} claims {greeting.samples} samples for device {device}, not {self.samples[device]}"
-            )
+            raise DeviceFault(f"it claims {greeting.samples} samples for device {device}, not {self.samples[device]}")
         if self._hello.measure:
             if greeting.speed is None:
-                raise DeviceFault(f"node {node} did not measure its speed")
+                raise DeviceFault("it did not measure its speed")
             vector(arrived.content, self._model.size)
             self._speeds[device] = greeting.speed
             self._communication[device] = max(0.0, now - arrived.sent.at - greeting.busy)
@@ -126,16 +122,16 @@ class Membership:
         del self._again[node]
         return device
 
-    def _number_for(self, node: int, wanted: int | None) -> int:
+    def _number_for(self, wanted: int | None) -> int:
         if wanted is None:
             free = next((device for device in range(self.devices) if device not in self.node_of), None)
             if free is None:
-                raise DeviceFault(f"node {node}: all {self.devices} devices are connected already")
+                raise DeviceFault(f"all {self.devices} devices are connected already")
             return free
         if wanted >= self.devices:
-            raise DeviceFault(f"node {node} has partition-id={wanted}: it must be 0 to {self.devices - 1}")
+            raise DeviceFault(f"it has partition-id={wanted}, which must be 0 to {self.devices - 1}")
         if wanted in self.node_of:
-            raise DeviceFault(f"node {node} has partition-id={wanted}, as node {self.node_of[wanted]} has already")
+            raise DeviceFault(f"it has partition-id={wanted}, as node {self.node_of[wanted]} has already")
         return wanted
 
     def count_from(self, origin: float) -> None:
@@ -197,7 +193,7 @@ def wait_for_devices(
                 device = membership.admit(arrived, now)
                 log(f"device {device} joined ({len(membership.node_of)} of {membership.devices})")
             except DeviceFault as error:
-                fault = one_line(str(error))
+                fault = one_line(f"node {arrived.sent.node}: {error}")
                 log(fault)
         if now - began > seconds:
             if not membership.node_of:

@@ -4,7 +4,7 @@ All checks, in this order:
 
 1. Flower can decode the message (`transport`), and its order was not given up before (`in_time`).
 2. It is a message of offbeat, of bounded length, with fields of the right type and in range (`protocol.codec.unpack`).
-3. `OF_EVERY_REPLY`: ticket and leg, progress, memory, number of legs.
+3. `OF_EVERY_REPLY`: ticket and leg, progress, memory, steps, number of legs. Claimed seconds are capped, not refused.
 4. `OF_AN_UPDATE`: merged versions, extras, number of samples.
 5. The parameters have exactly the size that the order calls for (`protocol.codec.vector`), and have not moved too far.
 6. The device holds the ticket and may do this now (`core.session`); the update belongs to the order, and its numbers
@@ -14,7 +14,7 @@ Greetings are checked in `membership.Membership.admit`.
 """
 
 from collections.abc import Callable
-from math import nan
+from math import inf, isfinite, nan, sqrt
 from typing import Any, Protocol
 
 import numpy as np
@@ -23,14 +23,23 @@ from msgspec import Struct
 
 from offbeat.algorithms import device_rule
 from offbeat.core.coverage import coverage
-from offbeat.core.errors import DeviceFault
+from offbeat.core.errors import DeviceFault, Diverged
+from offbeat.core.norms import RunningMedian, distance
 from offbeat.core.orders import KnownOutcome, Outcome, Plain, Progress, Update
-from offbeat.core.parameters import Layout, Vector, frozen
+from offbeat.core.parameters import Layout, Vector, dot, frozen
 from offbeat.core.state import OrderInFlight
 from offbeat.flower.protocol.codec import unpack, vector
 from offbeat.flower.protocol.messages import CheckIn, FreshRequest, FromDevice, Merge, OrderReply, Refusal, UpdateReply
 from offbeat.flower.server.transport import OwnPacking, Packing, SentMessage
 from offbeat.results.rows import Span
+
+MOST_STEPS = 10**7
+"""Most steps of an order: a policy may sum a learning-rate schedule over them."""
+FIRST_FACTOR = 1e6
+"""Bound of the first updates, before there is a median: wide enough for a regression that starts at zero, and far below
+the numbers that overflow."""
+ABSURD = 1e15
+"""A model with an element beyond this overflows in the training of any device."""
 
 
 class PendingOrder(Struct, kw_only=True, eq=False):
@@ -58,6 +67,8 @@ class PendingOrder(Struct, kw_only=True, eq=False):
     """When a stop notice was sent to the device."""
     given_up: bool = False
     """Whether it has failed, and the session is about to be told."""
+    norm: float | None = None
+    """The distance of its update from the base."""
 
     def span(self, landed: float, outcome: str, bytes_up: int = 0) -> Span:
         """The order's line in the timeline. The server assumes that the training came last, before the upload."""
@@ -88,9 +99,19 @@ class Expected(Struct, frozen=True, kw_only=True, eq=False):
     samples: int
     """The number of samples in the device's greeting."""
     layout: Layout
-    norm_bound: float | None
+    limits: "Limits"
     now: float
     """When the reply arrived."""
+
+
+class Limits(Struct, frozen=True, kw_only=True, eq=False):
+    """How far an update may be from its base."""
+
+    norm_bound: float | None
+    """`deployment.norm_bound`."""
+    norm_factor: float
+    """`deployment.norm_factor`."""
+    norms: RunningMedian
 
 
 def in_time(sent: SentMessage) -> None:
@@ -147,19 +168,47 @@ def has_the_samples_of_its_greeting(body: UpdateReply, expected: Expected) -> No
         raise DeviceFault(f"it claims {body.samples} samples, but {expected.samples} in its greeting")
 
 
+def claims_possible_steps(body: OrderReply, expected: Expected) -> None:
+    """Check that the device claims at most one step per sample and slice, and no absurd number."""
+    possible = min(expected.in_flight.order.slices * expected.samples, MOST_STEPS)
+    if body.steps > possible:
+        raise DeviceFault(f"it claims {body.steps} steps, more than the {possible} that its order can take")
+
+
 def has_not_moved_too_far(parameters: Vector, expected: Expected) -> None:
-    """Check that the distance from the base is within `deployment.norm_bound`, if it is set."""
-    if expected.norm_bound is None:
+    """Check the norm of an update, its Euclidean distance from the base, and note it.
+
+    It is at most `deployment.norm_bound`, if that is set, and at most `deployment.norm_factor` times the median of the
+    norms that devices reported last. Before there is a median, it is at most `FIRST_FACTOR` times the norm of the base,
+    or of a vector of ones. Numbers that are not finite are left to the session, unless the base is to blame.
+    """
+    base, limits = expected.in_flight.parameters, expected.limits
+    norm = distance(parameters, base)
+    if not isfinite(norm):
+        largest = float(np.abs(base).max())
+        if largest > ABSURD:
+            raise Diverged(f"version {expected.in_flight.base} has elements up to {largest:.3g}, too large to train")
         return
-    norm = float(np.linalg.norm(parameters.astype(np.float64) - expected.in_flight.parameters))
-    if not norm <= expected.norm_bound:
-        raise DeviceFault(f"the update has norm {norm:.6g}, above the bound {expected.norm_bound:g}")
+    expected.pending.norm = norm
+    median = limits.norms.median
+    limits.norms.note(expected.sent.device, norm)
+    if limits.norm_bound is not None and norm > limits.norm_bound:
+        raise DeviceFault(f"the update has norm {norm:.6g}, above the bound {limits.norm_bound:g}")
+    if limits.norm_factor == inf:
+        return
+    if median is not None and norm > limits.norm_factor * median:
+        raise DeviceFault(
+            f"the update has norm {norm:.6g}, more than {limits.norm_factor:g} times the median {median:.6g}"
+        )
+    if median is None and norm > (most := FIRST_FACTOR * max(sqrt(dot(base, base)), sqrt(len(base)))):
+        raise DeviceFault(f"the update has norm {norm:.6g}, above {most:.6g}, the bound of the first updates")
 
 
 OF_EVERY_REPLY: tuple[Callable[[OrderReply, Expected], None], ...] = (
     belongs_to_what_was_sent,
     has_come_forward,
     remembers_a_received_ticket,
+    claims_possible_steps,
     comes_to_an_end,
 )
 OF_AN_UPDATE: tuple[Callable[[UpdateReply, Expected], None], ...] = (
@@ -233,8 +282,7 @@ class OwnMessages(OwnPacking):
         has_not_moved_too_far(parameters, expected)
         loss = nan if body.loss is None else body.loss
         outcome = KnownOutcome(Outcome(parameters=frozen(parameters), loss=loss, extras=_extras(body)))
-        progress = Progress(slices=body.slices, steps=body.steps, seconds=body.seconds)
-        return given.update(body.samples, progress, outcome, mask)
+        return given.update(body.samples, expected.pending.progress, outcome, mask)
 
     def resolved(self, ticket: int, used: bool, version: int) -> None:
         """Do nothing."""

@@ -61,7 +61,9 @@ class StrategySettings(Settings):
     rest_seconds: Positive = 5.0
     """Backoff after a failure of a node, in seconds. It doubles with every failure in a row."""
     norm_bound: Positive | None = None
-    """Refuse an update whose Euclidean distance from its base exceeds this."""
+    """Refuse an update whose norm (Euclidean distance from its base) exceeds this."""
+    norm_factor: Annotated[float, Field(gt=1)] = 20.0
+    """Refuse an update whose norm exceeds this many times the median over nodes (inf: never)."""
     out: str | Path | None = None
     """Directory of the results, the record and the checkpoints (default: nothing is written)."""
     resume: bool = False
@@ -90,7 +92,12 @@ class StrategySettings(Settings):
 
     def deployment(self, timeout: float) -> DeploymentTable:
         """The settings of the driver."""
-        return DeploymentTable(answer_seconds=timeout, rest_seconds=self.rest_seconds, norm_bound=self.norm_bound)
+        return DeploymentTable(
+            answer_seconds=timeout,
+            rest_seconds=self.rest_seconds,
+            norm_bound=self.norm_bound,
+            norm_factor=self.norm_factor,
+        )
 
     def table(self) -> dict[str, Any]:
         """The settings that determine the run, for `config.toml`."""

@@ -84,6 +84,7 @@ class Async(Strategy):
         seed: int = 0,
         rest_seconds: float = 5.0,
         norm_bound: float | None = None,
+        norm_factor: float = 20.0,
         out: str | Path | None = None,
         resume: bool = False,
         overwrite: bool = False,

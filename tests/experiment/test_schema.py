@@ -1,11 +1,13 @@
 """The experiment file: what is good comes out as it went in, what is bad is one sentence."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from offbeat.core.errors import InvalidInput
+from offbeat.experiment.locations import modules_line
 from offbeat.experiment.schema import Experiment
 from offbeat.experiment.tables import parse_changes
 
@@ -197,3 +199,32 @@ def test_a_decay_that_would_begin_after_the_end_is_said(local: dict[str, Any], s
     path.write_text(experiment.toml())
     for notes in (experiment.notes, Experiment.load(path).notes):
         assert len(notes) == bool(said) and all(said in note for note in notes)
+
+
+def test_relative_paths_are_relative_to_the_file_and_a_file_elsewhere_names_the_modules(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, elsewhere = tmp_path / "home", tmp_path / "elsewhere"
+    home.mkdir()
+    elsewhere.mkdir()
+    (home / "own_fleet_module.py").write_text("from offbeat.fleet import RatioFleet as Own\n")
+    (home / "sites.csv").write_text("device,epoch_seconds\n0,1\n")
+    (elsewhere / "links.csv").write_text("time,uplink_mbps\n0,1\n")
+    text = '[stop]\ntime = 5.0\n[data]\nname = "folder"\ndir = "arrays"\n[fleet]\nname = "trace"\npath = "sites.csv"\n'
+    (home / "experiment.toml").write_text(text + '[network.trace]\npath = "links.csv"\n')
+    monkeypatch.chdir(elsewhere)
+    monkeypatch.setattr("sys.path", list(sys.path))
+    experiment = Experiment.load(home / "experiment.toml")
+    table = experiment.table()
+    assert table["fleet"]["path"] == str(home / "sites.csv")
+    assert table["data"]["dir"] == str(home / "arrays")  # not there yet: the message will name this place
+    assert table["network"]["trace"]["path"] == str(elsewhere / "links.csv")  # the former rule, with a note
+    assert [note.partition(" is found")[0] for note in experiment.notes] == ["network.trace.path = 'links.csv'"]
+    changed = Experiment.load(home / "experiment.toml", ["fleet.name=own_fleet_module:Own", "data.dir=here"])
+    assert changed.table()["data"]["dir"] == str(elsewhere / "here")  # on the command line: where the user stands
+    # A file that is written elsewhere finds the module by its first line.
+    (elsewhere / "recommended.toml").write_text(modules_line(changed.own.values()) + changed.toml())
+    sys.path.remove(str(home))
+    del sys.modules["own_fleet_module"]
+    monkeypatch.chdir(tmp_path)
+    assert Experiment.load(elsewhere / "recommended.toml").fleet.name == "own_fleet_module:Own"

@@ -18,6 +18,7 @@ from offbeat.comparison.planned import OnRunProgress, RunFailure, check_new_or_r
 from offbeat.comparison.race import STEPS, Entry, OnStage, entries_of, finalists, race
 from offbeat.comparison.scheduler import RunScheduler, kept_in
 from offbeat.core.errors import InvalidInput, OffbeatError
+from offbeat.experiment.locations import modules_line
 from offbeat.experiment.schema import Experiment
 from offbeat.experiment.shipped import ExperimentSource, experiment_from
 from offbeat.experiment.tables import Table
@@ -178,7 +179,7 @@ def _write(found: Recommendation, ranked: Sequence[Entry], root: Path) -> None:
     replace_file(root / "recommendation.md", ("\n".join(lines) + "\n").encode())
     note = f"# {found.sentences[0]}\n"
     deployable = best.entry.experiment.changed({"deployment": {"paced": False}})  # real devices have their own speed
-    replace_file(root / "recommended.toml", (note + deployable.toml()).encode())
+    replace_file(root / "recommended.toml", (note + modules_line(deployable.own.values()) + deployable.toml()).encode())
     replace_file(root / "comparison.csv", found.comparison.csv_text().encode())
     steps = sorted({step for each in ranked for step in each.scores})
     records = [

@@ -14,6 +14,7 @@ from offbeat.comparison.planned import OnRunProgress, RunFailure, check_new_or_r
 from offbeat.comparison.scheduler import RunScheduler, kept_in
 from offbeat.comparison.tuning import OnTrial, Tuned, search
 from offbeat.core.errors import Interrupted, InvalidInput, OffbeatError, WorkersLost
+from offbeat.experiment.locations import modules_line
 from offbeat.experiment.shipped import ExperimentSource, experiment_from
 from offbeat.results.comparison import BASELINE
 from offbeat.results.criterion import Criterion
@@ -177,7 +178,8 @@ def tune_all(
     tuning = Tuning(criterion=wanted, seeds=reported, tuned=tuned, reported=measures, failures=failures)
     for each in tuned:
         note = f"# Best of {each.trials} trials for {wanted.title}, on the seeds {_joined(each.measures)}.\n"
-        replace_file(root / f"{file_name(each.algorithm)}.toml", (note + each.experiment.toml()).encode())
+        text = note + modules_line(each.experiment.own.values()) + each.experiment.toml()
+        replace_file(root / f"{file_name(each.algorithm)}.toml", text.encode())
     replace_file(root / "tuning.csv", csv_of(tuning.records()).encode())
     replace_file(root / "importance.csv", csv_of(tuning.importance_records()).encode())
     return tuning

@@ -1,6 +1,7 @@
 """Data sets, and partitions of them over devices."""
 
 from offbeat.data.cifar import Cifar10, Cifar100
+from offbeat.data.csv_table import CsvTable
 from offbeat.data.dataset import Dataset, DatasetSettings
 from offbeat.data.embedded import Digits, Mnist5k
 from offbeat.data.huggingface import HuggingFace
@@ -39,6 +40,7 @@ DATASETS: dict[str, type[DatasetSettings]] = {
     "imdb": Imdb,
     "shakespeare": Shakespeare,
     "synthetic": Synthetic,
+    "csv": CsvTable,
     "folder": Folder,
     "huggingface": HuggingFace,
 }

@@ -51,6 +51,10 @@ class Dataset:
     """Labels and tokens are 0 to classes - 1; for other targets, the numbers per target (0: found from the targets)."""
     devices: tuple[Indices, ...] | None = None
     """The training samples of each device, if the data come divided; None: a partition divides them."""
+    device_names: tuple[str, ...] = ()
+    """The names of the devices, if the data come divided and name them."""
+    test_devices: tuple[Indices, ...] | None = None
+    """The test samples of each device, if the data come divided and say so."""
     pipeline: InputPipeline | None = None
     """Normalises and transforms each batch of inputs."""
     class_names: tuple[str, ...] = ()
@@ -96,7 +100,10 @@ class Dataset:
             return self
         kept = np.sort(stream(0, "held-out samples").permutation(count(self.test_y))[:samples])
         x, y = taken(self.test_x, kept), taken(self.test_y, kept)
-        return replace(self, test_x=x, test_y=y, vocabulary=self.tokens or None)
+        owned = self.test_devices
+        if owned is not None:
+            owned = tuple(np.flatnonzero(np.isin(kept, own)) for own in owned)
+        return replace(self, test_x=x, test_y=y, test_devices=owned, vocabulary=self.tokens or None)
 
     def __post_init__(self) -> None:
         lazy = isinstance(self.train_x, LazyDevices)
@@ -121,6 +128,11 @@ class Dataset:
         if self.devices is not None:
             samples = int(self.train_x.sizes.sum()) if isinstance(self.train_x, LazyDevices) else count(self.train_y)
             _check_devices(self.devices, samples)
+        for what, given in (("device_names", self.device_names), ("test_devices", self.test_devices)):
+            if given and len(given) != len(self.devices or ()):
+                raise InvalidInput(
+                    f"{what} has {len(given)} entries for {len(self.devices or ())} devices: give one per device."
+                )
 
 
 class DatasetSettings(Settings):

@@ -16,6 +16,7 @@ from offbeat.core.errors import InvalidInput, unknown
 from offbeat.core.policy import Policy
 from offbeat.core.settings import Settings
 from offbeat.data import DATASETS, PARTITIONS, Dataset, DatasetSettings, PartitionSettings, load_own
+from offbeat.data.csv_table import CsvTable
 from offbeat.data.partition import Iid
 from offbeat.data.partitioners import PartitionerSettings, is_partitioner
 from offbeat.data.transforms import transforms_of
@@ -113,9 +114,12 @@ class DataTable(NamedTable):
         """Whether the data set assigns samples to devices itself; None if that is known only when it is loaded."""
         return None if self.dataset is None else self.dataset.divided
 
-    def load(self, seed: int) -> Dataset:
-        """Load the data set, with the transforms of this table."""
-        dataset = load_own(self.name, seed) if self.dataset is None else self.dataset.load(seed)
+    def load(self, seed: int, task: str = "") -> Dataset:
+        """Load the data set, with the transforms of this table; a table of numbers is read as the task needs it."""
+        settings = self.dataset
+        if isinstance(settings, CsvTable) and task == "regression" and not settings.predict:
+            settings = settings.model_copy(update={"predict": "numbers"})
+        dataset = load_own(self.name, seed) if settings is None else settings.load(seed)
         return dataset.transformed(transforms_of(self.transforms)) if self.transforms else dataset
 
     def resolved(self) -> Table:

@@ -8,6 +8,7 @@ Python objects to tables.
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import product
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy.typing as npt
@@ -22,6 +23,7 @@ from offbeat.core.policy import Policy
 from offbeat.core.settings import Settings
 from offbeat.data import Dataset, DatasetSettings, Partition, PartitionSettings
 from offbeat.data.partitioners import Partitioner
+from offbeat.experiment.locations import located, use_modules
 from offbeat.experiment.migrations import migrate
 from offbeat.experiment.named import (
     AlgorithmTable,
@@ -224,7 +226,7 @@ class Experiment(Settings):
 
     def load_data(self) -> tuple[Dataset, Partition]:
         """Load the data set and the samples of each device."""
-        dataset, devices = self.data.load(self.seed), self.data.devices
+        dataset, devices = self.data.load(self.seed, self.task.name), self.data.devices
         if self.evaluation.samples is not None:
             dataset = dataset.with_test_samples(self.evaluation.samples)
         if dataset.devices is None:
@@ -251,6 +253,8 @@ class Experiment(Settings):
         }
         for setting, tables in (("local.terms", self.local.terms), ("data.transforms", self.data.transforms)):
             names |= {f"{setting}[{index}].name": str(table["name"]) for index, table in enumerate(tables)}
+        measures = self.task.others.get("measures", ())
+        names |= {f"task.measures[{index}]": str(name) for index, name in enumerate(measures)}
         return {setting: name for setting, name in names.items() if ":" in name}
 
     def check_importable(self) -> None:
@@ -271,13 +275,16 @@ class Experiment(Settings):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], changes: Iterable[str] = ()) -> "Experiment":
-        """Load an experiment file, with changes like "fleet.ratio=110"."""
+        """Load an experiment file, with changes like "fleet.ratio=110"; paths in it are relative to the file."""
         if not isinstance(path, str | os.PathLike):
             raise InvalidInput(f"an experiment is loaded from the path of a file, not from a {type(path).__name__}")
-        table, notes = migrate(read_toml(path))
+        folder = Path(path).resolve().parent
+        table, notes = migrate(use_modules(read_toml(path), folder))
+        table, found = located(table, folder)
         changes_, more = migrate(parse_changes(changes), table)
+        changes_, _ = located(changes_, Path.cwd(), note=False)
         experiment = cls.parse(merge(table, changes_))
-        experiment._notes = (*notes, *more, *experiment._notes)
+        experiment._notes = (*notes, *found, *more, *experiment._notes)
         return experiment
 
     def table(self) -> Table:

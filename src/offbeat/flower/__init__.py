@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from offbeat.core.policy import Policy
     from offbeat.flower.device.app import client_app as client_app
     from offbeat.flower.device.app import experiment_client_app as experiment_client_app
+    from offbeat.flower.reporting import report as report
     from offbeat.flower.server.app import experiment_server_app as experiment_server_app
     from offbeat.flower.server.app import server_app as server_app
     from offbeat.flower.strategy.server import AsyncServer as AsyncServer
@@ -34,6 +35,7 @@ _HOMES = {
     "client_app": "offbeat.flower.device.app",
     "experiment_client_app": "offbeat.flower.device.app",
     "experiment_server_app": "offbeat.flower.server.app",
+    "report": "offbeat.flower.reporting",
     "server_app": "offbeat.flower.server.app",
 }
 """The module of each name that is not an algorithm."""

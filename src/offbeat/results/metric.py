@@ -6,7 +6,7 @@ from math import floor, isfinite, log10
 from typing import TYPE_CHECKING, Any
 
 from offbeat.metrics import METRICS, Direction
-from offbeat.results.rows import RUN_COLUMNS, Row
+from offbeat.results.rows import RUN_COLUMNS, Row, on_one_set
 
 if TYPE_CHECKING:
     from offbeat.experiment.schema import Experiment
@@ -139,9 +139,12 @@ def megabytes(size: float) -> str:
 def time_to(rows: Sequence[Row], target: float, metric: TargetMetric = ACCURACY) -> float | None:
     """Time at which the metric first reached the target, linearly interpolated between evaluations.
 
+    If devices evaluate, only evaluations by the same devices count.
+
     >>> time_to([{"time": 0.0, "accuracy": 0.2}, {"time": 10.0, "accuracy": 0.7}], 0.6)
     8.0
     """
+    rows = on_one_set(rows)
     for number, row in enumerate(rows):
         value = row[metric.name]
         if metric.reached(value, target):
@@ -196,6 +199,7 @@ def summarise(
 
 def _of_target(rows: Sequence[Row], metric: TargetMetric, targets: Sequence[float]) -> dict[str, Any]:
     """The best value and the times to targets, from the rows that have the metric; empty if none has."""
+    rows = on_one_set(rows)
     if not rows:
         return {}
     return {

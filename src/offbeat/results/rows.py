@@ -1,5 +1,9 @@
 """Rows of metrics, and the span of every order: what a run writes while it is in progress."""
 
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from zlib import crc32
+
 from msgspec import Struct
 
 Row = dict[str, float]
@@ -20,8 +24,11 @@ COMMON_COLUMNS = (
     "wasted_seconds",
 )
 """Columns of every row."""
+EVALUATOR_COLUMNS = ("evaluators", "evaluation_samples", "evaluator_set")
+"""Columns of a row whose metrics devices measured: their number, their samples, and a checksum of who they are."""
 RUN_COLUMNS = (
     *COMMON_COLUMNS,
+    *EVALUATOR_COLUMNS,
     "updates_refused",
     "training_loss",
     "energy_wh",
@@ -35,6 +42,28 @@ RUN_COLUMNS = (
     "restarts",
 )
 """Columns of a row that every run may have, whatever its task measures."""
+
+
+def evaluator_columns(samples: Mapping[int, float]) -> Row:
+    """The columns for devices that evaluated a version, from the number of samples of each.
+
+    >>> evaluator_columns({7: 3, 4: 5})
+    {'evaluators': 2, 'evaluation_samples': 8, 'evaluator_set': 1571773183}
+    """
+    names = ",".join(map(str, sorted(samples)))
+    return dict(zip(EVALUATOR_COLUMNS, (len(samples), sum(samples.values()), crc32(names.encode())), strict=True))
+
+
+def on_one_set(rows: Sequence[Row]) -> Sequence[Row]:
+    """The rows that may be compared: all, or those of the largest set of devices if different sets measured them.
+
+    Empty if no two rows were measured by the same devices.
+    """
+    sets = Counter((row["evaluation_samples"], row["evaluator_set"]) for row in rows if "evaluator_set" in row)
+    if len(sets) < 2:
+        return rows
+    (_, largest), number = max(sets.items(), key=lambda each: (each[0][0], each[1]))
+    return [row for row in rows if row.get("evaluator_set") == largest] if number > 1 else []
 
 
 class Span(Struct, frozen=True, gc=False):

@@ -369,17 +369,20 @@ class Deployment:
 
     def evaluate(self) -> Row:
         """Evaluate the current version, and return its row of metrics."""
-        session, accounts = self.session, self.accounts
+        accounts = self.accounts
         row = self._milestones.row(self.now, busy=accounts.busy_seconds, wasted=accounts.wasted_seconds)
         reached = self._milestones.reached_by(row)
         if reached is not None:
             self.reason = reached
+        self._log_row(row)
+        return row | self._exchange.figures() | {"restarts": self._restarts}
+
+    def _log_row(self, row: Row) -> None:
         measured = "".join(f"{name} {row[name]:.4f}, " for name in [key for key in row if key not in RUN_COLUMNS][:1])
         self._log(
-            f"{self.now:.1f} s: version {session.version}, {measured}"
-            f"{session.counters.used} updates used, {len(session.in_flight)} in flight"
+            f"{self.now:.1f} s: version {row['version']:.0f}, {measured}"
+            f"{row['updates_used']:.0f} updates used, {row['in_flight']:.0f} in flight"
         )
-        return row | self._exchange.figures() | {"restarts": self._restarts}
 
     _SAVED = ("now", "reason", "_next_tick", "_restarts")
 

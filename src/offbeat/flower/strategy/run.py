@@ -1,13 +1,14 @@
 """The driver of a run on stock client apps: that of `flower.server`, and the evaluation of versions.
 
-A version is evaluated by a user's function on the server, and on some of the nodes while training goes on. Only the end
-of the run waits for evaluations. A node that has not replied to its last evaluation gets no other one; a version for
-which no node is free is not evaluated on the nodes.
+A version is evaluated by a user's function on the server, and by a panel of nodes while training goes on. The panel is
+drawn once, so that versions are evaluated by the same nodes as long as these are connected. It evaluates one version at
+a time, and then the newest. The last version is always evaluated; only the end of the run waits for that.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from math import inf
-from typing import Any
+from typing import Any, Protocol
 
 from flwr.app import ArrayRecord, MetricRecord
 from msgspec import Struct
@@ -29,15 +30,23 @@ from offbeat.flower.strategy.records import (
     metrics_of,
     weight_of,
 )
-from offbeat.results.rows import RUN_COLUMNS, Row
+from offbeat.results.rows import RUN_COLUMNS, Row, evaluator_columns
 from offbeat.running.directory import RunRecord
 from offbeat.training.training_state import Evaluation
 
+STOPPED = "on_version"
+"""Why a run ended that a hook has stopped."""
 LONGEST_WAIT = 3600.0
 """Longest wait in seconds on a grid whose waits end when something happens."""
 
 
 # Evaluation -----------------------------------------------------------------------------------------------------------
+
+
+def numbers_in(metrics: Mapping[str, Any]) -> Row:
+    """The metrics that a row can hold: single numbers whose names are not columns of every row."""
+    figures = {name: float(value) for name, value in metrics.items() if isinstance(value, int | float)}
+    return {name: value for name, value in figures.items() if name not in RUN_COLUMNS}
 
 
 class Evaluators(Struct, frozen=True, kw_only=True):
@@ -49,8 +58,6 @@ class Evaluators(Struct, frozen=True, kw_only=True):
     seconds: float
     weight: str
     aggregate: Aggregate
-    evaluated: Callable[[int, Metrics], None] = lambda version, metrics: None
-    """Called with the aggregated metrics of a version."""
 
     def number(self, nodes: int) -> int:
         """The number of nodes that evaluate, of `nodes` connected ones."""
@@ -75,6 +82,11 @@ class ServerEvaluation:
         self._records = records
         self._target_metric = target_metric
 
+    @property
+    def central(self) -> bool:
+        """Whether there is such a function."""
+        return self._function is not None
+
     def __call__(self, parameters: Vector) -> Evaluation:
         """Evaluate the current version; return its metrics that are numbers."""
         version = self._session.version
@@ -86,14 +98,39 @@ class ServerEvaluation:
             raise InvalidInput(
                 f"target_metric = {self._target_metric!r}: evaluate_fn returns {', '.join(map(repr, found))}"
             )
-        figures = {name: float(value) for name, value in found.items() if isinstance(value, int | float)}
-        return Evaluation(metrics={name: value for name, value in figures.items() if name not in RUN_COLUMNS})
+        return Evaluation(metrics=numbers_in(found))
+
+
+class VersionReport(Struct, kw_only=True):
+    """What is known of a version: when it was made, from what, and its metrics."""
+
+    version: int
+    row: Row
+    """Counts of the run when the version was made."""
+    train: Metrics | None = None
+    """Aggregated metrics of the updates used for it."""
+    server: Metrics | None = None
+    """What `evaluate_fn` returned."""
+    clients: Metrics | None = None
+    """Aggregated metrics of the nodes that evaluated it."""
+    evaluators: dict[int, int] = {}
+    """Number of samples of each node that evaluated it."""
+
+
+@dataclass
+class OpenEvaluation:
+    """A version that nodes are evaluating."""
+
+    report: VersionReport
+    parameters: Vector
+    replies: dict[int, Metrics] = field(default_factory=dict)
+    """The metrics received so far, by node."""
 
 
 class NodeEvaluation:
-    """The evaluations of a run on its nodes. The ticket of a message is the version that it evaluates."""
+    """The evaluations of a run by its panel of nodes. The ticket of a message is the version that it evaluates."""
 
-    __slots__ = ("_evaluators", "_log", "_random", "_replies", "_transport", "metrics")
+    __slots__ = ("_evaluators", "_log", "_open", "_panel", "_random", "_transport", "_waiting", "metrics")
 
     def __init__(self, transport: Transport, evaluators: Evaluators, seed: int, log: Callable[[str], None]) -> None:
         self.metrics: dict[int, Metrics] = {}
@@ -102,44 +139,67 @@ class NodeEvaluation:
         self._evaluators = evaluators
         self._random = stream(seed, "nodes that evaluate")
         self._log = log
-        self._replies: dict[int, list[Metrics]] = {}
-        """The metrics received so far, by version, while replies are awaited."""
+        self._panel: list[int] = []
+        """The nodes that evaluate, the first drawn first."""
+        self._open: OpenEvaluation | None = None
+        self._waiting: OpenEvaluation | None = None
+        """The newest version that is due, until the panel is free."""
+
+    @property
+    def evaluates(self) -> bool:
+        """Whether nodes evaluate versions at all."""
+        return self._evaluators.share > 0.0
 
     @property
     def waiting(self) -> bool:
         """Whether a reply may still come in time."""
-        return bool(self._replies)
+        return self._open is not None
 
     @property
     def next_deadline(self) -> float:
         """The earliest deadline of an evaluation; infinite if there is none."""
         return self._transport.next_deadline()
 
-    def begin(self, version: int, parameters: Vector, nodes: Iterable[int], now: float) -> None:
-        """Send a version to some of these nodes, drawn at random from those that are free."""
-        there = sorted(nodes)
-        busy = {sent.node for sent in self._transport.waiting.values()}
-        free = [node for node in there if node not in busy]
-        wanted = min(len(free), self._evaluators.number(len(there)))
-        if not wanted:
-            return
-        self._replies[version] = []
-        for position in sorted(self._random.choice(len(free), size=wanted, replace=False).tolist()):
-            deadline = now + self._evaluators.seconds
-            sent = SentMessage(node=free[position], at=now, deadline=deadline, ticket=version)
-            self._transport.send(sent, Evaluate(version=version), parameters)
+    def due(self, report: VersionReport, parameters: Vector) -> None:
+        """Have the panel evaluate this version as soon as it is free; a version that waits is dropped for it."""
+        if self.evaluates:
+            self._waiting = OpenEvaluation(report, parameters)
 
-    def collect(self, online: Iterable[int], now: float) -> None:
-        """Read replies, give up overdue ones, and aggregate the metrics of versions for which none is awaited."""
+    def begin(self, nodes: Iterable[int], now: float) -> None:
+        """Send the version that is due to the panel, if it has evaluated the one before."""
+        if self._waiting is None or self._open is not None:
+            return
+        chosen = self._chosen(sorted(nodes))
+        if not chosen:
+            return
+        self._open, self._waiting = self._waiting, None
+        version = self._open.report.version
+        for node in sorted(chosen):
+            sent = SentMessage(node=node, at=now, deadline=now + self._evaluators.seconds, ticket=version)
+            self._transport.send(sent, Evaluate(version=version), self._open.parameters)
+
+    def _chosen(self, there: list[int]) -> list[int]:
+        """The first members of the panel that are connected, with new ones drawn if they are too few."""
+        wanted = self._evaluators.number(len(there))
+        if missing := wanted - len(set(self._panel) & set(there)):
+            others = [node for node in there if node not in self._panel]
+            places = self._random.permutation(len(others))[: max(0, missing)]
+            self._panel += [others[place] for place in places]
+        silent = {sent.node for sent in self._transport.waiting.values()}
+        connected = [node for node in self._panel if node in there][:wanted]
+        return [node for node in connected if node not in silent]
+
+    def collect(self, online: Iterable[int], now: float) -> VersionReport | None:
+        """Read replies and give up overdue ones; return the version whose evaluation is complete, if there is one."""
         for arrived in self._transport.poll():
             version, node = arrived.sent.ticket, arrived.sent.node
-            if version not in self._replies or arrived.sent.given_up:
+            if self._open is None or version != self._open.report.version or arrived.sent.given_up:
                 continue
             try:
                 if arrived.content is None:
                     raise DeviceFault(arrived.error)
-                weight_of(arrived.content, self._evaluators.weight)
-                self._replies[version].append(metrics_of(arrived.content))
+                self._open.report.evaluators[node] = weight_of(arrived.content, self._evaluators.weight)
+                self._open.replies[node] = metrics_of(arrived.content)
             except DeviceFault as fault:
                 self._log(one_line(f"node {node} did not evaluate version {version}: {fault}"))
         for sent in self._transport.give_up_overdue(now):
@@ -147,22 +207,23 @@ class NodeEvaluation:
         there = set(online)
         for node in {sent.node for sent in self._transport.waiting.values()} - there:
             self._transport.drop(node)
-        open_versions = {sent.ticket for sent in self._transport.waiting.values() if not sent.given_up}
-        for version in [version for version in self._replies if version not in open_versions]:
-            replies = self._replies.pop(version)
-            evaluators = self._evaluators
-            found = aggregated(replies, evaluators.aggregate, evaluators.weight, self._log) if replies else None
-            if found is not None:
-                self.metrics[version] = found
-                evaluators.evaluated(version, found)
+        if self._open is None or any(not sent.given_up for sent in self._transport.waiting.values()):
+            return None
+        done, self._open = self._open, None
+        replies = [done.replies[node] for node in sorted(done.replies)]
+        evaluators = self._evaluators
+        found = aggregated(replies, evaluators.aggregate, evaluators.weight, self._log) if replies else None
+        if found is not None:
+            self.metrics[done.report.version] = done.report.clients = found
+        return done.report
 
     def snapshot(self) -> Any:
-        """The metrics so far. Evaluations in progress are lost when a run is resumed."""
-        return {"metrics": self.metrics, "random": dict(self._random.bit_generator.state)}
+        """The metrics so far and the panel. An evaluation in progress is lost when a run is resumed."""
+        return {"metrics": self.metrics, "panel": self._panel, "random": dict(self._random.bit_generator.state)}
 
     def restore(self, saved: Mapping[str, Any]) -> None:
         """Go on from a snapshot."""
-        self.metrics, self._random.bit_generator.state = saved["metrics"], saved["random"]
+        self.metrics, self._panel, self._random.bit_generator.state = saved["metrics"], saved["panel"], saved["random"]
 
 
 # The driver -----------------------------------------------------------------------------------------------------------
@@ -179,10 +240,34 @@ class ConnectedNodes(Membership):
         return super().greetings(new[: self.devices - len(self.node_of)], busy, now)
 
 
-class StrategyRun(Deployment):
-    """A run whose versions are also evaluated on the nodes. It ends after the last evaluation."""
+class Hooks(Protocol):
+    """What a strategy is told of its run."""
 
-    __slots__ = ("_wakes", "evaluation", "record", "server_evaluation")
+    def made(self, report: VersionReport, parameters: Vector) -> bool:
+        """A version was made, and evaluated by `evaluate_fn` if that was due; whether the run is to stop."""
+        ...
+
+    def measured(self, report: VersionReport) -> bool:
+        """Nodes have evaluated a version; whether the run is to stop."""
+        ...
+
+
+class StrategyRun(Deployment):
+    """A run whose versions are also evaluated on the nodes. It ends after the last evaluation.
+
+    If only nodes evaluate, the rows of metrics are those of the versions that they have evaluated.
+    """
+
+    __slots__ = (
+        "_due",
+        "_hooks",
+        "_records",
+        "_seen_version",
+        "_wakes",
+        "evaluation",
+        "record",
+        "server_evaluation",
+    )
 
     def __init__(
         self,
@@ -194,31 +279,67 @@ class StrategyRun(Deployment):
         evaluation: NodeEvaluation,
         record: RunRecord,
         wakes: bool,
+        translator: FlowerRecords,
+        hooks: Hooks,
         **settings: Any,
     ) -> None:
         """`wakes`: a wait ends when a reply arrives or a node connects or disconnects, so it may be long."""
-        super().__init__(session, transport, membership, on_server, record=record, **settings)
+        super().__init__(session, transport, membership, on_server, record=record, translator=translator, **settings)
         self._wakes = wakes
+        self._hooks = hooks
+        self._records = translator
+        self._seen_version = self._due = 0
+        """The last version that the hooks were told of, and the last one that was to be evaluated by nodes."""
         self.record = record
         self.evaluation = evaluation
         self.server_evaluation = on_server
 
     def __iter__(self) -> Iterator[Row | None]:
+        self._seen_version, rows, last = self.session.version, 0, None
         for row in super().__iter__():
-            self._evaluate_on_nodes(row)
-            yield row
-        while self.evaluation.waiting:
+            last = row or last
+            found = self._turn_of_evaluation(row, self._membership.device_of)
+            rows += found is not None
+            yield found
+        while self._has_more():
             self.now = self._time()
-            self.evaluation.collect(self._transport.nodes(), self.now)
+            found = self._turn_of_evaluation(None, self._transport.nodes())
+            rows += found is not None
             if self.evaluation.waiting:
                 self._sleep(max(MOMENT, self._longest_pause()))
-            yield None
+            yield found
+        if not rows and last is not None:
+            yield last
 
-    def _evaluate_on_nodes(self, row: Row | None) -> None:
-        if self.evaluation.waiting:
-            self.evaluation.collect(self._membership.device_of, self.now)
-        if row is not None and self.session.version:
-            self.evaluation.begin(self.session.version, self.session.parameters, self._membership.device_of, self.now)
+    def _has_more(self) -> bool:
+        """Whether an evaluation is open, or one of the last version can begin."""
+        self.evaluation.begin(self._transport.nodes(), self.now)
+        return self.evaluation.waiting
+
+    def _turn_of_evaluation(self, row: Row | None, nodes: Iterable[int]) -> Row | None:
+        """Tell the hooks of a new version, have it evaluated, and return the row that is complete, if there is one."""
+        version = self.session.version
+        new, self._seen_version = version != self._seen_version, version
+        report = VersionReport(version=version, row=row or {}, train=self._records.metrics().get(version))
+        if row is not None:
+            report.server = self.server_evaluation.metrics.get(version)
+        if new and self._hooks.made(report, self.session.parameters):
+            self.reason = self.reason or STOPPED
+        if row is not None and version not in (0, self._due):
+            self._due = version
+            self.evaluation.due(report, self.session.parameters)
+        done = self.evaluation.collect(nodes, self.now) if self.evaluation.waiting else None
+        if done is not None and self._hooks.measured(done):
+            self.reason = self.reason or STOPPED
+        self.evaluation.begin(nodes, self.now)
+        if self.server_evaluation.central or not self.evaluation.evaluates:
+            return row
+        if done is None or done.clients is None:
+            return None
+        return done.row | numbers_in(done.clients) | evaluator_columns(done.evaluators)
+
+    def _log_row(self, row: Row) -> None:
+        """Say nothing: the strategy writes the log."""
 
     def _longest_pause(self) -> float:
         """Seconds until an evaluation is overdue or it is time to poll. Which nodes are persistent is not known."""

@@ -143,11 +143,12 @@ class FitAsync(Async):
             log=write_log,
         )
 
-    def evaluated(self, version: int, metrics: Metrics) -> None:
+    def evaluated(self, version: int, metrics: Metrics) -> bool | None:
         """Add the metrics of a version to Flower's history."""
         others = {name: value for name, value in metrics.items() if name != LOSS}
         self._history.add_loss_distributed(server_round=version, loss=metrics[LOSS])
         self._history.add_metrics_distributed(server_round=version, metrics=others)
+        return None
 
 
 def _config(strategy: RoundStrategy, name: str) -> Callable[[int], Mapping[str, Any]]:

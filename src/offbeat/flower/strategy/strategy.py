@@ -17,6 +17,7 @@ from flwr.serverapp.strategy import Result, Strategy
 from offbeat.algorithms.about import about_of
 from offbeat.core.errors import InvalidInput
 from offbeat.core.orders import LocalWork
+from offbeat.core.parameters import Vector
 from offbeat.core.policy import Policy
 from offbeat.core.session import Session
 from offbeat.experiment.objects import as_table
@@ -27,7 +28,14 @@ from offbeat.flower.server.membership import wait_for_devices
 from offbeat.flower.server.transport import Transport, grid_now, grid_wait, has_clock
 from offbeat.flower.strategy.needs import check_plain
 from offbeat.flower.strategy.records import Aggregate, FlowerRecords, Metrics, ModelArrays, as_records
-from offbeat.flower.strategy.run import ConnectedNodes, Evaluators, NodeEvaluation, ServerEvaluation, StrategyRun
+from offbeat.flower.strategy.run import (
+    ConnectedNodes,
+    Evaluators,
+    NodeEvaluation,
+    ServerEvaluation,
+    StrategyRun,
+    VersionReport,
+)
 from offbeat.flower.strategy.settings import StrategySettings
 from offbeat.results.checkpoint import load_checkpoint, save_checkpoint
 from offbeat.results.metric import TargetMetric
@@ -37,6 +45,7 @@ from offbeat.running.directory import RunDirectory, RunRecord
 from offbeat.running.loop import RunDescription, run_to_end
 
 EvaluateFunction = Callable[[int, ArrayRecord], MetricRecord | None]
+OnVersion = Callable[[int, ArrayRecord, dict[str, MetricRecord]], bool | None]
 WAIT_SECONDS = 1.0
 """Seconds between two checks of the number of nodes before a run begins."""
 TRIAL_DEVICES = (8, 64, 512, 4096)
@@ -81,6 +90,7 @@ class Async(Strategy):
         target_metric: str = "accuracy",
         target_direction: Literal["max", "min"] = "max",
         devices: int | None = None,
+        on_version: OnVersion | None = None,
         seed: int = 0,
         rest_seconds: float = 5.0,
         norm_bound: float | None = None,
@@ -91,12 +101,19 @@ class Async(Strategy):
         checkpoint_seconds: float = 30.0,
         tracking: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
-        """InvalidInput if the policy does not work with stock client apps."""
+        """InvalidInput if the policy does not work with stock client apps.
+
+        `on_version(version, arrays, metrics)` is called with every new version: its arrays, and its metrics by source,
+        `metrics["train"]` of the updates used for it and `metrics["server"]` of `evaluate_fn`, as far as there are any.
+        The run stops if it returns True.
+        """
         given = {name: value for name, value in locals().items() if name in StrategySettings.model_fields}
         given["tracking"] = dict(tracking)
         self.settings: StrategySettings = checked(StrategySettings, "Async", given)
         check_trackers(self.settings.tracking, directory=None if out is None else Path(out))
         self.policy = _checked_policy(policy)
+        self._on_version = on_version
+        self._versions = 0
         self._train_aggregate = train_metrics_aggr_fn or aggregate_metricrecords
         self._evaluate_aggregate = evaluate_metrics_aggr_fn or aggregate_metricrecords
 
@@ -137,7 +154,9 @@ class Async(Strategy):
         if directory is not None and directory.finished() is not None:
             write_log(f"the run in {out} is already finished")
             return load_result(directory.path, directory.fingerprint)
+        self._versions, began = num_rounds, grid_now(grid)
         records = self._records(model, train_config, evaluate_config)
+        self._arrays = records.arrays
         driver = self._driver(grid, policy, devices, records, num_rounds, timeout, evaluate_fn)
         self._run(driver, table, directory)
         result = Result(
@@ -148,10 +167,45 @@ class Async(Strategy):
         )
         if directory is not None:
             save_result(directory.path, result, directory.fingerprint)
+        log(INFO, "")
+        log(INFO, "Strategy execution finished in %.2fs", grid_now(grid) - began)
+        log(INFO, "")
+        log(INFO, "Final results:")
+        for line in str(result).splitlines():
+            log(INFO, "\t%s", line)
         return result
 
-    def evaluated(self, version: int, metrics: Metrics) -> None:
-        """Called with the aggregated metrics of a version when all nodes have evaluated it."""
+    # What happens during a run ----------------------------------------------------------------------------------------
+
+    def evaluated(self, version: int, metrics: Metrics) -> bool | None:
+        """Called with the aggregated metrics of a version when its nodes have evaluated it; True stops the run."""
+
+    def made(self, report: VersionReport, parameters: Vector) -> bool:
+        """Log a new version that is evaluated, as Flower logs a round, and call `on_version`."""
+        if (row := report.row) and report.version:
+            log(INFO, "")
+            log(INFO, "[VERSION %s/%s] at %.1f s", report.version, self._versions, row["time"])
+            counts = (row["updates_used"], row["mean_staleness"], row["max_staleness"], row["in_flight"])
+            log(INFO, "\t%d updates used, staleness %.2g on average and %d at most, %d in flight", *counts)
+            if report.train is not None:
+                log(INFO, "\t└──> Aggregated MetricRecord: %s", report.train)
+        if report.server is not None:
+            log(INFO, "Global evaluation")
+            log(INFO, "\t└──> MetricRecord: %s", report.server)
+        if self._on_version is None or not report.version:
+            return False
+        known = {"train": report.train, "server": report.server}
+        metrics = {source: MetricRecord(found) for source, found in known.items() if found is not None}
+        return self._on_version(report.version, self._arrays(parameters), metrics) is True
+
+    def measured(self, report: VersionReport) -> bool:
+        """Log the evaluation of a version by nodes, and call `evaluated`."""
+        if report.clients is None:
+            return False
+        nodes, samples = len(report.evaluators), sum(report.evaluators.values())
+        log(INFO, "Evaluation of version %s by %d nodes with %d samples", report.version, nodes, samples)
+        log(INFO, "\t└──> Aggregated MetricRecord: %s", report.clients)
+        return self.evaluated(report.version, report.clients) is True
 
     def _records(
         self, model: ModelArrays, train_config: ConfigRecord | None, evaluate_config: ConfigRecord | None
@@ -246,7 +300,6 @@ class Async(Strategy):
             seconds=timeout,
             weight=settings.weighted_by_key,
             aggregate=self._evaluate_aggregate,
-            evaluated=self.evaluated,
         )
         on_server = ServerEvaluation(
             evaluate_fn, session, records, None if stop.target is None else settings.target_metric
@@ -266,6 +319,7 @@ class Async(Strategy):
             settings=deployment,
             wakes=has_clock(grid),
             translator=records,
+            hooks=self,
             **clock,
         )
 

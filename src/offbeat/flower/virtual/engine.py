@@ -173,7 +173,7 @@ class MessageEngine:
         return True
 
     def _move(self, at: float) -> None:
-        reached = min(moment_after(at), self._stop_time)
+        reached = max(self.now, min(moment_after(at), self._stop_time))  # another thread may have waited for longer
         self.in_flight_seconds += self.training * (reached - self.now)
         self.now = reached
         if at > reached:

@@ -2,10 +2,13 @@
 
 Flower's strategies report these in a few functions, which are wrapped while the app runs: `Strategy.start` and the
 functions that it calls (`evaluate_fn`, `aggregate_train`, `aggregate_evaluate`), and `History` in strategies before the
-message API. For an app that uses neither, the metrics in its replies are averaged.
+message API. An app that uses neither can call `offbeat.flower.report`; else the metrics in its replies are averaged.
+
+The time of a row is that at which its version was made: evaluating it takes devices some time, which does not count. If
+devices measured the target metric, the row says how many, and on how many samples.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial, wraps
 from inspect import signature
@@ -15,17 +18,25 @@ from flwr.app import ArrayRecord, Message
 from flwr.server import History, LegacyContext, Server
 from flwr.serverapp.strategy import Strategy
 
+from offbeat.core.parameters import Vector
 from offbeat.core.policy import Policy
+from offbeat.flower.reporting import listening
+from offbeat.flower.strategy.run import VersionReport
 from offbeat.flower.virtual.engine import MessageEngine
 from offbeat.flower.virtual.replies import EXAMPLES, mean_metrics, numbers_in, weighted_metrics
 from offbeat.results.metric import TargetMetric
-from offbeat.results.rows import COMMON_COLUMNS, Row
+from offbeat.results.rows import COMMON_COLUMNS, EVALUATOR_COLUMNS, Row, evaluator_columns
 from offbeat.running.driver import counted_columns
 
 CENTRAL, CLIENTS, TRAINING, REPLIES = "central", "clients", "training", "replies"
 """Sources of metrics, the preferred first."""
 KINDS = {CENTRAL: "", CLIENTS: "clients_", TRAINING: "training_", REPLIES: "replies_"}
 """Sources of metrics, with the prefix for a name that another source has taken."""
+CATEGORIES = {CLIENTS: "evaluate", TRAINING: "train"}
+"""Sources of metrics, with the category of the messages whose replies they come from."""
+TAKEN = (*COMMON_COLUMNS, *EVALUATOR_COLUMNS)
+COUNTED = ("updates_used", "updates_discarded", "updates_lost", "mean_staleness", "max_staleness", "in_flight")
+"""Columns that our own strategies count better than the engine, which takes every update that was fetched as used."""
 GOOD = ("acc", "f1", "auc", "precision", "recall", "score", "bleu", "r2", "iou", "dice", "map")
 BAD = ("loss", "perplexity", "error", "mse", "mae", "rmse")
 
@@ -60,9 +71,18 @@ class Observation:
         self._found: dict[str, Row] = {}
         self._replies: dict[str, list[tuple[Row, float]]] = {}
         """Metrics and weights in the replies of this version, by message type."""
+        self._incoming: dict[str, dict[int, float]] = {}
+        """Number of samples of each node whose reply came since the last report, by category of message."""
+        self._measured_by: dict[str, dict[int, float]] = {}
+        """Number of samples of each node that a source's metrics come from."""
+        self._made: dict[int, tuple[Row, Row]] = {}
+        """When versions of our own strategies were made, and the counts then, until nodes have evaluated them."""
+        self._used_before = 0
+        """Updates used when the server's model changed last."""
         self._model: int | None = None
         self._evaluations: list[Callable[..., Any]] = []
         """Wrapped evaluation functions."""
+        self._reports = 0
         self._reported = False
         """Whether a strategy or a history reports metrics, so that replies are not averaged."""
         self._by_version = False
@@ -82,9 +102,13 @@ class Observation:
         if round_ != self._round:
             self.flush()
             self._round = round_
+        made = TRAINING in self._found
         self._found.setdefault(kind, {}).update(metrics)
+        if (category := CATEGORIES.get(kind)) in self._incoming:
+            self._measured_by[kind] = self._incoming.pop(category)
         if not is_version:
-            self._when, self._state = self._now(), self._work()
+            if not made:  # later reports of a round do not change when its version was made
+                self._when, self._state = self._now(), self._work()
         elif (
             kind == CENTRAL or not self._central
         ):  # later reports of clients do not change when a version was evaluated
@@ -98,14 +122,17 @@ class Observation:
 
     def saw_model(self, arrays: ArrayRecord | None) -> None:
         """Count a new version if the server's arrays differ from the last ones; None: they do."""
-        if arrays is None:
+        model = None if arrays is None else hash(tuple((name, hash(array.data)) for name, array in arrays.items()))
+        if model is None or (self._model is not None and model != self._model):
             self._engine.version += 1
-            self._model = None
-            return
-        model = hash(tuple((name, hash(array.data)) for name, array in arrays.items()))
-        if self._model is not None and model != self._model:
-            self._engine.version += 1
+            self._used_before = self._engine.counters.used
         self._model = model
+
+    def finish(self) -> None:
+        """Write the last row, and count the version made of updates that came after the last message."""
+        self.flush()
+        if not self.strategy and self._engine.counters.used > self._used_before:
+            self._engine.version += 1
 
     def sent(self, messages: list[Message]) -> None:
         """Note the model in the training messages that the server sends."""
@@ -114,38 +141,62 @@ class Observation:
                 records = list(message.content.array_records.values())
                 if records:
                     self.saw_model(records[0])
+                if not self._reported and "evaluate" in self._incoming and "train" not in self._incoming:
+                    self.flush()  # a model that was evaluated before its training
 
     def received(self, replies: list[Message]) -> None:
         """Average the metrics in the replies of a version, unless a strategy or a history reports metrics."""
-        if self._reported:
-            return
         version = f"version {self._engine.version}"
-        if version != self._round:
-            self._replies.clear()
+        if not self._reported and version != self._round:
+            self.flush()
+            self._round = version
         for reply in replies:
             if reply.has_content():
-                self._replies.setdefault(reply.metadata.message_type, []).append(weighted_metrics(reply))
+                kind, (metrics, weight) = reply.metadata.message_type, weighted_metrics(reply)
+                self._incoming.setdefault(kind.partition(".")[0], {})[reply.metadata.src_node_id] = weight
+                if not self._reported:
+                    self._replies.setdefault(kind, []).append((metrics, weight))
         for found in self._replies.values():
             self.note(version, REPLIES, mean_metrics(found))
+        if self._replies:
+            trained, evaluated = self._incoming.get("train", {}), self._incoming.get("evaluate", {})
+            self._measured_by[REPLIES] = dict(evaluated or trained)
+            self._when["version"] += bool(trained)  # the version that these updates are used for
+
+    def report(self, metrics: Mapping[str, object], version: int | None) -> None:
+        """Add metrics that the app reports."""
+        if not self._reported:  # what replies say is no longer of interest
+            self._reported, self._found, self._replies = True, {}, {}
+        self._reports += 1
+        self.note(f"report {self._reports}" if version is None else version, CENTRAL, numbers_in(metrics))
+        if version is not None:
+            self._when["version"] = version
 
     # Rows -------------------------------------------------------------------------------------------------------------
 
     def flush(self) -> None:
         """Write the current round as a row, if it has the target metric."""
         found, self._found, self._round = self._found, {}, None
+        measured_by, self._measured_by = self._measured_by, {}
+        if self._replies:
+            self._replies, self._incoming = {}, {}
         row: Row = {}
+        sources: dict[str, str] = {}
         for kind, before in KINDS.items():
             for name, value in found.get(kind, {}).items():
-                # a row has these columns already
-                own = name if name not in COMMON_COLUMNS else f"app_{name}"
-                row[own if own not in row else before + own] = value
+                own = name if name not in TAKEN else f"app_{name}"
+                own = own if own not in row else before + own
+                row[own], sources[own] = value, kind
         if not row:
             return
         if self.metric is None:
             self.metric = _chosen(row)
         name = self.metric.name
         if name in row:
-            self._write(self._when | {name: row[name]} | row | self._state)
+            nodes = measured_by.get(sources[name])
+            self._write(
+                self._when | {name: row[name]} | row | self._state | (evaluator_columns(nodes) if nodes else {})
+            )
 
     def last_row(self) -> Row:
         """The only row of an app that reports no metrics: the number of its replies."""
@@ -183,7 +234,8 @@ class Observation:
             setattr(owner, name, watched(original))
         setattr(Strategy, "__init_subclass__", classmethod(adopt))  # noqa: B010  (mypy knows no other way)
         try:
-            yield
+            with listening(self.report):
+                yield
         finally:
             delattr(Strategy, "__init_subclass__")
             for (owner, name, _), original in zip(patches, before, strict=True):
@@ -204,7 +256,7 @@ class Observation:
             self._by_version = isinstance(getattr(strategy, "policy", None), Policy)
             self._central = evaluate is not None
             self._reported = self._central or not self._by_version
-            if self._by_version and evaluate is None:
+            if self._by_version:
                 self._watch_versions(strategy)
             strategy.aggregate_train = self._watched_training(strategy.aggregate_train)  # type: ignore[method-assign]
             strategy.aggregate_evaluate = self._watched_clients(  # type: ignore[method-assign]
@@ -221,15 +273,33 @@ class Observation:
         return watched
 
     def _watch_versions(self, strategy: Any) -> None:
-        """Wrap `evaluated`, with which our own strategies report what nodes measured of a version."""
-        original = strategy.evaluated
+        """Wrap the functions in which our own strategies are told of a new version and of its evaluation by nodes."""
+        made, measured = strategy.made, strategy.measured
+        self._reported = self._central or strategy.settings.fraction_evaluate > 0.0
 
-        def evaluated(version: int, metrics: Any) -> None:
-            self.note(version, CLIENTS, numbers_in(metrics))
-            original(version, metrics)
+        def watched_made(report: VersionReport, parameters: Vector) -> bool:
+            self._engine.version = report.version
+            counts = {name: report.row[name] for name in COUNTED if name in report.row}
+            if self._central and report.version == self._round:
+                self._found[TRAINING] = numbers_in(report.train or {})
+                self._state |= counts
+            elif report.row:
+                self._made[report.version] = self._now(), self._work() | counts
+            return bool(made(report, parameters))
 
-        self._reported = strategy.settings.fraction_evaluate > 0.0
-        strategy.evaluated = evaluated
+        def watched_measured(report: VersionReport) -> bool:
+            if self._central:
+                self.note(report.version, CLIENTS, numbers_in(report.clients or {}))
+            elif report.clients is not None:
+                self.flush()
+                self._when, self._state = self._made[report.version]
+                self._made = {version: made for version, made in self._made.items() if version > report.version}
+                self._found = {CLIENTS: numbers_in(report.clients), TRAINING: numbers_in(report.train or {})}
+                self._measured_by = {CLIENTS: dict(report.evaluators)}
+                self.flush()
+            return bool(measured(report))
+
+        strategy.made, strategy.measured = watched_made, watched_measured
 
     def _watched_evaluation(self, evaluate: Callable[..., Any]) -> Callable[..., Any]:
         if evaluate in self._evaluations:  # one start has passed it to another
@@ -254,8 +324,8 @@ class Observation:
             if arrays is not None:
                 self.saw_model(arrays)
                 self.arrays = arrays
-            if metrics is not None:
-                self.note(server_round, TRAINING, numbers_in(metrics))
+            if arrays is not None or metrics is not None:
+                self.note(server_round, TRAINING, numbers_in(metrics or {}))
             return found
 
         return watched
@@ -288,8 +358,10 @@ class Observation:
 
         @wraps(add)
         def watched(history: History, server_round: int, *args: Any, **kwargs: Any) -> None:
-            self._reported = True
             add(history, server_round, *args, **kwargs)
+            if self._by_version:  # our own server: its strategy reports
+                return
+            self._reported = True
             (value,) = (*args, *kwargs.values())
             if kind == TRAINING:
                 self.saw_model(None)

@@ -34,7 +34,7 @@ from offbeat.flower.virtual.devices import WorkTimes
 from offbeat.flower.virtual.engine import MessageEngine, RunEnded
 from offbeat.flower.virtual.grid import VirtualGrid
 from offbeat.flower.virtual.legacy_servers import rounds_at_once
-from offbeat.flower.virtual.observation import Observation, direction_of
+from offbeat.flower.virtual.observation import TAKEN, Observation, direction_of
 from offbeat.flower.virtual.settings import AppSettings
 from offbeat.flower.virtual.wall_clock import AppTime, real_time_calls
 from offbeat.results.files import Log, replace_file, write_json
@@ -42,7 +42,7 @@ from offbeat.results.lock import DirectoryLock, check_unlocked
 from offbeat.results.metric import TargetMetric, summarise
 from offbeat.results.orders import OrderLog
 from offbeat.results.result import ORDER, Result
-from offbeat.results.rows import COMMON_COLUMNS, Row
+from offbeat.results.rows import Row, on_one_set
 from offbeat.results.timeline import Timeline
 from offbeat.running.directory import FILES, check_may_write
 
@@ -218,7 +218,7 @@ class SimulatedApp:
             raise
         except (Exception, SystemExit, KeyboardInterrupt) as error:
             trouble, reason = error, f"{type(error).__name__} in the ServerApp"
-        seen.flush()
+        seen.finish()
         self.engine.finish()
         if not rows and trouble is None:
             write(seen.last_row())
@@ -266,8 +266,17 @@ class SimulatedApp:
             wall_seconds=seconds,
             in_training=engine.in_flight_seconds / engine.now if engine.now else 0.0,
             metric=metric,
-            metrics=[name for name in rows[-1] if name not in COMMON_COLUMNS],
+            metrics=[name for name in rows[-1] if name not in TAKEN],
         )
+        if left_out := len(rows) - len(on_one_set(rows)):
+            log(
+                WARNING,
+                "%d of %d evaluations were made by other nodes than the rest: times to targets and the best %s leave "
+                "them out. An evaluate_fn evaluates all versions alike",
+                left_out,
+                len(rows),
+                metric.title,
+            )
         summary |= {"messages": engine.counters.messages, "faults": engine.counters.faults, "ended_at": engine.now}
         tensors = None if seen.arrays is None else tensors_in(seen.arrays)
         if directory is not None:

@@ -1,0 +1,85 @@
+"""Which nodes measured the metrics of a row, and what an app without a strategy has made and used."""
+
+from pathlib import Path
+from shutil import copytree
+
+import pytest
+from one_line import APPS, with_the_one_line
+
+from offbeat.flower.virtual.run import simulate
+from offbeat.flower.virtual.settings import AppSettings
+from offbeat.results.metric import TargetMetric, time_to
+from offbeat.results.result import Result
+
+UNEVEN = {"name": "ratio", "ratio": 20.0}
+LOOP = """
+import numpy as np
+from time import sleep
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.serverapp import ServerApp
+{imports}
+app = ServerApp()
+
+@app.main()
+def main(grid, context):
+    model = [np.zeros((64, 10), np.float32), np.zeros(10, np.float32)]
+    def send(nodes):
+        record = RecordDict({{"arrays": ArrayRecord(model), "config": ConfigRecord({{"lr": 0.1}})}})
+        return set(grid.push_messages([Message(record, node, "train") for node in nodes]))
+    pending, used = send(grid.get_node_ids()), 0
+    while used < 12:
+        for reply in grid.pull_messages(pending):
+            pending.discard(reply.metadata.reply_to_message_id)
+            used += 1
+            model = [(a + b) / 2 for a, b in zip(model, reply.content["arrays"].to_numpy_ndarrays())]
+            {report}
+            if used < 12:
+                pending |= send([reply.metadata.src_node_id])
+        sleep(0.1)
+"""
+
+
+def run(app: Path, *run_config: str, nodes: int = 4) -> Result:
+    return simulate(app, AppSettings.parse({"nodes": nodes, "fleet": UNEVEN}), run_config=run_config)
+
+
+def test_versions_of_async_and_of_fedavg_are_evaluated_by_the_same_nodes(tmp_path: Path) -> None:
+    rounds = run(APPS / "quickstart-sklearn", "num-server-rounds=2")
+    ours = run(with_the_one_line("quickstart-sklearn", tmp_path), "num-server-rounds=8")
+    assert ours.rows[-1]["version"] == 8
+    sets = {(row["evaluators"], row["evaluation_samples"], row["evaluator_set"]) for row in rounds.rows + ours.rows}
+    assert len(sets) == 1 and next(iter(sets))[0] == 4
+
+
+def test_evaluations_by_other_nodes_give_no_time_to_a_target(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    app = copytree(APPS / "quickstart-sklearn", tmp_path / "app")
+    server = app / "quickstart_sklearn" / "server_app.py"
+    server.write_text(server.read_text().replace("fraction_evaluate=1.0", "fraction_evaluate=0.5"))
+    result = run(app, "num-server-rounds=4")
+    assert {row["evaluators"] for row in result.rows} == {2}
+    assert len({row["evaluator_set"] for row in result.rows}) > 1
+    assert "evaluations were made by other nodes" in caplog.text
+
+
+def test_only_rows_of_the_largest_set_count() -> None:
+    rows = [
+        {"time": 1.0, "accuracy": 1.0, "evaluation_samples": 3, "evaluator_set": 7},
+        {"time": 2.0, "accuracy": 0.2, "evaluation_samples": 90, "evaluator_set": 8},
+        {"time": 4.0, "accuracy": 0.6, "evaluation_samples": 90, "evaluator_set": 8},
+    ]
+    # One node with three samples finds no mistake; all nodes reach 40 % halfway between 2 s and 4 s.
+    assert time_to(rows, 0.4) == pytest.approx(3.0)
+    assert time_to(rows[:2], 0.1, TargetMetric()) is None
+
+
+@pytest.mark.parametrize("reports", [False, True])
+def test_a_loop_of_its_own_is_counted_right(tmp_path: Path, reports: bool) -> None:
+    app = copytree(APPS / "quickstart-numpy", tmp_path / "app")
+    imports = "from offbeat.flower import report" if reports else ""
+    line = 'report({"norm": float(np.abs(model[0]).sum()), "name": "x"}, version=used)' if reports else "pass"
+    (app / "quickstart_numpy" / "server_app.py").write_text(LOOP.format(imports=imports, report=line))
+    result = run(app)
+    # Each of the 12 updates makes a version; nodes still train when the loop ends.
+    assert [row["version"] for row in result.rows] == list(range(1, 13))
+    assert (result.summary["updates_used"], result.summary["updates_discarded"]) == (12, 0)
+    assert result.summary["target_metric"] == ("norm" if reports else "train_loss")

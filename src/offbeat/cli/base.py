@@ -85,6 +85,13 @@ def run_name(file: Path, experiment: "Experiment", changes: Iterable[str] | None
     return name + suffix(changes, but=("algorithm.name", "seed"))
 
 
+def next_step(*commands: str) -> None:
+    """Name the commands that usually come next, on standard error: what a pipe reads stays as it is."""
+    from offbeat.cli.progress import messages
+
+    messages.print(f"Next: {' or '.join(commands)}", soft_wrap=True, highlight=False, markup=False)
+
+
 def output(
     out: Path | None, default: Path, *, resume: bool, overwrite: bool = False, shorter: Path | None = None
 ) -> Path:

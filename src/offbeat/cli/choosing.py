@@ -23,6 +23,7 @@ from offbeat.cli.base import (
     console,
     joined,
     load,
+    next_step,
     output,
     suffix,
 )
@@ -100,7 +101,9 @@ def recommend(
         console.print(f"{name} was skipped: {why}", highlight=False, markup=False)
     for sentence in found.failures:
         console.print(f"Failed: {sentence}", highlight=False, markup=False)
-    console.print(f"Results in {root}: {FILES}")
+    console.print(f"Results in {root}: {FILES}", soft_wrap=True, highlight=False, markup=False)
+    deployed = root / "recommended.toml"
+    next_step(f"offbeat local-cluster {deployed} --nodes 4", f"offbeat deploy {deployed} --superlink HOST:PORT")
 
 
 def tune(
@@ -171,6 +174,7 @@ def tune(
     for sentence in found.failures:
         console.print(f"Failed: {sentence}", highlight=False, markup=False)
     console.print(f"Results in {root}: one TOML file per winner, tuning.csv, importance.csv, studies.db and the runs")
+    next_step(f"offbeat run {root}/NAME.toml", f"offbeat recommend {file}")
 
 
 class PlanCommands(TyperGroup):

@@ -20,6 +20,7 @@ from offbeat.cli.base import (
     console,
     joined,
     load,
+    next_step,
     on_cluster,
     output,
     present,
@@ -28,32 +29,72 @@ from offbeat.cli.base import (
     without_stop,
 )
 from offbeat.cli.progress import messages, watched_bar, watched_bars
+from offbeat.core.errors import InvalidInput
 
 if TYPE_CHECKING:
     from offbeat.experiment.schema import Experiment
     from offbeat.results.comparison import Comparison
 
 
+QUICK = {"model": {"name": "mlp"}, "stop": {"time": 200.0}, "execution": {"save_model": False}}
+"""What makes the demo's first look quick: a small model and half of the time, on one seed."""
+
+
 def demo(
     out: Annotated[Path | None, typer.Option(help="Output directory (default: a new `offbeat-demo`).")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Only the first look, in the terminal; no files.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="Skip the first look.")] = False,
     jobs: Jobs = None,
     overwrite: Overwrite = False,
     resume: Resume = False,
 ) -> None:
     """Compare FedAvg, FedBuff, FedASMU, SEAFL² and ADEL-FL on an uneven fleet, with embedded data.
 
-    Trains LeNet-5 on 5,000 MNIST digits over 100 simulated devices, the slowest 10 times slower than the fastest.
-    Prints the time to a target accuracy; writes a report and a figure. Takes about a minute on two cores.
+    100 simulated devices hold 5,000 MNIST digits; the slowest is 10 times slower than the fastest. The first look, with
+    a small model, is drawn in the terminal after some seconds. LeNet-5 on two seeds then takes about a minute on two
+    cores: it prints the time to a target accuracy, and writes a report and a figure.
     """
+    from offbeat.comparison.planned import check_root
     from offbeat.experiment.shipped import load_experiment
     from offbeat.results.occupation import draw_overview
 
+    if quick and full:
+        raise InvalidInput("--quick and --full exclude each other")
     experiment = load_experiment("demo")
     default = (_latest if resume or overwrite else _unused)(Path("offbeat-demo"))
     root = output(out, default, resume=resume, overwrite=overwrite)
+    check_root(root, experiment, overwrite=overwrite, resume=resume)
+    if not (full or resume):
+        first_look(experiment.changed(QUICK))
+    if quick:
+        next_step("offbeat demo --full", "offbeat list experiments")
+        return
+    messages.print("Now the full demo: LeNet-5, two seeds, about a minute on two cores.", highlight=False)
     _compare(experiment, list(experiment.compared), [0, 1], root, jobs=jobs, overwrite=overwrite, resume=resume)
     draw_overview(root, list(experiment.compared), ("fedavg", "fedbuff"), 150.0, root / "demo.png")
-    console.print(f"Open {root}/report.html and {root}/demo.png. Next: offbeat list experiments", soft_wrap=True)
+    console.print(f"Open {root}/report.html and {root}/demo.png.", soft_wrap=True, markup=False)
+    next_step("offbeat list experiments", "offbeat run demo --set fleet.ratio=110")
+
+
+def first_look(experiment: "Experiment") -> None:
+    """Run the algorithms that an experiment compares on one seed, in this process, and draw their accuracy as text."""
+    from offbeat.comparison.fairness import fair_experiments
+    from offbeat.results.comparison import Comparison
+    from offbeat.results.explanation import why
+    from offbeat.results.metric import duration
+    from offbeat.results.text_plot import text_plot
+    from offbeat.simulation.run import run as run_experiment
+
+    experiments = fair_experiments(experiment, list(experiment.compared), [experiment.seed])
+    with messages.status("a first look: some seconds"):
+        comparison = Comparison([run_experiment(each) for each in experiments])
+    metric = comparison.metric
+    curves = {each.algorithm: [(row["time"], row[metric.name]) for row in each.rows] for each in comparison}
+    console.print(
+        f"{metric.title} over virtual time ({experiment.model.name}, one seed):", highlight=False, markup=False
+    )
+    console.print(text_plot(curves, across=duration, upward=lambda value: metric.text(round(value, 2))))
+    console.print(why(comparison), highlight=False, markup=False)
 
 
 def run(
@@ -80,6 +121,7 @@ def run(
     with watched_bar(experiment) as watch:
         result = run_experiment(experiment, root, overwrite=overwrite, resume=resume, watch=watch)
     present(experiment, result.rows, result.summary, root)
+    next_step(f"offbeat compare {file} --algorithms fedavg,{experiment.algorithm.name}", f"offbeat report {root}")
 
 
 def compare(
@@ -116,6 +158,7 @@ def compare(
     default, shorter = (Path("runs") / (name + suffix(each)) for each in (changes, without_stop(changes)))
     root = output(out, default, resume=resume, overwrite=overwrite, shorter=shorter)
     _compare(experiment, names, chosen, root, jobs=jobs, target=target, overwrite=overwrite, resume=resume)
+    next_step(f"offbeat tune {file} --algorithms {','.join(names)}", f"offbeat recommend {file}")
 
 
 def sweep(
@@ -172,6 +215,7 @@ def sweep(
         )
     console.print(f"Rows: {' / '.join(swept)}")
     _show(comparison, f"Results in {root}: sweep.png, comparison.csv and one directory per run")
+    next_step(f"offbeat tune {file}")
 
 
 def _compare(
@@ -204,8 +248,12 @@ def _compare(
 
 def _show(comparison: "Comparison", where: str) -> None:
     """Print the table and where the results are. Runs that crashed are printed last, with exit code 1."""
+    from offbeat.results.explanation import why
+
     console.print(comparison.rich_table())
-    console.print(where)
+    if comparison.entries[0].experiment is not None and (paragraph := why(comparison)):
+        console.print(paragraph, highlight=False, markup=False)
+    console.print(where, soft_wrap=True, highlight=False, markup=False)
     for failure in comparison.failures:
         messages.print(f"offbeat: {failure}", style="red", soft_wrap=True, highlight=False, markup=False)
     if comparison.failures:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer.core import TyperGroup
 
-from offbeat.cli import catalogue, choosing, deployment, looking, node, runs, simulate, watch
+from offbeat.cli import catalogue, choosing, deployment, init, looking, node, runs, simulate, watch
 from offbeat.cli.base import console
 from offbeat.cli.progress import messages
 from offbeat.core.errors import Interrupted, InvalidInput, OffbeatError, OutputRefused, Remedy
@@ -25,7 +25,7 @@ FLAGS: dict[Remedy, str] = {
 """What the command line calls the arguments that `OutputRefused` names."""
 
 PANELS: dict[str, tuple[Callable[..., None] | typer.Typer, ...]] = {
-    "Start": (runs.demo, catalogue.list_, catalogue.describe),
+    "Start": (runs.demo, init.init, catalogue.list_, catalogue.describe),
     "Run and compare": (runs.run, runs.compare, runs.sweep),
     "Choose": (choosing.recommend, choosing.tune, choosing.plan),
     "Look": (looking.runs, watch.watch, looking.report, looking.partition, looking.replay),

@@ -34,6 +34,21 @@ from offbeat.algorithms.deadlines.salf import Salf as Salf
 from offbeat.algorithms.deadlines.stragglers import DropStragglers as DropStragglers
 from offbeat.algorithms.deadlines.stragglers import WaitStragglers as WaitStragglers
 from offbeat.algorithms.deadlines.heterofl import HeteroFL as HeteroFL
+from offbeat.algorithms.ca2fl import Ca2fl as Ca2fl
+from offbeat.algorithms.fadas import Fadas as Fadas
+from offbeat.algorithms.fedstaleweight import FedStaleWeight as FedStaleWeight
+from offbeat.algorithms.area import Area as Area
+from offbeat.algorithms.ringmaster import Rennala as Rennala
+from offbeat.algorithms.ringmaster import Ringmaster as Ringmaster
+from offbeat.algorithms.ringmaster import RingmasterStop as RingmasterStop
+from offbeat.algorithms.delay_adaptive import DelayAdaptive as DelayAdaptive
+from offbeat.algorithms.ace import Ace as Ace
+from offbeat.algorithms.ace import Aced as Aced
+from offbeat.algorithms.ringleader import Ringleader as Ringleader
+from offbeat.algorithms.fedfa import FedFa as FedFa
+from offbeat.algorithms.delayed_nesterov import DelayedNesterov as DelayedNesterov
+from offbeat.algorithms.fedstale import FedStale as FedStale
+from offbeat.algorithms.fedstale import FedVarp as FedVarp
 # isort: on
 
 POLICIES: dict[str, type[Policy]] = {

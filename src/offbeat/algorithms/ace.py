@@ -1,0 +1,120 @@
+"""ACE and ACED: every upload replaces its device's movement, and the model moves along the mean of all of them.
+
+Chang, Yao, Krishnamurthy, Shelton, Chakraborty, Swami, Oymak, Roy-Chowdhury: *Mitigating Participation Imbalance Bias
+in Asynchronous Federated Learning*, 2025 (arXiv 2511.19066). Restated: the rules are those of a description by others.
+
+| paper | here |
+|---|---|
+| U_i, latest gradient of client i | `state.movements[i]`, as a movement |
+| eta, as a factor on the devices' own steps | `server_learning_rate` |
+| tau_algo | `max_age` of ACED |
+
+    at an upload of j:   U_j <- Delta_j
+    ACE    w <- w + (eta / n) sum_i U_i                 over all n devices; 0 for those that have not reported
+    ACED   w <- w + (eta / |A|) sum_{i in A} U_i        A: devices whose movement started at most tau_algo versions ago
+
+ACE is PSURDG (`algorithms.delayed_gradients`) with a version per arrival instead of per iteration. A lost device keeps
+its movement under ACE; under ACED it ages out. Server memory: one movement per device that has reported.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Annotated
+
+import numpy as np
+from pydantic import Field
+
+from offbeat.algorithms.about import About, Range, SearchSpace
+from offbeat.algorithms.arrivals import ArrivalPolicy, Floats
+from offbeat.core.messages import Action, Commit
+from offbeat.core.orders import Update
+from offbeat.core.parameters import Vector, by_block
+from offbeat.core.policy import View
+
+
+@dataclass
+class AceState:
+    """The latest movement of every device that counts, the version it started from, and their sum."""
+
+    movements: dict[int, Vector] = field(default_factory=dict)
+    bases: dict[int, int] = field(default_factory=dict)
+    total: Floats | None = None
+
+
+class Ace(ArrivalPolicy):
+    """Asynchronous: moves along the mean of all devices' latest movements at every upload (Chang et al. 2025).
+
+    >>> from offbeat.testing import ScriptedSession
+    >>> session = ScriptedSession(Ace(concurrency=2), devices=2)
+    >>> _ = session.move(4.0, 0.0, device=0)  # 1/2 [4, 0]
+    >>> _ = session.move(0.0, 8.0, device=1)  # + 1/2 ([4, 0] + [0, 8])
+    >>> session.parameters.tolist()
+    [4.0, 4.0]
+    """
+
+    State = AceState
+
+    server_learning_rate: Annotated[float, Field(gt=0)] = 1.0
+    """eta, a factor on the mean movement."""
+
+    about = About(
+        name="ace",
+        family="asynchronous",
+        paper="Chang et al., 2025",
+        provenance="restated",
+        in_training="concurrency",
+        search=SearchSpace(server_learning_rate=Range(0.1, 3.0, log=True, relative=True)),
+    )
+
+    def receive(self, update: Update, state: AceState, view: View) -> Iterator[Action]:
+        now, delta = view.parameters, update.delta
+        total = np.zeros(len(now)) if state.total is None else state.total
+        total = total + delta - state.movements.get(update.device, 0.0)
+        state.movements[update.device], state.bases[update.device] = delta, update.base
+        state.total = total = self.without_expired(total, state, view)
+        factor = self.server_learning_rate / self.divisor(state, view)
+        model = by_block(len(now), lambda block: now[block] + factor * total[block])
+        yield Commit(parameters=model, used=(update.ticket,))
+
+    def without_expired(self, total: Floats, state: AceState, view: View) -> Floats:
+        """The sum without movements that no longer count; forgets them."""
+        return total
+
+    def divisor(self, state: AceState, view: View) -> int:
+        """n, the number of devices."""
+        return view.devices
+
+
+class Aced(Ace):
+    """ACE without the devices whose latest movement is too old (Chang et al. 2025).
+
+    >>> from offbeat.testing import ScriptedSession
+    >>> session = ScriptedSession(Aced(concurrency=2, max_age=1), devices=2)
+    >>> _ = session.move(4.0, 0.0, device=0)  # alone: the whole [4, 0]
+    >>> session.parameters.tolist()
+    [4.0, 0.0]
+    """
+
+    max_age: Annotated[int, Field(ge=0)] | None = None
+    """tau_algo, the most versions since a movement's base (default: the number of devices)."""
+
+    about = About(
+        name="aced",
+        family="asynchronous",
+        paper="Chang et al., 2025",
+        provenance="restated",
+        in_training="concurrency",
+        search=Ace.about.search,
+    )
+
+    def without_expired(self, total: Floats, state: AceState, view: View) -> Floats:
+        limit = view.devices if self.max_age is None else self.max_age
+        newest = max(state.bases.values())
+        for device in [each for each, base in state.bases.items() if view.version - base > limit and base < newest]:
+            total = total - state.movements.pop(device)
+            del state.bases[device]
+        return total
+
+    def divisor(self, state: AceState, view: View) -> int:
+        """|A|, the devices whose movement counts."""
+        return len(state.movements)

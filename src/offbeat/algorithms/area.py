@@ -1,0 +1,79 @@
+"""AREA: a buffer of changes of each device's model since its last upload.
+
+Iakovidou, Kim: *Asynchronous Federated Stochastic Optimization for Heterogeneous Objectives Under Arbitrary Delays*,
+2024 (arXiv 2405.10123). Restated: the rule is that of a description by others.
+
+| paper | here |
+|---|---|
+| y_i, client i's model at its last upload | `state.copies[i]`, w_0 before the first |
+| uploads per aggregation | `buffer` |
+| n, all clients | `view.devices` |
+
+    at the K-th upload:   w <- w + (1/n) sum_k (w_k - y_k),   y_k <- w_k
+
+The divisor is n and not K: the model is w_0 plus the mean over all devices of what each has moved since. In the paper a
+device keeps y_i and uploads the change; here the server keeps the copies, so that a device may lose its state. Server
+memory: one model per device that has reported.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Annotated
+
+import numpy as np
+from pydantic import Field
+
+from offbeat.algorithms.about import About, Range, SearchSpace
+from offbeat.algorithms.arrivals import Buffer, BufferPolicy
+from offbeat.core.orders import Update
+from offbeat.core.parameters import Vector, by_block
+from offbeat.core.policy import View
+
+
+@dataclass
+class AreaState(Buffer):
+    """Adds the first model, and the last model of every device that has reported."""
+
+    start: Vector | None = None
+    copies: dict[int, Vector] = field(default_factory=dict)
+
+
+class Area(BufferPolicy):
+    """Buffered asynchronous: averages what each device has changed since its last upload (Iakovidou and Kim 2024).
+
+    >>> from offbeat.testing import ScriptedSession
+    >>> session = ScriptedSession(Area(buffer=1, concurrency=1), devices=2, present=[0])
+    >>> _ = session.upload(4.0, 0.0)  # 1/2 ([4, 0] - w_0)
+    >>> _ = session.upload(4.0, 8.0)  # + 1/2 ([4, 8] - [4, 0])
+    >>> session.parameters.tolist()
+    [2.0, 4.0]
+    """
+
+    State = AreaState
+
+    server_learning_rate: Annotated[float, Field(gt=0)] = 1.0
+    """A factor on the mean change (published: 1)."""
+
+    about = About(
+        name="area",
+        family="buffered",
+        paper="Iakovidou and Kim, 2024",
+        provenance="restated",
+        in_training="concurrency",
+        search=SearchSpace(
+            buffer=Range(2, 20, log=True), server_learning_rate=Range(0.3, 3.0, log=True, relative=True)
+        ),
+        smoke={"algorithm": {"buffer": 5, "concurrency": 10}},
+    )
+
+    def init(self, view: View) -> AreaState:
+        return AreaState(start=view.parameters)
+
+    def aggregate(self, updates: Sequence[Update], state: AreaState, view: View) -> Vector:
+        assert state.start is not None
+        now, total = view.parameters, np.zeros(len(view.parameters))
+        for update in updates:
+            total += update.parameters - state.copies.get(update.device, state.start)
+            state.copies[update.device] = update.parameters
+        factor = self.server_learning_rate / view.devices
+        return by_block(len(now), lambda block: now[block] + factor * total[block])

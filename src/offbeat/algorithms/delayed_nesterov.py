@@ -1,0 +1,89 @@
+"""Delayed Nesterov: momentum that is applied once per buffer, while every upload moves the model at once.
+
+Liu, Chhaparia, Douillard, Kale, Rusu, Shen, Szlam, Ranzato: *Asynchronous Local-SGD Training for Language Modeling*,
+2024 (arXiv 2401.09135), Algorithm 3. Restated: the rule is that of a description by others.
+
+| paper | here |
+|---|---|
+| N, updates per momentum step | `buffer` |
+| epsilon, outer learning rate | `server_learning_rate` |
+| beta | `momentum` |
+| g | -Delta, the update's base minus its parameters |
+
+    at every upload:     w <- w - (epsilon / N) g,   sum <- sum + g
+    at every N-th also:  m <- beta m + sum / N,   w <- w - epsilon beta m,   sum <- 0
+
+Plain momentum would apply the same old direction at every upload, N times as often as in a synchronous round. The
+paper's DyLU, fewer local steps on slower devices, is not included.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated
+
+import numpy as np
+from pydantic import Field
+
+from offbeat.algorithms.about import About, Range, SearchSpace
+from offbeat.algorithms.arrivals import ArrivalPolicy, Floats
+from offbeat.core.messages import Action, Commit
+from offbeat.core.orders import Update
+from offbeat.core.parameters import by_block
+from offbeat.core.policy import View
+
+
+@dataclass
+class NesterovState:
+    """The momentum, and the movements since it last changed."""
+
+    momentum: Floats | None = None
+    total: Floats | None = None
+    uploads: int = 0
+    """Uploads since the momentum last changed."""
+
+
+class DelayedNesterov(ArrivalPolicy):
+    """Asynchronous: every upload moves the model, every N-th also the momentum (Liu et al. 2024; restated).
+
+    >>> from offbeat.testing import ScriptedSession
+    >>> session = ScriptedSession(DelayedNesterov(buffer=2, concurrency=1, momentum=0.5))
+    >>> _ = session.move(4.0, 0.0)  # 1/2 [4, 0]
+    >>> _ = session.move(0.0, 8.0)  # + 1/2 [0, 8], and momentum: 1/2 ([4, 0] + [0, 8]) / 2
+    >>> session.parameters.tolist()
+    [3.0, 6.0]
+    """
+
+    State = NesterovState
+
+    buffer: Annotated[int, Field(ge=1)] = 5
+    """N, the uploads per change of the momentum."""
+    server_learning_rate: Annotated[float, Field(gt=0)] = 1.0
+    """epsilon, the outer learning rate."""
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.5
+    """beta."""
+
+    about = About(
+        name="delayed-nesterov",
+        family="asynchronous",
+        paper="Liu et al., 2024",
+        provenance="restated",
+        in_training="concurrency",
+        search=SearchSpace(
+            buffer=Range(2, 20, log=True),
+            momentum=Range(0.0, 0.95),
+            server_learning_rate=Range(0.3, 3.0, log=True, relative=True),
+        ),
+    )
+
+    def receive(self, update: Update, state: NesterovState, view: View) -> Iterator[Action]:
+        now, delta = view.parameters, update.delta
+        total = delta.astype(np.float64) if state.total is None else state.total + delta
+        rate, movement = self.server_learning_rate, delta * (1 / self.buffer)
+        state.uploads += 1
+        if state.uploads == self.buffer:
+            mean = total / self.buffer
+            state.momentum = mean if state.momentum is None else self.momentum * state.momentum + mean
+            movement, total, state.uploads = movement + self.momentum * state.momentum, None, 0
+        state.total = total
+        model = by_block(len(now), lambda block: now[block] + rate * movement[block])
+        yield Commit(parameters=model, used=(update.ticket,))

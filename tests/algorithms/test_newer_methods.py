@@ -184,7 +184,7 @@ def test_ace_replaces_the_movement_of_a_device_and_keeps_those_of_others() -> No
 
 
 def test_aced_forgets_movements_that_started_too_long_ago() -> None:
-    session = ScriptedSession(Aced(concurrency=2, max_age=1), devices=2)
+    session = ScriptedSession(Aced(concurrency=2, max_age=1, server_learning_rate=1.0), devices=2)
     session.move(4.0, 0.0, device=0)  # alone: [4, 0]
     session.move(0.0, 4.0, device=1)  # base 0, like the first: the mean, [2, 2]
     assert session.parameters.tolist() == [6.0, 2.0]
@@ -280,7 +280,7 @@ def test_a_round_of_ringleader_by_hand() -> None:
 
 
 def test_ringleader_does_not_wait_for_a_lost_device_in_either_phase() -> None:
-    session = ScriptedSession(Ringleader(), devices=3)
+    session = ScriptedSession(Ringleader(server_learning_rate=1.0), devices=3)
     session.move(4.0, 0.0, device=0)
     session.move(0.0, 4.0, device=1)
     session.lose(device=2)  # phase 1 was only waiting for it

@@ -45,7 +45,7 @@ class Ace(ArrivalPolicy):
     """Asynchronous: moves along the mean of all devices' latest movements at every upload (Chang et al. 2025).
 
     >>> from offbeat.testing import ScriptedSession
-    >>> session = ScriptedSession(Ace(concurrency=2), devices=2)
+    >>> session = ScriptedSession(Ace(concurrency=2, server_learning_rate=1.0), devices=2)
     >>> _ = session.move(4.0, 0.0, device=0)  # 1/2 [4, 0]
     >>> _ = session.move(0.0, 8.0, device=1)  # + 1/2 ([4, 0] + [0, 8])
     >>> session.parameters.tolist()
@@ -54,8 +54,9 @@ class Ace(ArrivalPolicy):
 
     State = AceState
 
-    server_learning_rate: Annotated[float, Field(gt=0)] = 1.0
-    """eta, a factor on the mean movement."""
+    server_learning_rate: Annotated[float, Field(gt=0)] = 0.1
+    """eta, a factor on the mean movement, which is applied at every upload: with 1 the model would move n times as
+    far as in a synchronous round of n devices."""
 
     about = About(
         name="ace",
@@ -89,7 +90,7 @@ class Aced(Ace):
     """ACE without the devices whose latest movement is too old (Chang et al. 2025).
 
     >>> from offbeat.testing import ScriptedSession
-    >>> session = ScriptedSession(Aced(concurrency=2, max_age=1), devices=2)
+    >>> session = ScriptedSession(Aced(concurrency=2, max_age=1, server_learning_rate=1.0), devices=2)
     >>> _ = session.move(4.0, 0.0, device=0)  # alone: the whole [4, 0]
     >>> session.parameters.tolist()
     [4.0, 0.0]

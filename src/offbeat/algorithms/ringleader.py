@@ -74,7 +74,7 @@ class Ringleader(Policy):
     """Asynchronous rounds with a step per device, along the mean of all devices (Maranjyan and Richtárik 2026).
 
     >>> from offbeat.testing import ScriptedSession
-    >>> session = ScriptedSession(Ringleader(), devices=2)
+    >>> session = ScriptedSession(Ringleader(server_learning_rate=1.0), devices=2)
     >>> session.move(4.0, 0.0, device=0).used  # waits for the other
     []
     >>> len(session.move(0.0, 4.0, device=1).used)
@@ -86,8 +86,9 @@ class Ringleader(Policy):
     State = RingleaderState
     Records = (Movements,)
 
-    server_learning_rate: Annotated[float, Field(gt=0)] = 1.0
-    """eta, a factor on the mean movement."""
+    server_learning_rate: Annotated[float, Field(gt=0)] = 0.1
+    """eta, a factor on the mean movement, which is applied once per device: with 1 the model would move n times as
+    far as in a synchronous round of n devices."""
 
     about = About(
         name="ringleader",

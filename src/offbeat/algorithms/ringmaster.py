@@ -49,7 +49,7 @@ class Ringmaster(ArrivalPolicy):
 
     State = Stateless
 
-    threshold: Annotated[int, Field(ge=1)] | Literal["sqrt"] = 8
+    threshold: Annotated[int, Field(ge=1)] | Literal["sqrt"] = 16
     """R, the staleness from which updates are ignored; "sqrt" grows with the version and shrinks the step."""
     server_learning_rate: Annotated[float, Field(gt=0)] = 1.0
     """eta, a factor on every movement."""
@@ -61,7 +61,7 @@ class Ringmaster(ArrivalPolicy):
         provenance="our reading",
         in_training="concurrency",
         search=SearchSpace(
-            threshold=Range(1, 16, log=True), server_learning_rate=Range(0.1, 1.0, log=True, relative=True)
+            threshold=Range(1, 64, log=True), server_learning_rate=Range(0.1, 1.0, log=True, relative=True)
         ),
     )
 

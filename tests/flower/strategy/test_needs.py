@@ -22,6 +22,7 @@ REFUSED = {
     "fedasmu": "request the fresh model",
     "fedssmu": "request the fresh model",
     "seafl2": "stops devices",
+    "ringmaster-stop": "stops devices",
     "port": "stops devices",
     "safa": "stops devices",
     "adel": "plans rounds",

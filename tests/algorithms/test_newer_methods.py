@@ -63,8 +63,7 @@ def test_ca2fl_counts_a_device_that_uploads_twice_in_one_buffer_by_its_change() 
 def test_a_quantised_cache_loses_nothing_of_the_movements() -> None:
     """What rounding takes from h is in S, so that the mean over a device's uploads is exact."""
     exact, coarse = (
-        ScriptedSession(Ca2fl(buffer=1, concurrency=1, cache=cache), devices=1)  # type: ignore[arg-type]
-        for cache in ("memory", "quantised")
+        ScriptedSession(Ca2fl(buffer=1, concurrency=1, cache=cache), devices=1) for cache in ("memory", "quantised")
     )
     for session in (exact, coarse):
         session.move(1.0, 0.3)
@@ -97,7 +96,7 @@ def test_two_steps_of_fadas() -> None:
 
 
 def test_the_step_of_fadas_shrinks_with_the_largest_staleness() -> None:
-    code, paper, off = (Fadas(server_learning_rate=0.4, delay_step=kind) for kind in ("code", "paper", "off"))  # type: ignore[arg-type]
+    code, paper, off = (Fadas(server_learning_rate=0.4, delay_step=kind) for kind in ("code", "paper", "off"))
     assert [code.step(0), code.step(1), code.step(4)] == [0.4, 0.4, 0.1]
     assert [paper.step(2), paper.step(4)] == [0.4, 0.25]
     assert off.step(100) == 0.4

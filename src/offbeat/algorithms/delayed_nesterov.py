@@ -77,13 +77,13 @@ class DelayedNesterov(ArrivalPolicy):
 
     def receive(self, update: Update, state: NesterovState, view: View) -> Iterator[Action]:
         now, delta = view.parameters, update.delta
-        total = delta.astype(np.float64) if state.total is None else state.total + delta
-        rate, movement = self.server_learning_rate, delta * (1 / self.buffer)
+        state.total = delta.astype(np.float64) if state.total is None else state.total + delta
+        rate, movement = self.server_learning_rate, delta.astype(np.float64) / self.buffer
         state.uploads += 1
         if state.uploads == self.buffer:
-            mean = total / self.buffer
+            mean = state.total / self.buffer
             state.momentum = mean if state.momentum is None else self.momentum * state.momentum + mean
-            movement, total, state.uploads = movement + self.momentum * state.momentum, None, 0
-        state.total = total
+            movement += self.momentum * state.momentum
+            state.total, state.uploads = None, 0
         model = by_block(len(now), lambda block: now[block] + rate * movement[block])
         yield Commit(parameters=model, used=(update.ticket,))

@@ -1,7 +1,10 @@
 """The report: honest words, a page that stands alone, everything escaped."""
 
+import json
 from collections.abc import Sequence
 from html.parser import HTMLParser
+from math import nan
+from typing import Any
 
 from offbeat.results.comparison import Comparison
 from offbeat.results.metric import summarise
@@ -129,11 +132,22 @@ def test_words_say_whose_time_it_was() -> None:
     assert "after 50.0 s of real time" in findings(Comparison([run]))
 
 
+def embedded(text: str) -> dict[str, Any]:
+    """The data of a page, as its script reads them."""
+    start = text.index('<script type="application/json" id="data">')
+    data: dict[str, Any] = json.loads(text[text.index(">", start) + 1 : text.index("</script>", start)])
+    return data
+
+
 def test_the_page_stands_alone_and_is_well_formed() -> None:
-    page = Page(report_html(Comparison([*reaching("fedavg", 100), *reaching("fedbuff", 50)]), ["seed = 0\n"], "Race"))
-    assert {"title", "table", "svg", "details"} <= page.tags
-    assert not {"script", "link", "img", "iframe"} & page.tags
+    text = report_html(Comparison([*reaching("fedavg", 100), *reaching("fedbuff", 50)]), ["seed = 0\n"], "Race")
+    page = Page(text)
+    assert {"title", "table", "canvas", "details", "noscript"} <= page.tags
+    assert not {"link", "img", "iframe", "object"} & page.tags
     assert all(link.startswith("#") for link in page.links)
+    assert "default-src 'none'" in text and "connect-src 'none'" in text
+    assert "Permission is hereby granted" in text  # the licence of the chart library
+    assert len(text) < 200_000
 
 
 def test_the_page_has_a_line_for_every_run_and_every_distinct_experiment_once() -> None:
@@ -146,15 +160,41 @@ def test_the_page_has_a_line_for_every_run_and_every_distinct_experiment_once() 
     assert text.count("<pre>") == 2
 
 
-def test_a_single_run_is_shown_in_more_detail() -> None:
-    assert report_html(Comparison(reaching("fedavg", 100)), [], "").count("<svg") == 2
-    assert report_html(Comparison(reaching("fedavg", 100, 120)), [], "").count("<svg") == 1
+def test_the_data_of_the_page_are_those_of_the_runs() -> None:
+    comparison = Comparison([*reaching("fedavg", 100, 120), *reaching("fedbuff", 50)], 0.8)
+    data = embedded(report_html(comparison, [], "Race"))
+    assert [(each["name"], each["runs"]) for each in data["methods"]] == [("fedavg", [0, 1]), ("fedbuff", [2])]
+    assert data["runs"][1]["columns"]["accuracy"] == [0.1, 0.8, 0.85]
+    assert data["runs"][1]["columns"]["time"] == [0.0, 120.0, 300.0]
+    assert data["runs"][0]["columns"]["megabytes"] == [1.0, 1.0, 1.0]
+    assert data["times"][0]["median"] == 110.0 and data["target"] == 0.8
+    assert data["first_run"] == 2  # the fastest
+    assert [key for key, _ in data["axes"]] == ["time", "version", "updates_used", "megabytes", "busy_seconds"]
+    assert "no order log" in data["runs"][0]["missing"] and data["runs"][0]["views"] is None
+
+
+def test_a_long_run_is_thinned_out_and_keeps_its_ends() -> None:
+    long = entry("fedavg", 0, [(float(second), second / 20_000) for second in range(20_000)])
+    columns = embedded(report_html(Comparison([long], 0.5), [], ""))["runs"][0]["columns"]
+    assert 1_000 < len(columns["time"]) < 20_000
+    assert (columns["time"][0], columns["time"][-1]) == (0.0, 19_999.0)
+
+
+def test_numbers_that_are_not_finite_are_left_out() -> None:
+    broken = entry("fedavg", 0, [(0, 0.1), (10, nan), (20, 0.2)], "diverged: a loss that is not finite")
+    assert embedded(report_html(Comparison([broken], 0.5), [], ""))["runs"][0]["columns"]["accuracy"] == [
+        0.1,
+        None,
+        0.2,
+    ]
 
 
 def test_everything_from_outside_is_escaped() -> None:
-    evil = "<script>alert('&')</script>"
-    text = report_html(Comparison([*reaching(evil, 50), *failing("fedavg", evil)]), [evil], evil)
-    assert "<script" not in text
+    evil = "</script><script>alert('&')</script>"
+    text = report_html(Comparison([*reaching(evil, 50), *failing("fedavg", evil)]), [evil], evil, [evil])
+    assert evil not in text and "<script>alert" not in text
+    assert text.count("<script") == text.count("</script>") == 3
+    assert embedded(text)["methods"][0]["name"] == evil
     Page(text)
 
 

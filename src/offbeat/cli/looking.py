@@ -89,19 +89,25 @@ def report(
     target: Target = None,
     overwrite: OverwriteFile = False,
 ) -> None:
-    """Write one self-contained HTML page about several runs.
+    """Write one self-contained HTML page to explore runs: curves, time to target, what every device did.
 
-    Simulated and real runs can be mixed. Runs of the same algorithm are labelled by the settings in which they differ.
+    The page needs no network. Curves have seed bands, six x axes, zoom and log scales; below them are the fleet strip,
+    staleness, who is heard, where time went, faults, devices and data, and the settings to run it again. Simulated and
+    real runs can be mixed. Runs of the same algorithm are labelled by the settings in which they differ.
     """
-    from offbeat.comparison.gathered import comparison_of, gather
+    from offbeat.comparison.gathered import comparison_of, gather, unlike
     from offbeat.results.files import replace_file
     from offbeat.results.report import report_html
 
     check_new_file(out, overwrite)
-    runs = gather(directories)
+    problems: list[str] = []
+    runs = gather(directories, problems)
     comparison = comparison_of(runs, target)
-    replace_file(out, report_html(comparison, [each.config for each in runs], out.stem).encode())
+    problems += unlike(comparison)
+    replace_file(out, report_html(comparison, [each.config for each in runs], out.stem, problems).encode())
     console.print(comparison.rich_table())
+    for problem in problems:
+        messages.print(f"offbeat: note: {problem}", soft_wrap=True, highlight=False, markup=False)
     console.print(f"Report in {out}")
 
 

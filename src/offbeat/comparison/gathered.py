@@ -9,10 +9,13 @@ from typing import Any
 from offbeat.comparison.fairness import flattened, notes_on
 from offbeat.core.errors import InvalidInput
 from offbeat.results.comparison import Comparison
+from offbeat.results.index import read_index
 from offbeat.results.result import Result, read_run
 
 UNTOLD = ("execution", "deployment", "compare", "sweep")
 """Tables that do not affect a run's numbers."""
+EXPERIMENT = ("data", "model", "task")
+"""Tables that say what is learned: runs that differ in them are of different experiments."""
 
 
 def comparison_of(runs: Sequence[Result], target: float | None) -> Comparison:
@@ -22,20 +25,44 @@ def comparison_of(runs: Sequence[Result], target: float | None) -> Comparison:
     return Comparison(runs, target, notes=notes_on(known))
 
 
-def gather(directories: Sequence[Path]) -> list[Result]:
-    """The runs in these directories, each once, under different labels."""
+def gather(directories: Sequence[Path], problems: list[str] | None = None) -> list[Result]:
+    """The runs in these directories, each once, under different labels.
+
+    With `problems`, a run that cannot be read is left out and a sentence on it is added there, unless none is left.
+    """
     paths: dict[Path, Path] = {}
     for directory in directories:
         for path in _runs_in(directory):
             paths.setdefault(path.resolve(), path)
-    return _told_apart([read_run(path) for path in paths.values()])
+    runs, failed = [], list[InvalidInput]()
+    for path in paths.values():
+        try:
+            runs.append(read_run(path))
+        except InvalidInput as error:
+            failed.append(error)
+    if failed and (problems is None or not runs):
+        raise failed[0]
+    if problems is not None:
+        problems += [f"Left out: {error}." for error in failed]
+    return _told_apart(runs)
+
+
+def unlike(comparison: Comparison) -> list[str]:
+    """A sentence if the runs are of different experiments, not only under different algorithms."""
+    tables = [_settings(run) for run in comparison.entries if run.config]
+    keys = dict.fromkeys(key for table in tables for key in table if key.partition(".")[0] in EXPERIMENT)
+    differing = [key for key in keys if len({repr(table.get(key)) for table in tables}) > 1]
+    if not differing:
+        return []
+    return [f"These runs are of different experiments ({', '.join(differing)}): their curves are not comparable."]
 
 
 def _runs_in(directory: Path) -> list[Path]:
-    """The directory itself, or the runs of the comparison that it holds."""
+    """The directory itself, or all runs under it."""
     if (directory / "metrics.jsonl").is_file():
         return [directory]
-    runs = sorted(path.parent for path in directory.glob("*/metrics.jsonl"))
+    found = (run.path for entry in read_index(directory) for run in entry.runs)
+    runs = sorted(path for path in found if (path / "metrics.jsonl").is_file())
     if not runs:
         raise InvalidInput(f"{directory} holds no run: neither it nor a directory in it has a metrics.jsonl")
     return runs

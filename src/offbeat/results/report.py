@@ -1,79 +1,34 @@
-"""The report: one self-contained HTML page with findings in words, tables, figures and settings."""
+"""The report: one self-contained HTML page to explore, with findings in words, tables, charts and settings.
 
-import io
-from collections.abc import Iterable, Sequence
-from html import escape
-from math import inf
-from statistics import median
-
-import matplotlib
-from matplotlib.figure import Figure
-
-from offbeat.results.algorithm_results import AlgorithmResults, final_text, seeds_text, time_text
-from offbeat.results.comparison import BASELINE, Comparison
-from offbeat.results.metric import TargetMetric, amount, megabytes
-from offbeat.results.plots import COMPARISON_FIGURES, run_figure
-from offbeat.results.result import Result
-
-STYLE = """
-:root { color-scheme: light dark; --ink: #222; --faint: #6b6b6b; --line: #ddd; --page: #fff; --mark: #e8f5ee; }
-@media (prefers-color-scheme: dark) {
-  :root { --ink: #e6e6e6; --faint: #a0a0a0; --line: #3a3a3a; --page: #161616; --mark: #17352a; }
-}
-body { margin: 0 auto; padding: 2rem 1.25rem 4rem; max-width: 68rem; color: var(--ink); background: var(--page);
-  font: 16px/1.55 system-ui, -apple-system, "Segoe UI", Roboto, sans-serif; }
-h1 { font-size: 1.7rem; line-height: 1.2; margin: 0 0 1rem; }
-h2 { font-size: 1.15rem; margin: 2.2rem 0 .6rem; }
-.findings { max-width: 46rem; font-size: 1.05rem; }
-.scroll { overflow-x: auto; }
-table { border-collapse: collapse; font-size: .92rem; font-variant-numeric: tabular-nums; width: 100%; }
-th, td { padding: .4rem .7rem; text-align: right; border-bottom: 1px solid var(--line); white-space: nowrap; }
-th { font-weight: 600; vertical-align: bottom; white-space: normal; }
-th.text, td.text { text-align: left; white-space: normal; }
-tr.fastest { background: var(--mark); font-weight: 600; }
-.note { color: var(--faint); font-size: .88rem; }
-figure { margin: 1rem 0; padding: .75rem; background: #fff; border: 1px solid var(--line); border-radius: 8px; }
-figure svg { display: block; width: 100%; height: auto; }
-summary { cursor: pointer; font-weight: 600; }
-pre { overflow-x: auto; padding: .9rem; border: 1px solid var(--line); border-radius: 8px;
-  font-size: .84rem; line-height: 1.4; }
+`page/` holds its template, style and script, and uPlot, which draws the curves. The same page shows runs live.
 """
 
+import base64
+import json
+import re
+import tomllib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
+from html import escape
+from importlib.metadata import version
+from importlib.resources import files
+from math import inf, nan
+from pathlib import Path
+from statistics import median
+from typing import Any
 
-def report_html(comparison: Comparison, experiments: Sequence[str], title: str) -> str:
-    """The page as HTML; `experiments` are the settings of the runs as TOML. Equal inputs give equal bytes."""
-    parts = [
-        f"<h1>{escape(title)}</h1>",
-        f'<p class="findings">{escape(findings(comparison))}</p>',
-        "<h2>Algorithms</h2>",
-        _algorithms(comparison),
-        f'<p class="note">{escape(comparison.caption)}</p>',
-        "<h2>Over time</h2>",
-        *(
-            _figure(figure, draw.__doc__ or name)
-            for name, draw in COMPARISON_FIGURES.items()
-            if (figure := draw(comparison))
-        ),
-        *_only_run(comparison),
-        "<h2>Runs</h2>",
-        _runs(comparison),
-        *_settings(experiments),
-    ]
-    return "\n".join(
-        [
-            "<!DOCTYPE html>",
-            '<html lang="en">',
-            f'<head><meta charset="utf-8"><title>{escape(title)}</title>',
-            '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            f"<style>{STYLE}</style></head>",
-            "<body>",
-            *parts,
-            "</body>",
-            "</html>",
-            "",
-        ]
-    )
+import numpy as np
 
+from offbeat.core.errors import InvalidInput
+from offbeat.references import thing_name
+from offbeat.results.algorithm_results import AlgorithmResults, final_text, seeds_text, time_text
+from offbeat.results.comparison import BASELINE, Comparison
+from offbeat.results.fleet_facts import FleetFacts, read_fleet
+from offbeat.results.metric import TargetMetric, amount, megabytes
+from offbeat.results.orders import parse_records, read_orders
+from offbeat.results.result import Result
+from offbeat.results.statistics import median_of
+from offbeat.results.views import KINDS, Floats, Orders, fleet_picture, number, numbers, run_views
 
 # The findings in words ---------------------------------------------------------------------------------------------
 
@@ -190,7 +145,246 @@ def _seconds(results: AlgorithmResults) -> str:
     return f"{amount(median(results.reached))} s"
 
 
-# Tables, figures, settings -----------------------------------------------------------------------------------------
+# The page ------------------------------------------------------------------------------------------------------------
+
+ASSETS = files("offbeat.results") / "page"
+X_AXES = {
+    "time": "virtual time (s)",
+    "version": "versions",
+    "updates_used": "updates used",
+    "megabytes": "traffic (MB)",
+    "busy_seconds": "device seconds of training",
+    "wall": "wall-clock time (s)",
+}
+"""The x axes of the curves by column."""
+FAULTS = {
+    "updates_discarded": "updates discarded",
+    "updates_lost": "updates lost",
+    "updates_refused": "messages refused",
+    "faults_unsent": "orders not sent",
+    "faults_unanswered": "orders not answered",
+    "faults_node_error": "errors on nodes",
+    "faults_node_gone": "nodes gone",
+    "faults_not_admitted": "devices not admitted",
+    "restarts": "restarts of the server",
+}
+"""Faults by column of a row."""
+MOST_NUMBERS = 200_000
+"""Most numbers of all curves in a page; rows of long runs are thinned out."""
+ROOM = 2_500_000
+"""Bytes of a page for the fleet strips of all runs."""
+NO_ORDERS = (
+    "This run has no order log (orders.bin), which versions before 0.2 did not write: the fleet strip, staleness, who "
+    "is heard and where time went are not shown. Run it again to see them."
+)
+
+
+def report_html(comparison: Comparison, experiments: Sequence[str], title: str, problems: Sequence[str] = ()) -> str:
+    """The page as HTML; `experiments` are the settings of the runs as TOML. Equal inputs give equal bytes.
+
+    `problems` are sentences on what is missing from the page.
+    """
+    data = page_data(comparison) | {"title": title}
+    return page_html(data, title, fragments(comparison, experiments), problems)
+
+
+def page_html(
+    data: Mapping[str, Any],
+    title: str,
+    parts: Mapping[str, str] | None = None,
+    problems: Sequence[str] = (),
+    *,
+    connect: str = "'none'",
+) -> str:
+    """Fill the page's template: with data for its charts, and with fragments of HTML (see `fragments`)."""
+    parts = parts or {}
+    filled = {
+        "connect": connect,
+        "title": escape(title),
+        "headline": parts.get("headline", ""),
+        "problems": "".join(f"<li>{escape(each)}</li>" for each in problems),
+        "table": parts.get("target-table", ""),
+        "caption": parts.get("caption", ""),
+        "runs": parts.get("runs-table", ""),
+        "settings": parts.get("settings-list", ""),
+        "version": escape(version("offbeat")),
+        "data": json_text(data),
+        "css": _asset("page.css"),
+        "js": _asset("page.js"),
+        "uplot_css": _asset("uplot.min.css"),
+        "uplot_js": _asset("uplot.min.js"),
+        "uplot_licence": _asset("uplot.LICENSE"),
+    }
+    return re.sub(r"\{\{(\w+)\}\}", lambda found: filled[found[1]], _asset("page.html"))
+
+
+@cache
+def _asset(name: str) -> str:
+    return (ASSETS / name).read_text(encoding="utf-8")
+
+
+def json_text(value: Any) -> str:
+    """A value as JSON that can stand in a script element: no text in it can end the element."""
+    text = json.dumps(value, separators=(",", ":"), allow_nan=False)
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def fragments(comparison: Comparison, experiments: Sequence[str]) -> dict[str, str]:
+    """The parts of the page that need no script, as escaped HTML, by the id of the element that holds them."""
+    first, rest = _first_sentence(findings(comparison))
+    return {
+        "headline": f'<p class="findings"><strong>{escape(first)}</strong> {escape(rest)}</p>',
+        "target-table": _algorithms(comparison),
+        "caption": escape(comparison.caption),
+        "runs-table": _runs(comparison),
+        "settings-list": _settings(experiments),
+    }
+
+
+def _first_sentence(text: str) -> tuple[str, str]:
+    first, end, rest = text.partition(". ")
+    return first + end.rstrip(), rest
+
+
+def page_data(comparison: Comparison, room: int = ROOM, read: "ReadViews | None" = None) -> dict[str, Any]:
+    """What the charts of the page need, as plain data. `read` returns the views of a run, and may cache them."""
+    runs, metric = comparison.entries, comparison.metric
+    read = read or run_page
+    fleets: dict[str, Any] = {}
+    shown = []
+    each_room = room // len(runs)
+    names = _columns(runs)
+    most = max(60, MOST_NUMBERS // (len(runs) * (len(names) + len(X_AXES))))
+    for run in runs:
+        page = read(run, each_room)
+        fleet = page.pop("fleet_picture", None)
+        key = json.dumps(fleet) if fleet else ""
+        shown.append(
+            {
+                "name": f"{run.algorithm}, seed {run.seed}",
+                "real": run.real,
+                "columns": _series(run, names, most),
+                "faults": {key: value for key in FAULTS if (value := run.rows[-1].get(key))},
+                "fleet": str(list(fleets).index(key)) if key in fleets else str(len(fleets)) if key else "",
+                **page,
+            }
+        )
+        if key:
+            fleets.setdefault(key, fleet)
+    own = [name for name in runs[0].metrics if name in names]
+    seeds = seeds_text(comparison.by_algorithm)
+    methods = len(comparison.by_algorithm)
+    return {
+        "metric": {"name": metric.name, "direction": metric.direction},
+        "shares": [name for name in names if TargetMetric(name).is_share],
+        "target": comparison.target,
+        "target_text": "" if comparison.target is None else metric.text(comparison.target),
+        "metrics": sorted(own, key=lambda name: name != metric.name),
+        "more_metrics": [name for name in names if name not in own and name not in X_AXES],
+        "axes": [[key, _axis(key, comparison)] for key in X_AXES if any(key in each["columns"] for each in shown)],
+        "methods": [
+            {"name": each.algorithm, "runs": [runs.index(run) for run in each.entries]}
+            for each in comparison.by_algorithm
+        ],
+        "first_run": runs.index((comparison.fastest or comparison.by_algorithm)[0].entries[0]),
+        "times": [_interval(each) for each in comparison.by_algorithm],
+        "runs": shown,
+        "fleets": {str(number): fleet for number, fleet in enumerate(fleets.values())},
+        "kinds": KINDS,
+        "fault_kinds": list(FAULTS.items()),
+        "facts": [
+            ["methods", str(methods)],
+            ["seeds", seeds.removesuffix(" seeds").removesuffix(" seed")],
+            *([["data", thing_name(runs[0].experiment.data.name)]] if runs[0].experiment is not None else []),
+            *([["target", comparison.goal]] if comparison.target is not None else []),
+            ["clock", "wall-clock" if all(run.real for run in runs) else "virtual"],
+        ],
+    }
+
+
+def _axis(key: str, comparison: Comparison) -> str:
+    if key != "time":
+        return X_AXES[key]
+    real = {run.real for run in comparison.entries}
+    return X_AXES["time"] if real == {False} else "time (s)"
+
+
+def _interval(results: AlgorithmResults) -> dict[str, float | None] | None:
+    """Median time to target and its interval, for the chart in the table; None if a seed did not reach the target."""
+    if not results.reached_by_all or not results.reached:
+        return None
+    known = median_of(results.reached)
+    return {"median": number(known.median), "low": number(known.low), "high": number(known.high)}
+
+
+def _columns(runs: Sequence[Result]) -> list[str]:
+    """The columns of all rows, without those that never change from 0."""
+    names = dict.fromkeys(name for run in runs for name in run.rows[-1])
+    return [name for name in names if any(row.get(name) for run in runs for row in run.rows)]
+
+
+def _series(run: Result, names: Sequence[str], most: int) -> dict[str, list[float | None]]:
+    """The columns of a run's rows, thinned out to at most this number of rows."""
+    count = len(run.rows)
+    chosen = range(count) if count <= most else sorted({round(k * (count - 1) / (most - 1)) for k in range(most)})
+    rows = [run.rows[k] for k in chosen]
+    series = {name: numbers([row.get(name, nan) for row in rows]) for name in names if name in run.rows[-1]}
+    series["megabytes"] = numbers([(row["bytes_up"] + row["bytes_down"]) / 1e6 for row in rows])
+    for name in ("bytes_up", "bytes_down"):
+        series.pop(name, None)
+    wall = _wall(run)
+    if wall:
+        series["wall"] = [wall[k] if k < len(wall) else None for k in chosen]
+    elif run.real:
+        series["wall"] = series["time"]
+    return series
+
+
+def _wall(run: Result) -> list[float]:
+    """Wall-clock seconds of each row; empty if they are not known."""
+    try:
+        text = "" if run.directory is None else (run.directory / "wall_seconds.txt").read_text(encoding="utf-8")
+        return [float(line) for line in text[: text.rfind("\n") + 1].split()]
+    except (OSError, ValueError):
+        return []
+
+
+ReadViews = Callable[[Result, int], dict[str, Any]]
+
+
+def run_page(run: Result, room: int) -> dict[str, Any]:
+    """The views of one run, or a sentence on why there are none, and the picture of its fleet."""
+    facts = None if run.directory is None else read_fleet(run.directory)
+    try:
+        records = None if run.directory is None else read_orders(run.directory / "orders.bin")
+    except InvalidInput as error:
+        return {"missing": f"{error}.", "views": None} | _picture(facts, None)
+    if records is None:
+        return {"missing": NO_ORDERS, "views": None} | _picture(facts, None)
+    live = {} if run.directory is None else read_live(run.directory)
+    until = max(run.rows[-1]["time"], live.get("time", 0.0))
+    if live:
+        records = np.concatenate([records, parse_records(base64.b64decode(live.get("orders", "")))])
+    weight = None if run.experiment is None else run.experiment.algorithm.policy.weight_at
+    views = run_views(records, facts, until, weight=weight, room=room)
+    pace = Orders.of(records, facts, until).seconds_per_slice(facts)
+    return {"views": views} | _picture(facts, pace)
+
+
+def _picture(facts: FleetFacts | None, pace: Floats | None) -> dict[str, Any]:
+    return {} if facts is None or not facts.samples else {"fleet_picture": fleet_picture(facts, pace)}
+
+
+def read_live(directory: Path) -> dict[str, Any]:
+    """The state that a run in progress published last; empty if there is none."""
+    try:
+        live = json.loads((directory / "live.json").read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return live if isinstance(live, dict) else {}
+
+
+# Tables and settings -------------------------------------------------------------------------------------------------
 
 
 def _algorithms(comparison: Comparison) -> str:
@@ -246,27 +440,24 @@ def _table(headings: list[str], lines: list[list[str]], marks: list[bool], texts
     return f'<div class="scroll"><table>\n<thead>{head}</thead>\n<tbody>\n{body}\n</tbody>\n</table></div>'
 
 
-def _only_run(comparison: Comparison) -> list[str]:
-    """The figure of the run, if the report is of a single one."""
-    if len(comparison.entries) > 1:
-        return []
-    return [_figure(run_figure(comparison.entries[0]), "Target metric, loss and staleness over time")]
-
-
-def _figure(figure: Figure, description: str) -> str:
-    """The figure as inline SVG without XML prologue and dates, with fixed ids."""
-    text = io.StringIO()
-    removed = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-    with matplotlib.rc_context({"svg.hashsalt": "offbeat"}):
-        figure.savefig(text, format="svg", metadata=removed)
-    svg = text.getvalue()
-    return f'<figure role="img" aria-label="{escape(description)}">\n{svg[svg.index("<svg") :].strip()}\n</figure>'
-
-
-def _settings(experiments: Sequence[str]) -> list[str]:
+def _settings(experiments: Sequence[str]) -> str:
+    """The settings of every experiment as TOML, each once."""
     distinct = list(dict.fromkeys(experiments))
-    heading = ["<h2>Settings</h2>"] if distinct else []
-    return heading + [
-        f"<details><summary>Experiment {number} of {len(distinct)}</summary><pre>{escape(text)}</pre></details>"
+    opening = (
+        '<p class="note">Save one as experiment.toml and run it with <code>offbeat run experiment.toml</code>.</p>'
+        if distinct
+        else '<p class="note">The settings of these runs are not known.</p>'
+    )
+    return opening + "".join(
+        f"<details><summary>{escape(_name_of(text, number))}</summary><pre>{escape(text)}</pre></details>"
         for number, text in enumerate(distinct, start=1)
-    ]
+    )
+
+
+def _name_of(text: str, number: int) -> str:
+    """A heading for an experiment: its algorithm and seed, or its number."""
+    try:
+        table = tomllib.loads(text)
+        return f"{table['algorithm'].get('label') or table['algorithm']['name']}, seed {table['seed']}"
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return f"experiment {number}"

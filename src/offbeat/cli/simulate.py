@@ -5,11 +5,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from offbeat.cli.base import Changes, Out, Overwrite, console, joined, print_summary, suffix
+from offbeat.cli.base import Changes, Out, Overwrite, Target, console, joined, print_summary, suffix
+from offbeat.cli.progress import messages
 from offbeat.core.errors import InvalidInput
 from offbeat.flower.compat import check_flower
 
 if TYPE_CHECKING:
+    from offbeat.flower.virtual.app import FlowerApp
+    from offbeat.flower.virtual.settings import AppSettings
     from offbeat.results.result import Result
 
 
@@ -36,6 +39,15 @@ def simulate(
     changes: Changes = None,
     stop_time: Annotated[float | None, typer.Option(help="Stop after this many virtual seconds.")] = None,
     max_messages: Annotated[int | None, typer.Option(min=1, help="Stop after this many messages.")] = None,
+    strategies: Annotated[
+        str | None,
+        typer.Option(
+            help="Compare these in place of the app's strategy, e.g. fedavg,fedbuff,fedasmu. `app`: the app as it is; "
+            "other names: values of `strategy` in its run config."
+        ),
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds, counting up from `seed`.")] = 1,
+    target: Target = None,
     label: Annotated[str, typer.Option(help="Name of the run in tables (default: its strategy).")] = "",
     out: Out = None,
     overwrite: Overwrite = False,
@@ -48,13 +60,14 @@ def simulate(
 
     In a script that calls `run_simulation` or `start_simulation`, this simulation replaces Flower's.
 
-    `offbeat report` compares the results.
+    `--strategies` and `--seeds` run the app several times and compare the runs, as `offbeat compare` does. The first
+    algorithm runs for the app's number of rounds, the others for the same virtual time; `--stop-time` sets it for all.
 
-    Example: `offbeat simulate path/to/app --fleet ratio --set fleet.ratio=110`
+    Example: `offbeat simulate path/to/app --fleet ratio --set fleet.ratio=110 --strategies fedavg,fedbuff --seeds 3`
     """
     check_flower()
     from offbeat.experiment.tables import merge, parse_changes
-    from offbeat.flower.virtual.app import read_app
+    from offbeat.flower.virtual.app import CONFIG_FILE, read_app
     from offbeat.flower.virtual.run import simulate as simulate_app
     from offbeat.flower.virtual.script import Script
     from offbeat.flower.virtual.settings import AppSettings
@@ -72,12 +85,51 @@ def simulate(
     overrides = {} if found is None else found.overrides
     parts = [*([fleet] if fleet else []), *(f"{key}{value}" for key, value in sorted(overrides.items()))]
     name = f"{app.stem if found is None else found.name}-seed{settings.seed}"
+    several = strategies is not None or seeds > 1
+    if several:
+        names = ["app"] if strategies is None else [each.strip() for each in strategies.split(",")]
+        name, parts = f"{app.stem if found is None else found.name}-compare", [*names, *parts]
     root = out or Path("runs") / f"{name}{joined(parts)}{suffix(changes, but=('seed',))}"
+    if several:
+        if found is None:
+            raise InvalidInput(f"{app} is a script: --strategies and --seeds need an app with a {CONFIG_FILE}")
+        _compare(found, settings, root, names, seeds, target=target, overwrite=overwrite)
+        return
     if found is not None:
         _present(simulate_app(found, settings, root, overwrite=overwrite), root)
         return
     for result in Script(app, settings, root, overwrite=overwrite).run(arguments or ()):
         _present(result, result.directory or root)
+
+
+def _compare(
+    app: "FlowerApp",
+    settings: "AppSettings",
+    root: Path,
+    names: list[str],
+    seeds: int,
+    *,
+    target: float | None,
+    overwrite: bool,
+) -> None:
+    """Run the app with each strategy and seed, print the comparison and write it as `offbeat compare` does."""
+    from offbeat.comparison.compare import write_comparison
+    from offbeat.comparison.gathered import comparison_of
+    from offbeat.flower.virtual.run import simulate_strategies
+    from offbeat.results.result import read_run
+
+    if len(set(names)) < len(names):
+        raise InvalidInput(f"--strategies {','.join(names)}: a name is given twice")
+
+    def watch(name: str, seed: int) -> None:
+        messages.print(f"{name}, seed {seed}", highlight=False)
+
+    runs = simulate_strategies(app, settings, root, names, seeds, overwrite=overwrite, watch=watch)
+    comparison = comparison_of([read_run(each.directory) for each in runs if each.directory is not None], target)
+    first = {each.algorithm: each.config for each in reversed(comparison.entries)}
+    write_comparison(comparison, root, list(reversed(first.values())))
+    console.print(comparison.rich_table())
+    console.print(f"Results in {root}: report.html, accuracy.png, comparison.csv and one directory per run")
 
 
 def _present(result: "Result", root: Path) -> None:

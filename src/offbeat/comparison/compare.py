@@ -65,11 +65,15 @@ def compare(
     runs = run_planned(experiment, experiments, root, jobs=jobs, overwrite=overwrite, resume=resume, watch=watch)
     with runs as (entries, failed):
         comparison = Comparison(entries, target, failures=failed, notes=notes_on(first))
-        replace_file(root / "comparison.csv", comparison.csv_text().encode())
-        draw_comparison(comparison, root)
-        configs = [each.toml() for each in first.values()]
-        replace_file(root / "report.html", report_html(comparison, configs, root.name).encode())
+        write_comparison(comparison, root, [each.toml() for each in first.values()])
     return comparison
+
+
+def write_comparison(comparison: Comparison, root: Path, configs: Sequence[str]) -> None:
+    """Write the table, the plot and the report into the directory of the runs."""
+    replace_file(root / "comparison.csv", comparison.csv_text().encode())
+    draw_comparison(comparison, root)
+    replace_file(root / "report.html", report_html(comparison, configs, root.name).encode())
 
 
 def sweep(

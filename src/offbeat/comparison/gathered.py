@@ -11,6 +11,7 @@ from offbeat.core.errors import InvalidInput
 from offbeat.results.comparison import Comparison
 from offbeat.results.index import read_index
 from offbeat.results.result import Result, read_run
+from offbeat.results.rows import Row, on_one_set
 
 UNTOLD = ("execution", "deployment", "compare", "sweep")
 """Tables that do not affect a run's numbers."""
@@ -22,7 +23,24 @@ def comparison_of(runs: Sequence[Result], target: float | None) -> Comparison:
     """A comparison of the runs, with notes on what differs if all of their experiments can be read."""
     experiments = {run.algorithm: run.experiment for run in reversed(runs) if run.experiment is not None}
     known = dict(reversed(experiments.items())) if all(run.experiment is not None for run in runs) else {}
-    return Comparison(runs, target, notes=notes_on(known))
+    return Comparison(runs, target, notes=[*notes_on(known), *_evaluated_alike(runs)])
+
+
+def _evaluated_alike(runs: Sequence[Result]) -> list[str]:
+    """A note if devices evaluated the runs of a seed, and not the same ones."""
+    by_seed: dict[int, dict[str, Row]] = {}
+    for run in runs:
+        rows = [row for row in on_one_set(run.rows) or run.rows[-1:] if "evaluator_set" in row]
+        if rows:
+            by_seed.setdefault(run.seed, {})[run.algorithm] = rows[-1]
+    for found in by_seed.values():
+        if len({row["evaluator_set"] for row in found.values()}) > 1:
+            parts = [
+                f"{name} by {row['evaluators']:.0f} devices with {row['evaluation_samples']:.0f} samples"
+                for name, row in found.items()
+            ]
+            return [f"Not evaluated alike, so times cannot be compared: {', '.join(parts)}."]
+    return []
 
 
 def gather(directories: Sequence[Path], problems: list[str] | None = None) -> list[Result]:

@@ -199,10 +199,9 @@ def summarise(
 
 def _of_target(rows: Sequence[Row], metric: TargetMetric, targets: Sequence[float]) -> dict[str, Any]:
     """The best value and the times to targets, from the rows that have the metric; empty if none has."""
-    rows = on_one_set(rows)
     if not rows:
         return {}
     return {
-        f"best_{metric.name}": metric.best(row[metric.name] for row in rows),
+        f"best_{metric.name}": metric.best(row[metric.name] for row in on_one_set(rows) or rows[-1:]),
         f"time_to_{metric.name}": {f"{target:g}": time_to(rows, target, metric) for target in targets},
     }

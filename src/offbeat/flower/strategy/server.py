@@ -82,7 +82,7 @@ class AsyncServer(Server):
         given = {ours: getattr(rounds, theirs) for theirs, ours in SHARES.items() if hasattr(rounds, theirs)}
         if isinstance(policy, Policy) and about_of(policy).in_training not in (None, *policy.model_fields_set):
             given["fraction_train"] = max(LEAST_SHARE, getattr(rounds, "fraction_fit", 1.0))
-        self._strategy = FitAsync(policy, self.strategy, self._history, **(given | settings))
+        self.asynchronous = FitAsync(policy, self.strategy, self._history, **(given | settings))
 
     def fit(self, num_rounds: int, timeout: float | None) -> tuple[History, float]:
         """Train `num_rounds` versions of the model; return the history and the seconds that it took."""
@@ -94,7 +94,7 @@ class AsyncServer(Server):
             write_log(f"{own} of {type(self.strategy).__name__} will not be called: there are no rounds")
         began = grid_now(grid)
         first = parameters_to_ndarrays(self._get_initial_parameters(server_round=0, timeout=timeout))
-        result = self._strategy.start(
+        result = self.asynchronous.start(
             grid,
             ArrayRecord({str(position): Array(array) for position, array in enumerate(first)}),
             num_rounds,

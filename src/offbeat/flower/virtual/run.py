@@ -4,8 +4,9 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, nullcontext
+from dataclasses import replace
 from logging import WARNING
 from math import inf
 from pathlib import Path
@@ -17,11 +18,12 @@ import tomli_w
 from flwr.app import ArrayRecord, Context, RecordDict
 from safetensors.numpy import save
 
+from offbeat.algorithms import POLICIES
 from offbeat.core.errors import Interrupted, InvalidInput, OffbeatError, OutputRefused
 from offbeat.core.streams import stream
 from offbeat.experiment.tables import Table
 from offbeat.flower.compat import SUPERLINK_NODE_ID, Run, TaskIdentity, log
-from offbeat.flower.virtual.app import FlowerApp, read_app
+from offbeat.flower.virtual.app import FlowerApp, Scalar, read_app
 from offbeat.flower.virtual.clients import (
     ClientRuns,
     ClientSetup,
@@ -33,6 +35,7 @@ from offbeat.flower.virtual.clients import (
 from offbeat.flower.virtual.devices import WorkTimes
 from offbeat.flower.virtual.engine import MessageEngine, RunEnded
 from offbeat.flower.virtual.grid import VirtualGrid
+from offbeat.flower.virtual.injection import AS_WRITTEN, Injection, policy_named
 from offbeat.flower.virtual.legacy_servers import rounds_at_once
 from offbeat.flower.virtual.observation import TAKEN, Observation, direction_of
 from offbeat.flower.virtual.settings import AppSettings
@@ -125,14 +128,55 @@ def simulate(
     *,
     run_config: Sequence[str] = (),
     overwrite: bool = False,
+    injection: Injection | None = None,
 ) -> Result:
-    """Run an unmodified Flower app on a virtual clock over a simulated fleet; write a run directory if given `out`."""
+    """Run an unmodified Flower app on a virtual clock over a simulated fleet; write a run directory if given `out`.
+
+    `injection` replaces its strategy.
+    """
     app = app if isinstance(app, FlowerApp) else read_app(Path(app), run_config)
     settings = settings or AppSettings()
     directory = None if out is None else AppDirectory(Path(out), overwrite=overwrite)
     simulated = SimulatedApp(app, settings)
     with closing(directory) if directory is not None else ExitStack(), closing(simulated):
-        return simulated.run(directory)
+        return simulated.run(directory, injection)
+
+
+def simulate_strategies(
+    app: FlowerApp,
+    settings: AppSettings,
+    out: Path,
+    names: Sequence[str],
+    seeds: int,
+    *,
+    overwrite: bool = False,
+    watch: Callable[[str, int], None] = lambda name, seed: None,
+) -> list[Result]:
+    """Run an app with several strategies and seeds; writes a directory per run.
+
+    A name is one of offbeat's algorithms, "app" for the app as it is, or a value of `strategy` in its run config. The
+    first one runs for the rounds that the app asks for, unless there is a limit of time; other algorithms of offbeat's
+    get its virtual time.
+    """
+    own = {AS_WRITTEN: app}
+    for name in names:
+        if name in own or (name not in POLICIES and "strategy" in app.run_config):
+            changed: dict[str, Scalar] = {"strategy": name} if name not in own else {}
+            own[name] = replace(app, run_config=app.run_config | changed, overrides=app.overrides | changed)
+        else:
+            policy_named(name)
+    runs: list[Result] = []
+    for seed in range(settings.seed, settings.seed + seeds):
+        limit = settings.stop.time
+        for name in names:
+            watch(name, seed)
+            stop = settings.stop if name in own else settings.stop.model_copy(update={"time": None})
+            chosen = settings.model_copy(update={"seed": seed, "label": name, "stop": stop})
+            injection = None if name in own else Injection(policy_named(name), seed, limit)
+            path = out / f"{name}-seed{seed}"
+            runs.append(simulate(own.get(name, app), chosen, path, overwrite=overwrite, injection=injection))
+            limit = limit or runs[-1].summary["time"]
+    return runs
 
 
 class SimulatedApp:
@@ -193,8 +237,8 @@ class SimulatedApp:
         """End worker processes and undo all patches."""
         self._stack.close()
 
-    def run(self, directory: AppDirectory | None = None) -> Result:
-        """Run the ServerApp until it returns or a limit is reached."""
+    def run(self, directory: AppDirectory | None = None, injection: Injection | None = None) -> Result:
+        """Run the ServerApp until it returns or a limit is reached, with another strategy if one is injected."""
         rows: list[Row] = []
 
         def write(row: Row) -> None:
@@ -210,7 +254,12 @@ class SimulatedApp:
         trouble: BaseException | None = None
         reason = FINISHED
         try:
-            with rounds_at_once(self.grid.sleep), seen.watching(), self._app_time.by(self.grid):
+            with (
+                rounds_at_once(self.grid.sleep),
+                seen.watching(),
+                injection.injected() if injection is not None else nullcontext(),
+                self._app_time.by(self.grid),
+            ):
                 self._server_app(self.grid, self._context)
         except RunEnded as end:
             reason = end.reason
@@ -220,6 +269,11 @@ class SimulatedApp:
             trouble, reason = error, f"{type(error).__name__} in the ServerApp"
         seen.finish()
         self.engine.finish()
+        if injection is not None and not injection.used and trouble is None:
+            raise InvalidInput(
+                f"{self.app.name} starts no strategy of Flower's that {injection.policy.__name__} could replace: it "
+                "has a loop of its own, or uses offbeat.flower already"
+            )
         if not rows and trouble is None:
             write(seen.last_row())
         if not rows:

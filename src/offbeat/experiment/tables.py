@@ -113,6 +113,18 @@ def parse_values(text: str) -> tuple[str, list[Any]]:
     return path.strip(), changes
 
 
+def flattened(table: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+    """The settings by their full names.
+
+    >>> flattened({"seed": 1, "fleet": {"name": "ratio", "ratio": 5.0}})
+    {'seed': 1, 'fleet.name': 'ratio', 'fleet.ratio': 5.0}
+    """
+    found: dict[str, Any] = {}
+    for key, value in table.items():
+        found |= flattened(value, f"{above}{key}.") if isinstance(value, Mapping) else {f"{above}{key}": value}
+    return found
+
+
 def nested(path: str, value: Any) -> Table:
     """Make nested tables that hold a value under a dotted path.
 

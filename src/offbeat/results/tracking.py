@@ -22,6 +22,7 @@ import tomli_w
 
 from offbeat.core.errors import InvalidInput
 from offbeat.experiment.run_settings import TrackingTable
+from offbeat.experiment.tables import flattened
 from offbeat.results.files import replace_file
 from offbeat.results.rows import Row
 
@@ -131,7 +132,7 @@ class MLflow(Tracker):
             "mlflow", lambda: str(self._client.create_run(experiment, run_name=run.name).info.run_id)
         )
         self._client.set_terminated(self._id, status="RUNNING")
-        parameters = [Param(key, str(value)[:6000]) for key, value in flat(run.settings).items()]
+        parameters = [Param(key, str(value)[:6000]) for key, value in flattened(run.settings).items()]
         for start in range(0, len(parameters), 100):  # the protocol's limit
             self._client.log_batch(self._id, params=parameters[start : start + 100])
 
@@ -219,18 +220,6 @@ TRACKERS: dict[str, Callable[[TrackedRun, TrackingTable], Tracker]] = {
 def finite(row: Row) -> Row:
     """The values of a row that are finite: trackers draw no others."""
     return {name: float(value) for name, value in row.items() if isfinite(value)}
-
-
-def flat(table: Mapping[str, Any], above: str = "") -> dict[str, Any]:
-    """The settings by their full names.
-
-    >>> flat({"seed": 1, "fleet": {"name": "ratio", "ratio": 5.0}})
-    {'seed': 1, 'fleet.name': 'ratio', 'fleet.ratio': 5.0}
-    """
-    found: dict[str, Any] = {}
-    for key, value in table.items():
-        found |= flat(value, f"{above}{key}.") if isinstance(value, Mapping) else {f"{above}{key}": value}
-    return found
 
 
 # Threads -------------------------------------------------------------------------------------------------------------

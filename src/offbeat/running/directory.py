@@ -39,6 +39,7 @@ from offbeat.core.errors import InvalidInput, OutputRefused
 from offbeat.core.parameters import Layout, Vector
 from offbeat.core.record import RecordLine
 from offbeat.experiment.run_settings import EVALUATIONS_PER_RUN
+from offbeat.experiment.tables import flattened
 from offbeat.results.checkpoint import CheckpointWriter, load_checkpoint
 from offbeat.results.files import Log, publish_file, replace_file, write_json
 from offbeat.results.fleet_facts import FleetFacts
@@ -162,14 +163,6 @@ def differences(theirs: Mapping[str, Any], ours: Mapping[str, Any], left_out: Co
     ]
     told = [f"{key}, {_value(there, key)} there and {_value(here, key)} here" for key in keys[:3]]
     return "; ".join(told + ([f"and {len(keys) - 3} more"] if len(keys) > 3 else []))
-
-
-def flattened(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Settings by "table.key"."""
-    flat: dict[str, Any] = {}
-    for key, value in table.items():
-        flat |= flattened(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
-    return flat
 
 
 def _value(flat: Mapping[str, Any], key: str) -> str:

@@ -154,18 +154,18 @@ def test_what_the_seeds_do_not_tell_apart_is_said() -> None:
     time, value = Criterion(kind="time", target=0.9), Criterion(kind="value", at=10.0)
     near, far = candidate({0: 10.0, 1: 12.0, 2: 10.0}), candidate({0: 9.0, 1: 24.0, 2: 30.0})
     assert against(near, far, time) == (
-        "2.00 times as fast, paired by seed (0.90 to 3.00, includes 1: not distinguishable with these seeds)"
+        "2.00 times as fast, paired by seed (range 0.90 to 3.00, includes 1: not on all 3 seeds)"
     )
     good, bad = candidate({0: 0.9, 1: 0.8}), candidate({0: 0.8, 1: 0.6})
-    assert against(good, bad, value) == "+15.0 points, paired by seed (+10.0 to +20.0)"
+    assert against(good, bad, value) == "+15.0 points, paired by seed (range +10.0 to +20.0, on all 2 seeds)"
     level = candidate({0: 0.8, 1: 0.9})
     assert against(good, level, value) == (
-        "+0.0 points, paired by seed (-10.0 to +10.0, includes 0: not distinguishable with these seeds)"
+        "+0.0 points, paired by seed (range -10.0 to +10.0, includes 0: not on all 2 seeds)"
     )
     one, other = candidate({0: 5.0}), candidate({0: 10.0})
     assert against(one, other, time) == "2.00 times as fast with one seed, which is too few to distinguish them"
     missing = candidate({0: inf, 1: 24.0, 2: 30.0})
-    assert against(near, missing, time) == "3.00 times as fast, paired by seed (2.00 to ∞)"
+    assert against(near, missing, time) == "3.00 times as fast, paired by seed (range 2.00 to ∞, on all 3 seeds)"
     never = candidate({0: inf})
     assert against(never, never, time) == "neither reaches the target"
 
@@ -178,11 +178,11 @@ def test_if_nobody_reaches_the_target_that_is_the_answer() -> None:
     missed = replace(plain, results=[Result(rows=each, summary={}) for each in rows])
     assert first_sentence(missed, wanted) == (
         "No algorithm reached 90 % accuracy within 20 s with most seeds: allow more time or lower the target. Closest: "
-        "fedavg with learning rate 0.03, best accuracy 55.0 % (50.0 %-60.0 %) over 2 seeds."
+        "fedavg with learning rate 0.03, best accuracy 55.0 % (range 50.0 %-60.0 %) over 2 seeds."
     )
     reached = candidate({0: 4.0, 1: 8.0, 2: inf})
     assert first_sentence(reached, wanted) == (
-        "Run fedavg with learning rate 0.03: time to 90 % accuracy 8 s (4 s-not reached) over 3 seeds."
+        "Run fedavg with learning rate 0.03: time to 90 % accuracy 8 s (range 4 s-not reached) over 3 seeds."
     )
 
 
@@ -195,7 +195,7 @@ def test_a_target_that_is_lost_again_is_warned_of() -> None:
         return replace(plain, results=[Result(rows=each, summary=summary) for each in rows])
 
     (warning,) = falls_back(ending(0.3, 0.5, 0.7), wanted)
-    assert warning.startswith("It does not hold the target: its final accuracy is 50.0 % (30.0 %-70.0 %).")
+    assert warning.startswith("It does not hold the target: its final accuracy is 50.0 % (range 30.0 %-70.0 %).")
     assert "stop.target = 0.6" in warning
     assert falls_back(ending(0.3, 0.6, 0.7), wanted) == []
     assert falls_back(ending(0.3), Criterion(kind="value", at=20.0)) == []

@@ -77,7 +77,7 @@ def test_speed_ups_over_fedavg_are_paired_by_seed(found: tuple[Tuning, Path]) ->
     times = {"fedavg": {0: 8.0, 1: 9.0}, "fedbuff": {0: 4.0, 1: 3.0}}
     tuning = replace(found[0], criterion=Criterion(kind="time", target=0.9), reported=times)
     shown = printed(tuning.rich_table())
-    assert "speed-up over fedavg" in shown and "2.50 (2.00-3.00)" in shown and "3.5 s (3 s-4 s)" in shown
+    assert "speed-up over fedavg" in shown and "2.50 (range 2.00-3.00)" in shown and "3.5 s (3 s-4 s)" in shown
     never = replace(tuning, reported={"fedavg": {0: 8.0, 1: inf}, "fedbuff": {0: inf, 1: inf}})
     fedavg, fedbuff = (line.split("│")[2].strip() for line in printed(never.rich_table()).splitlines() if "│" in line)
     assert (fedavg, fedbuff) == ("not reached (8 s-not reached)", "not reached")

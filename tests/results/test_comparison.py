@@ -200,18 +200,20 @@ def test_a_speed_up_whose_interval_includes_1_is_marked() -> None:
     runs += [entry("fedbuff", seed, [(0, 0.1), (time, 0.8)]) for seed, time in enumerate((110, 60, 50))]
     comparison = Comparison(runs)
     assert comparison.cells(comparison.by_algorithm[1])["speed-up"] == "1.60 (0.91-2.00) ~"
-    assert "~: the interval includes 1: not distinguishable from fedavg with these seeds." in comparison.caption
+    assert "~: includes 1: not distinguishable from fedavg with these seeds." in comparison.caption
     assert "~" not in Comparison(three_algorithms(), 0.8).caption
     one_seed = Comparison([runs[1], runs[4]])
     assert one_seed.cells(one_seed.by_algorithm[1])["speed-up"] == "2.00" and "~" not in one_seed.caption
 
 
-def test_the_spread_of_a_time_is_its_bootstrap_interval() -> None:
-    """Of seven seeds the interval leaves out the first and the last (see the tests of the statistics)."""
-    runs = [entry("fedavg", seed, [(0, 0.1), (10 * (seed + 1), 0.8)]) for seed in range(7)]
-    comparison = Comparison(runs, 0.8)
-    assert comparison.cells(comparison.by_algorithm[0])["time to 80 %"] == "40.0 s (20.0-60.0) *"
-    assert "median (95 % bootstrap interval) of 7 seeds" in comparison.caption
+def test_the_spread_of_a_time_is_a_range_of_few_seeds_and_an_interval_of_five() -> None:
+    """The times double from seed to seed: the interval of five is worked out in `statistics.median_of`."""
+    runs = [entry("fedavg", seed, [(0, 0.1), (10 * 2**seed, 0.8)]) for seed in range(5)]
+    few, enough = Comparison(runs[:4], 0.8), Comparison(runs, 0.8)
+    assert few.cells(few.by_algorithm[0])["time to 80 %"] == "30.0 s (10.0-80.0) *"
+    assert "median (range) of 4 seeds" in few.caption and "A range is not a confidence interval" in few.caption
+    assert enough.cells(enough.by_algorithm[0])["time to 80 %"] == "40.0 s (10.3-156) *"
+    assert "median (95 % interval) of 5 seeds" in enough.caption and "range" not in enough.caption
 
 
 def test_algorithms_without_a_common_seed_have_no_speed_up() -> None:

@@ -77,7 +77,7 @@ def test_words_name_the_winner_its_factor_over_fedavg_and_its_price() -> None:
     )
     assert "fedbuff reached 80 % accuracy first, after 60.0 s of virtual time (median of 3 seeds)" in words
     # Seed by seed 100 / 50, 120 / 60 and 200 / 80.
-    assert "2 times as fast as fedavg (paired by seed, 2-2.5)." in words
+    assert "2 times as fast as fedavg (paired by seed, range 2-2.5)." in words
     assert "fedavg took 120 s." in words
     assert "fedbuff uploaded 3 times as many bytes as fedavg" in words
     assert "chance" not in words
@@ -88,7 +88,7 @@ def test_words_say_when_fedavg_wins() -> None:
     assert "fedavg reached 80 % accuracy first" in words
     assert "no other algorithm was faster" in words
     # Seed by seed 100 / 150 and 110 / 176, so 1.5 and 1.6 times as long; halfway between 2 / 3 and 5 / 8 is 0.646.
-    assert "fedbuff took 163 s, 1.55 times as long as fedavg (paired by seed, 1.5-1.6)." in words
+    assert "fedbuff took 163 s, 1.55 times as long as fedavg (paired by seed, range 1.5-1.6)." in words
     assert "The highest final accuracy was that of fedbuff: 95.0 ± 0.0 %." in words
 
 
@@ -107,10 +107,12 @@ def test_words_doubt_what_few_seeds_show() -> None:
     # Ranges overlap, but with each seed fedbuff was the faster one.
     paired = findings(Comparison([*reaching("fedavg", 100, 120), *reaching("fedbuff", 50, 110)]))
     assert "chance" not in paired
+    assert "fedbuff was ahead of fedavg on all of 2 seeds; a 95 % interval takes at least 5." in paired
+    many = findings(Comparison([*reaching("fedavg", *5 * [100]), *reaching("fedbuff", 50, 55, 60, 50, 45)]))
+    assert "2 times as fast as fedavg (paired by seed, 95 % interval 1.69-2.21)." in many and "on all" not in many
     undecided = findings(Comparison([*reaching("fedavg", 100, 120), *reaching("fedbuff", 50, 130)]))
-    assert (
-        "not distinguishable from fedavg with these seeds (1.46 (0.923-2) times as fast, paired by seed)." in undecided
-    )
+    unsure = "not distinguishable from fedavg with these seeds (1.46 times as fast, range 0.923-2, paired by seed)."
+    assert unsure in undecided
     assert "With 2 seeds, fedbuff is not distinguishable from fedavg: their order may be due to chance." in undecided
 
 

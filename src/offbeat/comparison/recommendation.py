@@ -160,7 +160,12 @@ def _candidates(
         if len(results) == len(seeds):
             measures = by_seed(results, criterion.measure)
             candidates.append(
-                Candidate(entry=entry, results=results, measures=measures, estimate=median_of(measures.values()))
+                Candidate(
+                    entry=entry,
+                    results=results,
+                    measures=measures,
+                    estimate=median_of(measures.values(), log=criterion.kind == "time"),
+                )
             )
     if not candidates:
         raise OffbeatError("all finalists failed on the reported seeds")
@@ -243,18 +248,15 @@ def against(best: Candidate, other: Candidate, criterion: Criterion) -> str:
         if found is None:
             return "neither reaches the target"
         low, median, high = (f"{value:.2f}".replace("inf", "∞") for value in (found.low, found.median, found.high))
-        text, undecided = f"{median} times as fast", found.includes(1.0)
-        spread, none = f"{low} to {high}", "includes 1"
+        text, remark = f"{median} times as fast", found.remark(1.0)
     else:
         found = difference(best.measures, other.measures)
         unit, times, write = (" points", 100, "{:+.1f}") if criterion.metric.is_share else ("", 1, "{:+.3g}")
         low, median, high = (write.format(times * value) for value in (found.low, found.median, found.high))
-        text, undecided = f"{median}{unit}", found.includes(0.0)
-        spread, none = f"{low} to {high}", "includes 0"
+        text, remark = f"{median}{unit}", found.remark(0.0)
     if found.seeds == 1:
         return f"{text} with one seed, which is too few to distinguish them"
-    same = f", {none}: not distinguishable with these seeds" if undecided else ""
-    return f"{text}, paired by seed ({spread}{same})"
+    return f"{text}, paired by seed ({found.word} {low} to {high}{remark and ', ' + remark})"
 
 
 def cost(candidate: Candidate) -> str:

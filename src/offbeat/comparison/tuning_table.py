@@ -20,7 +20,7 @@ from offbeat.results.comparison import BASELINE
 from offbeat.results.criterion import Criterion
 from offbeat.results.files import csv_of, replace_file
 from offbeat.results.lock import DirectoryLock
-from offbeat.results.statistics import Estimate, median_of, speed_up, speed_up_text
+from offbeat.results.statistics import Estimate, median_of, speed_up, speed_up_text, words
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +36,8 @@ class Tuning:
     def rich_table(self) -> RichTable:
         """The table of the best settings' measures, for a terminal."""
         table = RichTable(
-            "algorithm", f"{self.criterion.title}, median (interval)", "on tuning seeds", "untuned, on tuning seeds",
+            "algorithm", f"{self.criterion.title}, median ({words([len(self.seeds)])})",
+            "on tuning seeds", "untuned, on tuning seeds",
             title=f"Best of {self.tuned[0].trials} trials each, on {len(self.seeds)} seeds not used for tuning",
         )  # fmt: skip
         if BASELINE in self.reported and self.criterion.kind == "time":
@@ -64,9 +65,9 @@ class Tuning:
     def _text(self, measures: Mapping[int, float]) -> str:
         if not measures:
             return "-"
-        known, write = median_of(measures.values()), self.criterion.text
+        known, write = self._estimate(measures), self.criterion.text
         same = len({write(known.low), write(known.median), write(known.high)}) == 1
-        return write(known.median) if same else known.text(write)
+        return write(known.median) if same else known.text(write, word=False)
 
     def _speed_up(self, algorithm: str) -> str:
         if algorithm == BASELINE or not self.reported.get(algorithm):
@@ -83,10 +84,10 @@ class Tuning:
                 "stopped_early": tuned.stopped_early,
                 "failed": len(tuned.failures),
                 "tuning_seeds": _joined(tuned.measures),
-                **_numbers("tuning", tuned.measures),
-                **_numbers("own", tuned.own_measures),
+                **self._numbers("tuning", tuned.measures),
+                **self._numbers("own", tuned.own_measures),
                 "reported_seeds": _joined(self.reported.get(tuned.algorithm, {})),
-                **_numbers("reported", self.reported.get(tuned.algorithm, {})),
+                **self._numbers("reported", self.reported.get(tuned.algorithm, {})),
                 "settings": " ".join(f"{path}={value}" for path, value in tuned.settings.items()),
             }
             for tuned in self.tuned
@@ -100,19 +101,21 @@ class Tuning:
             for path, share in each.importance.items()
         ]
 
+    def _estimate(self, measures: Mapping[int, float]) -> Estimate:
+        return median_of(measures.values(), log=self.criterion.kind == "time")
+
+    def _numbers(self, name: str, measures: Mapping[int, float]) -> dict[str, float | None]:
+        known = self._estimate(measures) if measures else None
+        one = known is None or known.seeds == 1
+        return {
+            f"{name}_median": None if known is None else known.median,
+            f"{name}_low": None if one or known is None else known.low,
+            f"{name}_high": None if one or known is None else known.high,
+        }
+
 
 def _joined(measures: Mapping[int, float]) -> str:
     return " ".join(map(str, measures))
-
-
-def _numbers(name: str, measures: Mapping[int, float]) -> dict[str, float | None]:
-    known: Estimate | None = median_of(measures.values()) if measures else None
-    one = known is None or known.seeds == 1
-    return {
-        f"{name}_median": None if known is None else known.median,
-        f"{name}_low": None if one or known is None else known.low,
-        f"{name}_high": None if one or known is None else known.high,
-    }
 
 
 def tune_all(

@@ -8,7 +8,7 @@ from statistics import fmean, median, stdev
 
 from offbeat.results.metric import TargetMetric, amount, time_to
 from offbeat.results.result import Result
-from offbeat.results.statistics import median_of
+from offbeat.results.statistics import Estimate, median_of
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,11 @@ class AlgorithmResults:
         nothing = inf if metric.direction == "min" else -inf
         values = [[row[metric.name] for row in entry.rows if isfinite(row[metric.name])] for entry in self.entries]
         return metric.worst(metric.best(each or [nothing]) for each in values)
+
+    @property
+    def time(self) -> Estimate | None:
+        """Time to target with its interval or range over seeds; None unless all runs reached it."""
+        return median_of(self.reached, log=True) if self.reached_by_all else None
 
     @property
     def median_time(self) -> float | None:
@@ -116,15 +121,15 @@ def _share(part: float, whole: float) -> float:
 
 
 def time_text(results: AlgorithmResults) -> str:
-    """The median time to target with its interval, or the number of seeds that reached it.
+    """The median time to target with its interval or range, or the number of seeds that reached it.
 
     An interval of zero width, or of a single seed, is left out.
     """
     if not results.reached:
         return "not reached"
-    if not results.reached_by_all:
+    known = results.time
+    if known is None:
         return f"{len(results.reached)} of {len(results.entries)} seeds"
-    known = median_of(results.reached)
     low, high = amount(known.low), amount(known.high)
     return f"{amount(known.median)} s" + (f" ({low}-{high})" if known.seeds > 1 and low != high else "")
 

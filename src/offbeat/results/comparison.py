@@ -18,7 +18,7 @@ from offbeat.metrics import METRICS, check_target
 from offbeat.results.algorithm_results import AlgorithmResults, final_text, seeds_text, time_text
 from offbeat.results.metric import TargetMetric, amount, megabytes, percent
 from offbeat.results.result import Result, frame_of
-from offbeat.results.statistics import Estimate, speed_up
+from offbeat.results.statistics import FEWEST, Estimate, speed_up, words
 
 if TYPE_CHECKING:  # imported when they are asked for
     import pandas
@@ -191,14 +191,16 @@ class Comparison:
         if self.target is None:
             parts = [f"No algorithm improved in all of its seeds ({seeds})."]
         else:
-            over = f"median (95 % bootstrap interval) of {seeds}" if several else seeds
+            over = f"median ({self.spread}) of {seeds}" if several else seeds
             parts = [
                 f"{self._clock} to {self.goal} on held-out data, linearly interpolated between evaluations: {over}."
             ]
             if self.baseline is not None:
                 parts.append(f"Speed-up: over {BASELINE}{', paired by seed' if several else ''}.")
             if any(self._undecided(results) for results in self.by_algorithm):
-                parts.append(f"~: the interval includes 1: not distinguishable from {BASELINE} with these seeds.")
+                parts.append(f"~: includes 1: not distinguishable from {BASELINE} with these seeds.")
+            if "range" in self.spread:
+                parts.append(f"A range is not a confidence interval: one takes {FEWEST} seeds.")
         parts.append("In training: mean number of devices over time.")
         if several:
             parts.append("±: standard deviation over seeds; other numbers: means.")
@@ -208,13 +210,18 @@ class Comparison:
             parts.append("†: a run diverged.")
         return " ".join([*parts, *self.notes])
 
+    @property
+    def spread(self) -> str:
+        """What is given besides medians: "range" or "95 % interval", in tables and plots."""
+        return words(len(results.entries) for results in self.by_algorithm)
+
     def _speed_up_text(self, results: AlgorithmResults) -> str:
         known = self.speed_up(results)
         if known is None:
             return "-"
         if results is self.baseline or known.seeds == 1:
             return f"{known.median:.2f}"
-        return known.text("{:.2f}".format)
+        return known.text("{:.2f}".format, word=False)
 
     def _undecided(self, results: AlgorithmResults) -> bool:
         known = None if results is self.baseline else self.speed_up(results)
@@ -275,6 +282,7 @@ class Comparison:
             f"speed_up_over_{BASELINE}": None if known is None else known.median,
             f"speed_up_over_{BASELINE}_low": None if spread is None else spread.low,
             f"speed_up_over_{BASELINE}_high": None if spread is None else spread.high,
+            "spread": None if spread is None else spread.word,
             f"final_{name}": results.final_value,
             f"final_{name}_std": results.final_spread,
             "in_training_mean": results.in_training,

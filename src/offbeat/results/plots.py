@@ -201,17 +201,16 @@ def sweep_figure(comparison: Comparison, over: Mapping[str, Sequence[Any]]) -> F
 
 
 def _times(axes: Axes, algorithms: Sequence[AlgorithmResults], place: int, label: str | None) -> None:
-    """Draw one line of a sweep: medians with the range over seeds, where all seeds reached the target."""
+    """Draw one line of a sweep: medians with the interval or range over seeds, where all seeds reached the target."""
     places = [x + 0.06 * place for x in range(len(algorithms))]
     known = [(x, results) for x, results in zip(places, algorithms, strict=True) if results.reached_by_all]
     middle = np.array([results.median_time for _, results in known], dtype=np.float64)
-    low = middle - np.array([results.first_time for _, results in known], dtype=np.float64)
-    high = np.array([results.last_time for _, results in known], dtype=np.float64) - middle
+    ends = np.array([_ends(results) for _, results in known], dtype=np.float64).reshape(-1, 2)
     style = line_style(place)
     axes.errorbar(
         [x for x, _ in known],
         middle,
-        yerr=[low, high],
+        yerr=np.abs(ends - middle[:, None]).T,
         color=style.colour,
         linestyle=style.style,
         marker=style.marker or ".",
@@ -321,7 +320,7 @@ def _label(results: AlgorithmResults) -> str:
 def _bars(axes: Axes, comparison: Comparison, target: float) -> None:
     style_axes(axes, f"Time to {comparison.metric.goal(target)}")
     axes.grid(visible=False, axis="y")
-    longest = max((results.last_time or 0.0 for results in comparison.by_algorithm), default=0.0) or 1.0
+    longest = max((_ends(results)[1] for results in comparison.by_algorithm if results.reached), default=0.0) or 1.0
     for number, results in enumerate(comparison.by_algorithm):
         _bar(axes, number, results, longest)
     axes.set_yticks(range(len(comparison.by_algorithm)), [results.algorithm for results in comparison.by_algorithm])
@@ -331,16 +330,16 @@ def _bars(axes: Axes, comparison: Comparison, target: float) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(6))
     several = any(len(results.entries) > 1 for results in comparison.by_algorithm)
     clock = clock_of(comparison)
-    axes.set_xlabel(f"{clock}: median, min to max of seeds" if several else clock)
+    axes.set_xlabel(f"{clock}: median, {comparison.spread} over seeds" if several else clock)
 
 
 def _bar(axes: Axes, number: int, results: AlgorithmResults, longest: float) -> None:
-    """Draw the median with its range; pale if not all seeds reached the target, which leaves out the slowest."""
-    middle, first, last = results.median_time, results.first_time, results.last_time
-    gap = 0.025 * longest
-    if middle is None or first is None or last is None:
+    """Draw the median with its interval or range; pale if not all seeds reached the target: the slowest are missing."""
+    middle, gap = results.median_time, 0.025 * longest
+    if middle is None:
         axes.text(gap, number, "not reached", va="center", color=INK, style="italic")
         return
+    first, last = _ends(results)
     whole = results.reached_by_all
     axes.barh(number, middle, height=0.5, color=line_style(number).colour, alpha=1.0 if whole else 0.35)
     if first != last:
@@ -350,6 +349,14 @@ def _bar(axes: Axes, number: int, results: AlgorithmResults, longest: float) -> 
     if not whole:
         label += f"\n{len(results.reached)} of {len(results.entries)} seeds"
     axes.text(last + gap, number, label, va="center", color=INK)
+
+
+def _ends(results: AlgorithmResults) -> tuple[float, float]:
+    """The ends of the interval or range; of one seed, or of seeds some of which missed the target, first and last."""
+    known = results.time
+    if known is None or known.seeds == 1:
+        return min(results.reached), max(results.reached)
+    return known.low, known.high
 
 
 def style_axes(axes: Axes, title: str) -> None:

@@ -27,7 +27,7 @@ from offbeat.results.fleet_facts import FleetFacts, read_fleet
 from offbeat.results.metric import TargetMetric, amount, megabytes
 from offbeat.results.orders import parse_records, read_orders
 from offbeat.results.result import Result
-from offbeat.results.statistics import median_of
+from offbeat.results.statistics import FEWEST, median_of
 from offbeat.results.views import KINDS, Floats, Orders, fleet_picture, number, numbers, run_views
 
 # The findings in words ---------------------------------------------------------------------------------------------
@@ -78,13 +78,14 @@ def _against_baseline(comparison: Comparison, results: AlgorithmResults) -> str:
     if known is None or results.algorithm == BASELINE:
         return ""
     if known.includes(1.0) and known.seeds > 1:
-        return f", not distinguishable from {BASELINE} with these seeds ({known.text()} times as fast, paired by seed)"
+        text = f"{known.median:.3g} times as fast, {known.word} {known.low:.3g}-{known.high:.3g}, paired by seed"
+        return f", not distinguishable from {BASELINE} with these seeds ({text})"
     if round(known.median, 2) == 1:
         return f", as fast as {BASELINE}"
     how = "as fast" if known.median > 1 else "as long"
     ends = (known.low, known.high) if known.median > 1 else (_inverse(known.high), _inverse(known.low))
     factor = known.median if known.median > 1 else _inverse(known.median)
-    spread = f" (paired by seed, {ends[0]:.3g}-{ends[1]:.3g})" if known.seeds > 1 else ""
+    spread = f" (paired by seed, {known.word} {ends[0]:.3g}-{ends[1]:.3g})" if known.seeds > 1 else ""
     return f", {factor:.3g} times {how} as {BASELINE}{spread}"
 
 
@@ -121,19 +122,22 @@ def _caveats(comparison: Comparison) -> Iterable[str]:
     fastest, others = comparison.fastest, comparison.finishers[len(comparison.fastest) :]
     if len(comparison.by_algorithm) > 1 and all(len(results.entries) == 1 for results in comparison.by_algorithm):
         yield "With one seed each, differences may be due to chance."
-    elif close := [each for each in others if not _told_apart(comparison, fastest[0], each)]:
-        yield (
-            f"With {seeds_text(comparison.by_algorithm)}, {fastest[0].algorithm} is not distinguishable from "
-            f"{_list(close)}: their order may be due to chance."
-        )
+    elif others:
+        seeds, leads = seeds_text(comparison.by_algorithm), [comparison.speed_up(fastest[0], over=it) for it in others]
+        pairs = [(each, lead) for each, lead in zip(others, leads, strict=True) if not (lead and lead.excludes(1.0))]
+        if close := [each for each, lead in pairs if lead is None or lead.includes(1.0)]:
+            yield (
+                f"With {seeds}, {fastest[0].algorithm} is not distinguishable from {_list(close)}: their order may be "
+                "due to chance."
+            )
+        if ahead := [each for each, lead in pairs if each not in close]:
+            yield (
+                f"{fastest[0].algorithm} was ahead of {_list(ahead)} on all of {seeds}; a 95 % interval takes at least "
+                f"{FEWEST}."
+            )
     for results in comparison.by_algorithm:
         if count := sum(entry.diverged for entry in results.entries):
             yield f"{results.algorithm} diverged in {count} of {len(results.entries)} seeds."
-
-
-def _told_apart(comparison: Comparison, one: AlgorithmResults, other: AlgorithmResults) -> bool:
-    known = comparison.speed_up(one, over=other)
-    return known is not None and not known.includes(1.0)
 
 
 def _list(algorithms: Sequence[AlgorithmResults]) -> str:

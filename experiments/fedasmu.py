@@ -42,9 +42,9 @@ class Regime:
 
 
 REGIMES = {
-    LENET: Regime("lenet5", "fashion-mnist", "fashion-mnist", (0.005, 0.02, 0.08), DECAY, 0.5),
-    CONSTANT: Regime("lenet5", "fashion-mnist", "fashion-mnist", (0.005, 0.05), {}, 1.0),
-    CNN: Regime("cnn", "cifar10", "cifar-10", (0.014, 0.028), DECAY, 0.5),
+    LENET: Regime("lenet5", "fashion-mnist", "fashion-mnist", (0.005, 0.02, 0.08, 0.32), DECAY, 0.5),
+    CONSTANT: Regime("lenet5", "fashion-mnist", "fashion-mnist", (0.005, 0.02, 0.05, 0.2), {}, 1.0),
+    CNN: Regime("cnn", "cifar10", "cifar-10", (0.014, 0.028, 0.056, 0.112), DECAY, 0.5),
 }
 ALGORITHMS: dict[str, tuple[Table, str, tuple[float, float]]] = {
     "FedASMU": ({"name": "fedasmu", "cohort": 10, "period": PERIOD}, "gamma_0", (4.0, 40.0)),

@@ -83,7 +83,7 @@ def _faster(measurements: Sequence[Measurement], part: str, mine: str, theirs: s
     """Whether a method reaches the target before another, beyond the spread over seeds."""
     faster, slower = (by_seed(measurements, part, method, "time_to_target") for method in (mine, theirs))
     ratio = speed_up(faster, slower)
-    return ratio is not None and ratio.low > 1.0
+    return ratio is not None and ratio.excludes(1.0) and ratio.low > 1.0
 
 
 def _cost_of_all(measurements: Sequence[Measurement], part: str, fair: str) -> float | None:
@@ -175,7 +175,7 @@ def _draw_family(
     colour, _, marker = line_style(position)
     methods = {x: best_of_families(measurements, part).get(family) for x, part in enumerate(parts)}
     found = {
-        x: median_of(by_seed(measurements, parts[x], method, name).values())
+        x: median_of(by_seed(measurements, parts[x], method, name).values(), log=name == "time_to_target")
         for x, method in methods.items()
         if method is not None
     }

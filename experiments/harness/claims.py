@@ -7,23 +7,37 @@ from math import inf, isfinite
 from typing import Any, Literal
 
 from experiments.harness.measurements import Measurement, by_seed
-from offbeat.results.statistics import Estimate, difference, difference_text, speed_up, speed_up_text
+from offbeat.results.statistics import (
+    FEWEST,
+    Estimate,
+    difference_text,
+    differences,
+    median_of,
+    ratios,
+    seeds_to_exclude,
+    speed_up_text,
+)
 
-Verdict = Literal["agrees", "same order, smaller gap", "does not reproduce here", "not yet run", "no claim"]
-VERDICTS: tuple[Verdict, ...] = ("agrees", "same order, smaller gap", "does not reproduce here", "not yet run")
+Verdict = Literal["agrees", "contradicts", "undecided", "not yet run", "no claim"]
+VERDICTS: tuple[Verdict, ...] = ("agrees", "contradicts", "undecided", "not yet run")
 """The verdicts on a claim, as the overview counts them."""
 Kind = Literal["better", "alike", "never", "measured"]
 Published = Mapping[str, Mapping[str, Mapping[str, float]]]
 """Published values by part, method and measure."""
 ENOUGH = 0.5
-"""The smallest share of the published gap with which a measured gap agrees."""
+"""The share of the published gap that a measured gap must exceed to agree."""
+ALIKE = {"time_to_target": 0.1, "training_loss": 0.02}
+"""The largest difference of times (as a share), losses and accuracies that still counts as alike."""
+ALIKE_ACCURACY = 0.01
 
-RULE = """\
+RULE = f"""\
 Two methods are compared seed by seed: by the difference of their accuracies or training losses, or by the ratio of
-their times to the target. The verdict is on the median over seeds and its 95 % bootstrap interval. **agrees**: the
-interval is on the published side, and the median is at least half of the published gap, if there is one. **same order,
-smaller gap**: it is less than half. **does not reproduce here**: the interval includes no difference, or is on the
-other side. *Alike* agrees if the interval includes no difference, *never* if no seed reaches the target."""
+their times to the target. The 95 % interval of the median decides against a margin, which is half of the published gap,
+or no difference where none is published. **agrees**: the interval lies above the margin. **contradicts**: it lies below
+it, even if the order is the published one. **undecided**: it includes the margin, or there are fewer than {FEWEST}
+seeds (with times that are never reached, 6). *Alike* agrees if the interval lies within 10 % of the time, 1 point or a
+loss of 0.02, and contradicts if it lies outside; *never* agrees if no seed reaches the target. *Seeds to decide* is the
+estimated number at which the interval would exclude the margin, if the spread over seeds stays as it is."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +61,8 @@ class Claim:
     measure: str = "final_accuracy"
     headline: bool = False
     """Whether the page and the figure of the study show the claim; its table has all of them."""
+    top: bool = False
+    """Whether the overview lists the claim, as one of the dozen that the papers stand for."""
 
     @property
     def about_time(self) -> bool:
@@ -116,6 +132,15 @@ class Judged:
     seeds: int
     estimate: Estimate | None = None
     """The measured gap; None if it has no number."""
+    needed: int | None = None
+    """Estimated number of seeds that would decide; None if it is decided, or if no number would."""
+
+    @property
+    def needed_text(self) -> str:
+        """The number of seeds to decide, for a table."""
+        if self.verdict != "undecided":
+            return "-"
+        return "over 1,000" if self.needed is None else str(self.needed)
 
 
 def judged(claim: Claim, measurements: Sequence[Measurement]) -> Judged:
@@ -127,27 +152,50 @@ def judged(claim: Claim, measurements: Sequence[Measurement]) -> Judged:
     seeds = len(mine.keys() & theirs.keys())
     if seeds < 2:
         return Judged(claim=claim, verdict="not yet run", measured="-", seeds=seeds)
-    found: Verdict
-    none = 1.0 if claim.about_time else 0.0
-    gap = speed_up(mine, theirs) if claim.about_time else difference(mine, theirs)
-    if gap is None:
-        found = "no claim" if claim.kind == "measured" else "does not reproduce here"
-        return Judged(claim=claim, verdict=found, measured="neither reaches it", seeds=seeds)
+    gaps = (ratios if claim.about_time else differences)(mine, theirs)
+    if not gaps:
+        never: Verdict = "no claim" if claim.kind == "measured" else "undecided"
+        return Judged(claim=claim, verdict=never, measured="neither reaches it", seeds=seeds)
+    gap = median_of(gaps, log=claim.about_time)
     write = "{:+.3f}".format if claim.measure == "training_loss" else _points
     text = speed_up_text(gap).replace("inf", "∞") if claim.about_time else difference_text(gap, write)
     if gap.seeds < seeds:
         text += f"; neither reaches it with {seeds - gap.seeds} of {seeds} seeds"
     if claim.kind == "measured":
-        found = "no claim"
-    elif claim.kind == "alike":
-        found = "agrees" if gap.includes(none) else "does not reproduce here"
-    else:
-        found = verdict(gap, claim.gap, none=none)
-    return Judged(claim=claim, verdict=found, measured=text, seeds=seeds, estimate=gap)
+        return Judged(claim=claim, verdict="no claim", measured=text, seeds=seeds, estimate=gap)
+    found = verdict(gap, margins(claim), alike=claim.kind == "alike")
+    needed = None
+    if found == "undecided":
+        estimates = [seeds_to_exclude(gaps, margin, log=claim.about_time) for margin in margins(claim)]
+        needed = None if None in estimates else max(each for each in estimates if each is not None)
+    return Judged(claim=claim, verdict=found, measured=text, seeds=seeds, estimate=gap, needed=needed)
 
 
 def _points(share: float) -> str:
     return f"{100 * share:+.1f}"
+
+
+def margins(claim: Claim) -> list[float]:
+    """The margin that the measured gap must exceed, or the two between which it is alike."""
+    none = 1.0 if claim.about_time else 0.0
+    if claim.kind != "alike":
+        return [none if claim.gap is None else none + ENOUGH * (claim.gap - none)]
+    width = ALIKE.get(claim.measure, ALIKE_ACCURACY)
+    return [1 / (1 + width), 1 + width] if claim.about_time else [-width, width]
+
+
+def verdict(measured: Estimate, limits: Sequence[float], *, alike: bool = False) -> Verdict:
+    """Judge a measured gap against its margin or, if `alike`, its two margins.
+
+    >>> five = median_of([0.18, 0.2, 0.3, 0.22, 0.25])  # the interval is 0.17 to 0.29
+    >>> verdict(five, [0.1]), verdict(five, [0.2]), verdict(five, [0.3]), verdict(five, [0.1, 0.3], alike=True)
+    ('agrees', 'undecided', 'contradicts', 'agrees')
+    """
+    if not all(measured.excludes(limit) for limit in limits):
+        return "undecided"
+    if not alike:
+        return "agrees" if measured.low > limits[0] else "contradicts"
+    return "agrees" if limits[0] < measured.low and measured.high < limits[1] else "contradicts"
 
 
 def _judged_never(claim: Claim, measurements: Sequence[Measurement]) -> Judged:
@@ -156,21 +204,8 @@ def _judged_never(claim: Claim, measurements: Sequence[Measurement]) -> Judged:
         return Judged(claim=claim, verdict="not yet run", measured="-", seeds=len(times))
     reached = sum(time < inf for time in times.values())
     text = f"{reached} of {len(times)} seeds reach it"
-    found: Verdict = "does not reproduce here" if reached else "agrees"
-    return Judged(claim=claim, verdict=found, measured=text, seeds=len(times))
-
-
-def verdict(measured: Estimate, gap: float | None, *, none: float) -> Verdict:
-    """Judge a gap that should exceed `none`, which is 0 for a difference and 1 for a ratio.
-
-    >>> from offbeat.results.statistics import median_of
-    >>> verdict(median_of([0.18, 0.2, 0.3]), 0.25, none=0.0), verdict(median_of([0.02, 0.03, 0.04]), 0.25, none=0.0)
-    ('agrees', 'same order, smaller gap')
-    >>> verdict(median_of([-0.01, 0.2, 0.3]), 0.25, none=0.0)
-    'does not reproduce here'
-    """
-    if not measured.low > none:
-        return "does not reproduce here"
-    if gap is None or measured.median - none >= ENOUGH * (gap - none):
-        return "agrees"
-    return "same order, smaller gap"
+    enough: Verdict = "agrees" if len(times) >= FEWEST else "undecided"
+    needed = None if reached or enough == "agrees" else FEWEST
+    return Judged(
+        claim=claim, verdict="contradicts" if reached else enough, measured=text, seeds=len(times), needed=needed
+    )

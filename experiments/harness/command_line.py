@@ -63,6 +63,10 @@ def command_line(study: Study) -> typer.Typer:
             Path, typer.Option(help="Directory of the measurements (results/) and pages (experiments/).")
         ] = Path("docs"),
         cache: Annotated[Path, typer.Option(help="Directory of finished runs, shared by all studies.")] = CACHE,
+        headline: Annotated[
+            bool,
+            typer.Option("--headline", help="The full form of the methods in docs/experiments/index.md's first list."),
+        ] = False,
         part: Annotated[str, typer.Option(help="Run only the parts whose names contain this text.")] = "",
         seeds: Annotated[int | None, typer.Option(min=1, help="Number of seeds, counted from 0.")] = None,
         rate: Annotated[
@@ -74,25 +78,26 @@ def command_line(study: Study) -> typer.Typer:
             str | None, typer.Option(help="Address of a Ray cluster that carries out the runs, or `auto` or `local`.")
         ] = None,
     ) -> None:
-        if quick and full:
-            raise InvalidInput("--quick and --full exclude each other: give one of them")
-        if not quick and not full:
+        if quick and (full or headline):
+            raise InvalidInput("--quick excludes --full and --headline: give one of them")
+        if not quick and not full and not headline:
             _show_again(study, out)
             return
         if rate is not None and not study.takes_rate:
             raise InvalidInput(f"--rate: {study.name} chooses a learning rate for each method; only delays takes one")
         if study.name == "leaderboard" and find_spec("optuna") is None:
             raise InvalidInput("the leaderboard needs Optuna, which is not installed: pip install 'offbeat[tune]'")
-        form = replace(Form(seeds=study.seeds, data=data) if full else QUICK, rate=rate)
+        form = replace(QUICK if quick else Form(seeds=study.seeds, data=data), rate=rate)
         form = form if seeds is None else replace(form, seeds=seeds)
-        _run(study, form, out, cache, part=part, jobs=jobs, address=address)
+        _run(study, form, out, cache, part=part, headline=headline, jobs=jobs, address=address)
 
     return app
 
 
 HELP = """\
-`--full` stores its measurements after every method and writes the pages at the end or when interrupted; measured runs
-are not run again. Without `--quick` and `--full`, it prints the stored measurements and writes the pages again.
+`--full` and `--headline` store their measurements after every method and write the pages at the end or when
+interrupted; measured runs are not run again, so `--headline --seeds N` adds seeds. Without `--quick`, `--full` and
+`--headline`, it prints the stored measurements and writes the pages again.
 """
 
 
@@ -104,7 +109,9 @@ def _show_again(study: Study, out: Path) -> None:
     show(study, measurements)
 
 
-def _run(study: Study, form: Form, out: Path, cache: Path, *, part: str, jobs: int, address: str | None) -> None:
+def _run(
+    study: Study, form: Form, out: Path, cache: Path, *, part: str, headline: bool, jobs: int, address: str | None
+) -> None:
     stored = form.full and form.rate is None
     if form.full and form.data is None and study.needs:
         messages.print(f"Without --data, parts that need {' or '.join(study.needs)} are left out.", highlight=False)
@@ -116,7 +123,7 @@ def _run(study: Study, form: Form, out: Path, cache: Path, *, part: str, jobs: i
     known = read_measurements(pages.results_file(out, study)) if stored else ()
     try:
         for measurements in run_study(
-            study, form, cache, part=part, jobs=jobs, address=address, known=known, watch=watch
+            study, form, cache, part=part, headline=headline, jobs=jobs, address=address, known=known, watch=watch
         ):
             if stored:
                 pages.keep(out, study, measurements)
@@ -156,7 +163,8 @@ def show(study: Study, measurements: Sequence[Measurement]) -> None:
             claim = each.claim
             console.print(" ".join(filter(None, (claim.where and f"{claim.where}.", f"{claim.says}."))), style="bold")
             verdict = "" if claim.kind == "measured" else f" Published: {claim.published}. -> {each.verdict}"
-            console.print(f"  Measured: {each.measured}, {each.seeds} seeds.{verdict}", highlight=False)
+            more = f" (about {each.needed_text} seeds to decide)" if each.verdict == "undecided" else ""
+            console.print(f"  Measured: {each.measured}, {each.seeds} seeds.{verdict}{more}", highlight=False)
     if study.claims:
         console.print(RULE.replace("*", "").replace("\n", " "), style="dim", highlight=False)
 

@@ -19,8 +19,8 @@ PANELS = {
 }
 COLOUR_OF: dict[Verdict, str] = {
     "agrees": COLOURS[2],
-    "same order, smaller gap": COLOURS[4],
-    "does not reproduce here": COLOURS[1],
+    "contradicts": COLOURS[1],
+    "undecided": COLOURS[4],
     "no claim": INK,
 }
 BOUNDS = {"time": (1 / 8, 8.0)}

@@ -59,6 +59,8 @@ class Measurement:
     """The settings chosen on the tuning seed, as `table.key=value`, separated by semicolons."""
     run: str = ""
     """The run that was measured, as `identity` names it."""
+    candidates: int = 0
+    """The number of settings that they were chosen from. If a study has others now, it chooses again."""
 
 
 def measured(
@@ -127,10 +129,10 @@ def csv_text(measurements: Iterable[Measurement]) -> str:
     """Write one line per run; a target that was not reached is "never", a value that was not measured is empty."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([*KEYS, *MEASURES, "settings", "run"])
+    writer.writerow([*KEYS, *MEASURES, "settings", "run", "candidates"])
     for each in measurements:
         cells = [_cell(each.values.get(name)) for name in MEASURES]
-        writer.writerow([each.part, each.method, each.seed, *cells, each.settings, each.run])
+        writer.writerow([each.part, each.method, each.seed, *cells, each.settings, each.run, each.candidates])
     return text.getvalue()
 
 
@@ -156,6 +158,7 @@ def read_measurements(path: Path) -> list[Measurement]:
                 values={name: inf if row[name] == "never" else float(row[name]) for name in MEASURES if row.get(name)},
                 settings=row.get("settings") or "",
                 run=row.get("run") or "",
+                candidates=int(row.get("candidates") or 0),
             )
             for row in reader
         ]
@@ -207,8 +210,14 @@ class Record:
         """Whether the run has been measured."""
         return identity(experiment) in self._runs
 
-    def settings_of(self, part: str, method: str) -> Iterator[Table]:
-        """The settings that runs of a method were made with, as changes to its experiment."""
-        lines = [each.settings for each in self._runs.values() if (each.part, each.method) == (part, method)]
+    def chose(self, experiment: Experiment, candidates: int) -> bool:
+        """Whether the run has been measured, with settings chosen from as many candidates."""
+        found = self._runs.get(identity(experiment))
+        return found is not None and found.candidates == candidates
+
+    def settings_of(self, part: str, method: str, candidates: int) -> Iterator[Table]:
+        """The settings that were chosen for a method from as many candidates, as changes to its experiment."""
+        wanted = (part, method, candidates)
+        lines = [e.settings for e in self._runs.values() if (e.part, e.method, e.candidates) == wanted]
         for line in dict.fromkeys(filter(None, lines)):
             yield parse_changes(line.split("; "))

@@ -17,6 +17,12 @@ from experiments.harness.tables import claim_lines, csv_table, markdown_table, p
 from offbeat.results.files import replace_file
 from offbeat.results.plots import save
 
+PLURAL: dict[Verdict, str] = {
+    "agrees": "agree",
+    "contradicts": "contradict",
+    "undecided": "are undecided",
+    "not yet run": "are not yet run",
+}
 PAGES = "experiments"
 """The directory of the pages below `--out`."""
 
@@ -125,7 +131,11 @@ def figure_file(study: Study) -> str:
 
 
 def overview(found: Sequence[Results]) -> str:
-    """The overview: each study's question, and how many claims have which verdict."""
+    """The overview: the headline claims, each study's question, and how many claims have which verdict."""
+    top = [(each.study, judged) for each in found for judged in each.verdicts if judged.claim.top]
+    heading, *rows = claim_lines([judged for _, judged in top])
+    links = [f"[{_short(study.title)}]({study.page or study.name}.md)" for study, _ in top]
+    headlines = [["study", *heading]] + [[link, *row] for link, row in zip(links, rows, strict=True)]
     shown = [verdict for verdict in VERDICTS if any(verdict in each.counted for each in found)]
     lines = [["study", "question", "seeds", *shown]]
     for each in found:
@@ -134,7 +144,10 @@ def overview(found: Sequence[Results]) -> str:
         lines.append([f"[{study.title}]({study.page or study.name}.md)", study.question, str(study.seeds), *counts])
     parts = [
         "# Published claims, measured",
-        "Do published claims hold in our runs? The last columns count claims by verdict.",
+        "Do published claims hold in our runs? The headline claims of the papers:",
+        markdown_table(headlines),
+        "Undecided claims need more seeds: `python -m experiments.NAME --headline --seeds N` runs only the methods of "
+        "this list and continues where it stopped. All claims, counted by verdict:",
         markdown_table(lines),
         "**Verdicts.** " + RULE.replace("\n", " "),
         "**Run a study** from the root of a checkout:",
@@ -147,6 +160,11 @@ def overview(found: Sequence[Results]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def _short(title: str) -> str:
+    """The methods that a title names."""
+    return title.partition(":")[0].partition(" under")[0]
+
+
 def page(found: Sequence[Results]) -> str:
     """The page of a paper: one section per study, the first of which gives the page its title."""
     return "\n\n".join(section(each, level=min(number, 2)) for number, each in enumerate(found, 1)) + "\n"
@@ -157,7 +175,8 @@ def section(results: Results, level: int = 1) -> str:
     study, measurements = results.study, results.measurements
     answer = study.answer
     if study.claims:
-        answer += f" {results.counted.count('agrees')} of {len(results.counted)} claims agree."
+        counts = [f"{results.counted.count(it)} {PLURAL.get(it, it)}" for it in VERDICTS if it in results.counted]
+        answer += f" Of {len(results.counted)} claims, {', '.join(counts)}."
     parts = [
         f"{'#' * level} {study.title}",
         f"*{study.paper}*",
@@ -169,6 +188,10 @@ def section(results: Results, level: int = 1) -> str:
         f"**Setup.** {study.setup}",
         _command(study),
     ]
+    if study.pending:
+        parts.append(f"**Not yet run.** {study.pending}")
+    if study.outdated and measurements:
+        parts.append("**Outdated.** " + " ".join(f"{name}: {how}" for name, how in study.outdated.items()))
     if lacking := missing(study, measurements):
         parts.append(f"**Not yet run with {study.seeds} seeds:** " + "; ".join(lacking) + ".")
     return "\n\n".join(filter(None, parts))
@@ -179,7 +202,7 @@ def _headlines(verdicts: Sequence[Judged]) -> str:
     heading, *lines = claim_lines(verdicts)
     if not lines:
         return ""
-    wanted = [heading.index(title) for title in ("claim", "published", "measured", "verdict")]
+    wanted = [heading.index(title) for title in ("claim", "published", "measured", "verdict", "seeds to decide")]
     return markdown_table([[line[column] for column in wanted] for line in (heading, *lines)])
 
 

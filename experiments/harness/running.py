@@ -26,6 +26,7 @@ def run_study(
     cache: Path,
     *,
     part: str = "",
+    headline: bool = False,
     jobs: int = 1,
     watch: OnCaseProgress | None = None,
     address: str | None = None,
@@ -34,8 +35,8 @@ def run_study(
     """Run what is neither in `known` nor in the cache; yield all measurements so far after each step.
 
     A step is one case, or with several jobs as many cases. `known` are earlier measurements: their runs are neither
-    tuned nor run again. `part` selects the part of this name, or the parts whose names contain it. With the `address`
-    of a Ray cluster, its workers carry out the runs.
+    tuned nor run again. `part` selects the part of this name, or the parts whose names contain it, `headline` the
+    methods of the claims that the overview lists. With the `address` of a Ray cluster, its workers carry out the runs.
     """
     wanted = {part} if part in study.parts else {each for each in study.parts if part in each}
     cases, done = [case for case in study.cases(form) if case.part in wanted], list[Measurement]()
@@ -45,6 +46,10 @@ def run_study(
         raise InvalidInput(f"part {part!r} is run by the full form only{folders}")
     if not cases:
         raise InvalidInput(f"{study.name} has no part {part!r}; its parts: {'; '.join(study.parts)}")
+    if headline:
+        cases = [case for case in cases if (case.part, case.method) in study.headline_methods]
+        if not cases:
+            raise InvalidInput(f"{study.name} has no headline claims that these parts could decide")
     width = jobs if address is None else CASES_ON_CLUSTER
     with RunScheduler(cache, jobs=jobs, address=address) as runs:
         for first in range(0, len(cases), width):
@@ -96,7 +101,8 @@ def _measurements(
                 slow=slow_devices(experiment) if study.slow else (),
                 run=identity(experiment),
             )
-        measurements.append(replace(known, part=case.part, method=case.method, settings=settings))
+        own = replace(known, part=case.part, method=case.method, settings=settings, candidates=case.tried_settings)
+        measurements.append(own)
     return measurements
 
 
@@ -123,10 +129,10 @@ def _flat(changes: Table) -> Table:
 
 
 def settings_before(case: Case, record: Record) -> Table | None:
-    """The settings chosen earlier: those of the runs in the record, as reported seeds are run with no others."""
-    for changes in case.candidates or record.settings_of(case.part, case.method):
+    """The settings chosen earlier from as many candidates: reported seeds are run with no others."""
+    for changes in case.candidates or record.settings_of(case.part, case.method, case.trials):
         reported = [seeded(each.changed(changes), 0) for each in (case.base, case.tuned_on) if each is not None]
-        if any(record.has(each) for each in reported):
+        if any(record.chose(each, case.tried_settings) for each in reported):
             return changes
     return None
 

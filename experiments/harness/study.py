@@ -73,6 +73,11 @@ class Case:
         return [seeded((self.tuned_on or self.experiment).changed(each), TUNING_SEED) for each in self.candidates]
 
     @property
+    def tried_settings(self) -> int:
+        """The number of settings that are compared on the tuning seed."""
+        return self.trials or len(self.candidates)
+
+    @property
     def tuned_until(self) -> float | None:
         """The virtual time up to which candidates are run and compared; None: to their end."""
         end = (self.tuned_on or self.experiment).stop.time
@@ -114,8 +119,18 @@ class Study:
     """Whether to measure the share of the slowest devices in the model."""
     needs: Sequence[str] = ()
     """Directories below `--data` that some parts need."""
+    pending: str = ""
+    """What has not been run yet, as sentences."""
+    outdated: Mapping[str, str] = field(default_factory=dict)
+    """Methods whose stored runs follow an earlier definition, and how it differs."""
     takes_rate: bool = False
     """Whether `--rate` replaces the chosen learning rate."""
+
+    @property
+    def headline_methods(self) -> set[tuple[str, str]]:
+        """The parts and methods of the claims that the overview lists."""
+        top = [claim for claim in self.claims if claim.top]
+        return {pair for it in top for pair in ((it.part, it.mine), (it.their_part or it.part, it.theirs))}
 
     @property
     def module(self) -> str:

@@ -49,7 +49,7 @@ def summary(measurements: Sequence[Measurement], part: str, method: str, name: s
     values = by_seed(measurements, part, method, name).values()
     if not values:
         return MISSING
-    return median_of(values).text(lambda value: number(name, value))
+    return median_of(values, log=name == "time_to_target").text(lambda value: number(name, value))
 
 
 def part_lines(study: Study, part: str, measurements: Sequence[Measurement]) -> list[list[str]]:
@@ -88,10 +88,11 @@ def _chosen(runs: Sequence[Measurement]) -> str:
 
 def claim_lines(judged: Sequence[Judged]) -> list[list[str]]:
     """A heading, and for each claim the published gap, the measured one and the verdict."""
-    lines = [["claim", "where", "published", "measured", "seeds", "verdict"]]
+    lines = [["claim", "where", "published", "measured", "seeds", "verdict", "seeds to decide"]]
     for each in judged:
         claim = each.claim
-        lines.append([claim.says, claim.where, claim.published, each.measured, str(each.seeds), each.verdict])
+        found = [claim.published, each.measured, str(each.seeds), each.verdict, each.needed_text]
+        lines.append([claim.says, claim.where, *found])
     return lines
 
 

@@ -33,7 +33,7 @@ def test_of_five_seeds_the_interval_is_students() -> None:
     """0 to 4: mean 2, standard deviation sqrt(2.5); 2.7764 sqrt(2.5 / 5) = 1.9632."""
     found = median_of(range(5))
     assert (found.median, found.seeds, found.word) == (2.0, 5, "95 % interval")
-    assert (found.low, found.high) == (pytest.approx(0.0368, abs=1e-4), pytest.approx(3.9632, abs=1e-4))
+    assert (found.low, found.high) == pytest.approx((0.0368, 3.9632), abs=1e-4)
 
 
 def test_the_interval_of_times_that_may_be_never_is_between_order_statistics() -> None:

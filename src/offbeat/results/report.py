@@ -27,7 +27,7 @@ from offbeat.results.fleet_facts import FleetFacts, read_fleet
 from offbeat.results.metric import TargetMetric, amount, megabytes
 from offbeat.results.orders import parse_records, read_orders
 from offbeat.results.result import Result
-from offbeat.results.statistics import FEWEST, median_of
+from offbeat.results.statistics import FEWEST
 from offbeat.results.views import KINDS, Floats, Orders, fleet_picture, number, numbers, run_views
 
 # The findings in words ---------------------------------------------------------------------------------------------
@@ -291,6 +291,7 @@ def page_data(comparison: Comparison, room: int = ROOM, read: "ReadViews | None"
             for each in comparison.by_algorithm
         ],
         "first_run": runs.index((comparison.fastest or comparison.by_algorithm)[0].entries[0]),
+        "spread": comparison.spread,
         "times": [_interval(each) for each in comparison.by_algorithm],
         "runs": shown,
         "fleets": {str(number): fleet for number, fleet in enumerate(fleets.values())},
@@ -314,10 +315,10 @@ def _axis(key: str, comparison: Comparison) -> str:
 
 
 def _interval(results: AlgorithmResults) -> dict[str, float | None] | None:
-    """Median time to target and its interval, for the chart in the table; None if a seed did not reach the target."""
-    if not results.reached_by_all or not results.reached:
+    """Median time to target and its interval or range, for the chart in the table; None if a seed did not reach it."""
+    known = results.time
+    if known is None:
         return None
-    known = median_of(results.reached)
     return {"median": number(known.median), "low": number(known.low), "high": number(known.high)}
 
 

@@ -231,7 +231,7 @@ function drawForest() {
   const made = $("target-table").querySelector("table");
   if (!made || !data.times.some((each) => each)) { sortable(made); return; }
   const furthest = Math.max(...data.times.filter(Boolean).map((each) => each.high ?? each.median)) || 1;
-  const heading = make("th", { class: "text", text: "median and interval", "data-plain": "yes" });
+  const heading = make("th", { class: "text", text: `median and ${data.spread}`, "data-plain": "yes" });
   made.tHead.rows[0].cells[Math.min(1, made.tHead.rows[0].cells.length - 1)].after(heading);
   [...made.tBodies[0].rows].forEach((row, k) => {
     const time = data.times[k], cell = make("td", { class: "forest" });

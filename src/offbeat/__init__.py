@@ -5,6 +5,7 @@
     result = offbeat.run({"stop": {"time": 600.0}, "algorithm": {"name": "fedbuff"}})
     result.summary["final_accuracy"]
     result.frame(), result.plot(), result.state_dict()
+    offbeat.algorithms()  # what there is; `offbeat.algorithms.FedBuff` is the class
 
 `offbeat.policy` has the names needed to write an algorithm, `offbeat.testing` those to test one.
 """
@@ -15,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from offbeat.comparison.compare import compare, sweep
     from offbeat.comparison.fairness import fair_experiments
+    from offbeat.comparison.gathered import report
+    from offbeat.comparison.recommendation import recommend
     from offbeat.comparison.tuning import tune
     from offbeat.core.errors import Interrupted, InvalidInput, OffbeatError
     from offbeat.core.policy import DeviceRule, Policy
@@ -22,8 +25,8 @@ if TYPE_CHECKING:
     from offbeat.experiment.schema import Experiment
     from offbeat.experiment.shipped import load_experiment
     from offbeat.fleet import AvailabilitySettings, FleetSettings
-    from offbeat.results.comparison import Comparison
-    from offbeat.results.result import Result, read_run
+    from offbeat.results.comparison import Comparison, read_run
+    from offbeat.results.result import Result
     from offbeat.simulation.replay import replay
     from offbeat.simulation.run import run
 
@@ -48,7 +51,9 @@ __all__ = [
     "fair_experiments",
     "load_experiment",
     "read_run",
+    "recommend",
     "replay",
+    "report",
     "run",
     "sweep",
     "tune",
@@ -71,12 +76,17 @@ _HOMES = {
     "compare": "offbeat.comparison.compare",
     "fair_experiments": "offbeat.comparison.fairness",
     "load_experiment": "offbeat.experiment.shipped",
-    "read_run": "offbeat.results.result",
+    "read_run": "offbeat.results.comparison",
+    "recommend": "offbeat.comparison.recommendation",
+    "report": "offbeat.comparison.gathered",
     "replay": "offbeat.simulation.replay",
     "run": "offbeat.simulation.run",
     "sweep": "offbeat.comparison.compare",
     "tune": "offbeat.comparison.tuning",
 }
+
+_SUBPACKAGES = ("algorithms", "data", "fleet", "policy", "testing")
+"""Subpackages whose names a user needs."""
 
 
 def __getattr__(name: str) -> Any:
@@ -85,10 +95,12 @@ def __getattr__(name: str) -> Any:
         from importlib import metadata  # imported here because it is slow to import
 
         return metadata.version("offbeat")
+    if name in _SUBPACKAGES:
+        return import_module(f"offbeat.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'offbeat' has no attribute {name!r}")
     return getattr(import_module(_HOMES[name]), name)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted([*__all__, *_SUBPACKAGES])

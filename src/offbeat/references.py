@@ -79,7 +79,7 @@ def thing_name(reference: str) -> str:
     ('my_module:Net', 'Net', 'Net')
     """
     if reference.startswith(GIVEN):
-        return reference.removeprefix(GIVEN).rpartition("-")[0]
+        return reference.removeprefix(GIVEN).rpartition("-")[0].rpartition(".")[2]
     return reference.removeprefix("__main__:")
 
 

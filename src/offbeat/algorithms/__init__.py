@@ -4,6 +4,9 @@ A new algorithm is one file, whose policy has an `about`, and one line here: its
 order of all tables.
 """
 
+import sys
+from types import ModuleType
+
 from offbeat.algorithms.about import about_of
 from offbeat.algorithms.fedasmu.device import FreshModelRule
 from offbeat.core.errors import InvalidInput, unknown
@@ -90,3 +93,18 @@ def device_rule(name: str) -> DeviceRule:
     if not isinstance(found, DeviceRule):
         raise InvalidInput(f"device rule {name!r}: must be an instance of offbeat.DeviceRule")
     return found
+
+
+class _Catalogue(ModuleType):
+    """This module, which can be called: `offbeat.algorithms()` lists what there is."""
+
+    def __call__(self) -> list[dict[str, str]]:
+        """Name, family, paper and provenance of every algorithm; `pandas.DataFrame` makes a table of them."""
+        found = {name: policy.about for name, policy in POLICIES.items()}
+        return [
+            {"name": name, "family": about.family, "paper": about.paper, "provenance": about.provenance}
+            for name, about in found.items()
+        ]
+
+
+sys.modules[__name__].__class__ = _Catalogue

@@ -95,10 +95,11 @@ def report(
     staleness, who is heard, where time went, faults, devices and data, and the settings to run it again. Simulated and
     real runs can be mixed. Runs of the same algorithm are labelled by the settings in which they differ.
     """
-    from offbeat.comparison.gathered import comparison_of, gather, unlike
+    from offbeat.comparison.gathered import check_page, comparison_of, gather, unlike
     from offbeat.results.files import replace_file
     from offbeat.results.report import report_html
 
+    check_page(out)
     check_new_file(out, overwrite)
     problems: list[str] = []
     runs = gather(directories, problems)

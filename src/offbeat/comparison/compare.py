@@ -13,22 +13,24 @@ import tomli_w
 from offbeat.comparison.fairness import fair_experiments, notes_on
 from offbeat.comparison.planned import OnRunProgress, check_directories, check_experiments, plan_runs
 from offbeat.comparison.scheduler import RunScheduler, kept_in, runs_at_a_time, with_automatic_workers
-from offbeat.core.errors import InvalidInput, OffbeatError
+from offbeat.core.errors import InvalidInput, OffbeatError, checks_keywords
 from offbeat.core.policy import Policy
 from offbeat.experiment.schema import Experiment
 from offbeat.experiment.shipped import ExperimentSource, experiment_from
 from offbeat.results.comparison import Comparison
-from offbeat.results.files import replace_file
+from offbeat.results.files import csv_of, replace_file
 from offbeat.results.lock import DirectoryLock, check_unlocked
-from offbeat.results.plots import draw_comparison, save, sweep_figure
+from offbeat.results.plots import SUFFIXES, draw_comparison, save, sweep_figure
 from offbeat.results.report import report_html
 from offbeat.results.result import Result, read_run
+from offbeat.running.progress import shown_in_notebook, watched_bars
 
 Algorithms = str | Policy | type[Policy] | Sequence[str | Policy | type[Policy]]
 Seeds = SupportsIndex | Iterable[SupportsIndex]
 """The number of seeds, or the seeds themselves."""
 
 
+@checks_keywords
 def compare(
     experiment: ExperimentSource,
     algorithms: Algorithms | None = None,
@@ -59,11 +61,15 @@ def compare(
         raise InvalidInput("give at least one algorithm and one seed, and each only once")
     first = {each.algorithm.title: each for each in experiments if each.seed == numbers[0]}
     if out is None:
-        entries, failed = run_unkept(experiment, experiments, jobs=jobs, watch=watch)
+        with shown_in_notebook(watch, watched_bars) as shown:
+            entries, failed = run_unkept(experiment, experiments, jobs=jobs, watch=shown)
         return Comparison(entries, target, failures=failed, notes=notes_on(first))
     root = Path(out)
-    runs = run_planned(experiment, experiments, root, jobs=jobs, overwrite=overwrite, resume=resume, watch=watch)
-    with runs as (entries, failed):
+    with (
+        shown_in_notebook(watch, watched_bars) as shown,
+        run_planned(experiment, experiments, root, jobs=jobs, overwrite=overwrite, resume=resume, watch=shown) as ended,
+    ):
+        entries, failed = ended
         comparison = Comparison(entries, target, failures=failed, notes=notes_on(first))
         write_comparison(comparison, root, [each.toml() for each in first.values()])
     return comparison
@@ -72,10 +78,12 @@ def compare(
 def write_comparison(comparison: Comparison, root: Path, configs: Sequence[str]) -> None:
     """Write the table, the plot and the report into the directory of the runs."""
     replace_file(root / "comparison.csv", comparison.csv_text().encode())
+    replace_file(root / "runs.csv", csv_of(comparison.run_records()).encode())
     draw_comparison(comparison, root)
     replace_file(root / "report.html", report_html(comparison, configs, root.name).encode())
 
 
+@checks_keywords
 def sweep(
     experiment: ExperimentSource,
     over: Mapping[str, Sequence[Any]] | None = None,
@@ -104,14 +112,20 @@ def sweep(
         with_automatic_workers(_with(each, settings or {})) for seed in numbers for each in experiment.swept(over, seed)
     ]
     if out is None:
-        entries, failed = run_unkept(experiment, experiments, jobs=jobs, watch=watch)
+        with shown_in_notebook(watch, watched_bars) as shown:
+            entries, failed = run_unkept(experiment, experiments, jobs=jobs, watch=shown)
         return Comparison(entries, target, failures=failed)
     root = Path(out)
-    runs = run_planned(experiment, experiments, root, jobs=jobs, overwrite=overwrite, resume=resume, watch=watch)
-    with runs as (entries, failed):
+    with (
+        shown_in_notebook(watch, watched_bars) as shown,
+        run_planned(experiment, experiments, root, jobs=jobs, overwrite=overwrite, resume=resume, watch=shown) as ended,
+    ):
+        entries, failed = ended
         comparison = Comparison(entries, target, failures=failed)
         replace_file(root / "comparison.csv", comparison.csv_text().encode())
-        save(sweep_figure(comparison, over), root / "sweep.png")
+        replace_file(root / "runs.csv", csv_of(comparison.run_records()).encode())
+        for kind in SUFFIXES:
+            save(sweep_figure(comparison, over), root / f"sweep{kind}")
     return comparison
 
 
@@ -169,18 +183,19 @@ def run_planned(
 ) -> Iterator[tuple[list[Result], list[str]]]:
     """Run these experiments, `jobs` at a time, each in a directory of its own under the root.
 
+    Objects that only this process has, as a notebook defines them, keep the runs in this process, one at a time.
     All of them are checked before the first begins. Gives the results of the runs that ended, and a sentence on each
     that failed. No other process can write to the root before the context ends, so the caller can add files.
     """
-    jobs = runs_at_a_time(jobs, experiments)
+    here = any(each.only_here for each in experiments)
+    jobs = 1 if here else runs_at_a_time(jobs, experiments)
     planned_runs = plan_runs(experiments, root, overwrite=overwrite, resume=resume)
     for each in experiments:
         each.execution.processes()
-        each.check_importable()
     check_unlocked(root)
     check_directories(root, base, planned_runs)
     check_experiments(experiments)
-    with RunScheduler(jobs=jobs, isolated=True, watch=watch) as scheduler:
+    with RunScheduler(jobs=jobs, isolated=not here, watch=watch) as scheduler:
         scheduler.connect(experiments[0])  # without its cluster a comparison writes nothing
         with DirectoryLock(root):
             check_directories(root, base, planned_runs)  # again, now that no other process can write

@@ -1,5 +1,6 @@
 """Compare runs from any directories; runs with the same label get labels that differ."""
 
+import os
 import tomllib
 from collections import Counter
 from collections.abc import Sequence
@@ -7,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from offbeat.comparison.fairness import flattened, notes_on
-from offbeat.core.errors import InvalidInput
+from offbeat.core.errors import InvalidInput, OutputRefused, checks_keywords
 from offbeat.results.comparison import Comparison
+from offbeat.results.files import replace_file
 from offbeat.results.index import read_index
 from offbeat.results.result import Result, read_run
 from offbeat.results.rows import Row, on_one_set
@@ -41,6 +43,35 @@ def _evaluated_alike(runs: Sequence[Result]) -> list[str]:
             ]
             return [f"Not evaluated alike, so times cannot be compared: {', '.join(parts)}."]
     return []
+
+
+@checks_keywords
+def report(
+    *directories: str | os.PathLike[str],
+    out: str | os.PathLike[str] = "report.html",
+    target: float | None = None,
+    overwrite: bool = False,
+) -> Path:
+    """Write a page about the runs and comparisons in these directories, and return its path."""
+    from offbeat.results.report import report_html  # brings matplotlib
+
+    path, problems = Path(out), list[str]()
+    check_page(path)
+    if path.exists() and not overwrite:
+        raise OutputRefused(f"{path} exists", "overwrite", "out")
+    runs = gather([Path(each) for each in directories], problems)
+    comparison = comparison_of(runs, target)
+    page = report_html(comparison, [each.config for each in runs], path.stem, problems + unlike(comparison))
+    replace_file(path, page.encode())
+    return path
+
+
+def check_page(path: Path) -> None:
+    """Raise InvalidInput if a report would not be written as an HTML page."""
+    if path.suffix.lower() not in (".html", ".htm"):
+        raise InvalidInput(
+            f"{path}: a report is an HTML page, choose a name that ends in .html (`compare` writes its figures as PDF)"
+        )
 
 
 def gather(directories: Sequence[Path], problems: list[str] | None = None) -> list[Result]:

@@ -17,7 +17,7 @@ from offbeat.comparison.fairness import algorithm_settings, alike, fresh_seeds, 
 from offbeat.comparison.planned import OnRunProgress, RunFailure, check_new_or_resumed
 from offbeat.comparison.race import STEPS, Entry, OnStage, entries_of, finalists, race
 from offbeat.comparison.scheduler import RunScheduler, kept_in
-from offbeat.core.errors import InvalidInput, OffbeatError
+from offbeat.core.errors import InvalidInput, OffbeatError, checks_keywords
 from offbeat.experiment.locations import modules_line
 from offbeat.experiment.schema import Experiment
 from offbeat.experiment.shipped import ExperimentSource, experiment_from
@@ -84,11 +84,12 @@ class Recommendation:
         return self.candidates[0]
 
 
+@checks_keywords
 def recommend(
     experiment: ExperimentSource,
     algorithms: Sequence[str] | None = None,
     *,
-    out: str | os.PathLike[str],
+    out: str | os.PathLike[str] = "recommendation",
     seeds: int = 3,
     criterion: Criterion | None = None,
     jobs: int = 1,

@@ -15,11 +15,12 @@ import sys
 from pathlib import Path
 from shutil import rmtree
 from time import sleep
+from uuid import uuid4
 
 from offbeat.core.errors import Interrupted, InvalidInput
 from offbeat.experiment.schema import Experiment
 from offbeat.experiment.tables import Table
-from offbeat.references import resolve
+from offbeat.references import GIVEN, resolve
 from offbeat.results.lock import DirectoryInUse, DirectoryLock
 from offbeat.results.result import Result, read_run
 from offbeat.results.rows import Row
@@ -30,6 +31,8 @@ from offbeat.simulation.run import run
 
 NUMBERS = 1
 """Increased with every change to the package that changes the numbers of a run, so that older runs are not found."""
+PROCESS = uuid4().hex
+"""Names this process in digests of objects that no other process has."""
 WAIT_SECONDS = 0.5
 """Polling interval while another process computes the run, in seconds."""
 UNTOLD = ("execution", "deployment", "tracking", "compare", "sweep")
@@ -45,7 +48,6 @@ def canonical(experiment: Experiment) -> Experiment:
 
 def digest(experiment: Experiment) -> str:
     """A hash of everything that determines the run's numbers."""
-    experiment.check_importable()
     table = canonical(experiment).table()
     content = {key: value for key, value in table.items() if key not in UNTOLD} | {
         "precision": experiment.execution.precision,
@@ -69,7 +71,12 @@ def _paths(table: Table) -> set[str]:
 
 
 def _source(reference: str) -> str:
-    """A digest of the user's module that a reference names, without the modules that it imports."""
+    """A digest of the user's module that a reference names, without the modules that it imports.
+
+    An object that only this process has is found again in this process only.
+    """
+    if reference.startswith(GIVEN):
+        return f"{reference} {PROCESS}"
     file = inspect.getsourcefile(sys.modules[resolve(reference).__module__])
     return "" if file is None else _hashed(Path(file).read_bytes())
 

@@ -205,8 +205,8 @@ def kept_in(root: Path) -> Iterator[None]:
 
 
 def with_automatic_workers(experiment: Experiment) -> Experiment:
-    """The experiment with `execution.workers = "auto"` unless it sets the number of workers."""
-    if experiment.execution.workers is not None:
+    """The experiment with `execution.workers = "auto"` unless it sets them or no worker could have its objects."""
+    if experiment.execution.workers is not None or experiment.only_here:
         return experiment
     return experiment.changed({"execution": {"workers": "auto"}})
 

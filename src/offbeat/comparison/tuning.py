@@ -7,6 +7,7 @@ to its end, so on the tuning seeds the result is never worse than these.
 """
 
 import os
+import tempfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -25,13 +26,15 @@ from offbeat.comparison.planned import OnRunProgress, RunFailure
 from offbeat.comparison.race import STEPS, best_part
 from offbeat.comparison.run_cache import digest
 from offbeat.comparison.scheduler import RunScheduler
-from offbeat.core.errors import InvalidInput, OffbeatError
+from offbeat.core.errors import InvalidInput, OffbeatError, checks_keywords
+from offbeat.core.policy import Policy
 from offbeat.experiment.schema import Experiment
 from offbeat.experiment.shipped import ExperimentSource, experiment_from
 from offbeat.experiment.tables import Table, merge, nested
 from offbeat.results.criterion import Criterion
 from offbeat.results.lock import DirectoryLock
 from offbeat.results.result import Result
+from offbeat.running.progress import shown_in_notebook, watched_bars
 
 LEAST_TRIALS = 8
 """Fewest trials for which importances are computed."""
@@ -94,12 +97,13 @@ class Tuned:
     """The importance of each setting as a share of 1; empty after too few trials."""
 
 
+@checks_keywords
 def tune(
     experiment: ExperimentSource,
-    algorithm: str,
+    algorithm: str | Policy | type[Policy],
     trials: int = 24,
     *,
-    out: str | os.PathLike[str],
+    out: str | os.PathLike[str] | None = None,
     cache: str | os.PathLike[str] | None = None,
     seeds: Sequence[int] = SEEDS,
     reported: Sequence[int] | None = None,
@@ -108,24 +112,40 @@ def tune(
     watch: OnRunProgress | None = None,
     on_trial: OnTrial | None = None,
 ) -> Tuned:
-    """Search for the best settings of an algorithm (a name, or one of the experiment's [compare]).
+    """Search for the best settings of an algorithm (a name, one of the experiment's [compare], a policy or its class).
 
-    The study is kept in `out` and the runs in `cache` (default: `out`/runs); the same call continues both. Settings are
-    tried with `seeds`; `reported` are the seeds that results will be reported for (default: five, from the experiment's
-    on), and no seed may be in both. The default criterion is the area under the curve.
+    The study is kept in `out` and the runs in `cache` (default: `out`/runs); the same call continues both. Without
+    `out` nothing is kept. Objects that only this process has keep the runs here, one at a time. Settings are tried with
+    `seeds`; `reported` are the seeds that results will be reported for (default: five, from the experiment's on), and
+    no seed may be in both. The default criterion is the area under the curve.
     """
-    base, root = experiment_from(experiment), Path(out)
+    base = experiment_from(experiment)
     check_seeds(base, seeds, reported)
-    scheduler = RunScheduler(Path(cache or root / "runs"), jobs=jobs, watch=watch)
-    with DirectoryLock(root), scheduler:
+    jobs = 1 if fair_experiments(base, [algorithm], [base.seed])[0].only_here else jobs
+    with (
+        directory_or_temporary(out) as root,
+        shown_in_notebook(watch, watched_bars) as shown,
+        DirectoryLock(root),
+        RunScheduler(Path(cache or root / "runs"), jobs=jobs, watch=shown) as scheduler,
+    ):
         return search(
             base, algorithm, trials, root=root, scheduler=scheduler, seeds=seeds, criterion=criterion, on_trial=on_trial
         )
 
 
+@contextmanager
+def directory_or_temporary(out: str | os.PathLike[str] | None) -> Iterator[Path]:
+    """Give the directory, or a temporary one if there is none."""
+    if out is not None:
+        yield Path(out)
+        return
+    with tempfile.TemporaryDirectory(prefix="offbeat-") as folder:
+        yield Path(folder)
+
+
 def search(
     base: Experiment,
-    algorithm: str,
+    algorithm: str | Policy | type[Policy],
     trials: int,
     *,
     root: Path,
@@ -174,7 +194,7 @@ class _Search:
     def __init__(
         self,
         base: Experiment,
-        algorithm: str,
+        algorithm: str | Policy | type[Policy],
         trials: int,
         root: Path,
         scheduler: RunScheduler,

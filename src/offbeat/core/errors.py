@@ -4,9 +4,13 @@ Messages name no command-line flags: `OutputRefused.remedies` and `OffbeatError.
 """
 
 import difflib
-from collections.abc import Iterable
-from typing import Literal
+import inspect
+from collections.abc import Callable, Iterable
+from functools import wraps
+from typing import Literal, ParamSpec, TypeVar
 
+P = ParamSpec("P")
+T = TypeVar("T")
 Remedy = Literal["resume", "overwrite", "out"]
 REMEDIES: dict[Remedy, str] = {
     "resume": "pass resume=True to continue it",
@@ -81,3 +85,22 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> InvalidInput:
     near = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(names)}."
     return InvalidInput(f"unknown {kind} {name!r}: {hint}")
+
+
+def checks_keywords(function: Callable[P, T]) -> Callable[P, T]:
+    """Have a public function answer a misspelt keyword argument with the nearest one that it has.
+
+    >>> checks_keywords(sorted)([1], revers=True)
+    Traceback (most recent call last):
+    offbeat.core.errors.InvalidInput: unknown argument of sorted() 'revers': did you mean 'reverse'?
+    """
+    known = [name for name in inspect.signature(function).parameters if name not in ("self", "args", "kwargs")]
+
+    @wraps(function)
+    def checked(*args: P.args, **kwargs: P.kwargs) -> T:
+        for name in kwargs:
+            if name not in known:
+                raise unknown(f"argument of {function.__name__}()", name, known)
+        return function(*args, **kwargs)
+
+    return checked

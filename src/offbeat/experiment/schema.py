@@ -257,6 +257,11 @@ class Experiment(Settings):
         names |= {f"task.measures[{index}]": str(name) for index, name in enumerate(measures)}
         return {setting: name for setting, name in names.items() if ":" in name}
 
+    @property
+    def only_here(self) -> bool:
+        """Whether the experiment refers to an object that only this process has, as a notebook defines them."""
+        return any(name.startswith(GIVEN) for name in self.own.values())
+
     def check_importable(self) -> None:
         """Raise InvalidInput if other processes cannot import an object that the experiment refers to."""
         for setting, name in self.own.items():
@@ -316,6 +321,18 @@ class Experiment(Settings):
     def toml(self) -> str:
         """The experiment as the text of a file."""
         return tomli_w.dumps(self.table())
+
+    def replace(self, changes: Mapping[str, Any] | None = None, /, **tables: Any) -> "Experiment":
+        """Return the experiment with some settings changed: tables as `Experiment` takes them, or "table.key" values.
+
+        >>> experiment = Experiment(stop={"versions": 5}, model="mlp")
+        >>> experiment.replace({"fleet.ratio": 7.0}, seed=3, algorithm="fedbuff").table()["fleet"]["ratio"]
+        7.0
+        """
+        merged: Table = dict(tables)
+        for path, value in (changes or {}).items():
+            merged = merge(merged, nested(path, value))
+        return self.changed(merged)
 
     # Variants ---------------------------------------------------------------------------------------------------------
 

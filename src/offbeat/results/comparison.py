@@ -2,9 +2,11 @@
 
 import csv
 import io
+import os
 from collections.abc import Iterator, Sequence
 from html import escape
 from math import isfinite
+from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -13,11 +15,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from offbeat.core.errors import InvalidInput
+from offbeat.core.errors import InvalidInput, checks_keywords
 from offbeat.metrics import METRICS, check_target
 from offbeat.results.algorithm_results import AlgorithmResults, final_text, seeds_text, time_text
 from offbeat.results.metric import TargetMetric, amount, megabytes, percent
 from offbeat.results.result import Result, frame_of
+from offbeat.results.result import read_run as read_result
 from offbeat.results.statistics import FEWEST, Estimate, speed_up, words
 
 if TYPE_CHECKING:  # imported when they are asked for
@@ -136,9 +139,24 @@ class Comparison:
     def __getitem__(self, number: int) -> Result:
         return self.entries[number]
 
-    def frame(self) -> "pandas.DataFrame":
-        """The rows of all runs as one pandas DataFrame, with columns for the algorithm and the seed."""
+    def frame(self, per: Literal["evaluation", "run"] = "evaluation") -> "pandas.DataFrame":
+        """All runs as one pandas DataFrame: a row per evaluation, or a row per run with its summary."""
+        if per not in ("evaluation", "run"):
+            raise InvalidInput(f"per = {per!r}: must be 'evaluation' or 'run'")
+        if per == "run":
+            return frame_of(self.run_records())
         return frame_of([{"algorithm": run.algorithm, "seed": run.seed} | row for run in self for row in run.rows])
+
+    def run_records(self) -> list[dict[str, Any]]:
+        """The lines of runs.csv, one per run: algorithm, seed, time to target and the plain values of the summary."""
+        records = []
+        for results in self.by_algorithm:
+            for run, time in zip(results.entries, results.times, strict=True):
+                plain = {key: value for key, value in run.summary.items() if not isinstance(value, dict | list)}
+                first = {"algorithm": run.algorithm, "seed": run.seed, "target": self.target, "time_to_target": time}
+                records.append(first | {key: value for key, value in plain.items() if key not in ("label", *first)})
+        names = dict.fromkeys(name for record in records for name in record)
+        return [{name: record.get(name) for name in names} for record in records]
 
     def plot(self) -> "Figure":
         """The target metric over time and, if there is a target, the time to target."""
@@ -312,3 +330,13 @@ def _check(entries: Sequence[Result], target: float | None) -> None:
                 f"two runs are of {entry.algorithm} with seed {entry.seed}: give each algorithm one run per seed"
             )
         seen.add((entry.algorithm, entry.seed))
+
+
+@checks_keywords
+def read_run(directory: str | os.PathLike[str]) -> Any:
+    """The run in a directory, finished or not, as a `Result`; the runs of a comparison or sweep, as a `Comparison`."""
+    path = Path(directory)
+    runs = sorted(each.parent for each in path.glob("*/metrics.jsonl"))
+    if (path / "metrics.jsonl").is_file() or not runs:
+        return read_result(path)
+    return Comparison([read_result(each) for each in runs])

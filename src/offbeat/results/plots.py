@@ -37,6 +37,15 @@ TIME, REAL_TIME = "virtual time (s)", "wall-clock time (s)"
 Numbers = NDArray[np.float64]
 
 
+class Picture(Figure):
+    """A figure that a notebook shows without `matplotlib.pyplot`."""
+
+    def _repr_png_(self) -> bytes:
+        data = io.BytesIO()
+        self.savefig(data, format="png", dpi=100, facecolor="white")
+        return data.getvalue()
+
+
 class LineStyle(NamedTuple):
     """The look of one algorithm's line."""
 
@@ -63,7 +72,7 @@ def accuracy_figure(comparison: Comparison) -> Figure:
     has_target = comparison.target is not None
     lines = len(comparison.by_algorithm) + has_target
     height = max(4.6, 1.4 + 0.3 * lines)  # room for the names beside the bars
-    figure = Figure(figsize=(11.0 if has_target else 7.5, height), layout="constrained")
+    figure = Picture(figsize=(11.0 if has_target else 7.5, height), layout="constrained")
     if comparison.target is None:
         draw_curves(figure.add_subplot(), comparison)
     else:
@@ -87,7 +96,7 @@ def legend_above(axes: Axes) -> None:
 
 def run_figure(run: Result) -> Figure:
     """One run over time: its target metric and the loss, and below them the staleness of the updates."""
-    figure = Figure(figsize=(8.0, 5.6), layout="constrained")
+    figure = Picture(figsize=(8.0, 5.6), layout="constrained")
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1.4))
     rows, metrics = run.rows, run.metrics
     time = _column(rows, "time")
@@ -131,7 +140,7 @@ def devices_figure(run: Result) -> Figure | None:
         return None
     group = -(-len(run.devices) // MOST_BARS)
     devices = _means(run.devices, group)
-    figure = Figure(figsize=(10.0, max(2.8, 1.6 + 0.28 * len(devices))), layout="constrained")
+    figure = Picture(figsize=(10.0, max(2.8, 1.6 + 0.28 * len(devices))), layout="constrained")
     time, staleness, traffic = figure.subplots(1, 3, sharey=True, width_ratios=(3, 1, 1.6))
     places = _column(devices, "device")
     style_axes(time, "")
@@ -180,7 +189,7 @@ def sweep_figure(comparison: Comparison, over: Mapping[str, Sequence[Any]]) -> F
     """Time to target over the last setting; the one before it gives the lines, the one before that the panels."""
     paths = [path.split(".")[-1] for path in over]
     panels, lines, ticks = ([("", "")] * (3 - len(over)) + list(over.items()))[-3:]
-    figure = Figure(figsize=(max(5.5, 4.6 * len(panels[1] or [""])), 4.4), layout="constrained")
+    figure = Picture(figsize=(max(5.5, 4.6 * len(panels[1] or [""])), 4.4), layout="constrained")
     axes = figure.subplots(1, len(panels[1] or [""]), sharey=True, squeeze=False)[0]
     algorithms = iter(comparison.by_algorithm)  # in the order of the combinations
     for number, panel in enumerate(panels[1] or [""]):
@@ -236,7 +245,7 @@ def save(figure: Figure, path: Path) -> None:
         "svg": dict.fromkeys(("Date", "Creator", "Format", "Type")),
         "pdf": dict.fromkeys(("CreationDate", "Creator", "Producer")),
     }
-    with matplotlib.rc_context({"svg.hashsalt": "offbeat"}):
+    with matplotlib.rc_context({"svg.hashsalt": "offbeat", "svg.fonttype": "path", "pdf.fonttype": 42}):  # fonts inside
         figure.savefig(data, format=kind, dpi=150, facecolor="white", metadata=removed[kind])
     replace_file(path, data.getvalue())
 
@@ -387,12 +396,12 @@ def draw_figures(run: Result) -> list[str]:
 
 
 def draw_comparison(comparison: Comparison, directory: Path) -> list[str]:
-    """Draw the figures of a comparison into a directory; returns the names of the files."""
-    return _draw({name: draw(comparison) for name, draw in COMPARISON_FIGURES.items()}, directory)
+    """Draw the figures of a comparison into a directory, also as PDF and SVG; returns the names of the files."""
+    return _draw({name: draw(comparison) for name, draw in COMPARISON_FIGURES.items()}, directory, SUFFIXES)
 
 
-def _draw(figures: Mapping[str, Figure | None], directory: Path) -> list[str]:
-    drawn = {f"{name}.png": figure for name, figure in figures.items() if figure is not None}
+def _draw(figures: Mapping[str, Figure | None], directory: Path, suffixes: Sequence[str] = (".png",)) -> list[str]:
+    drawn = {f"{name}{kind}": figure for name, figure in figures.items() if figure is not None for kind in suffixes}
     for name, figure in drawn.items():
         save(figure, directory / name)
     return list(drawn)

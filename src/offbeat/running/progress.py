@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Protocol
 
 from rich.console import Console
@@ -137,7 +138,7 @@ def _line(
 @contextmanager
 def bars() -> Iterator[Any]:
     """Show progress bars, or lines if stderr is not a terminal."""
-    if not (messages.is_terminal or messages.is_jupyter):
+    if not (messages.is_terminal or (messages.is_jupyter and find_spec("ipywidgets"))):  # rich needs them there
         yield ProgressLines(partial(messages.print, markup=False, highlight=False, soft_wrap=True), LINE_SECONDS)
         return
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn

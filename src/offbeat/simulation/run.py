@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from offbeat.core.errors import checks_keywords
 from offbeat.experiment.schema import Experiment
 from offbeat.experiment.shipped import ExperimentSource, experiment_from
 from offbeat.results.metric import TargetMetric
@@ -15,6 +16,7 @@ from offbeat.running.directory import RunDirectory
 from offbeat.running.driver import OnProgress
 from offbeat.running.interruption import Flag
 from offbeat.running.loop import run_to_end
+from offbeat.running.progress import shown_in_notebook, watched_bar
 from offbeat.simulation.engine import Simulation
 from offbeat.training.executor import TorchExecutor, torch_executor
 from offbeat.training.stacked import Arithmetic
@@ -77,6 +79,7 @@ def _built(experiment: Experiment) -> Iterator[tuple[Simulation, ExperimentParts
         executor.close()
 
 
+@checks_keywords
 def run(
     experiment: ExperimentSource,
     out: str | os.PathLike[str] | None = None,
@@ -98,7 +101,8 @@ def run(
     ended = directory.finished() if directory is not None else None
     if ended is not None:
         return ended
-    with _built(experiment) as (simulation, parts):
+    shown = shown_in_notebook(watch, lambda: watched_bar(experiment))
+    with _built(experiment) as (simulation, parts), shown as watch:
         assert isinstance(simulation.executor, TorchExecutor)
         return run_to_end(
             simulation,

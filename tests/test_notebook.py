@@ -59,8 +59,8 @@ def test_a_policy_that_only_this_process_has_is_compared_and_tuned(
 @pytest.mark.parametrize(
     ("call", "hint"),
     [
-        (lambda e: offbeat.compare(e, algoritms="fedavg"), "did you mean 'algorithms'"),
-        (lambda e: offbeat.run(e, ot="x"), "did you mean 'out'"),
+        (lambda e: offbeat.compare(e, algoritms="fedavg"), "did you mean 'algorithms'"),  # type: ignore[call-arg]
+        (lambda e: offbeat.run(e, ot="x"), "did you mean 'out'"),  # type: ignore[call-arg]
         (lambda e: e.replace(algoritm="fedavg"), "did you mean 'algorithm'"),
         (lambda e: e.replace({"fleet.ratoi": 3.0}), "did you mean 'ratio'"),
     ],
@@ -74,7 +74,7 @@ def test_names_are_few_and_all_there() -> None:
     assert {"algorithms", "compare", "recommend", "report", "run", "sweep", "tune"} <= set(dir(offbeat))
     assert all(getattr(offbeat, name) is not None for name in dir(offbeat))
     assert not {"import_module", "Any", "TYPE_CHECKING"} & set(dir(offbeat))
-    assert {"name": "fedbuff", "family": "buffered"}.items() <= offbeat.algorithms()[8].items()
+    assert {"name": "fedbuff", "family": "buffered"}.items() <= offbeat.algorithms()[8].items()  # type: ignore[operator]
 
 
 def test_a_notebook_shows_bars(experiment: offbeat.Experiment, monkeypatch: pytest.MonkeyPatch) -> None:

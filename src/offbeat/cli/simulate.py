@@ -30,11 +30,16 @@ def simulate(
         str | None, typer.Option(help="Speed model of the devices (`offbeat list fleets`; default: ratio).")
     ] = None,
     nodes: Annotated[
-        int | None, typer.Option(min=1, help="Number of devices (default: from the app's federation, else 10).")
+        int | None,
+        typer.Option(min=1, help="Number of devices (default: as for `flwr run`, else 10)."),
     ] = None,
     run_config: Annotated[
         list[str] | None,
         typer.Option("--run-config", help="Override the app's run config, as in `flwr run`. Repeatable."),
+    ] = None,
+    federation_config: Annotated[
+        list[str] | None,
+        typer.Option("--federation-config", help='As in `flwr run`: "num-supernodes=50".'),
     ] = None,
     changes: Changes = None,
     stop_time: Annotated[float | None, typer.Option(help="Stop after this many virtual seconds.")] = None,
@@ -72,8 +77,8 @@ def simulate(
     from offbeat.flower.virtual.script import Script
     from offbeat.flower.virtual.settings import AppSettings
 
-    found = None if app.suffix == ".py" else read_app(app, run_config or ())
-    if found is None and (nodes is not None or run_config):
+    found = None if app.suffix == ".py" else read_app(app, run_config or (), federation_config or ())
+    if found is None and (nodes is not None or run_config or federation_config):
         raise InvalidInput(f"{app} is a script: it sets the number of nodes itself and has no run config")
     if found is not None and arguments:
         raise InvalidInput(f"{app} is not a script, so it takes no arguments: {' '.join(arguments)}")

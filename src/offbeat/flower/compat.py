@@ -97,6 +97,7 @@ if TYPE_CHECKING:
     from flwr.supercore.primitives.asymmetric import generate_key_pairs, public_key_to_bytes
     from flwr.supercore.run import Run
     from flwr.supercore.task_identity import TaskIdentity
+    from flwr.supercore.utils import get_flwr_home
     from flwr.supernode.fleet_http_client import FleetHttpClient
     from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
     from flwr.supernode.start_client_internal import _verify_fab as verify_fab
@@ -190,6 +191,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     "flwr.supercore.primitives.asymmetric": ("generate_key_pairs", "public_key_to_bytes"),
     "flwr.supercore.run": ("Run",),
     "flwr.supercore.task_identity": ("TaskIdentity",),
+    "flwr.supercore.utils": ("get_flwr_home",),
     "flwr.supernode.fleet_http_client": ("FleetHttpClient",),
     "flwr.supernode.node_auth_http_interceptor": ("NodeAuthHttpInterceptor",),
     "flwr.supernode.start_client_internal": ("verify_fab",),

@@ -1,6 +1,7 @@
 """What goes wrong in an app: its devices' faults are named and the run goes on, its own are one sentence."""
 
 from contextlib import suppress
+from importlib.metadata import version
 from pathlib import Path
 from shutil import copytree
 from typing import Any
@@ -151,6 +152,11 @@ def test_what_is_not_an_app_is_said_in_a_sentence(tmp_path: Path, app: Path) -> 
     edit(app, "client", "import numpy", "import nonexistent_module\nimport numpy")
     with pytest.raises(InvalidInput, match="module 'nonexistent_module' is not installed"):
         start(app)
+    for moved in ("from flwr.common import Nothing", "import flwr.supernowhere"):
+        edit(app, "client", "import nonexistent_module", moved)
+        with pytest.raises(InvalidInput, match=rf"This is Flower {version('flwr')}; the app says it is for Flower ==1"):
+            start(app)
+        edit(app, "client", moved, "import nonexistent_module")
     text = (app / "pyproject.toml").read_text()
     (app / "pyproject.toml").write_text(text.replace("server_app:app", "server_app:nothing"))
     with pytest.raises(InvalidInput, match="Unable to load attribute nothing"):
@@ -158,6 +164,36 @@ def test_what_is_not_an_app_is_said_in_a_sentence(tmp_path: Path, app: Path) -> 
     (app / "pyproject.toml").write_text("[project]\nname = 'library'\nversion = '1'\n")
     with pytest.raises(InvalidInput, match=r"is not a Flower app: .*Missing \[tool.flwr.app\] section"):
         read_app(app)
+
+
+def test_if_every_client_raises_the_run_fails_with_one_traceback_and_a_count(
+    app: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    edit(app, "client", RETURN, f"    raise OSError('no disk')\n{RETURN}")
+    edit(app, "server", "replies = list(replies)", "replies = [each for each in replies if each.has_content()]")
+    with pytest.raises(AppFailed, match=r"^all 9 calls of the ClientApp raised an exception, first: OSError: no disk"):
+        start(app)
+    assert caplog.text.count("Traceback") == 1
+    assert "in 9 of 9 calls" in caplog.text
+
+
+def test_the_number_of_nodes_is_that_of_flowers_federation(
+    app: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLWR_HOME", str(tmp_path / "home"))
+    assert read_app(app).nodes is None
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "config.toml").write_text(
+        '[superlink]\ndefault = "mine"\n[superlink.mine]\naddress = ":local:"\noptions.num-supernodes = 12\n'
+    )
+    assert read_app(app).nodes == 12
+    text = (app / "pyproject.toml").read_text()
+    table = '\n[tool.flwr.federations]\ndefault = "here"\n[tool.flwr.federations.here]\noptions.num-supernodes = 7\n'
+    (app / "pyproject.toml").write_text(text + table)
+    assert read_app(app).nodes == 7
+    assert read_app(app, federation_config=["num-supernodes=50"]).nodes == 50
+    with pytest.raises(InvalidInput, match="num-supernodes=50"):
+        read_app(app, federation_config=["verbose=true"])
 
 
 def test_settings_are_checked_before_anything_is_written(app: Path, tmp_path: Path) -> None:

@@ -262,10 +262,16 @@ class FlowerRecords:
 
 def aggregated(metrics: list[Metrics], aggregate: Aggregate, weight: str, log: Callable[[str], None]) -> Metrics | None:
     """Aggregate the metrics of some devices; None, and a line in the log, if that fails."""
-    contents = [metric_records(each) for each in metrics]
     try:
-        return dict(aggregate(contents, weight))
+        return dict(aggregate([metric_records(each) for each in metrics], weight))
     except Exception as error:  # devices may measure different things, and the user's function may fail on them
+        why = one_line(f"{type(error).__name__}: {error}")
+    names = [name for name in metrics[0] if all(isinstance(each.get(name), int | float) for each in metrics)]
+    left_out = sorted({name for each in metrics for name in each} - set(names))
+    log(f"cannot aggregate metrics: {why}; trying without {', '.join(left_out) or 'any change'}")
+    try:
+        return dict(aggregate([metric_records({name: each[name] for name in names}) for each in metrics], weight))
+    except Exception as error:
         log(one_line(f"cannot aggregate metrics: {type(error).__name__}: {error}"))
         return None
 

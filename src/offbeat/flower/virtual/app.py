@@ -1,6 +1,7 @@
 """A Flower app on disk: its pyproject.toml, and its ServerApp and ClientApp, loaded as Flower loads them."""
 
 import sys
+import tomllib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,6 +15,8 @@ from flwr.serverapp import ServerApp
 from offbeat.core.errors import InvalidInput, unknown
 from offbeat.flower.compat import (
     flatten_dict,
+    flower_version,
+    get_flwr_home,
     get_metadata_from_config,
     get_project_config,
     load_app,
@@ -38,7 +41,9 @@ class FlowerApp:
     """`[tool.flwr.app.config]` with the user's overrides."""
     overrides: dict[str, Scalar]
     nodes: int | None
-    """Number of nodes in the app's own `[tool.flwr.federations]`, if it has that table."""
+    """Number of nodes of the federation that `flwr run` would use, as far as it is written down."""
+    flower_wanted: str = ""
+    """The version of Flower that the app says it is for."""
 
     @property
     def name(self) -> str:
@@ -68,7 +73,14 @@ class FlowerApp:
             found = load_app(reference, InvalidInput, self.directory)
         except InvalidInput as error:
             raise InvalidInput(f"{where}: {str(error).strip().partition(chr(10))[0]}") from None
-        except ModuleNotFoundError as error:
+        except ImportError as error:
+            if (error.name or "").partition(".")[0] == "flwr":
+                says = (
+                    f"says it is for Flower {self.flower_wanted}" if self.flower_wanted else "does not say its version"
+                )
+                raise InvalidInput(f"{where}: {error}. This is Flower {flower_version()}; the app {says}") from error
+            if not isinstance(error, ModuleNotFoundError):
+                raise InvalidInput(f"{where} cannot be imported: {error}") from error
             raise InvalidInput(
                 f"{where}: the module {error.name!r} is not installed: install the app's dependencies, for instance "
                 f"with `pip install {self.directory}`"
@@ -104,8 +116,8 @@ def _lies_in(module: Any, directory: Path) -> bool:
     return Path(file).is_relative_to(directory)
 
 
-def read_app(path: Path, run_config: Sequence[str] = ()) -> FlowerApp:
-    """Read the app in a directory, with overrides of its run config in the format of `flwr run --run-config`."""
+def read_app(path: Path, run_config: Sequence[str] = (), federation_config: Sequence[str] = ()) -> FlowerApp:
+    """Read the app in a directory; overrides are in the format of `flwr run --run-config` and `--federation-config`."""
     directory = path.parent if path.name == CONFIG_FILE else path
     if not (directory / CONFIG_FILE).is_file():
         raise InvalidInput(f"{path} is not a Flower app: it has no {CONFIG_FILE}")
@@ -132,8 +144,18 @@ def read_app(path: Path, run_config: Sequence[str] = ()) -> FlowerApp:
         client_reference=components["clientapp"],
         run_config=defaults | overrides,
         overrides=overrides,
-        nodes=_nodes(config["tool"]["flwr"].get("federations", {})),
+        nodes=_given_nodes(federation_config)
+        or _nodes(config["tool"]["flwr"].get("federations"))
+        or _configured_nodes(),
+        flower_wanted=_flower_wanted(config),
     )
+
+
+def _flower_wanted(config: dict[str, Any]) -> str:
+    """`flwr-version-target` of the app, else its requirement."""
+    requirements = config.get("project", {}).get("dependencies", [])
+    required = [each.partition("]")[2] if "]" in each else each[4:] for each in requirements if each.startswith("flwr")]
+    return str(config["tool"]["flwr"]["app"].get("flwr-version-target") or "".join(required[:1]).strip())
 
 
 def _overrides(given: Sequence[str], defaults: dict[str, Scalar]) -> dict[str, Scalar]:
@@ -149,10 +171,38 @@ def _overrides(given: Sequence[str], defaults: dict[str, Scalar]) -> dict[str, S
     return overrides
 
 
+def _given_nodes(federation_config: Sequence[str]) -> int | None:
+    """The number of nodes in the user's federation config."""
+    try:
+        given = parse_config_args(list(federation_config) or None)
+    except (ClickException, ValueError, OSError) as error:
+        raise InvalidInput(f"federation config: {getattr(error, 'message', error)}") from None
+    number = given.get("num-supernodes")
+    if federation_config and not _is_count(number):
+        raise InvalidInput(
+            f'federation config {" ".join(federation_config)!r}: write it as "num-supernodes=50"; other keys are for '
+            "Flower's own simulation"
+        )
+    return int(number) if _is_count(number) else None  # type: ignore[arg-type]
+
+
 def _nodes(federations: Any) -> int | None:
-    """Number of nodes in the app's default federation, as pyproject.toml files had it before Flower 1.27."""
+    """Number of nodes in the default one of these tables: an app's before Flower 1.27, or a user's connections."""
     if not isinstance(federations, dict):
         return None
     chosen = federations.get(federations.get("default", ""), {})
     number = chosen.get("options", {}).get("num-supernodes") if isinstance(chosen, dict) else None
-    return number if isinstance(number, int) and number > 0 else None
+    return number if _is_count(number) else None
+
+
+def _configured_nodes() -> int | None:
+    """Number of nodes of the default SuperLink connection in the Flower configuration file, if there is one."""
+    try:
+        config = tomllib.loads((get_flwr_home() / "config.toml").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return _nodes(config.get("superlink"))
+
+
+def _is_count(number: Any) -> bool:
+    return isinstance(number, int) and not isinstance(number, bool) and number > 0

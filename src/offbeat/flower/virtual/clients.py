@@ -108,7 +108,7 @@ class NodeContexts:
                 from_app = isinstance(error, ClientAppException)
                 code = ErrorCode.CLIENT_APP_RAISED_EXCEPTION if from_app else ErrorCode.UNKNOWN
                 reply = Message(Error(code=code, reason=f"{type(error)}:<'{error}'>"), reply_to=message)
-                trouble = traceback.format_exc()
+                trouble = "".join(traceback.format_exception(error.__cause__ or error if from_app else error))
         return ClientAnswer(
             reply=reply,
             processor_seconds=PROCESSOR_TIME() - began,

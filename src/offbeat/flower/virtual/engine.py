@@ -5,6 +5,7 @@ never finishes is never computed. The server gets a reply, or one of Flower's er
 expired.
 """
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from heapq import heappop
@@ -63,6 +64,10 @@ class MessageEngine:
         """Time in flight, summed over all training messages."""
         self.landed: dict[str, tuple[MessageInFlight, Message]] = {}
         """Replies that have arrived and that the app has not taken, in the order of arrival."""
+        self.calls = 0
+        """How many times a ClientApp was called."""
+        self.raised: Counter[str] = Counter()
+        """How many times each exception was raised by ClientApps."""
         self.changes = 0
         """Counts replies that arrived and nodes that came or went."""
         self.training = 0
@@ -252,8 +257,12 @@ class MessageEngine:
 
     def _compute(self, flight: MessageInFlight) -> None:
         answer = flight.answer = self._clients.answer(flight.number)
+        self.calls += 1
         if answer.trouble:
-            self._fault(flight, f"its ClientApp raised an exception\n{answer.trouble}", ERROR)
+            exception = answer.trouble.strip().rpartition("\n")[2]
+            self.raised[exception] += 1
+            told = self.raised[exception] > 1  # its traceback is in the log already
+            self._fault(flight, f"its ClientApp raised an exception\n{answer.trouble}", None if told else ERROR)
         ends = self.now + self.times.more(flight, answer)
         if ends >= flight.fate.vanishes:
             self._vanish(flight)
@@ -311,8 +320,10 @@ class MessageEngine:
         if flight.abandoned:
             self._discard(flight.name)
 
-    def _fault(self, flight: MessageInFlight, what: str, level: int) -> None:
+    def _fault(self, flight: MessageInFlight, what: str, level: int | None) -> None:
         self.counters.faults += 1
         self.accounts.refused(flight.device)
+        if level is None:
+            return
         kind = flight.message.metadata.message_type
         log(level, "Device %d, message %d (%s), at %.6g s: %s", flight.device, flight.number, kind, self.now, what)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import replace
-from logging import WARNING
+from logging import ERROR, WARNING
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -281,7 +281,18 @@ class SimulatedApp:
         result = self._result(rows, seen, reason, time.monotonic() - began, directory)
         if trouble is not None:
             raise self._failure(trouble, directory) from trouble
+        self._check_clients()
         return result
+
+    def _check_clients(self) -> None:
+        """Log how often ClientApps raised the same exception; AppFailed if all calls raised one."""
+        raised, calls = self.engine.raised, self.engine.calls
+        for exception, times in raised.items():
+            if times > 1:
+                log(ERROR, "ClientApps raised this exception in %d of %d calls: %s", times, calls, exception)
+        if raised and raised.total() == calls:
+            first = next(iter(raised))
+            raise AppFailed(f"all {raised.total()} calls of the ClientApp raised an exception, first: {first}")
 
     def _given_metric(self) -> TargetMetric | None:
         given = self.settings.evaluation

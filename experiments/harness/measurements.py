@@ -15,12 +15,12 @@ import numpy as np
 
 from experiments.harness import Table
 from offbeat import Experiment, InvalidInput, Result
-from offbeat.comparison.fairness import order_seconds
 from offbeat.comparison.run_cache import digest
 from offbeat.experiment.tables import parse_changes
 from offbeat.results.criterion import mean_until
 from offbeat.results.files import replace_file
 from offbeat.results.metric import time_to
+from offbeat.running.sizing import order_seconds
 
 KEYS = ("part", "method", "seed")
 MEASURES = (

@@ -8,8 +8,9 @@ from pkgutil import walk_packages
 import pytest
 
 import offbeat.algorithms
-from offbeat.algorithms import POLICIES, FedBuff, FedProx
-from offbeat.algorithms.about import About, SearchSpace, about_of, settings_for, smoke_tables
+from offbeat.algorithms import POLICIES, FedBuff
+from offbeat.algorithms.about import About, SearchSpace, about_of, smoke_tables
+from offbeat.algorithms.sizes import governed
 from offbeat.core.errors import InvalidInput
 from offbeat.core.policy import Policy
 
@@ -20,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def test_every_registered_algorithm_describes_itself_completely(name: str) -> None:
     about = about_of(POLICIES[name])
     assert about.name == name and about.family and about.paper and about.provenance
-    assert about.in_training or about.trains_all_devices or about.settings_for
+    assert governed(POLICIES[name]) or about.trains_all_devices
     assert about.in_training is None or about.in_training in POLICIES[name].model_fields
     assert about.search.keys() <= POLICIES[name].model_fields.keys()
 
@@ -45,15 +46,6 @@ def test_a_subclass_inherits_the_search_space_but_not_the_paper() -> None:
     assert (about.in_training, about.search) == ("concurrency", about_of(FedBuff).search)
 
 
-def test_settings_follow_from_the_number_in_training_unless_they_are_given() -> None:
-    def settings(policy: type[Policy], **given: int) -> dict[str, object]:
-        return settings_for(policy, 6, devices=40, order_seconds=lambda: [1.0] * 40, given=given)
-
-    assert settings(FedProx) == {"cohort": 6}
-    assert settings(FedProx, cohort=3) == {}
-    assert settings(Policy) == {}
-
-
 def test_an_about_that_is_none_is_refused() -> None:
     class Wrong(Policy):
         about = "wrong"
@@ -62,15 +54,14 @@ def test_an_about_that_is_none_is_refused() -> None:
         about_of(Wrong)
 
 
-def test_the_smoke_experiment_gives_ten_of_twenty_devices_to_an_algorithm_that_says_nothing_else() -> None:
+def test_the_smoke_experiment_has_the_tables_that_algorithms_name() -> None:
     class Plain(Policy):
-        cohort: int = 1
-        about = About(name="plain", in_training="cohort")
+        about = About(name="plain")
 
     class Own(Policy):
         about = About(name="own", search=SearchSpace(), smoke={"local": {"epochs": 1}})
 
-    assert smoke_tables([Plain, Own]) == {"plain": {"algorithm": {"cohort": 10}}, "own": {"local": {"epochs": 1}}}
+    assert smoke_tables([Plain, Own]) == {"plain": {}, "own": {"local": {"epochs": 1}}}
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/index.md", "pyproject.toml"])

@@ -1,25 +1,24 @@
 """A fair comparison: one number of devices in training, which each algorithm translates, and notes on the rest."""
 
+import tomllib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from offbeat import run
-from offbeat.algorithms import POLICIES
+from offbeat import compare, run
+from offbeat.algorithms import POLICIES, FedAsync
 from offbeat.algorithms.about import about_of
-from offbeat.comparison.fairness import (
-    algorithm_settings,
-    fair_experiments,
-    known_by,
-    notes_on,
-    order_seconds,
-    shared_in_training,
-    spread_settings,
-)
+from offbeat.comparison.fairness import fair_experiments, known_by, note_on_sizes, notes_on, spread_settings
 from offbeat.core.errors import InvalidInput
+from offbeat.core.messages import Action, Event
 from offbeat.core.parameters import Layout
+from offbeat.core.policy import View
 from offbeat.experiment.schema import Experiment
 from offbeat.experiment.shipped import load_experiment, shipped
+from offbeat.results.result import Result
+from offbeat.running.sizing import algorithm_settings, order_seconds, shared_in_training, sized
 from offbeat.testing import ScriptedSession
 
 
@@ -43,10 +42,36 @@ def tables(base: Experiment, names: list[str]) -> list[dict[str, Any]]:
     return [each.table() for each in fair_experiments(base, names, [0])]
 
 
-def test_unless_somebody_says_otherwise_a_tenth_of_the_devices_is_in_training() -> None:
-    assert shared_in_training(experiment(), ["fedavg"]) == 4
-    assert shared_in_training(experiment(data={"name": "digits", "devices": 10}), ["fedavg"]) == 2
-    assert shared_in_training(experiment(data={"name": "digits", "devices": 1}), ["fedavg"]) == 1
+def test_unless_somebody_says_otherwise_a_tenth_of_the_devices_is_in_training_and_at_least_ten() -> None:
+    for devices, number in ((1, 1), (5, 5), (12, 10), (40, 10), (200, 20)):
+        assert shared_in_training(experiment(data={"name": "digits", "devices": devices}), ["fedavg"]) == number
+
+
+def test_fedbuff_beside_fedavg_on_twenty_devices_of_mnist5k_keeps_its_proportions() -> None:
+    """It once had 2 devices in training and a buffer of 10, and lost to FedAvg."""
+    base = Experiment.parse({"stop": {"time": 200.0}, "data": {"name": "mnist5k", "devices": 20}})
+    assert settings_of(base, "fedavg")["cohort"] == 10
+    for name in ("fedbuff", "seafl", "seafl2"):
+        settings = settings_of(base, name)
+        assert (settings["concurrency"], settings["buffer"]) == (10, 5)
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_run_and_compare_have_the_same_settings(name: str) -> None:
+    for base in (experiment(), experiment(compare={"in_training": 6}), experiment(compare={"in_training": False})):
+        alone = sized(base.changed({"algorithm": {"name": name}, "seed": 3}))
+        (fair,) = fair_experiments(base, [name], [3])
+        assert alone.table()["algorithm"] == fair.table()["algorithm"]
+        assert sized(fair) == fair  # nothing is left open
+
+
+def test_a_run_writes_the_settings_that_it_chose(tmp_path: Path) -> None:
+    small = {"data": {"name": "digits", "devices": 6}, "stop": {"time": 3.0}, "algorithm": {"name": "seafl2"}}
+    ended = run(experiment(**small), tmp_path / "run")
+    assert tomllib.loads((tmp_path / "run" / "config.toml").read_text())["algorithm"]["buffer"] == 3
+    assert ended.summary["buffer"] == 3 and ended.summary["staleness_bound"] == 10.0
+    with pytest.raises(InvalidInput, match=r"algorithm\.concurrency = 20: there are only 6 devices"):
+        run(experiment(**small).changed({"algorithm": {"concurrency": 20}}))
 
 
 def test_the_number_of_the_algorithm_in_the_file_is_everybodys() -> None:
@@ -67,8 +92,7 @@ def test_each_algorithm_translates_the_number_in_its_own_way() -> None:
         assert settings_of(base, name)["cohort"] == 6
     for name in ("fedasync", "fedbuff", "seafl", "seafl2", "port"):
         assert settings_of(base, name)["concurrency"] == 6
-    assert settings_of(base, "fedbuff")["buffer"] == 10
-    assert settings_of(base, "seafl")["buffer"] == 6  # a larger one could never fill
+    assert settings_of(base, "fedbuff")["buffer"] == settings_of(base, "seafl")["buffer"] == 3
     assert settings_of(base, "safa")["share"] == 6 / 40
     for name in ("sfl", "audg", "psurdg", "adel", "salf", "drop-stragglers", "wait-stragglers", "heterofl"):
         assert about_of(POLICIES[name]).trains_all_devices
@@ -116,7 +140,7 @@ def test_settings_that_somebody_gave_stay_and_it_can_be_switched_off() -> None:
     base = experiment(compare={"in_training": 6, "fedavg": {"algorithm": {"cohort": 3}}})
     assert settings_of(base, "fedavg")["cohort"] == 3
     off = experiment(compare={"in_training": False})
-    assert shared_in_training(off, ["fedavg"]) is None
+    assert shared_in_training(off, ["fedavg"]) is False
     assert settings_of(off, "fedbuff") == POLICIES["fedbuff"]().model_dump()
 
 
@@ -155,7 +179,7 @@ def test_what_is_written_down_of_a_comparison_gives_it_again() -> None:
     base = experiment(algorithm={"name": "fedbuff", "buffer": 3})
     again = Experiment.parse(base.given_table())
     assert tables(again, ["fedavg", "fedbuff"]) == tables(base, ["fedavg", "fedbuff"])
-    assert tables(base, ["fedavg"])[0]["algorithm"]["cohort"] == 4
+    assert tables(base, ["fedavg"])[0]["algorithm"]["cohort"] == 10
 
 
 def test_a_setting_reaches_every_algorithm_that_knows_it_and_says_which() -> None:
@@ -169,6 +193,42 @@ def test_a_setting_reaches_every_algorithm_that_knows_it_and_says_which() -> Non
         known_by({"buffer": 5}, {"fedavg": "fedavg", "fedasync": "fedasync"})
 
 
+def notes_of(base: Experiment, names: list[str], in_training: Sequence[float] = ()) -> list[str]:
+    """The notes on runs in which these numbers of devices were in training."""
+    results = [
+        Result(rows=[], summary={"label": name, "in_training": number})
+        for name, number in zip(names, in_training or [4.0] * len(names), strict=True)
+    ]
+    return notes_on(dict(zip(names, fair_experiments(base, names, [0]), strict=True)), results)
+
+
+class Greedy(FedAsync):
+    """Takes twice as many devices as its setting says."""
+
+    def react(self, event: Event, state: Any, view: View) -> Iterator[Action]:
+        yield from self.model_copy(update={"concurrency": 2 * self.concurrency}).inherited(event, state, view)
+
+    def inherited(self, event: Event, state: Any, view: View) -> Iterator[Action]:
+        return super().react(event, state, view)
+
+
+def test_the_note_on_devices_in_training_is_about_what_was_measured() -> None:
+    base = experiment(stop={"time": 4.0}, data={"name": "digits", "devices": 12}, compare={"in_training": 3})
+    compared = compare(base, ["fedasync", Greedy], seeds=1, jobs=1)
+    greedy = compared[1].algorithm
+    assert f"Not the same for all: devices in training = 3.0 (fedasync), 6.0 ({greedy}), measured." in compared.notes
+
+
+def test_the_table_says_how_many_devices_are_in_training_and_why() -> None:
+    follow = "buffers, cohorts, periods and staleness bounds that are not set follow in proportion."
+    default = "compare.in_training, by default that of the settings, else a tenth of the devices, at least 10"
+    assert note_on_sizes(experiment(), ["fedavg"]) == f"Devices in training: 10 of 40 ({default}); {follow}"
+    given = experiment(compare={"in_training": 6})
+    assert note_on_sizes(given, ["fedavg"]) == f"Devices in training: 6 of 40 (compare.in_training); {follow}"
+    own = experiment(compare={"in_training": False})
+    assert note_on_sizes(own, []).startswith("Each algorithm has its own number of devices in training")
+
+
 def test_notes_say_what_is_not_the_same_for_all() -> None:
     base = experiment(
         compare={
@@ -177,12 +237,15 @@ def test_notes_say_what_is_not_the_same_for_all() -> None:
         }
     )
     names = ["fedavg", "fedasync", "fedbuff", "safa"]
-    notes = notes_on(dict(zip(names, fair_experiments(base, names, [0]), strict=True)))
+    notes = notes_of(base, names, in_training=[2.1, 3.0, 4.0, 40.0])
     assert "Not the same for all: local.learning_rate = 0.5 (fedavg), 0.03 (fedasync, fedbuff, safa)." in notes
-    assert "Not the same for all: devices in training = 3 (fedavg, fedasync), 4 (fedbuff)." in notes
+    assert (
+        "Not the same for all: devices in training = 2.1 (fedavg), 3.0 (fedasync), 4.0 (fedbuff), 40 (safa), measured; "
+        "rounds of fedavg wait for their slowest device." in notes
+    )
     assert "All devices train all the time in safa." in notes
     assert "Only fedasync: a proximal term in the local loss (prox = 0.005)." in notes
-    terms = notes_on({name: fair_experiments(experiment(), [name], [0])[0] for name in ("aso-fed", "fedprox", "moon")})
+    terms = notes_of(experiment(), ["aso-fed", "fedprox", "moon"])
     for note in (
         "Only aso-fed: a proximal term in the local loss (prox = 0.1).",
         "Only aso-fed: larger learning rates on slower devices.",
@@ -190,16 +253,16 @@ def test_notes_say_what_is_not_the_same_for_all() -> None:
         "Only moon: a contrastive term in the local loss (mu = 1, temperature = 0.5).",
     ):
         assert note in terms
-    everybody = notes_on({name: fair_experiments(experiment(), [name], [0])[0] for name in ("safa", "sfl")})
+    everybody = notes_of(experiment(), ["safa", "sfl"])
     assert not any(note.startswith("All devices are in training") for note in everybody)
-    ours = notes_on({name: fair_experiments(experiment(), [name], [0])[0] for name in ("fedavg", "fedsa", "port")})
+    ours = notes_of(experiment(), ["fedavg", "fedsa", "port"])
     assert "Rules that are our reading (see `offbeat list algorithms`): fedsa, port." in ours
     alike = experiment(local={"prox": 0.01})
-    assert notes_on({name: fair_experiments(alike, [name], [0])[0] for name in ("fedasync", "fedbuff")}) == [
+    assert notes_of(alike, ["fedasync", "fedbuff"]) == [
         "Rules that are restated (see `offbeat list algorithms`): fedasync."
     ]
     alike = experiment(algorithm={"name": "fedbuff", "concurrency": 4})
-    assert notes_on({name: fair_experiments(alike, [name], [0])[0] for name in ("fedavg", "fedbuff")}) == []
+    assert notes_of(alike, ["fedavg", "fedbuff"], in_training=[3.8, 4.0]) == []
 
 
 def test_changing_something_else_leaves_the_number_in_training_to_be_shared_out() -> None:

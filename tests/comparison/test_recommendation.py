@@ -269,7 +269,7 @@ def test_the_slow_devices_share_counts_every_use_of_their_samples(tmp_path: Path
 
 
 def used_by_speed(own: Experiment) -> list[int]:
-    from offbeat.comparison.fairness import order_seconds
+    from offbeat.running.sizing import order_seconds
 
     seconds = order_seconds(own)
     slowest = sorted(range(8), key=lambda device: seconds[device])[-2:]

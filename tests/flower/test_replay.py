@@ -17,7 +17,7 @@ from recorded import flat, recorded
 from safetensors.numpy import load_file, save_file
 
 from offbeat.algorithms import DEVICE_RULES, POLICIES
-from offbeat.algorithms.about import settings_for
+from offbeat.algorithms.sizes import settings_for
 from offbeat.cli import main
 from offbeat.core.errors import InvalidInput
 from offbeat.core.messages import Commit, Dispatch, Event, FreshRequested, SendFresh, Uploaded

@@ -87,8 +87,23 @@ def test_the_automatic_target_is_the_highest_that_all_algorithms_reach_in_all_se
 
 def test_where_no_listed_target_is_reached_by_all_it_is_the_highest_whole_percent_that_is() -> None:
     late = entry("fedasync", 0, [(0, 0.1), (100, 0.327)])
-    assert Comparison([*three_algorithms()[:6], late]).target == 0.32
+    later = entry("fedavg", 0, [(0, 0.1), (100, 0.45)])
+    assert Comparison([later, late]).target == 0.32
     assert Comparison([late]).target == 0.32
+
+
+def test_the_automatic_target_is_never_near_the_start_of_the_curves() -> None:
+    """With 14 % on ten classes one algorithm was once "9.44 times as fast"."""
+    slow = entry("fedavg", 0, [(0, 0.1), (100, 0.14)])
+    fast = entry("fedbuff", 0, [(0, 0.1), (50, 0.3), (100, 0.45)])
+    comparison = Comparison([slow, fast])
+    assert comparison.target == 0.45  # at least half-way from 10 % to 45 %, which one of them reaches
+    assert comparison.cells(comparison.by_algorithm[0])["time to 45 %"] == "not reached"
+    assert Comparison([slow]).target is None  # 10 % + 9 %, a tenth of the way to 100 %, were not reached
+    assert "Target: the best value that as many algorithms" in comparison.caption
+    assert "Target:" not in Comparison([slow, fast], 0.3).caption
+    halves = [entry(f"method {n}", 0, [(0, 0.1), (100, end)]) for n, end in enumerate((0.1, 0.31, 0.35, 0.5))]
+    assert Comparison(halves).target == 0.31  # three of four reach it; a listed target, 50 %, only one
 
 
 def test_an_algorithm_that_never_learns_does_not_take_the_target_from_the_others() -> None:
@@ -98,9 +113,9 @@ def test_an_algorithm_that_never_learns_does_not_take_the_target_from_the_others
     assert comparison.cells(comparison.by_algorithm[2])["time to 80 %"] == "not reached"
 
 
-def test_a_listed_target_that_untrained_models_reach_is_taken_only_if_nothing_was_learned() -> None:
+def test_a_listed_target_that_untrained_models_reach_is_never_taken() -> None:
     assert Comparison([entry("fedavg", 0, [(0, 0.85), (100, 0.871)])]).target == 0.87
-    assert Comparison([entry("fedavg", 0, [(0, 0.85), (100, 0.84)])]).target == 0.8
+    assert Comparison([entry("fedavg", 0, [(0, 0.85), (100, 0.84)])]).target is None
 
 
 def judged_by(metric: TargetMetric, algorithm: str, values: Sequence[float]) -> Result:
@@ -120,7 +135,9 @@ def judged_by(metric: TargetMetric, algorithm: str, values: Sequence[float]) -> 
         # The worse of the two comes to 12.34, which is on the easier side of 12: 13.
         ("min", [[50.0, 20.0, 12.34], [50.0, 8.0, 9.0]], 13.0),
         ("min", [[50.0, 50.0], [50.0, 8.04]], 8.1),  # one learns nothing
-        ("min", [[41.33, 41.2]], 41.2),  # 42 is what it knew untrained
+        ("min", [[41.33, 41.2]], None),  # hardly learned
+        ("min", [[41.33, 35.2]], 36.0),
+        ("min", [[50.0, 45.0], [50.0, 8.04]], 8.1),  # 45 is near the start
         ("min", [[inf, nan, 20.0]], 20.0),
         ("max", [[-2.0, 0.5, -0.374], [-3.0, -0.374, -0.4]], -0.38),
         ("max", [[0.0, 0.0], [0.0, -1.0]], None),
@@ -148,7 +165,7 @@ def test_there_is_no_automatic_target_if_nobody_learns() -> None:
     assert comparison.target is None
     assert comparison.fastest == []
     assert "time to" not in "\n".join(printed(comparison))
-    assert "No algorithm improved" in comparison.caption
+    assert "No target: no algorithm came a tenth of the way to a perfect accuracy" in comparison.caption
 
 
 def test_the_devices_in_training_are_in_the_table_and_in_the_csv() -> None:
@@ -262,7 +279,7 @@ def test_a_divergence_in_any_seed_marks_the_algorithm() -> None:
     comparison = Comparison(three_algorithms(), 0.8)
     assert [results.diverged for results in comparison.by_algorithm] == [False, False, True]
     assert comparison.cells(comparison.by_algorithm[2])["algorithm"] == "fedasync †"
-    assert "†: a run diverged" in comparison.caption
+    assert "† fedasync, seed 1: training diverged." in comparison.caption
 
 
 def test_the_table_says_times_misses_and_the_fastest_in_80_columns() -> None:

@@ -4,9 +4,9 @@ A policy carries it as `about = About(...)`. Tables, comparisons, searches, the 
 `offbeat.flower` are made from it. The session and the drivers never read it.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from offbeat.core.errors import InvalidInput
 from offbeat.core.orders import LocalWork
@@ -18,8 +18,6 @@ fixed time, from whatever was delivered; after rounds of planned length within a
 Provenance = Literal["published", "authors' code", "restated", "our reading"]
 """What the rule follows: the paper; its authors' code; descriptions or code by others; or our own interpretation, where
 the source was silent or unavailable."""
-SMOKE_DEVICES_IN_TRAINING = 10
-"""Devices in training in the experiment `smoke`, which has 20, for an algorithm that does not say more."""
 
 
 @dataclass(frozen=True)
@@ -76,17 +74,6 @@ class SearchSpace(dict[str, Range | Choice]):
     """
 
 
-class SettingsFor(Protocol):
-    """Computes the settings that keep a given number of devices in training on average."""
-
-    def __call__(
-        self, in_training: int, *, devices: int, order_seconds: Callable[[], Sequence[float]], given: Mapping[str, Any]
-    ) -> dict[str, Any]:
-        """The settings to add to the `given` ones; `order_seconds` is how long each device takes for an order, from
-        its sending to its upload."""
-        ...
-
-
 @dataclass(frozen=True, kw_only=True)
 class About:
     """The description of an algorithm. Every field has a default, for policies that are not part of offbeat.
@@ -103,11 +90,10 @@ class About:
     """Authors, venue and year."""
     provenance: Provenance | None = None
     in_training: str | None = None
-    """The setting that says how many devices are in training at a time, if there is one."""
+    """The setting that says how many devices are in training at a time, or which share of them; unless it is given,
+    `algorithms.sizes` chooses it. Not needed for a setting named `concurrency` or `cohort`."""
     trains_all_devices: bool = False
     """Whether all devices train all the time, so that no setting limits their number."""
-    settings_for: SettingsFor | None = None
-    """How a number of devices in training becomes settings, where it is not simply the setting `in_training`."""
     local_differences: Callable[[Any, LocalWork], list[str]] = lambda policy, local: []
     """What this policy's devices do differently from the experiment's local training, as phrases for a note under a
     comparison."""
@@ -135,22 +121,6 @@ def about_of(policy: Policy | type[Policy]) -> About:
     return about if "about" in vars(kind) else replace(about, name="", paper="", provenance=None)
 
 
-def settings_for(
-    policy: type[Policy],
-    in_training: int,
-    *,
-    devices: int,
-    order_seconds: Callable[[], Sequence[float]],
-    given: Mapping[str, Any],
-) -> dict[str, Any]:
-    """Settings with which a policy that also has the `given` ones keeps `in_training` devices in training."""
-    about = about_of(policy)
-    if about.settings_for is not None:
-        return about.settings_for(in_training, devices=devices, order_seconds=order_seconds, given=given)
-    setting = about.in_training
-    return {} if setting is None or setting in given else {setting: in_training}
-
-
 def proximal_difference(mu: float, local: LocalWork) -> list[str]:
     """The local difference of an algorithm with a proximal term of its own, which `local.prox` would replace.
 
@@ -164,6 +134,5 @@ def smoke_tables(policies: Iterable[type[Policy]]) -> dict[str, dict[str, Any]]:
     """The tables `[compare.NAME]` of the experiment `smoke`, for each of these policies."""
     tables: dict[str, dict[str, Any]] = {}
     for about in map(about_of, policies):
-        sized = {"algorithm": {about.in_training: SMOKE_DEVICES_IN_TRAINING}} if about.in_training else {}
-        tables[about.name] = {table: dict(values) for table, values in (about.smoke or sized).items()}
+        tables[about.name] = {table: dict(values) for table, values in about.smoke.items()}
     return tables

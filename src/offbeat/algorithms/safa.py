@@ -29,10 +29,10 @@ away keeps its cache entry until it reports again.
 Server memory: one model per device.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import ceil
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field
 
@@ -72,13 +72,6 @@ class SafaState:
     """Whether the round's time is up: it ends with the next upload."""
 
 
-def settings_for(
-    in_training: int, *, devices: int, order_seconds: Callable[[], Sequence[float]], given: Mapping[str, Any]
-) -> dict[str, Any]:
-    """All devices train all the time; a round picks as many as other algorithms have in training."""
-    return {} if "share" in given else {"share": in_training / devices}
-
-
 class Safa(Policy):
     """Semi-asynchronous rounds with lag tolerance and a cache of all devices' models (Wu et al. 2021).
 
@@ -106,8 +99,8 @@ class Safa(Policy):
         family="buffered",
         paper="Wu et al., IEEE Trans. Computers 2021",
         provenance="restated",
+        in_training="share",
         trains_all_devices=True,
-        settings_for=settings_for,
         search=SearchSpace(lag_tolerance=Range(2, 20, log=True)),
         local_differences=lambda policy, local: ["training that ends early when it is too far behind"],
         flower=None,

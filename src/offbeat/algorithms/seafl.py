@@ -42,10 +42,10 @@ reading (then only the first M devices ever train). A fresh update has no global
 aggregated although it is not full.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import isinf, sqrt
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -70,19 +70,6 @@ class SeaflState:
     """Movement of the last aggregation; only kept for `similarity = "last-step"`."""
 
 
-BUFFER = 10
-"""K as published."""
-
-
-def settings_for(
-    in_training: int, *, devices: int, order_seconds: Callable[[], Sequence[float]], given: Mapping[str, Any]
-) -> dict[str, Any]:
-    """The buffer, unless it is given, is at most the number of devices that could fill it."""
-    if "concurrency" in given:
-        return {}
-    return {"concurrency": in_training, "buffer": given.get("buffer", min(BUFFER, in_training))}
-
-
 class Seafl(Policy):
     """Buffered; bounds staleness by waiting; weights from staleness and similarity (Islam et al. 2025).
 
@@ -95,7 +82,7 @@ class Seafl(Policy):
 
     State = SeaflState
 
-    buffer: Annotated[int, Field(ge=1)] = BUFFER
+    buffer: Annotated[int, Field(ge=1)] = 10
     """K, the uploads that make a version."""
     concurrency: Annotated[int, Field(ge=1)] = 20
     """M, devices in training or waiting in the buffer."""
@@ -121,7 +108,6 @@ class Seafl(Policy):
         paper="Islam et al., SEAFL, 2025",
         provenance="published",
         in_training="concurrency",
-        settings_for=settings_for,
         search=SearchSpace(
             buffer=Range(2, 20, log=True, at_most="concurrency"),
             staleness_limit=Range(2.0, 20.0, log=True),

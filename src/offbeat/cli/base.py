@@ -47,8 +47,8 @@ Target = Annotated[
     float | None,
     typer.Option(
         help="Compare the time to this value of the main metric, e.g. 0.9 for 90 % accuracy, linearly interpolated "
-        "between evaluations. Default: the best of `evaluation.targets` that all runs reach, else the highest whole "
-        "percent; for metrics such as perplexity, the best value of two digits.",
+        "between evaluations. Default: the best value that as many algorithms as possible reach in all seeds, at least "
+        "half-way from the untrained model to the best result.",
     ),
 ]
 Address = Annotated[
@@ -139,7 +139,10 @@ def joined(parts: Sequence[str]) -> str:
 
 
 def present(experiment: "Experiment", rows: "Sequence[Row]", summary: Mapping[str, Any], root: Path) -> None:
-    """Draw the figures of a finished run, print its summary and list the files."""
+    """Draw the figures of a finished run, print its summary and list the files.
+
+    A run with a problem, such as one without any version, ends the command with exit code 1.
+    """
     from offbeat.results.plots import draw_figures
     from offbeat.results.result import Result
 
@@ -150,6 +153,9 @@ def present(experiment: "Experiment", rows: "Sequence[Row]", summary: Mapping[st
     names += ["devices.csv", "devices.png"] if (root / "devices.csv").is_file() else []
     names += ["record.jsonl"] if (root / "record.jsonl").is_file() else []
     console.print(f"Results in {root}: {', '.join(names)}")
+    if "problem" in summary:
+        Console(stderr=True).print(f"offbeat: {summary['problem']}", style="red", highlight=False, markup=False)
+        raise typer.Exit(1)
 
 
 def print_summary(title: str, summary: Mapping[str, Any]) -> None:

@@ -147,7 +147,8 @@ def compare(
     """
     general, settings = _algorithm_changes(changes)
     experiment = on_cluster(load(file, general), address)  # before the imports: a wrong setting is reported at once
-    from offbeat.comparison.fairness import algorithm_settings, known_by, spread_settings
+    from offbeat.comparison.fairness import known_by, spread_settings
+    from offbeat.running.sizing import algorithm_settings
 
     names = list(experiment.compared) if algorithms is None else [each.strip() for each in algorithms.split(",")]
     for sentence in known_by(settings, {name: algorithm_settings(experiment, name)[0] for name in names}):

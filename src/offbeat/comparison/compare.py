@@ -10,7 +10,8 @@ from typing import Any, SupportsIndex
 
 import tomli_w
 
-from offbeat.comparison.fairness import fair_experiments, notes_on
+from offbeat.algorithms.sizes import RULE
+from offbeat.comparison.fairness import FOLLOW, fair_experiments, note_on_sizes, notes_on
 from offbeat.comparison.planned import OnRunProgress, check_directories, check_experiments, plan_runs
 from offbeat.comparison.scheduler import RunScheduler, kept_in, runs_at_a_time, with_automatic_workers
 from offbeat.core.errors import InvalidInput, OffbeatError, checks_keywords
@@ -24,6 +25,7 @@ from offbeat.results.plots import SUFFIXES, draw_comparison, save, sweep_figure
 from offbeat.results.report import report_html
 from offbeat.results.result import Result, read_run
 from offbeat.running.progress import shown_in_notebook, watched_bars
+from offbeat.running.sizing import sized
 
 Algorithms = str | Policy | type[Policy] | Sequence[str | Policy | type[Policy]]
 Seeds = SupportsIndex | Iterable[SupportsIndex]
@@ -60,17 +62,22 @@ def compare(
     if len({(each.algorithm.title, each.seed) for each in experiments}) != len(experiments) or not experiments:
         raise InvalidInput("give at least one algorithm and one seed, and each only once")
     first = {each.algorithm.title: each for each in experiments if each.seed == numbers[0]}
+
+    def compared(entries: Sequence[Result], failed: Sequence[str]) -> Comparison:
+        notes = [note_on_sizes(experiment, chosen), *notes_on(first, entries)]
+        return Comparison(entries, target, failures=failed, notes=notes)
+
     if out is None:
         with shown_in_notebook(watch, watched_bars) as shown:
             entries, failed = run_unkept(experiment, experiments, jobs=jobs, watch=shown)
-        return Comparison(entries, target, failures=failed, notes=notes_on(first))
+        return compared(entries, failed)
     root = Path(out)
     with (
         shown_in_notebook(watch, watched_bars) as shown,
         run_planned(experiment, experiments, root, jobs=jobs, overwrite=overwrite, resume=resume, watch=shown) as ended,
     ):
         entries, failed = ended
-        comparison = Comparison(entries, target, failures=failed, notes=notes_on(first))
+        comparison = compared(entries, failed)
         write_comparison(comparison, root, [each.toml() for each in first.values()])
     return comparison
 
@@ -109,19 +116,22 @@ def sweep(
         raise InvalidInput("give one to three settings to sweep, each with at least one value, and at least one seed")
     experiment.check_target(target)
     experiments = [
-        with_automatic_workers(_with(each, settings or {})) for seed in numbers for each in experiment.swept(over, seed)
+        with_automatic_workers(sized(_with(each, settings or {}), experiment.in_training))
+        for seed in numbers
+        for each in experiment.swept(over, seed)
     ]
+    notes = [f"Devices in training: by default {RULE}; {FOLLOW}."]
     if out is None:
         with shown_in_notebook(watch, watched_bars) as shown:
             entries, failed = run_unkept(experiment, experiments, jobs=jobs, watch=shown)
-        return Comparison(entries, target, failures=failed)
+        return Comparison(entries, target, failures=failed, notes=notes)
     root = Path(out)
     with (
         shown_in_notebook(watch, watched_bars) as shown,
         run_planned(experiment, experiments, root, jobs=jobs, overwrite=overwrite, resume=resume, watch=shown) as ended,
     ):
         entries, failed = ended
-        comparison = Comparison(entries, target, failures=failed)
+        comparison = Comparison(entries, target, failures=failed, notes=notes)
         replace_file(root / "comparison.csv", comparison.csv_text().encode())
         replace_file(root / "runs.csv", csv_of(comparison.run_records()).encode())
         for kind in SUFFIXES:

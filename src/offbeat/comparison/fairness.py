@@ -3,90 +3,28 @@
 Searches and races use seeds that are never reported.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import count, islice
+from statistics import fmean
 from typing import Any
 
 from offbeat.algorithms import policy_class
-from offbeat.algorithms.about import about_of, settings_for
+from offbeat.algorithms.about import about_of
+from offbeat.algorithms.sizes import RULE
 from offbeat.core.errors import InvalidInput
-from offbeat.core.policy import Policy
-from offbeat.experiment.objects import as_table
 from offbeat.experiment.schema import IN_TRAINING, Experiment
 from offbeat.experiment.tables import Table
-from offbeat.running.assembly import ExperimentParts
+from offbeat.results.result import Result
+from offbeat.running.sizing import Algorithm, algorithm_settings, shared_in_training, sized
 
-Algorithm = str | Policy | type[Policy]
-"""An algorithm of a comparison: a name, a policy with its settings, or a policy class."""
-SHARE = 0.1
-LEAST = 2
-"""Default number of devices in training: this share of all devices, and at least `LEAST`."""
 NOT_COMPARED = ("seed", "algorithm", "execution", "evaluation", "deployment", "compare", "sweep")
 """Tables in which the experiments of a comparison may differ without a note."""
 
 
-def algorithm_settings(base: Experiment, algorithm: Algorithm) -> tuple[str, Table]:
-    """The algorithm that a name in a comparison stands for, and those of its settings that were given."""
-    table: Table = as_table("algorithm", algorithm)
-    changes = base.compared.get(table["name"], {}).get("algorithm", {})
-    name = str(changes.get("name", table["name"]))
-    own = base.algorithm.others if base.algorithm.name == name else {}
-    return name, {key: value for key, value in (own | table | changes).items() if key not in ("name", "label")}
-
-
-def shared_in_training(base: Experiment, algorithms: Sequence[Algorithm]) -> int | None:
-    """The number of devices that all algorithms keep in training; None if each has its own.
-
-    It is `compare.in_training`; else the number in the settings of `[algorithm]` or of the first compared algorithm
-    that gives one; else a tenth of the devices.
-    """
-    number, devices = base.in_training, base.data.devices
-    if number is False:
-        return None
-    if number is not None:
-        if number > devices:
-            raise InvalidInput(f"compare.{IN_TRAINING} = {number}: there are only {devices} devices")
-        return int(number)
-    given = [(base.algorithm.name, base.algorithm.others), *(algorithm_settings(base, each) for each in algorithms)]
-    for algorithm, settings in given:
-        setting = about_of(policy_class(algorithm)).in_training
-        if setting in settings:
-            return min(int(settings[setting]), devices)
-    return min(devices, max(LEAST, round(SHARE * devices)))
-
-
 def fair_experiments(base: Experiment, algorithms: Sequence[Algorithm], seeds: Sequence[int]) -> list[Experiment]:
     """The experiment under each algorithm and seed, with the shared number of devices in training."""
-    shared, experiments = shared_in_training(base, algorithms), []
-    for algorithm in algorithms:
-        same = [base.for_algorithm(algorithm, seed) for seed in seeds]
-        settings = {} if shared is None or not same else _translated(base, algorithm, same[0], shared)
-        experiments += [each.changed({"algorithm": {"name": each.algorithm.name} | settings}) for each in same]
-    return experiments
-
-
-def _translated(base: Experiment, algorithm: Algorithm, experiment: Experiment, in_training: int) -> Table:
-    name, given = algorithm_settings(base, algorithm)
-    return settings_for(
-        policy_class(name),
-        in_training,
-        devices=base.data.devices,
-        order_seconds=lambda: order_seconds(experiment),
-        given=given,
-    )
-
-
-def order_seconds(experiment: Experiment) -> list[float]:
-    """Seconds that a plain order takes on each device: download, training and upload."""
-    parts = ExperimentParts.of(experiment)
-    fleet, order, size = parts.fleet(), experiment.local.order(0), parts.layout.bytes
-    links = fleet.links
-    return [
-        links.down_seconds(device, size)
-        + sum(fleet.speeds.slice_seconds(device, 0, order))
-        + links.up_seconds(device, size)
-        for device in range(parts.partition.devices)
-    ]
+    shared = shared_in_training(base, algorithms)
+    return [sized(base.for_algorithm(algorithm, seed), shared) for algorithm in algorithms for seed in seeds]
 
 
 def spread_settings(base: Experiment, names: Sequence[str], settings: Mapping[str, Any]) -> Experiment:
@@ -117,20 +55,42 @@ def known_by(settings: Mapping[str, Any], algorithms: Mapping[str, str]) -> list
 # Notes on what differs -----------------------------------------------------------------------------------------------
 
 
-def notes_on(experiments: Mapping[str, Experiment]) -> list[str]:
-    """Sentences on what differs between the experiments under these labels, apart from the algorithm itself."""
+FOLLOW = "buffers, cohorts, periods and staleness bounds that are not set follow in proportion"
+ALIKE = 1.1
+"""Measured numbers of devices in training that differ by a factor of at most this count as the same."""
+
+
+def note_on_sizes(base: Experiment, algorithms: Sequence[Algorithm]) -> str:
+    """A sentence on the number of devices in training that all algorithms share, and what follows from it."""
+    shared = shared_in_training(base, algorithms)
+    if shared is False:
+        return "Each algorithm has its own number of devices in training (compare.in_training = false)."
+    given = base.in_training is not None
+    why = "compare.in_training" if given else f"compare.in_training, by default that of the settings, else {RULE}"
+    return f"Devices in training: {shared} of {base.data.devices} ({why}); {FOLLOW}."
+
+
+def notes_on(experiments: Mapping[str, Experiment], results: Iterable[Result]) -> list[str]:
+    """Sentences on what differs between the experiments under these labels, apart from the algorithm itself.
+
+    The number of devices in training is the one measured in the results.
+    """
     flat = {label: flattened(experiment.table(), NOT_COMPARED) for label, experiment in experiments.items()}
     keys = dict.fromkeys(key for table in flat.values() for key in table)
     notes = [f"Not the same for all: {_values(key, flat)}." for key in keys if _differs(key, flat)]
     policies = {label: each.algorithm.policy for label, each in experiments.items()}
     about = {label: about_of(policy) for label, policy in policies.items()}
-    chosen = {
-        label: {"in training": getattr(policies[label], each.in_training)}
-        for label, each in about.items()
-        if each.in_training is not None
-    }
-    if _differs("in training", chosen):
-        notes.append(f"Not the same for all: devices {_values('in training', chosen)}.")
+    measured: dict[str, list[float]] = {}
+    for result in results:
+        measured.setdefault(result.algorithm, []).append(result.in_training)
+    means = {label: fmean(each) for label, each in measured.items()}
+    if means and max(means.values()) > ALIKE * min(means.values()):
+        shown = {
+            label: {"in training": f"{mean:.0f}" if mean > 9.95 else f"{mean:.1f}"} for label, mean in means.items()
+        }
+        waiting = [label for label in means if label in about and about[label].family == "synchronous"]
+        why = f"; rounds of {', '.join(waiting)} wait for their slowest device" if waiting else ""
+        notes.append(f"Not the same for all: devices {_values('in training', shown)}, measured{why}.")
     all_devices = [label for label, each in about.items() if each.trains_all_devices]
     if all_devices and len(all_devices) < len(experiments):
         notes.append(f"All devices train all the time in {', '.join(all_devices)}.")
@@ -207,6 +167,5 @@ def fresh_seeds(reported: Sequence[int]) -> list[int]:
 
 def alike(experiment: Experiment, algorithms: Sequence[str]) -> Experiment:
     """The experiment with `compare.in_training` set to the number that these algorithms share."""
-    shared = shared_in_training(experiment, algorithms)
-    compared = {**experiment.compare, IN_TRAINING: False if shared is None else shared}
+    compared = {**experiment.compare, IN_TRAINING: shared_in_training(experiment, algorithms)}
     return Experiment.parse(experiment.given_table() | {"compare": compared})

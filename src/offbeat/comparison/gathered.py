@@ -25,7 +25,8 @@ def comparison_of(runs: Sequence[Result], target: float | None) -> Comparison:
     """A comparison of the runs, with notes on what differs if all of their experiments can be read."""
     experiments = {run.algorithm: run.experiment for run in reversed(runs) if run.experiment is not None}
     known = dict(reversed(experiments.items())) if all(run.experiment is not None for run in runs) else {}
-    return Comparison(runs, target, notes=[*notes_on(known), *_evaluated_alike(runs)])
+    notes = notes_on(known, runs) if known else []
+    return Comparison(runs, target, notes=[*notes, *_evaluated_alike(runs)])
 
 
 def _evaluated_alike(runs: Sequence[Result]) -> list[str]:

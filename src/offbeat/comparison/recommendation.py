@@ -13,7 +13,7 @@ from statistics import fmean
 import tomli_w
 
 from offbeat.algorithms import POLICIES, policy_class
-from offbeat.comparison.fairness import algorithm_settings, alike, fresh_seeds, notes_on, order_seconds
+from offbeat.comparison.fairness import alike, fresh_seeds, note_on_sizes, notes_on
 from offbeat.comparison.planned import OnRunProgress, RunFailure, check_new_or_resumed
 from offbeat.comparison.race import STEPS, Entry, OnStage, entries_of, finalists, race
 from offbeat.comparison.scheduler import RunScheduler, kept_in
@@ -30,6 +30,7 @@ from offbeat.results.metric import megabytes, percent
 from offbeat.results.plots import draw_comparison
 from offbeat.results.result import Result
 from offbeat.results.statistics import Estimate, by_seed, difference, median_of, speed_up
+from offbeat.running.sizing import algorithm_settings, order_seconds
 
 FINALISTS = 3
 """Number of algorithms that are run on fresh seeds, besides the baseline."""
@@ -131,23 +132,15 @@ def recommend(
     found = Recommendation(
         criterion=wanted,
         candidates=candidates,
-        comparison=Comparison(runs_of_all, wanted.target, notes=[*_in_training(base), *notes_on(first)]),
+        comparison=Comparison(
+            runs_of_all, wanted.target, notes=[note_on_sizes(base, names), *notes_on(first, runs_of_all)]
+        ),
         sentences=[*answer(candidates, wanted), *others],
         unsuited=unsuited,
         failures=failures,
     )
     _write(found, ranked, root)
     return found
-
-
-def _in_training(base: Experiment) -> list[str]:
-    """A sentence on the number of devices in training, and on the setting that changes it."""
-    if not base.in_training:
-        return []
-    return [
-        f"Algorithms that choose their devices keep {base.in_training} of {base.data.devices} in training (set by "
-        "compare.in_training)."
-    ]
 
 
 def _candidates(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 from pydantic import ConfigDict, Field, PrivateAttr, model_validator
 
 from offbeat.algorithms import policy_class
+from offbeat.algorithms.sizes import governed
 from offbeat.core.errors import InvalidInput, unknown
 from offbeat.core.policy import Policy
 from offbeat.core.settings import Settings
@@ -247,9 +248,14 @@ class AlgorithmTable(NamedTable):
         return checked(policy_class(self.name), "algorithm", self.others)
 
     def resolved(self) -> Table:
-        """All settings with their values."""
+        """All settings with their values, without the sizes that are still open (`open_sizes`)."""
         label = {"label": self.label} if self.label else {}
-        return {"name": self.name} | label | self.policy.model_dump(exclude_none=True)
+        return {"name": self.name} | label | self.policy.model_dump(exclude_none=True, exclude=set(self.open_sizes))
+
+    @property
+    def open_sizes(self) -> list[str]:
+        """The settings that were not given and follow the number of devices in training when a run begins."""
+        return [size for size in governed(type(self.policy)) if size not in self.others]
 
 
 class TaskTable(NamedTable):

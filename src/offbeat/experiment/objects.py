@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from offbeat.algorithms import POLICIES
+from offbeat.algorithms.sizes import governed
 from offbeat.core.errors import InvalidInput
 from offbeat.core.policy import Policy
 from offbeat.core.settings import Settings
@@ -32,7 +33,7 @@ REGISTRIES: dict[str, Mapping[str, Any]] = {
     "algorithm": POLICIES,
     "task": TASKS,
 }
-OWN_KINDS = (PartitionSettings, FleetSettings, AvailabilitySettings, Policy)
+OWN_KINDS = (PartitionSettings, FleetSettings, AvailabilitySettings)
 
 
 def arrays_read(section: str, given: Any) -> Any:
@@ -59,6 +60,9 @@ def as_table(section: str, given: Any) -> Any:
         case Mapping() if "name" in given and not isinstance(given["name"], str):
             named = as_table(section, given["name"])
             return (named if isinstance(named, dict) else {"name": named}) | _plain_table(given, but="name")
+        case Policy():  # sizes that were not set stay open
+            open_sizes = set(governed(type(given))) - given.model_fields_set
+            return {"name": name_of(section, type(given))} | given.model_dump(exclude=open_sizes, exclude_none=True)
         case Settings() if isinstance(given, (*kinds, *OWN_KINDS)):
             return {"name": name_of(section, type(given))} | given.model_dump(exclude={"name"}, exclude_none=True)
         case _ if section == "partition" and is_partitioner(given) and not isinstance(given, type):

@@ -68,8 +68,9 @@ class EvaluationTable(Settings):
     """Versions between evaluations (default: 10, if stop.time is not given)."""
     target_metric: str | None = None
     """The metric that runs are compared by (default: the task's first)."""
-    targets: list[float] = Field([0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.925, 0.95, 0.96, 0.97, 0.98, 0.99])
-    """Values of the target metric for which the time to reach them is reported."""
+    targets: list[float] | None = None
+    """Values of the target metric for which the time to reach them is reported (default: twelve from 0.5 to 0.99 for an
+    accuracy or another share, none for other metrics)."""
     samples: Count | None = None
     """Number of test samples to evaluate on, always the same ones (default: all)."""
     training_loss: bool = False

@@ -185,7 +185,7 @@ class Experiment(Settings):
             self.task.direction("accuracy")
         if self.evaluation.training_loss:
             self.task.direction("loss")
-        for index, target in enumerate(self.evaluation.targets):
+        for index, target in enumerate(self.evaluation.targets or []):
             self.check_target(target, f"evaluation.targets.{index}")
         self.check_target(self.stop.target, "stop.target")
         local = self.local
@@ -293,7 +293,10 @@ class Experiment(Settings):
         return experiment
 
     def table(self) -> Table:
-        """All settings with their values, as tables; parsing them gives an equal experiment."""
+        """All settings with their values, as tables; parsing them gives an equal experiment.
+
+        Sizes of the algorithm that were not given, such as its buffer, are left out: `running.sizing` chooses them.
+        """
         return self._table(default_partition=self.data.divided is False)
 
     def _table(self, *, default_partition: bool = False) -> Table:

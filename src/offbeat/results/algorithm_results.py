@@ -106,10 +106,25 @@ class AlgorithmResults:
         """Mean number of devices in training."""
         return fmean(entry.in_training for entry in self.entries)
 
+    def size_text(self, key: str) -> str:
+        """The buffer or the staleness bound of the algorithm, as a cell; seeds for which it differs share a range."""
+        values = [entry.summary[key] for entry in self.entries if key in entry.summary]
+        if not values:
+            return "-"
+        low, high = f"{min(values):g}", f"{max(values):g}"
+        return low if low == high else f"{low}-{high}"
+
     @property
     def diverged(self) -> bool:
         """Whether any run diverged."""
         return any(entry.diverged for entry in self.entries)
+
+    @property
+    def problems(self) -> dict[int, str]:
+        """What went wrong in runs that made no version, diverged or stood still, by seed."""
+        told = {entry.seed: entry.summary.get("problem") for entry in self.entries}
+        old = {entry.seed: "training diverged" for entry in self.entries if entry.diverged}
+        return old | {seed: problem for seed, problem in told.items() if problem is not None}
 
     def mean(self, key: str) -> float:
         """Mean over seeds of a number in the summaries."""

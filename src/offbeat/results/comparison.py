@@ -5,7 +5,6 @@ import io
 import os
 from collections.abc import Iterator, Sequence
 from html import escape
-from math import isfinite
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, Literal
@@ -18,6 +17,7 @@ from rich.text import Text
 from offbeat.core.errors import InvalidInput, checks_keywords
 from offbeat.metrics import METRICS, check_target
 from offbeat.results.algorithm_results import AlgorithmResults, final_text, seeds_text, time_text
+from offbeat.results.criterion import TARGET_RULE, default_target
 from offbeat.results.metric import TargetMetric, amount, megabytes, percent
 from offbeat.results.result import Result, frame_of
 from offbeat.results.result import read_run as read_result
@@ -36,10 +36,8 @@ COSTS = {"energy_wh": "energy Wh", "traffic_cost": "traffic cost"}
 class Comparison:
     """Runs of several algorithms, compared by the time to a target value of their target metric.
 
-    The default target is the best of the runs' listed targets that all algorithms reach in all seeds; if there is none,
-    the highest whole percent that they all reach (for a metric that is not a share, the best number of two digits); if
-    an algorithm never improves, the best value that another one reaches in all of its seeds. `notes` are sentences on
-    what differs between the algorithms; `failures` are sentences on runs that failed.
+    The default target is that of `criterion.default_target`. `notes` are sentences on what differs between the
+    algorithms; `failures` are sentences on runs that failed.
     """
 
     def __init__(
@@ -55,33 +53,10 @@ class Comparison:
         self.metric = TargetMetric.of(self.entries[0].summary)
         self.notes = list(notes)
         self.failures = list(failures)
-        self.target = self._automatic_target() if target is None else target
+        listed = {float(each) for entry in self.entries for each in entry.summary[f"time_to_{self.metric.name}"]}
+        self.target = default_target(self._by_algorithm(None), listed) if target is None else target
+        self.chose_target = target is None
         self.by_algorithm = self._by_algorithm(self.target)
-
-    def _automatic_target(self) -> float | None:
-        metric = self.metric
-        listed = {float(target) for entry in self.entries for target in entry.summary[f"time_to_{metric.name}"]}
-        best_first = sorted(listed, reverse=metric.direction == "max")
-        untrained = metric.best(entry.rows[0][metric.name] for entry in self.entries)
-        for enough in (all, any):
-            for target in (*best_first, *self._unlisted_targets(by_all=enough is all)):
-                reached = (results.reached_by_all for results in self._by_algorithm(target))
-                if not metric.reached(untrained, target) and enough(reached):
-                    return target
-        return next((target for target in best_first if metric.reached(untrained, target)), None)
-
-    def _unlisted_targets(self, *, by_all: bool) -> list[float]:
-        """Candidates for the target, the best first: for a share all whole percents.
-
-        For another metric they are the best value that all algorithms (or else one) reached, first rounded to two
-        digits towards the easier side, then as it is.
-        """
-        metric = self.metric
-        if metric.is_share:
-            return [percent / 100 for percent in range(100, 0, -1)]
-        reached = [results.surely_reached for results in self._by_algorithm(None)]
-        value = metric.worst(reached) if by_all else metric.best(reached)
-        return [metric.eased(value), value] if isfinite(value) else []
 
     def _by_algorithm(self, target: float | None) -> list[AlgorithmResults]:
         groups: dict[str, list[Result]] = {}
@@ -179,7 +154,7 @@ class Comparison:
 
     def cells(self, results: AlgorithmResults) -> dict[str, str]:
         """The cells of one algorithm in a table, by heading."""
-        cells = {"algorithm": results.algorithm + (" †" if results.diverged else "")}
+        cells = {"algorithm": results.algorithm + (" †" if results.problems else "")}
         if self.target is not None:
             cells[self.time_heading] = time_text(results) + (" *" if results in self.fastest else "")
             if self.baseline is not None:
@@ -187,6 +162,8 @@ class Comparison:
         return cells | {
             f"final {self.metric.title}": final_text(results),
             "in training": amount(results.in_training),
+            "buffer": results.size_text("buffer"),
+            "staleness bound": results.size_text("staleness_bound"),
             "updates used": f"{results.mean('updates_used'):,.0f}",
             "unused updates": percent(results.unused_share, 1),
             "wasted time": percent(results.wasted_share, 1),
@@ -207,25 +184,32 @@ class Comparison:
         several = any(len(results.entries) > 1 for results in self.by_algorithm)
         seeds = seeds_text(self.by_algorithm)
         if self.target is None:
-            parts = [f"No algorithm improved in all of its seeds ({seeds})."]
+            parts = [f"No target: no algorithm came a tenth of the way to a perfect {self.metric.title} ({seeds})."]
         else:
             over = f"median ({self.spread}) of {seeds}" if several else seeds
             parts = [
                 f"{self._clock} to {self.goal} on held-out data, linearly interpolated between evaluations: {over}."
             ]
+            if self.chose_target:
+                parts.append(f"Target: {TARGET_RULE}.")
             if self.baseline is not None:
                 parts.append(f"Speed-up: over {BASELINE}{', paired by seed' if several else ''}.")
             if any(self._undecided(results) for results in self.by_algorithm):
                 parts.append(f"~: includes 1: not distinguishable from {BASELINE} with these seeds.")
             if "range" in self.spread:
                 parts.append(f"A range is not a confidence interval: one takes {FEWEST} seeds.")
-        parts.append("In training: mean number of devices over time.")
+        parts.append(
+            "In training: mean number of devices over time, measured. Bound: largest staleness of a used update."
+        )
         if several:
             parts.append("±: standard deviation over seeds; other numbers: means.")
         if self.fastest:
             parts.append("*: fastest.")
-        if any(results.diverged for results in self.by_algorithm):
-            parts.append("†: a run diverged.")
+        parts += [
+            f"† {results.algorithm}, seed {seed}: {problem}."
+            for results in self.by_algorithm
+            for seed, problem in results.problems.items()
+        ]
         return " ".join([*parts, *self.notes])
 
     @property
@@ -262,8 +246,10 @@ class Comparison:
         )
         for results in self.by_algorithm:
             cells = self.cells(results)
-            for heading in ("mean staleness", "wasted time", "unused updates", "MB up", "MB down"):
+            for heading in ("mean staleness", "updates used", "wasted time", "unused updates", "MB up", "MB down"):
                 del cells[heading]
+            bound = cells.pop("staleness bound")
+            cells["buffer /bound"] = f"{cells.pop('buffer')} / {bound}"
             cells["MB sent"] = megabytes(results.mean("bytes_up") + results.mean("bytes_down"))
             if not table.columns:
                 for number, heading in enumerate(cells):
@@ -304,11 +290,14 @@ class Comparison:
             f"final_{name}": results.final_value,
             f"final_{name}_std": results.final_spread,
             "in_training_mean": results.in_training,
+            "buffer": results.size_text("buffer"),
+            "staleness_bound": results.size_text("staleness_bound"),
             **{key: results.mean(key) for key in means},
             **{key: results.mean(key) for key in self._costs},
             "unused_share": results.unused_share,
             "wasted_share": results.wasted_share,
             "diverged": str(results.diverged).lower(),
+            "problem": "; ".join(f"seed {seed}: {problem}" for seed, problem in results.problems.items()),
         }
 
 

@@ -4,15 +4,16 @@ The metric is linearly interpolated between evaluations and constant after the l
 whatever it reached before, because its final model is unusable.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from math import inf, isfinite
+from math import floor, inf, isfinite
 from typing import Literal
 
 import numpy as np
 
 from offbeat.core.errors import InvalidInput
 from offbeat.experiment.schema import Experiment
+from offbeat.results.algorithm_results import AlgorithmResults
 from offbeat.results.metric import ACCURACY, TargetMetric, time_to
 from offbeat.results.result import Result
 from offbeat.results.rows import Row
@@ -41,6 +42,42 @@ def mean_until(rows: Sequence[Row], time: float, metric: TargetMetric = ACCURACY
     times, values = zip(*inside, (time, value_at(rows, time, metric)), strict=True)
     spent = times[-1] - times[0]
     return float(np.trapezoid(values, times) / spent) if spent > 0 else float(values[-1])
+
+
+HALF, TENTH = 0.5, 0.1
+TARGET_RULE = (
+    "the best value that as many algorithms as possible reach in all seeds, at least half-way from the untrained model "
+    "to the best result"
+)
+"""The default target, in words."""
+
+
+def default_target(algorithms: Sequence[AlgorithmResults], listed: Collection[float]) -> float | None:
+    """The target that algorithms are compared by if none is given; None if no algorithm learned enough.
+
+    It is at least half-way from the untrained model to the best value that an algorithm reaches in all seeds. Of these
+    values it is the best that as many algorithms as possible reach in all seeds: a listed one if possible, else a whole
+    percent, or for other metrics a number of two digits. No algorithm learned enough if the best has come less than a
+    tenth of the way to a perfect value (100 %, or 0 where lower is better).
+    """
+    metric = algorithms[0].metric
+    untrained = [entry.rows[0][metric.name] for each in algorithms for entry in each.entries]
+    nothing = -inf if metric.direction == "max" else inf
+    start = metric.best([value for value in untrained if isfinite(value)] or [nothing])
+    found = (each.surely_reached for each in algorithms)
+    reached = metric.best_first(value for value in found if isfinite(value))
+    if not reached or not metric.reached(reached[0], start) or reached[0] == start:
+        return None
+    gained, whole_way = abs(reached[0] - start), 1 - start if metric.is_share else abs(start)
+    if isfinite(start) and gained < TENTH * whole_way:
+        return None
+    least = start + HALF * (reached[0] - start) if isfinite(start) else start
+    for limit in reversed(reached):  # the value that the most algorithms reach comes first
+        rounded = floor(100 * limit + 1e-9) / 100 if metric.is_share else metric.eased(limit)
+        for target in (*metric.best_first(listed), rounded, limit):
+            if metric.reached(limit, target) and metric.reached(target, least):
+                return target
+    return None
 
 
 @dataclass(frozen=True, kw_only=True)

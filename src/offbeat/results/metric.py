@@ -11,6 +11,9 @@ from offbeat.results.rows import RUN_COLUMNS, Row, on_one_set
 if TYPE_CHECKING:
     from offbeat.experiment.schema import Experiment
 
+SHARE_TARGETS = (0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.925, 0.95, 0.96, 0.97, 0.98, 0.99)
+"""Default of `evaluation.targets` for a metric between 0 and 1; other metrics have none."""
+
 
 @dataclass(frozen=True)
 class TargetMetric:
@@ -44,6 +47,10 @@ class TargetMetric:
         """Whether the metric is between 0 and 1, and shown in percent."""
         return METRICS[self.name].share if self.name in METRICS else self.share
 
+    def targets(self, given: Sequence[float] | None) -> list[float]:
+        """The values for which the time to reach them is reported: the given ones, or the defaults of a share."""
+        return list(SHARE_TARGETS if self.is_share else ()) if given is None else list(given)
+
     @property
     def title(self) -> str:
         """The name of the metric, with spaces."""
@@ -60,6 +67,10 @@ class TargetMetric:
     def worst(self, values: Iterable[float]) -> float:
         """The worst of the values."""
         return min(values) if self.direction == "max" else max(values)
+
+    def best_first(self, values: Iterable[float]) -> list[float]:
+        """The values in order, the best first."""
+        return sorted(values, reverse=self.direction == "max")
 
     def eased(self, value: float) -> float:
         """The value rounded to two digits, on the side that is easier to reach.

@@ -7,6 +7,7 @@ from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
 from math import inf
 
+from offbeat.algorithms.sizes import sizes_of
 from offbeat.core.errors import Disconnected, Diverged, Interrupted, WorkersLost
 from offbeat.core.session import Session
 from offbeat.experiment.run_settings import TrackingTable
@@ -19,6 +20,7 @@ from offbeat.results.tracking import TrackedRun, Tracking
 from offbeat.running.directory import Beginning, RunDirectory
 from offbeat.running.driver import Driver, OnProgress, progress_of
 from offbeat.running.interruption import Flag, interruption
+from offbeat.running.problems import DIVERGED, problem_of
 from offbeat.training.torch_device import processor_kind
 
 log = logging.getLogger("offbeat")
@@ -72,7 +74,7 @@ class RunDescription:
             algorithm=experiment.algorithm.name,
             label=experiment.algorithm.title,
             seed=experiment.seed,
-            targets=experiment.evaluation.targets,
+            targets=TargetMetric.of_experiment(experiment).targets(experiment.evaluation.targets),
             metric=TargetMetric.of_experiment(experiment),
             checkpoint_seconds=experiment.execution.checkpoint_seconds,
             save_model=experiment.execution.save_model,
@@ -146,7 +148,7 @@ def run_to_end(
                 if asked.is_set():
                     raise _interrupted(directory, number=getattr(asked, "number", 2))
         except Diverged as error:
-            reason = f"diverged: {error}"
+            reason = f"{DIVERGED}{error}"
             in_flight_seconds += in_flight * (driver.now - before)
             rows.append(driver.evaluate())
             rows[-1] |= about.costs(rows[-1])
@@ -178,6 +180,10 @@ def run_to_end(
             metrics=_metrics_in(rows[-1], session),
             in_training=in_flight_seconds / driver.now if driver.now else 0.0,
         )
+        summary |= sizes_of(session.policy)
+        problem = problem_of(session, rows, summary["stopped_by"])
+        if problem is not None:
+            summary["problem"] = problem
         kinds.note(processors())
         summary["processors"] = sorted(kinds.known)
         if refused := driver.accounts.refused_devices():

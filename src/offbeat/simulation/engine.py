@@ -37,6 +37,7 @@ from offbeat.results.metric import TargetMetric
 from offbeat.results.rows import Row, Span
 from offbeat.running.accounts import Accounts
 from offbeat.running.driver import Milestones
+from offbeat.running.problems import NOTHING_LEFT
 from offbeat.simulation.lazy_training import LazyTraining, MidSlice
 from offbeat.simulation.lifecycle import UNDISTURBED, DeviceLifecycle, EventQueue, Fate, TimedRun
 from offbeat.training.executor import Executor
@@ -103,7 +104,7 @@ class Simulation:
                     self.reason = self._milestones.reached() or self.reason
                     yield self._evaluate(self.now) if self._milestones.version_is_due() else None
             elif upcoming == inf and end == inf:
-                self.reason = "nothing left to happen"
+                self.reason = NOTHING_LEFT
             elif tick < upcoming and tick < end:
                 self._ticks += 1
                 self._next_tick = self._ticks * self.schedule.interval
@@ -141,7 +142,7 @@ class Simulation:
                 version = self.session.version
                 self._handle(TimerFired(name=detail))
                 if self._deserted() and (self.session.version == version or self.stop.versions is None):
-                    self.reason = "nothing left to happen"
+                    self.reason = NOTHING_LEFT
             case "return":
                 self.lifecycle.returned(subject, self.now)
                 if self.lifecycle.is_available(subject, self.now):

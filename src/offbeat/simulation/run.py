@@ -17,6 +17,7 @@ from offbeat.running.driver import OnProgress
 from offbeat.running.interruption import Flag
 from offbeat.running.loop import run_to_end
 from offbeat.running.progress import shown_in_notebook, watched_bar
+from offbeat.running.sizing import sized
 from offbeat.simulation.engine import Simulation
 from offbeat.training.executor import TorchExecutor, torch_executor
 from offbeat.training.stacked import Arithmetic
@@ -42,6 +43,7 @@ def simulation_of(experiment: Experiment) -> Iterator[Simulation]:
 @contextmanager
 def _built(experiment: Experiment) -> Iterator[tuple[Simulation, ExperimentParts]]:
     """Build the simulation of an experiment, and the parts that it consists of."""
+    experiment = sized(experiment)
     workers, torch_device = experiment.execution.processes(), torch_device_of(experiment.execution.local_torch_device)
     parts = ExperimentParts.of(experiment)
     fleet = parts.fleet()
@@ -94,7 +96,7 @@ def run(
     With `resume`, a stopped run continues from its checkpoint and a finished one is only read. Ctrl-C, or setting
     `interrupted` if that is given, stops the run and leaves a checkpoint.
     """
-    directory, experiment = None, experiment_from(experiment)
+    directory, experiment = None, sized(experiment_from(experiment))
     check_trackers(experiment.tracking, directory=None if out is None else Path(out))
     if out is not None:
         directory = RunDirectory(Path(out), experiment.table(), overwrite=overwrite, resume=resume)

@@ -28,12 +28,11 @@ Corrections of the paper are listed in `weights.py`. Without dynamic weights the
 values.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from math import isfinite
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
-import numpy as np
 from msgspec.structs import asdict
 from pydantic import Field
 
@@ -66,8 +65,6 @@ from offbeat.core.orders import Order, Update
 from offbeat.core.parameters import moved
 from offbeat.core.policy import Policy, View
 
-COHORT = 10
-"""m' as published."""
 Positive = Annotated[float, Field(gt=0, le=MOST)]
 Mu = Annotated[float, Field(gt=0, le=100)]
 NotNegative = Annotated[float, Field(ge=0, le=MOST)]
@@ -105,7 +102,7 @@ class TimelyPolicy(Policy):
     State = TimelyState
     Records: ClassVar = (Aggregation, MetaLearner)
 
-    cohort: Annotated[int, Field(ge=1)] = COHORT
+    cohort: Annotated[int, Field(ge=1)] = 10
     """m', the devices that are ordered together."""
     staleness_bound: Annotated[int, Field(ge=1)] = 99
     """tau: staler updates are discarded; a fresh update has staleness 1."""
@@ -293,44 +290,6 @@ class TimelyPolicy(Policy):
         }
 
 
-def orders_per_second(in_training: int, seconds: Sequence[float]) -> float:
-    """Orders per second, each to a random idle device, that keep `in_training` devices in training.
-
-    A device that is picked r times per idle second is in training for the share r T / (1 + r T) of the time and is
-    ordered r / (1 + r T) times a second. Bisection finds the r at which the shares sum to `in_training`.
-
-    >>> round(orders_per_second(2, [10.0] * 4), 6)  # half of the time in training: an order every 20 s for each
-    0.2
-    """
-    times = np.asarray(seconds, dtype=np.float64)
-    wanted = min(float(in_training), 0.95 * len(times))
-    low, high = 0.0, 1e9
-    for _ in range(200):
-        rate = (low + high) / 2
-        if (rate * times / (1 + rate * times)).sum() < wanted:
-            low = rate
-        else:
-            high = rate
-    return float((high / (1 + high * times)).sum())
-
-
-def settings_for(
-    in_training: int, *, devices: int, order_seconds: Callable[[], Sequence[float]], given: Mapping[str, Any]
-) -> dict[str, Any]:
-    """`cohort` orders every `period` seconds keep `in_training` devices in training on average."""
-    settings: dict[str, Any] = {}
-    if "period" in given and "cohort" not in given:
-        cohort = round(given["period"] * orders_per_second(in_training, order_seconds()))
-        settings["cohort"] = min(devices, max(1, cohort))
-    elif "period" not in given:
-        cohort = given.get("cohort", min(COHORT, in_training))
-        period = cohort / orders_per_second(in_training, order_seconds())
-        settings |= {"cohort": cohort, "period": round(period, 6)}
-    if "max_in_flight" not in given and 2 * in_training > devices // 2:
-        settings["max_in_flight"] = min(devices, 2 * in_training)
-    return settings
-
-
 class FedASMU(TimelyPolicy):
     """Asynchronous: adaptive weights, and fresh models for devices during training (Liu et al. 2024).
 
@@ -354,7 +313,6 @@ class FedASMU(TimelyPolicy):
         family="asynchronous",
         paper="Liu et al., AAAI 2024",
         provenance="published",
-        settings_for=settings_for,
         search=SearchSpace(
             lambda_0=Range(0.5, 20.0, log=True),
             sigma_0=Range(0.0, 1.0),
@@ -396,7 +354,6 @@ class FedSSMU(TimelyPolicy):
         family="synchronous",
         paper="Jia et al., 2025",
         in_training="cohort",
-        settings_for=None,
         smoke={},
     )
 

@@ -30,6 +30,7 @@ from offbeat.results.tracking import check_trackers
 from offbeat.running.assembly import ExperimentParts, session_of, trainer_settings
 from offbeat.running.directory import RunDirectory, RunRecord
 from offbeat.running.loop import run_to_end
+from offbeat.running.sizing import order_seconds, sized
 from offbeat.training.factory import TrainerFactory, check_own
 from offbeat.training.tasks import Task
 from offbeat.training.torch_device import torch_device_of
@@ -129,6 +130,7 @@ def serve(
 ) -> None:
     """Run an experiment on the nodes of a grid, into a directory like that of a simulation."""
     check_trackers(experiment.tracking, directory=out)
+    experiment = sized(experiment, seconds=order_seconds if given.parts else None)
     directory = RunDirectory(out, experiment.table(), overwrite=overwrite, resume=resume)
     if directory.finished() is not None:
         log_line(f"the run in {out} is already finished")

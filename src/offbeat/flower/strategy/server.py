@@ -14,7 +14,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from flwr.server import ClientManager, History, Server, SimpleClientManager
 from flwr.server.strategy import Strategy as RoundStrategy
 
-from offbeat.algorithms.about import about_of
+from offbeat.algorithms.sizes import in_training_setting
 from offbeat.core.errors import DeviceFault, InvalidInput
 from offbeat.core.parameters import Vector
 from offbeat.core.policy import Policy
@@ -80,7 +80,7 @@ class AsyncServer(Server):
                 f"AsyncServer cannot use {type(rounds).__name__}: it adds its noise in rounds, and there are none"
             )
         given = {ours: getattr(rounds, theirs) for theirs, ours in SHARES.items() if hasattr(rounds, theirs)}
-        if isinstance(policy, Policy) and about_of(policy).in_training not in (None, *policy.model_fields_set):
+        if isinstance(policy, Policy) and in_training_setting(policy) not in (None, *policy.model_fields_set):
             given["fraction_train"] = max(LEAST_SHARE, getattr(rounds, "fraction_fit", 1.0))
         self.asynchronous = FitAsync(policy, self.strategy, self._history, **(given | settings))
 

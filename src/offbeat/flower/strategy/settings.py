@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from offbeat.algorithms.about import about_of, settings_for
+from offbeat.algorithms.sizes import in_training_setting, settings_for
 from offbeat.core.errors import InvalidInput
 from offbeat.core.policy import Policy
 from offbeat.core.settings import Settings
@@ -106,17 +106,18 @@ class StrategySettings(Settings):
         )
 
     def sized(self, policy: Policy, devices: int) -> Policy:
-        """The policy with the number of devices in training set by `fraction_train`, unless it sets one itself."""
-        name, setting = type(policy).__name__, about_of(policy).in_training
-        if setting is None or setting in policy.model_fields_set:
-            if self.fraction_train != 1.0:
-                why = f"has {setting} = {getattr(policy, setting)}" if setting else "decides this itself"
-                raise InvalidInput(
-                    f"fraction_train = {self.fraction_train}: {name} {why}, so the number of devices in training is "
-                    "already set; leave out fraction_train"
-                )
-            return policy
+        """The policy for the devices in training that `fraction_train` gives, unless it sets their number itself.
+
+        Other sizes that are not set follow as in a simulation (`algorithms.sizes`).
+        """
+        name, setting = type(policy).__name__, in_training_setting(policy)
+        if self.fraction_train != 1.0 and (setting is None or setting in policy.model_fields_set):
+            why = f"has {setting} = {getattr(policy, setting)}" if setting else "decides this itself"
+            raise InvalidInput(
+                f"fraction_train = {self.fraction_train}: {name} {why}, so the number of devices in training is "
+                "already set; leave out fraction_train"
+            )
         number = min(devices, max(int(devices * self.fraction_train), self.min_train_nodes, 1))
         given = {field: getattr(policy, field) for field in policy.model_fields_set}
-        found = settings_for(type(policy), number, devices=devices, order_seconds=lambda: [1.0], given=given)
+        found = settings_for(type(policy), number, devices=devices, order_seconds=None, given=given)
         return type(policy)(**(given | found))

@@ -14,13 +14,13 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
-from offbeat.algorithms.about import about_of
+from offbeat.algorithms.sizes import in_training_setting
 from offbeat.core.errors import InvalidInput
 from offbeat.core.orders import LocalWork
 from offbeat.core.parameters import Vector
 from offbeat.core.policy import Policy
 from offbeat.core.session import Session
-from offbeat.experiment.objects import as_table
+from offbeat.experiment.objects import name_of
 from offbeat.experiment.run_settings import EvaluationTable
 from offbeat.experiment.tables import checked
 from offbeat.flower.compat import aggregate_metricrecords, log
@@ -258,7 +258,7 @@ class Async(Strategy):
         """The content of `config.toml`, which must be the same when the run is resumed."""
         return {
             "seed": self.settings.seed,
-            "algorithm": as_table("algorithm", policy),
+            "algorithm": {"name": name_of("algorithm", type(policy))} | policy.model_dump(exclude_none=True),
             "evaluation": {"targets": [], "every_versions": self.settings.evaluate_every},
             "flower": self.settings.table()
             | {"devices": devices, "num_rounds": versions, "timeout": timeout, "model": model.digest},
@@ -281,7 +281,7 @@ class Async(Strategy):
         membership = ConnectedNodes(devices, model=model.parameters, batch_size=None, answer_seconds=timeout)
         connected = min(devices, len(transport.nodes()))
         wait_for_devices(membership, transport, wanted=connected, seconds=inf, log=lambda _: None, **clock)
-        in_training = about_of(policy).in_training
+        in_training = in_training_setting(policy)
         chosen = f", {in_training} = {getattr(policy, in_training)}" if in_training else ""
         write_log(f"beginning with {connected} of {devices} devices{chosen}")
         session = Session(

@@ -326,7 +326,7 @@ class SimulatedApp:
             algorithm=seen.strategy or self.app.name,
             label=label,
             seed=self.settings.seed,
-            targets=self.settings.evaluation.targets,
+            targets=metric.targets(self.settings.evaluation.targets),
             reason=reason,
             wall_seconds=seconds,
             in_training=engine.in_flight_seconds / engine.now if engine.now else 0.0,

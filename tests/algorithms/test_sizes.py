@@ -22,6 +22,7 @@ def test_buffers_and_staleness_bounds_keep_the_proportion_of_the_published_defau
     assert sizes(FedBuff, 5) == {"concurrency": 5, "buffer": 3}  # rounded up
     assert sizes(FedBuff, 1) == {"concurrency": 1, "buffer": 1}
     assert sizes(FedSSMU, 20) == {"cohort": 20, "staleness_bound": 198}  # published: 99 with 10
+    assert sizes(POLICIES["fedfa"], 20) == {"concurrency": 20, "queue": 20}  # 10 of 10
     assert sizes(Safa) == {"share": 6 / 40}
     assert sizes(Policy) == {}
 

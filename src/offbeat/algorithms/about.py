@@ -92,6 +92,8 @@ class About:
     in_training: str | None = None
     """The setting that says how many devices are in training at a time, or which share of them; unless it is given,
     `algorithms.sizes` chooses it. Not needed for a setting named `concurrency` or `cohort`."""
+    in_proportion: tuple[str, ...] = ()
+    """Further settings that follow in proportion to the devices in training, besides buffers and staleness bounds."""
     trains_all_devices: bool = False
     """Whether all devices train all the time, so that no setting limits their number."""
     local_differences: Callable[[Any, LocalWork], list[str]] = lambda policy, local: []

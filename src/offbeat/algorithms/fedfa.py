@@ -55,6 +55,7 @@ class FedFa(ArrivalPolicy):
         paper="Xu et al., IJCAI 2024",
         provenance="restated",
         in_training="concurrency",
+        in_proportion=("queue",),
         search=SearchSpace(queue=Range(2, 20, log=True)),
     )
 

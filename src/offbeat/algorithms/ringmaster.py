@@ -60,6 +60,7 @@ class Ringmaster(ArrivalPolicy):
         paper="Maranjyan et al., ICML 2025",
         provenance="our reading",
         in_training="concurrency",
+        in_proportion=("threshold",),
         search=SearchSpace(
             threshold=Range(1, 64, log=True), server_learning_rate=Range(0.1, 1.0, log=True, relative=True)
         ),

@@ -8,6 +8,7 @@ A tenth of the devices is in training, at least 10 of them, or all if there are 
 | `cohort` with `period`, and no `concurrency` | orders that keep this many in training on average |
 | `buffer`, `buffer_size` | in proportion to the defaults: FedBuff's 10 of 20 is a half |
 | `staleness_limit`, `staleness_bound`, `max_staleness` | in proportion, unless a buffer makes the versions |
+| what `About.in_proportion` names | in proportion |
 
 Staleness is counted in versions. Where every upload makes a version, it grows with the devices in training; where a
 buffer does, and grows too, it stays. A user's own algorithm takes part by the names of its fields. A setting that was
@@ -82,7 +83,7 @@ def settings_for(
         sizes[setting] = in_training if isinstance(_default(policy, setting), int) else in_training / devices
         in_training = in_training_of(policy, given, devices) or in_training
     for name in governed(policy):
-        if name in (*BUFFERS, *STALENESS) and setting is not None:
+        if name in (*BUFFERS, *STALENESS, *about_of(policy).in_proportion) and setting is not None:
             exact = _default(policy, name) * in_training / _default(policy, setting)
             sizes[name] = max(1, ceil(round(exact, 9))) if isinstance(_default(policy, name), int) else max(1.0, exact)
     return {name: value for name, value in sizes.items() if name in policy.model_fields and name not in given}
@@ -96,6 +97,7 @@ def governed(policy: type[Policy]) -> list[str]:
     names = [setting] if setting is not None else [COHORT, PERIOD, *([MOST] if MOST in policy.model_fields else [])]
     if isinstance(_default(policy, names[0]), int):
         names += [name for name in (_first(policy, BUFFERS) or _first(policy, STALENESS),) if name is not None]
+        names += about_of(policy).in_proportion
     return names
 
 

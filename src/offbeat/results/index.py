@@ -202,8 +202,8 @@ def _progress(stop: dict[str, Any], last: Row) -> float | None:
 def _target(rows: list[Row], evaluation: dict[str, Any], metric: TargetMetric) -> tuple[float, float] | None:
     measured = [row for row in rows if metric.name in row]
     listed = evaluation.get("targets")
-    targets = sorted((each for each in listed if _number(each)) if isinstance(listed, list) else ())
-    for target in reversed(targets) if metric.direction == "max" else targets:
+    given = [each for each in listed if _number(each)] if isinstance(listed, list) else None
+    for target in metric.best_first(metric.targets(given)):
         reached = time_to(measured, target, metric)
         if reached is not None:
             return float(target), reached

@@ -223,15 +223,16 @@ def _summary(path: Path, table: Mapping[str, Any], rows: list[Row], experiment: 
     metrics = [name for name in rows[-1] if name not in RUN_COLUMNS]
     if experiment is not None:
         metrics = [name for name in experiment.task.metrics if name in rows[-1]]
+    metric = _metric(table, metrics, experiment)
     return summarise(
         rows,
         algorithm=algorithm["name"],
         label=algorithm.get("label", ""),
         seed=table["seed"],
-        targets=table["evaluation"]["targets"],
+        targets=metric.targets(table["evaluation"].get("targets")),
         reason=UNFINISHED,
         wall_seconds=0.0,
-        metric=_metric(table, metrics, experiment),
+        metric=metric,
         metrics=metrics,
     )
 

@@ -143,8 +143,9 @@ def compare(
     `--set algorithm.KEY=VALUE` applies to every algorithm that has this setting.
 
     All algorithms keep the same number of devices in training: `[compare] in_training = N`, by default the file's
-    `[algorithm]` settings, else a tenth of the devices, at least 10. Buffers, cohorts, periods and staleness bounds that
-    are not set follow in proportion, as in `offbeat run`. With `in_training = false` each algorithm has its defaults.
+    `[algorithm]` settings, else a tenth of the devices, at least 10. Buffers, cohorts, periods and staleness bounds
+    that are not set follow in proportion, as in `offbeat run`. With `in_training = false` each algorithm has its
+    defaults.
     """
     general, settings = _algorithm_changes(changes)
     experiment = on_cluster(load(file, general), address)  # before the imports: a wrong setting is reported at once

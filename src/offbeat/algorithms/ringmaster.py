@@ -105,6 +105,7 @@ class RingmasterStop(Ringmaster):
         paper="Maranjyan et al., ICML 2025",
         provenance="authors' code",
         in_training="concurrency",
+        in_proportion=("threshold",),
         search=Ringmaster.about.search,
         flower=None,
     )

@@ -107,6 +107,7 @@ class RingmasterStop(Ringmaster):
         in_training="concurrency",
         in_proportion=("threshold",),
         search=Ringmaster.about.search,
+        local_differences=lambda policy, local: ["training that ends early at the staleness threshold"],
         flower=None,
     )
 

@@ -79,11 +79,11 @@ def test_links_over_time_come_from_a_file_of_their_own_by_name_number_or_draw(tm
     network = NetworkSettings(latency=0.0, trace=trace)
     named = Fleet.build(workload(2), TraceFleet(path=str(phones)), network).links
     # 500 kB are 4 Mbit. The file's time 1000 ms is the run's 0; Nokia has 2 Mbit/s from 5 s to 10 s, then 1 again.
-    assert [named.up_seconds(0, 500_000, at) for at in (0.0, 99.0)] == [1.0, 1.0]
-    assert [named.up_seconds(1, 500_000, at) for at in (0.0, 5.0, 9.0, 10.0, 15.0)] == [4.0, 2.0, 3.0, 4.0, 2.0]
-    assert named.down_seconds(1, 12_500_000, 5.0) == 1.0  # 100 Mbit/s of [network]
-    assert named.round_trips(500_000).tolist() == pytest.approx([1.04, 4 / 1.5 + 0.04])  # with the mean bandwidth
-    ordered = Fleet.build(workload(2), RatioFleet(), network).links  # no names here: the first of the file is device 0
+    assert [named.up_seconds(1, 500_000, at) for at in (0.0, 99.0)] == [1.0, 1.0]
+    assert [named.up_seconds(0, 500_000, at) for at in (0.0, 5.0, 9.0, 10.0, 15.0)] == [4.0, 2.0, 3.0, 4.0, 2.0]
+    assert named.down_seconds(0, 12_500_000, 5.0) == 1.0  # 100 Mbit/s of [network]
+    assert named.round_trips(500_000).tolist() == pytest.approx([4 / 1.5 + 0.04, 1.04])  # with the mean bandwidth
+    ordered = Fleet.build(workload(2), RatioFleet(), network).links  # no names here: in sorted order, Nokia is device 0
     assert [ordered.up_seconds(device, 500_000) for device in (0, 1)] == [4.0, 1.0]
     drawn = network.model_copy(update={"trace": trace.model_copy(update={"assign": "random"})})
     many = Fleet.build(workload(9), RatioFleet(), drawn).links

@@ -235,6 +235,7 @@ class HuggingFace(DatasetSettings):
             test_y=targets.read(test),
             classes=len(names) or _classes(y),
             class_names=names,
+            device_names=() if kept is None or lazy else kept.names,
             devices=None if kept is None or lazy else tuple(kept.samples(device) for device in range(kept.devices)),
             pipeline=pipeline,
             vocabulary=self.vocabulary if isinstance(inputs, Texts) else None,

@@ -7,7 +7,7 @@ unused. Everything is arrays, so that a million devices are feasible.
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -32,6 +32,8 @@ class Partition:
     indices: Indices
     offsets: Indices
     """Device k holds indices[offsets[k]:offsets[k + 1]]."""
+    names: tuple[str, ...] = ()
+    """The names of the devices, if the data name them."""
 
     @classmethod
     def of(cls, samples: Sequence[Indices]) -> "Partition":
@@ -270,7 +272,7 @@ def by_owner(owners: Array, devices: int, column: str) -> Partition:
             f"data.devices = {devices}: column {column!r} has only {len(names)} different values, one per device."
         )
     samples = np.flatnonzero(numbers < devices)
-    return _grouped(samples, numbers[samples], devices)
+    return replace(_grouped(samples, numbers[samples], devices), names=tuple(str(name) for name in names[:devices]))
 
 
 def _check_labels(labels: Any, name: str) -> None:

@@ -1,6 +1,7 @@
 """The simulated fleet: speeds, links, availability, and the failures that are drawn for every order."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from pydantic import Field, field_validator
@@ -81,6 +82,8 @@ class Fleet:
     links: Links
     availability: Availability
     failures: Failures
+    names: Sequence[str] | None = None
+    """The names of the devices, if their data or a trace have names."""
 
     def forecast(self, model_bytes: int) -> Forecast | None:
         """What a server may know in advance; None if training times do not depend on the amount of work."""
@@ -104,7 +107,8 @@ class Fleet:
     ) -> "Fleet":
         """The fleet of these settings for this workload; omitted settings have their defaults."""
         speeds = fleet.build(workload)
-        workload = replace(workload, names=speeds.names)
+        if workload.names is None:
+            workload = replace(workload, names=speeds.names)
         wanted = availability or AlwaysAvailable()
         if speeds.measured_availability is not None and isinstance(wanted, AlwaysAvailable):
             present: Availability = speeds.measured_availability
@@ -115,4 +119,5 @@ class Fleet:
             links=(network or NetworkSettings()).build(workload, speeds.measured_links),
             availability=present,
             failures=(failures or FailureSettings()).build(workload),
+            names=workload.names,
         )

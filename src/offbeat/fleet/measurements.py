@@ -120,8 +120,9 @@ class MeasuredFile(Settings):
     separator: Literal["", ",", ";", "\t", "|"] = ""
     """The column separator (default: the most frequent of , ; tab | in the header)."""
     assign: Literal["", "device", "random"] = ""
-    """"device": the file's devices are the experiment's, by number (0, 1 ...) or, with names, in the order of the file;
-    "random": every device draws one of the file's (default: "device" if there is such a column)."""
+    """"device": the file's devices are the experiment's, by name or number (0, 1 ...), whatever the order of the rows;
+    where nothing else names the devices, names are numbered in sorted order. "random": every device draws one of the
+    file's (default: "device" if there is such a column)."""
 
     @model_validator(mode="after")
     def _known(self) -> Self:
@@ -183,22 +184,22 @@ class MeasuredFile(Settings):
         if self.assign == "random" or (not self.assign and "device" not in found):
             return stream(workload.seed, role).choice(known, devices, replace=devices > known)
         column = f"{found.where}.path: column {found.names.get('device', 'device')!r} of {found.path}"
-        numbered = all(name.isdigit() for name in names)
-        if numbered and sorted(map(int, names)) != list(range(known)):
-            raise InvalidInput(f"{column} must hold every number from 0 to {known - 1}, or names.")
+        numbered = all(name.isdigit() for name in names) and sorted(map(int, names)) == list(range(known))
         if workload.names is not None and not numbered:
             if missing := [name for name in workload.names if name not in names]:
                 raise InvalidInput(
-                    f"{column} has no {missing[0]!r}, which is a device of [fleet]: add it, or set "
+                    f"{column} has no {missing[0]!r}, which is a device of {workload.named_by}: add it, or set "
                     f"{found.where}.assign = 'random'."
                 )
             return np.array([names.index(name) for name in workload.names], dtype=np.int64)
+        if not numbered and all(name.isdigit() for name in names):
+            raise InvalidInput(f"{column} must hold every number from 0 to {known - 1}, or names.")
         if known < devices:
             raise InvalidInput(
                 f"{found.where}.path: {found.path} describes {known} devices, but the experiment has {devices}: add "
                 f"devices, or set {found.where}.assign = 'random'."
             )
-        order = np.argsort([int(name) for name in names]) if numbered else np.arange(known)
+        order = np.argsort([int(name) for name in names] if numbered else names, kind="stable")
         return order[:devices].astype(np.int64)
 
 

@@ -22,7 +22,7 @@ class TraceFleet(CostSettings, MeasuredSeries):
     name: Literal["trace"] = "trace"
     path: str = Field(min_length=1)
     """CSV file (plain or .gz) with a header and a column epoch_seconds, slowness or speed (the highest has slowness 1).
-    Optional columns: device (0, 1 ... or names; without it rows are drawn at random); uplink_mbps, downlink_mbps and
+    Optional columns: device (names or 0, 1 ...; without it rows are drawn at random); uplink_mbps, downlink_mbps and
     latency, which override [network]; time, if bandwidth or `available` change over time."""
 
     def build(self, workload: Workload) -> Speeds:

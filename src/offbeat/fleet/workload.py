@@ -24,7 +24,9 @@ class Workload:
     """Floating-point operations of forward and backward pass on one sample; 0 if unknown."""
     seed: int
     names: Sequence[str] | None = None
-    """The names of the devices, if their fleet has names."""
+    """The names of the devices, if their data or their fleet have names."""
+    named_by: str = "[fleet]"
+    """Where the names come from, for messages."""
 
     def __post_init__(self) -> None:
         if self.samples.shape != (self.devices,):

@@ -12,6 +12,7 @@ MOST_DEVICES = 10_000
 class FleetFacts(Struct, kw_only=True, eq=False):
     """The devices of a run, as lists over devices; an empty list if a thing is not known."""
 
+    names: list[str] = []
     samples: list[int] = []
     samples_per_second: list[float] = []
     """Mean speed through one layer of the model."""

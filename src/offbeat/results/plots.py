@@ -20,7 +20,7 @@ from offbeat.results.algorithm_results import AlgorithmResults, seeds_text
 from offbeat.results.comparison import Comparison
 from offbeat.results.files import replace_file
 from offbeat.results.metric import TargetMetric, amount
-from offbeat.results.result import Result
+from offbeat.results.result import Result, read_device_names
 from offbeat.results.rows import Row
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C8C8C")
@@ -149,6 +149,9 @@ def devices_figure(run: Result) -> Figure | None:
     time.set_xlabel("seconds")
     time.set_ylabel("device" if group == 1 else f"device (each bar: mean of {group} neighbouring devices)")
     time.yaxis.set_major_locator(MaxNLocator(integer=True))
+    names = read_device_names(run.directory) if group == 1 and run.directory is not None else {}
+    if names:
+        time.set_yticks([*names], [*names.values()], fontsize=8)
     time.invert_yaxis()
     style_axes(staleness, "")
     staleness.plot(_column(devices, "mean_staleness"), places, "o", color=COLOURS[3])

@@ -250,7 +250,15 @@ def read_devices(path: Path) -> list[Row]:
     if not (path / "devices.csv").is_file():
         return []
     with (path / "devices.csv").open(encoding="utf-8", newline="") as file:
-        return [{name: float(value) for name, value in line.items()} for line in csv.DictReader(file)]
+        return [{key: float(value) for key, value in line.items() if key != "name"} for line in csv.DictReader(file)]
+
+
+def read_device_names(path: Path) -> dict[int, str]:
+    """The names of the devices in a run's devices.csv; empty if they have none."""
+    if not (path / "devices.csv").is_file():
+        return {}
+    with (path / "devices.csv").open(encoding="utf-8", newline="") as file:
+        return {int(line["device"]): line["name"] for line in csv.DictReader(file) if "name" in line}
 
 
 def tensors_of(parameters: Vector, layout: Layout) -> dict[str, npt.NDArray[Any]]:

@@ -4,7 +4,7 @@ Open it in Perfetto (ui.perfetto.dev) or chrome://tracing. The format has times 
 """
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -93,8 +93,11 @@ class Timeline:
         """Length of the file in bytes, to which a resumed run truncates it."""
         return self._log.position
 
-    def finish(self, in_flight: Iterable[Span], at: float) -> None:
-        """Add the orders in flight and the names of all rows with the devices' speeds, and close the list."""
+    def finish(self, in_flight: Iterable[Span], at: float, known: Sequence[str] | None = None) -> None:
+        """Add the orders in flight and the names of all rows with the devices' speeds, and close the list.
+
+        `known` are the names of the devices, if they have any.
+        """
         for span in in_flight:
             self.write(span)
         if self._orders < MOST_ORDERS:
@@ -107,7 +110,8 @@ class Timeline:
         ranked = sorted(speeds, key=lambda device: (speeds[device] is None, speeds[device], device))
         for rank, device in enumerate(ranked):
             pace = speeds[device]
-            name = f"device {device}" if pace is None else f"device {device}: {pace:.3g} s per slice"
+            name = f"device {device}" if known is None else f"{known[device]} (device {device})"
+            name += "" if pace is None else f": {pace:.3g} s per slice"
             names.append(_metadata("thread_name", DEVICES, device, name=name))
             names.append(_metadata("thread_sort_index", DEVICES, device, sort_index=rank))
         self._log.write(",\n".join(names) + "]")

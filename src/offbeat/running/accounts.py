@@ -7,7 +7,7 @@ that a driver's turn stays short.
 
 import csv
 import io
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct, structs
@@ -49,12 +49,15 @@ class Accounts:
         "_unresolved",
         "busy_seconds",
         "closed",
+        "names",
         "per_device",
         "spans",
         "wasted_seconds",
     )
 
-    def __init__(self, devices: int) -> None:
+    def __init__(self, devices: int, names: Sequence[str] | None = None) -> None:
+        self.names = names
+        """The names of the devices, if they have any."""
         self.busy_seconds = 0.0
         self.wasted_seconds = 0.0
         self.spans: list[Span] = []
@@ -159,15 +162,16 @@ class Accounts:
         return accounts
 
     def csv(self, open_spans: Iterable[Span] = ()) -> str:
-        """The accounts as CSV, a line per device; the sum of staleness becomes the mean over used updates."""
+        """The accounts as CSV, a line per device with its name, if any, and the mean staleness of its used updates."""
         text = io.StringIO()
         names = [field.name for field in structs.fields(DeviceAccount) if field.name != "staleness_sum"]
         writer = csv.writer(text, lineterminator="\n")
-        writer.writerow([*names, "mean_staleness"])
+        writer.writerow([*names, "mean_staleness", *(["name"] if self.names else [])])
         for each in self.table(open_spans):
             values = [getattr(each, name) for name in names]
             mean = each.staleness_sum / each.used if each.used else 0.0
-            writer.writerow([round(value, 3) if isinstance(value, float) else value for value in [*values, mean]])
+            own = [self.names[each.device]] if self.names else []
+            writer.writerow([round(it, 3) if isinstance(it, float) else it for it in [*values, mean, *own]])
         return text.getvalue()
 
     # Snapshots ----------------------------------------------------------------------------------------------------

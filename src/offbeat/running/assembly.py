@@ -85,6 +85,13 @@ class ExperimentParts:
         """A trainer of all devices, in this process."""
         return self.factory(torch_device).trainer(self.dataset.train_x, self.dataset.train_y, self.partition)
 
+    @property
+    def device_names(self) -> tuple[str, ...] | None:
+        """The names that the data give their devices; None if they give none, or the numbers 0, 1 ... themselves."""
+        names = self.partition.names or self.dataset.device_names
+        numbers = tuple(str(device) for device in range(self.partition.devices))
+        return tuple(names) if len(names) == len(numbers) and tuple(names) != numbers else None
+
     def fleet(self) -> Fleet:
         """Build the fleet: speeds, links, availability and failures of the devices."""
         experiment = self.experiment
@@ -94,6 +101,8 @@ class ExperimentParts:
             layers=self.layout.trained_layers,
             flops_per_sample=flops_per_sample(self.network, self.example.x),
             seed=experiment.seed,
+            names=self.device_names,
+            named_by="[partition]" if self.partition.names else "[data]",
         )
         return Fleet.build(
             workload,
@@ -109,7 +118,7 @@ class ExperimentParts:
         if devices > MOST_DEVICES:
             return FleetFacts()
         forecast = fleet.forecast(self.layout.bytes)
-        facts = FleetFacts(samples=self.partition.sizes.tolist())
+        facts = FleetFacts(samples=self.partition.sizes.tolist(), names=list(fleet.names or ()))
         if forecast is not None:
             facts.samples_per_second = forecast.speeds.tolist()
             facts.communication_seconds = forecast.communication.tolist()

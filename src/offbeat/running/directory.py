@@ -419,7 +419,8 @@ class RunDirectory:
         """Write the model and the summary. The last checkpoint stays: a longer run can continue from it."""
         assert self._timeline is not None and self._orders is not None and self._driver is not None
         self._writer.wait()
-        self._timeline.finish(self._driver.open_spans(), self._driver.now)
+        driver = self._driver
+        self._timeline.finish(driver.open_spans(), driver.now, driver.accounts.names)
         self._orders.finish(self._driver.accounts.received, self._driver.open_spans())
         self._orders.flush()
         (self.path / "live.json").unlink(missing_ok=True)

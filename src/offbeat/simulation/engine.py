@@ -72,7 +72,7 @@ class Simulation:
         self.runs: dict[int, TimedRun] = {}
         self.now = 0.0
         self.reason: str | None = None
-        self.accounts = Accounts(session.devices)
+        self.accounts = Accounts(session.devices, fleet.names)
         self.spans = self.accounts.spans
         """Orders that ended since the run loop last took them from the accounts."""
         self._model_bytes = session.layout.bytes

@@ -58,7 +58,7 @@ class MessageEngine:
         self.weight: str | None = None
         """The metric that the app's strategy weights replies by, set by `Observation`; None: no strategy seen."""
         self.counters = MessageCounters()
-        self.accounts = Accounts(len(times.node_ids))
+        self.accounts = Accounts(len(times.node_ids), times.fleet.names)
         self.in_flight: dict[str, MessageInFlight] = {}
         self.in_flight_seconds = 0.0
         """Time in flight, summed over all training messages."""

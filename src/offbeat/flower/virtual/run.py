@@ -105,7 +105,7 @@ class AppDirectory:
     ) -> None:
         """Write devices.csv, the final model if there is one, and last the summary."""
         self._write_spans(engine)
-        self._timeline.finish(engine.open_spans(), engine.now)
+        self._timeline.finish(engine.open_spans(), engine.now, engine.accounts.names)
         self._orders.finish(engine.accounts.received, engine.open_spans())
         if engine.accounts.per_device:
             replace_file(self.path / "devices.csv", engine.accounts.csv(engine.open_spans()).encode())

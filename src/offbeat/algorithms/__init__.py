@@ -79,6 +79,8 @@ def policy_class(name: str) -> type[Policy]:
         raise InvalidInput(f"algorithm {name!r}: must be a subclass of offbeat.Policy")
     if not hasattr(found, "State"):
         raise InvalidInput(f"algorithm {name!r}: must define State, the dataclass of its state")
+    if found.react is Policy.react:
+        raise InvalidInput(f"algorithm {name!r}: must define react(event, state, view), which yields actions")
     return found
 
 

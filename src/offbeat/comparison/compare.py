@@ -112,6 +112,12 @@ def sweep(
     """
     experiment = experiment_from(experiment)
     over, numbers = experiment.sweep if over is None else over, _seeds(experiment, seeds)
+    for path, values in over.items():
+        if isinstance(values, str) or not isinstance(values, Sequence):
+            raise InvalidInput(f"sweep: {path} = {values!r}: must be a list of values")
+        for number, value in enumerate(values):
+            if value in values[:number]:
+                raise InvalidInput(f"sweep: {path} has the value {value!r} twice")
     if not over or not all(len(values) for values in over.values()) or not numbers or len(over) > 3:
         raise InvalidInput("give one to three settings to sweep, each with at least one value, and at least one seed")
     experiment.check_target(target)
@@ -152,7 +158,11 @@ def _algorithms(experiment: Experiment, given: Algorithms | None) -> list[str | 
         return list(experiment.compared)
     if isinstance(given, str):
         return [name.strip() for name in given.split(",")]
-    return [given] if isinstance(given, Policy | type) else list(given)
+    chosen: list[Any] = list(given) if isinstance(given, Iterable) and not isinstance(given, Policy | type) else [given]
+    for each in chosen:
+        if not isinstance(each, str | Policy) and not (isinstance(each, type) and issubclass(each, Policy)):
+            raise InvalidInput(f"algorithms: {each!r} must be a name, a policy or a policy class")
+    return chosen
 
 
 def _seeds(experiment: Experiment, given: Seeds) -> list[int]:

@@ -182,7 +182,9 @@ class RunActors:
         if busy or self._free:
             self._seen = monotonic()
         elif monotonic() - self._seen > self._execution.cluster_timeout:
-            raise self._cluster.no_worker()
+            if not self._cluster.is_busy():
+                raise self._cluster.no_worker()
+            self._seen = monotonic()
         reports, self._reports = self._reports, []
         return reports
 

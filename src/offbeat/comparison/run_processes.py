@@ -47,6 +47,8 @@ class LostRun(Struct, frozen=True):
     """A run whose process, or machine, has died."""
 
     number: int
+    exit_code: int | None = None
+    """Of the process; negative: it was killed by this signal."""
 
 
 RunReport = RunProgress | EndedRun | LostRun
@@ -106,8 +108,7 @@ class RunProcesses:
                 report = worker.connection.recv()
             except (EOFError, OSError):
                 del self._busy[connection]
-                _end(worker)
-                report = LostRun(number)
+                report = LostRun(number, _end(worker))
             if isinstance(report, EndedRun):
                 del self._busy[connection]
                 self._idle.append(worker)
@@ -126,10 +127,13 @@ class RunProcesses:
         self._idle, self._busy = [], {}
 
 
-def _end(worker: _Process) -> None:
+def _end(worker: _Process) -> int | None:
+    """Wait for the end of a process, and return its exit code."""
     worker.connection.close()  # the process ends when it next reads from or writes to it
     worker.process.join()
+    exit_code: int | None = worker.process.exitcode
     worker.process.close()
+    return exit_code
 
 
 # In a worker process -------------------------------------------------------------------------------------------------

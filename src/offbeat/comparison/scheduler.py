@@ -177,11 +177,18 @@ def _carry_out_all(
                 planned_runs[number] = replace(planned, overwrite=not planned.resume)  # its directory has files now
                 retries.append(number)
             else:
-                reason = f"its process died {workers.attempts} times, possibly for lack of memory"
+                reason = f"its process died {workers.attempts} times, {_why(report.exit_code)}"
                 failures[number] = RunFailure(planned.label, reason)
     if stopping:
         raise Interrupted("interrupted", number=getattr(asked, "number", 2))
     return failures
+
+
+def _why(exit_code: int | None) -> str:
+    """Why a process probably died."""
+    if exit_code != 1:
+        return "possibly for lack of memory"
+    return 'with an error (above): a script that starts runs must have its code under `if __name__ == "__main__":`'
 
 
 def _report(watch: OnProgress | None, fraction: float, row: Row | None) -> None:

@@ -64,6 +64,9 @@ from offbeat.core.state import (
 )
 from offbeat.core.streams import stream
 
+MOST_TIMERS_AT_ONCE = 1000
+"""Timers of 0 s that a policy may set at one time."""
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SessionSnapshot:
@@ -98,6 +101,7 @@ class Session:
         "_idle",
         "_plain_order",
         "_samples",
+        "_stalled",
         "_states",
         "_ticket_of",
         "_tickets",
@@ -152,6 +156,8 @@ class Session:
         self.now = 0.0
         self.finished: str | None = None
         self.timers: dict[str, float] = {}
+        self._stalled = (-1.0, 0)
+        """A time, and how many timers of 0 s were set at it."""
         self.counters = Counters()
         self.journal = Journal()
         self.in_flight: dict[int, OrderInFlight] = {}
@@ -390,12 +396,25 @@ class Session:
                 if name in self.timers or not after >= 0.0:
                     raise PolicyError(f"timer {name!r} after {after} s: it is already set, or the time is negative")
                 self.timers[name] = moment(self.now + after)
+                self._check_clock_advances(name)
                 effects.append(TimerSet(name=name, at=self.timers[name]))
             case Finish(reason=reason):
                 self.finished = reason
                 self._note(f"finished ({reason})")
             case _:
                 raise PolicyError(f"{action!r} is not an action")
+
+    def _check_clock_advances(self, name: str) -> None:
+        """Raise PolicyError if timers of 0 s follow each other without end: no other event could ever happen."""
+        if self.timers[name] > self.now:
+            return
+        at, count = self._stalled
+        self._stalled = (self.now, count + 1 if at == self.now else 1)
+        if self._stalled[1] > MOST_TIMERS_AT_ONCE:
+            raise PolicyError(
+                f"timer {name!r} was set to 0 s more than {MOST_TIMERS_AT_ONCE} times at {self.now:g} s: the clock "
+                "would never advance"
+            )
 
     def _commit(self, parameters: Vector, used: tuple[int, ...]) -> None:
         if parameters.shape != self.parameters.shape:

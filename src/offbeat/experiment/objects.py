@@ -75,6 +75,11 @@ def as_table(section: str, given: Any) -> Any:
             f"model is an instance of {type(given).__name__}: give the class or a function that makes it, because its "
             "initial parameters must come from the experiment's seed"
         )
+    if section == "data" and not callable(given) and not isinstance(given, Mapping | Settings):
+        raise InvalidInput(
+            f"data is a {type(given).__name__}: give (train_x, train_y, test_x, test_y), an offbeat.Dataset, a "
+            "function of the seed, or a name"
+        )
     return {"name": name_of(section, given)} if callable(given) else plain(given)
 
 

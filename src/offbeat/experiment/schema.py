@@ -188,6 +188,14 @@ class Experiment(Settings):
         for index, target in enumerate(self.evaluation.targets or []):
             self.check_target(target, f"evaluation.targets.{index}")
         self.check_target(self.stop.target, "stop.target")
+        if getattr(self.algorithm.policy, "masked_loss", False) and not self.task.is_default:
+            from offbeat.training.tasks import Classification
+
+            if not isinstance(self.task.task, Classification):
+                raise InvalidInput(
+                    f"algorithm.masked_loss = true masks classes, but task.name = {self.task.name!r} has none: set "
+                    "algorithm.masked_loss = false"
+                )
         local = self.local
         if self.algorithm.policy.plain_gradients and (local.optimiser != "sgd" or local.clip_norm):
             setting = f"clip_norm = {local.clip_norm}" if local.clip_norm else f"optimiser = {local.optimiser!r}"

@@ -19,6 +19,9 @@ from offbeat.fleet.links import NOTHING_MEASURED, Bandwidths
 from offbeat.fleet.series import TracedAvailability
 from offbeat.fleet.workload import Floats, Workload
 
+LONGEST_EPOCH = 1e12
+"""Seconds; a virtual clock in 64-bit numbers still resolves a millisecond there."""
+
 
 class Speeds(ABC):
     """The training times of the devices of a fleet."""
@@ -82,6 +85,12 @@ class FixedSpeeds(Speeds):
     def __init__(
         self, epoch_seconds: Floats, workload: Workload, measured_links: Mapping[str, Bandwidths] = NOTHING_MEASURED
     ) -> None:
+        longest = float(epoch_seconds.max(initial=0.0))
+        if not longest <= LONGEST_EPOCH:
+            raise InvalidInput(
+                f"fleet: an epoch takes {longest:.3g} s on device {int(epoch_seconds.argmax())}: it must be at most "
+                f"{LONGEST_EPOCH:g} s"
+            )
         self.epoch_seconds = epoch_seconds
         self.samples = workload.timed_samples
         self.layers = workload.layers

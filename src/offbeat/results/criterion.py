@@ -101,6 +101,7 @@ class Criterion:
         at: float | None = None,
     ) -> "Criterion":
         """The time to a target if one is given, else the area under the curve up to a time (default: the end)."""
+        experiment.check_target(target)
         metric = TargetMetric.of_experiment(experiment)
         kind = kind or ("area" if target is None else "time")
         if kind == "time" and target is None:

@@ -118,6 +118,12 @@ def check_may_write(path: Path, overwrite: bool) -> None:
         raise OutputRefused(f"{path} already holds a run", "resume", "overwrite")
 
 
+def check_single_run(path: Path) -> None:
+    """Raise OutputRefused if a directory holds the runs of a comparison or a search, which one run would ruin."""
+    if path.is_dir() and not (path / "metrics.jsonl").exists() and any(path.glob("*/config.toml")):
+        raise OutputRefused(f"{path} holds several runs (a comparison, sweep or search), not a single one", "out")
+
+
 def check_same_experiment(
     path: Path, theirs: Mapping[str, Any], table: Mapping[str, Any], *, resume: bool = False, extends: bool = True
 ) -> None:
@@ -252,6 +258,7 @@ class RunDirectory:
 
     def _check(self) -> None:
         """Raise OutputRefused if the directory must not be written to."""
+        check_single_run(self.path)
         if (self.path / "config.toml").is_file() and (self._resume or not self._overwrite):
             check_same_experiment(self.path, read_config(self.path), self.table, resume=self._resume)
         if not self._resuming:

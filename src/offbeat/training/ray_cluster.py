@@ -3,8 +3,11 @@
 Ray is imported when a run first needs it.
 """
 
+import atexit
 import logging
 import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -27,6 +30,7 @@ ENVIRONMENT = {
 """Set before Ray is imported, unless the user has set them."""
 
 STATUS_SECONDS = 1.0
+log = logging.getLogger("offbeat")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,8 +70,11 @@ class RayCluster:
         self.ray = _ray()
         self._ours = not self.ray.is_initialized()
         self._reported = 0.0
+        self._guard: subprocess.Popen[bytes] | None = None
         if self._ours:
             self._connect(execution.address)
+            self._guard = guard_against_exit(execution.address)
+        self._was_busy = not self._has_room()
 
     def _connect(self, address: str) -> None:
         settings: dict[str, Any] = {"num_cpus": available_cores(), "include_dashboard": False}
@@ -109,6 +116,23 @@ class RayCluster:
         nodes = sum(bool(node["Alive"]) for node in self.ray.nodes())
         watch(ClusterStatus(address=self.execution.address, nodes=nodes, workers=workers, queued=queued))
 
+    def _has_room(self) -> bool:
+        """Whether the cluster has resources for a worker that no one uses."""
+        free = self.ray.available_resources()
+        return bool(free.get("CPU", 0.0) >= 1 and free.get("GPU", 0.0) >= self.execution.gpus_per_worker)
+
+    def is_busy(self) -> bool:
+        """Whether other programs have used the whole cluster since we connected, so that waiting helps."""
+        self._was_busy = self._was_busy and not self._has_room()
+        fits = self.ray.cluster_resources()
+        big_enough = fits.get("CPU", 0.0) >= 1 and fits.get("GPU", 0.0) >= self.execution.gpus_per_worker
+        if self._was_busy and big_enough:
+            log.warning(
+                "offbeat: note: the Ray cluster at %s is busy: waiting for a free core or GPU share",
+                self.execution.address,
+            )
+        return bool(self._was_busy and big_enough)
+
     def no_worker(self) -> WorkersLost:
         """The error after `execution.cluster_timeout` seconds without a worker."""
         return WorkersLost(
@@ -118,8 +142,41 @@ class RayCluster:
 
     def close(self) -> None:
         """Disconnect; a cluster that was started for this run ends."""
+        if self._guard is not None:
+            dismiss(self._guard)
+            self._guard = None
         if self._ours and self.ray.is_initialized():
             self.ray.shutdown()
+
+
+GUARD = """
+import signal, sys
+for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    signal.signal(number, signal.SIG_IGN)
+if not sys.stdin.buffer.read():
+    sys.stderr.write(sys.argv[1])
+"""
+
+
+def guard_against_exit(address: str) -> "subprocess.Popen[bytes]":
+    """Start a small process that says what to do if Ray ends this process, as it does when the node's raylet dies.
+
+    Ray then exits from C++ and no Python code of this process runs any more.
+    """
+    message = (
+        f"offbeat: this process was ended while connected to the Ray cluster at {address!r}, most likely because the "
+        "raylet on this machine died. Finished runs and checkpoints are kept: restart the cluster and resume.\n"
+    )
+    guard = subprocess.Popen([sys.executable, "-I", "-S", "-c", GUARD, message], stdin=subprocess.PIPE)
+    atexit.register(dismiss, guard)
+    return guard
+
+
+def dismiss(guard: "subprocess.Popen[bytes]") -> None:
+    """End the process of `guard_against_exit` silently."""
+    atexit.unregister(dismiss)
+    if guard.poll() is None:
+        guard.communicate(b"closed")
 
 
 def _ray() -> Any:

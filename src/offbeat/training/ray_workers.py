@@ -140,7 +140,9 @@ class RayWorkers:
             if any(actor.ready for actor in self._actors):
                 self._seen = monotonic()
             elif monotonic() - self._seen > self._timeout:
-                raise self._cluster.no_worker()
+                if not self._cluster.is_busy():
+                    raise self._cluster.no_worker()
+                self._seen = monotonic()
 
     def _take(self, answer: Any) -> list[ChunkResult]:
         if answer not in self._waiting:

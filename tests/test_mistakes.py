@@ -1,4 +1,4 @@
-"""Mistakes that could end in a crash, a hang or lost results are refused in one sentence, before anything is written."""
+"""Mistakes that could end in a crash, a hang or lost results are refused in a sentence, before anything is written."""
 
 import subprocess
 import sys

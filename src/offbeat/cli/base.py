@@ -161,7 +161,11 @@ def present(experiment: "Experiment", rows: "Sequence[Row]", summary: Mapping[st
 def print_summary(title: str, summary: Mapping[str, Any]) -> None:
     """Print the summary of a run as a table."""
     table = Table("", "", title=title, show_header=False)
-    for key, value in summary.items():
+    flat = {key: value for key, value in summary.items() if key not in ("per_device", "per_group")}
+    flat |= {f"{key} (device)": value for key, value in summary.get("per_device", {}).items()}
+    for group, values in summary.get("per_group", {}).items():
+        flat |= {f"{key} ({group})": value for key, value in values.items()}
+    for key, value in flat.items():
         if isinstance(value, dict):
             value = ", ".join(f"{target}: {time:.4g} s" for target, time in value.items() if time is not None)
         table.add_row(key, f"{value:.6g}" if isinstance(value, float) else str(value))

@@ -73,6 +73,11 @@ class EvaluationTable(Settings):
     accuracy or another share, none for other metrics)."""
     samples: Count | None = None
     """Number of test samples to evaluate on, always the same ones (default: all)."""
+    per_device: bool = False
+    """Whether to evaluate the final model for each device and group of devices too: on the device's held-out samples if
+    the data say which they are, else on its training samples. Groups are thirds of the fleet by speed, and `groups`."""
+    groups: dict[str, list[int | str]] = Field({})
+    """Named groups of devices, by number or name: `[evaluation.groups] north = ["H01", "H02"]`."""
     training_loss: bool = False
     """Whether to evaluate the loss on the training samples of all devices too."""
 

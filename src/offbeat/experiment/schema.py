@@ -316,6 +316,9 @@ class Experiment(Settings):
         plain["availability"] = self.availability.resolved()
         plain["algorithm"] = self.algorithm.resolved()
         plain["task"] = self.task.resolved()
+        plain["evaluation"] = {
+            key: value for key, value in plain["evaluation"].items() if value or key not in ("per_device", "groups")
+        }
         plain["deployment"] = self.deployment.model_dump(exclude_defaults=True)
         plain["tracking"] = self.tracking.model_dump(exclude_defaults=True)
         return {key: value for key, value in plain.items() if value != {}}

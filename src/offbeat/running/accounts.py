@@ -8,6 +8,7 @@ that a driver's turn stays short.
 import csv
 import io
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from msgspec import Struct, structs
@@ -15,6 +16,7 @@ from msgspec import Struct, structs
 from offbeat.results.orders import Closed
 from offbeat.results.rows import Span
 
+NO_COLUMNS: Mapping[str, Sequence[float]] = MappingProxyType({})
 MOST_DEVICES = 10_000
 """Largest fleet with accounts per device."""
 
@@ -161,17 +163,21 @@ class Accounts:
             account.idle_seconds += span.sent - self._landed.get(span.device, span.sent)
         return accounts
 
-    def csv(self, open_spans: Iterable[Span] = ()) -> str:
-        """The accounts as CSV, a line per device with its name, if any, and the mean staleness of its used updates."""
+    def csv(self, open_spans: Iterable[Span] = (), columns: Mapping[str, Sequence[float]] = NO_COLUMNS) -> str:
+        """The accounts as CSV, a line per device with its name, if any, and the mean staleness of its used updates.
+
+        `columns` are further columns, with a number for each device.
+        """
         text = io.StringIO()
         names = [field.name for field in structs.fields(DeviceAccount) if field.name != "staleness_sum"]
         writer = csv.writer(text, lineterminator="\n")
-        writer.writerow([*names, "mean_staleness", *(["name"] if self.names else [])])
+        writer.writerow([*names, "mean_staleness", *columns, *(["name"] if self.names else [])])
         for each in self.table(open_spans):
             values = [getattr(each, name) for name in names]
             mean = each.staleness_sum / each.used if each.used else 0.0
-            own = [self.names[each.device]] if self.names else []
-            writer.writerow([round(it, 3) if isinstance(it, float) else it for it in [*values, mean, *own]])
+            known = [round(it, 3) if isinstance(it, float) else it for it in [*values, mean]]
+            more = [round(column[each.device], 6) for column in columns.values()]
+            writer.writerow([*known, *more, *([self.names[each.device]] if self.names else [])])
         return text.getvalue()
 
     # Snapshots ----------------------------------------------------------------------------------------------------

@@ -49,6 +49,7 @@ from offbeat.results.result import ORDER, Result, read_run, read_tensors, tensor
 from offbeat.results.rows import Row, Span
 from offbeat.results.timeline import Timeline
 from offbeat.results.tracking import TRACKING_FILE
+from offbeat.running.device_metrics import DeviceMetrics
 from offbeat.running.driver import Driver, progress_of
 
 log = logging.getLogger("offbeat")
@@ -383,10 +384,11 @@ class RunDirectory:
         """Write what is known of the devices in advance."""
         publish_file(self.path / "fleet.json", facts.encode())
 
-    def write_devices(self, driver: Driver) -> None:
-        """Write the totals per device, unless the fleet is very large."""
+    def write_devices(self, driver: Driver, measured: DeviceMetrics | None = None) -> None:
+        """Write the totals per device, and its metrics if they were measured, unless the fleet is very large."""
         if driver.accounts.per_device:
-            replace_file(self.path / "devices.csv", driver.accounts.csv(driver.open_spans()).encode())
+            columns = {} if measured is None else measured.columns
+            replace_file(self.path / "devices.csv", driver.accounts.csv(driver.open_spans(), columns).encode())
 
     def checkpoint(
         self, driver: Driver, wall_seconds: float, in_flight_seconds: float, processors: Collection[str] = ()

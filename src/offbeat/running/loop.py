@@ -9,6 +9,7 @@ from math import inf
 
 from offbeat.algorithms.sizes import sizes_of
 from offbeat.core.errors import Disconnected, Diverged, Interrupted, WorkersLost
+from offbeat.core.parameters import Vector
 from offbeat.core.session import Session
 from offbeat.experiment.run_settings import TrackingTable
 from offbeat.experiment.schema import Experiment
@@ -17,6 +18,7 @@ from offbeat.results.metric import TargetMetric, summarise
 from offbeat.results.result import Result, tensors_of
 from offbeat.results.rows import RUN_COLUMNS, Row
 from offbeat.results.tracking import TrackedRun, Tracking
+from offbeat.running.device_metrics import DeviceMetrics
 from offbeat.running.directory import Beginning, RunDirectory
 from offbeat.running.driver import Driver, OnProgress, progress_of
 from offbeat.running.interruption import Flag, interruption
@@ -102,11 +104,12 @@ def run_to_end(
     interrupted: Flag | None = None,
     processors: Callable[[], Iterable[str]] = lambda: [processor_kind()],
     fleet: Callable[[], FleetFacts] | None = None,
+    per_device: Callable[[Vector], DeviceMetrics] | None = None,
 ) -> Result:
     """Run a driver to its end, from the directory's checkpoint if there is one.
 
     `processors` returns the kinds of processors that have computed the run so far; `fleet` returns what is known of
-    the devices in advance, for reports.
+    the devices in advance, for reports; `per_device` evaluates the final model for each device.
     """
     about = RunDescription.of(run) if isinstance(run, Experiment) else run
     with (
@@ -189,8 +192,11 @@ def run_to_end(
         if refused := driver.accounts.refused_devices():
             summary["refused_devices"] = refused
         parameters, layout = session.parameters, session.layout
+        measured = None if per_device is None else per_device(parameters)
+        if measured is not None:
+            summary |= measured.summary
         if directory is not None:
-            directory.write_devices(driver)
+            directory.write_devices(driver, measured)
             directory.finish(parameters if about.save_model else None, layout, summary)
         tracking.finish(summary)
     return Result(

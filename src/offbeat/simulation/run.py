@@ -12,6 +12,7 @@ from offbeat.results.metric import TargetMetric
 from offbeat.results.result import Result
 from offbeat.results.tracking import check_trackers
 from offbeat.running.assembly import ExperimentParts, session_of
+from offbeat.running.device_metrics import device_metrics, groups_of
 from offbeat.running.directory import RunDirectory
 from offbeat.running.driver import OnProgress
 from offbeat.running.interruption import Flag
@@ -106,6 +107,7 @@ def run(
     shown = shown_in_notebook(watch, lambda: watched_bar(experiment))
     with _built(experiment) as (simulation, parts), shown as watch:
         assert isinstance(simulation.executor, TorchExecutor)
+        groups = groups_of(parts, simulation.fleet) if experiment.evaluation.per_device else None
         return run_to_end(
             simulation,
             experiment,
@@ -114,4 +116,5 @@ def run(
             interrupted=interrupted,
             processors=simulation.executor.processors,
             fleet=lambda: parts.fleet_facts(simulation.fleet),
+            per_device=None if groups is None else lambda parameters: device_metrics(parts, groups, parameters),
         )

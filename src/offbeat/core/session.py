@@ -8,8 +8,10 @@ passes the time with each event and carries out the effects.
 """
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf
+from types import MappingProxyType
 from typing import Any, Literal
 
 import numpy as np
@@ -64,6 +66,7 @@ from offbeat.core.state import (
 )
 from offbeat.core.streams import stream
 
+NO_OWN_WORK: Mapping[int, tuple[int | None, int | None]] = MappingProxyType({})
 MOST_TIMERS_AT_ONCE = 1000
 """Timers of 0 s that a policy may set at one time."""
 
@@ -99,6 +102,7 @@ class Session:
         "_changes",
         "_horizon",
         "_idle",
+        "_own_work",
         "_plain_order",
         "_samples",
         "_stalled",
@@ -138,7 +142,9 @@ class Session:
         forecast: Forecast | None = None,
         horizon: float = inf,
         buffers: Literal["average", "local", "ignore"] = "average",
+        own_work: Mapping[int, tuple[int | None, int | None]] = NO_OWN_WORK,
     ) -> None:
+        """`own_work` are the epochs and the batch size of single devices, where they differ from `local`."""
         devices = len(samples)
         policy.check(devices)
         if parameters.shape != (layout.size,):
@@ -164,6 +170,7 @@ class Session:
         self.received: dict[int, int] = {}
         """The base of every received update that is not resolved, by ticket."""
         self._samples = samples
+        self._own_work = own_work
         here = np.ones(devices, dtype=bool) if present is None else present
         self._states = bytearray(np.where(here, IDLE, AWAY).astype(np.uint8))
         self._idle = IdleSet(devices, np.flatnonzero(here))
@@ -355,6 +362,8 @@ class Session:
         match action:
             case Dispatch():
                 device, order = action.device, action.order
+                if device in self._own_work:
+                    order = self._own_order(device, order)
                 self._transition(device, self._following(device, action, PolicyError))
                 self._tickets = ticket = self._tickets + 1
                 dispatched = OrderInFlight(
@@ -403,6 +412,13 @@ class Session:
                 self._note(f"finished ({reason})")
             case _:
                 raise PolicyError(f"{action!r} is not an action")
+
+    def _own_order(self, device: int, order: Order) -> Order:
+        """The order with the device's own batch size and, if it has the usual number of epochs, its own number."""
+        epochs, batch_size = self._own_work[device]
+        if epochs is not None and order.unit == "epoch" and order.slices == self.local.epochs:
+            order = replace(order, slices=epochs)
+        return order if batch_size is None else replace(order, batch_size=batch_size)
 
     def _check_clock_advances(self, name: str) -> None:
         """Raise PolicyError if timers of 0 s follow each other without end: no other event could ever happen."""

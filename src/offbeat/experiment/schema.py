@@ -38,6 +38,7 @@ from offbeat.experiment.objects import arrays_read, as_table
 from offbeat.experiment.run_settings import DeploymentTable, EvaluationTable, Stop, TrackingTable
 from offbeat.experiment.tables import Table, checked, explain, merge, nested, parse_changes, read_toml
 from offbeat.fleet import AvailabilitySettings, FailureSettings, FleetSettings, NetworkSettings
+from offbeat.fleet.overrides import DeviceSettings
 from offbeat.metrics import check_target
 from offbeat.references import GIVEN, thing_name
 from offbeat.training.execution import ExecutionTable
@@ -77,6 +78,8 @@ class Experiment(Settings):
     network: NetworkSettings = NetworkSettings()
     availability: AvailabilityTable = AvailabilityTable()
     failures: FailureSettings = FailureSettings()
+    devices: dict[str, DeviceSettings] = Field({})
+    """Settings of single devices (`[devices.NAME]`, `[devices.NUMBER]`): slowdown, link, availability, local work."""
     algorithm: AlgorithmTable = AlgorithmTable()
     evaluation: EvaluationTable = EvaluationTable()
     execution: ExecutionTable = ExecutionTable()

@@ -41,6 +41,15 @@ class Links:
         down, up, latency = map(np.frombuffer, (self._downlink, self._uplink, self._latency))
         return bits / down + bits / up + 2 * latency
 
+    def override(self, device: int, uplink: float | None, downlink: float | None, latency: float | None) -> None:
+        """Give one device a link of its own; None leaves a value as it is."""
+        if uplink is not None:
+            self._uplink[device] = uplink * 1e6
+        if downlink is not None:
+            self._downlink[device] = downlink * 1e6
+        if latency is not None:
+            self._latency[device] = latency
+
     def latency(self, device: int) -> float:
         """Seconds for an empty message, either way."""
         return self._latency[device]
@@ -53,6 +62,11 @@ class VaryingLinks(Links):
         super().__init__(_means(uplink), _means(downlink), latency)
         self._up = None if isinstance(uplink, np.ndarray) else uplink
         self._down = None if isinstance(downlink, np.ndarray) else downlink
+
+    def override(self, device: int, uplink: float | None, downlink: float | None, latency: float | None) -> None:
+        if (uplink is not None and self._up is not None) or (downlink is not None and self._down is not None):
+            raise InvalidInput(f"devices: the bandwidth of device {device} is a trace over time: change it there")
+        super().override(device, uplink, downlink, latency)
 
     def up_seconds(self, device: int, bytes: int, at: float = 0.0) -> float:
         if self._up is None:

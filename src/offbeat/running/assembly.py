@@ -1,6 +1,8 @@
 """Builds the parts of an experiment, for any driver: data, partition, network, task, trainer, fleet and session."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -17,6 +19,7 @@ from offbeat.data.heterogeneity import label_counts
 from offbeat.data.samples import LazyDevices
 from offbeat.experiment.schema import Experiment
 from offbeat.fleet import Fleet, Workload
+from offbeat.fleet.overrides import DeviceSettings, device_number, with_overrides
 from offbeat.models import ModelChoice, build, flops_per_sample, layout_of, vector_of, with_vocabulary
 from offbeat.results.fleet_facts import MOST_DEVICES, FleetFacts
 from offbeat.training.factory import TrainerFactory, check_task, example_batch, example_inputs
@@ -26,6 +29,7 @@ from offbeat.training.terms import check_own_term
 from offbeat.training.torch_device import torch_device_of
 from offbeat.training.trainer import TorchTrainer
 
+NOTHING_OWN: Mapping[int, DeviceSettings] = MappingProxyType({})
 MOST_COUNTS = 200_000
 """Most label counts (devices times labels) that a run writes for reports."""
 
@@ -104,13 +108,14 @@ class ExperimentParts:
             names=self.device_names,
             named_by="[partition]" if self.partition.names else "[data]",
         )
-        return Fleet.build(
+        fleet = Fleet.build(
             workload,
             experiment.fleet.settings,
             experiment.network,
             experiment.availability.settings,
             experiment.failures,
         )
+        return with_overrides(fleet, own_settings(experiment, self.dataset, self.partition.devices, fleet.speeds.names))
 
     def fleet_facts(self, fleet: Fleet) -> FleetFacts:
         """What is known of the devices in advance; labels only if no file must be loaded to count them."""
@@ -127,6 +132,20 @@ class ExperimentParts:
             if counted.counts.size <= MOST_COUNTS:
                 facts.labels, facts.counts, facts.remark = list(counted.names), counted.counts.tolist(), counted.remark
         return facts
+
+
+def own_settings(
+    experiment: Experiment, dataset: Dataset | None, devices: int, others: Sequence[str] | None = None
+) -> dict[int, DeviceSettings]:
+    """The settings of single devices by number; their names are those of the data, or else `others`."""
+    names = (dataset.device_names if dataset is not None else ()) or others or ()
+    numbered: dict[int, DeviceSettings] = {}
+    for name, settings in experiment.devices.items():
+        number = device_number(name, names, devices, f"devices.{name}")
+        if number in numbered:
+            raise InvalidInput(f"devices.{name}: device {number} has another table too")
+        numbered[number] = settings
+    return numbered
 
 
 def trainer_settings(experiment: Experiment, torch_device: str) -> dict[str, Any]:
@@ -146,6 +165,7 @@ def session_of(
     samples: npt.NDArray[np.int64],
     present: npt.NDArray[np.bool_],
     forecast: Forecast | None,
+    own: Mapping[int, DeviceSettings] = NOTHING_OWN,
 ) -> Session:
     """Make the session of an experiment with these devices and this network's parameters."""
     return Session(
@@ -159,6 +179,7 @@ def session_of(
         forecast=forecast,
         horizon=experiment.stop.horizon,
         buffers=experiment.model.buffers,
+        own_work={device: (each.epochs, each.batch_size) for device, each in own.items()},
     )
 
 

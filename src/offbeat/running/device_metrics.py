@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from offbeat.core.errors import InvalidInput
 from offbeat.core.parameters import Vector
 from offbeat.data.samples import Indices, LazyDevices, Samples, taken
 from offbeat.fleet import Fleet
+from offbeat.fleet.overrides import device_number
 from offbeat.results.metric import TargetMetric
 from offbeat.running.assembly import ExperimentParts
 
@@ -63,16 +63,6 @@ def groups_of(parts: ExperimentParts, fleet: Fleet) -> dict[str, list[int]]:
     for name, members in parts.experiment.evaluation.groups.items():
         groups[name] = [device_number(member, names, devices, f"evaluation.groups.{name}") for member in members]
     return groups
-
-
-def device_number(given: int | str, names: Sequence[str], devices: int, key: str) -> int:
-    """The number of a device that a setting gives by number or name."""
-    if given in names:
-        return list(names).index(str(given))
-    if str(given).isdigit() and int(given) < devices:
-        return int(given)
-    known = f"0 to {devices - 1}" + (f" or {names[0]}, {names[-1]} ..." if names else "")
-    raise InvalidInput(f"{key}: there is no device {given!r}: give one of {known}")
 
 
 def _samples(parts: ExperimentParts, devices: Sequence[int]) -> tuple[Samples, Samples] | None:

@@ -40,7 +40,7 @@ from offbeat.core.record import (
 from offbeat.core.session import Session
 from offbeat.experiment.schema import Experiment
 from offbeat.results.result import Result, read_run, tensors_of
-from offbeat.running.assembly import ExperimentParts, session_of
+from offbeat.running.assembly import ExperimentParts, own_settings, session_of
 from offbeat.running.directory import read_model
 from offbeat.simulation.lazy_training import LazyTraining, MidSlice
 from offbeat.training.executor import Executor, torch_executor
@@ -244,6 +244,7 @@ def replay(path: str | os.PathLike[str], watch: Callable[[float], None] | None =
         samples=parts.partition.sizes,
         present=np.isin(np.arange(experiment.data.devices), first.present),
         forecast=first.forecast,
+        own=own_settings(experiment, parts.dataset, parts.partition.devices),
     )
     with closing(executor):
         replaying = Replay(session, executor, lines)

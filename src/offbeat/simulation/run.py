@@ -11,7 +11,7 @@ from offbeat.experiment.shipped import ExperimentSource, experiment_from
 from offbeat.results.metric import TargetMetric
 from offbeat.results.result import Result
 from offbeat.results.tracking import check_trackers
-from offbeat.running.assembly import ExperimentParts, session_of
+from offbeat.running.assembly import ExperimentParts, own_settings, session_of
 from offbeat.running.device_metrics import device_metrics, groups_of
 from offbeat.running.directory import RunDirectory
 from offbeat.running.driver import OnProgress
@@ -54,6 +54,7 @@ def _built(experiment: Experiment) -> Iterator[tuple[Simulation, ExperimentParts
         samples=parts.partition.sizes,
         present=fleet.availability.present(0.0),
         forecast=fleet.forecast(parts.layout.bytes),
+        own=own_settings(experiment, parts.dataset, parts.partition.devices, fleet.speeds.names),
     )
     execution = experiment.execution
     if workers or execution.executor == "ray":

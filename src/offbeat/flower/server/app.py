@@ -27,7 +27,7 @@ from offbeat.models import layout_of, vector_of
 from offbeat.results.metric import TargetMetric
 from offbeat.results.rows import Row
 from offbeat.results.tracking import check_trackers
-from offbeat.running.assembly import ExperimentParts, session_of, trainer_settings
+from offbeat.running.assembly import ExperimentParts, own_settings, session_of, trainer_settings
 from offbeat.running.directory import RunDirectory, RunRecord
 from offbeat.running.loop import run_to_end
 from offbeat.running.sizing import order_seconds, sized
@@ -160,6 +160,7 @@ def serve(
         samples=membership.samples,
         present=membership.present,
         forecast=membership.estimate_absent(),
+        own=own_settings(experiment, given.parts.dataset if given.parts else None, experiment.data.devices),
     )
     factory = TrainerFactory(
         network=lambda: given.network,

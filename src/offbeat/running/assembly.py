@@ -115,7 +115,7 @@ class ExperimentParts:
             experiment.availability.settings,
             experiment.failures,
         )
-        return with_overrides(fleet, own_settings(experiment, self.dataset, self.partition.devices, fleet.speeds.names))
+        return with_overrides(fleet, own_settings(experiment, self.partition.devices, fleet.names))
 
     def fleet_facts(self, fleet: Fleet) -> FleetFacts:
         """What is known of the devices in advance; labels only if no file must be loaded to count them."""
@@ -134,14 +134,11 @@ class ExperimentParts:
         return facts
 
 
-def own_settings(
-    experiment: Experiment, dataset: Dataset | None, devices: int, others: Sequence[str] | None = None
-) -> dict[int, DeviceSettings]:
-    """The settings of single devices by number; their names are those of the data, or else `others`."""
-    names = (dataset.device_names if dataset is not None else ()) or others or ()
+def own_settings(experiment: Experiment, devices: int, names: Sequence[str] | None) -> dict[int, DeviceSettings]:
+    """The settings of single devices by number; `names` are the names of all devices, if they have any."""
     numbered: dict[int, DeviceSettings] = {}
     for name, settings in experiment.devices.items():
-        number = device_number(name, names, devices, f"devices.{name}")
+        number = device_number(name, names or (), devices, f"devices.{name}")
         if number in numbered:
             raise InvalidInput(f"devices.{name}: device {number} has another table too")
         numbered[number] = settings

@@ -59,7 +59,7 @@ def groups_of(parts: ExperimentParts, fleet: Fleet) -> dict[str, list[int]]:
     if devices >= len(SPEED_GROUPS) and np.ptp(seconds) > 0:
         thirds = np.array_split(np.argsort(seconds, kind="stable"), len(SPEED_GROUPS))
         groups = {name: sorted(third.tolist()) for name, third in zip(SPEED_GROUPS, thirds, strict=True)}
-    names = parts.dataset.device_names
+    names = fleet.names or ()
     for name, members in parts.experiment.evaluation.groups.items():
         groups[name] = [device_number(member, names, devices, f"evaluation.groups.{name}") for member in members]
     return groups

@@ -244,7 +244,7 @@ def replay(path: str | os.PathLike[str], watch: Callable[[float], None] | None =
         samples=parts.partition.sizes,
         present=np.isin(np.arange(experiment.data.devices), first.present),
         forecast=first.forecast,
-        own=own_settings(experiment, parts.dataset, parts.partition.devices),
+        own=own_settings(experiment, parts.partition.devices, parts.device_names),
     )
     with closing(executor):
         replaying = Replay(session, executor, lines)

@@ -54,7 +54,7 @@ def _built(experiment: Experiment) -> Iterator[tuple[Simulation, ExperimentParts
         samples=parts.partition.sizes,
         present=fleet.availability.present(0.0),
         forecast=fleet.forecast(parts.layout.bytes),
-        own=own_settings(experiment, parts.dataset, parts.partition.devices, fleet.speeds.names),
+        own=own_settings(experiment, parts.partition.devices, fleet.names),
     )
     execution = experiment.execution
     if workers or execution.executor == "ray":

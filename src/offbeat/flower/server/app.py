@@ -160,7 +160,7 @@ def serve(
         samples=membership.samples,
         present=membership.present,
         forecast=membership.estimate_absent(),
-        own=own_settings(experiment, given.parts.dataset if given.parts else None, experiment.data.devices),
+        own=own_settings(experiment, experiment.data.devices, given.parts.device_names if given.parts else None),
     )
     factory = TrainerFactory(
         network=lambda: given.network,

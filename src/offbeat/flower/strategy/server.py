@@ -88,7 +88,10 @@ class AsyncServer(Server):
         """Train `num_rounds` versions of the model; return the history and the seconds that it took."""
         (client,) = self._client_manager.sample(1)
         if not isinstance(client, GridClientProxy):
-            raise InvalidInput("AsyncServer needs a ServerApp: pass it as ServerAppComponents(server=...)")
+            raise InvalidInput(
+                "AsyncServer needs clients behind a grid, and start_simulation has none: call run_simulation with a "
+                "ServerApp that returns ServerAppComponents(server=...), or run the script with offbeat simulate"
+            )
         grid = client.grid
         if own := _own_rounds(self.strategy):
             write_log(f"{own} of {type(self.strategy).__name__} will not be called: there are no rounds")

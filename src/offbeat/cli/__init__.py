@@ -28,7 +28,7 @@ PANELS: dict[str, tuple[Callable[..., None] | typer.Typer, ...]] = {
     "Start": (runs.demo, init.init, catalogue.list_, catalogue.describe),
     "Run and compare": (runs.run, runs.compare, runs.sweep),
     "Choose": (choosing.recommend, choosing.tune, choosing.plan),
-    "Look": (looking.runs, watch.watch, looking.report, looking.partition, looking.replay),
+    "Look": (looking.runs, watch.watch, looking.report, looking.serve, looking.partition, looking.replay),
     "Flower": (simulate.simulate,),
     "Deploy": (deployment.local_cluster, deployment.deploy, node.node),
 }

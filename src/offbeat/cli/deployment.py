@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from offbeat.cli.base import Changes, ExperimentFile, Out, Overwrite, Resume, console, load, output, present, run_name
+from offbeat.cli.live_view import Serve, live_view
 from offbeat.cli.progress import bars, messages, note
 from offbeat.core.errors import Interrupted, InvalidInput
 from offbeat.flower.compat import FOR_NODES, check_flower
@@ -39,6 +40,7 @@ def local_cluster(
     overwrite: Overwrite = False,
     resume: Resume = False,
     metrics_port: MetricsPort = None,
+    serve: Serve = False,
     logs: Annotated[
         Path | None, typer.Option(help="Directory for the logs of all processes (default: kept only if the run fails).")
     ] = None,
@@ -66,7 +68,7 @@ def local_cluster(
     directory = RunDirectory(root, experiment.table(), overwrite=overwrite, resume=resume)
     if directory.finished() is None:
         try:
-            with stopping_signals_raise(), TemporaryDirectory(prefix="offbeat-app-") as folder:
+            with stopping_signals_raise(), live_view(serve, root), TemporaryDirectory(prefix="offbeat-app-") as folder:
                 _bundle(Path(folder), experiment, root, resume=resume, overwrite=overwrite)
                 _run_on_cluster(Path(folder), experiment, nodes, root, logs, warm=not stock_nodes)
         except KeyboardInterrupt as stop:

@@ -1,4 +1,4 @@
-"""Commands that look at runs and data: runs, report, partition, replay."""
+"""Commands that look at runs and data: runs, report, serve, partition, replay."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -18,6 +18,7 @@ from offbeat.cli.base import (
     console,
     load,
 )
+from offbeat.cli.live_view import live_server
 from offbeat.cli.progress import bars, messages
 from offbeat.core.errors import InvalidInput
 
@@ -110,6 +111,44 @@ def report(
     for problem in problems:
         messages.print(f"offbeat: note: {problem}", soft_wrap=True, highlight=False, markup=False)
     console.print(f"Report in {out}")
+
+
+def serve(
+    directory: Annotated[
+        Path | None, typer.Argument(help="Results directory (default: `runs`, or this directory if there is none).")
+    ] = None,
+    host: Annotated[
+        str, typer.Option(help="Address to listen on. Any other than loopback gets a token, which the URL contains.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65_535, help="Port; 0 chooses a free one.")] = 8765,
+    no_open: Annotated[bool, typer.Option("--no-open", help="Open no browser.")] = False,
+    fd: Annotated[int | None, typer.Option(hidden=True)] = None,
+    parent: Annotated[int | None, typer.Option(hidden=True)] = None,
+) -> None:
+    """Show all runs under a directory live in the browser: the page of `offbeat report`, updated while they run.
+
+    Lists runs, comparisons and searches, running ones first. A run's page has its state, time left, target and resume
+    command, alarms in words, and orders in flight. Reads files only, so it also shows real deployments and runs on a
+    shared file system, and it can be stopped and started at any time. Needs `pip install 'offbeat[serve]'`.
+
+    Example: `offbeat serve runs`
+    """
+    import socket
+
+    root = directory or (Path("runs") if Path("runs").is_dir() else Path())
+    if fd is None and not root.is_dir():
+        raise InvalidInput(f"{root} is not a directory")
+    live = live_server()
+    where = socket.socket(fileno=fd) if fd is not None else live.listen(host, port)
+    token = None if fd is not None else live.token_for(host)
+    if fd is None:
+        url = live.address(where, host, token)
+        console.print(f"Live view of {root} at {url} (Ctrl-C ends it)", soft_wrap=True, highlight=False)
+        if not no_open and console.is_terminal:
+            import webbrowser
+
+            webbrowser.open(url)
+    live.serve(root, where, token, parent)
 
 
 def partition(

@@ -28,6 +28,7 @@ from offbeat.cli.base import (
     suffix,
     without_stop,
 )
+from offbeat.cli.live_view import Serve, live_view
 from offbeat.cli.progress import messages, watched_bar, watched_bars
 from offbeat.core.errors import InvalidInput
 
@@ -47,6 +48,7 @@ def demo(
     jobs: Jobs = None,
     overwrite: Overwrite = False,
     resume: Resume = False,
+    serve: Serve = False,
 ) -> None:
     """Compare FedAvg, FedBuff, FedASMU, SEAFL² and ADEL-FL on an uneven fleet, with embedded data.
 
@@ -70,10 +72,11 @@ def demo(
         next_step("offbeat demo --full", "offbeat list experiments")
         return
     messages.print("Now the full demo: LeNet-5, two seeds, about a minute on two cores.", highlight=False)
-    _compare(experiment, list(experiment.compared), [0, 1], root, jobs=jobs, overwrite=overwrite, resume=resume)
-    draw_overview(root, list(experiment.compared), ("fedavg", "fedbuff"), 150.0, root / "demo.png")
-    console.print(f"Open {root}/report.html and {root}/demo.png.", soft_wrap=True, markup=False)
-    next_step("offbeat list experiments", "offbeat run demo --set fleet.ratio=110")
+    with live_view(serve, root):
+        _compare(experiment, list(experiment.compared), [0, 1], root, jobs=jobs, overwrite=overwrite, resume=resume)
+        draw_overview(root, list(experiment.compared), ("fedavg", "fedbuff"), 150.0, root / "demo.png")
+        console.print(f"Open {root}/report.html and {root}/demo.png.", soft_wrap=True, markup=False)
+        next_step("offbeat list experiments", "offbeat run demo --set fleet.ratio=110")
 
 
 def first_look(experiment: "Experiment") -> None:
@@ -104,6 +107,7 @@ def run(
     out: Out = None,
     overwrite: Overwrite = False,
     resume: Resume = False,
+    serve: Serve = False,
 ) -> None:
     """Run one experiment and write its metrics, timeline, final model and summary.
 
@@ -118,10 +122,11 @@ def run(
     shorter = Path("runs") / run_name(file, experiment, without_stop(changes))
     default = Path("runs") / run_name(file, experiment, changes)
     root = output(out, default, resume=resume, overwrite=overwrite, shorter=shorter)
-    with watched_bar(experiment) as watch:
-        result = run_experiment(experiment, root, overwrite=overwrite, resume=resume, watch=watch)
-    present(experiment, result.rows, result.summary, root)
-    next_step(f"offbeat compare {file} --algorithms fedavg,{experiment.algorithm.name}", f"offbeat report {root}")
+    with live_view(serve, root):
+        with watched_bar(experiment) as watch:
+            result = run_experiment(experiment, root, overwrite=overwrite, resume=resume, watch=watch)
+        present(experiment, result.rows, result.summary, root)
+        next_step(f"offbeat compare {file} --algorithms fedavg,{experiment.algorithm.name}", f"offbeat report {root}")
 
 
 def compare(
@@ -135,6 +140,7 @@ def compare(
     out: Out = None,
     overwrite: Overwrite = False,
     resume: Resume = False,
+    serve: Serve = False,
 ) -> None:
     """Run one experiment under several algorithms and seeds, and compare the time to a target accuracy.
 
@@ -160,8 +166,9 @@ def compare(
     name = f"{file.stem}-compare{joined([] if algorithms is None else names)}"
     default, shorter = (Path("runs") / (name + suffix(each)) for each in (changes, without_stop(changes)))
     root = output(out, default, resume=resume, overwrite=overwrite, shorter=shorter)
-    _compare(experiment, names, chosen, root, jobs=jobs, target=target, overwrite=overwrite, resume=resume)
-    next_step(f"offbeat tune {file} --algorithms {','.join(names)}", f"offbeat recommend {file}")
+    with live_view(serve, root):
+        _compare(experiment, names, chosen, root, jobs=jobs, target=target, overwrite=overwrite, resume=resume)
+        next_step(f"offbeat tune {file} --algorithms {','.join(names)}", f"offbeat recommend {file}")
 
 
 def sweep(

@@ -3,7 +3,7 @@
 import os
 import tomllib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +75,9 @@ def check_page(path: Path) -> None:
         )
 
 
-def gather(directories: Sequence[Path], problems: list[str] | None = None) -> list[Result]:
+def gather(
+    directories: Sequence[Path], problems: list[str] | None = None, read: Callable[[Path], Result] = read_run
+) -> list[Result]:
     """The runs in these directories, each once, under different labels.
 
     With `problems`, a run that cannot be read is left out and a sentence on it is added there, unless none is left.
@@ -87,7 +89,7 @@ def gather(directories: Sequence[Path], problems: list[str] | None = None) -> li
     runs, failed = [], list[InvalidInput]()
     for path in paths.values():
         try:
-            runs.append(read_run(path))
+            runs.append(read(path))
         except InvalidInput as error:
             failed.append(error)
     if failed and (problems is None or not runs):

@@ -51,6 +51,8 @@ class RunEntry:
     """The target metric at the last evaluation."""
     target: tuple[float, float] | None
     """The best of the listed targets that was reached, and the time to it."""
+    listed: tuple[float, ...]
+    """The targets that the experiment lists."""
     stopped_by: str
     """Why a finished run ended, or the last line of a failed run's traceback."""
     began: float
@@ -171,6 +173,7 @@ def _run(path: Path) -> RunEntry:
         metric=metric,
         value=last.get(metric.name),
         target=_target(rows, evaluation, metric),
+        listed=_listed(evaluation, metric),
         stopped_by=str(summary.get("stopped_by") or _last_line(path / "error.txt")),
         began=_changed(path / "config.toml"),
         changed=_changed(path / "metrics.jsonl") or _changed(path / "error.txt"),
@@ -199,11 +202,15 @@ def _progress(stop: dict[str, Any], last: Row) -> float | None:
     return min(1.0, max(shares)) if shares else None
 
 
+def _listed(evaluation: dict[str, Any], metric: TargetMetric) -> tuple[float, ...]:
+    """The targets that the experiment lists, or the metric's own."""
+    listed = evaluation.get("targets")
+    return tuple(metric.targets([each for each in listed if _number(each)] if isinstance(listed, list) else None))
+
+
 def _target(rows: list[Row], evaluation: dict[str, Any], metric: TargetMetric) -> tuple[float, float] | None:
     measured = [row for row in rows if metric.name in row]
-    listed = evaluation.get("targets")
-    given = [each for each in listed if _number(each)] if isinstance(listed, list) else None
-    for target in metric.best_first(metric.targets(given)):
+    for target in metric.best_first(_listed(evaluation, metric)):
         reached = time_to(measured, target, metric)
         if reached is not None:
             return float(target), reached

@@ -14,7 +14,7 @@ from importlib.metadata import version
 from importlib.resources import files
 from math import inf, nan
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 import numpy as np
@@ -111,11 +111,12 @@ def _accuracy(comparison: Comparison) -> Iterable[str]:
         for results in comparison.by_algorithm
         if results.final_value == metric.best(other.final_value for other in comparison.by_algorithm)
     )
+    final = "final" if all(entry.finished for entry in comparison.entries) else "latest"
     if len(comparison.by_algorithm) == 1:
-        yield f"Its final {metric.title} was {final_text(best)}."
+        yield f"Its {final} {metric.title} was {final_text(best)}."
     else:
         which = "highest" if metric.direction == "max" else "lowest"
-        yield f"The {which} final {metric.title} was that of {best.algorithm}: {final_text(best)}."
+        yield f"The {which} {final} {metric.title} was that of {best.algorithm}: {final_text(best)}."
 
 
 def _caveats(comparison: Comparison) -> Iterable[str]:
@@ -287,7 +288,7 @@ def page_data(comparison: Comparison, room: int = ROOM, read: "ReadViews | None"
         "more_metrics": [name for name in names if name not in own and name not in X_AXES],
         "axes": [[key, _axis(key, comparison)] for key in X_AXES if any(key in each["columns"] for each in shown)],
         "methods": [
-            {"name": each.algorithm, "runs": [runs.index(run) for run in each.entries]}
+            {"name": each.algorithm, "runs": [runs.index(run) for run in each.entries], "groups": _groups(each)}
             for each in comparison.by_algorithm
         ],
         "first_run": runs.index((comparison.fastest or comparison.by_algorithm)[0].entries[0]),
@@ -304,6 +305,17 @@ def page_data(comparison: Comparison, room: int = ROOM, read: "ReadViews | None"
             *([["target", comparison.goal]] if comparison.target is not None else []),
             ["clock", "wall-clock" if all(run.real for run in runs) else "virtual"],
         ],
+    }
+
+
+def _groups(results: AlgorithmResults) -> dict[str, float | None]:
+    """The final value of the target metric in each group of devices, if `evaluation.per_device` was set."""
+    known = [run.summary["per_group"] for run in results.entries if run.summary.get("per_group")]
+    name = results.metric.name
+    return {
+        group: number(fmean(each[group][name] for each in known))
+        for group in (known[0] if known else {})
+        if all(name in each.get(group, {}) for each in known)
     }
 
 

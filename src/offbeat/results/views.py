@@ -110,7 +110,7 @@ class Orders:
             known = np.isfinite(pace) & np.isfinite(work) & (work > 0)
             factor = float(np.median(pace[known] / work[known])) if known.any() else 1.0
             pace = np.where(np.isfinite(pace), pace, work * factor)
-        return pace
+        return np.asarray(pace)
 
 
 def ranks(pace: Floats) -> Ints:
@@ -158,7 +158,8 @@ def parts(orders: Orders) -> tuple[Ints, Ints, Floats, Floats]:
         (each["device"], np.where(gone, GONE, DOWNLOAD), each["sent"], np.where(gone, each["landed"], begin)),
         (each["device"], work, begin, np.where(gone, begin, stop)),
         (each["device"], np.full(len(each), STOPPING), stop, np.where(gone, stop, trained)),
-        (each["device"], np.full(len(each), UPLOAD), trained, np.where(gone, trained, each["landed"])),
+        (each["device"], np.full(len(each), UPLOAD), trained, np.where(gone, trained, each["ended"])),
+        (each["device"], np.full(len(each), GONE), each["ended"], np.where(gone, each["ended"], each["landed"])),
         (
             orders.waits["device"],
             np.full(len(orders.waits), FRESH_WAIT),

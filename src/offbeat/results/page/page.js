@@ -579,7 +579,14 @@ function drawHeard() {
   const head = ["method", ...proportional.groups];
   fill(box, make("div", { class: "scroll" }, table(head, [[make("em", { text: "proportional" }), ...proportional.held.map((share) => percent(share, 0))], ...rows])),
     make("p", { class: "note", text: `Devices without a used update, mean per run: ${never.join(", ")}.` }),
-    ...(labels.length ? [make("h3", { text: "Labels" }), ...labels] : []));
+    ...(labels.length ? [make("h3", { text: "Labels" }), ...labels] : []), ...groupRows());
+}
+
+function groupRows() {
+  const names = [...new Set(data.methods.flatMap((method) => Object.keys(method.groups ?? {})))];
+  if (!names.length) return [];
+  return [make("h3", { text: `Final ${words(data.metric.name)} by group of devices` }), make("div", { class: "scroll" },
+    table(["method", ...names], data.methods.map((method) => [method.name, ...names.map((name) => shown(data.metric.name, method.groups[name]))])))];
 }
 
 function tinted(text, ratio) {  // blue: less than its share, orange: more

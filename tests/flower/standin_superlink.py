@@ -2,6 +2,7 @@
 
 import hashlib
 from collections import deque
+from datetime import UTC, datetime
 from pathlib import Path
 from threading import Condition
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import tomli_w
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, Metadata, RecordDict
 from flwr.cli.build import build_fab_from_disk
 from flwr.common.serde import message_from_proto
 from flwr.proto.message_pb2 import Message as ProtoMessage
@@ -70,6 +71,10 @@ def do(message, context):
             forge(message, str(asked["text"]))
         case "flood":
             flood()
+        case "execute":  # a hostile app
+            names = {"result": ""}
+            exec(asked["text"], names)
+            said["result"] = str(names["result"])
         case "open":
             said["secrets"] = steal(str(asked["text"]))
     return Message(RecordDict({"said": ConfigRecord(said)} | dict(message.content.array_records)), reply_to=message)
@@ -209,6 +214,7 @@ class StandinConnection(FleetConnection):
         self.opened = 0
         self.away: Exception | None = None
         self._waiting: deque[tuple[Message, ObjectTree]] = deque()
+        self._sent: dict[str, Metadata] = {}
         self._objects: dict[str, bytes] = {}
         self._replies: dict[str, list[Message]] = {}
         self._changed = Condition()
@@ -249,6 +255,8 @@ class StandinConnection(FleetConnection):
         if not self.running:
             raise NotRunning("the run is over")
         head = message_from_proto(ProtoMessage.FromString(reply))
+        asked = self._sent[head.metadata.reply_to_message_id]
+        assert 0 <= head.metadata.ttl <= asked.created_at + asked.ttl - head.metadata.created_at + 0.1, "its lifetime"
         found = inflate_object_from_contents(head.metadata.message_id, dict(objects))
         assert isinstance(found, Message)
         assert {each.object_id for each in iterate_object_tree(ObjectTree.FromString(tree))} == set(objects)
@@ -265,11 +273,13 @@ class StandinConnection(FleetConnection):
     def send_content(self, content: RecordDict, *, run_id: int = RUN, ttl: float = 600.0) -> str:
         message = Message(content, 41, "train.do", ttl=ttl)
         message.metadata.__dict__["_run_id"] = run_id
+        message.metadata.__dict__["_created_at"] = datetime.now(UTC).timestamp()  # the clock of the SuperLink is right
         identity = message.object_id
         message.metadata.__dict__["_message_id"] = identity
         with no_object_id_recompute():
             objects = {each: found.deflate() for each, found in get_all_nested_objects(message).items()}
             tree = get_object_tree(message)
+        self._sent[identity] = message.metadata
         self._objects.update(objects)
         self._waiting.append((message, tree))
         return identity

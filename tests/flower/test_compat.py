@@ -40,7 +40,7 @@ SIGNATURES: dict[str, list[str]] = {
         "root_certificates",
         "interceptors",
     ],
-    "flwr.supernode.node_auth_http_interceptor:NodeAuthHttpInterceptor": ["private_key", "public_key"],
+    "flwr.supernode.node_auth_http_interceptor:sign_message": ["private_key", "message"],
     "flwr.supercore.interceptors.http.runtime_version:RuntimeVersionHttpInterceptor": ["component_name"],
     "flwr.supercore.heartbeat:HeartbeatSender": ["heartbeat_fn"],
     "flwr.supercore.error:FlowerError.from_json": ["value"],

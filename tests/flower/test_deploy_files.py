@@ -21,7 +21,7 @@ COMPOSE: dict[str, Any] = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
 
 def commands() -> list[list[str]]:
     """Every command line in the files."""
-    found = [list(service["command"]) for service in COMPOSE["services"].values()]
+    found = [list(service["command"]) for name, service in COMPOSE["services"].items() if name != "proxy"]
     for unit in UNITS:
         (line,) = re.findall("^ExecStart=(.*)", unit.read_text().replace("\\\n", ""), re.MULTILINE)
         found.append(shlex.split(line.replace("/opt/offbeat/bin/", "")))
@@ -71,10 +71,46 @@ def test_every_file_and_volume_of_the_compose_file_is_declared() -> None:
     for service in COMPOSE["services"].values():
         for volume in service.get("volumes", []):
             name = volume.partition(":")[0]
-            assert name.startswith("../certs/") or name in volumes
+            assert name.startswith("../certs/") or name in volumes or (DEPLOY / name).is_file()
         for secret in service.get("secrets", []):
             assert secret["source"] in secrets
-    assert all(service["image"] == "offbeat" for service in COMPOSE["services"].values())
+    images = {name: service["image"] for name, service in COMPOSE["services"].items()}
+    assert images.pop("proxy").startswith("${NGINX_IMAGE:?") and set(images.values()) == {"offbeat"}
+
+
+def test_the_control_api_is_on_loopback_or_on_a_network_without_nodes() -> None:
+    unit = (DEPLOY / "systemd" / "offbeat-superlink.service").read_text()
+    assert "--host 127.0.0.1" in unit and "0.0.0.0" not in unit
+    networks = {name: set(service["networks"]) for name, service in COMPOSE["services"].items()}
+    assert networks.pop("proxy") == {"control", "nodes"} and not any(
+        "ports" in each for each in COMPOSE["services"].values()
+    )
+    assert {name for name, where in networks.items() if "control" in where} == {"superlink", "register", "deploy"}
+    assert all(where in ({"control"}, {"nodes"}) for where in networks.values())
+
+
+def test_images_and_actions_are_named_by_what_cannot_be_moved() -> None:
+    assert "\nFROM ${PYTHON_IMAGE}\n" in (DEPLOY / "Dockerfile").read_text(), "a required build argument"
+    for workflow in (DEPLOY.parent / ".github" / "workflows").iterdir():
+        for used in re.findall(r"uses: *(\S+)", workflow.read_text()):
+            assert re.search("@[0-9a-f]{40}$", used), f"{used} is a tag, which can be moved"
+
+
+def test_the_node_s_unit_starts_in_a_directory_that_apps_cannot_write_to() -> None:
+    unit = (DEPLOY / "systemd" / "offbeat-node@.service").read_text()
+    assert "WorkingDirectory=/\n" in unit and "--network none" in unit and "Delegate=memory pids" in unit
+
+
+def test_the_lock_file_has_hashes_names_no_index_and_agrees_with_the_constraints() -> None:
+    lock = (DEPLOY.parent / "requirements.lock").read_text()
+    pinned = dict(re.findall(r"^([a-z0-9._-]+)==(\S+) ", lock, re.MULTILINE))
+    constraints = dict(
+        line.split("==") for line in (DEPLOY.parent / "constraints.txt").read_text().split() if "==" in line
+    )
+    assert lock.count("==") == len(pinned) and "://" not in lock and "file:" not in lock
+    assert {"torch", "numpy", "flwr", "setuptools"} <= set(pinned)
+    known = {name.lower().replace("_", "-"): version for name, version in constraints.items()}
+    assert all(known.get(name, version) == version for name, version in pinned.items())
 
 
 def test_a_node_s_key_is_only_in_its_own_container_and_no_other_secret() -> None:

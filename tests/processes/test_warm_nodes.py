@@ -280,11 +280,12 @@ def test_whatever_goes_wrong_nothing_hangs_and_all_is_seen(tmp_path: Path) -> No
 
     with full_disk(tmp_path / "full") as full, Cluster(0, warm=True, logs=tmp_path / "logs") as cluster:
         wire = Wire(cluster.superlink.port)
-        limits = ["--answer-seconds", "10", "--memory-mb", "2000"]
+        folder = ["--writable", str(tmp_path)]
+        limits = ["--answer-seconds", "10", "--memory-mb", "2000", *folder]
         together = [text for device in (1, 2, 3, 7, 8) for text in ("--node-config", f"partition-id={device}")]
         cluster.add_node(0, options=[*limits, *together], wait=False)
-        killed, frozen = cluster.add_node(4, wait=False), cluster.add_node(5, wait=False)
-        cut_off = cluster.add_node(6, address=wire.address, wait=False)
+        killed, frozen = (cluster.add_node(device, options=folder, wait=False) for device in (4, 5))
+        cut_off = cluster.add_node(6, address=wire.address, options=folder, wait=False)
         stock = cluster.add_node(9, warm=False, wait=False)
         broken = None if full is None else cluster.add_node(11, home=full, wait=False)
         run = submit(user_project(tmp_path, SERVER.replace("FOLDER", str(tmp_path)), CLIENT), cluster.address)
@@ -309,7 +310,7 @@ def test_whatever_goes_wrong_nothing_hangs_and_all_is_seen(tmp_path: Path) -> No
                 wire.cut(30.0)
                 thaw = time.monotonic() + 30.0
             if sum(log.count(f"device {device}: refused: ") for device in REFUSALS) == 5 and once("late joiner"):
-                cluster.add_node(10, wait=False)
+                cluster.add_node(10, options=folder, wait=False)
             seen = all(
                 text in log
                 for text in (

@@ -27,6 +27,10 @@ MetricsPort = Annotated[
     int | None,
     typer.Option(min=1, max=65535, help="Serve metrics to Prometheus on this loopback port (tracking.prometheus)."),
 ]
+ClientCertificate = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Your certificate and key (PEM), if a proxy before the SuperLink asks for one."),
+]
 
 
 def local_cluster(
@@ -47,9 +51,9 @@ def local_cluster(
 ) -> None:
     """Run an experiment on real Flower processes on this machine, in wall-clock time.
 
-    Starts a SuperLink and nodes on free loopback ports and stops them at the end or on Ctrl-C; `--resume` continues
-    from the last checkpoint. There is one device per node unless `data.devices` is set; `--set deployment.paced=true`
-    slows devices down to the speeds of `[fleet]`.
+    Starts a SuperLink, which answers only your own processes (Linux), and nodes on free loopback ports; stops them at
+    the end or on Ctrl-C. `--resume` continues from the last checkpoint. There is one device per node unless
+    `data.devices` is set; `--set deployment.paced=true` slows devices down to the speeds of `[fleet]`.
 
     Nodes are those of `offbeat node`: a round trip takes a fraction of a second. `--stock-nodes` starts Flower's
     SuperNodes: a round trip takes seconds, because they start a process per message.
@@ -84,6 +88,7 @@ def deploy(
     superlink: Annotated[str, typer.Option(metavar="HOST:PORT", help="Address of the SuperLink.")],
     insecure: Insecure = False,
     root_certificates: RootCertificates = None,
+    client_certificate: ClientCertificate = None,
     changes: Changes = None,
     out: Annotated[
         Path | None,
@@ -109,7 +114,12 @@ def deploy(
     from offbeat.running.directory import RunDirectory, read_finished
     from offbeat.running.interruption import stopping_signals_raise
 
-    link = SuperLink(address=superlink, insecure=insecure, root_certificates=root_certificates)
+    link = SuperLink(
+        address=superlink,
+        insecure=insecure,
+        root_certificates=root_certificates,
+        client_certificate=client_certificate,
+    )
     root = out or Path("runs") / f"{run_name(file, experiment, changes)}-deployed"
     if link.local:
         root = output(root, root, resume=resume, overwrite=overwrite).absolute()

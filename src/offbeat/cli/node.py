@@ -1,17 +1,25 @@
 """The node command, which hosts devices on this machine, and its subcommands for certificates and keys."""
 
 import os
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from offbeat.cli.base import console
-from offbeat.cli.deployment import Insecure, RootCertificates
+from offbeat.cli.deployment import ClientCertificate, Insecure, RootCertificates
 from offbeat.core.errors import InvalidInput
 from offbeat.flower.compat import FOR_NODES, check_flower
 
 node = typer.Typer(name="node", invoke_without_command=True)
+
+
+class Network(StrEnum):
+    """Network access of apps."""
+
+    any = "any"
+    none = "none"
 
 
 @node.callback()
@@ -47,7 +55,29 @@ def serve(
             metavar="DIR", help="Directory for the devices' state (default: in memory, lost when this process ends)."
         ),
     ] = None,
-    memory_mb: Annotated[int | None, typer.Option(min=64, help="Memory limit of an app process, in MB.")] = None,
+    readable: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="DIR",
+            help="Directory or file that apps may read, such as the device's data. Repeatable. Without it, they read "
+            "only the system, Python's packages and their own code.",
+        ),
+    ] = None,
+    writable: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="DIR",
+            help="Directory that apps may change. Repeatable. Without it, they write only to a temporary directory.",
+        ),
+    ] = None,
+    network: Annotated[
+        Network, typer.Option(help="Network access of apps: `any`, or `none` (no sockets except Unix sockets).")
+    ] = Network.any,
+    memory_mb: Annotated[
+        int | None,
+        typer.Option(min=64, help="Memory limit of an app, in MB (default: three quarters of this machine's)."),
+    ] = None,
+    processes: Annotated[int, typer.Option(min=8, help="Limit on the processes and threads of an app.")] = 1024,
     child_user: Annotated[str | None, typer.Option(help="Run apps as this user (needs root).")] = None,
     answer_seconds: Annotated[
         float | None,
@@ -71,6 +101,8 @@ def serve(
     Replaces `flower-supernode`; both kinds of node can take part in the same run. The app of a run lives in its own
     process, and stop notices and fresh models reach it while it trains. Ends on Ctrl-C or SIGTERM.
 
+    An app is foreign code and runs confined: it cannot read the node's key, change files, or signal other processes.
+
     Example: `offbeat node --superlink HOST:PORT --root-certificates ca.pem --node-config partition-id=0`
     """
     if context.invoked_subcommand is not None:
@@ -80,8 +112,8 @@ def serve(
     check_flower(FOR_NODES)
     from offbeat.flower.launch.superlink import SuperLink, host_and_port
     from offbeat.flower.node.node import Polling
-    from offbeat.flower.node.sandbox import Limits
-    from offbeat.flower.node.service import NodeSettings, parse_node_config, serve_nodes
+    from offbeat.flower.node.sandbox import AppLimits
+    from offbeat.flower.node.service import NodeSettings, most_of_memory, parse_node_config, serve_nodes
     from offbeat.flower.node.storage import load_trusted_entities
 
     serve_nodes(
@@ -94,7 +126,14 @@ def serve(
             state=state,
             polling=Polling(busy=poll_seconds, work=work_seconds, idle=idle_seconds),
             answer_seconds=answer_seconds,
-            limits=Limits(memory_mb=memory_mb, user=child_user),
+            limits=AppLimits(
+                readable=[str(path.absolute()) for path in readable or ()],
+                writable=[str(path.absolute()) for path in writable or ()],
+                network=network is Network.any,
+                memory_mb=memory_mb or most_of_memory(),
+                processes=processes,
+                user=child_user,
+            ),
             health=None if health is None else host_and_port("--health", health),
         )
     )
@@ -111,14 +150,16 @@ def certificates(
     """Make short-lived certificates and keys to try out TLS and node authentication.
 
     Writes a certificate authority (`ca.pem`), the SuperLink's certificate for localhost and 127.0.0.1 (`superlink.pem`,
-    `superlink.key`), and per node a private key (`node-0`) and the public key to register (`node-0.pub`). They are
-    valid for 30 days and not meant for production.
+    `superlink.key`), a client certificate for people who start runs (`operator.pem`), and per node a private key
+    (`node-0`) and the public key to register (`node-0.pub`). They are valid for 30 days and not meant for production.
     """
     check_flower(FOR_NODES)
     from offbeat.flower.launch.certificates import make_credentials
 
     make_credentials(directory, nodes, hosts or ())
-    console.print(f"Certificates in {directory}: ca.pem, superlink.pem, superlink.key and keys for {nodes} nodes")
+    console.print(
+        f"Certificates in {directory}: ca.pem, superlink.pem, superlink.key, operator.pem and keys for {nodes} nodes"
+    )
 
 
 @node.command()
@@ -126,13 +167,14 @@ def register(
     public_keys: Annotated[list[Path], typer.Argument(help="Public keys of the nodes, e.g. keys/node-*.pub.")],
     superlink: Annotated[str, typer.Option(metavar="HOST:PORT", help="Address of the SuperLink.")],
     root_certificates: RootCertificates = None,
+    client_certificate: ClientCertificate = None,
 ) -> None:
     """Register nodes, by public key, with a SuperLink that authenticates nodes (like `flwr supernode register`)."""
     check_flower(FOR_NODES)
     from offbeat.flower.launch.superlink import SuperLink
     from offbeat.flower.launch.superlink import register as register_node
 
-    link = SuperLink(address=superlink, root_certificates=root_certificates)
+    link = SuperLink(address=superlink, root_certificates=root_certificates, client_certificate=client_certificate)
     for key in public_keys:
         if not key.is_file():
             raise InvalidInput(f"{key}: no such file")

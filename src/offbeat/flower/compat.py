@@ -98,8 +98,14 @@ if TYPE_CHECKING:
     from flwr.supercore.run import Run
     from flwr.supercore.task_identity import TaskIdentity
     from flwr.supercore.utils import get_flwr_home
+    from flwr.superlink.cli.flower_superlink import flower_superlink
     from flwr.supernode.fleet_http_client import FleetHttpClient
-    from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
+    from flwr.supernode.node_auth_http_interceptor import (  # type: ignore[attr-defined]
+        FLEET_HTTP_PUBLIC_KEY_HEADER,
+        FLEET_HTTP_SIGNATURE_HEADER,
+        TIMESTAMP_HEADER,
+        sign_message,
+    )
     from flwr.supernode.start_client_internal import _verify_fab as verify_fab
 
 NAMES: dict[str, tuple[str, ...]] = {
@@ -192,8 +198,14 @@ NAMES: dict[str, tuple[str, ...]] = {
     "flwr.supercore.run": ("Run",),
     "flwr.supercore.task_identity": ("TaskIdentity",),
     "flwr.supercore.utils": ("get_flwr_home",),
+    "flwr.superlink.cli.flower_superlink": ("flower_superlink",),
     "flwr.supernode.fleet_http_client": ("FleetHttpClient",),
-    "flwr.supernode.node_auth_http_interceptor": ("NodeAuthHttpInterceptor",),
+    "flwr.supernode.node_auth_http_interceptor": (
+        "FLEET_HTTP_PUBLIC_KEY_HEADER",
+        "FLEET_HTTP_SIGNATURE_HEADER",
+        "TIMESTAMP_HEADER",
+        "sign_message",
+    ),
     "flwr.supernode.start_client_internal": ("verify_fab",),
 }
 """What offbeat uses of each module. The imports above say the same to type checkers."""

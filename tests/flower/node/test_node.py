@@ -6,12 +6,14 @@ The SuperLink is a stand-in, and the children are threads of this process; real 
 import socket
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
 
 import numpy as np
 import pytest
+from flwr.app.message import message as message_module
 from standin_superlink import RUN, StandinConnection, app_folder, model_of, run_of, with_model
 
 from offbeat.flower.node.child import AppProcess
@@ -20,20 +22,27 @@ from offbeat.flower.node.connection import SuperLinkAway, TurnedAway
 from offbeat.flower.node.fork_server import Ended
 from offbeat.flower.node.frames import FrameSocket, OpenApp, ToChild
 from offbeat.flower.node.node import Polling, WarmNode
-from offbeat.flower.node.sandbox import Limits
+from offbeat.flower.node.sandbox import AppLimits
 from offbeat.flower.node.storage import Installation, NodeStore
 
 
-class ThreadForkServer(ForkServer):
-    """Children as threads: they cannot be killed, only said to be dead."""
+class ThreadChild(Child):
+    """It cannot be killed, only said to be dead."""
 
-    def __init__(self) -> None:
-        super().__init__(Limits())
+    def kill(self) -> None:
+        Thread(target=self.ended, args=(Ended(number=self.number, why="it was killed"),)).start()
+
+
+class ThreadForkServer(ForkServer):
+    """Children as threads."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(AppLimits(), folder)
         self.started: list[Child] = []
 
     def child(self, opening: OpenApp, state: bytes | None, on_frame: OnFrame, on_end: OnEnd) -> Child:
         ours, theirs = socket.socketpair()
-        child = Child(len(self.started), ours, self, on_frame, on_end)
+        child = ThreadChild(len(self.started), ours, on_frame, on_end)
         self.started.append(child)
         Thread(target=self._serve, args=(theirs,), daemon=True).start()
         child.open(opening, state)
@@ -48,9 +57,6 @@ class ThreadForkServer(ForkServer):
         except (OSError, ValueError):  # it was "killed"
             frames.close()
 
-    def kill(self, child: Child) -> None:
-        Thread(target=child.ended, args=(Ended(number=child.number, why="it was killed"),)).start()
-
 
 class Setup:
     """A node at work."""
@@ -58,7 +64,7 @@ class Setup:
     def __init__(self, tmp_path: Path, **more: Any) -> None:
         self.log: list[str] = []
         self.link = StandinConnection(app_folder(tmp_path / "app"))
-        self.fork_server = ThreadForkServer()
+        self.fork_server = ThreadForkServer(tmp_path)
         self.stop = Event()
         self.error: Exception | None = None
         self.node = WarmNode(
@@ -168,6 +174,17 @@ def test_an_app_that_does_not_answer_is_ended_after_the_time_that_the_node_gives
     assert setup.link.error("hang") == (8, "the app's process is gone: it was killed")
     setup.stop.set()
     setup.thread.join(60.0)
+
+
+@pytest.mark.parametrize("ahead", [3600.0, -3600.0])
+def test_a_node_whose_clock_is_wrong_takes_part(setup: Setup, monkeypatch: pytest.MonkeyPatch, ahead: float) -> None:
+    """An hour, with messages that live for ten minutes. The stand-in refuses replies as a SuperLink does."""
+    monkeypatch.setattr(message_module, "now", lambda: datetime.now(UTC) + timedelta(seconds=ahead))
+    monkeypatch.setattr(time, "time", lambda clock=time.time: clock() + ahead)
+    assert setup.link.ask("echo")["count"] == 1
+    assert setup.link.error("raise")[0] == 2, "the app's own error"
+    assert setup.link.error("hang", ttl=0.5) == (8, "the app's process is gone: it was killed"), "the node's error"
+    assert setup.link.ask("echo")["count"] == 3
 
 
 def test_an_app_that_is_not_the_run_s_is_not_run(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,6 +41,11 @@ class Credentials:
         """The SuperLink's private key."""
         return self.directory / "superlink.key"
 
+    @property
+    def operator(self) -> Path:
+        """A client certificate with its private key, for people who start runs through a proxy."""
+        return self.directory / "operator.pem"
+
     def node_key(self, number: int) -> Path:
         """The private key of a node."""
         return self.directory / f"node-{number}"
@@ -65,6 +70,11 @@ def make_credentials(directory: Path, nodes: int, hosts: Sequence[str] = ()) -> 
     files.authority.write_bytes(authority.public_bytes(serialization.Encoding.PEM))
     files.certificate.write_bytes(server.public_bytes(serialization.Encoding.PEM))
     _write_private(files.key, server_key, serialization.PrivateFormat.PKCS8)
+    operator_key = ec.generate_private_key(ec.SECP384R1())
+    operator = _certificate("operator", operator_key, authority_key, issuer=authority.subject)
+    _write_private(files.operator, operator_key, serialization.PrivateFormat.PKCS8)
+    with files.operator.open("ab") as file:
+        file.write(operator.public_bytes(serialization.Encoding.PEM))
     for number in range(nodes):
         key = ec.generate_private_key(ec.SECP384R1())
         _write_private(files.node_key(number), key, serialization.PrivateFormat.OpenSSH)

@@ -110,9 +110,9 @@ class FlowerProcess:
 class Cluster:
     """A SuperLink with nodes, which run while the context is open.
 
-    With credentials, it uses TLS and accepts only registered nodes. A durable SuperLink keeps its state in a file and
-    so knows its nodes after a restart. Persistent nodes (`offbeat node`) share one process; a node that is added later
-    has its own.
+    The SuperLink answers only processes of this user (Linux). With credentials, it uses TLS and accepts only registered
+    nodes. A durable SuperLink keeps its state in a file and so knows its nodes after a restart. Persistent nodes
+    (`offbeat node`) share one process; a node that is added later has its own.
     """
 
     def __init__(
@@ -135,7 +135,10 @@ class Cluster:
         port = free_port()
         authority = None if credentials is None else credentials.authority
         self.address = SuperLink(address=f"{HOST}:{port}", root_certificates=authority, insecure=credentials is None)
-        self.superlink = self._process("flower-superlink", "superlink", port, self._superlink_options(durable))
+        program = "offbeat.flower.launch.private_superlink"
+        command = [sys.executable, "-P", "-m", program, "--host", HOST, "--port", str(port)]
+        command += self._superlink_options(durable)
+        self.superlink = FlowerProcess(command, name="superlink", folder=self._folder, logs=self.logs, port=port)
 
     def __enter__(self) -> "Cluster":
         try:
@@ -223,10 +226,12 @@ class Cluster:
         if warm:
             busy = POLL_SECONDS if len(devices) <= FEW_NODES else len(devices) / POLLS_A_SECOND
             options += ["--health", f"{HOST}:{port}", "--poll-seconds", f"{busy:g}"]
+            options += ["--readable", "/", "--writable", str(Path.cwd())]  # the app is the user's own
             command = [sys.executable, "-c", "from offbeat.cli import main; main()", "node", *options]
             node = FlowerProcess(command, name=name, folder=self._folder, logs=self.logs, port=port, home=home)
         else:
-            node = self._process("flower-supernode", name, port, options)
+            command = [str(Path(_scripts()) / "flower-supernode"), "--host", HOST, "--port", str(port), *options]
+            node = FlowerProcess(command, name=name, folder=self._folder, logs=self.logs, port=port)
         self.nodes.append(node)
         node.start()
         return node
@@ -261,10 +266,6 @@ class Cluster:
         }
         security = [text for option, file in files.items() for text in (option, str(file))]
         return [*options, "--enable-supernode-auth", *security]
-
-    def _process(self, program: str, name: str, port: int, options: Sequence[str]) -> FlowerProcess:
-        command = [str(Path(_scripts()) / program), "--host", HOST, "--port", str(port), *options]
-        return FlowerProcess(command, name=name, folder=self._folder, logs=self.logs, port=port)
 
     def _end(self, *, keep_logs: bool) -> None:
         """End the nodes first, so that they can deactivate, then the SuperLink; a second Ctrl-C kills the rest."""

@@ -6,6 +6,7 @@ without starting processes. A login (`flwr login`) is used if there is one.
 
 import io
 import re
+import ssl
 import threading
 import time
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from pathlib import Path
 from queue import Empty, Queue
 
 import click
+import httpx
 
 from offbeat.core.errors import InvalidInput, OffbeatError
 from offbeat.flower.compat import (
@@ -52,6 +54,8 @@ class SuperLink:
     address: str
     root_certificates: Path | None = None
     insecure: bool = False
+    client_certificate: Path | None = None
+    """Certificate and private key in one PEM file, for a proxy that asks people who start runs for one."""
 
     def __post_init__(self) -> None:
         host_and_port("superlink", self.address)
@@ -59,6 +63,10 @@ class SuperLink:
             raise InvalidInput("root certificates have no use on an insecure connection: give one of the two")
         if self.root_certificates is not None and not self.root_certificates.is_file():
             raise InvalidInput(f"root certificates {self.root_certificates}: no such file")
+        if self.client_certificate is not None and not self.client_certificate.is_file():
+            raise InvalidInput(f"client certificate {self.client_certificate}: no such file")
+        if self.insecure and self.client_certificate is not None:
+            raise InvalidInput("a client certificate needs TLS: the connection to the SuperLink must not be insecure")
 
     @property
     def local(self) -> bool:
@@ -163,6 +171,8 @@ def _control(superlink: SuperLink) -> Iterator[ControlHttpClient]:
     try:
         with redirect_stdout(io.StringIO()):  # Flower prints which SuperLink it uses
             control = init_http_client_from_connection(connection)
+            if superlink.client_certificate is not None:
+                _present(control, superlink.client_certificate, certificates)
         try:
             with flwr_cli_exc_handler():
                 yield control
@@ -175,3 +185,15 @@ def _control(superlink: SuperLink) -> Iterator[ControlHttpClient]:
                 f"is it running, and {'without' if superlink.insecure else 'with'} TLS?"
             ) from None
         raise RunFailed(f"SuperLink at {superlink.address}: {' '.join(error.message.split())}") from None
+
+
+def _present(control: ControlHttpClient, certificate: Path, authorities: str | None) -> None:
+    """Make Flower's client, which cannot do it, present a certificate."""
+    context = ssl.create_default_context(cafile=authorities)
+    try:
+        context.load_cert_chain(certificate)
+    except ssl.SSLError as error:
+        raise InvalidInput(f"client certificate {certificate}: {error.reason or error}") from None
+    before = control._client
+    control._client = httpx.Client(verify=context, timeout=before.timeout, follow_redirects=True)
+    before.close()

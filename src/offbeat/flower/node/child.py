@@ -30,6 +30,7 @@ from offbeat.flower.compat import (
     remove_content_from_message,
 )
 from offbeat.flower.device.mailbox import Mailbox, open_mailbox
+from offbeat.flower.node.clocks import in_server_time
 from offbeat.flower.node.frames import (
     STATE,
     BrokenFrame,
@@ -75,6 +76,8 @@ class AppProcess:
         self._began = 0.0
         self._recalled: bytes | None = None
         self._answered = Event()
+        self._delivered: dict[str, tuple[Message, float]] = {}
+        """Messages without content that have no reply yet, and when they arrived."""
         self.mailbox = Mailbox(self.answer, self._keep, self._recall)
         TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, opening.run_id, opening.node_id
         self.context = Context(
@@ -116,10 +119,15 @@ class AppProcess:
         except Exception as error:  # raised by the app
             traceback.print_exc()
             reason = f"{type(error)}:<'{error}'>"
+            if isinstance(error, PermissionError):
+                reason += " (see --readable, --writable and --network of `offbeat node`)"
             return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason), reply_to=message)
 
     def answer(self, reply: Message) -> None:
         """Send a reply to the node, piece by piece."""
+        asked, received = self._delivered.pop(reply.metadata.reply_to_message_id, (None, 0.0))
+        if asked is not None:
+            in_server_time(reply, asked, time.monotonic() - received)
         reply.metadata.__dict__["_message_id"] = reply.object_id
         with no_object_id_recompute():
             tree, objects = get_object_tree(reply), get_all_nested_objects(reply)
@@ -173,4 +181,5 @@ class AppProcess:
         message = inflate_object_from_contents(identity, contents)
         assert isinstance(message, Message)
         message.metadata.__dict__["_message_id"] = identity  # it is not part of the deflated message
+        self._delivered[identity] = remove_content_from_message(message), time.monotonic()
         self.mailbox.put(message)

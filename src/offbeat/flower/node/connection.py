@@ -5,6 +5,7 @@ the process: it raises one of four exceptions, and a node that registers itself 
 forgotten it.
 """
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -28,7 +29,6 @@ from offbeat.flower.compat import (
     GetRunRequest,
     HeartbeatSender,
     Node,
-    NodeAuthHttpInterceptor,
     ObjectTree,
     ProtoMessage,
     PullMessagesRequest,
@@ -47,6 +47,7 @@ from offbeat.flower.compat import (
     run_from_proto,
 )
 from offbeat.flower.launch.superlink import SuperLink
+from offbeat.flower.node.clocks import SignedRequests
 
 AWAY = {429, 500, 502, 503, 504}
 """HTTP status codes of temporary failures of a SuperLink or of a proxy before it."""
@@ -86,7 +87,7 @@ def load_key(path: Path) -> Keys:
 class FleetConnection:
     """A node's requests to a SuperLink. Methods may be called from several threads."""
 
-    def __init__(self, superlink: SuperLink, keys: Keys | None = None) -> None:
+    def __init__(self, superlink: SuperLink, keys: Keys | None = None, clock: Callable[[], float] = time.time) -> None:
         self.superlink = superlink
         self.node_id = 0
         self.forgotten = False
@@ -101,7 +102,7 @@ class FleetConnection:
             None if certificates is None else str(certificates),
             interceptors=[
                 RuntimeVersionHttpInterceptor(component_name="SuperNode"),
-                NodeAuthHttpInterceptor(private, public),
+                SignedRequests(private, public, clock),
             ],
         )
         self._heartbeats: HeartbeatSender | None = None

@@ -146,9 +146,13 @@ class FrameSocket(Generic[T]):
             raise BrokenFrame(f"expected {size:,} bytes, received {len(content):,}")
         return content
 
-    def close(self) -> None:
-        """Close the socket, which also ends a `read` in another thread."""
+    def shutdown(self) -> None:
+        """End the connection in both directions, also a `read` in another thread."""
         with suppress(OSError):  # the other side has closed it already
             self._socket.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """End the connection and free the socket."""
+        self.shutdown()
         self._file.close()
         self._socket.close()

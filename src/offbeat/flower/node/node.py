@@ -29,6 +29,7 @@ from offbeat.flower.compat import (
     remove_content_from_message,
 )
 from offbeat.flower.node.children import Child, ForkServer
+from offbeat.flower.node.clocks import in_server_time
 from offbeat.flower.node.connection import FleetConnection, NotRunning, SuperLinkAway, TurnedAway
 from offbeat.flower.node.frames import (
     STATE,
@@ -77,6 +78,13 @@ class Polling(Struct, frozen=True, kw_only=True):
         return max(self.busy, min(POLL_SHARE * quiet, longest))
 
 
+class Unanswered(Struct, frozen=True, eq=False):
+    """A message without a reply, and when it was received by this node's monotonic clock."""
+
+    message: Message
+    received: float
+
+
 class WarmRun(Struct, kw_only=True, eq=False):
     """A run whose app is loaded on this node."""
 
@@ -84,7 +92,7 @@ class WarmRun(Struct, kw_only=True, eq=False):
     child: Child | None = None
     state: bytes | None = None
     """The state in the app's context, for the next child."""
-    unanswered: dict[str, Message] = {}
+    unanswered: dict[str, "Unanswered"] = {}
     pieces: dict[str, bytes] = {}
     """Pieces of replies that are not complete yet."""
     held: int = 0
@@ -221,23 +229,25 @@ class WarmNode:
             run.used = self._clock()
             child = run.child or self._fork_server.child(run.opening, run.state, self._on_frame, self._on_end)
             run.child = child
-            run.unanswered[identity] = message
+            run.unanswered[identity] = asked = Unanswered(message, self._clock())
             self._forward(child, run_id, identity, tree)
             if (
                 run.child is not child and run.unanswered.pop(identity, None) is not None
             ):  # it ended before the message was sent
-                self._answer_error(message, ErrorCode.CLIENT_APP_CRASHED, "the app's process is gone")
+                self._answer_error(asked, ErrorCode.CLIENT_APP_CRASHED, "the app's process is gone")
         except NotRunning as error:
             self._log(f"run {run_id} has ended: {error}")
             self._forget(run_id)
         except AppRefused as error:
             self._log(f"run {run_id}: {error}")
-            self._answer_error(message, ErrorCode.INVALID_FAB, str(error))
+            self._answer_error(Unanswered(message, self._clock()), ErrorCode.INVALID_FAB, str(error))
         except (SuperLinkAway, TurnedAway):
             raise
         except OffbeatError as error:
             self._log(f"run {run_id}: {error}")
-            self._answer_error(message, ErrorCode.CLIENT_APP_CRASHED, str(error))
+            if (found := self._runs.get(run_id)) is not None:
+                found.unanswered.pop(identity, None)
+            self._answer_error(Unanswered(message, self._clock()), ErrorCode.CLIENT_APP_CRASHED, str(error))
 
     def _forward(self, child: Child, run_id: int, message: str, tree: ObjectTree) -> None:
         """Fetch the pieces of a message and pass each to the child at once: the node never holds a whole model."""
@@ -286,8 +296,10 @@ class WarmNode:
                 raise
             self._log(f"run {answer.run_id}: reply dropped after {answer.attempts} attempts: {error}")
 
-    def _answer_error(self, message: Message, code: int, reason: str) -> None:
+    def _answer_error(self, asked: Unanswered, code: int, reason: str) -> None:
+        message = asked.message
         reply = Message(Error(code, reason), reply_to=message)
+        in_server_time(reply, message, self._clock() - asked.received)
         reply.metadata.__dict__["_message_id"] = reply.object_id
         self._post(
             FinishedReply(
@@ -322,7 +334,7 @@ class WarmNode:
                 asked, run_id = run.unanswered.get(reply_to), run.opening.run_id
                 if asked is None:
                     return  # it has a reply already
-                if not _answers(asked, parts[0], parts[1], found):
+                if not _answers(asked.message, parts[0], parts[1], found):
                     self._log(f"run {run_id}: the app's process sent an invalid reply")
                     child.kill()
                     return
@@ -347,21 +359,24 @@ class WarmNode:
         run.held = 0
         unanswered, run.unanswered = run.unanswered, {}
         self._log(f"run {run.opening.run_id}: the app's process is gone: {why}")
-        for message in unanswered.values():
-            self._answer_error(message, ErrorCode.CLIENT_APP_CRASHED, f"the app's process is gone: {why}")
+        for asked in unanswered.values():
+            self._answer_error(asked, ErrorCode.CLIENT_APP_CRASHED, f"the app's process is gone: {why}")
 
     def _run_of(self, child: Child) -> WarmRun | None:
         return next((run for run in list(self._runs.values()) if run.child is child), None)
 
     def _end_overdue(self) -> None:
-        """End children whose response timeout has passed."""
-        now = time.time()
+        """End children whose response timeout has passed.
+
+        It counts from receipt on this node's monotonic clock: the clocks of node and SuperLink may differ by hours.
+        """
+        now = self._clock()
         for run in self._runs.values():
-            for message in list(run.unanswered.values()):
-                sent, lives = message.metadata.created_at, message.metadata.ttl
+            for asked in list(run.unanswered.values()):
+                lives, waited = asked.message.metadata.ttl, now - asked.received
                 timeout = lives if self._answer_seconds is None else min(lives, self._answer_seconds)
-                if run.child is not None and now > sent + timeout:
-                    self._log(f"run {run.opening.run_id}: no reply from the app after {now - sent:.0f} s")
+                if run.child is not None and waited > timeout:
+                    self._log(f"run {run.opening.run_id}: no reply from the app after {waited:.0f} s")
                     run.child.kill()
                     break
 

@@ -1,9 +1,14 @@
 """Runs one or several nodes in one process (`offbeat node`)."""
 
+import dataclasses
+import os
+import platform
+import pwd
 import signal
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Event, Thread
@@ -18,7 +23,15 @@ from offbeat.flower.launch.superlink import SuperLink
 from offbeat.flower.node.children import ForkServer
 from offbeat.flower.node.connection import FleetConnection, Keys, load_key
 from offbeat.flower.node.node import NodeConfig, Polling, WarmNode
-from offbeat.flower.node.sandbox import Limits, check_limits, guard_own_memory, landlock_version
+from offbeat.flower.node.sandbox import (
+    SCOPED,
+    AppLimits,
+    can_cut_network,
+    guard_own_memory,
+    landlock_version,
+    needed_by_python,
+    without,
+)
 from offbeat.flower.node.storage import Installation, NodeStore
 
 SILENCE = 60.0
@@ -42,7 +55,7 @@ class NodeSettings(Struct, frozen=True, kw_only=True):
     polling: Polling = Polling()
     answer_seconds: float | None = None
     """Response timeout of an app; None: the time to live of the message."""
-    limits: Limits = Limits()
+    limits: AppLimits = AppLimits()
     health: tuple[str, int] | None = None
     """Host and port of the health check over HTTP."""
 
@@ -52,7 +65,26 @@ class NodeSettings(Struct, frozen=True, kw_only=True):
             raise InvalidInput(f"{len(self.keys)} keys for {len(self.configs)} nodes: give one key per node")
         if self.keys and self.superlink.insecure:
             raise InvalidInput("private keys need TLS: the connection to the SuperLink must not be insecure")
-        check_limits(self.limits)
+        _check_limits(self.limits)
+
+
+def _check_limits(limits: AppLimits) -> None:
+    for option, paths in (("--readable", limits.readable), ("--writable", limits.writable)):
+        for path in paths:
+            if not Path(path).exists():
+                raise InvalidInput(f"{option} {path}: no such file or directory")
+    if not limits.network and not can_cut_network():
+        raise InvalidInput(
+            f"--network none: not possible on {platform.system()} {platform.machine()}; "
+            "run the node in a container or a virtual machine without a network for apps"
+        )
+    if limits.user is not None:
+        try:
+            pwd.getpwnam(limits.user)
+        except KeyError:
+            raise InvalidInput(f"--child-user {limits.user}: no such user") from None
+        if os.geteuid() != 0:
+            raise InvalidInput(f"--child-user {limits.user}: only root can run apps as another user")
 
 
 def parse_node_config(text: str) -> NodeConfig:
@@ -66,6 +98,11 @@ def parse_node_config(text: str) -> NodeConfig:
     return found
 
 
+def most_of_memory() -> int:
+    """Three quarters of this machine's memory, in MB: the default limit of an app."""
+    return max(1000, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * 3 // 4 // 2**20)
+
+
 def log_line(what: str) -> None:
     """Write a line with the time to standard error, which children share."""
     print(f"{time.strftime('%Y-%m-%dT%H:%M:%S')} offbeat node: {what}", file=sys.stderr, flush=True)
@@ -76,11 +113,16 @@ def serve_nodes(settings: NodeSettings, stop: Event | None = None, log: Callable
     settings.check()
     loaded = [load_key(path) for path in settings.keys]
     stop = stop or _stopped_by_signals()
-    keys = [str(path.resolve()) for path in settings.keys]
-    limits = msgspec.structs.replace(settings.limits, hidden=[*settings.limits.hidden, *keys])
-    if keys and not landlock_version() and limits.user is None:
-        log("warning: this kernel has no Landlock, so apps can read the node's key: run apps as another user")
-    fork_server = ForkServer(limits)
+    apps = settings.home / "apps"
+    apps.mkdir(parents=True, exist_ok=True)
+    limits = _without_secrets(
+        dataclasses.replace(settings.limits, readable=[*settings.limits.readable, str(apps)]), settings.keys
+    )
+    for weakness in _weaknesses(limits):
+        log(f"warning: {weakness}")
+    scratch = Path(tempfile.mkdtemp(prefix="scratch-", dir=settings.home))
+    scratch.chmod(0o711)  # another user passes through to the folder of its run
+    fork_server = ForkServer(limits, scratch)
     fork_server.start()
     guard_own_memory()
     try:
@@ -94,6 +136,34 @@ def serve_nodes(settings: NodeSettings, stop: Event | None = None, log: Callable
     if len(failures) == len(nodes):
         raise failures[0]
     log("ended")
+
+
+def _without_secrets(limits: AppLimits, keys: Sequence[Path]) -> AppLimits:
+    """These limits, without the folders of the keys and the user's secrets inside what apps may open."""
+    granted = [Path(path).resolve() for path in (*limits.readable, *limits.writable, *needed_by_python())]
+    secrets = {Path.home() / name for name in (".ssh", ".gnupg", ".aws", ".netrc", ".docker", ".kube")}
+    secrets |= {Path(f"/etc/{name}") for name in ("shadow", "shadow-", "gshadow", "gshadow-", "ssl/private", "ssh")}
+    for key in (key.resolve() for key in keys):
+        holds_something_granted = any(key.parent == path or key.parent in path.parents for path in granted)
+        secrets.add(key if holds_something_granted else key.parent)
+
+    def open_to_apps(paths: Sequence[str]) -> list[str]:
+        return [str(part) for path in paths for part in without(Path(path).resolve(), secrets)]
+
+    return dataclasses.replace(limits, readable=open_to_apps(limits.readable), writable=open_to_apps(limits.writable))
+
+
+def _weaknesses(limits: AppLimits) -> Iterator[str]:
+    """What this machine cannot keep apps from."""
+    version = landlock_version()
+    if not version and limits.user is None:
+        yield "no Landlock on this machine: apps can read the node's key and change its files; use --child-user"
+    elif not version:
+        yield "no Landlock on this machine: apps can open all files that their user can"
+    elif version < SCOPED and limits.user is None:
+        yield "Landlock here is older than Linux 6.12: apps can kill the node and each other; use --child-user"
+    if os.geteuid() == 0 and limits.user is None:
+        yield "apps run as root: their number of processes is limited only in a control group; use --child-user"
 
 
 def _nodes(

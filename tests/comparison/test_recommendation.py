@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 from loopback import LoopbackGrid, deploy, run_config
 
-from offbeat.comparison.race import Entry, entries_of, finalists
+from offbeat.comparison.race import Entry, best_first, edge, entries_of, finalists
 from offbeat.comparison.recommendation import (
     Candidate,
     Recommendation,
     against,
+    at_edges,
     cost,
     falls_back,
     first_sentence,
@@ -23,12 +24,10 @@ from offbeat.comparison.recommendation import (
     slow_share,
     variants,
 )
-from offbeat.comparison.run_cache import run_cached
 from offbeat.core.errors import InvalidInput
 from offbeat.experiment.schema import Experiment
 from offbeat.results.criterion import Criterion
 from offbeat.results.result import Result
-from offbeat.results.rows import Row
 from offbeat.results.statistics import median_of
 
 
@@ -46,24 +45,24 @@ def experiment(**tables: Any) -> Experiment:
 
 
 NAMES = ["fedavg", "fedasync", "fedbuff", "salf"]
+FEW = experiment(compare={"in_training": 2})
 STAGES: list[tuple[str, int, float]] = []
+ANSWERS: list[str] = []
 """What was said of the progress of the recommendation below."""
 
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[Recommendation, Path]:
     root = tmp_path_factory.mktemp("recommended") / "out"
-    return recommend(experiment(), NAMES, out=root, seeds=2, on_stage=lambda *stage: STAGES.append(stage)), root
+    stages = {"on_stage": lambda *stage: STAGES.append(stage), "on_answer": ANSWERS.append}
+    return recommend(FEW, NAMES, out=root, seeds=3, **stages), root
 
 
-def test_each_algorithm_that_suits_the_experiment_enters_with_three_learning_rates() -> None:
+def test_each_algorithm_that_suits_the_experiment_enters_with_its_learning_rate() -> None:
     slow = experiment(network={"latency": 2.0})  # rounds of 18 s / 100 are too short for that
     entries, unsuited = entries_of(slow, ["fedavg", "salf"])
-    assert [(each.algorithm, each.experiment.local.learning_rate) for each in entries] == [
-        ("fedavg", 0.03),
-        ("fedavg", 0.01),
-        ("fedavg", 0.09),
-    ]
+    assert [(each.algorithm, each.rate) for each in entries] == [("fedavg", 0.03)]
+    assert entries[0].with_rate(3.0).rate == 0.09
     assert unsuited.keys() == {"salf"} and "too short" in unsuited["salf"]
 
 
@@ -74,54 +73,86 @@ def test_a_name_that_nobody_knows_is_refused_before_anything_is_written(tmp_path
 
 
 def test_who_came_further_is_better_and_the_baseline_is_always_among_the_finalists() -> None:
-    (own, *_), _ = entries_of(experiment(), ["fedavg"])
+    (own,), _ = entries_of(experiment(), ["fedavg"])
     names = ("a", "b", "c", "fedavg")
     one, two, three, four = (
         Entry(own.experiment.changed({"algorithm": {"label": name}}), scores)
         for name, scores in zip(names, ({1: 1.0}, {1: 9.0, 3: 5.0}, {1: 3.0, 3: 4.0}, {1: 8.0}), strict=True)
     )
-    ranked = sorted([one, two, three, four], key=lambda each: each.rank)
+    ranked = best_first([one, two, three, four])
     assert [each.algorithm for each in ranked] == ["c", "b", "a", "fedavg"]
     assert [each.algorithm for each in finalists(ranked, 2, "fedavg")] == ["c", "b", "fedavg"]
 
 
-def test_the_best_that_spares_devices_is_among_the_finalists() -> None:
-    entries, _ = entries_of(experiment(), ["audg", "psurdg", "fedasync", "fedbuff", "fedavg"])
-    ranked = [replace(each, scores={1: place}) for place, each in enumerate(entries)]
-    assert [each.algorithm for each in finalists(ranked, 2, "fedavg")] == ["audg", "psurdg", "fedasync", "fedavg"]
+def test_a_rate_at_the_edge_of_those_that_were_tried_is_known() -> None:
+    (own,), _ = entries_of(experiment(), ["fedavg"])
+    own.scores[1] = 1.0
+    low, high = own.with_rate(1 / 3), own.with_rate(3.0)
+    assert edge(own, [own, low, high]) is None  # no other rate has run
+    low.scores[1] = high.scores[1] = 2.0
+    rates = [own, low, high]
+    assert [edge(each, rates) for each in rates] == [None, 1 / 3, 3.0]
+    plain = candidate({0: 1.0})
+    assert at_edges([replace(plain, entry=own), replace(plain, entry=high)], rates) == [
+        "The learning rate of fedavg, 0.09, is the highest that was tried: a higher one may be better."
+    ]
 
 
-def test_the_race_lets_a_third_go_on_and_leaves_its_scores(found: tuple[Recommendation, Path]) -> None:
-    """Twelve entries with one seed each at 2 s, four at 6 s, and one of these, 4 // 3, to the end; or more if equal."""
+def test_algorithms_race_within_equal_budgets_and_a_third_goes_on(found: tuple[Recommendation, Path]) -> None:
+    """Three with 2 of 8 devices, with three rates each: nine entries, three of them to 6 s; or more at the edge."""
     with (found[1] / "race.csv").open() as file:
         rows = list(csv.DictReader(file))
-    assert len(rows) == 12
-    came = {step: [row for row in rows if row[f"score_at_{step}"]] for step in ("2", "6", "18")}
-    assert [len(each) for each in came.values()] == [12, 4, 1]
-    limit = sorted(float(row["score_at_2"]) for row in rows)[3]
-    assert all(float(row["score_at_2"]) <= limit for row in came["6"])
-    assert STAGES[:3] == [("race to 2 s", 12, 1 / 9), ("race to 6 s", 8, 1 / 3), ("race to 18 s", 2, 1.0)]
-    finalists = len(found[0].candidates)
-    assert [stage[1] for stage in STAGES[3:]] == [2 * finalists, finalists, finalists]
+    some = [row for row in rows if row["all_devices"] == "false"]
+    everyone = [row for row in rows if row["all_devices"] == "true"]
+    assert {row["algorithm"] for row in some} == {"fedavg", "fedasync", "fedbuff"}
+    assert len(some) >= 9 and len([row for row in some if row["score_at_6"]]) >= 3
+    assert {row["algorithm"] for row in everyone} >= {"salf"} and len(everyone) >= 9
+    scaled = {row["algorithm"] for row in everyone} - {"salf"}
+    assert len(scaled) == 2 and all(label.endswith(", all devices") for label in scaled)
+    limit = sorted(float(row["score_at_2"]) for row in some)[2]
+    assert min(float(row["score_at_2"]) for row in some if row["score_at_6"]) <= limit
+    assert STAGES[:3] == [
+        ("2 of 8 devices in training to 2 s", 3, 1 / 9),
+        ("2 of 8 devices in training, other learning rates to 2 s", 6, 1 / 9),
+        ("2 of 8 devices in training to 6 s", 3, 1 / 3),
+    ]
+    assert ANSWERS[0].startswith("So far, 2 of 8 devices in training: fed")
+    assert ANSWERS[0].endswith("leads 3 algorithms at 2 s (one seed).")
 
 
-def test_a_score_of_the_race_is_the_mean_over_seeds_that_are_not_reported(found: tuple[Recommendation, Path]) -> None:
+def test_the_best_rate_of_a_leader_is_not_at_the_edge_unless_that_is_said(found: tuple[Recommendation, Path]) -> None:
     answer, root = found
-    (entry,) = (each.entry for each in answer.candidates if 9 in each.entry.scores)
-    runs = [run_cached(entry.experiment.changed({"seed": seed}), root / "runs") for seed in (1000, 1001)]
-    scores = [answer.criterion.score(run, 18.0) for run in runs]
-    assert scores[0] != scores[1] and entry.scores[9] == pytest.approx(sum(scores) / 2)
+    with (root / "race.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    for each in [*answer.candidates, *filter(None, [answer.using_all])]:
+        rates = sorted(float(row["learning_rate"]) for row in rows if row["algorithm"] == each.algorithm)
+        inside = rates[0] < each.entry.rate < rates[-1]
+        said = any(f"The learning rate of {each.algorithm}, {each.entry.rate:g}, is the" in s for s in answer.sentences)
+        assert inside != said
+
+
+def test_both_answers_are_given(found: tuple[Recommendation, Path]) -> None:
+    answer, root = found
+    assert answer.using_all is not None and answer.using_all.entry.all_devices
+    assert answer.using_all.measures.keys() == {0, 1}  # half of the three seeds, rounded up
+    assert not any(each.entry.all_devices for each in answer.candidates)
+    first, second, *_ = answer.sentences
+    assert first.startswith(f"With 2 of 8 devices in training: Run {answer.best.algorithm} with learning rate")
+    assert second.startswith(f"With all 8 devices in training: Run {answer.using_all.algorithm} with learning rate")
+    assert "times the device-seconds" in second
+    deployed = Experiment.load(root / "recommended-all-devices.toml")
+    assert deployed.algorithm.title == answer.using_all.algorithm
 
 
 def test_the_best_on_fresh_seeds_is_recommended_in_words_and_as_a_file(found: tuple[Recommendation, Path]) -> None:
     answer, root = found
     medians = [each.estimate.median for each in answer.candidates]
     assert medians == sorted(medians, reverse=True)  # of the area under the curve of accuracy, most is best
-    assert answer.best.measures.keys() == {0, 1}
+    assert answer.best.measures.keys() == {0, 1, 2}
     text = (root / "recommendation.md").read_text()
     assert text.startswith(f"# {answer.best.algorithm}\n")
     assert f"Run {answer.best.algorithm} with learning rate" in text
-    assert "- Algorithms that choose their devices keep 2 of 8 in training" in text
+    assert "- Devices in training: 2 of 8 (compare.in_training); buffers" in text
     assert "MB up" in text and "slowest quarter of the devices" in text
     assert "If one upload in ten were lost, " in text and "If orders took twice as many epochs, " in text
     deployed = Experiment.load(root / "recommended.toml")
@@ -136,10 +167,10 @@ def test_a_recommendation_goes_on_from_what_is_there(found: tuple[Recommendation
     def watch(*_: Any) -> None:
         raise AssertionError("a run was computed")
 
-    again = recommend(experiment(), NAMES, out=root, seeds=2, resume=True, watch=watch)
+    again = recommend(FEW, NAMES, out=root, seeds=3, resume=True, watch=watch)
     assert again.sentences == answer.sentences
     with pytest.raises(InvalidInput, match="already holds a search: pass resume=True"):
-        recommend(experiment(), NAMES, out=root, seeds=2)
+        recommend(FEW, NAMES, out=root, seeds=3)
     with pytest.raises(InvalidInput, match="another experiment"):
         recommend(experiment(seed=5), NAMES, out=root, seeds=2, resume=True)
 
@@ -219,28 +250,6 @@ def test_who_has_less_time_or_pays_for_traffic_may_want_another() -> None:
     assert other_wishes([with_rows(slow, 1e6), with_rows((0.0, 0.1, 0.2, 0.3), 2e6)], wanted) == [
         "With only 2 s, fedavg would still be the best."
     ]
-
-
-def test_who_spares_devices_may_want_another() -> None:
-    wanted = Criterion(kind="value", at=18.0)
-    costs = {"bytes_up": 1e6, "bytes_down": 1e6, "wasted_seconds": 0.0}
-    everybody, sparing, baseline = (
-        replace(candidate({0: value}), results=[Result(rows=rows(value), summary=costs | {"busy_seconds": busy})])
-        for value, busy in ((0.9, 90.0), (0.8, 9.0), (0.7, 8.0))
-    )
-    (audg, *_), _ = entries_of(experiment(), ["audg"])
-    (fedbuff, *_), _ = entries_of(experiment(), ["fedbuff"])
-    candidates = [replace(everybody, entry=audg), replace(sparing, entry=fedbuff), baseline]
-    assert other_wishes(candidates, wanted)[1:] == [
-        "The best that does not train all devices all the time, as audg does, is fedbuff (accuracy at 18 s 80.0 % (one "
-        "seed)): 1.00 MB up, 1.00 MB down and 9 device-seconds, 0.0 % of them for updates that were not used."
-    ]
-    assert len(other_wishes(candidates[1:], wanted)) == 1
-
-
-def rows(end: float) -> list[Row]:
-    """From nothing to this accuracy in 18 s."""
-    return [{"time": 0.0, "accuracy": 0.0}, {"time": 18.0, "accuracy": end}]
 
 
 def test_circumstances_are_tried_only_if_they_are_not_there_already() -> None:

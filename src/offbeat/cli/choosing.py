@@ -64,10 +64,11 @@ def recommend(
 ) -> None:
     """Recommend an algorithm for this fleet, data and model.
 
-    Runs all algorithms that fit the experiment, with three learning rates each, by successive halving: the best third
-    continues after a ninth and again after a third of the time. The best three, the best that leaves some devices idle,
-    and FedAvg then run on fresh seeds. Prints what to use, by how much it is better, its cost and what would change the
-    answer. Writes the answer, a figure and `recommended.toml`, ready for `offbeat deploy`.
+    Races all algorithms that fit the experiment with the same number of devices in training and, where some train all
+    devices by definition, once more with all devices: two answers. A race begins with one learning rate and a ninth of
+    the time; the best third tries other rates and continues. The best two and FedAvg then run on fresh seeds. Prints
+    the leader so far; then what to use, by how much it is better, its cost and what would change the answer. Writes
+    the answer, a figure and `recommended.toml`, ready for `offbeat deploy`.
 
     The fleet may be a trace (`[fleet] name = "trace"`) or come from a real run (`name = "record"`).
     """
@@ -93,6 +94,7 @@ def recommend(
             resume=resume,
             watch=stages.watch,
             on_stage=stages.begin,
+            on_answer=lambda sentence: messages.print(sentence, highlight=False, markup=False),
         )
     console.print(found.comparison.rich_table())
     for sentence in found.sentences:

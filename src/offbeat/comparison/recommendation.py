@@ -1,6 +1,8 @@
 """Recommend an algorithm for a fleet: race all that can run on it, then run the best on fresh seeds.
 
-All runs are in a cache below the output directory, so an interrupted recommendation can be resumed.
+Algorithms race within equal budgets: with the shared number of devices in training and, where some train all devices by
+definition, a second time with all devices. Each race has its own answer. All runs are in a cache below the output
+directory, so an interrupted recommendation can be resumed.
 """
 
 import os
@@ -13,13 +15,15 @@ from statistics import fmean
 import tomli_w
 
 from offbeat.algorithms import POLICIES, policy_class
+from offbeat.algorithms.about import about_of
+from offbeat.algorithms.sizes import in_training_of
 from offbeat.comparison.fairness import alike, fresh_seeds, note_on_sizes, notes_on
 from offbeat.comparison.planned import OnRunProgress, RunFailure, check_new_or_resumed
-from offbeat.comparison.race import STEPS, Entry, OnStage, entries_of, finalists, race
+from offbeat.comparison.race import STEPS, Entry, OnAnswer, OnStage, Race, edge, entries_of, finalists, leaders
 from offbeat.comparison.scheduler import RunScheduler, kept_in
 from offbeat.core.errors import InvalidInput, OffbeatError, checks_keywords
 from offbeat.experiment.locations import modules_line
-from offbeat.experiment.schema import Experiment
+from offbeat.experiment.schema import IN_TRAINING, Experiment
 from offbeat.experiment.shipped import ExperimentSource, experiment_from
 from offbeat.experiment.tables import Table
 from offbeat.results.comparison import BASELINE, Comparison
@@ -32,9 +36,11 @@ from offbeat.results.result import Result
 from offbeat.results.statistics import Estimate, by_seed, difference, median_of, speed_up
 from offbeat.running.sizing import algorithm_settings, order_seconds
 
-FINALISTS = 3
-"""Number of algorithms that are run on fresh seeds, besides the baseline."""
+FINALISTS = 2
+"""Number of algorithms that are run on fresh seeds, besides the baseline and the best with all devices."""
 FILES = "recommendation.md, recommended.toml, accuracy.png, comparison.csv and race.csv"
+ALL_DEVICES = ", all devices"
+"""The end of the label of an algorithm that usually chooses devices and races with all of them."""
 SLOW = 0.25
 """The share of the devices that counts as slow."""
 EARLY = (1 / 3, 1 / 9)
@@ -73,6 +79,8 @@ class Recommendation:
 
     criterion: Criterion
     candidates: list[Candidate]
+    using_all: Candidate | None = None
+    """The best with all devices in training, if the candidates have fewer."""
     comparison: Comparison
     sentences: list[str]
     """What to run, how it compares, what it costs, and what would change the answer."""
@@ -97,61 +105,102 @@ def recommend(
     resume: bool = False,
     watch: OnRunProgress | None = None,
     on_stage: OnStage | None = None,
+    on_answer: OnAnswer | None = None,
     address: str | None = None,
 ) -> Recommendation:
     """Recommend one of the algorithms (default: all, and the experiment's own) for the fleet, data and model.
 
-    All race on tuning seeds, with three learning rates each. The best three, the best that does not train all devices,
-    and the baseline are then run on `seeds` seeds from the experiment's on. Writes the answer, a plot, tables, and the
-    experiment ready to deploy. With the `address` of a Ray cluster, its workers carry out the runs.
+    All race on a seed that is not reported (`comparison.race`). The best two and the baseline are then run on `seeds`
+    seeds from the experiment's on; the best with all devices, which costs more, on half of them. Writes the answer, a
+    plot, tables, and the experiments ready to deploy. With the `address` of a Ray cluster, its workers carry out the
+    runs. `on_answer` is given a sentence on who leads whenever that may have changed.
     """
     given, root = experiment_from(experiment), Path(out)
     names = list(dict.fromkeys(algorithms or [*POLICIES, given.algorithm.name]))
-    for name in names:
-        policy_class(
-            algorithm_settings(given, name)[0]
-        )  # an unknown name is an error, not an algorithm that does not fit
+    policies = {name: policy_class(algorithm_settings(given, name)[0]) for name in names}  # an unknown name is an error
     reported = range(given.seed, given.seed + seeds)
     wanted = criterion or Criterion.of(given)
     check_new_or_resumed(root, given, resume=resume)
     base = alike(given, names)
-    entries, unsuited = entries_of(base, names)
+    everyone = [name for name in names if about_of(policies[name]).trains_all_devices]
+    some = 0 < (base.in_training or 0) < base.data.devices
+    two_races = some and 0 < len(everyone) < len(names)
+    sparing = [name for name in names if name not in everyone] if two_races else names
+    entries, unsuited = entries_of(base, sparing)
+    scheduler = RunScheduler(root / "runs", jobs=jobs, watch=watch, address=address)
     if not entries:
         raise InvalidInput(f"no algorithm can run this experiment: {'; '.join(unsuited.values())}")
-    scheduler = RunScheduler(root / "runs", jobs=jobs, watch=watch, address=address)
     with DirectoryLock(root), scheduler, kept_in(root):
         replace_file(root / "config.toml", tomli_w.dumps(given.given_table()).encode())
-        ranked, failures = race(entries, scheduler, wanted, seeds=fresh_seeds(reported), on_stage=on_stage)
+        race = Race(scheduler, wanted, fresh_seeds(reported)[0], on_stage, on_answer)
+        title = f"{base.in_training} of {base.data.devices} devices in training" if two_races else "race"
+        ranked = race.run(entries, title, last=STEPS[1], widened=FINALISTS)
+        raced_by_all: list[Entry] = []
+        if two_races:
+            scaled = [each.name for each in leaders(ranked)[:FINALISTS]]
+            others, more = all_device_entries(base, everyone, scaled)
+            unsuited |= more
+            raced_by_all = race.run(others, "all devices in training", last=STEPS[0], widened=1) if others else []
         chosen = finalists(ranked, FINALISTS, BASELINE)
+        best_of_all = leaders(raced_by_all)[:1]
+        half = reported[: (seeds + 1) // 2]
         if on_stage is not None:
-            on_stage("finalists on fresh seeds", len(chosen) * seeds, 1.0)
-        candidates = _candidates(chosen, scheduler, wanted, reported)
-        others = other_answers(candidates, scheduler, wanted, on_stage)
-    first = {each.algorithm: each.entry.experiment for each in candidates}
-    runs_of_all = [result for each in candidates for result in each.results]
+            on_stage("finalists on fresh seeds", len(chosen) * seeds + len(best_of_all) * len(half), 1.0)
+        theirs = [*([reported] * len(chosen)), *([half] * len(best_of_all))]
+        found_all = _candidates([*chosen, *best_of_all], scheduler, wanted, theirs)
+        candidates = [each for each in found_all if not each.entry.all_devices]
+        using_all = next((each for each in found_all if each.entry.all_devices), None)
+        if not candidates:
+            raise OffbeatError("all finalists failed on the reported seeds")
+        others_said = other_answers(candidates[:FINALISTS], scheduler, wanted, on_stage)
+    first = {each.algorithm: each.entry.experiment for each in found_all}
+    runs_of_all = [result for each in (*candidates, *filter(None, [using_all])) for result in each.results]
+    notes = [note_on_sizes(base, names), *notes_on(first, runs_of_all)]
     found = Recommendation(
         criterion=wanted,
         candidates=candidates,
-        comparison=Comparison(
-            runs_of_all, wanted.target, notes=[note_on_sizes(base, names), *notes_on(first, runs_of_all)]
-        ),
-        sentences=[*answer(candidates, wanted), *others],
+        using_all=using_all,
+        comparison=Comparison(runs_of_all, wanted.target, notes=notes),
+        sentences=[
+            *answer(candidates, wanted, using_all, base),
+            *at_edges(found_all, [*ranked, *raced_by_all]),
+            *others_said,
+        ],
         unsuited=unsuited,
-        failures=failures,
+        failures=list(dict.fromkeys(race.failures)),
     )
-    _write(found, ranked, root)
+    _write(found, [*ranked, *raced_by_all], root)
     return found
 
 
+def all_device_entries(
+    base: Experiment, everyone: Sequence[str], scaled: Sequence[str]
+) -> tuple[list[Entry], dict[str, str]]:
+    """Entries with all devices in training: of algorithms that always do, and of `scaled` ones if they can."""
+    entries, unsuited = entries_of(base, everyone, all_devices=True)
+    devices = base.data.devices
+    whole = Experiment.parse(base.given_table() | {"compare": {**base.compare, IN_TRAINING: devices}})
+    others, _ = entries_of(whole, scaled, all_devices=True, suffix=ALL_DEVICES)
+    for each in others:
+        policy = each.experiment.algorithm.policy
+        number = in_training_of(type(policy), policy.model_dump(), devices)
+        if number == devices:  # its own settings may say otherwise
+            entries.append(each)
+    return entries, unsuited
+
+
 def _candidates(
-    chosen: Sequence[Entry], scheduler: RunScheduler, criterion: Criterion, seeds: Sequence[int]
+    chosen: Sequence[Entry], scheduler: RunScheduler, criterion: Criterion, seeds: Sequence[Sequence[int]]
 ) -> list[Candidate]:
-    """The finalists on these seeds, the best first, without those that failed on a seed."""
-    found = iter(scheduler.run_cached([each.experiment.changed({"seed": seed}) for each in chosen for seed in seeds]))
+    """The finalists, each on its seeds, the best first, without those that failed on a seed."""
+    wanted = [
+        entry.experiment.changed({"seed": seed}) for entry, own in zip(chosen, seeds, strict=True) for seed in own
+    ]
+    found = iter(scheduler.run_cached(wanted))
     candidates = []
-    for entry in chosen:
-        results = [each for each in (next(found) for _ in seeds) if isinstance(each, Result)]
-        if len(results) == len(seeds):
+    for entry, own in zip(chosen, seeds, strict=True):
+        results = [each for each in [next(found) for _ in own] if isinstance(each, Result)]
+        if len(results) == len(own):
             measures = by_seed(results, criterion.measure)
             candidates.append(
                 Candidate(
@@ -161,14 +210,12 @@ def _candidates(
                     estimate=median_of(measures.values(), log=criterion.kind == "time"),
                 )
             )
-    if not candidates:
-        raise OffbeatError("all finalists failed on the reported seeds")
     sign = 1 if criterion.lower_is_better else -1
     return sorted(candidates, key=lambda each: (sign * each.estimate.median, each.score(criterion, criterion.at)))
 
 
 def _write(found: Recommendation, ranked: Sequence[Entry], root: Path) -> None:
-    """Write the answer, the experiment to deploy, the plot and the tables."""
+    """Write the answer, the experiments to deploy, the plot and the tables."""
     best = found.best
     first, *others = found.sentences
     others += found.comparison.notes
@@ -176,15 +223,21 @@ def _write(found: Recommendation, ranked: Sequence[Entry], root: Path) -> None:
     others += [f"Failed: {each}" for each in found.failures]
     lines = [f"# {best.algorithm}", "", first, "", *(f"- {each}" for each in others)]
     replace_file(root / "recommendation.md", ("\n".join(lines) + "\n").encode())
-    note = f"# {found.sentences[0]}\n"
-    deployable = best.entry.experiment.changed({"deployment": {"paced": False}})  # real devices have their own speed
-    replace_file(root / "recommended.toml", (note + modules_line(deployable.own.values()) + deployable.toml()).encode())
+    files = {"recommended.toml": best} | ({"recommended-all-devices.toml": found.using_all} if found.using_all else {})
+    for name, candidate in files.items():
+        note = f"# {first_sentence(candidate, found.criterion)}\n"
+        deployable = candidate.entry.experiment.changed(
+            {"deployment": {"paced": False}}
+        )  # devices have their own speed
+        text = note + modules_line(deployable.own.values()) + deployable.toml()
+        replace_file(root / name, text.encode())
     replace_file(root / "comparison.csv", found.comparison.csv_text().encode())
     steps = sorted({step for each in ranked for step in each.scores})
     records = [
         {
             "algorithm": each.algorithm,
-            "learning_rate": each.experiment.local.learning_rate,
+            "all_devices": str(each.all_devices).lower(),
+            "learning_rate": each.rate,
             **{f"score_at_{found.criterion.at * step / STEPS[-1]:g}": each.scores.get(step) for step in steps},
         }
         for each in ranked
@@ -196,19 +249,41 @@ def _write(found: Recommendation, ranked: Sequence[Entry], root: Path) -> None:
 # The answer in words -------------------------------------------------------------------------------------------------
 
 
-def answer(candidates: Sequence[Candidate], criterion: Criterion) -> list[str]:
-    """Sentences on the best candidate, how it compares with the others, and what it costs."""
+def answer(
+    candidates: Sequence[Candidate], criterion: Criterion, using_all: Candidate | None, base: Experiment
+) -> list[str]:
+    """Sentences on the best candidate, how it compares with the others, and what it costs; and with all devices."""
     best, *others = candidates
-    sentences = [first_sentence(best, criterion), *falls_back(best, criterion)]
+    devices = base.data.devices
+    some = "" if using_all is None else f"With {base.in_training} of {devices} devices in training: "
+    sentences = [some + first_sentence(best, criterion)]
+    if using_all is not None:
+        times = using_all.mean("busy_seconds") / max(best.mean("busy_seconds"), 1e-9)
+        sentences.append(
+            f"With all {devices} devices in training: {first_sentence(using_all, criterion)} Compared with "
+            f"{best.algorithm}: {against(using_all, best, criterion)}, for {times:.3g} times the device-seconds."
+        )
+    sentences += falls_back(best, criterion)
     sentences += [f"Compared with {each.algorithm}: {against(best, each, criterion)}." for each in others]
     sentences.append(f"A run of {best.mean('time'):.4g} s costs {cost(best)}.")
     slow = slow_devices(best)
     return [*sentences, slow] if slow else sentences
 
 
+def at_edges(candidates: Sequence[Candidate], entries: Sequence[Entry]) -> list[str]:
+    """A sentence on each candidate whose learning rate is the lowest or the highest that was tried."""
+    edges = [(each, edge(each.entry, entries)) for each in candidates]
+    return [
+        f"The learning rate of {each.algorithm}, {each.entry.rate:g}, is the {'highest' if times > 1 else 'lowest'} "
+        f"that was tried: a {'higher' if times > 1 else 'lower'} one may be better."
+        for each, times in edges
+        if times is not None
+    ]
+
+
 def first_sentence(best: Candidate, criterion: Criterion) -> str:
     """What to run and its measure; or that no algorithm reached the target, and which came closest."""
-    run = f"{best.algorithm} with learning rate {best.entry.experiment.local.learning_rate:g}"
+    run = f"{best.algorithm} with learning rate {best.entry.rate:g}"
     over = f"over {best.estimate.seeds} seeds" if best.estimate.seeds > 1 else "with one seed"
     if best.estimate.median < inf or criterion.kind != "time":
         return f"Run {run}: {criterion.title} {best.estimate.text(criterion.text)} {over}."
@@ -303,7 +378,7 @@ def variants(experiment: Experiment) -> dict[str, Table]:
 
 
 def other_wishes(candidates: Sequence[Candidate], criterion: Criterion) -> list[str]:
-    """Sentences on which candidate is best with less time, lower device use or less traffic."""
+    """Sentences on which candidate is best with less time or less traffic."""
     best, sentences = candidates[0], []
     for share in EARLY:
         until = share * criterion.at
@@ -313,12 +388,6 @@ def other_wishes(candidates: Sequence[Candidate], criterion: Criterion) -> list[
             break
     else:
         sentences.append(f"With only {EARLY[-1] * criterion.at:.4g} s, {best.algorithm} would still be the best.")
-    sparing = next((each for each in candidates if not each.entry.trains_all_devices), best)
-    if sparing is not best:
-        sentences.append(
-            f"The best that does not train all devices all the time, as {best.algorithm} does, is "
-            f"{at_its_cost(sparing, criterion)}."
-        )
     cheapest = min(candidates, key=lambda each: each.mean("bytes_up") + each.mean("bytes_down"))
     if cheapest is not best:
         sentences.append(f"The candidate with the lowest traffic is {at_its_cost(cheapest, criterion)}.")

@@ -54,8 +54,10 @@ ANSWERS: list[str] = []
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[Recommendation, Path]:
     root = tmp_path_factory.mktemp("recommended") / "out"
-    stages = {"on_stage": lambda *stage: STAGES.append(stage), "on_answer": ANSWERS.append}
-    return recommend(FEW, NAMES, out=root, seeds=3, **stages), root
+    answer = recommend(
+        FEW, NAMES, out=root, seeds=3, on_stage=lambda *stage: STAGES.append(stage), on_answer=ANSWERS.append
+    )
+    return answer, root
 
 
 def test_each_algorithm_that_suits_the_experiment_enters_with_its_learning_rate() -> None:

@@ -90,11 +90,13 @@ def test_the_tutorial_on_own_algorithms(
 def test_the_tutorial_on_own_data(
     here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    partition, compared, recommended, ran = follow("own-data.md", monkeypatch, capsys)
+    begun, partition, compared, recommended, ran = follow("own-data.md", monkeypatch, capsys)
+    assert "Next: offbeat run experiment.toml" in begun
     assert "devices" in partition and (here / "partition.png").is_file()
-    assert "r2" in compared and "seafl2" in compared
+    assert "r2" in compared and "mine" in compared
     assert "learning rate" in recommended
     assert "final_r2" in ran and (here / "final" / "model.safetensors").is_file()
+    assert "r2" in (here / "final" / "devices.csv").read_text().partition("\n")[0]
 
 
 def test_the_tutorial_on_flower(

@@ -49,6 +49,14 @@ def test_the_experiment_travels_whole_in_the_run_config(app: Path) -> None:
     assert config == {"out": "results/here", "resume": True, "overwrite": False}
 
 
+def test_a_file_beside_a_module_that_its_code_names_is_reported_as_left_behind(app: Path, beside: Path) -> None:
+    (beside / "bundled_reader.py").write_text("PLACE = 'sites.csv'\n\n\ndef network(input_shape, classes): ...\n")
+    for name in ("sites.csv", "unrelated.csv"):
+        (beside / name).write_text("1\n")
+    left = write_bundle(app, experiment("bundled_reader:network"), out="x")
+    assert left == [str(beside / "sites.csv")]
+
+
 def test_the_apps_are_where_flower_looks_for_them(app: Path) -> None:
     write_bundle(app, experiment(), out="x")
     components = tomllib.loads((app / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["components"]

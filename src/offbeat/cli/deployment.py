@@ -218,4 +218,10 @@ def _bundle(folder: Path, experiment: "Experiment", root: Path, *, resume: bool,
 
     left = write_bundle(folder, experiment, out=str(root), resume=resume, overwrite=overwrite)
     if left:
-        messages.print(f"Not sent to the nodes (Flower packs only Python and plain text): {', '.join(left)}")
+        messages.print(
+            f"Not sent to the nodes (Flower packs Python modules and plain text): {', '.join(left)}. Code that reads "
+            "them needs an absolute path that exists on every node.",
+            highlight=False,
+            markup=False,
+            soft_wrap=True,
+        )

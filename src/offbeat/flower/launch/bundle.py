@@ -36,7 +36,8 @@ def write_bundle(
 ) -> list[str]:
     """Write the app into an empty directory. `out` is the run directory on the SuperLink's machine.
 
-    Returns the files of the user's packages that Flower does not send: it sends only Python files and plain text.
+    Returns the files that are not sent: those of the user's packages that are neither Python nor plain text, which
+    Flower leaves out, and those beside a module that the module names.
     """
     modules = own_modules(experiment)
     config: dict[str, str | bool] = {
@@ -59,7 +60,18 @@ def write_bundle(
     }
     for name, text in files.items():
         replace_file(directory / name, text.encode())
-    return _left_behind(directory, modules)
+    return [*_left_behind(directory, modules), *mentioned_files(modules)]
+
+
+def mentioned_files(modules: list[Path]) -> list[str]:
+    """Files beside a module that its code names and that do not travel with it: data files, for instance."""
+    found = set()
+    for module in modules:
+        if module.is_file():
+            code = module.read_text(encoding="utf-8", errors="replace")
+            beside = (each for each in module.parent.iterdir() if each.is_file() and each.suffix != ".py")
+            found |= {str(each) for each in beside if each.name in code}
+    return sorted(found)
 
 
 def own_modules(experiment: Experiment) -> list[Path]:

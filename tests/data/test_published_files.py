@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from offbeat.core.errors import InvalidInput
 from offbeat.data import DATASETS
 from offbeat.data.cifar import parse_binary_batch
 from offbeat.data.images import read
@@ -73,3 +74,9 @@ def test_tiny_imagenet_images_are_decoded_to_the_known_statistics(tmp_path: Path
     assert (dataset.input_shape, dataset.class_names[0]) == ((3, 64, 64), "Egyptian cat")
     assert float(dataset.train_x.mean(dtype=np.float64)) == pytest.approx(0, abs=0.1)
     assert float(dataset.train_x.std(dtype=np.float64)) == pytest.approx(1, abs=0.05)
+
+
+@pytest.mark.parametrize(("given", "found"), [("mnist", "fashion-mnist"), ("fashion-mnist", "mnist")])
+def test_the_files_of_the_other_set_are_noticed(given: str, found: str) -> None:
+    with pytest.raises(InvalidInput, match=f'holds the files of {found}, set data.name = "{found}"'):
+        DATASETS[given].model_validate({"dir": published(found)}).load(seed=0)

@@ -42,7 +42,7 @@ def a_run() -> Accounts:
 
 
 def lines(accounts: Accounts, *open_spans: Span) -> list[dict[str, float]]:
-    text = io.StringIO(accounts.csv(open_spans))
+    text = io.StringIO(accounts.csv(open_spans, 12.0))
     return [{name: float(value) for name, value in line.items()} for line in csv.DictReader(text)]
 
 
@@ -60,11 +60,12 @@ def test_every_device_has_a_line_with_what_it_did() -> None:
     assert first["mean_staleness"] == 2.0  # version 3 was made of version 2: 2 - 0
     assert first["training_seconds"] == 4.0
     assert first["way_seconds"] == 3.5  # 5 - 0 - 2 and 9 - 6.5 - 2
-    assert first["idle_seconds"] == 1.5  # from 5 to 6.5
+    assert first["idle_seconds"] == 4.5  # from 5 to 6.5 and from 9 to the end at 12
     assert (first["bytes_down"], first["bytes_up"]) == (16, 8)
     assert (second["orders"], second["delivered"], second["lost"], second["refused"]) == (1, 0, 1, 1)
     assert (second["training_seconds"], second["way_seconds"], second["bytes_up"]) == (2.0, 0.0, 0)
-    assert third == dict.fromkeys(third, 0.0) | {"device": 2}
+    assert second["idle_seconds"] == 8.0  # from its loss at 4 to the end
+    assert third == dict.fromkeys(third, 0.0) | {"device": 2, "idle_seconds": 12.0}
 
 
 def test_orders_in_flight_count_as_orders_and_end_the_idle_time_before_them() -> None:

@@ -68,8 +68,24 @@ DEVICE_RULES: dict[str, DeviceRule] = {
 """The device rules, by the name in an order."""
 
 
+def known_name(name: str) -> str:
+    """The registered name of an algorithm that is written another way; any other name unchanged.
+
+    >>> known_name("FedBuff"), known_name("SEAFL²"), known_name("ASOFed"), known_name("my_module:Mine")
+    ('fedbuff', 'seafl2', 'aso-fed', 'my_module:Mine')
+    """
+    if name in POLICIES or ":" in name:
+        return name
+    return next((known for known in POLICIES if _bare(known) == _bare(name)), name)
+
+
+def _bare(name: str) -> str:
+    return "".join(letter for letter in name.casefold().replace("²", "2") if letter.isalnum())
+
+
 def policy_class(name: str) -> type[Policy]:
     """A registered policy, or a user's own as "module:Class"."""
+    name = known_name(name)
     if ":" not in name:
         if name not in POLICIES:
             raise unknown("algorithm", name, POLICIES)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.text import Text
 from typer.core import TyperGroup
 
 from offbeat.cli import catalogue, choosing, deployment, init, looking, node, runs, simulate, watch
@@ -123,8 +124,7 @@ def _print_error(error: Exception) -> None:
     text = str(error)
     if isinstance(error, OutputRefused):
         text = f"{error.fact}: {' or '.join(FLAGS[each] for each in error.remedies)}"
-    text = text.replace("[", r"\[")
-    messages.print(f"[bold red]offbeat:[/] {text}", soft_wrap=True, highlight=False)
+    messages.print(Text.assemble(("offbeat:", "bold red"), f" {text}"), soft_wrap=True, highlight=False)
 
 
 def resuming(words: Sequence[str]) -> str:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
+from rich.text import Text
 
 from offbeat.core.errors import InvalidInput
 
@@ -17,7 +18,10 @@ if TYPE_CHECKING:  # modules that need torch are imported when a command runs, t
     from offbeat.experiment.schema import Experiment
     from offbeat.results.rows import Row
 
-console = Console()
+console = Console(markup=False, emoji=False, highlight=False)
+"""Standard output; a name such as `[bold]` or `mod:Zero:` is printed as it is."""
+if not console.is_terminal:
+    console.width = max(console.width, 160)  # a pipe or a file has no width: nothing is cut
 LONGEST = 80
 """Longest part of a directory's name that is made from overrides, in characters."""
 
@@ -61,6 +65,28 @@ Address = Annotated[
 Jobs = Annotated[int | None, typer.Option(min=1, help="Runs in parallel (default: as many as keep all cores busy).")]
 FigureOut = Annotated[Path, typer.Option(help="Figure to write: .png, .svg or .pdf.")]
 OverwriteFile = Annotated[bool, typer.Option("--overwrite", help="Replace the output file if it exists.")]
+
+
+TableFormat = Annotated[
+    str | None,
+    typer.Option("--format", metavar="FORMAT", help="Print the table as `markdown`, `latex` or `csv`, for papers."),
+]
+
+
+def print_table(table: Table, form: str | None = None) -> None:
+    """Print a table for the terminal, or in a format for papers."""
+    if form is None:
+        console.print(table)
+        return
+    from offbeat.results.tables import table_text
+
+    print(table_text(table, form), end="")
+
+
+def check_format(form: str | None) -> None:
+    """Raise InvalidInput before anything is computed if a table cannot be printed in this format."""
+    if form not in (None, "markdown", "latex", "csv"):
+        raise InvalidInput(f"--format {form}: must be markdown, latex or csv")
 
 
 def load(file: Path, changes: Iterable[str] | None) -> "Experiment":
@@ -152,7 +178,7 @@ def present(experiment: "Experiment", rows: "Sequence[Row]", summary: Mapping[st
     names = ["summary.json", "metrics.jsonl", "metrics.png", "timeline.json", "model.safetensors"]
     names += ["devices.csv", "devices.png"] if (root / "devices.csv").is_file() else []
     names += ["record.jsonl"] if (root / "record.jsonl").is_file() else []
-    console.print(f"Results in {root}: {', '.join(names)}")
+    console.print(f"Results in {root}: {', '.join(names)}", soft_wrap=True)
     if "problem" in summary:
         Console(stderr=True).print(f"offbeat: {summary['problem']}", style="red", highlight=False, markup=False)
         raise typer.Exit(1)
@@ -160,14 +186,16 @@ def present(experiment: "Experiment", rows: "Sequence[Row]", summary: Mapping[st
 
 def print_summary(title: str, summary: Mapping[str, Any]) -> None:
     """Print the summary of a run as a table."""
-    table = Table("", "", title=title, show_header=False)
+    from offbeat.results.metric import duration
+
+    table = Table(Column("of the run", overflow="fold"), Column("value", overflow="fold"), title=Text(title))
     flat = {key: value for key, value in summary.items() if key not in ("per_device", "per_group")}
     flat |= {f"{key} (device)": value for key, value in summary.get("per_device", {}).items()}
     for group, values in summary.get("per_group", {}).items():
         flat |= {f"{key} ({group})": value for key, value in values.items()}
     for key, value in flat.items():
         if isinstance(value, dict):
-            value = ", ".join(f"{target}: {time:.4g} s" for target, time in value.items() if time is not None)
+            value = ", ".join(f"{target}: {duration(time)}" for target, time in value.items() if time is not None)
         table.add_row(key, f"{value:.6g}" if isinstance(value, float) else str(value))
     console.print(table)
 

@@ -51,7 +51,8 @@ def describe(
     name: Annotated[
         str,
         typer.Argument(
-            metavar="NAME", help="A name from `offbeat list`, or a table of an experiment file such as `stop`."
+            metavar="NAME",
+            help="A name from `offbeat list`, a table such as `stop`, a setting such as `seed`, or module:Class.",
         ),
     ],
 ) -> None:
@@ -59,6 +60,7 @@ def describe(
 
     For an algorithm also its paper, its equations and where `offbeat tune` searches.
     """
+    from offbeat.algorithms import known_name
     from offbeat.core.settings import Settings
     from offbeat.experiment.schema import Experiment
     from offbeat.models import MODEL_SETTINGS
@@ -68,12 +70,49 @@ def describe(
     tables: dict[str, Any] = {key: field.annotation for key, field in Experiment.model_fields.items()}
     tables = {key: kind for key, kind in tables.items() if isinstance(kind, type) and issubclass(kind, Settings)}
     known = tables | things
+    if ":" in name:
+        known[name] = resolve(name)
+    elif name not in known and known_name(name) in known:
+        name = known_name(name)
+    elif name not in known and _describe_setting(name):
+        return
     if name not in known:
         raise unknown("name", name, known)
     thing = known[name]
     console.print(description(name, resolve(thing) if isinstance(thing, str) else thing))
     if name in MODEL_SETTINGS:
         console.print(description(name, MODEL_SETTINGS[name]))
+
+
+def _describe_setting(name: str) -> bool:
+    """Print the settings with this key, as "table.key" or by itself; False if there is none."""
+    from offbeat.core.settings import Settings
+    from offbeat.experiment.objects import REGISTRIES
+    from offbeat.experiment.schema import Experiment
+
+    section, _, key = name.rpartition(".")
+    table = _settings_table()
+    for table_name, field in Experiment.model_fields.items():
+        if table_name == name:
+            table.add_row(*_setting_cells(name, Experiment, name))
+        kinds = {table_name: field.annotation} | dict(REGISTRIES.get(table_name, {}))
+        for kind_name, kind in kinds.items() if section in ("", table_name) else ():
+            if isinstance(kind, type) and issubclass(kind, Settings) and key in kind.model_fields:
+                owner = "" if kind_name == table_name else f" ({kind_name})"
+                table.add_row(*_setting_cells(f"{table_name}.{key}{owner}", kind, key))
+    if table.row_count:
+        console.print(table)
+    return table.row_count > 0
+
+
+def _settings_table() -> Table:
+    return Table(*(Column(heading, overflow="fold") for heading in ("setting", "values", "default", "what it does")))
+
+
+def _setting_cells(label: str, kind: "type[Settings]", key: str) -> list[Text]:
+    field = kind.model_fields[key]
+    helps = help_on_fields(kind).get(key, "")
+    return [Text(cell) for cell in (label, words(field.annotation) + ranges(field), _default(field), helps)]
 
 
 def description(name: str, thing: Any) -> RenderableType:
@@ -98,11 +137,9 @@ def description(name: str, thing: Any) -> RenderableType:
     if isinstance(thing, type) and issubclass(thing, Settings):
         settings = {key: field for key, field in thing.model_fields.items() if key != "name"}
         if settings:
-            table = Table("setting", "values", "default", "what it does")
-            helps = help_on_fields(thing)
-            for key, field in settings.items():
-                values = words(field.annotation) + ranges(field)
-                table.add_row(key, Text(values), Text(_default(field)), Text(helps.get(key, "")))
+            table = _settings_table()
+            for key in settings:
+                table.add_row(*_setting_cells(key, thing, key))
             parts.append(table)
         if issubclass(thing, Policy):
             parts.append(searched(thing))
@@ -190,7 +227,7 @@ def ranges(field: "FieldInfo") -> str:
 
 
 def _with_help(title: str, things: dict[str, Any]) -> Table:
-    table = Table("name", "what it is", title=title)
+    table = Table(Column("name", no_wrap=True), "what it is", title=title)
     for name, thing in things.items():
         table.add_row(name, _first_line(thing))
     return table
@@ -203,7 +240,8 @@ def _algorithms() -> Table:
     table = Table(Column("name", no_wrap=True), "family", Column("provenance", no_wrap=True), "what it is, paper")
     for name, policy in POLICIES.items():
         about = about_of(policy)
-        table.add_row(name, about.family, about.provenance, f"{_first_line(policy)}\n[dim]{about.paper}[/dim]")
+        what = Text.assemble(f"{_first_line(policy)}\n", (about.paper, "dim"))
+        table.add_row(name, about.family, about.provenance, what)
     return table
 
 

@@ -13,10 +13,13 @@ from offbeat.cli.base import (
     ExperimentFile,
     FigureOut,
     OverwriteFile,
+    TableFormat,
     Target,
+    check_format,
     check_new_file,
     console,
     load,
+    print_table,
 )
 from offbeat.cli.live_view import live_server
 from offbeat.cli.progress import bars, messages
@@ -31,6 +34,7 @@ def runs(
         Path | None, typer.Argument(help="Results directory (default: `runs`, or this directory if there is none).")
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="Also list the runs of comparisons and searches.")] = False,
+    form: TableFormat = None,
 ) -> None:
     """List the runs, comparisons and searches under a directory with their state.
 
@@ -39,6 +43,7 @@ def runs(
     """
     from offbeat.results.index import RunEntry, read_index
 
+    check_format(form)
     root = directory or (Path("runs") if Path("runs").is_dir() else Path())
     if not root.is_dir():
         raise InvalidInput(f"{root} is not a directory")
@@ -54,7 +59,7 @@ def runs(
         table.add_row(*(Text(cell) for cell in _entry_cells(entry, root)))
         for each in entry.runs if every and not isinstance(entry, RunEntry) else ():
             table.add_row(*(Text(cell) for cell in _entry_cells(each, root)))
-    console.print(table)
+    print_table(table, form)
 
 
 def _entry_cells(entry: "Entry", root: Path) -> list[str]:
@@ -89,6 +94,7 @@ def report(
     out: Annotated[Path, typer.Option(help="HTML page to write.")] = Path("report.html"),
     target: Target = None,
     overwrite: OverwriteFile = False,
+    form: TableFormat = None,
 ) -> None:
     """Write one self-contained HTML page to explore runs: curves, time to target, what every device did.
 
@@ -101,16 +107,17 @@ def report(
     from offbeat.results.report import report_html
 
     check_page(out)
+    check_format(form)
     check_new_file(out, overwrite)
     problems: list[str] = []
     runs = gather(directories, problems)
     comparison = comparison_of(runs, target)
     problems += unlike(comparison)
     replace_file(out, report_html(comparison, [each.config for each in runs], out.stem, problems).encode())
-    console.print(comparison.rich_table())
+    print_table(comparison.rich_table(), form)
     for problem in problems:
         messages.print(f"offbeat: note: {problem}", soft_wrap=True, highlight=False, markup=False)
-    console.print(f"Report in {out}")
+    (console if form is None else messages).print(f"Report in {out}", soft_wrap=True)
 
 
 def serve(

@@ -178,5 +178,7 @@ def register(
     for key in public_keys:
         if not key.is_file():
             raise InvalidInput(f"{key}: no such file")
+        if b"PRIVATE KEY" in key.read_bytes()[:100]:
+            raise InvalidInput(f"{key} is a private key, which never leaves its node: register its public key (.pub)")
     for key in public_keys:
         console.print(f"{key}: node {register_node(link, key)}", highlight=False)

@@ -16,7 +16,9 @@ from offbeat.cli.base import (
     Overwrite,
     Resume,
     Seeds,
+    TableFormat,
     Target,
+    check_format,
     console,
     joined,
     load,
@@ -24,6 +26,7 @@ from offbeat.cli.base import (
     on_cluster,
     output,
     present,
+    print_table,
     run_name,
     suffix,
     without_stop,
@@ -141,6 +144,7 @@ def compare(
     overwrite: Overwrite = False,
     resume: Resume = False,
     serve: Serve = False,
+    form: TableFormat = None,
 ) -> None:
     """Run one experiment under several algorithms and seeds, and compare the time to a target accuracy.
 
@@ -153,6 +157,7 @@ def compare(
     that are not set follow in proportion, as in `offbeat run`. With `in_training = false` each algorithm has its
     defaults.
     """
+    check_format(form)
     general, settings = _algorithm_changes(changes)
     experiment = on_cluster(load(file, general), address)  # before the imports: a wrong setting is reported at once
     from offbeat.comparison.fairness import known_by, spread_settings
@@ -167,7 +172,9 @@ def compare(
     default, shorter = (Path("runs") / (name + suffix(each)) for each in (changes, without_stop(changes)))
     root = output(out, default, resume=resume, overwrite=overwrite, shorter=shorter)
     with live_view(serve, root):
-        _compare(experiment, names, chosen, root, jobs=jobs, target=target, overwrite=overwrite, resume=resume)
+        _compare(
+            experiment, names, chosen, root, jobs=jobs, target=target, overwrite=overwrite, resume=resume, form=form
+        )
         next_step(f"offbeat tune {file} --algorithms {','.join(names)}", f"offbeat recommend {file}")
 
 
@@ -187,6 +194,7 @@ def sweep(
     out: Out = None,
     overwrite: Overwrite = False,
     resume: Resume = False,
+    form: TableFormat = None,
 ) -> None:
     """Run a grid of settings and plot the time to a target accuracy.
 
@@ -197,6 +205,7 @@ def sweep(
     """
     from offbeat.experiment.tables import parse_values
 
+    check_format(form)
     given = dict(parse_values(each) for each in over or ())
     general, settings = _algorithm_changes(changes) if "algorithm.name" in given else (changes, {})
     experiment = on_cluster(load(file, general), address)
@@ -223,8 +232,9 @@ def sweep(
             resume=resume,
             watch=watch,
         )
-    console.print(f"Rows: {' / '.join(swept)}")
-    _show(comparison, f"Results in {root}: sweep.png, comparison.csv and one directory per run")
+    (console if form is None else messages).print(f"Rows: {' / '.join(swept)}")
+    where = f"Results in {root}: sweep.png, .pdf and .svg, comparison.csv, runs.csv and one directory per run"
+    _show(comparison, where, form)
     next_step(f"offbeat tune {file}")
 
 
@@ -238,6 +248,7 @@ def _compare(
     target: float | None = None,
     overwrite: bool = False,
     resume: bool = False,
+    form: str | None = None,
 ) -> None:
     from offbeat.comparison.compare import compare as compare_experiments
 
@@ -253,17 +264,19 @@ def _compare(
             resume=resume,
             watch=watch,
         )
-    _show(comparison, f"Results in {root}: report.html, accuracy.png, comparison.csv and one directory per run")
+    files = "report.html, accuracy.png, .pdf and .svg, comparison.csv, runs.csv and one directory per run"
+    _show(comparison, f"Results in {root}: {files}", form)
 
 
-def _show(comparison: "Comparison", where: str) -> None:
+def _show(comparison: "Comparison", where: str, form: str | None = None) -> None:
     """Print the table and where the results are. Runs that crashed are printed last, with exit code 1."""
     from offbeat.results.explanation import why
 
-    console.print(comparison.rich_table())
+    print_table(comparison.rich_table(), form)
+    shown = console if form is None else messages  # what a paper includes is the table alone
     if comparison.entries[0].experiment is not None and (paragraph := why(comparison)):
-        console.print(paragraph, highlight=False, markup=False)
-    console.print(where, soft_wrap=True, highlight=False, markup=False)
+        shown.print(paragraph, highlight=False)
+    shown.print(where, soft_wrap=True, highlight=False)
     for failure in comparison.failures:
         messages.print(f"offbeat: {failure}", style="red", soft_wrap=True, highlight=False, markup=False)
     if comparison.failures:

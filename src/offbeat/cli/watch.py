@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Group, RenderableType
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -80,6 +79,8 @@ class Views:
 
     def _overview(self, entries: "Sequence[Entry]") -> Iterator[RenderableType]:
         """One row per run, running ones first."""
+        from offbeat.results.metric import duration
+
         runs = sorted((run for entry in entries for run in entry.runs), key=lambda run: run.state != "running")
         table = Table(box=None, padding=(0, 1), header_style="bold")
         for heading in ("run", "state", "done", "time", "version", runs[0].metric.title, ""):
@@ -88,10 +89,10 @@ class Views:
             rows = _rows(run.path)
             values = [row[run.metric.name] for row in rows if run.metric.name in row]
             table.add_row(
-                escape(f"{run.algorithm} {run.seed}"),
+                Text(f"{run.algorithm} {run.seed}"),
                 run.state,
                 "" if run.progress is None else f"{100 * run.progress:.0f} %",
-                f"{run.time:.5g} s",
+                duration(run.time),
                 str(run.versions),
                 Text(sparkline(values), "cyan"),
                 "" if run.value is None else run.metric.text(run.value, 1),
@@ -102,12 +103,13 @@ class Views:
 
     def _detailed(self, run: "RunEntry") -> RenderableType:
         """Curves and counts of one run."""
+        from offbeat.results.metric import duration
         from offbeat.results.rows import RUN_COLUMNS
 
         rows = _rows(run.path)
         title = f"{run.algorithm}, seed {run.seed}: {run.state}"
         done = "" if run.progress is None else f", {100 * run.progress:.0f} % done"
-        lines: list[RenderableType] = [Text(title, "bold"), Text(f"{run.time:.5g} s, version {run.versions}{done}")]
+        lines: list[RenderableType] = [Text(title, "bold"), Text(f"{duration(run.time)}, version {run.versions}{done}")]
         if not rows:
             return Group(*lines, Text("no evaluation yet"))
         curves, last = Table(box=None, show_header=False, padding=(0, 1)), rows[-1]
@@ -115,7 +117,7 @@ class Views:
         for name in shown:
             values = [row[name] for row in rows if name in row]
             text = run.metric.text(last[name], 1) if name == run.metric.name else f"{last[name]:.4g}"
-            curves.add_row(escape(name.replace("_", " ")), Text(sparkline(values), "cyan"), text)
+            curves.add_row(Text(name.replace("_", " ")), Text(sparkline(values), "cyan"), text)
         lines.append(curves)
         counts = [f"{last[key]:g} {word}" for word in OUTCOMES if (key := f"updates_{word}") in last]
         lines.append(Text(f"updates: {', '.join(counts)}"))
@@ -123,7 +125,7 @@ class Views:
             words = ", ".join(f"{value:g} {name.replace('_', ' ')}" for name, value in faults.items())
             lines.append(Text(f"faults: {words}", "yellow"))
         if slowest := self._seconds.setdefault(run.path, OrderSeconds(run.path)).slowest():
-            words = ", ".join(f"{name} ({seconds:.4g} s)" for name, seconds in slowest)
+            words = ", ".join(f"{name} ({duration(seconds)})" for name, seconds in slowest)
             lines.append(Text(f"slowest devices, seconds per order: {words}"))
         if run.state == "interrupted":
             lines.append(Text("Interrupted. Repeat the command that started it with --resume to continue."))

@@ -4,6 +4,7 @@ Searches and races use seeds that are never reported.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
 from itertools import count, islice
 from statistics import fmean
 from typing import Any
@@ -46,7 +47,10 @@ def known_by(settings: Mapping[str, Any], algorithms: Mapping[str, str]) -> list
         known = [label for label, name in algorithms.items() if key in policy_class(name).model_fields]
         others = [label for label in algorithms if label not in known]
         if not known:
-            raise InvalidInput(f"algorithm.{key} = {value}: no such setting in {', '.join(others)}")
+            names = {field for name in algorithms.values() for field in policy_class(name).model_fields}
+            near = get_close_matches(key, sorted(names), n=1, cutoff=0.5)
+            hint = f": did you mean {near[0]!r}?" if near else ""
+            raise InvalidInput(f"algorithm.{key} = {value}: no such setting in {', '.join(others)}{hint}")
         without = f"; no such setting in {', '.join(others)}" if others else ""
         sentences.append(f"algorithm.{key} = {value}: set for {', '.join(known)}{without}.")
     return sentences

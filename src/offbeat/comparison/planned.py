@@ -12,7 +12,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from offbeat.comparison.run_cache import find, run_in
-from offbeat.core.errors import Interrupted, InvalidInput, OffbeatError, OutputRefused
+from offbeat.core.errors import DiskFull, Interrupted, InvalidInput, OffbeatError, OutputRefused
 from offbeat.experiment.schema import Experiment
 from offbeat.experiment.tables import read_toml
 from offbeat.results.files import replace_file
@@ -96,6 +96,8 @@ class RunFailure(Struct, frozen=True):
         if isinstance(error, InvalidInput):
             return cls(planned.label, reason)
         file = planned.path / ERROR_FILE
+        if isinstance(error, DiskFull):
+            return cls(planned.label, reason)
         replace_file(file, "".join(traceback.format_exception(error)).encode())
         return cls(planned.label, f"{type(error).__name__}: {reason}", str(file))
 

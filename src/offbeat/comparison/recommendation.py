@@ -30,7 +30,7 @@ from offbeat.results.comparison import BASELINE, Comparison
 from offbeat.results.criterion import Criterion
 from offbeat.results.files import csv_of, replace_file
 from offbeat.results.lock import DirectoryLock
-from offbeat.results.metric import megabytes, percent
+from offbeat.results.metric import duration, megabytes, percent
 from offbeat.results.plots import draw_comparison
 from offbeat.results.result import Result
 from offbeat.results.statistics import Estimate, by_seed, difference, median_of, speed_up
@@ -265,7 +265,7 @@ def answer(
         )
     sentences += falls_back(best, criterion)
     sentences += [f"Compared with {each.algorithm}: {against(best, each, criterion)}." for each in others]
-    sentences.append(f"A run of {best.mean('time'):.4g} s costs {cost(best)}.")
+    sentences.append(f"A run of {duration(best.mean('time'))} costs {cost(best)}.")
     slow = slow_devices(best)
     return [*sentences, slow] if slow else sentences
 
@@ -384,10 +384,10 @@ def other_wishes(candidates: Sequence[Candidate], criterion: Criterion) -> list[
         until = share * criterion.at
         early = min(candidates, key=lambda each: each.score(criterion, until))
         if early is not best:
-            sentences.append(f"With only {until:.4g} s, {early.algorithm} would be the best.")
+            sentences.append(f"With only {duration(until)}, {early.algorithm} would be the best.")
             break
     else:
-        sentences.append(f"With only {EARLY[-1] * criterion.at:.4g} s, {best.algorithm} would still be the best.")
+        sentences.append(f"With only {duration(EARLY[-1] * criterion.at)}, {best.algorithm} would still be the best.")
     cheapest = min(candidates, key=lambda each: each.mean("bytes_up") + each.mean("bytes_down"))
     if cheapest is not best:
         sentences.append(f"The candidate with the lowest traffic is {at_its_cost(cheapest, criterion)}.")

@@ -19,6 +19,10 @@ REMEDIES: dict[Remedy, str] = {
 }
 
 
+MOST_NAMES = 25
+"""Most names that an error message lists."""
+
+
 class OffbeatError(Exception):
     """Base of all errors that offbeat raises on purpose."""
 
@@ -79,11 +83,24 @@ class Diverged(OffbeatError):
     """Local training produced numbers that are not finite; the run ends and keeps its results so far."""
 
 
+class DiskFull(OffbeatError):
+    """A file could not be written for lack of space. Files are replaced atomically, so the last checkpoint is good."""
+
+    def __init__(self, path: str, *, resumable: bool = False) -> None:
+        super().__init__(f"the disk is full: {path} could not be written; the last checkpoint is good")
+        self.path = path
+        self.resumable = resumable
+
+    def __reduce__(self) -> tuple[type["DiskFull"], tuple[str]]:
+        return type(self), (self.path,)
+
+
 def unknown(kind: str, name: str, known: Iterable[str]) -> InvalidInput:
     """An error for a name that is not in a registry, with the nearest known name if one is near."""
     names = sorted(known)
     near = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(names)}."
+    shown = names if len(names) <= MOST_NAMES else [*names[: MOST_NAMES - 2], f"... ({len(names)} in all)"]
+    hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(shown)}."
     return InvalidInput(f"unknown {kind} {name!r}: {hint}")
 
 

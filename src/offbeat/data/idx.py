@@ -6,6 +6,7 @@ as four bytes, then the bytes themselves.
 
 import math
 import struct
+import zlib
 from pathlib import Path
 from typing import Literal
 
@@ -19,6 +20,9 @@ from offbeat.data.transforms import Bytes
 MNIST_MEAN, MNIST_STD = 0.1307, 0.3081
 FASHION_MEAN, FASHION_STD = 0.2860, 0.3530
 EMNIST_MEAN, EMNIST_STD = 0.1751, 0.3332
+
+PUBLISHED = {0x4AB9EFF9: "mnist", 0x80142C1F: "fashion-mnist"}
+"""CRC-32 of the published test labels, uncompressed: the two sets have the same file names."""
 
 FASHION_CLASSES = (
     "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
@@ -42,6 +46,7 @@ class Mnist(ImageFiles):
 
     def load(self, seed: int) -> Dataset:
         """Read the files, with the published training and test split; the seed is not used."""
+        _check_published(self.dir, "mnist")
         return _ten_classes(self, MNIST_MEAN, MNIST_STD)
 
 
@@ -52,6 +57,7 @@ class FashionMnist(ImageFiles):
 
     def load(self, seed: int) -> Dataset:
         """Read the files, with the published training and test split; the seed is not used."""
+        _check_published(self.dir, "fashion-mnist")
         return _ten_classes(self, FASHION_MEAN, FASHION_STD, FASHION_CLASSES)
 
 
@@ -79,6 +85,14 @@ class Emnist(ImageFiles):
         prefix = f"emnist-{self.split}-{part}"
         images, labels = _labelled(self.dir, prefix, classes=EMNIST_CLASSES[self.split], first_label=first)
         return images.swapaxes(-1, -2), labels - np.uint8(first)  # published transposed
+
+
+def _check_published(directory: str, name: str) -> None:
+    """Raise InvalidInput if the directory holds the files of another published set, which have the same names."""
+    path, content = read(directory, "t10k-labels-idx1-ubyte")
+    found = PUBLISHED.get(zlib.crc32(content), name)
+    if found != name:
+        raise InvalidInput(f'data.name = "{name}": {path.parent} holds the files of {found}, set data.name = "{found}"')
 
 
 def _ten_classes(files: ImageFiles, mean: float, std: float, class_names: tuple[str, ...] = ()) -> Dataset:

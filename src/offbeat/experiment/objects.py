@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from offbeat.algorithms import POLICIES
+from offbeat.algorithms import POLICIES, known_name
 from offbeat.algorithms.sizes import governed
 from offbeat.core.errors import InvalidInput
 from offbeat.core.policy import Policy
@@ -56,7 +56,9 @@ def as_table(section: str, given: Any) -> Any:
     kinds = tuple(kind for kind in known.values() if isinstance(kind, type))
     match given:
         case str():
-            return {"name": given}
+            return {"name": known_name(given) if section == "algorithm" else given}
+        case {"name": str(name)} if section == "algorithm" and known_name(name) != name:
+            return as_table(section, {**given, "name": known_name(name)})
         case Mapping() if "name" in given and not isinstance(given["name"], str):
             named = as_table(section, given["name"])
             return (named if isinstance(named, dict) else {"name": named}) | _plain_table(given, but="name")

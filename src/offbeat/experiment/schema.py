@@ -34,7 +34,7 @@ from offbeat.experiment.named import (
     PartitionTable,
     TaskTable,
 )
-from offbeat.experiment.objects import arrays_read, as_table
+from offbeat.experiment.objects import REGISTRIES, arrays_read, as_table
 from offbeat.experiment.run_settings import DeploymentTable, EvaluationTable, Stop, TrackingTable
 from offbeat.experiment.tables import Table, checked, explain, merge, nested, parse_changes, read_toml
 from offbeat.fleet import AvailabilitySettings, FailureSettings, FleetSettings, NetworkSettings
@@ -68,6 +68,7 @@ class Experiment(Settings):
     """
 
     seed: Annotated[int, Field(ge=0)] = 0
+    """Seed of all random choices: data, partition, initial model, fleet and the algorithm's own."""
     stop: Stop
     data: DataTable = DataTable()
     partition: PartitionTable = PartitionTable()
@@ -127,6 +128,9 @@ class Experiment(Settings):
                 label: each if label == IN_TRAINING else _migrate_changes(each, plain, notes)
                 for label, each in with_every_algorithm(plain["compare"]).items()
             }
+        for key in plain.keys() - type(self).model_fields.keys():
+            if homes := homes_of(key):
+                raise InvalidInput(f"unknown key {key!r}: did you mean {' or '.join(map(repr, homes[:3]))}?")
         try:
             super().__init__(**plain)
         except ValidationError as error:
@@ -390,6 +394,23 @@ class Experiment(Settings):
         held = {section: arrays_read(section, value) for section, value in changes.items()}
         plain, _ = migrate({section: as_table(section, value) for section, value in held.items()}, table)
         return Experiment.parse(merge(table, plain))
+
+
+def homes_of(key: str) -> list[str]:
+    """The settings "table.key" with this key, in any implementation that a table can name.
+
+    >>> homes_of("ratio"), homes_of("learning_rate")
+    (['fleet.ratio'], ['local.learning_rate'])
+    """
+    kinds = {
+        section: [field.annotation, *REGISTRIES.get(section, {}).values()]
+        for section, field in Experiment.model_fields.items()
+    }
+    return [
+        f"{section}.{key}"
+        for section, classes in kinds.items()
+        if any(isinstance(kind, type) and issubclass(kind, Settings) and key in kind.model_fields for kind in classes)
+    ]
 
 
 def _check_section(section: str, kind: type[Any], value: Table) -> None:

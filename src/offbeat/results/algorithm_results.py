@@ -6,7 +6,7 @@ from functools import cached_property
 from math import inf, isfinite
 from statistics import fmean, median, stdev
 
-from offbeat.results.metric import TargetMetric, amount, time_to
+from offbeat.results.metric import TargetMetric, amount, time_to, time_unit
 from offbeat.results.result import Result
 from offbeat.results.statistics import Estimate, median_of
 
@@ -145,8 +145,9 @@ def time_text(results: AlgorithmResults) -> str:
     known = results.time
     if known is None:
         return f"{len(results.reached)} of {len(results.entries)} seeds"
-    low, high = amount(known.low), amount(known.high)
-    return f"{amount(known.median)} s" + (f" ({low}-{high})" if known.seeds > 1 and low != high else "")
+    unit, size = time_unit(known.median)
+    low, high = amount(known.low / size), amount(known.high / size)
+    return f"{amount(known.median / size)} {unit}" + (f" ({low}-{high})" if known.seeds > 1 and low != high else "")
 
 
 def final_text(results: AlgorithmResults) -> str:

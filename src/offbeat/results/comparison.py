@@ -244,22 +244,30 @@ class Comparison:
             caption=Text(self.caption, style="table.caption"),
             caption_justify="left",
         )
-        for results in self.by_algorithm:
-            cells = self.cells(results)
-            for heading in ("mean staleness", "updates used", "wasted time", "unused updates", "MB up", "MB down"):
-                del cells[heading]
-            bound = cells.pop("staleness bound")
-            cells["buffer /bound"] = f"{cells.pop('buffer')} / {bound}"
-            cells["MB sent"] = megabytes(results.mean("bytes_up") + results.mean("bytes_down"))
+        shown = [self._short_cells(results) for results in self.by_algorithm]
+        for results, cells in zip(self.by_algorithm, shown, strict=True):
             if not table.columns:
                 for number, heading in enumerate(cells):
                     long = heading.startswith(("time to", "speed-up"))  # cells that may wrap
                     lines = heading if long else heading.replace(" ", "\n")
                     side: Literal["left", "right"] = "right" if number else "left"
-                    table.add_column(lines, justify=side, no_wrap=not long, vertical="bottom")
+                    least = max(
+                        len(each) for each in [*lines.split("\n"), *(() if long else (row[heading] for row in shown))]
+                    )
+                    table.add_column(  # long labels are folded, and no number is ever cut
+                        lines, justify=side, vertical="bottom", overflow="fold", min_width=least if number else None
+                    )
             style = "bold green" if results in self.fastest else ""
             table.add_row(*(Text(cell) for cell in cells.values()), style=style)
         return table
+
+    def _short_cells(self, results: AlgorithmResults) -> dict[str, str]:
+        cells = self.cells(results)
+        for heading in ("mean staleness", "updates used", "wasted time", "unused updates", "MB up", "MB down"):
+            del cells[heading]
+        bound = cells.pop("staleness bound")
+        cells["buffer /bound"] = f"{cells.pop('buffer')} / {bound}"
+        return cells | {"MB sent": megabytes(results.mean("bytes_up") + results.mean("bytes_down"))}
 
     def csv_text(self) -> str:
         """The comparison as CSV, one line per algorithm; missing values are empty."""

@@ -14,7 +14,7 @@ import numpy as np
 from offbeat.core.errors import InvalidInput
 from offbeat.experiment.schema import Experiment
 from offbeat.results.algorithm_results import AlgorithmResults
-from offbeat.results.metric import ACCURACY, TargetMetric, time_to
+from offbeat.results.metric import ACCURACY, TargetMetric, duration, time_to
 from offbeat.results.result import Result
 from offbeat.results.rows import Row
 
@@ -177,15 +177,15 @@ class Criterion:
             assert self.target is not None
             return f"time to {self.metric.goal(self.target)}"
         return (
-            f"{self.metric.title} at {self.at:g} s"
+            f"{self.metric.title} at {duration(self.at)}"
             if self.kind == "value"
-            else f"mean {self.metric.title} until {self.at:g} s"
+            else f"mean {self.metric.title} until {duration(self.at)}"
         )
 
     def text(self, measure: float) -> str:
         """A measure as text."""
         if self.kind == "time":
-            return "not reached" if measure == inf else f"{measure:.4g} s"
+            return "not reached" if measure == inf else duration(measure)
         return self.value_text(measure) if isfinite(measure) else "diverged"
 
     def value_text(self, value: float) -> str:

@@ -1,6 +1,7 @@
 """Crash-safe files: whole files are replaced atomically, logs can be truncated to an earlier position."""
 
 import csv
+import errno
 import io
 import json
 import os
@@ -8,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from offbeat.core.errors import OutputRefused
+from offbeat.core.errors import DiskFull, OutputRefused
 
 
 def replace_file(path: Path, data: bytes) -> None:
@@ -21,9 +22,9 @@ def replace_file(path: Path, data: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         draft.replace(path)
-    except OSError:
+    except OSError as error:
         draft.unlink(missing_ok=True)
-        raise
+        raise _named(error, path) from None
 
 
 def publish_file(path: Path, data: bytes) -> None:
@@ -31,6 +32,11 @@ def publish_file(path: Path, data: bytes) -> None:
     draft = path.with_name(path.name + ".draft")
     draft.write_bytes(data)
     draft.replace(path)
+
+
+def _named(error: OSError, path: Path) -> Exception:
+    """The error itself, or DiskFull with the name of the file."""
+    return DiskFull(str(path)) if error.errno in (errno.ENOSPC, errno.EDQUOT) else error
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -63,7 +69,10 @@ class Log:
 
     def write(self, line: str) -> None:
         """Append a line to the buffer; `flush` and `position` write the buffer."""
-        self._file.write(line.encode() + b"\n")
+        try:
+            self._file.write(line.encode() + b"\n")
+        except OSError as error:
+            raise _named(error, Path(self._file.name)) from None
 
     def append(self, data: bytes) -> None:
         """Append bytes to the buffer."""
@@ -71,15 +80,21 @@ class Log:
 
     def flush(self) -> None:
         """Write the buffer, so that other processes can read it."""
-        self._file.flush()
+        try:
+            self._file.flush()
+        except OSError as error:
+            raise _named(error, Path(self._file.name)) from None
 
     @property
     def position(self) -> int:
         """The length of the file, after syncing it to disk."""
-        self._file.flush()
+        self.flush()
         os.fsync(self._file.fileno())
         return self._file.tell()
 
     def close(self) -> None:
         """Write the buffer and close the file."""
-        self._file.close()
+        try:
+            self._file.close()
+        except OSError as error:
+            raise _named(error, Path(self._file.name)) from None

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import floor, isfinite, log10
+from math import floor, inf, isfinite, log10
 from typing import TYPE_CHECKING, Any
 
 from offbeat.metrics import METRICS, Direction
@@ -131,12 +131,19 @@ def duration(seconds: float) -> str:
     """Seconds as text, in the unit that reads best.
 
     >>> duration(0.25), duration(87.3), duration(1234.5), duration(14400.0), duration(400_000)
-    ('0.25 s', '87.3 s', '20.6 min', '4 h', '4.63 d')
+    ('0.25 s', '87.3 s', '1,234 s', '4 h', '4.63 d')
     """
-    for unit, size, least in (("d", 86400, 2), ("h", 3600, 2), ("min", 60, 10)):
-        if seconds >= size * least:
-            return f"{seconds / size:.3g} {unit}"
-    return f"{seconds:.3g} s"
+    unit, size = time_unit(seconds)
+    value = seconds / size
+    return f"{value:,.0f} {unit}" if 1000 <= value < inf else f"{value:.3g} {unit}"
+
+
+def time_unit(seconds: float) -> tuple[str, int]:
+    """The unit in which a duration reads best, and its seconds."""
+    for unit, size, least in (("d", 86400, 2), ("h", 3600, 2), ("min", 60, 100)):
+        if size * least <= seconds < inf:
+            return unit, size
+    return "s", 1
 
 
 def megabytes(size: float) -> str:

@@ -37,7 +37,7 @@ class DeviceAccount(Struct, kw_only=True, eq=False, gc=False):
     way_seconds: float = 0.0
     """From order to upload without the training: communication, start of processes, waiting for replies."""
     idle_seconds: float = 0.0
-    """From an upload to the next order."""
+    """Without an order, from the start of the run to its end; includes the time in which the device is away."""
     bytes_down: int = 0
     bytes_up: int = 0
 
@@ -70,7 +70,7 @@ class Accounts:
         self.closed: list[Closed] = []
         """Orders that were used, discarded or lost since `take_closed`."""
         self._landed: dict[int, float] = {}
-        """Time of the last upload of each device that has had no order since."""
+        """Time at which the last order of each device ended, if it has had no order since."""
         self._unresolved: dict[int, Span] = {}
         """Received updates that are not resolved, by ticket."""
 
@@ -142,28 +142,34 @@ class Accounts:
         account.orders += 1
         account.bytes_down += span.bytes_down
         account.training_seconds += span.seconds
-        account.idle_seconds += span.sent - self._landed.pop(span.device, span.sent)
+        account.idle_seconds += span.sent - self._landed.get(span.device, 0.0)
+        self._landed[span.device] = span.landed
         if span.outcome == "lost":
             account.lost += 1
         else:
             account.delivered += 1
             account.bytes_up += span.bytes_up
             account.way_seconds += max(0.0, span.landed - span.sent - span.seconds)
-            self._landed[span.device] = span.landed
 
-    def table(self, open_spans: Iterable[Span] = ()) -> list[DeviceAccount]:
-        """The account of every device, with the orders in flight."""
+    def table(self, open_spans: Iterable[Span] = (), now: float = 0.0) -> list[DeviceAccount]:
+        """The account of every device up to now, with the orders in flight."""
         self.take_closed()
-        accounts = [structs.replace(account) for account in self._figures]
+        accounts, busy = [structs.replace(account) for account in self._figures], set[int]()
         for span in open_spans:
             account = accounts[span.device]
             account.samples = span.samples
             account.orders += 1
             account.bytes_down += span.bytes_down
-            account.idle_seconds += span.sent - self._landed.get(span.device, span.sent)
+            account.idle_seconds += span.sent - self._landed.get(span.device, 0.0)
+            busy.add(span.device)
+        for account in accounts:
+            if account.device not in busy:
+                account.idle_seconds += max(0.0, now - self._landed.get(account.device, 0.0))
         return accounts
 
-    def csv(self, open_spans: Iterable[Span] = (), columns: Mapping[str, Sequence[float]] = NO_COLUMNS) -> str:
+    def csv(
+        self, open_spans: Iterable[Span] = (), now: float = 0.0, columns: Mapping[str, Sequence[float]] = NO_COLUMNS
+    ) -> str:
         """The accounts as CSV, a line per device with its name, if any, and the mean staleness of its used updates.
 
         `columns` are further columns, with a number for each device.
@@ -172,7 +178,7 @@ class Accounts:
         names = [field.name for field in structs.fields(DeviceAccount) if field.name != "staleness_sum"]
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow([*names, "mean_staleness", *columns, *(["name"] if self.names else [])])
-        for each in self.table(open_spans):
+        for each in self.table(open_spans, now):
             values = [getattr(each, name) for name in names]
             mean = each.staleness_sum / each.used if each.used else 0.0
             known = [round(it, 3) if isinstance(it, float) else it for it in [*values, mean]]

@@ -388,7 +388,9 @@ class RunDirectory:
         """Write the totals per device, and its metrics if they were measured, unless the fleet is very large."""
         if driver.accounts.per_device:
             columns = {} if measured is None else measured.columns
-            replace_file(self.path / "devices.csv", driver.accounts.csv(driver.open_spans(), columns).encode())
+            replace_file(
+                self.path / "devices.csv", driver.accounts.csv(driver.open_spans(), driver.now, columns).encode()
+            )
 
     def checkpoint(
         self, driver: Driver, wall_seconds: float, in_flight_seconds: float, processors: Collection[str] = ()

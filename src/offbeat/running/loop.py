@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from math import inf
 
 from offbeat.algorithms.sizes import sizes_of
-from offbeat.core.errors import Disconnected, Diverged, Interrupted, WorkersLost
+from offbeat.core.errors import Disconnected, DiskFull, Diverged, Interrupted, WorkersLost
 from offbeat.core.parameters import Vector
 from offbeat.core.session import Session
 from offbeat.experiment.run_settings import TrackingTable
@@ -165,6 +165,9 @@ def run_to_end(
                 wall = spent + time.monotonic() - started
                 directory.write(None, driver.accounts.take_spans(), driver.accounts.take_closed(), wall)
                 directory.checkpoint(driver, wall, in_flight_seconds, kinds.known)
+            raise
+        except DiskFull as error:
+            error.resumable = directory is not None
             raise
         except WorkersLost as error:  # in the middle of an event: only the last checkpoint is consistent
             if directory is None:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:  # keeps --help fast
     from offbeat.experiment.schema import Experiment
     from offbeat.running.driver import OnProgress
 
-messages = Console(stderr=True)
+messages = Console(stderr=True, markup=False, emoji=False)
 LINE_SECONDS = 30.0
 """Seconds between progress lines when stderr is not a terminal."""
 

@@ -6,6 +6,7 @@ without starting processes. A login (`flwr login`) is used if there is one.
 
 import io
 import re
+import socket
 import ssl
 import threading
 import time
@@ -180,10 +181,7 @@ def _control(superlink: SuperLink) -> Iterator[ControlHttpClient]:
             control.close()
     except click.ClickException as error:
         if error.message == SUPERLINK_UNAVAILABLE_MESSAGE:
-            raise RunFailed(
-                f"no SuperLink answers at {superlink.address} {'without' if superlink.insecure else 'with'} TLS: "
-                f"is it running, and {'without' if superlink.insecure else 'with'} TLS?"
-            ) from None
+            raise RunFailed(_diagnosis(superlink)) from None
         raise RunFailed(f"SuperLink at {superlink.address}: {' '.join(error.message.split())}") from None
 
 
@@ -197,3 +195,35 @@ def _present(control: ControlHttpClient, certificate: Path, authorities: str | N
     before = control._client
     control._client = httpx.Client(verify=context, timeout=before.timeout, follow_redirects=True)
     before.close()
+
+
+def _diagnosis(superlink: SuperLink) -> str:
+    """Why a SuperLink could not be reached: nothing listens, TLS on one side only, or a certificate of another CA."""
+    where, address = f"the SuperLink at {superlink.address}", host_and_port("superlink", superlink.address)
+    unverified = ssl.create_default_context()
+    unverified.check_hostname, unverified.verify_mode = False, ssl.CERT_NONE
+    try:
+        with socket.create_connection(address, timeout=5.0) as plain:
+            try:
+                with unverified.wrap_socket(plain, server_hostname=address[0]):
+                    pass
+            except (OSError, ssl.SSLError):
+                if superlink.insecure:
+                    return f"{where} does not answer: is it a SuperLink?"
+                return f"{where} speaks no TLS: connect without TLS (insecure), or start it with certificates"
+    except OSError as error:
+        return f"no SuperLink answers at {superlink.address}: {error.strerror or error}"
+    if superlink.insecure:
+        return f"{where} speaks TLS: give its root certificates instead of connecting without TLS (insecure)"
+    trusted = "the system store" if superlink.root_certificates is None else str(superlink.root_certificates)
+    try:
+        verified = ssl.create_default_context(cafile=superlink.root_certificates)
+        with (
+            socket.create_connection(address, timeout=5.0) as plain,
+            verified.wrap_socket(plain, server_hostname=address[0]),
+        ):
+            return f"{where} does not answer: is it a SuperLink?"
+    except ssl.SSLCertVerificationError as error:
+        return f"the certificate of {where} is not accepted by {trusted}: {error.verify_message}"
+    except OSError as error:  # ssl.SSLError is one
+        return f"the certificates in {trusted} cannot be used: {error}"

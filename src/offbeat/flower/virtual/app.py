@@ -1,7 +1,9 @@
 """A Flower app on disk: its pyproject.toml, and its ServerApp and ClientApp, loaded as Flower loads them."""
 
+import re
 import sys
 import tomllib
+import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,6 +27,16 @@ from offbeat.flower.compat import (
 
 CONFIG_FILE = "pyproject.toml"
 Scalar = bool | int | float | str
+
+
+def place_of(trouble: BaseException | str | None) -> str:
+    """File and line of the app in an exception or its traceback, in brackets; empty if there are none."""
+    text = trouble if isinstance(trouble, str) else "".join(traceback.format_exception(trouble)) if trouble else ""
+    frames = re.findall(r'File "([^"<]+)", line (\d+)', text)
+    ours = str(Path(__file__).parents[2])
+    own = [frame for frame in frames if "site-packages" not in frame[0] and not frame[0].startswith((ours, sys.prefix))]
+    own = [frame for frame in own if not frame[0].startswith(sys.base_prefix)]
+    return f" ({Path(own[-1][0]).name}, line {own[-1][1]})" if own else ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,6 +17,7 @@ from flwr.app import Error, Message
 from offbeat.core.moments import moment_after
 from offbeat.core.state import Counters
 from offbeat.flower.compat import ErrorCode, log
+from offbeat.flower.virtual.app import place_of
 from offbeat.flower.virtual.clients import ClientRuns, copied_message
 from offbeat.flower.virtual.devices import Device, MessageInFlight, WorkTimes, size_of
 from offbeat.flower.virtual.replies import examples_of, reply_mistake
@@ -259,7 +260,7 @@ class MessageEngine:
         answer = flight.answer = self._clients.answer(flight.number)
         self.calls += 1
         if answer.trouble:
-            exception = answer.trouble.strip().rpartition("\n")[2]
+            exception = answer.trouble.strip().rpartition("\n")[2] + place_of(answer.trouble)
             self.raised[exception] += 1
             told = self.raised[exception] > 1  # its traceback is in the log already
             self._fault(flight, f"its ClientApp raised an exception\n{answer.trouble}", None if told else ERROR)

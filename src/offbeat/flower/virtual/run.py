@@ -23,7 +23,7 @@ from offbeat.core.errors import Interrupted, InvalidInput, OffbeatError, OutputR
 from offbeat.core.streams import stream
 from offbeat.experiment.tables import Table
 from offbeat.flower.compat import SUPERLINK_NODE_ID, Run, TaskIdentity, log
-from offbeat.flower.virtual.app import FlowerApp, Scalar, read_app
+from offbeat.flower.virtual.app import FlowerApp, Scalar, place_of, read_app
 from offbeat.flower.virtual.clients import (
     ClientRuns,
     ClientSetup,
@@ -108,7 +108,7 @@ class AppDirectory:
         self._timeline.finish(engine.open_spans(), engine.now, engine.accounts.names)
         self._orders.finish(engine.accounts.received, engine.open_spans())
         if engine.accounts.per_device:
-            replace_file(self.path / "devices.csv", engine.accounts.csv(engine.open_spans()).encode())
+            replace_file(self.path / "devices.csv", engine.accounts.csv(engine.open_spans(), engine.now).encode())
         if tensors:
             replace_file(self.path / "model.safetensors", save(dict(tensors), {ORDER: json.dumps(list(tensors))}))
         write_json(self.path / "summary.json", dict(summary))
@@ -312,7 +312,7 @@ class SimulatedApp:
             return Interrupted(f"interrupted at {self.engine.now:.6g} virtual seconds{kept}")
         return AppFailed(
             f"the ServerApp of {self.app.name} raised {type(trouble).__name__} at {self.engine.now:.6g} virtual "
-            f"seconds: {trouble}{kept}"
+            f"seconds: {trouble}{place_of(trouble)}{kept}"
         )
 
     def _result(

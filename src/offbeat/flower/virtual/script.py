@@ -20,7 +20,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from offbeat.core.errors import InvalidInput, OffbeatError
 from offbeat.flower.compat import start_grid
-from offbeat.flower.virtual.app import FlowerApp
+from offbeat.flower.virtual.app import FlowerApp, place_of
 from offbeat.flower.virtual.clients import seed_generators
 from offbeat.flower.virtual.run import AppDirectory, AppFailed, SimulatedApp
 from offbeat.flower.virtual.settings import AppSettings
@@ -80,7 +80,9 @@ class Script:
                 raise
             except (Exception, SystemExit) as error:
                 if not (isinstance(error, SystemExit) and self.results and not error.code):
-                    raise AppFailed(f"{self.path.name} raised {type(error).__name__}: {error}") from error
+                    raise AppFailed(
+                        f"{self.path.name} raised {type(error).__name__}: {error}{place_of(error)}"
+                    ) from error
         if not self.results:
             raise InvalidInput(f"{self.path} calls neither run_simulation nor start_simulation of flwr.simulation")
         return self.results

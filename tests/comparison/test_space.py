@@ -58,3 +58,10 @@ def test_what_the_fleet_says_as_well_is_not_varied() -> None:
 
 def test_a_number_that_is_left_to_the_algorithm_is_not_varied() -> None:
     assert "algorithm.rounds" not in space_of(experiment(algorithm={"name": "adel", "rounds": "auto"}))
+
+
+def test_the_own_buffer_of_a_large_fleet_is_in_the_space() -> None:
+    """100 of 1000 devices are in training: the buffer is 50, beyond the published range of 2 to 20."""
+    (own,) = fair_experiments(experiment().changed({"data": {"devices": 1000}}), ["fedbuff"], [0])
+    assert space_of(own)["algorithm.buffer"] == Range(2, 50, log=True)
+    assert own_values(own, space_of(own))["algorithm.buffer"] == 50

@@ -40,7 +40,7 @@ def test_all_have_the_same_budget_and_the_same_number_of_devices_in_training(fou
     tuning, root = found
     assert [each.trials for each in tuning.tuned] == [2, 2]
     average, buffered = (Experiment.load(root / f"{name}.toml").table()["algorithm"] for name in ("fedavg", "fedbuff"))
-    assert average["cohort"] == buffered["concurrency"] == 2
+    assert average["cohort"] == buffered["concurrency"] == 6  # all of them
 
 
 def test_winners_are_shown_for_seeds_that_no_search_has_seen(found: tuple[Tuning, Path]) -> None:

@@ -121,6 +121,7 @@ def description(name: str, thing: Any) -> RenderableType:
 
     from offbeat.algorithms import POLICIES
     from offbeat.algorithms.about import about_of
+    from offbeat.algorithms.sizes import RULE, governed
     from offbeat.core.policy import Policy
     from offbeat.core.settings import Settings
     from offbeat.metrics import Metric
@@ -138,9 +139,17 @@ def description(name: str, thing: Any) -> RenderableType:
         settings = {key: field for key, field in thing.model_fields.items() if key != "name"}
         if settings:
             table = _settings_table()
+            following = governed(thing) if issubclass(thing, Policy) else []
             for key in settings:
                 table.add_row(*_setting_cells(key, thing, key))
             parts.append(table)
+            if following:
+                parts.append(
+                    Text(
+                        f"Unless set, {', '.join(following)} follow the number of devices in training, in the proportion "
+                        f"of the defaults. In training are {RULE}, or compare.in_training.\n"
+                    )
+                )
         if issubclass(thing, Policy):
             parts.append(searched(thing))
         module = sys.modules[thing.__module__]

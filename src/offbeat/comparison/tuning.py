@@ -11,7 +11,7 @@ import tempfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -21,6 +21,7 @@ from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from offbeat.algorithms.about import Choice, Range, about_of
+from offbeat.algorithms.sizes import governed
 from offbeat.comparison.fairness import SEEDS, check_seeds, fair_experiments
 from offbeat.comparison.planned import OnRunProgress, RunFailure
 from offbeat.comparison.race import STEPS, best_part
@@ -357,6 +358,8 @@ def space_of(experiment: Experiment) -> dict[str, Range | Choice]:
         own = getattr(policy, key)
         if key in fleet:
             continue
+        if isinstance(each, Range) and key in governed(type(policy)) and not each.relative:
+            each = replace(each, low=min(each.low, own), high=max(each.high, own))  # large fleets have large buffers
         if isinstance(each, Choice):
             space[f"algorithm.{key}"] = each
         elif not each.relative or isinstance(own, int | float):

@@ -9,7 +9,8 @@ from typing import Any
 import tomli_w
 from rich.table import Table as RichTable
 
-from offbeat.comparison.fairness import SEEDS, alike, check_seeds
+from offbeat.algorithms.sizes import RULE
+from offbeat.comparison.fairness import FOLLOW, SEEDS, alike, check_seeds
 from offbeat.comparison.planned import OnRunProgress, RunFailure, check_new_or_resumed, file_name
 from offbeat.comparison.scheduler import RunScheduler, kept_in
 from offbeat.comparison.tuning import OnTrial, Tuned, search
@@ -39,6 +40,7 @@ class Tuning:
             "algorithm", f"{self.criterion.title}, median ({words([len(self.seeds)])})",
             "on tuning seeds", "untuned, on tuning seeds",
             title=f"Best of {self.tuned[0].trials} trials each, on {len(self.seeds)} seeds not used for tuning",
+            caption=f"Devices in training: compare.in_training, by default {RULE}; {FOLLOW}.", caption_justify="left",
         )  # fmt: skip
         if BASELINE in self.reported and self.criterion.kind == "time":
             table.add_column(f"speed-up over {BASELINE}")

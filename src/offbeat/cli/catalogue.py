@@ -144,12 +144,8 @@ def description(name: str, thing: Any) -> RenderableType:
                 table.add_row(*_setting_cells(key, thing, key))
             parts.append(table)
             if following:
-                parts.append(
-                    Text(
-                        f"Unless set, {', '.join(following)} follow the number of devices in training, in the proportion "
-                        f"of the defaults. In training are {RULE}, or compare.in_training.\n"
-                    )
-                )
+                rule = f"the number of devices in training ({RULE}) in proportion to these defaults."
+                parts.append(Text(f"Unless set, {' and '.join(following)} follow {rule}\n"))
         if issubclass(thing, Policy):
             parts.append(searched(thing))
         module = sys.modules[thing.__module__]

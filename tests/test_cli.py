@@ -232,11 +232,11 @@ def test_a_run_in_a_file_is_not_silent(offbeat, file: Path, monkeypatch: pytest.
 
 
 def test_directories_are_named_after_what_was_set(offbeat, file: Path) -> None:  # type: ignore[no-untyped-def]
-    for words in ([], ["--set", "fleet.ratio=110"], ["--set", "algorithm.name=fedavg", "--set", "seed=3"]):
+    for words in ([], ["--set", "fleet.ratio=2"], ["--set", "algorithm.name=fedavg", "--set", "seed=3"]):
         assert offbeat("run", "small.toml", *words).code == 0
         assert offbeat("run", "small.toml", *words, "--resume").code == 0
     names = sorted(path.name for path in (file.parent / "runs").iterdir())
-    assert names == ["small-fedavg-seed3", "small-fedbuff-seed0", "small-fedbuff-seed0-ratio110"]
+    assert names == ["small-fedavg-seed3", "small-fedbuff-seed0", "small-fedbuff-seed0-ratio2"]
     file.write_text(EXPERIMENT.replace("time = 30.0", "time = 40.0"))
     assert "another end (stop.time, 30.0 there and 40.0 here): use --resume" in offbeat("run", "small.toml").err
 

@@ -72,14 +72,14 @@ def demo(
     if not (full or resume):
         first_look(experiment.changed(QUICK))
     if quick:
-        next_step("offbeat demo --full", "offbeat list experiments")
+        next_step("offbeat demo --full", "offbeat init (your own data and devices)")
         return
     messages.print("Now the full demo: LeNet-5, two seeds, about a minute on two cores.", highlight=False)
     with live_view(serve, root):
         _compare(experiment, list(experiment.compared), [0, 1], root, jobs=jobs, overwrite=overwrite, resume=resume)
         draw_overview(root, list(experiment.compared), ("fedavg", "fedbuff"), 150.0, root / "demo.png")
         console.print(f"Open {root}/report.html and {root}/demo.png.", soft_wrap=True, markup=False)
-        next_step("offbeat list experiments", "offbeat run demo --set fleet.ratio=110")
+        next_step("offbeat init (your own data and devices)", "offbeat list experiments")
 
 
 def first_look(experiment: "Experiment") -> None:

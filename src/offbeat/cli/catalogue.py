@@ -76,6 +76,9 @@ def describe(
         name = known_name(name)
     elif name not in known and _describe_setting(name):
         return
+    elif name not in known and name in Experiment.model_fields:
+        console.print(Text(f"{name}: {help_on_fields(Experiment)[name]}"))
+        return
     if name not in known:
         raise unknown("name", name, known)
     thing = known[name]
@@ -242,11 +245,12 @@ def _algorithms() -> Table:
     from offbeat.algorithms import POLICIES
     from offbeat.algorithms.about import about_of
 
-    table = Table(Column("name", no_wrap=True), "family", Column("provenance", no_wrap=True), "what it is, paper")
+    table = Table(Column("name", no_wrap=True), "family", Column("provenance", no_wrap=True), "what it is (paper)")
     for name, policy in POLICIES.items():
         about = about_of(policy)
-        what = Text.assemble(f"{_first_line(policy)}\n", (about.paper, "dim"))
-        table.add_row(name, about.family, about.provenance, what)
+        line = _first_line(policy)
+        paper = "" if about.paper[-4:] in line else f" ({about.paper})"  # most lines end with the paper
+        table.add_row(name, about.family, about.provenance, Text.assemble(line, (paper, "dim")))
     return table
 
 

@@ -76,9 +76,6 @@ def describe(
         name = known_name(name)
     elif name not in known and _describe_setting(name):
         return
-    elif name not in known and name in Experiment.model_fields:
-        console.print(Text(f"{name}: {help_on_fields(Experiment)[name]}"))
-        return
     if name not in known:
         raise unknown("name", name, known)
     thing = known[name]

@@ -42,13 +42,15 @@ def alarms(run: Result, records: Records, live: dict[str, Any], entry: RunEntry)
 def _silent(records: Records, now: float) -> list[str]:
     kind = records["kind"]
     ended, flying = records[np.isin(kind, (USED, DISCARDED, RECEIVED))], records[kind == IN_FLIGHT]
+    order = np.lexsort((ended["landed"] - ended["sent"], ended["device"]))
+    device, lengths = ended["device"][order], (ended["landed"] - ended["sent"])[order]
+    first, last = (np.searchsorted(device, flying["device"], side) for side in ("left", "right"))
     found = []
-    for order in flying:
-        usual = (ended["landed"] - ended["sent"])[ended["device"] == order["device"]]
-        if len(usual) >= LEAST_ORDERS and (typical := float(np.median(usual))) > 0:
-            silent = now - float(order["sent"])
-            if silent > SILENT * typical:
-                found.append((silent / typical, int(order["device"]), silent, typical))
+    for each, low, high in zip(flying, first.tolist(), last.tolist(), strict=True):
+        typical = float((lengths[(low + high - 1) // 2] + lengths[(low + high) // 2]) / 2) if high > low else 0.0
+        silent = now - float(each["sent"])
+        if high - low >= LEAST_ORDERS and silent > SILENT * typical > 0:
+            found.append((silent / typical, int(each["device"]), silent, typical))
     found.sort(reverse=True)
     told = [
         f"device {device} silent for {factor:.1f}x its usual time ({amount(silent)} s instead of {amount(typical)} s)"

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import astuple
 
 from offbeat.core.errors import InvalidInput
 from offbeat.results.files import Log
@@ -47,28 +48,31 @@ Closed = tuple[int, Sequence[Span]]
 
 def record(span: Span, kind: int, version: int = 0, at: float = nan) -> bytes:
     """The record of an order, preceded by those of its waits for a fresh model."""
-    trained, ended = span.trained_until, span.ended
+    # All fields at once: reading them one by one takes twice as long, for every order of a run.
+    device, ticket, base, sent, arrived, landed, slices, _, trained, pauses, ended, samples, _, _, _, noticed = astuple(
+        span
+    )
     order = _pack(
         kind,
-        min(span.slices, 65_535),
-        span.device,
-        span.ticket,
-        span.base,
+        slices if slices < 65_536 else 65_535,
+        device,
+        ticket,
+        base,
         version,
-        span.samples,
-        span.sent,
-        span.arrived,
+        samples,
+        sent,
+        arrived,
         nan if trained is None else trained,
-        span.landed if ended is None else ended,
-        span.landed,
+        landed if ended is None else ended,
+        landed,
         at,
-        nan if span.noticed is None else span.noticed,
+        nan if noticed is None else noticed,
     )
-    if not span.pauses:
+    if not pauses:
         return order
     waits = (
-        _pack(FRESH, 0, span.device, span.ticket, span.base, 0, 0, asked, nan, nan, nan, answered, nan, nan)
-        for asked, answered in span.pauses
+        _pack(FRESH, 0, device, ticket, base, 0, 0, asked, nan, nan, nan, answered, nan, nan)
+        for asked, answered in pauses
     )
     return b"".join((*waits, order))
 
@@ -89,9 +93,11 @@ class OrderLog:
     def write(self, closed: Iterable[Closed], at: float) -> None:
         """Add orders that were resolved or lost at this time."""
         for version, spans in closed:
-            for span in spans:
-                kind = USED if version else DISCARDED if span.outcome == "uploaded" else LOST
-                self._log.append(record(span, kind, version, at))
+            if version:
+                self._log.append(b"".join([record(span, USED, version, at) for span in spans]))
+            else:
+                for span in spans:
+                    self._log.append(record(span, DISCARDED if span.outcome == "uploaded" else LOST, 0, at))
 
     def finish(self, received: Iterable[Span], in_flight: Iterable[Span]) -> None:
         """Add the orders that the end of the run left unresolved or in flight."""

@@ -23,7 +23,7 @@ import json
 import logging
 import time
 import tomllib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
@@ -345,7 +345,7 @@ class RunDirectory:
         with (self.path / "metrics.jsonl").open(encoding="utf-8") as lines:
             return [json.loads(line) for line in lines]
 
-    def write(self, row: Row | None, spans: Iterable[Span], closed: Iterable[Closed], wall_seconds: float) -> None:
+    def write(self, row: Row | None, spans: Iterable[Span], closed: Sequence[Closed], wall_seconds: float) -> None:
         """Write a row of metrics, if there is one, the orders that ended and those that were resolved or lost."""
         driver = self._driver
         assert self._metrics is not None and self._timeline is not None and self._orders is not None
@@ -358,7 +358,8 @@ class RunDirectory:
         for span in spans:
             self._timeline.write(span)
         self._timeline.mark(driver.session.version, driver.now)
-        self._orders.write(closed, driver.now)
+        if closed:
+            self._orders.write(closed, driver.now)
         if wall_seconds >= self._live_due:
             self._live_due = wall_seconds + LIVE_SECONDS
             self._show(driver, wall_seconds)

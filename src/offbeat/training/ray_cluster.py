@@ -86,7 +86,7 @@ class RayCluster:
                 configure_logging=False,
                 **(settings if address == "local" else {}),
             )
-        except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+        except Exception as error:  # Ray raises a bare Exception if a node does not start in time
             reason = " ".join(str(error).split()).rstrip(".")
             raise InvalidInput(
                 f"execution.address = {address!r}: cannot connect to a Ray cluster ({reason}): start one with "

@@ -189,6 +189,8 @@ def test_planted_code_is_not_run_and_other_runs_go_on_when_the_fork_server_is_ki
         before = link.ask("echo")
         first = made.pid
         os.kill(first, signal.SIGKILL)
+        while made.alive:
+            time.sleep(0.01)
         after, new = link.ask("echo"), link.ask("echo", run_id=RUN + 1)
         assert (after["pid"], after["count"]) == (before["pid"], 2), "the run goes on"
         assert new["count"] == 1 and made.pid != first, "and new ones start"

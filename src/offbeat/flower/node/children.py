@@ -75,7 +75,8 @@ class ForkServer:
         )
         theirs.close()
         self._control = ours
-        Thread(target=self._listen, args=(ours,), daemon=True).start()
+        self._children = {}  # those of an earlier process belong to its thread
+        Thread(target=self._listen, args=(ours, self._children), daemon=True).start()
 
     @property
     def alive(self) -> bool:
@@ -123,21 +124,21 @@ class ForkServer:
             return None
         return Group(self._groups, f"offbeat-{os.getpid()}-{self._count}", self._limits)
 
-    def _listen(self, control: socket.socket) -> None:
+    def _listen(self, control: socket.socket, children: "dict[int, Child]") -> None:
         """Receive reports of the fork server. If it is killed, its children go on; they end with their connections."""
         while packet := _packet(control):
             match msgspec.json.decode(packet, type=FromForkServer):
                 case Forked(number=number, pid=pid):
-                    if (child := self._children.get(number)) is not None and child.group is not None:
+                    if (child := children.get(number)) is not None and child.group is not None:
                         with contextlib.suppress(OSError):  # it has ended already
                             child.group.add(pid)
                         child.grouped.set()
                 case Ended(number=number) as ended:
-                    if (child := self._children.pop(number, None)) is not None:
+                    if (child := children.pop(number, None)) is not None:
                         child.ended(ended)
         control.close()
-        while self._children:
-            _, child = self._children.popitem()
+        while children:
+            _, child = children.popitem()
             child.grouped.set()
             child.outlive()
 

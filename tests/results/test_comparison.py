@@ -99,6 +99,8 @@ def test_the_automatic_target_is_never_near_the_start_of_the_curves() -> None:
     comparison = Comparison([slow, fast])
     assert comparison.target == 0.45  # at least half-way from 10 % to 45 %, which one of them reaches
     assert comparison.cells(comparison.by_algorithm[0])["time to 45 %"] == "not reached"
+    near = [entry("fedavg", 0, [(0, 0.12), (100, 0.18)]), entry("fedbuff", 0, [(0, 0.12), (100, 0.219)])]
+    assert Comparison(near).target == 0.21  # 18 % is half-way, but near chance: less than 12 % + 8.8 %
     assert Comparison([slow]).target is None  # 10 % + 9 %, a tenth of the way to 100 %, were not reached
     assert "Target: the best value that as many algorithms" in comparison.caption
     assert "Target:" not in Comparison([slow, fast], 0.3).caption

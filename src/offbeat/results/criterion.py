@@ -55,7 +55,8 @@ TARGET_RULE = (
 def default_target(algorithms: Sequence[AlgorithmResults], listed: Collection[float]) -> float | None:
     """The target that algorithms are compared by if none is given; None if no algorithm learned enough.
 
-    It is at least half-way from the untrained model to the best value that an algorithm reaches in all seeds. Of these
+    It is at least half-way from the untrained model to the best value that an algorithm reaches in all seeds, and at
+    least a tenth of the way to a perfect value. Of these
     values it is the best that as many algorithms as possible reach in all seeds: a listed one if possible, else a whole
     percent, or for other metrics a number of two digits. No algorithm learned enough if the best has come less than a
     tenth of the way to a perfect value (100 %, or 0 where lower is better).
@@ -71,7 +72,8 @@ def default_target(algorithms: Sequence[AlgorithmResults], listed: Collection[fl
     gained, whole_way = abs(reached[0] - start), 1 - start if metric.is_share else abs(start)
     if isfinite(start) and gained < TENTH * whole_way:
         return None
-    least = start + HALF * (reached[0] - start) if isfinite(start) else start
+    share = max(HALF, TENTH * whole_way / gained) if isfinite(start) else 0.0
+    least = start + share * (reached[0] - start) if share else start
     for limit in reversed(reached):  # the value that the most algorithms reach comes first
         rounded = floor(100 * limit + 1e-9) / 100 if metric.is_share else metric.eased(limit)
         for target in (*metric.best_first(listed), rounded, limit):

@@ -99,5 +99,6 @@ def test_one_device_has_one_vote_in_the_median() -> None:
     for norm in (1e30, 1e31, 1e32):
         norms.note(2, norm)
     assert norms.median == 2.0
-    norms.note(0, 40.0), norms.note(1, 50.0)
+    for device, norm in ((0, 40.0), (1, 50.0)):
+        norms.note(device, norm)
     assert RunningMedian(norms.last).median == norms.median == 50.0, "it follows if most norms grow"

@@ -39,6 +39,7 @@ RUN_COLUMNS = (
     "faults_node_error",
     "faults_node_gone",
     "faults_not_admitted",
+    "replies_ignored",
     "restarts",
 )
 """Columns of a row that every run may have, whatever its task measures."""

@@ -5,7 +5,8 @@ deviation is a `DeviceFault`.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from io import BytesIO
 from math import prod
 from typing import Any, NamedTuple, TypeVar
@@ -16,7 +17,7 @@ import numpy.typing as npt
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from numpy.lib import format as npy
 
-from offbeat.core.errors import DeviceFault
+from offbeat.core.errors import DeviceFault, OffbeatError
 from offbeat.core.parameters import Vector
 from offbeat.core.snapshot import decode, encode
 
@@ -100,6 +101,17 @@ def array_header(data: bytes) -> ArrayHeader:
     except Exception as error:  # numpy parses the header as a Python literal, which can raise anything
         raise DeviceFault(f"the parameters cannot be read: {type(error).__name__}: {error}") from None
     return ArrayHeader(shape, columns_first, dtype, stream.tell())
+
+
+@contextmanager
+def fault_boundary() -> Iterator[None]:
+    """Turn every exception but ours into a DeviceFault: what is built from a message of a device is built in here."""
+    try:
+        yield
+    except OffbeatError:
+        raise
+    except Exception as error:  # untrusted input can make Flower, numpy or us raise anything
+        raise DeviceFault(f"its reply cannot be read: {type(error).__name__}: {error}") from None
 
 
 def one_line(text: str) -> str:

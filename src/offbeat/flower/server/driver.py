@@ -60,6 +60,7 @@ class Deployment:
         "_clock",
         "_events",
         "_exchange",
+        "_ignored_before",
         "_inbox",
         "_log",
         "_looked",
@@ -124,6 +125,8 @@ class Deployment:
         self._inbox: deque[ReceivedReply] = deque()
         """Replies that were fetched and not read yet."""
         self._origin: float | None = None
+        self._ignored_before = 0
+        """Replies that were ignored before the last resume."""
         self._restarts = 0
         """How many times the run was resumed."""
         self._uploaded: deque[PendingOrder] = deque(maxlen=LAST_UPDATES)
@@ -375,7 +378,8 @@ class Deployment:
         if reached is not None:
             self.reason = reached
         self._log_row(row)
-        return row | self._exchange.figures() | {"restarts": self._restarts}
+        ignored = self._ignored_before + self._transport.ignored.total()
+        return row | self._exchange.figures() | {"replies_ignored": ignored, "restarts": self._restarts}
 
     def _log_row(self, row: Row) -> None:
         measured = "".join(f"{name} {row[name]:.4f}, " for name in [key for key in row if key not in RUN_COLUMNS][:1])
@@ -396,6 +400,7 @@ class Deployment:
             "forecast": self.session.forecast,
             "record": self._record.position,
             "milestones": self._milestones.snapshot(),
+            "ignored": self._ignored_before + self._transport.ignored.total(),
             "translator": self._translator.snapshot(),
         } | {name: getattr(self, name) for name in self._SAVED}
 
@@ -407,6 +412,7 @@ class Deployment:
         self._exchange.restore(saved["exchange"])
         self._milestones.restore(saved["milestones"])
         self._translator.restore(saved["translator"])
+        self._ignored_before = saved["ignored"]
         self._membership.samples[~joined] = saved["samples"][~joined]
         self._record.open(saved["record"])
         for name in self._SAVED:

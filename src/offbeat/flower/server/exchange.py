@@ -34,7 +34,7 @@ from offbeat.core.parameters import Vector
 from offbeat.core.record import FaultLine, HeardLine, JoinedLine
 from offbeat.core.session import Session
 from offbeat.experiment.run_settings import DeploymentTable
-from offbeat.flower.protocol.codec import one_line, unpack
+from offbeat.flower.protocol.codec import fault_boundary, one_line, unpack
 from offbeat.flower.protocol.messages import (
     Begin,
     Continue,
@@ -49,7 +49,7 @@ from offbeat.flower.protocol.messages import (
 )
 from offbeat.flower.server.membership import Membership
 from offbeat.flower.server.reply_checks import Expected, Limits, PendingOrder, Translator, in_time
-from offbeat.flower.server.transport import NO_NODE, OutgoingMessage, ReceivedReply, SentMessage
+from offbeat.flower.server.transport import NO_NODE, NOT_READ, OutgoingMessage, ReceivedReply, SentMessage
 from offbeat.results.rows import Span
 
 Output = Event | OutgoingMessage | FaultLine | HeardLine | JoinedLine
@@ -132,12 +132,13 @@ class Exchange:
             return self._admit(reply, now)
         if sent.notice:
             return self._acknowledged(sent, content, now)
+        if content is not None or reply.error == NOT_READ:
+            in_time(sent)
         if content is None:
             return self.failed(sent.device, sent.ticket, "node_error", reply.error, now)
         return self._read(sent, content, now)
 
     def _read(self, sent: SentMessage, content: RecordDict, now: float) -> list[Output]:
-        in_time(sent)
         pending, in_flight = self._pending[sent.ticket], self._session.in_flight[sent.ticket]
         expected = Expected(
             sent=sent,
@@ -150,7 +151,8 @@ class Exchange:
             ),
             now=now,
         )
-        body = self._translator.reply(content, expected)
+        with fault_boundary():
+            body = self._translator.reply(content, expected)
         if isinstance(body, Refusal):
             return self.failed(sent.device, sent.ticket, "node_error", f"the device says: {body.reason}", now)
         seconds = min(body.seconds, now - pending.sent)  # no device can have trained since before its order
@@ -158,7 +160,8 @@ class Exchange:
         pending.remembered = body.remembered
         if isinstance(body, UpdateReply):
             pending.merges = body.merges
-            update = self._translator.update(body, content, expected)
+            with fault_boundary():
+                update = self._translator.update(body, content, expected)
             return [Uploaded(device=sent.device, ticket=sent.ticket, update=update)]
         if isinstance(body, FreshRequest):
             return [FreshRequested(device=sent.device, ticket=sent.ticket, progress=pending.progress)]
@@ -179,7 +182,8 @@ class Exchange:
 
     def _admit(self, reply: ReceivedReply, now: float) -> list[Output]:
         try:
-            device = self._membership.admit(reply, now)
+            with fault_boundary():
+                device = self._membership.admit(reply, now)
         except DeviceFault as fault:
             return [self._fault(-1, "not_admitted", one_line(str(fault)), now, reply.sent.node)]
         self._backoff.joined(device, now)

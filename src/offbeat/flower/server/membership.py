@@ -9,7 +9,7 @@ import numpy.typing as npt
 from offbeat.core.errors import DeviceFault, OffbeatError
 from offbeat.core.parameters import Vector
 from offbeat.core.policy import Forecast
-from offbeat.flower.protocol.codec import one_line, unpack, vector
+from offbeat.flower.protocol.codec import fault_boundary, one_line, unpack, vector
 from offbeat.flower.protocol.messages import FromDevice, Greeting, Hello, Refusal
 from offbeat.flower.server.transport import OutgoingMessage, ReceivedReply, SentMessage, Transport
 
@@ -190,7 +190,8 @@ def wait_for_devices(
         for arrived in transport.poll():
             stirred = now
             try:
-                device = membership.admit(arrived, now)
+                with fault_boundary():
+                    device = membership.admit(arrived, now)
                 log(f"device {device} joined ({len(membership.node_of)} of {membership.devices})")
             except DeviceFault as error:
                 fault = one_line(f"node {arrived.sent.node}: {error}")

@@ -14,12 +14,16 @@ messages in one call; `get_node_ids()` returns the nodes connected at `now()`.
 
 **Replies, one by one.** Flower's `pull_messages` fetches all replies, waits for those still being uploaded, and loses
 all of them if one cannot be decoded. So on Flower's own grid `Incoming` makes the same calls reply by reply: one that
-is incomplete is tried again at the next poll, and a broken one affects only its own device.
+is incomplete is tried again at the next poll, and a broken one affects only its own device. A reply is downloaded only
+up to the size of the largest message sent and an allowance; one to an order that was given up is not downloaded at all.
+Second replies to a message, and replies to none, are dropped and counted.
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import islice
 from math import inf
 from typing import Any, NamedTuple, Protocol
 
@@ -37,11 +41,19 @@ from offbeat.flower.compat import (
     inflate_object_from_contents,
     iterate_object_tree,
 )
-from offbeat.flower.protocol.codec import pack
+from offbeat.flower.protocol.codec import fault_boundary, pack
 from offbeat.flower.protocol.messages import MESSAGE_TYPE, Hello
 
 LIFETIME_FACTOR = 2.0
 """The lifetime of a message in units of its reply timeout: the timeout must expire first."""
+ALLOWANCE = 2**20
+"""Bytes that a reply may have in addition to those of the largest message sent."""
+HEADER_BYTES = 1024
+"""Bytes of a response around the object in it."""
+MOST_OBJECTS = 100_000
+"""Most objects of which Flower may have made a reply."""
+NOT_READ = "its order was given up before, so it was not read"
+"""Stands for a reply that was dropped because its order was given up."""
 NO_NODE = -1
 """The node of a message to a device that is not connected."""
 
@@ -153,7 +165,7 @@ class Transport:
     A node has at most one message of an order at a time, and possibly notices as well.
     """
 
-    __slots__ = ("_greetings", "_incoming", "_log", "_packing", "grid", "waiting")
+    __slots__ = ("_greetings", "_incoming", "_largest", "_log", "_packing", "grid", "ignored", "waiting")
 
     def __init__(self, grid: Grid, log: Callable[[str], None], packing: Packing | None = None) -> None:
         self.grid = grid
@@ -162,7 +174,11 @@ class Transport:
         self._packing = packing or OwnPacking()
         self._greetings: list[ReceivedReply] = []
         """Greetings of nodes that are not asked."""
+        self.ignored: Counter[int] = Counter()
+        """Replies of each node that were dropped: to no message, or to one that was answered before."""
         self._incoming = Incoming(grid)
+        self._largest = 0
+        """Bytes of the arrays in the largest message sent so far."""
         self._log = log
 
     def nodes(self) -> set[int]:
@@ -179,6 +195,9 @@ class Transport:
             return True
         lifetime = LIFETIME_FACTOR * (sent.deadline - sent.at) + 60.0
         content, kind = self._packing.packed(body, vector)
+        if vector is not None:
+            records = content.array_records.values()
+            self._largest = max(self._largest, sum(len(each.data) for record in records for each in record.values()))
         message = Message(content, sent.node, kind, ttl=lifetime)
         with _connection():
             identities = list(self.grid.push_messages([message]))
@@ -191,14 +210,26 @@ class Transport:
         """The replies that have arrived since the last call."""
         found, self._greetings = self._greetings, []
         with _connection():
-            arrived = self._incoming.fetch(list(self.waiting))
+            most = int(1.1 * self._largest) + ALLOWANCE
+            unread = {each for each, sent in self.waiting.items() if sent.given_up and sent.device >= 0}
+            arrived = self._incoming.fetch({each: 0 if each in unread else most for each in self.waiting})
         for identity, message in arrived:
             sent = self.waiting.pop(identity, None)
             if sent is None:
-                self._log(f"ignored a reply to an unknown or already answered message{_source(message)}")
+                self._ignore(-1 if isinstance(message, str) else message.metadata.src_node_id)
             else:
                 found.append(self._received(sent, message))
+        while self._incoming.surplus:
+            self._ignore(self._incoming.surplus.pop())
         return found
+
+    def _ignore(self, node: int) -> None:
+        """Count a reply that belongs to nothing. The 1st, 10th, 100th ... of a node is logged."""
+        self.ignored[node] += 1
+        count = self.ignored[node]
+        if count == 10 ** (len(str(count)) - 1):
+            noun = "reply" if count == 1 else "replies"
+            self._log(f"node {node}: ignored {count} {noun} to unknown or already answered messages")
 
     def _received(self, sent: SentMessage, message: Message | str) -> ReceivedReply:
         if isinstance(message, str):
@@ -207,7 +238,8 @@ class Transport:
             error = f"Flower error {message.error.code}: {message.error.reason}"
             return ReceivedReply(sent=sent, content=None, error=error)
         try:
-            return ReceivedReply(sent=sent, content=self._packing.unpacked(message.content))
+            with fault_boundary():
+                return ReceivedReply(sent=sent, content=self._packing.unpacked(message.content))
         except DeviceFault as fault:
             return ReceivedReply(sent=sent, content=None, error=str(fault))
 
@@ -254,10 +286,6 @@ def _connection() -> Iterator[None]:
         raise Disconnected(f"the SuperLink does not respond, or has stopped the run ({error}): resume it") from None
 
 
-def _source(message: Message | str) -> str:
-    return "" if isinstance(message, str) else f" from node {message.metadata.src_node_id}"
-
-
 # Replies, one by one --------------------------------------------------------------------------------------------------
 
 Arrived = tuple[str, Message | str]
@@ -270,20 +298,29 @@ class PartialReply(Struct, kw_only=True, eq=False):
     identity: str
     missing: list[str]
     contents: dict[str, bytes] = {}
+    bytes: int = 0
+    """Bytes of the contents."""
 
 
 class Incoming:
     """Fetches replies without blocking."""
 
-    __slots__ = ("_grid", "_partial")
+    __slots__ = ("_grid", "_hooked", "_most", "_partial", "surplus")
 
     def __init__(self, grid: Grid) -> None:
         self._grid = grid
         self._partial: dict[str, PartialReply] = {}
         """Incomplete replies, by the id of the message that they reply to."""
+        self.surplus: list[int] = []
+        """The nodes of replies that were dropped unread: second ones, and those to other messages."""
+        self._hooked: Any = None
+        """The HTTP client whose responses are limited."""
+        self._most = inf
+        """Most bytes that the next response may have."""
 
-    def fetch(self, identities: list[str]) -> list[Arrived]:
-        """The replies to these messages that are complete."""
+    def fetch(self, most_bytes: Mapping[str, int]) -> list[Arrived]:
+        """The replies to these messages that are complete, each with at most this many bytes; 0: it is not read."""
+        identities = list(most_bytes)
         if not identities:
             return []
         if has_clock(self._grid):  # a simulated grid, whose replies come from this process
@@ -291,7 +328,7 @@ class Incoming:
         client = getattr(self._grid, "_runtime_client", None)
         if client is None:  # a grid without a SuperLink
             return [each for identity in identities for each in self._whole(identity)]
-        return self._apart(client, identities)
+        return self._apart(client, most_bytes)
 
     def _whole(self, identity: str) -> list[Arrived]:
         try:
@@ -301,19 +338,34 @@ class Incoming:
         except Exception as error:  # untrusted bytes can make Flower raise anything
             return [(identity, _why(error))]
 
-    def _apart(self, client: Any, identities: list[str]) -> list[Arrived]:
-        asked = [identity for identity in identities if identity not in self._partial]
+    def _apart(self, client: Any, most_bytes: Mapping[str, int]) -> list[Arrived]:
+        asked = [identity for identity in most_bytes if identity not in self._partial]
+        found: list[Arrived] = []
         if asked:
             response = client.PullMessages(PullAppMessagesRequest(message_ids=asked))
             for head, tree in zip(response.messages_list, response.message_object_trees, strict=True):
-                self._partial[head.metadata.reply_to_message_id] = _announced(tree)
-        found: list[Arrived] = []
+                identity = head.metadata.reply_to_message_id
+                if identity in self._partial or identity not in most_bytes:
+                    self.surplus.append(head.metadata.src_node_id)
+                    self._confirm(client, tree.object_id)
+                else:
+                    self._partial[identity] = PartialReply(identity=tree.object_id, missing=[])
+                    try:
+                        self._partial[identity].missing += _objects(tree)
+                    except Exception as error:
+                        found.append((identity, _why(error)))
+                        del self._partial[identity]
         for identity in list(self._partial):
-            if identity not in identities:  # its order was given up
+            if identity not in most_bytes:  # its node has disconnected
                 del self._partial[identity]
                 continue
+            reply, most = self._partial[identity], most_bytes[identity]
             try:
-                message: Message | str | None = self._complete(client, self._partial[identity])
+                if most:
+                    message: Message | str | None = self._complete(client, reply, most)
+                else:
+                    self._confirm(client, reply.identity)
+                    message = NOT_READ
             except httpx.HTTPError:
                 raise
             except Exception as error:
@@ -323,31 +375,69 @@ class Incoming:
                 del self._partial[identity]
         return found
 
-    def _complete(self, client: Any, reply: PartialReply) -> Message | None:
-        """The reply, if all of its objects have arrived."""
+    def _complete(self, client: Any, reply: PartialReply, most: int) -> Message | None:
+        """The reply, if all of its objects have arrived; DeviceFault if they have more than `most` bytes."""
         grid: Any = self._grid
         while reply.missing:
             request = PullObjectRequest(node=grid.node, run_id=grid.run.run_id, object_id=reply.missing[-1])
-            response = client.PullObject(request)
+            try:
+                with self._limited(client, most - reply.bytes):
+                    response = client.PullObject(request)
+                reply.bytes += len(response.object_content)
+                if reply.bytes > most:
+                    raise _TooLarge
+            except _TooLarge:
+                self._confirm(client, reply.identity)
+                raise DeviceFault(f"it has more than {most:,} bytes") from None
             if not response.object_found:
                 raise ValueError("an object is missing")
             if not response.object_available:
                 return None
             reply.contents[reply.missing.pop()] = response.object_content
-        client.ConfirmMessageReceived(
-            ConfirmMessageReceivedRequest(node=grid.node, run_id=grid.run.run_id, message_object_id=reply.identity)
-        )
+        self._confirm(client, reply.identity)
         message = inflate_object_from_contents(reply.identity, reply.contents)
         if not isinstance(message, Message):
             raise ValueError("it is not a message")
         message.metadata.__dict__["_message_id"] = reply.identity
         return message
 
+    def _confirm(self, client: Any, identity: str) -> None:
+        """Let the SuperLink forget a reply."""
+        grid: Any = self._grid
+        client.ConfirmMessageReceived(
+            ConfirmMessageReceivedRequest(node=grid.node, run_id=grid.run.run_id, message_object_id=identity)
+        )
 
-def _announced(tree: ObjectTree) -> PartialReply:
-    objects = list(dict.fromkeys(each.object_id for each in iterate_object_tree(tree)))
-    return PartialReply(identity=tree.object_id, missing=objects)
+    @contextmanager
+    def _limited(self, client: Any, most: int) -> Iterator[None]:
+        """Refuse a response above this many bytes by its header, before its body is read."""
+        http = getattr(client, "_client", None)
+        if isinstance(http, httpx.Client) and http is not self._hooked:
+            http.event_hooks["response"].append(self._check_length)
+            self._hooked = http
+        self._most = most + HEADER_BYTES
+        try:
+            yield
+        finally:
+            self._most = inf
+
+    def _check_length(self, response: httpx.Response) -> None:
+        length = response.headers.get("content-length", "0")
+        if length.isdigit() and int(length) > self._most:
+            raise _TooLarge
+
+
+class _TooLarge(Exception):
+    """A response has more bytes than the reply may have."""
+
+
+def _objects(tree: ObjectTree) -> list[str]:
+    objects = dict.fromkeys(each.object_id for each in islice(iterate_object_tree(tree), MOST_OBJECTS + 1))
+    if len(objects) > MOST_OBJECTS:
+        raise DeviceFault(f"it has more than {MOST_OBJECTS:,} objects")
+    return list(objects)
 
 
 def _why(error: Exception) -> str:
-    return f"its reply cannot be decoded: {type(error).__name__}: {error}"
+    kind = "" if isinstance(error, DeviceFault) else f"{type(error).__name__}: "
+    return f"its reply cannot be decoded: {kind}{error}"

@@ -281,7 +281,10 @@ def metrics_of(content: RecordDict) -> Metrics:
     if len(content.metric_records) != 1:
         raise DeviceFault(f"the reply has {len(content.metric_records)} MetricRecords instead of one")
     (record,) = content.metric_records.values()
-    return dict(record) | dict(content.config_records.get(WORDS, {}))
+    words = dict(content.config_records.get(WORDS, {}))
+    if not all(isinstance(value, str | bool) for value in words.values()):
+        raise DeviceFault(f"the record {WORDS!r} has values that are neither text nor true or false")
+    return dict(record) | words
 
 
 def metric_records(metrics: Metrics) -> RecordDict:

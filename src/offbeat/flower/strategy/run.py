@@ -17,7 +17,7 @@ from offbeat.core.errors import DeviceFault, InvalidInput
 from offbeat.core.parameters import Vector
 from offbeat.core.session import Session
 from offbeat.core.streams import stream
-from offbeat.flower.protocol.codec import one_line
+from offbeat.flower.protocol.codec import fault_boundary, one_line
 from offbeat.flower.server.driver import MOMENT, Deployment
 from offbeat.flower.server.membership import Membership, poll_pause
 from offbeat.flower.server.transport import OutgoingMessage, SentMessage, Transport
@@ -198,8 +198,9 @@ class NodeEvaluation:
             try:
                 if arrived.content is None:
                     raise DeviceFault(arrived.error)
-                self._open.report.evaluators[node] = weight_of(arrived.content, self._evaluators.weight)
-                self._open.replies[node] = metrics_of(arrived.content)
+                with fault_boundary():
+                    self._open.report.evaluators[node] = weight_of(arrived.content, self._evaluators.weight)
+                    self._open.replies[node] = metrics_of(arrived.content)
             except DeviceFault as fault:
                 self._log(one_line(f"node {node} did not evaluate version {version}: {fault}"))
         for sent in self._transport.give_up_overdue(now):

@@ -105,7 +105,7 @@ def _options(
 
 def main() -> None:
     """Run the command line. Errors that offbeat raises on purpose are printed as one sentence, without a traceback."""
-    sys.path.insert(0, str(Path.cwd()))  # for "module:name" references to the user's modules
+    sys.path.append(str(Path.cwd()))  # for "module:name" references; last, so that no file there shadows a library
     try:
         app()
     except OffbeatError as error:

@@ -93,7 +93,7 @@ def load(file: Path, changes: Iterable[str] | None) -> "Experiment":
     """Load an experiment file with overrides, make modules beside it importable and print its notes to stderr."""
     from offbeat.experiment.shipped import experiment_from
 
-    sys.path.insert(1, str(file.resolve().parent))
+    sys.path.append(str(file.resolve().parent))
     experiment = experiment_from(file, changes or ())
     for note in experiment.notes:
         print(f"offbeat: note: {note}", file=sys.stderr)

@@ -89,5 +89,5 @@ def decode(tree: Any, arrays: Mapping[str, npt.NDArray[Any]], types: Iterable[ty
 
     try:
         return value(tree)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:
         raise InvalidInput(f"the snapshot cannot be read: {error}") from error

@@ -1,6 +1,7 @@
 """What all image sets share: reading files that may be compressed, and making data sets of pixels and labels."""
 
 import gzip
+import io
 import lzma
 import zlib
 from pathlib import Path
@@ -32,6 +33,10 @@ class ImageFiles(DatasetSettings):
     float32 pixels would take more than 256 MB)."""
 
 
+MOST_EXPANSION, LEAST_BYTES = 100, 2**26
+"""A compressed file may hold this many times its own size in bytes, and 64 MiB in any case."""
+
+
 def read(directory: str, *names: str) -> tuple[Path, bytes]:
     """The path and decompressed content of the first of these files that exists, plain or compressed."""
     folder = Path(directory).expanduser()
@@ -44,10 +49,12 @@ def read(directory: str, *names: str) -> tuple[Path, bytes]:
         raise InvalidInput(f"data.dir = {directory!r} has no file {wanted}.")
     try:
         content = path.read_bytes()
-        if path.suffix == ".gz":
-            content = gzip.decompress(content)
-        elif path.suffix == ".xz":
-            content = lzma.decompress(content)
+        if path.suffix in (".gz", ".xz"):
+            most = LEAST_BYTES + MOST_EXPANSION * len(content)
+            with (gzip.open if path.suffix == ".gz" else lzma.open)(io.BytesIO(content)) as stream_of_bytes:
+                content = stream_of_bytes.read(most + 1)
+            if len(content) > most:
+                raise InvalidInput(f"{path} has more than {most:,} bytes when decompressed: decompress it yourself.")
     except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
         raise InvalidInput(f"{path} cannot be read: {error}.") from error
     return path, content

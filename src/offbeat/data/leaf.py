@@ -178,7 +178,7 @@ def read_users(directory: str, part: str) -> Iterator[tuple[Path, str, list[Any]
             table = json.loads(content)
             users, sizes, samples = table["users"], table["num_samples"], table["user_data"]
             held = [(user, size, samples[user]["x"], samples[user]["y"]) for user, size in _pairs(users, sizes)]
-        except (ValueError, TypeError, KeyError) as error:
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
             reason = f"{error} is missing" if isinstance(error, KeyError) else error
             raise InvalidInput(f"{path} is not one of LEAF's files: {reason}.") from error
         for user, size, x, y in held:

@@ -1,6 +1,10 @@
 """SVHN, cropped digits of house numbers ("format 2"), from the published MATLAB files."""
 
-import io
+import struct
+import zlib
+from collections.abc import Iterator
+from itertools import islice
+from math import prod
 from pathlib import Path
 from typing import Any, Literal
 
@@ -47,12 +51,54 @@ def _part(directory: str, name: str) -> tuple[Bytes, Bytes]:
     return images, labels % 10  # the digit 0 is published with the label 10
 
 
+TYPES = {1: "i1", 2: "u1", 3: "i2", 4: "u2", 5: "i4", 6: "u4", 7: "f4", 9: "f8", 12: "i8", 13: "u8"}
+"""Types of numbers in a file, by their code in MATLAB's format."""
+CLASSES = {6: "f8", 7: "f4", 8: "i1", 9: "u1", 10: "i2", 11: "u2", 12: "i4", 13: "u4", 14: "i8", 15: "u8"}
+"""Types of matrices, by the code of their class."""
+MATRIX, COMPRESSED = 14, 15
+
+
+def _elements(data: memoryview) -> Iterator[tuple[int, memoryview]]:
+    """The elements in a part of a file: code and content. ValueError if one is longer than the part."""
+    at = 0
+    while at + 8 <= len(data):
+        code, size = struct.unpack_from("<II", data, at)
+        small, start = code >> 16, at + 8
+        if small:  # up to four bytes within the tag
+            code, size, start = code & 0xFFFF, small, at + 4
+        if start + size > len(data) or (small and size > 4):
+            raise ValueError(f"an element of {size:,} bytes at byte {at:,}, which has {len(data) - start:,} left")
+        yield code, data[start : start + size]
+        at = at + 8 if small else start + size + (-size % 8 if code != COMPRESSED else 0)
+
+
+def _matrices(content: bytes) -> Iterator[tuple[str, Any]]:
+    """Names and numbers of the matrices in a file of MATLAB 5. Own code: scipy's reader crashes on damaged files."""
+    if len(content) < 128 or content[126:128] != b"IM":
+        raise ValueError("it has no header of MATLAB 5, little-endian")
+    for code, data in _elements(memoryview(content)[128:]):
+        if code == COMPRESSED:
+            inflated = zlib.decompressobj()
+            whole = inflated.decompress(data, 2**26 + 100 * len(data))
+            if inflated.unconsumed_tail:
+                raise ValueError("a compressed element is more than 100 times as large when decompressed")
+            code, data = next(_elements(memoryview(whole)), (0, memoryview(b"")))
+        if code != MATRIX:
+            continue
+        flags, shape, name, numbers = islice(_elements(data), 4)
+        kind, dimensions = CLASSES.get(flags[1][0]), np.frombuffer(shape[1], "<i4").tolist()
+        if kind is None or numbers[0] not in TYPES or min(dimensions, default=-1) < 0:
+            raise ValueError(f"the matrix {bytes(name[1])[:20]!r} is not one of numbers")
+        flat = np.frombuffer(numbers[1], f"<{TYPES[numbers[0]]}").astype(kind)
+        if flat.size != prod(dimensions):
+            raise ValueError(f"the matrix {bytes(name[1])[:20]!r} has {flat.size:,} numbers, not {dimensions}")
+        yield bytes(name[1]).decode("ascii", "replace"), flat.reshape(dimensions, order="F")
+
+
 def parse_mat(path: Path, content: bytes) -> tuple[Bytes, Bytes]:
     """The images [n, 3, 32, 32] and the labels 1 to 10 of one file."""
-    from scipy.io import loadmat  # slow to import, and needed only to load the data
-
     try:
-        tables: dict[str, Any] = loadmat(io.BytesIO(content), variable_names=["X", "y"])
+        tables: dict[str, Any] = dict(_matrices(content))
     except Exception as error:  # a damaged file can raise anything
         raise InvalidInput(f"{path} is not a complete MATLAB file: {describe(error)}.") from error
     images, labels = tables.get("X"), tables.get("y")

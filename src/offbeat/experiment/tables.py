@@ -75,7 +75,7 @@ def read_toml(path: str | os.PathLike[str]) -> Table:
         raise InvalidInput(f"there is no experiment file {path}") from None
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidInput(f"{path} cannot be read: {error}") from None
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise InvalidInput(f"{path} is not valid TOML: {error}") from None
 
 
@@ -92,7 +92,7 @@ def parse_changes(changes: Iterable[str]) -> Table:
             raise InvalidInput(f"change {change!r}: write it as table.key=value, for instance fleet.ratio=110")
         try:
             value = tomllib.loads(f"value = {text}")["value"]
-        except tomllib.TOMLDecodeError:
+        except (tomllib.TOMLDecodeError, RecursionError):
             value = text.strip()
         if "\n" in text:
             raise InvalidInput(f"change {change!r}: one change at a time")

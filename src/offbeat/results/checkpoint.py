@@ -12,7 +12,7 @@ import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from offbeat.core.errors import OutputRefused
+from offbeat.core.errors import InvalidInput, OutputRefused
 from offbeat.core.snapshot import decode, encode
 from offbeat.results.files import replace_file
 
@@ -101,7 +101,12 @@ def load_checkpoint(path: Path, fingerprint: str, types: Iterable[type[Any]]) ->
         raise OutputRefused(
             f"the run cannot be resumed, its checkpoint {path} is damaged (wrong checksum)", "overwrite"
         )
-    return decode(json.loads(metadata["tree"]), arrays, types)
+    try:
+        return decode(json.loads(metadata["tree"]), arrays, types)
+    except (InvalidInput, ValueError, RecursionError) as error:
+        raise OutputRefused(
+            f"the run cannot be resumed, its checkpoint {path} is damaged ({error})", "overwrite"
+        ) from None
 
 
 def checksum(tree: str, arrays: Mapping[str, npt.NDArray[Any]]) -> str:

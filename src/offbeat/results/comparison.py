@@ -141,7 +141,7 @@ class Comparison:
 
     def __repr__(self) -> str:
         text = io.StringIO()
-        Console(file=text, width=100, highlight=False).print(self.rich_table())
+        Console(file=text, width=100, highlight=False, markup=False).print(self.rich_table())
         return text.getvalue().rstrip()
 
     def _repr_html_(self) -> str:

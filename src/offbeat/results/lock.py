@@ -10,6 +10,8 @@ from offbeat.core.errors import InvalidInput
 
 LOCK_FILE = ".lock"
 """An empty file in the directory while a process writes to it."""
+OWN_FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+"""Follow no symbolic link to a file elsewhere, and do not wait for a named pipe."""
 PROBE_SECONDS = 0.05
 """Wait before a second attempt, longer than `is_locked` holds the lock."""
 UNSUPPORTED = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
@@ -35,7 +37,12 @@ class DirectoryLock:
             return
         self._path.mkdir(parents=True, exist_ok=True)
         while True:
-            file = os.open(self._path / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o666)
+            try:
+                file = os.open(self._path / LOCK_FILE, os.O_RDWR | os.O_CREAT | OWN_FILE, 0o666)
+            except OSError as error:
+                if error.errno != errno.ELOOP:
+                    raise
+                raise InvalidInput(f"{self._path / LOCK_FILE} is a symbolic link: remove it") from None
             if not _locked(file):
                 sleep(PROBE_SECONDS)
                 if not _locked(file):
@@ -49,7 +56,7 @@ class DirectoryLock:
     def _is_current(self, file: int) -> bool:
         """Whether the locked file is still the one at its path, and not removed or replaced."""
         try:
-            return os.path.samestat(os.fstat(file), (self._path / LOCK_FILE).stat())
+            return os.path.samestat(os.fstat(file), (self._path / LOCK_FILE).lstat())
         except FileNotFoundError:
             return False
 
@@ -77,7 +84,7 @@ def check_unlocked(path: Path) -> None:
 def is_locked(path: Path) -> bool:
     """Whether a process is writing to the directory. Writes nothing; a shared lock keeps no other reader out."""
     try:
-        file = os.open(path / LOCK_FILE, os.O_RDONLY)
+        file = os.open(path / LOCK_FILE, os.O_RDONLY | OWN_FILE)
     except OSError:
         return False  # no lock file, or no permission, which `take` reports
     try:

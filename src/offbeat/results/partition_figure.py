@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from offbeat.results.plots import COLOURS, INK, style_axes
+from offbeat.results.plots import COLOURS, INK, literal, style_axes
 
 NUMBERED = 300
 """Most cells that show their counts."""
@@ -79,5 +79,4 @@ def _shortened(name: str) -> str:
     """The name cut to 18 characters; whitespace and unprintable characters are quoted."""
     if not name.strip() or not name.isprintable():
         return repr(name)
-    name = name.replace("$", r"\$")  # else matplotlib reads it as a formula
-    return name if len(name) <= 18 else f"{name[:17]}…"
+    return literal(name if len(name) <= 18 else f"{name[:17]}…")

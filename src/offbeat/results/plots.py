@@ -162,7 +162,7 @@ def devices_figure(run: Result) -> Figure | None:
     traffic.set_xlabel("megabytes")
     for axes in (time, traffic):
         legend_above(axes)
-    figure.suptitle(f"{run.title}, seed {run.seed}", color=INK)
+    figure.suptitle(literal(f"{run.title}, seed {run.seed}"), color=INK)
     return figure
 
 
@@ -200,9 +200,9 @@ def sweep_figure(comparison: Comparison, over: Mapping[str, Sequence[Any]]) -> F
         style_axes(axes[number], f"{paths[-3]} = {panel}" if len(over) > 2 else target)
         for place, line in enumerate(lines[1] or [""]):
             row = [next(algorithms) for _ in ticks[1]]
-            label = f"{paths[-2]} = {line}" if len(over) > 1 else None
+            label = literal(f"{paths[-2]} = {line}") if len(over) > 1 else None
             _times(axes[number], row, place, label)
-        axes[number].set_xticks(range(len(ticks[1])), [str(value) for value in ticks[1]])
+        axes[number].set_xticks(range(len(ticks[1])), [literal(str(value)) for value in ticks[1]])
         axes[number].set_xlabel(paths[-1])
     axes[0].set_ylim(bottom=0.0)  # after all panels are drawn, since they share the axis
     axes[0].set_ylabel(f"{target or 'time'} (virtual s)")
@@ -326,7 +326,7 @@ def draw_curves(axes: Axes, comparison: Comparison) -> None:
 
 
 def _label(results: AlgorithmResults) -> str:
-    return f"{results.algorithm} (x: diverged)" if results.diverged else results.algorithm
+    return literal(f"{results.algorithm} (x: diverged)" if results.diverged else results.algorithm)
 
 
 def _bars(axes: Axes, comparison: Comparison, target: float) -> None:
@@ -335,7 +335,8 @@ def _bars(axes: Axes, comparison: Comparison, target: float) -> None:
     longest = max((_ends(results)[1] for results in comparison.by_algorithm if results.reached), default=0.0) or 1.0
     for number, results in enumerate(comparison.by_algorithm):
         _bar(axes, number, results, longest)
-    axes.set_yticks(range(len(comparison.by_algorithm)), [results.algorithm for results in comparison.by_algorithm])
+    names = [literal(results.algorithm) for results in comparison.by_algorithm]
+    axes.set_yticks(range(len(names)), names)
     axes.set_ylim(max(3, len(comparison.by_algorithm)) - 0.4, -0.6)
     axes.set_xlim(0.0, 1.38 * longest)
     axes.tick_params(axis="y", length=0, labelsize="medium")
@@ -371,9 +372,18 @@ def _ends(results: AlgorithmResults) -> tuple[float, float]:
     return known.low, known.high
 
 
+def literal(text: str) -> str:
+    """The text without formulas: matplotlib would parse what is between dollar signs.
+
+    >>> literal("$x$")
+    '\\\\$x\\\\$'
+    """
+    return text.replace("$", r"\$")
+
+
 def style_axes(axes: Axes, title: str) -> None:
     """Apply the style that all panels share."""
-    axes.set_title(title, loc="left", fontsize="large", color=INK, pad=10)
+    axes.set_title(literal(title), loc="left", fontsize="large", color=INK, pad=10)
     axes.grid(visible=True, color=FAINT, linewidth=0.6)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)

@@ -18,9 +18,9 @@ from safetensors import SafetensorError, safe_open
 from offbeat.core.errors import InvalidInput
 from offbeat.core.parameters import Layout, Vector
 from offbeat.experiment.schema import Experiment
-from offbeat.references import thing_name
+from offbeat.references import importing_nothing, thing_name
 from offbeat.results.metric import TargetMetric, summarise
-from offbeat.results.rows import RUN_COLUMNS, Row
+from offbeat.results.rows import COMMON_COLUMNS, RUN_COLUMNS, Row
 
 if TYPE_CHECKING:  # imported when they are asked for
     import pandas
@@ -195,30 +195,75 @@ def read_run(directory: str | os.PathLike[str]) -> Result:
         table = tomllib.loads((path / "config.toml").read_text(encoding="utf-8"))
         # The last line may be incomplete if the run is in progress or was killed.
         text = (path / "metrics.jsonl").read_text(encoding="utf-8")
-        rows = [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+        rows = [
+            _row(json.loads(line), number)
+            for number, line in enumerate(text[: text.rfind("\n") + 1].split("\n"), 1)
+            if line
+        ]
         if not rows:
             raise ValueError("it has no row of metrics yet")
         experiment = _experiment(table)
         summary = _summary(path, table, rows, experiment)
-    except (OSError, ValueError, AttributeError, KeyError) as error:
+    except (OSError, ValueError, AttributeError, KeyError, TypeError, RecursionError) as error:
         raise InvalidInput(f"the run in {path} cannot be read: {error}") from None
     return Result(rows=rows, summary=summary, experiment=experiment, directory=path)
 
 
 def _experiment(table: Mapping[str, Any]) -> Experiment | None:
-    """The experiment; None if it names modules that cannot be imported, which the rest does not need."""
+    """The experiment; None if it names modules that this process has not imported, which the rest does not need."""
     try:
-        return Experiment.parse(table)
+        with importing_nothing():
+            return Experiment.parse(table)
     except InvalidInput:
         return None
 
 
+def _row(row: Any, line: int) -> Row:
+    """A row of metrics, if it is one."""
+    if not isinstance(row, dict) or not all(isinstance(value, int | float) for value in row.values()):
+        raise ValueError(f"line {line} of metrics.jsonl is not a table of numbers")
+    if lacking := [name for name in COMMON_COLUMNS if name not in row]:
+        raise ValueError(f"line {line} of metrics.jsonl has no {lacking[0]!r}")
+    return row
+
+
+SUMMARY_TYPES: dict[str, Any] = {
+    "algorithm": str,
+    "label": str,
+    "seed": int,
+    "stopped_by": str,
+    "wall_seconds": int | float,
+    "metrics": list,
+    "in_training": int | float,
+    "refused_devices": dict,
+}
+"""Types of values in a summary that readers rely on."""
+
+
+def _checked_summary(summary: Any, rows: list[Row]) -> dict[str, Any]:
+    if (
+        not isinstance(summary, dict)
+        or not {"algorithm", "label", "seed", "stopped_by", "wall_seconds"} <= summary.keys()
+    ):
+        raise ValueError("its summary.json is not complete")
+    for name, kind in SUMMARY_TYPES.items():
+        if name in summary and not isinstance(summary[name], kind):
+            raise ValueError(f"{name} in its summary.json is {str(summary[name])[:40]!r}")
+    if unknown := [name for name in summary.get("metrics", ()) if not isinstance(name, str) or name not in rows[-1]]:
+        raise ValueError(f"metrics in its summary.json has {str(unknown[0])[:40]!r}, which metrics.jsonl has not")
+    for name, value in summary.items():
+        if name.startswith(("final_", "best_", "mean_", "max_", "updates_")) and not isinstance(
+            value, int | float | None
+        ):
+            raise ValueError(f"{name} in its summary.json is {str(value)[:40]!r}, not a number")
+        if name.startswith("time_to_") and not isinstance(value, dict | int | float | None):
+            raise ValueError(f"{name} in its summary.json is {str(value)[:40]!r}")
+    return summary
+
+
 def _summary(path: Path, table: Mapping[str, Any], rows: list[Row], experiment: Experiment | None) -> dict[str, Any]:
     if (path / "summary.json").is_file():
-        summary: dict[str, Any] = json.loads((path / "summary.json").read_text(encoding="utf-8"))
-        if not {"algorithm", "label", "seed", "stopped_by", "wall_seconds"} <= summary.keys():
-            raise ValueError("its summary.json is not complete")
-        return summary
+        return _checked_summary(json.loads((path / "summary.json").read_text(encoding="utf-8")), rows)
     algorithm = table["algorithm"]
     metrics = [name for name in rows[-1] if name not in RUN_COLUMNS]
     if experiment is not None:
@@ -250,7 +295,11 @@ def read_devices(path: Path) -> list[Row]:
     if not (path / "devices.csv").is_file():
         return []
     with (path / "devices.csv").open(encoding="utf-8", newline="") as file:
-        return [{key: float(value) for key, value in line.items() if key != "name"} for line in csv.DictReader(file)]
+        try:
+            lines = list(csv.DictReader(file))
+            return [{key: float(value) for key, value in line.items() if key != "name"} for line in lines]
+        except (ValueError, TypeError, csv.Error) as error:
+            raise InvalidInput(f"{path / 'devices.csv'} cannot be read: {error}") from None
 
 
 def read_device_names(path: Path) -> dict[int, str]:
@@ -274,7 +323,7 @@ def read_tensors(path: Path) -> Tensors | None:
         with safe_open(path, framework="np") as file:
             names = json.loads((file.metadata() or {}).get(ORDER, "null")) or list(file.keys())
             return {name: file.get_tensor(name) for name in names}
-    except (OSError, ValueError, SafetensorError) as error:
+    except (OSError, ValueError, TypeError, RecursionError, SafetensorError) as error:
         raise InvalidInput(f"{path} holds no model parameters: {error}") from None
 
 

@@ -302,9 +302,16 @@ class RunDirectory:
         self._driver = driver
         saved = self._saved(driver)
         if saved is not None:
-            for name in ("metrics", "timeline"):
-                check_length(self.path / LOGS[name], saved[name])
-            driver.restore(saved["driver"])
+            try:
+                for name in ("metrics", "timeline"):
+                    check_length(self.path / LOGS[name], saved[name])
+                driver.restore(saved["driver"])
+                _ = saved["timeline_state"], [saved[name] for name in ACCOUNTS]
+            except (AttributeError, LookupError, TypeError, ValueError) as error:
+                raise OutputRefused(
+                    f"the run cannot be resumed, {self._checkpoint} does not hold its state ({type(error).__name__})",
+                    "overwrite",
+                ) from None
             (self.path / "summary.json").unlink(missing_ok=True)  # first: a crash leaves an unfinished run
             replace_file(self.path / "config.toml", tomli_w.dumps(self.table).encode())
             self._metrics = Log(self.path / "metrics.jsonl", saved["metrics"])

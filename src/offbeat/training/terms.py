@@ -165,7 +165,8 @@ class PastGradientsTerm(LossTerm):
     ) -> Mapping[str, Vector]:
         """The mean gradient of this order, and the moving average of the earlier ones."""
         correction = cls._correction(memory)
-        mean = (received - trained) / np.float32(rates)
+        rate = np.float32(rates)  # 0 if it underflows: nothing moved, and nothing was measured
+        mean = (received - trained) / rate if rate else np.zeros_like(received)
         if correction is None:
             return {cls.last: frozen(mean), cls.earlier: frozen(np.zeros_like(mean))}
         last, earlier = memory[cls.last], memory[cls.earlier]

@@ -17,7 +17,7 @@ from offbeat.results.result import read_run
 SCALARS = st.one_of(
     st.integers(-(2**63), 2**63 - 1), st.floats(), st.sampled_from([0, 1, 10, -1, 1e300, float("nan"), float("inf")])
 )
-ANYTHING = st.one_of(SCALARS, st.booleans(), st.text(max_size=5), st.binary(max_size=5))
+ANYTHING: Any = st.one_of(SCALARS, st.booleans(), st.text(max_size=5), st.binary(max_size=5))
 NAMES = st.sampled_from(["metrics", "arrays", "num-examples", WORDS, "offbeat", "offbeat-model", "train_loss", "a"])
 GOOD = np.ones(3, np.float32)
 
@@ -31,9 +31,18 @@ def arrays(draw: Any) -> Array:
     return Array(dtype=dtype, shape=shape, stype=draw(st.sampled_from(["numpy.ndarray", "pickle"])), data=data)
 
 
-RECORDS = st.one_of(
-    st.dictionaries(NAMES, st.one_of(SCALARS, st.lists(st.integers(0, 9), max_size=3)), max_size=3).map(MetricRecord),
-    st.dictionaries(NAMES, ANYTHING, max_size=3).map(ConfigRecord),
+def metrics(found: dict[str, Any]) -> MetricRecord:
+    return MetricRecord(found)
+
+
+def config(found: dict[str, Any]) -> ConfigRecord:
+    return ConfigRecord(found)
+
+
+NUMBERS: Any = st.one_of(SCALARS, st.lists(st.integers(0, 9), max_size=3))
+RECORDS: Any = st.one_of(
+    st.dictionaries(NAMES, NUMBERS, max_size=3).map(metrics),
+    st.dictionaries(NAMES, ANYTHING, max_size=3).map(config),
     st.dictionaries(st.sampled_from(["w", "v"]), arrays(), max_size=2).map(ArrayRecord),
 )
 CONTENTS = st.dictionaries(NAMES, RECORDS, max_size=4)

@@ -39,6 +39,7 @@ minimises the bound (10) over R, the paper's future work.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import isfinite
 from typing import Annotated, Literal
 
 import numpy as np
@@ -62,7 +63,7 @@ from offbeat.algorithms.deadlines.rounds import (
     speed_batches,
     with_absent_as_old,
 )
-from offbeat.core.errors import InvalidInput
+from offbeat.core.errors import Diverged, InvalidInput
 from offbeat.core.messages import Action
 from offbeat.core.orders import Update
 from offbeat.core.parameters import Vector
@@ -90,6 +91,10 @@ class GradientEstimate:
     """sigma^2, the mean over devices of batch size x the unbiased variance of a batch gradient."""
     gradient_bound: float
     """G^2, the mean squared norm of a batch gradient."""
+
+
+MOST_MEASURED = 1e30
+"""Larger measurements cannot come from training, and no plan can be made from them."""
 
 
 def estimate(gradients: Mapping[int, Sequence[Vector]], batches: Mapping[int, int]) -> GradientEstimate | None:
@@ -260,9 +265,17 @@ class Adel(DeadlineRounds):
             for update in updates:
                 if update.mask is None or update.mask.chosen[mask].all():
                     rate = self.local_steps * view.local.rate(update.base)
-                    gradients.setdefault(update.device, []).append(update.delta[mask] / np.float32(-rate))
-            found = estimate(gradients, batches)
+                    with np.errstate(over="ignore"):  # becomes infinity, which is refused below
+                        gradient = update.delta[mask] / np.float32(-rate)
+                    gradients.setdefault(update.device, []).append(gradient)
+            with np.errstate(over="ignore", invalid="ignore"):
+                found = estimate(gradients, batches)
             if found is not None:
                 variance += found.gradient_variance
                 bound += found.gradient_bound
+        if not (isfinite(variance) and isfinite(bound)) or max(variance, bound) > MOST_MEASURED:
+            raise Diverged(
+                f"the gradients of the warm-up have variance {variance:.3g} and squared norm {bound:.3g}: an update "
+                "is far too large, or the learning rate too high"
+            )
         return GradientEstimate(gradient_variance=variance, gradient_bound=bound) if variance and bound else None

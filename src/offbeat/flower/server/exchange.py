@@ -48,7 +48,7 @@ from offbeat.flower.protocol.messages import (
     UpdateReply,
 )
 from offbeat.flower.server.membership import Membership
-from offbeat.flower.server.reply_checks import Expected, Limits, PendingOrder, Translator, in_time
+from offbeat.flower.server.reply_checks import Expected, NormLimits, PendingOrder, Translator, in_time
 from offbeat.flower.server.transport import NO_NODE, NOT_READ, OutgoingMessage, ReceivedReply, SentMessage
 from offbeat.results.rows import Span
 
@@ -146,7 +146,7 @@ class Exchange:
             in_flight=in_flight,
             samples=self._session.samples(sent.device),
             layout=self._session.layout,
-            limits=Limits(
+            limits=NormLimits(
                 norm_bound=self._settings.norm_bound, norm_factor=self._settings.norm_factor, norms=self._norms
             ),
             now=now,

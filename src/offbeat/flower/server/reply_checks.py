@@ -99,12 +99,12 @@ class Expected(Struct, frozen=True, kw_only=True, eq=False):
     samples: int
     """The number of samples in the device's greeting."""
     layout: Layout
-    limits: "Limits"
+    limits: "NormLimits"
     now: float
     """When the reply arrived."""
 
 
-class Limits(Struct, frozen=True, kw_only=True, eq=False):
+class NormLimits(Struct, frozen=True, kw_only=True, eq=False):
     """How far an update may be from its base."""
 
     norm_bound: float | None

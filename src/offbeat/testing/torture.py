@@ -269,7 +269,7 @@ def _simulation(case: Case) -> Any:
         troubled=False,
         stop=Stop(updates=case.updates, time=HORIZON),
         speeds=BernoulliFleet(success=0.5) if case.fleet == "bernoulli" else FLEETS[case.fleet](),
-        network=NetworkSettings(**case.network),
+        network=NetworkSettings(**case.network),  # type: ignore[arg-type]
         availability=None
         if case.on_off is None
         else OnOffAvailable(on_seconds=case.on_off[0], off_seconds=case.on_off[1]),

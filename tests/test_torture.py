@@ -13,6 +13,8 @@ FOUND: list[str] = [
     '{"algorithm": "seafl2", "settings": {"on_notice": "last-finished", "staleness_limit": 1.0, "buffer": 2, '
     '"concurrency": 12}, "devices": 16, "updates": 40, "epochs": 3, "on_off": [60.0, 20.0], '
     '"network": {"uplink_mbps": Infinity, "downlink_mbps": Infinity, "latency": 0.0}}',
+    '{"driver": "grid", "algorithm": "fedbuff", "settings": {"concurrency": 5}, "seed": 1649442242, "devices": 8, '
+    '"hostile": "huge"}',
 ]
 """Cases that once failed."""
 

@@ -36,7 +36,7 @@ from offbeat.results.rows import Span
 MOST_STEPS = 10**7
 """Most steps of an order: a policy may sum a learning-rate schedule over them."""
 FIRST_FACTOR = 1e6
-"""Bound of the first updates, before there is a median: wide enough for a regression that starts at zero, and far below
+"""Bound of every update relative to the base: wide enough for a regression that starts at zero, and far below
 the numbers that overflow."""
 ABSURD = 1e15
 """A model with an element beyond this overflows in the training of any device."""
@@ -179,8 +179,8 @@ def has_not_moved_too_far(parameters: Vector, expected: Expected) -> None:
     """Check the norm of an update, its Euclidean distance from the base, and note it.
 
     It is at most `deployment.norm_bound`, if that is set, and at most `deployment.norm_factor` times the median of the
-    norms that devices reported last. Before there is a median, it is at most `FIRST_FACTOR` times the norm of the base,
-    or of a vector of ones. Numbers that are not finite are left to the session, unless the base is to blame.
+    norms that devices reported last; in any case at most `FIRST_FACTOR` times the norm of the base, or of a vector of
+    ones. Numbers that are not finite are left to the session, unless the base is to blame.
     """
     base, limits = expected.in_flight.parameters, expected.limits
     norm = distance(parameters, base)
@@ -190,18 +190,17 @@ def has_not_moved_too_far(parameters: Vector, expected: Expected) -> None:
             raise Diverged(f"version {expected.in_flight.base} has elements up to {largest:.3g}, too large to train")
         return
     expected.pending.norm = norm
+    most = inf if limits.norm_factor == inf else FIRST_FACTOR * max(sqrt(dot(base, base)), sqrt(len(base)))
+    if norm > most:  # it does not vote: two such devices among the first three would set the median
+        raise DeviceFault(f"the update has norm {norm:.6g}, above {most:.6g}, which no training explains")
     median = limits.norms.median
     limits.norms.note(expected.sent.device, norm)
     if limits.norm_bound is not None and norm > limits.norm_bound:
         raise DeviceFault(f"the update has norm {norm:.6g}, above the bound {limits.norm_bound:g}")
-    if limits.norm_factor == inf:
-        return
     if median is not None and norm > limits.norm_factor * median:
         raise DeviceFault(
             f"the update has norm {norm:.6g}, more than {limits.norm_factor:g} times the median {median:.6g}"
         )
-    if median is None and norm > (most := FIRST_FACTOR * max(sqrt(dot(base, base)), sqrt(len(base)))):
-        raise DeviceFault(f"the update has norm {norm:.6g}, above {most:.6g}, the bound of the first updates")
 
 
 OF_EVERY_REPLY: tuple[Callable[[OrderReply, Expected], None], ...] = (

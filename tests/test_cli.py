@@ -119,7 +119,7 @@ def test_list_has_a_line_of_help_for_everything(offbeat, what: str) -> None:  # 
 
 def test_list_says_where_each_algorithm_comes_from_and_how_sure_its_rule_is(offbeat) -> None:  # type: ignore[no-untyped-def]
     rows = offbeat("list", "algorithms").out.split("│ ")
-    for name, family, provenance in (("fedbuff", "buffered", "published"), ("port", "buffered", "our reading")):
+    for name, family, provenance in (("fedbuff", "buffered", "published"), ("port", "buffered", "authors' code")):
         place = next(number for number, cell in enumerate(rows) if cell.split() == [name])
         assert [cell.strip() for cell in rows[place + 1 : place + 3]] == [family, provenance]
     assert {about_of(policy).provenance for policy in POLICIES.values()} == set(get_args(Provenance))

@@ -41,11 +41,11 @@ def test_the_defaults_are_those_of_the_authors_code() -> None:
     policy = POLICIES["port"]()
     assert isinstance(policy, Port)
     assert (policy.similarity_weight, policy.staleness_weight, policy.staleness_limit) == (1.0, 3.0, 10.0)
-    assert (policy.similarity, policy.mixing) == ("movement", 1.0)
+    assert (policy.similarity, policy.mixing) == ("last-step", 1.0)
 
 
 def test_weights_by_data_staleness_and_similarity_with_the_global_movement() -> None:
-    policy = Port(buffer=1, concurrency=1)  # l_sim 1, l_st 3, b 10
+    policy = Port(buffer=1, concurrency=1, similarity="movement")  # l_sim 1, l_st 3, b 10
     session = a_session(policy, samples=(1,))
     session.version, session.parameters = 5, vector(2.0, 1.0)
     base = vector(1.0, 1.0)  # from here the global model has moved by [1, 0]
@@ -63,7 +63,7 @@ def test_weights_by_data_staleness_and_similarity_with_the_global_movement() -> 
 
 
 def test_weights_without_a_staleness_limit() -> None:
-    policy = Port(buffer=1, concurrency=1, staleness_limit=inf)
+    policy = Port(buffer=1, concurrency=1, staleness_limit=inf, similarity="movement")
     session = a_session(policy, samples=(1,))
     session.version, session.parameters = 100, vector(2.0, 1.0)
     base = vector(1.0, 1.0)
@@ -74,7 +74,7 @@ def test_weights_without_a_staleness_limit() -> None:
 
 
 def test_movements_are_taken_from_the_updates_own_base_and_added() -> None:
-    session = a_session(Port(buffer=2, concurrency=3, staleness_limit=2.0), samples=(1, 3, 8))
+    session = a_session(Port(buffer=2, concurrency=3, staleness_limit=2.0, similarity="movement"), samples=(1, 3, 8))
     session.upload(4.0, 0.0, device=0)
     session.upload(0.0, 4.0, device=1)
     # Both fresh, cos 1: n * (3 + 1), so p = 1/4, 3/4.  w = [0, 0] + 1/4 [4, 0] + 3/4 [0, 4] = [1, 3]
@@ -118,7 +118,9 @@ def test_a_run_with_the_last_step_can_be_resumed() -> None:
 
 
 def test_a_share_of_the_movement_can_be_applied() -> None:
-    session = a_session(Port(buffer=1, concurrency=1, mixing=0.25), samples=(10,), start=(10.0, 0.0))
+    session = a_session(
+        Port(buffer=1, concurrency=1, mixing=0.25, similarity="movement"), samples=(10,), start=(10.0, 0.0)
+    )
     session.upload(14.0, 8.0, device=0)
     assert session.parameters == pytest.approx([11.0, 2.0])  # [10, 0] + 1/4 [4, 8]
 
@@ -132,7 +134,7 @@ def test_it_can_compare_with_the_model_as_seafl_does() -> None:
 
 
 def test_an_urgent_notice_brings_a_partial_model_that_counts_like_any_other() -> None:
-    session = a_session(Port(buffer=1, concurrency=2, staleness_limit=1.0), samples=(10, 10))
+    session = a_session(Port(buffer=1, concurrency=2, staleness_limit=1.0, similarity="movement"), samples=(10, 10))
     (notice,) = (effect for effect in session.upload(2.0, 0.0, device=0) if isinstance(effect, StopNotice))
     assert notice.device == 1
     session.upload(3.0, 0.0, device=0)

@@ -258,7 +258,7 @@ def test_notes_say_what_is_not_the_same_for_all() -> None:
     everybody = notes_of(experiment(), ["safa", "sfl"])
     assert not any(note.startswith("All devices are in training") for note in everybody)
     ours = notes_of(experiment(), ["fedavg", "fedsa", "port"])
-    assert "Rules that are our reading (see `offbeat list algorithms`): fedsa, port." in ours
+    assert "Rules that are our reading (see `offbeat list algorithms`): fedsa." in ours
     alike = experiment(local={"prox": 0.01})
     assert notes_of(alike, ["fedasync", "fedbuff"]) == [
         "Rules that are restated (see `offbeat list algorithms`): fedasync."

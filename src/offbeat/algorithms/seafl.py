@@ -23,10 +23,10 @@ When K updates are in the buffer **and** no device in training is at the stalene
 
 and as many devices as reported are ordered. SEAFL² notifies devices that reach the limit: they finish their epoch and
 upload what they have, which is weighted like any other update. PORT does the same, and adds weighted movements:
-w <- w + sum_k p_k Delta_k. Its similarity has two readings: with the movement w_v - w_o of the global model since the
-update's base (`similarity = "movement"`, our reading and default), or, in Plato, with the last step w_v - w_{v-1}
-whatever the base, and cosine 1 for updates of staleness 0 and 1 (`similarity = "last-step"`). Its authors used K = 15
-and M = 30; the defaults here are SEAFL's, 10 and 20.
+w <- w + sum_k p_k Delta_k. Its similarity has two readings: with the last step w_v - w_{v-1} whatever the base, and
+cosine 1 for updates of staleness 0 and 1 (`similarity = "last-step"`, the default, as in Plato, the framework of its
+authors), or with the movement w_v - w_o of the global model since the update's base (`"movement"`). Its authors used
+K = 15 and M = 30; the defaults here are SEAFL's, 10 and 20.
 
 `on_notice = "last-finished"` (SEAFL², PORT) is Plato's behaviour: a notified device uploads its last finished epoch at
 once and discards the unfinished one; in its first epoch it finishes that. It avoids the wait for the end of an epoch,
@@ -282,13 +282,13 @@ class Port(Seafl2):
 
     mixing: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Share of the weighted movements that is applied."""
-    similarity: Literal["model", "movement", "last-step"] = "movement"
-    """What an update is compared with: the movement of the global model since the update's base (our reading), or its
-    last step, with cosine 1 up to a staleness of 1 (the authors' framework Plato)."""
+    similarity: Literal["model", "movement", "last-step"] = "last-step"
+    """What an update is compared with: the last step of the global model, with cosine 1 up to a staleness of 1 (the
+    authors' framework Plato), or its movement since the update's base (our reading)."""
     aggregate: Literal["models", "deltas"] = "deltas"
     """What is averaged: movements from each update's own base (published), or the uploaded models."""
 
-    about = replace(Seafl2.about, name="port", paper="Su and Li, IWQoS 2022", provenance="our reading")
+    about = replace(Seafl2.about, name="port", paper="Su and Li, IWQoS 2022", provenance="authors' code")
 
 
 def cosine(one: Vector, other: Vector) -> float:

@@ -14,6 +14,7 @@ from flwr.serverapp.strategy import Strategy
 
 from offbeat.algorithms import POLICIES
 from offbeat.algorithms.about import about_of
+from offbeat.algorithms.sizes import in_training_setting
 from offbeat.core.errors import InvalidInput, unknown
 from offbeat.core.policy import Policy
 from offbeat.flower.strategy.server import AsyncServer
@@ -78,7 +79,7 @@ class Injection:
             if own:
                 write_log(f"{', '.join(own)} of {type(strategy).__name__} will not be called: there are no rounds")
             shared = {name: getattr(strategy, name) for name in SHARED if getattr(strategy, name, None) is not None}
-            if about_of(self.policy).in_training is None:
+            if in_training_setting(self.policy) is None:
                 shared.pop("fraction_train", None)
             ours = Async(self._policy(), seconds=self.seconds, seed=self.seed, **shared)
             every = self._every(ours.settings, len(list(grid.get_node_ids())))

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from offbeat import compare, run
-from offbeat.comparison.gathered import comparison_of, gather
+from offbeat.comparison.gathered import comparison_of, gather, unlike
 from offbeat.core.errors import InvalidInput
 from offbeat.experiment.schema import Experiment
 
@@ -70,3 +70,28 @@ def test_a_comparison_stands_for_its_runs(tmp_path: Path, runs: Path) -> None:
     assert len(labels(tmp_path / "both", runs / "uneven")) == 3
     with pytest.raises(InvalidInput, match="holds no run"):
         gather([tmp_path / "nowhere"])
+
+
+def test_a_run_that_cannot_be_read_is_left_out_with_a_sentence(tmp_path: Path, runs: Path) -> None:
+    copytree(runs / "one", tmp_path / "cut")
+    rows = tmp_path / "cut" / "metrics.jsonl"
+    text = rows.read_text()
+    rows.write_text(text[:100] + "\n" + text[150:])  # a line that is cut in the middle
+    problems: list[str] = []
+    (left,) = gather([runs / "one", tmp_path / "cut"], problems)
+    assert left.directory == runs / "one"
+    assert len(problems) == 1 and problems[0].startswith(f"Left out: the run in {tmp_path / 'cut'} cannot be read")
+    with pytest.raises(InvalidInput, match="cannot be read"):
+        gather([tmp_path / "cut"], [])
+
+
+def test_runs_of_different_experiments_are_named_as_such(tmp_path: Path, runs: Path) -> None:
+    run(small(data={"name": "digits", "devices": 7}), tmp_path / "other")
+    assert unlike(comparison_of(gather([runs / "one", runs / "uneven"]), None)) == []
+    assert unlike(comparison_of(gather([runs / "one", tmp_path / "other"]), None)) == [
+        "These runs are of different experiments (data.devices): their curves are not comparable."
+    ]
+
+
+def test_all_runs_under_a_results_directory_are_gathered(runs: Path) -> None:
+    assert len(gather([runs])) == 5

@@ -149,7 +149,7 @@ class FitAsync(Async):
     def evaluated(self, version: int, metrics: Metrics) -> bool | None:
         """Add the metrics of a version to Flower's history."""
         if LOSS not in metrics:  # a client replied to `evaluate` with the result of `fit`
-            return
+            return None
         others = {name: value for name, value in metrics.items() if name != LOSS}
         self._history.add_loss_distributed(server_round=version, loss=metrics[LOSS])
         self._history.add_metrics_distributed(server_round=version, metrics=others)

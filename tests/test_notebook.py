@@ -10,6 +10,7 @@ import pytest
 import offbeat
 from notebooks import execute
 from offbeat.algorithms import FedBuff
+from offbeat.algorithms.about import Range
 from offbeat.core.errors import InvalidInput
 from offbeat.running import progress
 
@@ -52,7 +53,14 @@ def test_a_policy_that_only_this_process_has_is_compared_and_tuned(
     assert (tmp_path / "compared" / "runs.csv").read_text().startswith("algorithm,seed,target,time_to_target,")
     assert (tmp_path / "compared" / "accuracy.pdf").read_bytes().startswith(b"%PDF")
     assert "<svg" in (tmp_path / "compared" / "accuracy.svg").read_text()
-    assert "algorithm.buffer" in offbeat.tune(experiment, Mine, 2, seeds=[100]).settings
+    space = {"local.learning_rate": Range(0.7, 0.8), "algorithm.nothing": Range(1, 2)}
+    tuned = offbeat.tune(experiment, Mine, 2, seeds=[100], space=space).settings
+    assert (
+        "algorithm.buffer" in tuned and 0.7 <= tuned["local.learning_rate"] <= 0.8 and "algorithm.nothing" not in tuned
+    )
+    for path in ("local.nothing", "nothing.nothing"):
+        with pytest.raises(InvalidInput, match="no such setting"):
+            offbeat.tune(experiment, Mine, 2, seeds=[100], space={path: Range(1, 2)})
     assert isinstance(offbeat.read_run(tmp_path / "compared" / "Mine-seed0"), offbeat.Result)
 
 

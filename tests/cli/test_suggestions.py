@@ -26,6 +26,8 @@ def said(*words: str) -> str:
         (["describe", "own_rules:Halfway"], "A rule of the user"),
         (["run", "demo", "--set", "ratio=5"], "unknown key 'ratio': did you mean 'fleet.ratio'?"),
         (["compare", "demo", "--set", "algorithm.bufer=3"], "did you mean 'buffer'?"),
+        (["tune", "demo", "--range", "algorithm.bufer=1:3"], "did you mean 'buffer'?"),
+        (["tune", "demo", "--range", "local.epochs=3"], "as table.key=low:high"),
         (["run", "-h"], "Run one experiment and write its metrics"),
         (["report", ".", "--out", "x.pdf"], "x.pdf: a report is an HTML page"),
         (["compare", "demo", "--format", "word"], "--format word: must be markdown, latex or csv"),

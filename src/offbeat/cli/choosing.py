@@ -121,6 +121,15 @@ def tune(
     tuning_seeds: Annotated[
         str, typer.Option(help="Comma-separated seeds for the search; never reported.")
     ] = "1000,1001",
+    ranges: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--range",
+            metavar="KEY=LOW:HIGH",
+            help="Your own range of a setting, e.g. `local.learning_rate=0.01:0.5:log` or `algorithm.buffer=2:20`, "
+            "or among values, `local.batch_size=16,32`. Repeatable.",
+        ),
+    ] = None,
     jobs: Jobs = None,
     changes: Changes = None,
     address: Address = None,
@@ -137,11 +146,16 @@ def tune(
     """
     check_optuna()
     experiment = load(file, changes)
+    from offbeat.comparison.fairness import algorithm_settings, known_by
     from offbeat.comparison.scheduler import runs_that_fill_cores
+    from offbeat.comparison.tuning import parse_range
     from offbeat.comparison.tuning_table import tune_all
     from offbeat.results.criterion import Criterion
 
     names = _names(experiment, algorithms)
+    space = dict(parse_range(each) for each in ranges or ())
+    of_algorithms = {path[10:]: str(each) for path, each in space.items() if path.startswith("algorithm.")}
+    known_by(of_algorithms, {name: algorithm_settings(experiment, name)[0] for name in names})
     criterion = Criterion.of(experiment, target=target, kind=_kind(kind), at=at)
     name = f"{file.stem}-tune{joined([] if algorithms is None else names)}{suffix(changes)}"
     root = output(out, Path("runs") / name, resume=resume)
@@ -165,6 +179,7 @@ def tune(
             seeds=seeds,
             tuning_seeds=_numbers(tuning_seeds),
             criterion=criterion,
+            space=space,
             jobs=jobs or runs_that_fill_cores([experiment]),
             address=address,
             resume=resume,

@@ -31,7 +31,7 @@ from offbeat.core.errors import InvalidInput, OffbeatError, checks_keywords
 from offbeat.core.policy import Policy
 from offbeat.experiment.schema import Experiment
 from offbeat.experiment.shipped import ExperimentSource, experiment_from
-from offbeat.experiment.tables import Table, merge, nested
+from offbeat.experiment.tables import Table, merge, nested, parse_values
 from offbeat.results.criterion import Criterion
 from offbeat.results.lock import DirectoryLock
 from offbeat.results.result import Result
@@ -109,6 +109,7 @@ def tune(
     seeds: Sequence[int] = SEEDS,
     reported: Sequence[int] | None = None,
     criterion: Criterion | None = None,
+    space: "Space | None" = None,
     jobs: int = 1,
     watch: OnRunProgress | None = None,
     on_trial: OnTrial | None = None,
@@ -130,7 +131,15 @@ def tune(
         RunScheduler(Path(cache or root / "runs"), jobs=jobs, watch=shown) as scheduler,
     ):
         return search(
-            base, algorithm, trials, root=root, scheduler=scheduler, seeds=seeds, criterion=criterion, on_trial=on_trial
+            base,
+            algorithm,
+            trials,
+            root=root,
+            scheduler=scheduler,
+            seeds=seeds,
+            criterion=criterion,
+            space=space,
+            on_trial=on_trial,
         )
 
 
@@ -153,6 +162,7 @@ def search(
     scheduler: RunScheduler,
     seeds: Sequence[int] = SEEDS,
     criterion: Criterion | None = None,
+    space: "Space | None" = None,
     on_trial: OnTrial | None = None,
 ) -> Tuned:
     """Search as `tune` does, in a directory that the caller has locked and with the caller's scheduler."""
@@ -160,7 +170,7 @@ def search(
         raise InvalidInput(f"trials = {trials}: must be at least 1")
     with _quiet():
         wanted = criterion or Criterion.of(base)
-        return _Search(base, algorithm, trials, root, scheduler, seeds, wanted, on_trial).search()
+        return _Search(base, algorithm, trials, root, scheduler, seeds, wanted, on_trial, space).search()
 
 
 @contextmanager
@@ -202,13 +212,15 @@ class _Search:
         seeds: Sequence[int],
         criterion: Criterion,
         on_trial: OnTrial | None,
+        space: "Space | None" = None,
     ) -> None:
         self._base = fair_experiments(base, [algorithm], [base.seed])[0]
         self._title = self._base.algorithm.title
         self._trials, self._scheduler, self._seeds, self._criterion = trials, scheduler, seeds, criterion
         self._on_trial = on_trial
-        self._space = space_of(self._base)
-        what = f"{digest(self._base)} {list(seeds)} {criterion}"
+        own = own_space(self._base, space or {})
+        self._space = space_of(self._base) | own
+        what = f"{digest(self._base)} {list(seeds)} {criterion}{f' {own}' if own else ''}"
         self._study = optuna.create_study(
             storage=f"sqlite:///{root.resolve() / STUDIES}",
             study_name=f"{self._title} {zlib.crc32(what.encode()):08x}",
@@ -344,6 +356,39 @@ DIGITS = 3
 
 Space = Mapping[str, Range | Choice]
 """Ranges in the unit of the setting, and choices, by "table.key"."""
+
+
+def parse_range(text: str) -> tuple[str, Range | Choice]:
+    """Parse "table.key=low:high", "table.key=low:high:log" or "table.key=value,value" to a setting and its range.
+
+    >>> parse_range("local.learning_rate=0.001:0.1:log")
+    ('local.learning_rate', Range(low=0.001, high=0.1, log=True, relative=False, at_most=''))
+    """
+    path, _, values = (part.strip() for part in text.partition("="))
+    ends = values.removesuffix(":log").split(":")
+    if len(ends) == 2 and path.count(".") == 1:
+        low, high = (parse_values(f"{path}={end}")[1][0] for end in ends)
+        log, numbers = values.endswith(":log"), isinstance(low, int | float) and isinstance(high, int | float)
+        if numbers and low < high and (low > 0 or not log):
+            return path, Range(low, high, log=log)
+    elif len(ends) == 1 and "," in values and path.count(".") == 1:
+        return path, Choice(*parse_values(text)[1])
+    raise InvalidInput(
+        f"range {text!r}: write it as table.key=low:high, table.key=low:high:log or table.key=value,value"
+    )
+
+
+def own_space(experiment: Experiment, given: "Space") -> dict[str, Range | Choice]:
+    """The given ranges of settings that the experiment has; those of other algorithms are left out."""
+    table = experiment.table()
+    for path in given:
+        section, _, key = path.partition(".")
+        if section not in table or (
+            section != "algorithm" and key not in type(getattr(experiment, section)).model_fields
+        ):
+            raise InvalidInput(f"range of {path!r}: there is no such setting")
+    policy = type(experiment.algorithm.policy).model_fields
+    return {path: each for path, each in given.items() if not path.startswith("algorithm.") or path[10:] in policy}
 
 
 def space_of(experiment: Experiment) -> dict[str, Range | Choice]:

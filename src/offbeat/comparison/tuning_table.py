@@ -13,7 +13,7 @@ from offbeat.algorithms.sizes import RULE
 from offbeat.comparison.fairness import FOLLOW, SEEDS, alike, check_seeds
 from offbeat.comparison.planned import OnRunProgress, RunFailure, check_new_or_resumed, file_name
 from offbeat.comparison.scheduler import RunScheduler, kept_in
-from offbeat.comparison.tuning import OnTrial, Tuned, search
+from offbeat.comparison.tuning import OnTrial, Space, Tuned, search
 from offbeat.core.errors import Interrupted, InvalidInput, OffbeatError, WorkersLost
 from offbeat.experiment.locations import modules_line
 from offbeat.experiment.shipped import ExperimentSource, experiment_from
@@ -129,6 +129,7 @@ def tune_all(
     seeds: int = 3,
     tuning_seeds: Sequence[int] = SEEDS,
     criterion: Criterion | None = None,
+    space: Space | None = None,
     jobs: int = 1,
     resume: bool = False,
     watch: OnRunProgress | None = None,
@@ -163,6 +164,7 @@ def tune_all(
                     scheduler=scheduler,
                     seeds=tuning_seeds,
                     criterion=wanted,
+                    space=space,
                     on_trial=on_trial,
                 )
                 tuned.append(found)

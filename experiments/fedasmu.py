@@ -47,13 +47,13 @@ REGIMES = {
     CNN: Regime("cnn", "cifar10", "cifar-10", (0.014, 0.028, 0.056, 0.112), DECAY, 0.5),
 }
 ALGORITHMS: dict[str, tuple[Table, str, tuple[float, float]]] = {
-    "FedASMU": ({"name": "fedasmu", "cohort": 10, "period": PERIOD}, "gamma_0", (4.0, 40.0)),
+    "FedASMU": ({"name": "fedasmu", "cohort": 10, "period": PERIOD, "staleness_bound": 99}, "gamma_0", (4.0, 40.0)),
     "FedAsync": ({"name": "fedasync", "concurrency": 15}, "alpha", (0.3, 0.6)),
     "PORT": ({"name": "port", "concurrency": 15}, "staleness_weight", (1.0, 3.0)),
     "ASO-Fed": ({"name": "aso-fed", "concurrency": 15}, "mu", (0.001, 0.1)),
-    "FedBuff": ({"name": "fedbuff", "concurrency": 15}, "server_learning_rate", (0.5, 1.0)),
+    "FedBuff": ({"name": "fedbuff", "concurrency": 15, "buffer": 10}, "server_learning_rate", (0.5, 1.0)),
     "FedSA": ({"name": "fedsa", "concurrency": 15}, "alpha", (0.3, 0.6)),
-    "FedSSMU": ({"name": "fedssmu", "cohort": 10}, "gamma_0", (4.0, 40.0)),
+    "FedSSMU": ({"name": "fedssmu", "cohort": 10, "staleness_bound": 99}, "gamma_0", (4.0, 40.0)),
     "FedAvg": ({"name": "fedavg", "cohort": 10}, "server_learning_rate", (0.5, 1.0)),
     "FedProx": ({"name": "fedprox", "cohort": 10}, "mu", (0.001, 0.1)),
     "MOON": ({"name": "moon", "cohort": 10}, "mu", (1.0, 5.0)),

@@ -19,16 +19,21 @@ RATES = tuple({"local": {"learning_rate": rate}} for rate in (0.03, 0.1))
 BASELINES: dict[str, Table] = {
     "FedAsync, polynomial": {"name": "fedasync"},
     "FedAsync, constant 0.9": {"name": "fedasync", "staleness": "constant", "alpha": 0.9},
-    "FedBuff, server rate 1": {"name": "fedbuff", "server_learning_rate": 1.0},
-    "FedBuff, server rate 0.5": {"name": "fedbuff", "server_learning_rate": 0.5},
+    "FedBuff, server rate 1": {"name": "fedbuff", "buffer": 10, "server_learning_rate": 1.0},
+    "FedBuff, server rate 0.5": {"name": "fedbuff", "buffer": 10, "server_learning_rate": 0.5},
 }
 STRONG = "FedASMU, gamma_0 40"
 OWN: dict[str, Table] = {
-    "FedASMU": {"name": "fedasmu"},
-    STRONG: {"name": "fedasmu", "gamma_0": 40.0},
-    "FedASMU-DA (fresh models), gamma_0 40": {"name": "fedasmu", "gamma_0": 40.0, "dynamic_weights": False},
-    "FedASMU-FA (dynamic weights)": {"name": "fedasmu", "fresh_models": False},
-    "FedASMU-0 (neither)": {"name": "fedasmu", "fresh_models": False, "dynamic_weights": False},
+    "FedASMU": {"name": "fedasmu", "staleness_bound": 99},
+    STRONG: {"name": "fedasmu", "staleness_bound": 99, "gamma_0": 40.0},
+    "FedASMU-DA (fresh models), gamma_0 40": {
+        "name": "fedasmu",
+        "staleness_bound": 99,
+        "gamma_0": 40.0,
+        "dynamic_weights": False,
+    },
+    "FedASMU-FA (dynamic weights)": {"name": "fedasmu", "staleness_bound": 99, "fresh_models": False},
+    "FedASMU-0 (neither)": {"name": "fedasmu", "staleness_bound": 99, "fresh_models": False, "dynamic_weights": False},
 }
 METHODS = BASELINES | OWN
 REGIMES = [

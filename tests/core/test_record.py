@@ -89,7 +89,13 @@ def test_an_event_is_recorded_as_it_is_but_for_the_numbers_of_an_update(
 ) -> None:
     line = event_line(event, at=2.5, remembered=4)
     text = written(tmp_path, FIRST, line)
-    assert json.loads(text.splitlines()[1]) == {"what": "event", "at": 2.5, "event": expected, "remembered": 4}
+    assert json.loads(text.splitlines()[1]) == {
+        "what": "event",
+        "at": 2.5,
+        "event": expected,
+        "remembered": 4,
+        "norm": None,
+    }
     assert read_record(text, "it") == (FIRST, [FIRST, line])
 
 

@@ -82,7 +82,7 @@ class Ace(ArrivalPolicy):
         return total
 
     def divisor(self, state: AceState, view: View) -> int:
-        """n, the number of devices."""
+        """The number of devices that the mean is over."""
         return view.devices
 
 
@@ -117,5 +117,5 @@ class Aced(Ace):
         return total
 
     def divisor(self, state: AceState, view: View) -> int:
-        """|A|, the devices whose movement counts."""
+        """The number of devices whose movement counts."""
         return len(state.movements)

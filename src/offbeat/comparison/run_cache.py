@@ -22,6 +22,7 @@ from offbeat.experiment.schema import Experiment
 from offbeat.experiment.tables import Table
 from offbeat.references import GIVEN, resolve
 from offbeat.results.lock import DirectoryInUse, DirectoryLock
+from offbeat.results.metric import SHARE_TARGETS
 from offbeat.results.result import Result, read_run
 from offbeat.results.rows import Row
 from offbeat.running.directory import read_finished
@@ -49,6 +50,8 @@ def canonical(experiment: Experiment) -> Experiment:
 def digest(experiment: Experiment) -> str:
     """A hash of everything that determines the run's numbers."""
     table = canonical(experiment).table()
+    # Targets do not change a run; digests have always had the default ones, and stored runs are found by them.
+    table["evaluation"] = {"targets": list(SHARE_TARGETS)} | table.get("evaluation", {})
     content = {key: value for key, value in table.items() if key not in UNTOLD} | {
         "precision": experiment.execution.precision,
         "files": _files(table),

@@ -48,7 +48,7 @@ class LostRun(Struct, frozen=True):
 
     number: int
     exit_code: int | None = None
-    """Of the process; negative: it was killed by this signal."""
+    """Exit code of the process; negative if a signal killed it."""
 
 
 RunReport = RunProgress | EndedRun | LostRun

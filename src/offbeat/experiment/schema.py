@@ -366,7 +366,8 @@ class Experiment(Settings):
 
     def for_algorithm(self, algorithm: str | Policy | type[Policy], seed: int) -> "Experiment":
         """Return the experiment for another algorithm and seed, with the changes of `[compare.NAME]`."""
-        table: Table = as_table("algorithm", algorithm)
+        labelled = isinstance(algorithm, str) and algorithm in self.compared
+        table: Table = {"name": algorithm} if labelled else as_table("algorithm", algorithm)
         changes = self.compared.get(table["name"], {})
         if "name" in changes.get("algorithm", {}):
             changes = merge(changes, {"algorithm": {"label": table["name"]}})

@@ -193,7 +193,7 @@ def replayed(content, array, state):
 
 
 def oversized(content, array, state):
-    huge = Array(dtype="float32", shape=array.shape, stype="numpy.ndarray", data=bytes(8 * 10**6))
+    huge = Array(dtype="float32", shape=array.shape, stype="numpy.ndarray", data=bytes(8 * 10**5))
     content["offbeat-model"] = ArrayRecord({"vector": huge})
 
 
@@ -207,7 +207,7 @@ MISCHIEF = {
 """
 REFUSALS = {
     7: ["not (212,) float32", "the parameters are not finite", "UpdateReply for ticket 999"],
-    8: ["leg 1: expected ticket", "8,000,000 bytes of parameters, not 848"],
+    8: ["leg 1: expected ticket", "800,000 bytes of parameters, not 848"],
 }
 
 

@@ -146,11 +146,12 @@ def tune(
     """
     check_optuna()
     experiment = load(file, changes)
-    from offbeat.comparison.fairness import algorithm_settings, known_by
+    from offbeat.comparison.fairness import known_by
     from offbeat.comparison.scheduler import runs_that_fill_cores
     from offbeat.comparison.tuning import parse_range
     from offbeat.comparison.tuning_table import tune_all
     from offbeat.results.criterion import Criterion
+    from offbeat.running.sizing import algorithm_settings
 
     names = _names(experiment, algorithms)
     space = dict(parse_range(each) for each in ranges or ())

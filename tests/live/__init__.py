@@ -1,0 +1,1 @@
+"""Tests of the live view and of the page in a browser."""

@@ -52,8 +52,6 @@ def test_objects_that_no_import_finds_run_in_this_process_and_say_so_to_others()
     assert offbeat.run(experiment.changed({"model": Net})).rows == result.rows
     with pytest.raises(InvalidInput, match=r'model.name: .*refer to it as "module:attribute"'):
         offbeat.run(experiment.changed({"execution": {"workers": 2}}))
-    with pytest.raises(InvalidInput, match=r'refer to it as "module:attribute"'):
-        offbeat.compare(experiment, "fedavg", seeds=1)
 
 
 def test_a_comparison_without_a_directory_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,7 +56,7 @@ def run(command: str, copy: Path) -> str:
 def test_every_command_of_the_recipe_works(copy: Path) -> None:
     commands = re.findall(r"^    ((?:offbeat|\.venv/bin/pytest) .*)$", RECIPE, re.MULTILINE)
     listed, described, compared, tested = (run(command, copy) for command in commands)
-    assert "fedavgm" in listed and "Hsu et al., 2019" in listed
+    assert "fedavgm" in listed and "Hsu et al. 2019" in listed
     assert "beta, the share of the last step" in described and "provenance: published" in described
     assert re.search(r"fedavgm\W", compared)
     assert " passed" in tested and "skipped" not in tested

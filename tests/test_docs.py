@@ -196,6 +196,7 @@ SHORTER = {
     "time = 600.0 ": "time = 12.0 ",
     'name = "lenet5"': 'name = "logistic"',
     "epochs = 5": "epochs = 1",
+    "buffer = 10": "buffer = 2",
     "every_seconds = 20.0": "every_seconds = 4.0",
 }
 """Replacements that make the experiment of the how-to page take a second instead of minutes."""

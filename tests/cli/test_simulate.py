@@ -37,9 +37,7 @@ def offbeat(monkeypatch: pytest.MonkeyPatch, *words: str) -> object:
     return ended.value.code
 
 
-def test_the_commands_of_the_documentation_work(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_commands_of_the_documentation_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     app = copytree(APP, tmp_path / "path" / "to" / "app")
     project = (app / "pyproject.toml").read_text()
     shorter = project.replace('"quickstart-numpy"', '"app"').replace("num-server-rounds = 3", "num-server-rounds = 1")
@@ -47,13 +45,12 @@ def test_the_commands_of_the_documentation_work(
     monkeypatch.chdir(tmp_path)
     section = PAGE.read_text().partition("## Simulate a Flower app on a virtual clock")[2]
     commands = [shlex.split(line) for line in re.findall(r"^    offbeat (.*)$", section, re.MULTILINE)]
-    assert [command[0] for command in commands] == ["simulate", "simulate", "report", "simulate"]
+    one, compared, script = commands
+    assert compared[:2] == one[:2] and "--strategies" in compared  # run by a test of its own
     (tmp_path / "path" / "to" / "sim.py").write_text(SCRIPT)
-    for command in commands:
+    for command in (one, script):
         assert offbeat(monkeypatch, *command) == 0
-    assert "fedadam" in capsys.readouterr().out
-    assert "fedavg" in Path("report.html").read_text()
-    assert (Path("runs") / "app-seed0-ratio-ratio110" / "metrics.png").is_file()
+    assert list(Path("runs").glob("app-*/metrics.png"))
     table = tomllib.loads((Path("runs") / "sim-seed0-ratio-ratio110-epochs5" / "config.toml").read_text())
     assert (table["data"]["devices"], table["work"]["epochs"]) == (3, 5)
 

@@ -61,7 +61,9 @@ def test_a_node_that_leaves_while_it_has_nothing_to_do(tmp_path: Path) -> None:
     assert {line["device"] for line in found.of("Left")} | {line["device"] for line in found.of("Lost")} == {1, 2, 3}
 
 
-@pytest.mark.parametrize("algorithm", [{"name": "fedbuff", "concurrency": 2}, {"name": "fedavg", "cohort": 2}])
+@pytest.mark.parametrize(
+    "algorithm", [{"name": "fedbuff", "concurrency": 2, "buffer": 10}, {"name": "fedavg", "cohort": 2}]
+)
 @pytest.mark.parametrize("leaving", [(100, 101, 102), (101, 102, BAD), (100, 102, BAD)])
 def test_busy_and_idle_nodes_leave_together(
     leaving: tuple[int, ...], algorithm: dict[str, Any], tmp_path: Path

@@ -39,14 +39,22 @@ class Bounded(LoopbackGrid):
 
 
 def killed_behind(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
-    """Behind the checkpoint of this number; -1: the one with which the run is over."""
-    checkpoint, count = RunDirectory.checkpoint, 0
+    """Behind the checkpoint of this number; -1: when the run is over, before its results are written."""
+    checkpoint, finish, count = RunDirectory.checkpoint, RunDirectory.finish, 0
+
+    def end(self: RunDirectory, *more: Any) -> None:
+        monkeypatch.setattr(RunDirectory, "finish", finish)
+        raise Killed
+
+    if number < 0:
+        monkeypatch.setattr(RunDirectory, "finish", end)
+        return
 
     def save(self: RunDirectory, driver: Driver, *more: Any) -> None:
         nonlocal count
         checkpoint(self, driver, *more)
         count += 1
-        if count == number or (number < 0 and driver.reason is not None):
+        if count == number:
             monkeypatch.setattr(RunDirectory, "checkpoint", checkpoint)
             raise Killed
 

@@ -12,6 +12,7 @@ from torch import nn
 import offbeat
 from offbeat.core.errors import InvalidInput
 from offbeat.results.metric import TargetMetric, summarise
+from offbeat.results.rows import COMMON_COLUMNS
 
 TABLES = {
     "stop": {"versions": 3},
@@ -76,7 +77,7 @@ def test_a_run_that_is_not_finished_is_about_the_metric_of_its_task(tmp_path: Pa
     for name, metric in (("regression", TargetMetric("r2", "max")), ("gone_module:Task", TargetMetric("mae", "min"))):
         config = experiment.toml().replace('name = "regression"', f'name = "{name}"')
         (tmp_path / "config.toml").write_text(config)
-        row = {"time": 0.0, "version": 0, metric.name: 0.6, "in_flight": 1}
+        row = dict.fromkeys(COMMON_COLUMNS, 0.0) | {metric.name: 0.6, "in_flight": 1}
         (tmp_path / "metrics.jsonl").write_text(f"{json.dumps(row)}\n")
         unfinished = offbeat.read_run(tmp_path)
         assert (unfinished.experiment is None) == ("gone" in name)

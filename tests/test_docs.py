@@ -185,6 +185,7 @@ def test_the_measured_devices_of_the_page_on_fleets_can_be_simulated(here: Path)
 NOT_HERE = {
     "local-cluster": "it starts Flower processes: tests/processes/test_local_cluster.py runs it",
     "replay": "it replays a real run: tests/test_docs_real_nodes.py has one",
+    "init": "it asks about a file of the user: tests/cli/test_init.py runs it",
     "deploy": "it needs a SuperLink: tests/test_docs_real_nodes.py has one",
     "recommend": "the test of the page on choosing runs it",
     "tune": "the test of the page on choosing runs it",

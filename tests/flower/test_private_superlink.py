@@ -11,11 +11,11 @@ import pytest
 
 from offbeat.flower.launch.private_superlink import OnlyThisUser, user_of
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the kernel's table of sockets is Linux's")
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells the user of a connection")
 
 
-def status(client: tuple[str, int] | None) -> int:
-    """The HTTP status that a client gets."""
+def status(client: tuple[str, int] | None, server: tuple[str, int]) -> int:
+    """The HTTP status that a client of a server gets."""
     sent: list[dict[str, Any]] = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -24,18 +24,19 @@ def status(client: tuple[str, int] | None) -> int:
     async def send(message: dict[str, Any]) -> None:
         sent.append(message)
 
-    asyncio.run(OnlyThisUser(app)({"type": "http", "client": client}, None, send))
+    asyncio.run(OnlyThisUser(app)({"type": "http", "client": client, "server": server}, None, send))
     return int(sent[0]["status"])
 
 
 def test_processes_of_this_user_are_answered_and_closed_or_distant_ones_are_not() -> None:
     with socket.create_server(("127.0.0.1", 0)) as door:
-        client = socket.create_connection(door.getsockname())
+        server = door.getsockname()
+        client = socket.create_connection(server)
         address = client.getsockname()
-        assert status(address) == 200 and user_of(address[1]) == os.getuid()
+        assert status(address, server) == 200 and user_of(address[1], server[1]) == os.getuid()
         client.close()
-        assert status(address) == 403, "its user is no longer known"
-    assert status(("192.0.2.1", address[1])) == 403 and status(None) == 403
+        assert status(address, server) == 403, "its user is no longer known"
+    assert status(("192.0.2.1", address[1]), server) == 403 and status(None, server) == 403
 
 
 CONNECT = """
@@ -55,6 +56,6 @@ def test_a_process_of_another_user_is_refused() -> None:
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
             assert other.stdout is not None
             port = int(other.stdout.readline())
-            assert user_of(port) == 65534
-            assert status(("127.0.0.1", port)) == 403
+            assert user_of(port, door.getsockname()[1]) == 65534
+            assert status(("127.0.0.1", port), door.getsockname()) == 403
             other.communicate("")

@@ -223,7 +223,8 @@ def test_the_commands_of_readme_and_how_to_work_one_after_the_other_in_one_direc
         assert long in text
         text = text.replace(long, short)
     (here / "experiment.toml").write_text(text)
-    (here / "my_policy.py").write_text(blocks("docs/tutorials/own-algorithm.md", "python")[0])
+    own = blocks("docs/tutorials/own-algorithm.md", "python")[0]
+    (here / "my_policy.py").write_text(own.replace("period: float = 20.0", "period: float = 4.0"))
     words = commands("docs/how-to/experiments.md")
     assert len(words) == 5
     table = [command for command in commands_in_tables("README.md") if command[0] not in NOT_HERE]

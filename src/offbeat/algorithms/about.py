@@ -96,6 +96,8 @@ class About:
     """Further settings that follow in proportion to the devices in training, besides buffers and staleness bounds."""
     trains_all_devices: bool = False
     """Whether all devices train all the time, so that no setting limits their number."""
+    names_devices: bool = False
+    """Whether it decides itself which device is ordered, so that a `[selection]` would have no effect."""
     local_differences: Callable[[Any, LocalWork], list[str]] = lambda policy, local: []
     """What this policy's devices do differently from the experiment's local training, as phrases for a note under a
     comparison."""

@@ -144,10 +144,7 @@ class FedBuff(ServerOptimised):
 
 def pick_others(count: int, waiting: Sequence[Update], view: View) -> list[int]:
     """Up to `count` random idle devices that have no update in the buffer."""
-    if count <= 0:
-        return []
-    devices = {update.device for update in waiting}
-    return [device for device in view.pick(count + len(devices)) if device not in devices][:count]
+    return view.pick(count, excluding={update.device for update in waiting})
 
 
 def mean_movement(

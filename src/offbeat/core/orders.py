@@ -88,6 +88,8 @@ class Order(Struct, frozen=True, kw_only=True, gc=False):
     """Whether the optimiser continues with its state after the device's previous training."""
     clip_norm: float = 0.0
     """Clip gradients to this norm; 0: no clipping."""
+    squared_loss: bool = False
+    """Whether the update also reports the mean squared training loss (`Outcome.squared_loss`)."""
     schedule: RateSchedule | None = None
     """Learning-rate schedule over the steps of this training; None: a constant rate."""
     terms: tuple[Term, ...] = ()
@@ -275,6 +277,8 @@ class Outcome(Struct, frozen=True, kw_only=True, gc=False):
     parameters: Vector
     loss: float = float("nan")
     """Mean training loss over the samples trained on."""
+    squared_loss: float = float("nan")
+    """Mean of the squared training losses of single samples, if the order asks for it."""
     extras: Mapping[str, Plain] = field(default_factory=dict)
 
 

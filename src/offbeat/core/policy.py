@@ -5,7 +5,7 @@ session before it continues, so that after `yield Commit(...)` the `View` shows 
 policy may know about its devices in advance.
 """
 
-from collections.abc import Callable, Iterable, Mapping, MutableMapping
+from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
@@ -127,8 +127,8 @@ class View(Protocol):
         """Whether the device is available and has no order."""
         ...
 
-    def pick(self, count: int) -> list[int]:
-        """Up to `count` distinct idle devices, drawn uniformly."""
+    def pick(self, count: int, excluding: Collection[int] = ()) -> list[int]:
+        """Up to `count` distinct idle devices that are not excluded, as the run's `[selection]` says (uniformly)."""
         ...
 
     def order(self, **changes: Any) -> Order:

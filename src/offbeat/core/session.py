@@ -8,7 +8,7 @@ passes the time with each event and carries out the effects.
 """
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from math import inf
 from types import MappingProxyType
@@ -47,6 +47,7 @@ from offbeat.core.moments import moment
 from offbeat.core.orders import LocalWork, Order
 from offbeat.core.parameters import Layout, Vector, frozen
 from offbeat.core.policy import Forecast, Policy
+from offbeat.core.selection import Selection, SelectionSnapshot, Selector, check_states_differ
 from offbeat.core.snapshot import decode, encode
 from offbeat.core.state import (
     AWAY,
@@ -92,6 +93,7 @@ class SessionSnapshot:
     started: bool
     horizon_read: bool
     journal: list[JournalLine]
+    selection: SelectionSnapshot | None = None
 
 
 class Session:
@@ -105,6 +107,7 @@ class Session:
         "_own_work",
         "_plain_order",
         "_samples",
+        "_selection",
         "_stalled",
         "_states",
         "_ticket_of",
@@ -143,8 +146,12 @@ class Session:
         horizon: float = inf,
         buffers: Literal["average", "local", "ignore"] = "average",
         own_work: Mapping[int, tuple[int | None, int | None]] = NO_OWN_WORK,
+        selector: Selector | None = None,
     ) -> None:
-        """`own_work` are the epochs and the batch size of single devices, where they differ from `local`."""
+        """`own_work` are the epochs and the batch size of single devices, where they differ from `local`.
+
+        `selector` chooses the devices that `pick` returns; None: a uniform draw.
+        """
         devices = len(samples)
         policy.check(devices)
         if parameters.shape != (layout.size,):
@@ -179,10 +186,15 @@ class Session:
         self._by_version = local.schedule_over == "versions"
         self._changes: dict[str, Any] = {} if buffers == "average" else {"buffers": buffers}
         """Fields of every order that the `[local]` table does not say."""
+        if selector is not None and selector.reads == "squared":
+            self._changes["squared_loss"] = True
         self._plain_order: tuple[float, Order] = (0, local.order(0, **self._changes))
         """The order without changes and its moment; cached because most policies give it to every device."""
         self.started = False
         self._ticket_of: dict[int, int] = {}
+        self._selection = None if selector is None else Selection(selector, self, seed)
+        if selector is not None:
+            check_states_differ(policy.State, selector.State)
         self.state = policy.init(self)
 
     # What a policy sees -------------------------------------------------------------------------------------------
@@ -219,9 +231,16 @@ class Session:
         """Number of samples on the device."""
         return self._samples.item(device)
 
-    def pick(self, count: int) -> list[int]:
-        """Draw up to `count` idle devices uniformly, without replacement."""
-        return self._idle.sample(count, self.random) if count > 0 else []
+    def pick(self, count: int, excluding: Collection[int] = ()) -> list[int]:
+        """Choose up to `count` idle devices that are not excluded: as the selector says, or uniformly."""
+        if count <= 0:
+            return []
+        if self._selection is not None:
+            return self._selection.pick(count, self._idle.members(), excluding)
+        if not excluding:
+            return self._idle.sample(count, self.random)
+        drawn = self._idle.sample(count + len(excluding), self.random)
+        return [device for device in drawn if device not in excluding][:count]
 
     def order(self, **changes: Any) -> Order:
         """Make an order from the `[local]` table at this moment, with some fields changed."""
@@ -267,6 +286,8 @@ class Session:
             raise
         self.now = at
         self._receive(event, following)
+        if self._selection is not None:
+            self._tell_selection(event, self._selection)
         effects: list[Effect] = []
         for action in self.policy.react(event, self.state, self):
             self._apply(action, effects)
@@ -275,6 +296,17 @@ class Session:
         if type(event) is FreshRequested and self._states[event.device] == WAITING:
             effects.append(self._answer(self.in_flight[event.ticket], TRANSITIONS[WAITING, SendFresh], None))
         return effects
+
+    def _tell_selection(self, event: Event, selection: Selection) -> None:
+        match event:
+            case Uploaded(update=update):
+                selection.uploaded(update)
+            case Lost(device=device, ticket=ticket):
+                selection.lost(device, ticket)
+            case Ready(device=device):
+                selection.came(device)
+            case Left(device=device):
+                selection.left(device)
 
     def refuse(self) -> None:
         """Count a message of a device that was refused, here or before it became an event."""
@@ -375,6 +407,8 @@ class Session:
                 size = self.layout.bytes if order.width == 1.0 else bytes_down(order, self.layout)
                 self.counters.bytes_down += size
                 self._note("dispatched", device, ticket)
+                if self._selection is not None:
+                    self._selection.ordered(device, ticket)
                 effects.append(dispatched)
             case Commit(parameters=parameters, used=used):
                 self._commit(parameters, used)
@@ -451,6 +485,8 @@ class Session:
         self.parameters = parameters
         self.version += 1
         self._note("committed")
+        if self._selection is not None:
+            self._selection.committed()
 
     def _check_received(self, tickets: tuple[int, ...]) -> None:
         """Raise PolicyError unless these updates are received and not resolved."""
@@ -528,6 +564,7 @@ class Session:
             started=self.started,
             horizon_read=self.horizon_read,
             journal=list(self.journal.lines),
+            selection=None if self._selection is None else self._selection.snapshot(),
         )
 
     def restore(self, saved: SessionSnapshot, forecast: Forecast | None = None) -> None:
@@ -560,12 +597,15 @@ class Session:
         self._states = bytearray(saved.states)
         self.random.bit_generator.state = saved.random
         self._tickets = saved.tickets
+        if self._selection is not None and saved.selection is not None:
+            self._selection.restore(saved.selection)
         self.journal.lines = deque(saved.journal, maxlen=JOURNAL_LINES)
 
     @property
     def snapshot_types(self) -> tuple[type[Any], ...]:
         """The record types that a snapshot holds in addition to `core.snapshot.MESSAGES`."""
-        return (SessionSnapshot, OrderInFlight, Counters, self.policy.State, *self.policy.Records)
+        selection = () if self._selection is None else self._selection.snapshot_types
+        return (SessionSnapshot, OrderInFlight, Counters, self.policy.State, *self.policy.Records, *selection)
 
     def copied(self) -> SessionSnapshot:
         """A snapshot that shares no memory with this session."""

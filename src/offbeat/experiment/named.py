@@ -15,6 +15,7 @@ from offbeat.algorithms import policy_class
 from offbeat.algorithms.sizes import governed
 from offbeat.core.errors import InvalidInput, unknown
 from offbeat.core.policy import Policy
+from offbeat.core.selection import Selector
 from offbeat.core.settings import Settings
 from offbeat.data import DATASETS, PARTITIONS, Dataset, DatasetSettings, PartitionSettings, load_own
 from offbeat.data.csv_table import CsvTable
@@ -26,6 +27,7 @@ from offbeat.fleet import AVAILABILITIES, FLEETS, AvailabilitySettings, FleetSet
 from offbeat.metrics import METRICS, Direction, Metric
 from offbeat.models.catalogue import MODEL_SETTINGS, MODELS, Layers, ModelChoice, PlainModel
 from offbeat.references import GIVEN, resolve, thing_name
+from offbeat.selection import SELECTORS
 
 if TYPE_CHECKING:
     from offbeat.training.tasks import Task
@@ -38,6 +40,8 @@ TASKS = {
     "sequence": "offbeat.training.tasks:TokenSequence",
 }
 """Tasks by name, as references, so that torch is imported only when a task is made."""
+UNIFORM = "uniform"
+"""The selection of a run that names none."""
 
 
 def chosen(section: str, word: str, name: str, registry: Mapping[str, type[S]], base: type[Any]) -> type[S]:
@@ -256,6 +260,33 @@ class AlgorithmTable(NamedTable):
     def open_sizes(self) -> list[str]:
         """The settings that were not given and follow the number of devices in training when a run begins."""
         return [size for size in governed(type(self.policy)) if size not in self.others]
+
+
+class SelectionTable(NamedTable):
+    """Which idle devices the algorithm orders (`offbeat list selections`). The selection's settings belong here too."""
+
+    name: str = UNIFORM
+    """A selection, or your own as "module:Class"."""
+
+    def check(self) -> None:
+        _ = self.selector
+
+    @cached_property
+    def selector(self) -> Selector | None:
+        """The selector with its settings, checked by its own class; None: the session's own uniform draw."""
+        kind = chosen("selection", "selection", self.name, SELECTORS, Selector)
+        if not hasattr(kind, "State"):
+            raise InvalidInput(f"selection.name = {self.name!r}: does not define State, the dataclass of its state")
+        if kind.pick is Selector.pick:
+            raise InvalidInput(
+                f"selection.name = {self.name!r}: does not define pick(count, idle, state, view), which returns devices"
+            )
+        found = checked(kind, "selection", self.others)
+        return None if self.name == UNIFORM else found
+
+    def resolved(self) -> Table:
+        """All settings with their values; empty for the uniform draw."""
+        return {} if self.selector is None else written(self.name, self.selector)
 
 
 class TaskTable(NamedTable):

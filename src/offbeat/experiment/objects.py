@@ -15,6 +15,7 @@ from offbeat.algorithms import POLICIES, known_name
 from offbeat.algorithms.sizes import governed
 from offbeat.core.errors import InvalidInput
 from offbeat.core.policy import Policy
+from offbeat.core.selection import Selector
 from offbeat.core.settings import Settings
 from offbeat.data import DATASETS, PARTITIONS, Dataset, PartitionSettings, from_arrays
 from offbeat.data.partitioners import is_partitioner
@@ -23,6 +24,7 @@ from offbeat.experiment.tables import Table
 from offbeat.fleet import AVAILABILITIES, FLEETS, AvailabilitySettings, FleetSettings
 from offbeat.models import MODELS
 from offbeat.references import reference_to
+from offbeat.selection import SELECTORS
 
 REGISTRIES: dict[str, Mapping[str, Any]] = {
     "data": DATASETS,
@@ -31,9 +33,10 @@ REGISTRIES: dict[str, Mapping[str, Any]] = {
     "fleet": FLEETS,
     "availability": AVAILABILITIES,
     "algorithm": POLICIES,
+    "selection": SELECTORS,
     "task": TASKS,
 }
-OWN_KINDS = (PartitionSettings, FleetSettings, AvailabilitySettings)
+OWN_KINDS = (PartitionSettings, FleetSettings, AvailabilitySettings, Selector)
 
 
 def arrays_read(section: str, given: Any) -> Any:

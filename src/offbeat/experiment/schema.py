@@ -20,6 +20,7 @@ from offbeat.algorithms.about import smoke_tables
 from offbeat.core.errors import InvalidInput
 from offbeat.core.orders import LocalWork
 from offbeat.core.policy import Policy
+from offbeat.core.selection import Selector
 from offbeat.core.settings import Settings
 from offbeat.data import Dataset, DatasetSettings, Partition, PartitionSettings
 from offbeat.data.partitioners import Partitioner
@@ -32,6 +33,7 @@ from offbeat.experiment.named import (
     FleetTable,
     ModelTable,
     PartitionTable,
+    SelectionTable,
     TaskTable,
 )
 from offbeat.experiment.objects import REGISTRIES, arrays_read, as_table
@@ -41,6 +43,7 @@ from offbeat.fleet import AvailabilitySettings, FailureSettings, FleetSettings, 
 from offbeat.fleet.overrides import DeviceSettings
 from offbeat.metrics import check_target
 from offbeat.references import GIVEN, thing_name
+from offbeat.selection import why_no_selection
 from offbeat.training.execution import ExecutionTable
 
 IN_TRAINING = "in_training"
@@ -58,9 +61,9 @@ Given = str | Mapping[str, Any]
 class Experiment(Settings):
     """All settings that determine a run.
 
-    A table may be given as a file has it, as a name, or as an object: a policy, a fleet, a partition or an availability
-    as a settings object or class; data as a Dataset, as four arrays or as a function of the seed; a model as a class or
-    a function.
+    A table may be given as a file has it, as a name, or as an object: a policy, a selector, a fleet, a partition or an
+    availability as a settings object or class; data as a Dataset, as four arrays or as a function of the seed; a model
+    as a class or a function.
 
     >>> from offbeat.algorithms import FedBuff
     >>> Experiment(stop={"versions": 5}, algorithm=FedBuff(buffer=3), model="mlp").table()["algorithm"]["buffer"]
@@ -82,6 +85,7 @@ class Experiment(Settings):
     devices: dict[str, DeviceSettings] = Field({})
     """Settings of single devices (`[devices.NAME]`, `[devices.NUMBER]`): slowdown, link, availability, local work."""
     algorithm: AlgorithmTable = AlgorithmTable()
+    selection: SelectionTable = SelectionTable()
     evaluation: EvaluationTable = EvaluationTable()
     execution: ExecutionTable = ExecutionTable()
     deployment: DeploymentTable = DeploymentTable()
@@ -105,6 +109,7 @@ class Experiment(Settings):
         fleet: Given | FleetSettings | type[FleetSettings] | None = None,
         availability: Given | AvailabilitySettings | type[AvailabilitySettings] | None = None,
         algorithm: Given | Policy | type[Policy] | None = None,
+        selection: Given | Selector | type[Selector] | None = None,
         **tables: Any,
     ) -> None:
         """Other tables are given as a file has them or as settings objects; only `stop` is required."""
@@ -115,6 +120,7 @@ class Experiment(Settings):
             "fleet": fleet,
             "availability": availability,
             "algorithm": algorithm,
+            "selection": selection,
         }
         given = {"seed": seed} | named | tables
         held = {section: arrays_read(section, value) for section, value in given.items() if value is not None}
@@ -209,6 +215,9 @@ class Experiment(Settings):
             raise InvalidInput(
                 f"local.{setting}: algorithm {self.algorithm.name!r} treats updates as gradients and needs plain SGD"
             )
+        if self.selection.selector is not None and (why := why_no_selection(self.algorithm.policy)) is not None:
+            name = self.algorithm.name
+            raise InvalidInput(f"selection.name = {self.selection.name!r}: algorithm {name!r} {why}, leave it out")
         return self
 
     @property
@@ -264,6 +273,7 @@ class Experiment(Settings):
             "fleet.name": self.fleet.name,
             "availability.name": self.availability.name,
             "algorithm.name": self.algorithm.name,
+            "selection.name": self.selection.name,
             "local.optimiser": self.local.optimiser,
         }
         for setting, tables in (("local.terms", self.local.terms), ("data.transforms", self.data.transforms)):
@@ -322,6 +332,7 @@ class Experiment(Settings):
         plain["fleet"] = self.fleet.resolved()
         plain["availability"] = self.availability.resolved()
         plain["algorithm"] = self.algorithm.resolved()
+        plain["selection"] = self.selection.resolved()
         plain["task"] = self.task.resolved()
         plain["evaluation"] = {
             key: value for key, value in plain["evaluation"].items() if value or key not in ("per_device", "groups")

@@ -177,6 +177,7 @@ def session_of(
         horizon=experiment.stop.horizon,
         buffers=experiment.model.buffers,
         own_work={device: (each.epochs, each.batch_size) for device, each in own.items()},
+        selector=experiment.selection.selector,
     )
 
 

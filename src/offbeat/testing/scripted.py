@@ -14,7 +14,7 @@ a `Reaction`; the session has everything else (`version`, `parameters`, `in_flig
 """
 
 from collections.abc import Mapping, Sequence
-from math import inf
+from math import inf, nan
 from typing import Any
 
 import numpy as np
@@ -38,6 +38,7 @@ from offbeat.core.messages import (
 from offbeat.core.orders import KnownOutcome, LocalWork, Outcome, Plain, Progress, Update
 from offbeat.core.parameters import Layout, frozen
 from offbeat.core.policy import Forecast, Policy
+from offbeat.core.selection import Selector
 from offbeat.core.session import Session
 
 
@@ -104,6 +105,7 @@ class ScriptedSession(Session):
         horizon: float = inf,
         seed: int = 0,
         steps_per_slice: int = 1,
+        selector: Selector | None = None,
         **local: Any,
     ) -> None:
         """Without `samples` each of the `devices` has 10; `present` are the devices available at the start.
@@ -127,6 +129,7 @@ class ScriptedSession(Session):
             present=None if present is None else np.isin(np.arange(len(held)), present),
             forecast=forecast,
             horizon=horizon,
+            selector=selector,
         )
         self.first = self.handle(Started())
         """The reaction to the start of the run."""
@@ -145,12 +148,16 @@ class ScriptedSession(Session):
         slices: int | None = None,
         steps: int | None = None,
         extras: Mapping[str, Plain] | None = None,
+        loss: float = nan,
     ) -> Reaction:
         """Upload these parameters, or the unchanged base if there are none.
 
-        By default the device has done all slices of its order, with the session's `steps_per_slice` each.
+        By default the device has done all slices of its order, with the session's `steps_per_slice` each. `loss` is
+        the training loss of every sample.
         """
-        update = self.update(*numbers, device=device, ticket=ticket, slices=slices, steps=steps, extras=extras)
+        update = self.update(
+            *numbers, device=device, ticket=ticket, slices=slices, steps=steps, extras=extras, loss=loss
+        )
         return self.handle(Uploaded(device=update.device, ticket=update.ticket, update=update))
 
     def update(
@@ -161,6 +168,7 @@ class ScriptedSession(Session):
         slices: int | None = None,
         steps: int | None = None,
         extras: Mapping[str, Plain] | None = None,
+        loss: float = nan,
     ) -> Update:
         """The update that `upload` would deliver. Elements that the order does not cover keep their base values."""
         held = self.in_flight[self.ticket_of(device, ticket)]
@@ -177,7 +185,9 @@ class ScriptedSession(Session):
             base_parameters=held.parameters,
             samples=self.samples(held.device),
             progress=Progress(slices=slices, steps=steps),
-            outcome=KnownOutcome(Outcome(parameters=frozen(parameters), extras=extras or {})),
+            outcome=KnownOutcome(
+                Outcome(parameters=frozen(parameters), loss=loss, squared_loss=loss * loss, extras=extras or {})
+            ),
             mask=mask,
         )
 

@@ -7,7 +7,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 from offbeat.algorithms import POLICIES
-from offbeat.algorithms.about import about_of
+from offbeat.algorithms.about import about_of, compatibility_of
 
 TABLE, MODULES = "<!-- table of algorithms -->", "<!-- modules of algorithms -->"
 
@@ -19,11 +19,23 @@ def on_page_markdown(markdown: str, *, page: Any, **kwargs: Any) -> str:
 
 def table() -> str:
     """One row for each registered algorithm."""
-    rows = ["| name | family | paper | provenance | unchanged Flower clients |", "|---|---|---|---|---|"]
+    rows = [
+        "| name | family | paper | provenance | versions need | server memory, in models | also needs | Flower |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
     for name, policy in POLICIES.items():
-        about = about_of(policy)
-        clients = "no" if about.flower is None else ", ".join(f"with `{k} = {v}`" for k, v in about.flower.items())
-        rows.append(f"| `{name}` | {about.family} | {about.paper} | {about.provenance} | {clients or 'yes'} |")
+        about, fits = about_of(policy), compatibility_of(policy)
+        uses = "sums" if fits.sums_only else "individual updates"
+        cells = (
+            about.family,
+            about.paper,
+            about.provenance,
+            uses,
+            fits.server_memory,
+            ", ".join(fits.needs),
+            fits.flower,
+        )
+        rows.append(f"| `{name}` | {' | '.join(map(str, cells))} |")
     return "\n".join(rows)
 
 

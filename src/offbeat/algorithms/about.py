@@ -1,4 +1,4 @@
-"""The metadata of an algorithm: source, family, search space, devices in training.
+"""The metadata of an algorithm: source, family, search space, devices in training, compatibility.
 
 A policy carries it as `about = About(...)`. Tables, comparisons, searches, the experiment `smoke` and the names in
 `offbeat.flower` are made from it. The session and the drivers never read it.
@@ -18,6 +18,17 @@ fixed time, from whatever was delivered; after rounds of planned length within a
 Provenance = Literal["published", "authors' code", "restated", "our reading"]
 """What the rule follows: the paper; its authors' code; descriptions or code by others; or our own interpretation, where
 the source was silent or unavailable."""
+
+MadeFrom = Literal["rounds", "buffers", "iterations", "single uploads"]
+"""Which uploads make a version: those of a round, of a buffer or of a fixed time, or each upload its own."""
+MADE_FROM: dict[Family | None, MadeFrom] = {
+    "synchronous": "rounds",
+    "buffered": "buffers",
+    "iterations": "iterations",
+    "time budget": "rounds",
+    "asynchronous": "single uploads",
+    None: "single uploads",
+}
 
 
 @dataclass(frozen=True)
@@ -75,6 +86,69 @@ class SearchSpace(dict[str, Range | Choice]):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ServerMemory:
+    """Models that the server keeps from one version to the next, besides the current one, at the default settings.
+
+    A model is a vector of float32; a vector of float64 counts twice. Uploads that wait for the next version and the
+    versions that devices train from come on top, under every algorithm.
+
+    >>> print(ServerMemory(), ServerMemory(models=2, per_device=1), ServerMemory(per_setting="queue"), sep="; ")
+    0; 1 per device + 2; 1 per queue
+    """
+
+    models: int = 0
+    """Whatever the number of devices."""
+    per_device: int = 0
+    """For each device that has reported."""
+    per_base: int = 0
+    """For each version that a device in training started from."""
+    per_setting: str = ""
+    """A setting that is a number of further models."""
+
+    def __str__(self) -> str:
+        counts = [(self.per_device, "device"), (self.per_base, "base in use"), (1, self.per_setting)]
+        parts = [f"{count} per {what}" for count, what in counts if count and what]
+        return " + ".join([*parts, *([str(self.models)] if self.models or not parts else [])])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compatibility:
+    """What an algorithm needs of its devices and of the server, at its default settings (`compatibility_of`)."""
+
+    sums_only: bool
+    """Whether a version needs only the weighted sum of the uploads that make it, with weights that do not depend on
+    their content: it then works with secure aggregation."""
+    made_from: MadeFrom
+    server_memory: ServerMemory
+    needs: tuple[str, ...]
+    """What the server must know or be able to do beyond sending models and receiving updates."""
+    flower: str
+    """Which Flower client apps it works with."""
+
+    def __str__(self) -> str:
+        """One line on each fact, for `offbeat describe`."""
+        uses = "only the sum of the updates (secure aggregation)" if self.sums_only else "individual updates"
+        return (
+            f"versions from {self.made_from}, which need {uses}\n"
+            f"server memory, in models: {self.server_memory}\n"
+            f"needs: {', '.join(self.needs) or 'nothing else'}\n"
+            f"Flower: {self.flower}"
+        )
+
+    @property
+    def brief(self) -> str:
+        """The facts that set it apart, in a few words."""
+        memory = str(self.server_memory)
+        words = (
+            "sums only" if self.sums_only else "",
+            "" if memory == "0" else f"models kept: {memory}",
+            *self.needs,
+            "" if self.flower.startswith("any") else "own client app",
+        )
+        return "; ".join(filter(None, words))
+
+
+@dataclass(frozen=True, kw_only=True)
 class About:
     """The description of an algorithm. Every field has a default, for policies that are not part of offbeat.
 
@@ -106,6 +180,15 @@ class About:
     all algorithms of a comparison share it."""
     flower: Mapping[str, Any] | None = field(default_factory=dict)
     """Settings with which it runs with unchanged Flower client apps; None if there are none."""
+    sums_only: bool = False
+    """Whether a version needs only the weighted sum of its uploads, at the default settings (`Compatibility`)."""
+    made_from: MadeFrom | None = None
+    """Which uploads make a version (default: as its family says)."""
+    server_memory: ServerMemory = field(default_factory=ServerMemory)
+    needs_losses: bool = False
+    """Whether it reads the training losses that devices report."""
+    needs_training_times: bool = False
+    """Whether it reads the training times that devices report."""
     smoke: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Its tables in the experiment `smoke` (20 devices, 100 s)."""
 
@@ -123,6 +206,34 @@ def about_of(policy: Policy | type[Policy]) -> About:
     if not isinstance(about, About):
         raise InvalidInput(f"{kind.__name__}.about is a {type(about).__name__}: must be an offbeat.policy.About")
     return about if "about" in vars(kind) else replace(about, name="", paper="", provenance=None)
+
+
+def compatibility_of(policy: Policy | type[Policy]) -> Compatibility:
+    """What a policy needs: derived from its flags where possible, otherwise stated in its `about`.
+
+    >>> class Mine(Policy):
+    ...     notifies = True
+    ...     about = About(family="buffered", flower=None)
+    >>> compatibility_of(Mine).needs, compatibility_of(Mine).made_from, compatibility_of(Mine).flower
+    (('stop notices',), 'buffers', "offbeat's client app only")
+    """
+    kind, about = policy if isinstance(policy, type) else type(policy), about_of(policy)
+    needs = {
+        "device speeds": kind.plans,
+        "stop notices": kind.notifies,
+        "training losses": about.needs_losses,
+        "training times": about.needs_training_times,
+        "plain SGD on devices": kind.plain_gradients,
+    }
+    settings = ", ".join(f"{key} = {value}" for key, value in (about.flower or {}).items())
+    clients = "offbeat's client app only" if about.flower is None else "any client app"
+    return Compatibility(
+        sums_only=about.sums_only,
+        made_from=about.made_from or MADE_FROM[about.family],
+        server_memory=about.server_memory,
+        needs=tuple(need for need, is_needed in needs.items() if is_needed),
+        flower=f"{clients} with {settings}" if settings else clients,
+    )
 
 
 def proximal_difference(mu: float, local: LocalWork) -> list[str]:

@@ -24,7 +24,7 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from offbeat.algorithms.about import About, Range, SearchSpace
+from offbeat.algorithms.about import About, Range, SearchSpace, ServerMemory
 from offbeat.algorithms.arrivals import ArrivalPolicy, Floats
 from offbeat.core.messages import Action, Commit
 from offbeat.core.orders import Update
@@ -65,6 +65,7 @@ class Ace(ArrivalPolicy):
         provenance="restated",
         in_training="concurrency",
         search=SearchSpace(server_learning_rate=Range(0.1, 3.0, log=True, relative=True)),
+        server_memory=ServerMemory(models=2, per_device=1),
     )
 
     def receive(self, update: Update, state: AceState, view: View) -> Iterator[Action]:
@@ -106,6 +107,7 @@ class Aced(Ace):
         provenance="restated",
         in_training="concurrency",
         search=Ace.about.search,
+        server_memory=Ace.about.server_memory,
     )
 
     def without_expired(self, total: Floats, state: AceState, view: View) -> Floats:

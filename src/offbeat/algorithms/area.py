@@ -23,7 +23,7 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from offbeat.algorithms.about import About, Range, SearchSpace
+from offbeat.algorithms.about import About, Range, SearchSpace, ServerMemory
 from offbeat.algorithms.arrivals import Buffer, BufferPolicy
 from offbeat.core.orders import Update
 from offbeat.core.parameters import Vector, by_block
@@ -63,6 +63,7 @@ class Area(BufferPolicy):
         search=SearchSpace(
             buffer=Range(2, 20, log=True), server_learning_rate=Range(0.3, 3.0, log=True, relative=True)
         ),
+        server_memory=ServerMemory(models=1, per_device=1),
         smoke={"algorithm": {"buffer": 5, "concurrency": 10}},
     )
 

@@ -28,7 +28,7 @@ import numpy as np
 from msgspec.structs import replace
 from pydantic import Field
 
-from offbeat.algorithms.about import About, Choice, Range, SearchSpace, proximal_difference
+from offbeat.algorithms.about import About, Choice, Range, SearchSpace, ServerMemory, proximal_difference
 from offbeat.core.errors import InvalidInput
 from offbeat.core.messages import Action, Commit, Dispatch, Event, Uploaded
 from offbeat.core.orders import Order, Update
@@ -89,6 +89,8 @@ class AsoFed(Policy):
             *(["larger learning rates on slower devices"] if policy.dynamic_rate else []),
         ],
         flower=None,
+        server_memory=ServerMemory(models=1, per_device=1),
+        needs_training_times=True,
     )
 
     def check(self, devices: int) -> None:

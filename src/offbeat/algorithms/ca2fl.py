@@ -28,7 +28,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from offbeat.algorithms.about import About, Range, SearchSpace
+from offbeat.algorithms.about import About, Range, SearchSpace, ServerMemory
 from offbeat.algorithms.arrivals import Buffer, BufferPolicy, Floats
 from offbeat.core.orders import Update
 from offbeat.core.parameters import Vector, by_block
@@ -77,6 +77,7 @@ class Ca2fl(BufferPolicy):
         search=SearchSpace(
             buffer=Range(2, 20, log=True), server_learning_rate=Range(0.3, 3.0, log=True, relative=True)
         ),
+        server_memory=ServerMemory(models=2, per_device=1),
         smoke={"algorithm": {"buffer": 5, "concurrency": 10}},
     )
 

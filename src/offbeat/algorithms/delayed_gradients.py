@@ -49,7 +49,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from offbeat.algorithms.about import About, Range, SearchSpace
+from offbeat.algorithms.about import About, Range, SearchSpace, ServerMemory
 from offbeat.core.errors import InvalidInput
 from offbeat.core.messages import Action, Commit, Dispatch, Event, SetTimer, Started, TimerFired, Uploaded
 from offbeat.core.orders import Update
@@ -125,6 +125,7 @@ class Audg(Policy):
         provenance="published",
         trains_all_devices=True,
         search=SearchSpace(iteration_seconds=Range(0.3, 10.0, log=True, relative=True)),
+        sums_only=True,
         smoke={"algorithm": {"iteration_seconds": 2.0}},
     )
 
@@ -255,7 +256,7 @@ class Psurdg(Audg):
     storage: Literal["float32", "float16"] = "float32"
     """Data type of the stored gradients, one per device."""
 
-    about = replace(Audg.about, name="psurdg")
+    about = replace(Audg.about, name="psurdg", sums_only=False, server_memory=ServerMemory(per_device=1))
 
     def contributions(self, state: PsurdgState, view: View) -> list[Contribution]:
         """The latest gradient of every device that has delivered."""

@@ -24,7 +24,7 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from offbeat.algorithms.about import About, Range, SearchSpace
+from offbeat.algorithms.about import About, Range, SearchSpace, ServerMemory
 from offbeat.algorithms.arrivals import ArrivalPolicy, Floats
 from offbeat.core.messages import Action, Commit
 from offbeat.core.orders import Update
@@ -73,6 +73,7 @@ class DelayedNesterov(ArrivalPolicy):
             momentum=Range(0.0, 0.95),
             server_learning_rate=Range(0.3, 3.0, log=True, relative=True),
         ),
+        server_memory=ServerMemory(models=4),  # momentum and sum in float64
     )
 
     def receive(self, update: Update, state: NesterovState, view: View) -> Iterator[Action]:

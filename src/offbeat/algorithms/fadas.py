@@ -29,7 +29,7 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field
 
-from offbeat.algorithms.about import About, Range, SearchSpace
+from offbeat.algorithms.about import About, Range, SearchSpace, ServerMemory
 from offbeat.algorithms.arrivals import Buffer, BufferPolicy, Floats
 from offbeat.algorithms.fedbuff import mean_movement
 from offbeat.core.orders import Update
@@ -81,6 +81,8 @@ class Fadas(BufferPolicy):
         search=SearchSpace(
             buffer=Range(2, 20, log=True), server_learning_rate=Range(0.1, 100.0, log=True, relative=True)
         ),
+        sums_only=True,
+        server_memory=ServerMemory(models=6),  # three moments in float64
         smoke={"algorithm": {"buffer": 5, "concurrency": 10, "server_learning_rate": 0.03}},
     )
 

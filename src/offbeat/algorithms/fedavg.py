@@ -70,6 +70,7 @@ class FedAvg(ServerOptimised):
         provenance="published",
         in_training="cohort",
         search=SERVER_SEARCH,
+        sums_only=True,
     )
 
     def check(self, devices: int) -> None:

@@ -82,6 +82,7 @@ class FedBuff(ServerOptimised):
         provenance="published",
         in_training="concurrency",
         search=SearchSpace(SERVER_SEARCH, buffer=Range(2, 20, log=True)),
+        sums_only=True,
         smoke={"algorithm": {"buffer": 5, "concurrency": 10}},
     )
 

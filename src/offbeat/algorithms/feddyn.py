@@ -25,7 +25,7 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field
 
-from offbeat.algorithms.about import Range, SearchSpace
+from offbeat.algorithms.about import Range, SearchSpace, ServerMemory
 from offbeat.algorithms.fedavg import FedAvg, FedAvgState
 from offbeat.core.orders import Order, Update
 from offbeat.core.parameters import Vector, by_block, moved
@@ -70,6 +70,7 @@ class FedDyn(FedAvg):
             f"a dynamic regulariser in the local loss (alpha = {policy.alpha:g})",
         ],
         flower=None,
+        server_memory=ServerMemory(models=1),  # h
     )
 
     def order(self, device: int, view: View) -> Order:

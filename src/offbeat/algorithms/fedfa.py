@@ -19,7 +19,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from offbeat.algorithms.about import About, Range, SearchSpace
+from offbeat.algorithms.about import About, Range, SearchSpace, ServerMemory
 from offbeat.algorithms.arrivals import ArrivalPolicy
 from offbeat.core.messages import Action, Commit
 from offbeat.core.orders import Update
@@ -57,6 +57,7 @@ class FedFa(ArrivalPolicy):
         in_training="concurrency",
         in_proportion=("queue",),
         search=SearchSpace(queue=Range(2, 20, log=True)),
+        server_memory=ServerMemory(per_setting="queue"),
     )
 
     def receive(self, update: Update, state: FedFaState, view: View) -> Iterator[Action]:

@@ -57,6 +57,7 @@ class FedLWS(FedAvg):
         paper="Shi et al., ICLR 2025",
         provenance="authors' code",
         search=SearchSpace(FedAvg.about.search, shrinking=Range(0.003, 0.3, log=True)),
+        sums_only=False,
     )
 
     def aggregate(self, updates: Sequence[Update], state: FedAvgState, view: View) -> Vector:

@@ -28,7 +28,7 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field
 
-from offbeat.algorithms.about import About, Range, SearchSpace
+from offbeat.algorithms.about import About, Range, SearchSpace, ServerMemory
 from offbeat.algorithms.arrivals import Floats
 from offbeat.core.errors import InvalidInput
 from offbeat.core.messages import Action, Commit, Dispatch, Event, Uploaded
@@ -81,6 +81,7 @@ class FedStale(Policy):
         provenance="authors' code",
         in_training="cohort",
         search=SearchSpace(beta=Range(0.0, 1.0), server_learning_rate=Range(0.3, 3.0, log=True, relative=True)),
+        server_memory=ServerMemory(models=2, per_device=1),
     )
 
     def check(self, devices: int) -> None:
@@ -147,4 +148,5 @@ class FedVarp(FedStale):
         provenance="authors' code",
         in_training="cohort",
         search=SearchSpace(server_learning_rate=Range(0.3, 3.0, log=True, relative=True)),
+        server_memory=FedStale.about.server_memory,
     )

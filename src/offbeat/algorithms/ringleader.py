@@ -31,7 +31,7 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from offbeat.algorithms.about import About, Range, SearchSpace
+from offbeat.algorithms.about import About, Range, SearchSpace, ServerMemory
 from offbeat.algorithms.arrivals import Floats
 from offbeat.core.messages import Action, Commit, Dispatch, Event, Uploaded
 from offbeat.core.orders import Update
@@ -97,6 +97,7 @@ class Ringleader(Policy):
         provenance="restated",
         trains_all_devices=True,
         search=SearchSpace(server_learning_rate=Range(0.1, 3.0, log=True, relative=True)),
+        server_memory=ServerMemory(models=4, per_device=4),  # two tables in float64
     )
 
     def react(self, event: Event, state: RingleaderState, view: View) -> Iterator[Action]:

@@ -146,6 +146,7 @@ class Rennala(BufferPolicy):
         search=SearchSpace(
             buffer=Range(2, 20, log=True), server_learning_rate=Range(0.3, 3.0, log=True, relative=True)
         ),
+        sums_only=True,
         smoke={"algorithm": {"buffer": 5, "concurrency": 10}},
     )
 

@@ -36,7 +36,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from offbeat.algorithms.about import About, Range, SearchSpace
+from offbeat.algorithms.about import About, Range, SearchSpace, ServerMemory
 from offbeat.core.messages import (
     Action,
     Commit,
@@ -104,6 +104,7 @@ class Safa(Policy):
         search=SearchSpace(lag_tolerance=Range(2, 20, log=True)),
         local_differences=lambda policy, local: ["training that ends early when it is too far behind"],
         flower=None,
+        server_memory=ServerMemory(per_device=1),
         smoke={"algorithm": {"share": 0.25}},
     )
 

@@ -49,7 +49,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from offbeat.algorithms.about import About, Range, SearchSpace
+from offbeat.algorithms.about import About, Range, SearchSpace, ServerMemory
 from offbeat.algorithms.fedbuff import pick_others
 from offbeat.core.errors import InvalidInput
 from offbeat.core.messages import Action, Commit, Dispatch, Event, StopSoon, Uploaded
@@ -288,7 +288,13 @@ class Port(Seafl2):
     aggregate: Literal["models", "deltas"] = "deltas"
     """What is averaged: movements from each update's own base (published), or the uploaded models."""
 
-    about = replace(Seafl2.about, name="port", paper="Su and Li, IWQoS 2022", provenance="authors' code")
+    about = replace(
+        Seafl2.about,
+        name="port",
+        paper="Su and Li, IWQoS 2022",
+        provenance="authors' code",
+        server_memory=ServerMemory(models=1),  # the last step
+    )
 
 
 def cosine(one: Vector, other: Vector) -> float:

@@ -21,7 +21,6 @@ from offbeat.core.errors import unknown
 if TYPE_CHECKING:  # pydantic and the registries are imported when a command runs, to keep --help fast
     from pydantic.fields import FieldInfo
 
-    from offbeat.algorithms.about import About
     from offbeat.core.policy import Policy
     from offbeat.core.settings import Settings
 
@@ -120,7 +119,6 @@ def description(name: str, thing: Any) -> RenderableType:
     from rich.markdown import Markdown
 
     from offbeat.algorithms import POLICIES
-    from offbeat.algorithms.about import about_of
     from offbeat.algorithms.sizes import RULE, governed
     from offbeat.core.policy import Policy
     from offbeat.core.settings import Settings
@@ -130,7 +128,7 @@ def description(name: str, thing: Any) -> RenderableType:
         return Text(thing.read_text(encoding="utf-8"))
     parts: list[RenderableType] = [Text(f"{name}: {inspect.getdoc(thing) or ''}\n")]
     if name in POLICIES and thing is POLICIES[name]:
-        parts.append(Text(source(about_of(thing))))
+        parts.append(Text(source(thing)))
     if isinstance(thing, type) and issubclass(thing, Metric):
         better = "higher" if thing.direction == "max" else "lower"
         shown = "; shown in percent" if thing.share else ""
@@ -178,22 +176,23 @@ def help_on_fields(settings: "type[Settings]") -> dict[str, str]:
     return found
 
 
-def source(about: "About") -> str:
-    """Describe where an algorithm comes from and which Flower client apps it works with.
+def source(policy: "type[Policy]") -> str:
+    """Describe where an algorithm comes from, what it needs, and which Flower client apps it works with.
 
     >>> from offbeat.algorithms import POLICIES
-    >>> from offbeat.algorithms.about import about_of
-    >>> print(source(about_of(POLICIES["fedasmu"])))
+    >>> print(source(POLICIES["fedasmu"]))
     family: asynchronous; paper: Liu et al., AAAI 2024; provenance: published
+    versions from single uploads, which need individual updates
+    server memory, in models: 1 per base in use + 1
+    needs: nothing else
     Flower: any client app with fresh_models = False
     <BLANKLINE>
     """
-    settings = ", ".join(f"{key} = {value}" for key, value in (about.flower or {}).items())
-    clients = "offbeat's client app only" if about.flower is None else "any client app"
-    return (
-        f"family: {about.family}; paper: {about.paper}; provenance: {about.provenance}\n"
-        f"Flower: {clients}{' with ' + settings if settings else ''}\n"
-    )
+    from offbeat.algorithms.about import about_of, compatibility_of
+
+    about = about_of(policy)
+    origin = f"family: {about.family}; paper: {about.paper}; provenance: {about.provenance}"
+    return f"{origin}\n{compatibility_of(policy)}\n"
 
 
 def searched(policy: "type[Policy]") -> Text:
@@ -240,14 +239,17 @@ def _with_help(title: str, things: dict[str, Any]) -> Table:
 
 def _algorithms() -> Table:
     from offbeat.algorithms import POLICIES
-    from offbeat.algorithms.about import about_of
+    from offbeat.algorithms.about import about_of, compatibility_of
 
-    table = Table(Column("name", no_wrap=True), "family", Column("provenance", no_wrap=True), "what it is (paper)")
+    names = (Column("name", no_wrap=True), "family", Column("provenance", no_wrap=True))
+    table = Table(*names, "what it is (paper)", "compatibility")
     for name, policy in POLICIES.items():
         about = about_of(policy)
         line = _first_line(policy)
         paper = "" if about.paper[-4:] in line else f" ({about.paper})"  # most lines end with the paper
-        table.add_row(name, about.family, about.provenance, Text.assemble(line, (paper, "dim")))
+        table.add_row(
+            name, about.family, about.provenance, Text.assemble(line, (paper, "dim")), compatibility_of(policy).brief
+        )
     return table
 
 

@@ -58,6 +58,11 @@ def test_what_can_be_run_without_its_special_part_is_run() -> None:
         Async(FedProx(round_seconds=3.0))
 
 
+def test_a_refusal_names_the_settings_that_work() -> None:
+    with pytest.raises(InvalidInput, match=r"cannot do: set fresh_models = False, or use offbeat's client app"):
+        Async(FedASMU())
+
+
 def test_the_names_of_offbeat_flower_are_those_that_work() -> None:
     offered = {name for name in flower.__all__ if name in {policy.__name__ for policy in POLICIES.values()}}
     fresh = {"FedASMU", "FedSSMU"}  # which work without fresh models

@@ -78,6 +78,7 @@ class HeteroFL(EqualDeadlines):
             "narrower models on slower devices",
             *(["logits of absent classes that count as 0"] if policy.masked_loss else []),
         ],
+        sums_only=False,  # which rows a device has not touched is seen in its update
     )
 
     def widths_of(self, deadline: float, state: DeadlineState, view: View) -> Floats:

@@ -61,6 +61,7 @@ FAMILY = About(
     search=SearchSpace(local_steps=Range(1, 5), rounds=Range(0.3, 3.0, log=True, relative=True)),
     local_differences=local_differences,
     flower=None,
+    sums_only=True,  # layer by layer
     smoke={"local": {"batch_size": 32, "learning_rate": 0.3}, "algorithm": {"rounds": 120}},
 )
 """The part of `about` that all members of the family share."""

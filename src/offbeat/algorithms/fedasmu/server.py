@@ -36,7 +36,7 @@ from typing import Annotated, ClassVar, Literal
 from msgspec.structs import asdict
 from pydantic import Field
 
-from offbeat.algorithms.about import About, Range, SearchSpace
+from offbeat.algorithms.about import About, Range, SearchSpace, ServerMemory
 from offbeat.algorithms.fedasmu.device import MOST, MergeSettings
 from offbeat.algorithms.fedasmu.slots import MetaLearner, MetaModel, middle
 from offbeat.algorithms.fedasmu.weights import (
@@ -321,6 +321,7 @@ class FedASMU(TimelyPolicy):
         ),
         local_differences=lambda policy, local: ["fresh models merged during training"] if policy.fresh_models else [],
         flower={"fresh_models": False},
+        server_memory=ServerMemory(models=1, per_base=1),  # how each base was made
         smoke={"algorithm": {"period": 1.0, "cohort": 5, "max_in_flight": 10}},
     )
 
@@ -354,6 +355,7 @@ class FedSSMU(TimelyPolicy):
         family="synchronous",
         paper="Jia et al., 2025",
         in_training="cohort",
+        made_from="single uploads",
         smoke={},
     )
 

@@ -9,6 +9,7 @@ from itertools import count
 
 import numpy as np
 
+from offbeat.algorithms.about import about_of
 from offbeat.core.errors import InvalidInput
 from offbeat.core.messages import Effect, Event, Started, TimerFired, Uploaded
 from offbeat.core.orders import KnownOutcome, LocalWork, Order, Outcome, Progress
@@ -22,14 +23,16 @@ TRIAL = LocalWork(epochs=8)
 """Several epochs, so that a policy that orders fewer of some devices shows it."""
 TURNS_PER_DEVICE = 3
 MOST_TURNS = 300
-CLIENT = "use offbeat's client app instead (offbeat.flower.client_app, see docs/how-to/deployment.md)"
+CLIENT = "use offbeat's client app (offbeat.flower.client_app, see docs/how-to/deployment.md)"
 
 
 def check_plain(policy: Policy, devices: int) -> None:
     """Raise InvalidInput if the policy does not work with stock client apps."""
     why = why_not(policy, devices)
     if why is not None:
-        raise InvalidInput(f"{type(policy).__name__} {why}, which a stock Flower client app cannot do: {CLIENT}")
+        without = " and ".join(f"{key} = {value}" for key, value in (about_of(policy).flower or {}).items())
+        remedy = f"set {without}, or {CLIENT}" if without else CLIENT
+        raise InvalidInput(f"{type(policy).__name__} {why}, which a stock Flower client app cannot do: {remedy}")
 
 
 def why_not(policy: Policy, devices: int) -> str | None:

@@ -101,6 +101,19 @@ def test_seconds_of_an_epoch_are_the_median_and_go_with_the_samples(tmp_path: Pa
     assert isinstance(latency, np.ndarray) and latency.tolist() == [0.0, 2.5]  # 9 s - 4 s, there and back
 
 
+def test_seconds_of_steps_become_those_of_an_epoch(tmp_path: Path) -> None:
+    """10 samples in batches of 4 are 3 steps: 8 s for 6 of them are 4 s for an epoch; 20 samples are 5: 10 s."""
+    fleet = written(
+        tmp_path / "r.jsonl",
+        order(0.0, 0, 1) | {"batch": 4},
+        upload(10.0, 0, 1, 8.0, slices=6, steps=6),
+        order(0.0, 1, 2) | {"batch": 4},
+        upload(13.0, 1, 2, 12.0, slices=6, steps=6),
+    )
+    speeds = fleet.build(workload([10, 20]))
+    assert [speeds.slice_seconds(device, 1, Order(slices=1))[0] for device in (0, 1)] == pytest.approx([4.0, 10.0])
+
+
 def test_time_in_which_a_device_waited_for_an_answer_is_not_put_down_to_its_link(tmp_path: Path) -> None:
     progress = {"slices": 1, "steps": 3, "seconds": 1.0}
     asked = event(3.0, "FreshRequested", device=0, ticket=1, progress=progress)

@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from flwr.app import RecordDict
+from msgspec.structs import replace
 from torch import nn
 
 from offbeat.algorithms import DEVICE_RULES
@@ -17,7 +18,7 @@ from offbeat.core.parameters import Vector
 from offbeat.core.policy import Ask, DeviceRule, Fresh, Memory, Probe, ReadOnlyMemory, Step, Train, Upload
 from offbeat.core.streams import stream
 from offbeat.core.terms import Proximal
-from offbeat.flower.device.program import RECORDS, DeviceProgram, DeviceStore, Reply
+from offbeat.flower.device.program import RECORDS, DeviceProgram, DeviceStore, PausedOrder, Reply
 from offbeat.flower.protocol.codec import keep, kept
 from offbeat.flower.protocol.messages import (
     Begin,
@@ -136,6 +137,69 @@ def test_a_device_that_is_told_to_stop_delivers_what_it_has() -> None:
     body, parameters = delivered(device_of(device.store, clock).go_on(Continue(ticket=4, leg=1, stop=True)))
     assert body.slices == 1
     assert np.array_equal(parameters, in_one_piece(ORDER, last=1).parameters)
+
+
+STEPS = Order(slices=7, unit="step", batch_size=4, learning_rate=0.1, momentum=0.9)
+"""Two epochs of three steps, and one step."""
+
+
+def test_legs_may_end_between_any_two_steps() -> None:
+    """With a clock that ticks at every look, each leg ends with the step after the first."""
+    clock = Clock(tick=1.0)
+    device = device_of(DeviceStore(), clock)
+    body, parameters = device.begin(begin(STEPS, leg_seconds=0.5), START)
+    slices: list[int] = []
+    while isinstance(body, CheckIn):
+        slices.append(body.slices)
+        assert body.steps == body.slices
+        device = device_of(device.store, clock)
+        body, parameters = device.go_on(Continue(ticket=4, leg=body.leg, stop=False))
+    last, parameters = delivered((body, parameters))
+    assert slices == list(range(1, 7)) and (last.slices, last.steps) == (7, 7)
+    assert np.array_equal(parameters, in_one_piece(STEPS).parameters)
+
+
+def test_a_device_that_is_told_to_stop_between_two_steps_delivers_those_it_has_done() -> None:
+    clock = Clock(tick=1.0)
+    device = device_of(DeviceStore(), clock)
+    device.begin(begin(STEPS, leg_seconds=0.5), START)
+    body, parameters = delivered(device_of(device.store, clock).go_on(Continue(ticket=4, leg=1, stop=True)))
+    assert (body.slices, body.steps) == (1, 1)
+    assert np.array_equal(parameters, in_one_piece(STEPS, last=1).parameters)
+
+
+@pytest.mark.parametrize(("drops", "slices"), [(False, 3), (True, 2)])
+def test_a_notice_heard_within_a_step_ends_the_run_with_it_or_before_it(drops: bool, slices: int) -> None:
+    """The device listens within each step; the notice arrives within the third."""
+    order = replace(STEPS, drops_unfinished=drops)
+    heard: list[int] = []
+
+    def listen(paused: PausedOrder, step: int | None) -> bool:
+        assert step == 0
+        heard.append(paused.run.progress.slices)
+        if len(heard) == 3:
+            paused.run.stop_soon()
+        return True
+
+    body, parameters = delivered(device_of(DeviceStore(), listen=listen).begin(begin(order), START))
+    assert heard[:3] == [0, 1, 2] and (body.slices, body.steps) == (slices, slices)
+    assert np.array_equal(parameters, in_one_piece(order, last=slices).parameters)
+
+
+def test_the_steps_that_are_done_when_the_budget_is_used_up_are_delivered() -> None:
+    """The clock goes on by 1 s at every look, three of them within each step of the trainer."""
+    order = replace(STEPS, budget=10.0)
+    body, parameters = delivered(device_of(DeviceStore(), Clock(tick=1.0)).begin(begin(order), START))
+    assert 0 < body.slices == body.steps < 7
+    assert np.array_equal(parameters, in_one_piece(order, last=body.slices).parameters)
+
+
+def test_a_paced_device_waits_after_each_step() -> None:
+    clock = Clock()
+    paced = device_of(DeviceStore(), clock, pace=lambda device, ticket, order: [2.0] * order.slices)
+    body, parameters = delivered(paced.begin(begin(replace(STEPS, budget=7.0)), START))
+    assert (body.slices, body.steps, clock.slept) == (3, 3, 7.0)
+    assert np.array_equal(parameters, in_one_piece(STEPS, last=3).parameters)
 
 
 @pytest.mark.parametrize("message", [Continue(ticket=4, leg=2, stop=False), Continue(ticket=5, leg=1, stop=False)])

@@ -144,6 +144,20 @@ def test_every_algorithm_runs_on_the_second_driver_and_its_replay_gives_the_same
     assert something_happened(name, record, heard)
 
 
+@pytest.mark.parametrize("name", ["fedbuff", "seafl2", "fedasmu"])
+def test_orders_in_steps_are_replayed_to_the_same_bits(name: str, tmp_path: Path) -> None:
+    """Seven steps, which are more than an epoch on small devices and less on large ones; seafl2 stops some of them."""
+    settings, changes = settings_and_tables(name)
+    table = experiment_of({"name": name} | settings, **changes).table()
+    del table["local"]["epochs"]
+    experiment = Experiment.parse(merge(table, {"local": {"steps": 7}}))
+    deploy(experiment, grid_for(experiment), tmp_path)
+    uploads = found(record_of(tmp_path), "Uploaded")
+    assert all(upload["steps"] == upload["slices"] for upload in uploads)
+    assert any(upload["slices"] < 7 for upload in uploads) == (name == "seafl2")
+    assert replay(tmp_path).summary["replayed_model"]
+
+
 def something_happened(name: str, record: list[dict[str, Any]], heard: NoticeReceived) -> bool:
     """Whether the run had in it what is special about the algorithm."""
     uploads, layers = found(record, "Uploaded"), 3

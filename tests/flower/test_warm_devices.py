@@ -109,6 +109,16 @@ def test_no_legs_are_needed_and_the_record_replays_to_the_same_bits(name: str, t
 
 
 @pytest.mark.parametrize("name", ["seafl2", "fedasmu"])
+def test_orders_in_steps_are_interrupted_on_warm_nodes_and_replay_to_the_same_bits(name: str, tmp_path: Path) -> None:
+    table = experiment_of({"name": name} | (NOTIFYING | ASKING)[name]).table()
+    del table["local"]["epochs"], table["deployment"]["paced"]
+    setting = Experiment.parse(merge(table, {"local": {"steps": 30}}))
+    deploy_warm(setting, warm_grid(setting, 4), tmp_path / "run")
+    assert all(line["steps"] == line["slices"] for line in lines(tmp_path / "run", "Uploaded"))
+    replay(tmp_path / "run")
+
+
+@pytest.mark.parametrize("name", ["seafl2", "fedasmu"])
 def test_warm_nodes_and_nodes_that_only_answer_take_part_in_one_run(name: str, tmp_path: Path) -> None:
     setting = experiment_of({"name": name} | (NOTIFYING | ASKING)[name], deployment={"leg_seconds": 1e-9})
     grid = warm_grid(setting, 2, stock=2)

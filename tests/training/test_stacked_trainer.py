@@ -197,7 +197,7 @@ def test_devices_without_samples_and_empty_lists_change_nothing() -> None:
 
 def test_layer_slices_are_refused() -> None:
     model = mlp()
-    with pytest.raises(InvalidInput, match="only orders for epochs of whole models"):
+    with pytest.raises(InvalidInput, match="only orders for whole models"):
         StackedTrainer(trainer_of(model)).train_many(jobs_of(model, replace(PLAIN, unit="layer")))
 
 

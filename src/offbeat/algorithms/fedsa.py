@@ -98,4 +98,4 @@ class FedSA(Policy):
         """E_i, the epochs that a device is ordered to train."""
         share = self.convergence_share if view.version >= self.convergence_version else 1.0
         staleness = state.staleness.get(device, 0)
-        return max(1, round(view.local.epochs * share * float((staleness + 1) ** -self.epochs_exponent)))
+        return max(1, round(view.local.slices * share * float((staleness + 1) ** -self.epochs_exponent)))

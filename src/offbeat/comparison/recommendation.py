@@ -371,7 +371,8 @@ def slow_share(result: Result) -> tuple[float, float] | None:
 
 def variants(experiment: Experiment) -> dict[str, Table]:
     """Changes to the experiment under which another algorithm might be the best, by their description."""
-    found: dict[str, Table] = {"orders took twice as many epochs": {"local": {"epochs": 2 * experiment.local.epochs}}}
+    unit = f"{experiment.local.unit}s"
+    found: dict[str, Table] = {f"orders took twice as many {unit}": {"local": {unit: 2 * experiment.local.slices}}}
     if experiment.failures.lost_upload < LOST:
         found["one upload in ten were lost"] = {"failures": {"lost_upload": LOST}}
     return found

@@ -37,7 +37,7 @@ def measure_slots(experiment: Experiment, watch: OnProgress | None = None) -> li
                 raise Interrupted("interrupted; nothing was kept")
         rewards = simulation.session.state.rewards
     records = []
-    for slot in range(1, experiment.local.epochs + 1):
+    for slot in range(1, experiment.local.slices + 1):
         merges, total = rewards.get(slot, (0, 0.0))
         records.append(SlotRecord(slot=slot, merges=merges, reward=total / merges if merges else 0.0))
     return records

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Struct, field
 from msgspec.structs import replace
-from pydantic import Field, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from offbeat.core.errors import InvalidInput, unknown
 from offbeat.core.parameters import Layout, Mask, Vector
@@ -22,6 +22,7 @@ from offbeat.core.terms import AbsentClasses, Proximal, Term, term_of_table
 
 Over = Literal["versions", "updates", "time", "steps"]
 Shape = Literal["constant", "exponential", "inverse", "step", "cosine"]
+Unit = Literal["epoch", "step", "layer"]
 
 
 class RateSchedule(Struct, frozen=True, kw_only=True, gc=False):
@@ -75,8 +76,9 @@ class Order(Struct, frozen=True, kw_only=True, gc=False):
 
     slices: int = 1
     """Number of slices, between which the device may ask for a newer version, be stopped or run out of time."""
-    unit: Literal["epoch", "layer"] = "epoch"
-    """A slice is one pass over the device's data, or one layer of the backward pass."""
+    unit: Unit = "epoch"
+    """A slice is one pass over the device's data, one optimiser step, or one layer of the backward pass. Steps go
+    through the same batches as epochs."""
     batch_size: int | None = 32
     """Samples in a step; None: all of the device's."""
     learning_rate: float = 0.01
@@ -151,6 +153,8 @@ class LocalWork(Settings):
 
     epochs: Annotated[int, Field(ge=1, le=100_000)] = 5
     """Passes over the device's data."""
+    steps: Annotated[int, Field(ge=1, le=100_000)] | None = None
+    """Optimiser steps instead of epochs: the same number on every device, whatever the size of its data."""
     batch_size: Annotated[int, Field(ge=0)] = 32
     """Samples in a step; 0: all of the device's."""
     learning_rate: Annotated[float, Field(gt=0, le=1e6)] = 0.03
@@ -184,6 +188,8 @@ class LocalWork(Settings):
 
     @model_validator(mode="after")
     def _check(self) -> "LocalWork":
+        if self.steps is not None and "epochs" in self.model_fields_set:
+            raise InvalidInput(f"local.epochs = {self.epochs} and local.steps = {self.steps}: give one of them")
         if ":" not in self.optimiser and self.optimiser not in OPTIMISERS:
             raise unknown("optimiser", self.optimiser, OPTIMISERS)
         if self.momentum and self.optimiser in ("adam", "adamw"):
@@ -192,6 +198,23 @@ class LocalWork(Settings):
             raise InvalidInput('local.schedule = "step": set local.milestones to the points at which the rate drops')
         _ = self.loss_terms
         return self
+
+    @model_serializer(mode="wrap")
+    def _without_unused_epochs(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        table: dict[str, Any] = written(self)
+        if self.steps is not None:
+            table.pop("epochs", None)
+        return table
+
+    @property
+    def unit(self) -> Unit:
+        """The unit of `slices`."""
+        return "epoch" if self.steps is None else "step"
+
+    @property
+    def slices(self) -> int:
+        """The epochs or steps of an order."""
+        return self.epochs if self.steps is None else self.steps
 
     @cached_property
     def loss_terms(self) -> tuple[Term, ...]:
@@ -242,7 +265,8 @@ class LocalWork(Settings):
         """The order that these settings give before anything is scheduled or changed."""
         shared = {name: getattr(self, name) for name in Order.__struct_fields__ if name in LocalWork.model_fields}
         own = {
-            "slices": self.epochs,
+            "slices": self.slices,
+            "unit": self.unit,
             "batch_size": self.batch_size or None,
             "schedule": self.rates if self.schedule_over == "steps" else None,
             "terms": self.loss_terms,

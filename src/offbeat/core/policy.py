@@ -90,6 +90,11 @@ class View(Protocol):
         ...
 
     @property
+    def now(self) -> float:
+        """Seconds since the start of the run at which the event happened."""
+        ...
+
+    @property
     def horizon(self) -> float:
         """Seconds after which the run ends; infinite if time does not end it."""
         ...

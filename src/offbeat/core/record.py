@@ -164,12 +164,14 @@ class VersionLine(RecordedLine, frozen=True, kw_only=True, tag="version"):
     """The checksum of its parameters."""
 
 
-class OrderLine(RecordedLine, frozen=True, kw_only=True, tag="order"):
+class OrderLine(RecordedLine, frozen=True, kw_only=True, tag="order", omit_defaults=True):
     """A device was sent an order that starts from this version."""
 
     device: int
     ticket: int
     base: int
+    batch: int | None = None
+    """Samples in a step, if the slices of the order are steps of less than an epoch."""
 
 
 class AnswerLine(RecordedLine, frozen=True, kw_only=True, tag="answer"):
@@ -204,8 +206,9 @@ def event_line(event: Event, *, at: float, remembered: int = 0, norm: float | No
 def effect_line(effect: Effect, *, at: float) -> ConsequenceLine | None:
     """Make the line of an effect; None if the effect is not sent to a device."""
     match effect:
-        case Assignment(device=device, ticket=ticket, base=base):
-            return OrderLine(at=at, device=device, ticket=ticket, base=base)
+        case Assignment(device=device, ticket=ticket, base=base, order=order):
+            batch = order.batch_size if order.unit == "step" else None
+            return OrderLine(at=at, device=device, ticket=ticket, base=base, batch=batch)
         case FreshModel(device=device, ticket=ticket, version=version, parameters=parameters):
             return AnswerLine(at=at, device=device, ticket=ticket, base=version, newer=parameters is not None)
         case StopNotice(device=device, ticket=ticket):

@@ -148,7 +148,7 @@ class Session:
         own_work: Mapping[int, tuple[int | None, int | None]] = NO_OWN_WORK,
         selector: Selector | None = None,
     ) -> None:
-        """`own_work` are the epochs and the batch size of single devices, where they differ from `local`.
+        """`own_work` are the slices and the batch size of single devices, where they differ from `local`.
 
         `selector` chooses the devices that `pick` returns; None: a uniform draw.
         """
@@ -448,10 +448,10 @@ class Session:
                 raise PolicyError(f"{action!r} is not an action")
 
     def _own_order(self, device: int, order: Order) -> Order:
-        """The order with the device's own batch size and, if it has the usual number of epochs, its own number."""
-        epochs, batch_size = self._own_work[device]
-        if epochs is not None and order.unit == "epoch" and order.slices == self.local.epochs:
-            order = replace(order, slices=epochs)
+        """The order with the device's own batch size and, if it has the usual number of slices, its own number."""
+        slices, batch_size = self._own_work[device]
+        if slices is not None and (order.unit, order.slices) == (self.local.unit, self.local.slices):
+            order = replace(order, slices=slices)
         return order if batch_size is None else replace(order, batch_size=batch_size)
 
     def _check_clock_advances(self, name: str) -> None:

@@ -36,6 +36,8 @@ class DeviceSettings(Settings):
     """Seconds that it is away."""
     epochs: Annotated[int, Field(ge=1)] | None = None
     """Epochs of an order that would have `local.epochs`."""
+    steps: Annotated[int, Field(ge=1)] | None = None
+    """Steps of an order that would have `local.steps`."""
     batch_size: Annotated[int, Field(ge=1)] | None = None
     """Samples in a step."""
 

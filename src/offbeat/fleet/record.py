@@ -101,7 +101,7 @@ def read_devices(path: Path) -> tuple[list[RecordedDevice], float]:
     devices = [
         RecordedDevice(samples=samples, present=number in first.present) for number, samples in enumerate(first.samples)
     ]
-    orders: dict[int, float] = {}
+    orders: dict[int, OrderLine] = {}
     asked: set[int] = set()
     for line in lines:
         _read(line, devices, orders, asked, file)
@@ -111,12 +111,12 @@ def read_devices(path: Path) -> tuple[list[RecordedDevice], float]:
 
 
 def _read(
-    line: RecordLine, devices: Sequence[RecordedDevice], orders: dict[int, float], asked: set[int], file: Path
+    line: RecordLine, devices: Sequence[RecordedDevice], orders: dict[int, OrderLine], asked: set[int], file: Path
 ) -> None:
     """Add the measurements of one line."""
     match line:
         case OrderLine():
-            orders[line.ticket] = line.at
+            orders[line.ticket] = line
         case EventLine(event=FreshRequested(ticket=ticket)):
             asked.add(ticket)
         case EventLine(event=RecordedUpload(device=number, ticket=ticket, progress=done)) if done.slices > 0:
@@ -126,9 +126,11 @@ def _read(
                     "give the record of another algorithm"
                 )
             device = devices[number]
-            device.epochs.append(done.seconds / done.slices)
-            if ticket in orders and ticket not in asked:
-                device.communication.append(max(0.0, line.at - orders[ticket] - done.seconds))
+            order = orders.get(ticket)
+            per_epoch = 1 if order is None or order.batch is None else -(-device.samples // order.batch)
+            device.epochs.append(done.seconds / done.slices * per_epoch)
+            if order is not None and ticket not in asked:
+                device.communication.append(max(0.0, line.at - order.at - done.seconds))
         case JoinedLine():
             devices[line.device].samples = line.samples
             devices[line.device].changes.append((line.at, True))

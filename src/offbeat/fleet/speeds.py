@@ -67,11 +67,24 @@ def batch_of(order: Order, samples: int) -> int:
 def share_of_epoch(order: Order, samples: int, layers: int) -> float:
     """The cost of one slice of the order, as a fraction of an epoch with the whole model.
 
+    The steps of an epoch share its time equally, though its last batch may be smaller.
+
     >>> share_of_epoch(Order(unit="layer", batch_size=25), samples=100, layers=5)
     0.05
+    >>> share_of_epoch(Order(unit="step", batch_size=30), samples=100, layers=5)
+    0.25
     """
-    whole = 1.0 if order.unit == "epoch" else batch_of(order, samples) / samples / layers
+    whole = 1.0
+    if order.unit == "layer":
+        whole = batch_of(order, samples) / samples / layers
+    elif order.unit == "step":
+        whole = 1.0 / steps_per_epoch(order, samples)
     return whole * cost_of_width(order)
+
+
+def steps_per_epoch(order: Order, samples: int) -> int:
+    """Optimiser steps in one pass over the samples, of which there is at least one."""
+    return -(-samples // batch_of(order, samples))
 
 
 def cost_of_width(order: Order) -> float:

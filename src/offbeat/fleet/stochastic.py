@@ -20,6 +20,7 @@ from offbeat.fleet.speeds import (
     batch_of,
     cost_of_width,
     share_of_epoch,
+    steps_per_epoch,
 )
 from offbeat.fleet.workload import Floats, Workload
 
@@ -38,7 +39,7 @@ def per_device(key: str, value: float | Sequence[float], devices: int) -> Floats
 
 
 class ZipfSpeeds(Speeds):
-    """A constant time per epoch plus a random idle time; a layer takes its share of both, drawn on its own."""
+    """A constant time per epoch plus a random idle time. Steps share those of their epoch, each layer draws its own."""
 
     def __init__(self, epoch_seconds: Floats, cumulative: Floats, workload: Workload) -> None:
         self.epoch_seconds = epoch_seconds
@@ -49,9 +50,13 @@ class ZipfSpeeds(Speeds):
         self.seed = workload.seed
 
     def slice_seconds(self, device: int, ticket: int, order: Order) -> Sequence[float]:
-        uniform = stream(self.seed, "speed", device, ticket).random(order.slices)
+        samples, draws = self.samples.item(device), order.slices
+        per_epoch = steps_per_epoch(order, samples) if order.unit == "step" else 1
+        uniform = stream(self.seed, "speed", device, ticket).random(-(-draws // per_epoch))
         idle = 1 + np.searchsorted(self.cumulative, uniform, side="right")
-        share = share_of_epoch(order, self.samples.item(device), self.layers)
+        if per_epoch > 1:  # so that the steps of an epoch together take as long as an epoch
+            idle = idle.repeat(per_epoch)[:draws]
+        share = share_of_epoch(order, samples, self.layers)
         return cast(list[float], ((self.epoch_seconds.item(device) + idle) * share).tolist())
 
     def layer_speeds(self) -> Floats:
@@ -102,9 +107,10 @@ class ExponentialSpeeds(Speeds):
         if order.unit == "layer":
             seconds = random.exponential(batch / speed, order.slices)
         else:
-            steps = -(-samples // batch)
+            steps = steps_per_epoch(order, samples)
             # Treats batches as equal, though the last may be smaller: the mean is exact and the sum is one Gamma draw.
-            seconds = random.gamma(steps * self.layers, samples / steps / speed, order.slices)
+            drawn = 1 if order.unit == "step" else steps
+            seconds = random.gamma(drawn * self.layers, samples / steps / speed, order.slices)
         return cast(list[float], seconds.tolist())
 
     def layer_speeds(self) -> Floats:

@@ -141,6 +141,9 @@ def own_settings(experiment: Experiment, devices: int, names: Sequence[str] | No
         number = device_number(name, names or (), devices, f"devices.{name}")
         if number in numbered:
             raise InvalidInput(f"devices.{name}: device {number} has another table too")
+        other = "steps" if experiment.local.unit == "epoch" else "epochs"
+        if (own := getattr(settings, other)) is not None:
+            raise InvalidInput(f"devices.{name}.{other} = {own}: [local] counts in {experiment.local.unit}s")
         numbered[number] = settings
     return numbered
 
@@ -176,7 +179,7 @@ def session_of(
         forecast=forecast,
         horizon=experiment.stop.horizon,
         buffers=experiment.model.buffers,
-        own_work={device: (each.epochs, each.batch_size) for device, each in own.items()},
+        own_work={device: (each.epochs or each.steps, each.batch_size) for device, each in own.items()},
         selector=experiment.selection.selector,
     )
 

@@ -207,7 +207,7 @@ class Simulation:
         A fresh model is merged when it reaches the device, perhaps in the middle of a slice.
         """
         ticket, plan, order = run.ticket, self.training.plans[run.ticket], run.order
-        epochs = order.unit == "epoch"
+        layered = order.unit == "layer"
         while type(step := run.next(plan.rule, plan.remembered)) is Train:  # `isinstance` takes three times as long
             first, slices, began = run.progress.slices, step.slices, at
             seconds = run.seconds[first : first + slices]
@@ -218,7 +218,7 @@ class Simulation:
                 slices = slices_by(ends_of(seconds, began), at)
                 run.out_of_time()
             run.until = at
-            run.trained(slices, slices * run.steps if epochs else run.steps_in(slices), at - began)
+            run.trained(slices, run.steps_in(slices) if layered else slices * run.steps, at - began)
             if slices:
                 if fresh is not None and run.heard < at:
                     self._merge_within(run, first, ends_of(seconds, began), began)
@@ -235,7 +235,7 @@ class Simulation:
             kind, at = "ask", at + self.fleet.links.latency(run.device)
         else:
             run.asks, size = False, self._model_bytes
-            if not epochs or order.width != 1.0 or run.progress.slices < order.slices:
+            if layered or order.width != 1.0 or run.progress.slices < order.slices:
                 run.mask = mask = coverage(order, run.progress.slices, self.session.layout)
                 size = size if mask is None else mask.bytes
             run.bytes_up = size

@@ -154,7 +154,7 @@ class TimedRun(LocalRun, kw_only=True, eq=False, gc=False):
     """When the model has arrived and the device begins."""
     samples: int
     steps: int
-    """Optimiser steps in an epoch."""
+    """Optimiser steps in a slice, unless a slice is a layer."""
     layers: int
     """Trained layers of the model: slices per optimiser step, if a slice is a layer."""
     seconds: Sequence[float]
@@ -192,7 +192,7 @@ class TimedRun(LocalRun, kw_only=True, eq=False, gc=False):
 
     def steps_in(self, slices: int) -> int:
         """Optimiser steps in the next slices, or in the last ones if negative."""
-        if self.order.unit == "epoch":
+        if self.order.unit != "layer":
             return slices * self.steps
         done = self.progress.slices
         return (done + slices) // self.layers - done // self.layers

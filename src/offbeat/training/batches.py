@@ -1,9 +1,10 @@
-"""The batches of every device, as a function of (seed, device, ticket, slice) alone.
+"""The batches of every device, as a function of (seed, device, ticket, epoch) alone.
 
 All trainers take their batches from here, and therefore train on the same ones.
 """
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any, Protocol
 
 import numpy as np
@@ -15,6 +16,7 @@ from offbeat.data.dataset import IGNORED
 from offbeat.data.samples import Array, Indices, LazyDevices, Ragged, Samples, count, each_array, numbers, taken
 from offbeat.models.flat import on_processor
 from offbeat.training.tasks import Batch
+from offbeat.training.training_state import TrainingJob
 
 GATHERED = 4096
 """Samples gathered at a time: all of a slice on most devices, and bounded memory on the largest."""
@@ -145,6 +147,18 @@ class Batches:
         samples = len(self.partition.samples(device))
         return min(samples, 1) if batch_size is None else -(-samples // batch_size)
 
+    def epochs(self, job: TrainingJob) -> list[tuple[int, int, int]]:
+        """The epochs that a job of epochs or steps touches: number, first step, and the step that it ends before."""
+        per_epoch = self.steps(job.device, job.order.batch_size)
+        first, begun, last, extra = job.first, job.state.steps_into_slice, job.last, job.extra_steps
+        if job.order.unit == "step":
+            if not per_epoch:
+                return []
+            (first, begun), (last, extra) = divmod(job.first, per_epoch), divmod(job.last, per_epoch)
+        return [
+            (k, begun if k == first else 0, extra if k == last else per_epoch) for k in range(first, last + bool(extra))
+        ]
+
     def targets(self, device: int) -> Samples:
         """The targets of a device's samples."""
         x_y, first = self._held(device)
@@ -156,22 +170,33 @@ class Batches:
         return stream(self.seed, "transforms", device, ticket, k) if chance else None
 
     def gather(
-        self, device: int, samples: Indices, batch_size: int | None, random: np.random.Generator | None = None
+        self,
+        device: int,
+        samples: Indices,
+        batch_size: int | None,
+        random: np.random.Generator | None = None,
+        begun: int = 0,
     ) -> Iterator[Batch]:
-        """The device's samples at these indices, in this order, cut into batches."""
+        """The device's samples at these indices, in this order, cut into batches; the first `begun` are skipped.
+
+        A block is gathered whole, whichever of its batches are skipped: a batch keeps its place in memory, on which
+        the last bits of sums depend. Random transforms also draw for what is skipped.
+        """
         size = batch_size or max(1, len(samples))
         (x, y), first = self._held(device)
         block = max(1, GATHERED // size) * size if isinstance(x, np.ndarray) and isinstance(y, np.ndarray) else size
-        for start in range(0, len(samples), block):
+        for start in range(0 if random is not None else begun * size // block * block, len(samples), block):
             chosen = samples[start : start + block]
             if first:
                 chosen = chosen - first
             whole = self._gathered(x, y, chosen, random)
+            skipped = max(0, begun - start // size)
             if block == size:
-                yield whole
+                if not skipped:
+                    yield whole
             else:
                 parts = zip(torch.split(whole.x, size), torch.split(whole.y, size), strict=True)
-                yield from (Batch(part_x, part_y) for part_x, part_y in parts)
+                yield from (Batch(part_x, part_y) for part_x, part_y in islice(parts, skipped, None))
 
     def for_evaluation(self, x: Samples, y: Samples, size: int) -> Iterator[Batch]:
         """The samples in order, cut into batches, without random transforms."""

@@ -147,7 +147,7 @@ class FullBatchCache:
 
 def _begins_full_batch(job: TrainingJob) -> bool:
     first = job.first == 0 and job.state.steps == 0 and job.state.momentum is None
-    full = job.order.batch_size is None and job.order.unit == "epoch"
+    full = job.order.batch_size is None and job.order.unit != "layer"
     return full and first and job.whole and not job.order.remembers and job.anchor is job.state.parameters
 
 

@@ -53,9 +53,9 @@ SMALL_BATCH = 8
 
 
 def is_plain(order: Order) -> bool:
-    """Whether the order is for epochs of the whole model with plain SGD and no term but proximal, as a stack needs."""
+    """Whether the order trains the whole model with plain SGD and no term but proximal, as a stack needs."""
     return (
-        order.unit == "epoch"
+        order.unit != "layer"
         and order.width == 1.0
         and order.optimiser == "sgd"
         and not order.clip_norm
@@ -116,7 +116,7 @@ class StackedTrainer:
         groups: dict[tuple[int | None, float], list[int]] = defaultdict(list)
         for i, job in enumerate(jobs):
             if not is_plain(job.order):
-                raise InvalidInput("only orders for epochs of whole models with plain SGD can be trained stacked")
+                raise InvalidInput("only orders for whole models with plain SGD can be trained stacked")
             groups[job.order.batch_size, job.order.momentum].append(i)
         for group in groups.values():
             group.sort(key=lambda i: (self._steps(jobs[i]), self._width(jobs[i])), reverse=True)
@@ -125,7 +125,7 @@ class StackedTrainer:
             yield from (group[start : start + count] for start in range(0, len(group), count))
 
     def _steps(self, job: TrainingJob) -> int:
-        return (job.last - job.first) * self._batches.steps(job.device, job.order.batch_size)
+        return sum(end - begun for _, begun, end in self._batches.epochs(job))
 
     def _width(self, job: TrainingJob) -> int:
         """Samples in the job's largest batch."""
@@ -189,8 +189,9 @@ class StackedTrainer:
         index, share = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.float32)
         for c, job in enumerate(jobs):
             t = 0
-            for k in range(job.first, job.last):
+            for k, begun, end in self._batches.epochs(job):
                 samples = self._batches.order(job.device, job.ticket, k, job.order.batch_size)
+                samples = samples[begun * width : end * width]
                 full, rest = divmod(len(samples), width)
                 index[t : t + full, c] = samples[: full * width].reshape(full, width)
                 share[t : t + full, c] = 1 / width

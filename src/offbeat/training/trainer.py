@@ -15,7 +15,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from itertools import islice
 from typing import Any, Literal
 
 import numpy as np
@@ -85,7 +84,8 @@ class TorchTrainer:
         self._plain = Objective(self.task, self._flat, half=self.precision == "bfloat16")
         self._submodels: dict[float, tuple[TorchTrainer, npt.NDArray[np.bool_]]] = {}
         self._frozen_copies: dict[str, FlatModel] = {}
-        self._block = BLOCK if is_pure(self.model) and self.task.averages_samples else None
+        self._pure = is_pure(self.model)
+        self._block = BLOCK if self._pure and self.task.averages_samples else None
         """None unless the gradient is certainly a mean over samples."""
 
     @property
@@ -110,8 +110,8 @@ class TorchTrainer:
     ) -> tuple[TrainingState, int]:
         """Carry out a job while `proceed` allows; returns the state and the number of slices done.
 
-        `proceed` gets the number of slices done, and is called between layers or between the steps of an epoch. An
-        epoch that it cuts short is undone or, with `keep`, kept as far as it went.
+        `proceed` gets the number of slices done, and is called between layers or steps. An epoch that it cuts short is
+        undone or, with `keep`, kept as far as it went.
         """
         if job.order.width < 1.0:
             return self._train_submodel(job, proceed, keep=keep)
@@ -119,7 +119,7 @@ class TorchTrainer:
             if job.order.unit == "layer":
                 state, done = self._train_layers(job, objective, proceed)
             else:
-                state, done = self._train_epochs(job, objective, proceed, keep=keep)
+                state, done = self._train_steps(job, objective, proceed, keep=keep)
         if job.order.masks_absent_classes:
             absent = absent_classes(self._flat, self.batches.targets(job.device))
             state = self._with_rows_of(job.state.parameters, absent, state)
@@ -156,41 +156,48 @@ class TorchTrainer:
         self._frozen_copies[name].load(parameters)
         return self._frozen_copies[name]
 
-    def _train_epochs(
+    def _train_steps(
         self, job: TrainingJob, objective: Objective, proceed: Proceed | None, *, keep: bool
     ) -> tuple[TrainingState, int]:
-        """Train epochs. A continued epoch keeps its batches; only dropout then draws other random numbers."""
+        """Train epochs, or single steps of epochs.
+
+        A continued epoch keeps its batches; only dropout then draws other random numbers, unless a slice is a step:
+        then it draws anew for each step.
+        """
         order, batches = job.order, self.batches
         self._load(job.state)
         optimiser = self._optimiser(order, job.state, objective)
         rate, schedule = order.learning_rate, order.schedule
         block = None if any(isinstance(term, OwnTerm) for term in order.terms) else self._block
+        by_step, per_epoch = order.unit == "step", batches.steps(job.device, order.batch_size)
         steps, loss_sum, seen = job.state.steps, job.state.loss_sum, job.state.seen
 
         def state(steps_into_slice: int = 0) -> TrainingState:
             counts = {"steps": steps, "steps_into_slice": steps_into_slice, "loss_sum": loss_sum, "seen": seen}
             return self._state(job, self._flat.values(), optimiser, **counts)
 
-        for k in range(job.first, job.first + job.slices):
-            before = None if proceed is None or keep else state()
-            begun = job.state.steps_into_slice if k == job.first else 0
+        for k, begun, end in batches.epochs(job):
+            before = None if proceed is None or keep or by_step else state()
             self._seed_dropout("dropout", job.device, job.ticket, k, *([begun] if begun else []))
             samples = batches.order(job.device, job.ticket, k, order.batch_size)
             random = batches.transforming(job.device, job.ticket, k)
             given = self._steps(job.device, samples, order.batch_size, objective, block, random, begun)
-            for step in range(begun, batches.steps(job.device, order.batch_size)):
-                if (k == job.last and step == job.extra_steps) or (keep and proceed is not None and not proceed(k)):
-                    return state(step), k
+            for step in range(begun, end):
+                done = k * per_epoch + step if by_step else k
+                if keep and proceed is not None and not proceed(done):
+                    return state(0 if by_step else step), done
+                if by_step and not self._pure:
+                    self._seed_dropout("dropout", job.device, job.ticket, k, *([step] if step else []))
                 loss, size, gradients = next(given)
-                if before is not None and proceed is not None and not proceed(k):
-                    return before, k
+                if proceed is not None and not keep and not proceed(done):
+                    return before or state(), done
                 if schedule is not None:
                     rate = schedule.rate(order.learning_rate, steps)
                 optimiser.step(gradients, rate)
                 steps += 1
                 loss_sum += loss * size
                 seen += size
-        return state(), job.last
+        return state(job.extra_steps), job.last
 
     def _train_layers(
         self, job: TrainingJob, objective: Objective, proceed: Proceed | None
@@ -345,7 +352,7 @@ class TorchTrainer:
     ) -> Iterator[tuple[float, float, Tensors]]:
         """Loss, size and gradient of each batch after the first `begun`, at the weights at the time of `next`."""
         if batch_size is not None or block is None or len(samples) <= block:
-            for batch in islice(self.batches.gather(device, samples, batch_size, random), begun, None):
+            for batch in self.batches.gather(device, samples, batch_size, random, begun):
                 yield objective.gradients(batch)
             return
         total, mean = 0.0, tuple(torch.zeros_like(weight) for weight in self._flat.weights)

@@ -55,6 +55,11 @@ class TrainingJob(Struct, frozen=True, kw_only=True, eq=False, gc=False):
         """Whether the job consists of whole slices."""
         return not self.extra_steps and not self.state.steps_into_slice
 
+    def samples(self, held: int) -> int:
+        """Samples that the job goes through on a device with `held` samples, about."""
+        batch = self.order.batch_size
+        return self.slices * (held if self.order.unit != "step" or batch is None else min(held, batch))
+
     @property
     def slices(self) -> int:
         """Number of slices, whole or partial."""

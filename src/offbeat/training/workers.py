@@ -75,7 +75,7 @@ class MeasuredCost:
         per_slice = self._slice_seconds.get(job.device)
         if per_slice is None:
             rate = self._seconds / self._samples if self._samples else 1.0
-            per_slice = rate * float(self._sizes[job.device])
+            return rate * job.samples(self._sizes.item(job.device))
         return per_slice * job.slices
 
     def measured(self, job: TrainingJob, seconds: float) -> None:
@@ -83,7 +83,7 @@ class MeasuredCost:
         slices = job.slices
         self._slice_seconds[job.device] = seconds / slices
         self._seconds += seconds
-        self._samples += float(self._sizes[job.device]) * slices
+        self._samples += job.samples(self._sizes.item(job.device))
 
 
 class WorkerPool:
@@ -137,7 +137,7 @@ class WorkerPool:
         The last bits of a stack depend on its clients, so that measured times must not decide them.
         """
         cost: list[Any] = [
-            int(self._sizes[job.device]) * job.slices if self._stacks else self._cost.of(job) for job in jobs
+            job.samples(self._sizes.item(job.device)) if self._stacks else self._cost.of(job) for job in jobs
         ]
         order = sorted(range(len(jobs)), key=lambda position: (-cost[position], position))
         if not self._stacks:

@@ -246,7 +246,7 @@ def beyond_the_theory(experiment: Experiment) -> tuple[str, ...]:
     """Settings outside the theory, which assumes one full-batch step at a constant rate and the weights of (13)."""
     local, policy = experiment.local, experiment.algorithm.policy
     leaving = {
-        f"local.epochs = {local.epochs}": local.epochs != 1,
+        f"local.{local.unit}s = {local.slices}": local.slices != 1,
         f"local.batch_size = {local.batch_size}": local.batch_size != 0,
         f"local.optimiser = {local.optimiser!r}": local.optimiser != "sgd",
         f"local.momentum = {local.momentum:g}": local.momentum != 0,

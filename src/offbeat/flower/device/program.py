@@ -162,7 +162,7 @@ class DeviceProgram:
         paused, run = self.store.paused, self.store.paused.run
         rule = device_rule(run.order.rule)
         while run.asking and not answered() and isinstance(run.next(rule, paused.remembered), Train):
-            self._train(paused)
+            self._train(paused, self._clock())
 
     def answered(self, message: FreshResponse, model: Vector | None) -> Reply:
         """Merge the newer model, if there is one, and work on the order for another leg."""
@@ -214,32 +214,38 @@ class DeviceProgram:
             if run.progress.slices > paused.checked and self._overdue(paused, started):
                 paused.checked = run.progress.slices
                 return CheckIn(**self._progress(paused)), None
-            self._train(paused)
+            self._train(paused, started)
         return self._report(paused, step)
 
     def _overdue(self, paused: PausedOrder, started: float) -> bool:
-        """Whether to check in."""
+        """Whether to check in, in a leg that began at `started`."""
         if paused.leg_seconds is None or paused.run.order.unit == "layer":
             return False
         return self._clock() - started >= paused.leg_seconds
 
-    def _train(self, paused: PausedOrder) -> None:
-        """Train the next epoch, or all layers up to the goal; stop when a fresh model arrives."""
-        run, began = paused.run, self._clock()
-        order, first = run.order, run.progress.slices
-        job = paused.job(first, run.goal if order.unit == "layer" else first + 1)
+    def _train(self, paused: PausedOrder, started: float) -> None:
+        """Train the next epoch, or all layers or steps up to the goal; stop when a fresh model arrives.
+
+        Steps also end when the leg, which began at `started`, is over.
+        """
+        run, began, before = paused.run, self._clock(), paused.run.progress
+        order, first = run.order, before.slices
+        by_step = order.unit == "step" and self.pace is None
+        job = paused.job(first, run.goal if by_step or order.unit == "layer" else first + 1)
         deadline = inf if order.budget is None else paused.arrived + order.budget
         if self.pace is None:
-            state, done = self.trainer.train_while(job, self._watch(paused, deadline), keep=run.asking)
+            proceed = self._watch_steps(paused, deadline, started) if by_step else self._watch(paused, deadline)
+            state, done = self.trainer.train_while(job, proceed, keep=run.asking)
         else:
             state, done = self._train_paced(paused, job, began, deadline)
         steps = state.steps - paused.state.steps
+        run.progress = before
         run.trained(done - first, steps, self._clock() - began)
         paused.state = state
         paused.begun = done < run.goal and (paused.begun or steps > 0)
         if done == run.goal:
             paused.performed += 1
-        if done < job.last and not run.drops_slice and not run.asking:
+        if done < job.last and not run.asking and (self._clock() >= deadline if by_step else not run.drops_slice):
             run.out_of_time()
 
     def _watch(self, paused: PausedOrder, deadline: float) -> Proceed | None:
@@ -253,6 +259,22 @@ class DeviceProgram:
             go_on = self.listen is None or self.listen(paused, step)
             step += 1
             return go_on and self._clock() < deadline and not paused.run.drops_slice
+
+        return proceed
+
+    def _watch_steps(self, paused: PausedOrder, deadline: float, started: float) -> Proceed | None:
+        """The function called in each step before it is taken: whether it counts. It keeps the progress up to date."""
+        run, began, before = paused.run, self._clock(), paused.run.progress
+        if self.listen is None and deadline == inf and paused.leg_seconds is None:
+            return None
+
+        def proceed(done: int) -> bool:
+            run.progress = before
+            run.trained(done - before.slices, done - before.slices, self._clock() - began)
+            told = run.stopping and done > 0  # in an earlier step: the last one was the one in progress
+            go_on = self.listen is None or self.listen(paused, 0)
+            due = done > paused.checked and self._overdue(paused, started)
+            return go_on and self._clock() < deadline and not (told or due or run.drops_slice)
 
         return proceed
 
@@ -285,6 +307,8 @@ class DeviceProgram:
     def _cut(self, job: TrainingJob, share: float) -> tuple[TrainingState, int]:
         """Train this share of the steps that the epoch of a job has left."""
         begun = job.state.steps_into_slice
+        if job.order.unit == "step":
+            return job.state, job.first
         left = self.trainer.batches.steps(job.device, job.order.batch_size) - begun
         steps = min(int(share * left), left - 1)
         cut = replace(job, last=job.first, extra_steps=begun + steps)

@@ -51,6 +51,8 @@ def why_not_plain(orders: Iterable[Order], slices: int = 1) -> str | None:
             return "has devices request the fresh model while they train"
         if order.unit == "layer":
             return "trains layer by layer"
+        if order.unit == "step":
+            return "orders numbers of steps"
         if order.width != 1.0:
             return "trains submodels"
         if order.budget is not None:

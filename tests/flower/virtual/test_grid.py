@@ -72,7 +72,12 @@ class Simulated:
         self.clients = ScriptedClients()
         self.engine = MessageEngine(WorkTimes(app, settings), self.clients, **limits)
         self.grid = VirtualGrid(self.engine, Run.create_empty(1))
+        self.grid.on_receive = self._use
         self.nodes = self.engine.times.node_ids
+
+    def _use(self, replies: list[Message]) -> None:
+        for name in list(self.engine.taken):
+            self.engine.resolve(name, True, self.engine.version + 1)
 
     def message(self, device: int = 0, kind: str = "train", ttl: float | None = None) -> Message:
         return Message(megabytes(1), self.nodes[device], kind, ttl=ttl)
@@ -145,6 +150,34 @@ def test_a_time_out_is_in_virtual_seconds_and_what_comes_later_is_discarded(simu
     run.grid.send_and_receive([run.message(1)])
     assert run.grid.now() == pytest.approx(61.5 + 60 + 2.5)
     assert (run.engine.counters.used, run.engine.counters.discarded) == (2, 1)
+
+
+def test_a_late_reply_can_be_asked_for_by_the_id_in_its_message_as_on_a_superlink(simulated: Make) -> None:
+    run = simulated(10)
+    message = run.message(0)
+    assert list(run.grid.send_and_receive([message], timeout=20.0)) == []
+    run.grid.sleep(80.0)  # it has arrived after 1.5 + 60 + 2.5 s
+    assert run.engine.counters.discarded == 0
+    (reply,) = run.grid.pull_messages([message.metadata.message_id])
+    assert not reply.has_error()
+    assert (run.engine.counters.used, run.engine.counters.discarded, run.engine.accounts.wasted_seconds) == (1, 0, 0.0)
+    (again,) = run.grid.pull_messages([message.metadata.message_id])
+    assert again.error.code == ErrorCode.MESSAGE_UNAVAILABLE
+    assert run.engine.counters.used == 1
+
+
+def test_an_update_that_was_fetched_and_not_used_is_waste(simulated: Make) -> None:
+    run = simulated(1, 4)
+    run.grid.on_receive = lambda replies: None
+    slow, fast = run.grid.push_messages([run.message(1), run.message(0)])
+    run.grid.sleep(40.0)
+    assert len(list(run.grid.pull_messages([slow, fast]))) == 2
+    assert (run.engine.counters.used, run.engine.counters.discarded) == (0, 0)
+    run.engine.resolve(fast, True, 3)  # two versions were made after its base, version 0
+    run.engine.resolve(slow, False, 3)
+    run.engine.resolve(slow, True, 4)  # too late
+    assert (run.engine.counters.used, run.engine.counters.discarded, run.engine.counters.staleness_sum) == (1, 1, 2)
+    assert run.engine.accounts.wasted_seconds == pytest.approx(24.0)  # two epochs of 3 s, four times as slow
 
 
 def test_a_message_expires_with_its_time_to_live(simulated: Make) -> None:

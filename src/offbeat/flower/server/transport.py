@@ -109,6 +109,8 @@ class SentMessage(Struct, kw_only=True, eq=False):
     """Whether its order was given up. The reply is then awaited only to know when the node is free again."""
     notice: bool = False
     """Whether it is a notice to a device in training. Nothing waits for the reply."""
+    identity: str = ""
+    """The id that the grid has given it."""
 
 
 class OutgoingMessage(NamedTuple):
@@ -203,7 +205,8 @@ class Transport:
             identities = list(self.grid.push_messages([message]))
         if not identities or not identities[0]:
             return False
-        self.waiting[identities[0]] = sent
+        sent.identity = identities[0]
+        self.waiting[sent.identity] = sent
         return True
 
     def poll(self) -> list[ReceivedReply]:

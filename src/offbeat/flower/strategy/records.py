@@ -124,6 +124,12 @@ class UnresolvedReply(Struct, kw_only=True, eq=False):
 
     metrics: Metrics
     counts: Counts
+    message: str = ""
+    """The id of the message that it replies to."""
+
+
+OnResolved = Callable[[str, bool, int], Any]
+"""Called with the id of a training message: whether the update in the reply to it was used, and the version then."""
 
 
 class FlowerRecords:
@@ -134,6 +140,7 @@ class FlowerRecords:
         "_evaluate_config",
         "_log",
         "_metrics",
+        "_on_resolved",
         "_replies",
         "_sent",
         "_train_config",
@@ -152,6 +159,7 @@ class FlowerRecords:
         evaluate_config: ConfigRecord,
         aggregate: Aggregate,
         log: Callable[[str], None],
+        on_resolved: OnResolved = lambda message, used, version: None,
     ) -> None:
         self.model = model
         self.keys = keys
@@ -162,6 +170,7 @@ class FlowerRecords:
         self._evaluate_config = evaluate_config
         self._aggregate = aggregate
         self._log = log
+        self._on_resolved = on_resolved
         self._replies: dict[int, UnresolvedReply] = {}
         """What came with updates that are not resolved, by ticket."""
         self._used: tuple[int, list[Metrics]] = (0, [])
@@ -219,13 +228,16 @@ class FlowerRecords:
         (arrays,) = content.array_records.values()
         parameters, counts = self.model.read(arrays)
         has_not_moved_too_far(parameters, expected)
-        self._replies[body.ticket] = UnresolvedReply(metrics=metrics_of(content), counts=counts)
+        self._replies[body.ticket] = UnresolvedReply(
+            metrics=metrics_of(content), counts=counts, message=expected.sent.identity
+        )
         outcome = KnownOutcome(Outcome(parameters=parameters))
         return expected.in_flight.update(body.samples, expected.pending.progress, outcome, None)
 
     def resolved(self, ticket: int, used: bool, version: int) -> None:
         """An update went into this version, or was given up."""
         reply = self._replies.pop(ticket)
+        self._on_resolved(reply.message, used, version)
         if not used:
             return
         if version != self._used[0]:
@@ -234,6 +246,10 @@ class FlowerRecords:
         self._used[1].append(reply.metrics)
         self.counts = reply.counts
         self._sent = (None, None)
+
+    def holds(self, ticket: int) -> bool:
+        """Whether the update for this ticket was read and is not resolved yet."""
+        return ticket in self._replies
 
     def metrics(self) -> dict[int, Metrics]:
         """The aggregated metrics of the updates used for each version."""

@@ -20,7 +20,7 @@ from offbeat.core.streams import stream
 from offbeat.flower.protocol.codec import fault_boundary, one_line
 from offbeat.flower.server.driver import MOMENT, Deployment
 from offbeat.flower.server.membership import Membership, poll_pause
-from offbeat.flower.server.transport import OutgoingMessage, SentMessage, Transport
+from offbeat.flower.server.transport import OutgoingMessage, ReceivedReply, SentMessage, Transport
 from offbeat.flower.strategy.records import (
     Aggregate,
     Evaluate,
@@ -252,6 +252,10 @@ class Hooks(Protocol):
         """Nodes have evaluated a version; whether the run is to stop."""
         ...
 
+    def resolved(self, message: str, used: bool, version: int) -> None:
+        """The update in the reply to this message was used for this version, or discarded, or refused."""
+        ...
+
 
 class StrategyRun(Deployment):
     """A run whose versions are also evaluated on the nodes. It ends after the last evaluation.
@@ -311,6 +315,16 @@ class StrategyRun(Deployment):
             yield found
         if not rows and last is not None:
             yield last
+
+    def _receive(self, reply: ReceivedReply) -> None:
+        super()._receive(reply)
+        if not self._records.holds(reply.sent.ticket):
+            self._hooks.resolved(reply.sent.identity, False, self.session.version)
+
+    def _refuse(self, device: int, ticket: int, fault: DeviceFault) -> None:
+        super()._refuse(device, ticket, fault)
+        if self._records.holds(ticket):  # the session has refused its update
+            self._records.resolved(ticket, False, self.session.version)
 
     def _has_more(self) -> bool:
         """Whether an evaluation is open, or one of the last version can begin."""

@@ -144,6 +144,7 @@ class FitAsync(Async):
             evaluate_config=_config(self._round_strategy, "on_evaluate_config_fn"),
             aggregate=self._train_aggregate,
             log=write_log,
+            on_resolved=self.resolved,
         )
 
     def evaluated(self, version: int, metrics: Metrics) -> bool | None:

@@ -207,6 +207,9 @@ class Async(Strategy):
         log(INFO, "\t└──> Aggregated MetricRecord: %s", report.clients)
         return self.evaluated(report.version, report.clients) is True
 
+    def resolved(self, message: str, used: bool, version: int) -> None:
+        """Called with the id of a message when the update in its reply was used for a version, or given up."""
+
     def _records(
         self, model: ModelArrays, train_config: ConfigRecord | None, evaluate_config: ConfigRecord | None
     ) -> FlowerRecords:
@@ -217,6 +220,7 @@ class Async(Strategy):
             evaluate_config=evaluate_config or ConfigRecord(),
             aggregate=self._train_aggregate,
             log=write_log,
+            on_resolved=self.resolved,
         )
 
     def _check_start(self, num_rounds: int, timeout: float, evaluate_fn: EvaluateFunction | None) -> None:

@@ -64,8 +64,8 @@ class MessageInFlight:
     answer: ClientAnswer | None = None
     closed: bool = False
     """Whether the server has a reply or an error; the device may still be working."""
-    abandoned: bool = False
-    """Whether the app no longer waits for the reply, because its timeout has passed."""
+    forgotten: bool = False
+    """Whether the app waited in vain and has dropped the message, so that it cannot ask for the reply."""
 
     @property
     def reply(self) -> Message:

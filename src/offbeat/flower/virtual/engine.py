@@ -6,7 +6,6 @@ expired.
 """
 
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass
 from heapq import heappop
 from logging import ERROR, WARNING
@@ -65,6 +64,8 @@ class MessageEngine:
         """Time in flight, summed over all training messages."""
         self.landed: dict[str, tuple[MessageInFlight, Message]] = {}
         """Replies that have arrived and that the app has not taken, in the order of arrival."""
+        self.taken: dict[str, MessageInFlight] = {}
+        """Training messages whose updates the app has taken, and which are not resolved yet."""
         self.calls = 0
         """How many times a ClientApp was called."""
         self.raised: Counter[str] = Counter()
@@ -121,34 +122,38 @@ class MessageEngine:
         return name
 
     def take(self, name: str) -> Message:
-        """Hand a reply that has arrived to the app; an update counts as used."""
+        """Hand a reply that has arrived to the app."""
         flight, reply = self.landed.pop(name)
         if flight.trains and not reply.has_error():
-            staleness = self.version - flight.base
+            self.taken[name] = flight
+        return reply
+
+    def resolve(self, name: str, used: bool, version: int) -> None:
+        """An update that the app has taken was used for this version, or discarded; others are ignored."""
+        flight = self.taken.pop(name, None)
+        if flight is None:
+            return
+        if used:
+            staleness = version - 1 - flight.base
             self.counters.used += 1
             self.counters.staleness_sum += staleness
             self.counters.staleness_max = max(self.counters.staleness_max, staleness)
-            self.accounts.resolved((flight.number,), True, self.version + 1)
-        return reply
-
-    def abandon(self, names: Iterable[str]) -> None:
-        """Discard these replies, also those that have not arrived yet."""
-        for name in names:
-            if name in self.landed:
-                self._discard(name)
-            elif name in self.in_flight:
-                self.in_flight[name].abandoned = True
-
-    def _discard(self, name: str) -> None:
-        flight, reply = self.landed.pop(name)
-        if flight.trains and not reply.has_error():
+        else:
             self.counters.discarded += 1
-            self.accounts.resolved((flight.number,), False, self.version)
+        self.accounts.resolved((flight.number,), used, version)
+
+    def forget(self, name: str) -> None:
+        """Discard the reply to this message, also if it has not arrived yet: the app cannot ask for it any more."""
+        if name in self.landed:
+            self.take(name)
+            self.resolve(name, False, self.version)
+        elif name in self.in_flight:
+            self.in_flight[name].forgotten = True
 
     def finish(self) -> None:
         """End the run: discard updates that the app has not taken."""
         for name in list(self.landed):
-            self._discard(name)
+            self.forget(name)
 
     def open_spans(self) -> list[Span]:
         """The spans of the training messages in flight, up to now."""
@@ -318,8 +323,8 @@ class MessageEngine:
             self.counters.lost += lost
             (self.accounts.lost if lost else self.accounts.delivered)(span)
         self.landed[flight.name] = (flight, reply)
-        if flight.abandoned:
-            self._discard(flight.name)
+        if flight.forgotten:
+            self.forget(flight.name)
 
     def _fault(self, flight: MessageInFlight, what: str, level: int | None) -> None:
         self.counters.faults += 1

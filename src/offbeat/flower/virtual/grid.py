@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterable
 from logging import ERROR
 from math import inf
+from weakref import finalize
 
 from flwr.app import Error, Message, Metadata, RecordDict
 from flwr.serverapp import Grid
@@ -182,6 +183,10 @@ class VirtualGrid(Grid):
             self.on_receive(replies)
         return replies + [self._unknown(name) for name in names if name not in taken and name not in engine.in_flight]
 
+    def _forget(self, name: str) -> None:
+        with self._lock:
+            self._engine.forget(name)
+
     def _unknown(self, name: str) -> Message:
         """The error that Flower returns for an unknown id, or for a reply that was taken before."""
         metadata = Metadata(
@@ -200,6 +205,7 @@ class VirtualGrid(Grid):
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
         """Send messages and wait for their replies, for at most `timeout` virtual seconds."""
         with self._lock:
+            messages = list(messages)
             waiting = dict.fromkeys(self.push_messages(messages))
             until = inf if timeout is None else self._engine.now + timeout
             replies: list[Message] = []
@@ -209,7 +215,9 @@ class VirtualGrid(Grid):
                     del waiting[name]
                 if not waiting or not self._advance(until):
                     break
-            self._engine.abandon(waiting)
+            for message in messages:  # the app can still ask for a late reply by the id in its message
+                if message.metadata.message_id in waiting:
+                    finalize(message, self._forget, message.metadata.message_id).atexit = False
             if replies:
                 self.on_receive(replies)
             return replies

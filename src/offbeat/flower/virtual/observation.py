@@ -4,6 +4,9 @@ Flower's strategies report these in a few functions, which are wrapped while the
 functions that it calls (`evaluate_fn`, `aggregate_train`, `aggregate_evaluate`), and `History` in strategies before the
 message API. An app that uses neither can call `offbeat.flower.report`; else the metrics in its replies are averaged.
 
+Our own strategies say which updates they used or discarded. Those of Flower's use all updates of a round that gives a
+model. In a loop of the app's own, an update that was fetched counts as used for the next model.
+
 The time of a row is that at which its version was made: evaluating it takes devices some time, which does not count. If
 devices measured the target metric, the row says how many, and on how many samples.
 """
@@ -36,7 +39,7 @@ CATEGORIES = {CLIENTS: "evaluate", TRAINING: "train"}
 """Sources of metrics, with the category of the messages whose replies they come from."""
 TAKEN = (*COMMON_COLUMNS, *EVALUATOR_COLUMNS)
 COUNTED = ("updates_used", "updates_discarded", "updates_lost", "mean_staleness", "max_staleness", "in_flight")
-"""Columns that our own strategies count better than the engine, which takes every update that was fetched as used."""
+"""Columns that our own strategies count themselves: to them a reply that they refuse is a lost update."""
 GOOD = ("acc", "f1", "auc", "precision", "recall", "score", "bleu", "r2", "iou", "dice", "map")
 BAD = ("loss", "perplexity", "error", "mse", "mae", "rmse")
 
@@ -89,6 +92,8 @@ class Observation:
         """Whether reported rounds are versions, as with our own strategies."""
         self._newest = 0
         """The newest version that was reported."""
+        self._in_rounds = False
+        """Whether a strategy of Flower's is running, which uses or drops the updates of a round together."""
         self._central = False
         """Whether the server evaluates versions, so that its metrics decide when a row is written."""
 
@@ -124,13 +129,23 @@ class Observation:
         """Count a new version if the server's arrays differ from the last ones; None: they do."""
         model = None if arrays is None else hash(tuple((name, hash(array.data)) for name, array in arrays.items()))
         if model is None or (self._model is not None and model != self._model):
+            self._resolve_taken()
             self._engine.version += 1
             self._used_before = self._engine.counters.used
         self._model = model
 
+    def _resolve_taken(self, used: bool = True) -> None:
+        """Count the updates that the app has taken as used for the next version, or as discarded."""
+        engine = self._engine
+        for name in list(engine.taken):
+            engine.resolve(name, used, engine.version + 1)
+
     def finish(self) -> None:
         """Write the last row, and count the version made of updates that came after the last message."""
         self.flush()
+        if self._by_version:  # what the policy has not resolved stays so
+            return
+        self._resolve_taken()
         if not self.strategy and self._engine.counters.used > self._used_before:
             self._engine.version += 1
 
@@ -139,13 +154,18 @@ class Observation:
         for message in messages:
             if message.metadata.message_type.partition(".")[0] == "train" and message.has_content():
                 records = list(message.content.array_records.values())
-                if records:
+                if self._by_version:
+                    rounds = [config.get("server-round", 1) for config in message.content.config_records.values()]
+                    self._engine.version = max(self._engine.version, *(int(str(each)) - 1 for each in rounds), 0)
+                elif records:
                     self.saw_model(records[0])
                 if not self._reported and "evaluate" in self._incoming and "train" not in self._incoming:
                     self.flush()  # a model that was evaluated before its training
 
     def received(self, replies: list[Message]) -> None:
         """Average the metrics in the replies of a version, unless a strategy or a history reports metrics."""
+        if not self._by_version and not self._in_rounds:
+            self._resolve_taken()
         version = f"version {self._engine.version}"
         if not self._reported and version != self._round:
             self.flush()
@@ -254,8 +274,9 @@ class Observation:
             self.strategy = _name_of(strategy)
             self._engine.weight = getattr(strategy, "weighted_by_key", EXAMPLES[0])
             self._by_version = isinstance(getattr(strategy, "policy", None), Policy)
+            self._in_rounds = not self._by_version
             self._central = evaluate is not None
-            self._reported = self._central or not self._by_version
+            self._reported = True
             if self._by_version:
                 self._watch_versions(strategy)
             strategy.aggregate_train = self._watched_training(strategy.aggregate_train)  # type: ignore[method-assign]
@@ -266,6 +287,7 @@ class Observation:
                 result = start(*given.args, **given.kwargs)
             finally:
                 del strategy.aggregate_train, strategy.aggregate_evaluate
+                self._in_rounds = False
                 self.flush()  # the next start counts its rounds from 1
             self.arrays = getattr(result, "arrays", None) or self.arrays
             return result
@@ -274,8 +296,8 @@ class Observation:
 
     def _watch_versions(self, strategy: Any) -> None:
         """Wrap the functions in which our own strategies are told of a new version and of its evaluation by nodes."""
-        made, measured = strategy.made, strategy.measured
-        self._reported = self._central or strategy.settings.fraction_evaluate > 0.0
+        made, measured, resolved = strategy.made, strategy.measured, strategy.resolved
+        by_nodes = strategy.settings.fraction_evaluate > 0.0
 
         def watched_made(report: VersionReport, parameters: Vector) -> bool:
             self._engine.version = report.version
@@ -283,8 +305,11 @@ class Observation:
             if self._central and report.version == self._round:
                 self._found[TRAINING] = numbers_in(report.train or {})
                 self._state |= counts
-            elif report.row:
+            elif report.row and by_nodes:
                 self._made[report.version] = self._now(), self._work() | counts
+            elif report.row:  # no version is evaluated: the metrics of its updates are all there is
+                self.note(report.version, TRAINING, numbers_in(report.train or {}))
+                self._state |= counts
             return bool(made(report, parameters))
 
         def watched_measured(report: VersionReport) -> bool:
@@ -299,7 +324,12 @@ class Observation:
                 self.flush()
             return bool(measured(report))
 
-        strategy.made, strategy.measured = watched_made, watched_measured
+        def watched_resolved(message: str, used: bool, version: int) -> None:
+            self._engine.version = max(self._engine.version, version)
+            self._engine.resolve(message, used, version)
+            resolved(message, used, version)
+
+        strategy.made, strategy.measured, strategy.resolved = watched_made, watched_measured, watched_resolved
 
     def _watched_evaluation(self, evaluate: Callable[..., Any]) -> Callable[..., Any]:
         if evaluate in self._evaluations:  # one start has passed it to another
@@ -321,6 +351,7 @@ class Observation:
         @wraps(aggregate)
         def watched(server_round: int, *args: Any, **kwargs: Any) -> Any:
             arrays, metrics = found = aggregate(server_round, *args, **kwargs)
+            self._resolve_taken(arrays is not None)
             if arrays is not None:
                 self.saw_model(arrays)
                 self.arrays = arrays

@@ -5,13 +5,13 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from offbeat.core.parameters import Vector, blockwise
+from offbeat.core.parameters import THREADED_FROM, Vector, blockwise
 
 FEWEST_DEVICES = 3
 """Devices that must have reported before there is a median: with three, one of them cannot set it."""
 
 
-def distance(one: Vector, other: Vector) -> float:
+def distance(one: Vector, other: Vector, threaded_from: int = THREADED_FROM) -> float:
     """The Euclidean distance in float64, block by block; inf or nan if an element is not finite.
 
     >>> distance(np.float32([3.0, 1.0]), np.float32([0.0, 5.0]))
@@ -24,7 +24,7 @@ def distance(one: Vector, other: Vector) -> float:
             difference = one[block].astype(np.float64) - other[block]
         squares[block.start] = float(np.einsum("i,i->", difference, difference))
 
-    blockwise(len(one), add)
+    blockwise(len(one), add, threaded_from)
     return float(np.sqrt(sum(squares[start] for start in sorted(squares))))
 
 

@@ -217,7 +217,7 @@ THREADS = 4
 """More threads would be limited by memory bandwidth."""
 
 
-def blockwise(size: int, compute: Callable[[slice], None]) -> None:
+def blockwise(size: int, compute: Callable[[slice], None], threaded_from: int = THREADED_FROM) -> None:
     """Call `compute` for every block of a vector of this size, in several threads if the vector is long.
 
     >>> blockwise(300_000, print)
@@ -229,7 +229,7 @@ def blockwise(size: int, compute: Callable[[slice], None]) -> None:
         compute(slice(0, size))
         return
     blocks = [slice(first, min(first + BLOCK, size)) for first in range(0, size, BLOCK)]
-    if size < THREADED_FROM:
+    if size < threaded_from:
         for block in blocks:
             compute(block)
         return
@@ -238,8 +238,10 @@ def blockwise(size: int, compute: Callable[[slice], None]) -> None:
             pass
 
 
-def by_block(size: int, block_of: Callable[[slice], npt.NDArray[Any]]) -> npt.NDArray[np.float32]:
-    """Make a float32 vector of this size from the blocks that `block_of` returns.
+def by_block(
+    size: int, block_of: Callable[[slice], npt.NDArray[Any]], threaded_from: int = THREADED_FROM
+) -> npt.NDArray[np.float32]:
+    """Make a float32 vector of this size from the blocks that `block_of` returns; threads as in `blockwise`.
 
     >>> vector = np.float32([1.0, 2.0])
     >>> by_block(2, lambda block: vector[block] + 1).tolist()
@@ -252,5 +254,5 @@ def by_block(size: int, block_of: Callable[[slice], npt.NDArray[Any]]) -> npt.ND
     def compute(block: slice) -> None:
         whole[block] = block_of(block)
 
-    blockwise(size, compute)
+    blockwise(size, compute, threaded_from)
     return whole

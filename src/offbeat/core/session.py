@@ -44,8 +44,9 @@ from offbeat.core.messages import (
     Uploaded,
 )
 from offbeat.core.moments import moment
-from offbeat.core.orders import LocalWork, Order
+from offbeat.core.orders import LocalWork, Order, Update
 from offbeat.core.parameters import Layout, Vector, frozen
+from offbeat.core.participation import Participation, ParticipationLimits, ParticipationState, sample_of
 from offbeat.core.policy import Forecast, Policy
 from offbeat.core.selection import Selection, SelectionSnapshot, Selector, check_states_differ
 from offbeat.core.snapshot import decode, encode
@@ -68,6 +69,10 @@ from offbeat.core.state import (
 from offbeat.core.streams import stream
 
 NO_OWN_WORK: Mapping[int, tuple[int | None, int | None]] = MappingProxyType({})
+EXHAUSTED = "participation"
+"""Why a run ended in which every device has contributed as often as it may."""
+OVER_BUDGET = "epsilon"
+"""Why a run ended whose next version would have exceeded its privacy budget."""
 MOST_TIMERS_AT_ONCE = 1000
 """Timers of 0 s that a policy may set at one time."""
 
@@ -94,6 +99,7 @@ class SessionSnapshot:
     horizon_read: bool
     journal: list[JournalLine]
     selection: SelectionSnapshot | None = None
+    participation: ParticipationState | None = None
 
 
 class Session:
@@ -123,6 +129,7 @@ class Session:
         "local",
         "now",
         "parameters",
+        "participation",
         "policy",
         "random",
         "received",
@@ -147,6 +154,7 @@ class Session:
         buffers: Literal["average", "local", "ignore"] = "average",
         own_work: Mapping[int, tuple[int | None, int | None]] = NO_OWN_WORK,
         selector: Selector | None = None,
+        limits: ParticipationLimits | None = None,
     ) -> None:
         """`own_work` are the slices and the batch size of single devices, where they differ from `local`.
 
@@ -195,6 +203,8 @@ class Session:
         self._selection = None if selector is None else Selection(selector, self, seed)
         if selector is not None:
             check_states_differ(policy.State, selector.State)
+        self.participation = None if limits is None else Participation(limits, devices)
+        """How often each device has contributed; None unless the run limits it."""
         self.state = policy.init(self)
 
     # What a policy sees -------------------------------------------------------------------------------------------
@@ -232,11 +242,19 @@ class Session:
         return self._samples.item(device)
 
     def pick(self, count: int, excluding: Collection[int] = ()) -> list[int]:
-        """Choose up to `count` idle devices that are not excluded: as the selector says, or uniformly."""
+        """Choose up to `count` idle devices that are not excluded: as the selector says, or uniformly.
+
+        Devices that may not contribute any more are never chosen.
+        """
         if count <= 0:
             return []
+        idle = None
+        if self.participation is not None:
+            idle = self.participation.allowed(self._idle.members(), self.version + 1)
         if self._selection is not None:
-            return self._selection.pick(count, self._idle.members(), excluding)
+            return self._selection.pick(count, self._idle.members() if idle is None else idle, excluding)
+        if idle is not None:
+            return sample_of(idle, count, excluding, self.random)
         if not excluding:
             return self._idle.sample(count, self.random)
         drawn = self._idle.sample(count + len(excluding), self.random)
@@ -293,6 +311,8 @@ class Session:
             self._apply(action, effects)
             if self.finished is not None:
                 break
+        if self.participation is not None and not self.in_flight and self.participation.exhausted:
+            self.finished = self.finished or EXHAUSTED
         if type(event) is FreshRequested and self._states[event.device] == WAITING:
             effects.append(self._answer(self.in_flight[event.ticket], TRANSITIONS[WAITING, SendFresh], None))
         return effects
@@ -322,7 +342,10 @@ class Session:
             case Uploaded():
                 order = self._order_of(event)
                 following = self._following(event.device, event, DeviceFault)
-                check_update(event.update, order, self.layout)
+                if self.participation is None:
+                    check_update(event.update, order, self.layout)
+                else:
+                    self._check_private(event.update, order)
                 return following
             case Lost():
                 self._order_of(event)
@@ -345,6 +368,16 @@ class Session:
                 return following
         return AWAY
 
+    def _check_private(self, update: Update, order: OrderInFlight) -> None:
+        """Raise DeviceFault if the update does not fit its order, or its device may not contribute.
+
+        Numbers that are not finite are admitted, because a refusal would reveal them; the combiner counts them as zero.
+        """
+        check_update(update, order, self.layout, finite=False)
+        assert self.participation is not None
+        if not self.participation.allows(update.device, self.version + 1):
+            raise DeviceFault(f"device {update.device}, ticket {update.ticket}: it may not contribute any more")
+
     def _order_of(self, event: Uploaded | Lost | FreshRequested) -> OrderInFlight:
         """The order in flight of an event; raises DeviceFault if the event's device does not hold that ticket."""
         found = self.in_flight.get(event.ticket)
@@ -362,6 +395,8 @@ class Session:
                 self._transition(device, following)
                 del self.in_flight[ticket], self._ticket_of[device]
                 self.received[ticket] = event.update.base
+                if self.participation is not None:
+                    self.participation.receive(ticket, device)
                 self.counters.received += 1
                 self.counters.bytes_up += event.update.bytes(self.layout)
                 self._note("uploaded", device, ticket)
@@ -396,7 +431,10 @@ class Session:
                 device, order = action.device, action.order
                 if device in self._own_work:
                     order = self._own_order(device, order)
-                self._transition(device, self._following(device, action, PolicyError))
+                following = self._following(device, action, PolicyError)
+                if self.participation is not None and not self.participation.allows(device, self.version + 1):
+                    raise PolicyError(f"device {device} may not contribute any more ({self.journal.last(device)})")
+                self._transition(device, following)
                 self._tickets = ticket = self._tickets + 1
                 dispatched = OrderInFlight(
                     device=device, ticket=ticket, order=order, base=self.version, parameters=self.parameters
@@ -411,12 +449,20 @@ class Session:
                     self._selection.ordered(device, ticket)
                 effects.append(dispatched)
             case Commit(parameters=parameters, used=used):
+                if self.participation is not None:
+                    self._check_received(used)
+                    if self.participation.exceeds_budget(used):
+                        self.finished = OVER_BUDGET
+                        self._note(f"finished ({OVER_BUDGET})")
+                        return
                 self._commit(parameters, used)
                 if used:
                     effects.append(Resolved(tickets=used, used=True))
             case Discard(ticket=ticket, reason=reason):
                 self._check_received((ticket,))
                 del self.received[ticket]
+                if self.participation is not None:
+                    self.participation.discard(ticket)
                 self.counters.discarded += 1
                 self._note(f"discarded ({reason})", None, ticket)
                 effects.append(Resolved(tickets=(ticket,), used=False))
@@ -476,6 +522,8 @@ class Session:
         if not np.isfinite(parameters).all():
             raise Diverged(f"version {self.version + 1} is not finite: lower the learning rate or the mixing weight")
         self._check_received(used)
+        if self.participation is not None:
+            self.participation.commit(used, self.version + 1)
         for ticket in used:
             staleness = self.version - self.received.pop(ticket)
             self.counters.staleness_sum += staleness
@@ -565,6 +613,7 @@ class Session:
             horizon_read=self.horizon_read,
             journal=list(self.journal.lines),
             selection=None if self._selection is None else self._selection.snapshot(),
+            participation=None if self.participation is None else self.participation.snapshot(),
         )
 
     def restore(self, saved: SessionSnapshot, forecast: Forecast | None = None) -> None:
@@ -579,6 +628,9 @@ class Session:
             saved.received,
             saved.state,
         )
+        if self.participation is not None:
+            assert saved.participation is not None, "the snapshot is of a run without limits of participation"
+            self.participation.restore(saved.participation)
         self.horizon_read = saved.horizon_read
         self.forecast = forecast or self.forecast
         self.in_flight = saved.in_flight
@@ -605,7 +657,8 @@ class Session:
     def snapshot_types(self) -> tuple[type[Any], ...]:
         """The record types that a snapshot holds in addition to `core.snapshot.MESSAGES`."""
         selection = () if self._selection is None else self._selection.snapshot_types
-        return (SessionSnapshot, OrderInFlight, Counters, self.policy.State, *self.policy.Records, *selection)
+        own = (SessionSnapshot, ParticipationState, OrderInFlight, Counters)
+        return (*own, self.policy.State, *self.policy.Records, *selection)
 
     def copied(self) -> SessionSnapshot:
         """A snapshot that shares no memory with this session."""

@@ -166,8 +166,8 @@ class Journal:
         return "; ".join(f"{time:.6g} {what} v{version}" for time, what, _, _, version in about) or "no earlier events"
 
 
-def check_update(update: Update, given: OrderInFlight, layout: Layout) -> None:
-    """Raise DeviceFault if a received update does not fit its order and the model."""
+def check_update(update: Update, given: OrderInFlight, layout: Layout, *, finite: bool = True) -> None:
+    """Raise DeviceFault if a received update does not fit its order and the model, or unless its numbers are finite."""
     if update.device != given.device or update.ticket != given.ticket or update.base != given.base:
         says = f"device {update.device}, ticket {update.ticket}, base {update.base}"
         raise _fault(given, f"the update is of {says}")
@@ -178,13 +178,13 @@ def check_update(update: Update, given: OrderInFlight, layout: Layout) -> None:
         if chosen.shape != (layout.size,) or chosen.dtype != np.bool_:
             raise _fault(given, f"the mask is {chosen.shape} {chosen.dtype}, not ({layout.size},) bool")
     if isinstance(update.outcome, KnownOutcome):  # otherwise computed when read, and the commit is checked
-        _check_numbers(update.outcome().parameters, given, layout)
+        _check_numbers(update.outcome().parameters, given, layout, finite)
 
 
-def _check_numbers(parameters: Vector, given: OrderInFlight, layout: Layout) -> None:
+def _check_numbers(parameters: Vector, given: OrderInFlight, layout: Layout, finite: bool) -> None:
     if parameters.shape != (layout.size,) or parameters.dtype != np.float32:
         raise _fault(given, f"parameters of shape {parameters.shape} {parameters.dtype}, not ({layout.size},)")
-    if not np.isfinite(parameters).all():
+    if finite and not np.isfinite(parameters).all():
         raise _fault(given, "the parameters are not finite")
 
 

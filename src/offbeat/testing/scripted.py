@@ -37,6 +37,7 @@ from offbeat.core.messages import (
 )
 from offbeat.core.orders import KnownOutcome, LocalWork, Outcome, Plain, Progress, Update
 from offbeat.core.parameters import Layout, frozen
+from offbeat.core.participation import ParticipationLimits
 from offbeat.core.policy import Forecast, Policy
 from offbeat.core.selection import Selector
 from offbeat.core.session import Session
@@ -106,6 +107,7 @@ class ScriptedSession(Session):
         seed: int = 0,
         steps_per_slice: int = 1,
         selector: Selector | None = None,
+        limits: ParticipationLimits | None = None,
         **local: Any,
     ) -> None:
         """Without `samples` each of the `devices` has 10; `present` are the devices available at the start.
@@ -130,6 +132,7 @@ class ScriptedSession(Session):
             forecast=forecast,
             horizon=horizon,
             selector=selector,
+            limits=limits,
         )
         self.first = self.handle(Started())
         """The reaction to the start of the run."""

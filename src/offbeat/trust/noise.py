@@ -1,0 +1,153 @@
+"""Gaussian noise for private versions: where it is drawn from, and how versions share it.
+
+A mechanism draws one fresh standard normal vector Z_t for version t and adds sigma n_t to the sum of the version, where
+
+    gaussian   n_t = Z_t                                                       sigma = z C
+    tree       n_t = Z_t - sum of the open nodes that node t replaces          sigma = z C sqrt(h),  h = log2(R) + 1
+    banded     n_t = Z_t - sum_{i=1..b-1} c_i n_{t-i},  c_i = (2i choose i) / 4^i
+                                                                               sigma = z C sqrt(sum_{i<b} c_i^2)
+
+tree: Kairouz et al., ICML 2021 (DP-FTRL). The versions of a tree are its R leaves (a power of two). Node t covers the
+last 2^j leaves up to t, where j counts the trailing zeros of t, and replaces the open nodes among them, so the model
+carries the noise of only popcount(t) nodes. A leaf is in at most h nodes, so a device that contributes once per tree
+moves the vector of all nodes by at most C sqrt(h). The tree restarts when it is complete; a finished tree leaves the
+noise of one node in the model.
+
+banded: Kalinin and Lampert, NeurIPS 2024 (banded square root); participation as in Choquette-Choo et al., NeurIPS 2023.
+With M the Toeplitz matrix of c_0 .. c_{b-1}, what is released is a function of M x + sigma Z. A column of M has the
+norm sqrt(sum c_i^2), and columns at least b apart are orthogonal, so a device that contributes at most once in b
+versions moves M x by at most C sqrt(sum c_i^2) per participation.
+
+sigma contains the sensitivity, so one participation costs 1 / (2 z^2) under every mechanism (`trust.accounting`).
+"""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from math import comb, sqrt
+from typing import Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from offbeat.core.parameters import BLOCK, Vector, by_block
+
+Mechanism = Literal["gaussian", "tree", "banded"]
+Block = npt.NDArray[np.float32]
+
+
+class Source(Protocol):
+    """Draws the fresh noise of versions."""
+
+    def __call__(self, role: str, version: int, block: slice) -> Block:
+        """Standard normal numbers for one block of a vector."""
+        ...
+
+
+@dataclass(frozen=True)
+class SeededNoise:
+    """Noise that the seed of the experiment determines, for simulations: whoever knows the seed can subtract it."""
+
+    stream: Callable[..., np.random.Generator]
+    """`View.stream`."""
+
+    def __call__(self, role: str, version: int, block: slice) -> Block:
+        """Depends on the seed, the role, the version and the start of the block only."""
+        generator = self.stream(role, version, block.start)
+        return generator.standard_normal(block.stop - block.start, dtype=np.float32)
+
+
+class SystemNoise:
+    """Noise from the operating system's generator, for deployments. Nothing can reproduce it: it has no key to keep."""
+
+    def __call__(self, role: str, version: int, block: slice) -> Block:
+        """Fresh at every call (Box-Muller; 32-bit uniforms reach 6.6 standard deviations)."""
+        size = block.stop - block.start
+        half = (size + 1) // 2
+        uniform = np.frombuffer(os.urandom(8 * half), dtype=np.uint32)
+        radius = np.sqrt(-2.0 * np.log((uniform[:half] + 1.0) / 2.0**32)).astype(np.float32)
+        angle = uniform[half:].astype(np.float32) * np.float32(2.0 * np.pi / 2.0**32)
+        drawn = np.empty(2 * half, dtype=np.float32)
+        np.multiply(radius, np.cos(angle), out=drawn[:half])
+        np.multiply(radius, np.sin(angle), out=drawn[half:])
+        return drawn[:size]
+
+
+@dataclass
+class NoiseState:
+    """The noise that later versions depend on. It must stay secret: only checkpoints hold it."""
+
+    vectors: list[Vector] = field(default_factory=list)
+    """tree: the noise of the open nodes, the largest first; banded: the noise of the last versions, newest first."""
+
+
+def coefficients(band: int) -> list[float]:
+    """c_0 .. c_{b-1}, the coefficients of 1 / sqrt(1 - x).
+
+    >>> coefficients(4)
+    [1.0, 0.5, 0.375, 0.3125]
+    """
+    return [comb(2 * index, index) / 4.0**index for index in range(band)]
+
+
+def sensitivity(mechanism: Mechanism, tree: int, band: int) -> float:
+    """By how many C one participation moves what receives independent noise.
+
+    >>> sensitivity("gaussian", 16, 4), sensitivity("tree", 8, 4), round(sensitivity("banded", 8, 2), 4)
+    (1.0, 2.0, 1.118)
+    """
+    match mechanism:
+        case "tree":
+            return sqrt(tree.bit_length())  # log2(R) + 1 for a power of two
+        case "banded":
+            return sqrt(sum(each**2 for each in coefficients(band)))
+        case _:
+            return 1.0
+
+
+def next_noise(
+    mechanism: Mechanism,
+    tree: int,
+    band: int,
+    state: NoiseState,
+    version: int,
+    size: int,
+    fresh: Callable[[slice], Block],
+) -> Callable[[slice], Block]:
+    """n_t of this version in units of sigma, by block, from its fresh noise Z_t; moves the state on.
+
+    Each block of `gaussian` must be read once only: a second reading may draw other numbers.
+
+    >>> state = NoiseState()
+    >>> drawn = {1: 1.0, 2: 10.0, 3: 100.0, 4: 1000.0}
+    >>> def noise(version):
+    ...     of = next_noise("tree", 4, 1, state, version, 1, lambda block: np.float32([drawn[version]]))
+    ...     return float(of(slice(0, 1))[0])
+    >>> [noise(version) for version in drawn]  # node 2 replaces node 1; node 4 replaces nodes 2 and 3
+    [1.0, 9.0, 100.0, 890.0]
+    """
+    if mechanism == "gaussian":
+        return fresh
+    if mechanism == "tree":
+        leaf = (version - 1) % tree + 1
+        before = state.vectors if leaf > 1 else []  # a finished tree leaves the noise of its root in the model
+        replaced = (leaf & -leaf).bit_length() - 1
+        kept, gone = before[: len(before) - replaced], before[len(before) - replaced :]
+        node = by_block(size, fresh, threaded_from=BLOCK)
+        state.vectors = [*kept, node]
+        return lambda block: _combination(node[block], [(1.0, each[block]) for each in gone])
+    earlier = list(zip(coefficients(band)[1:], state.vectors, strict=False))
+
+    def mixed_block(block: slice) -> Block:
+        return _combination(fresh(block), [(factor, each[block]) for factor, each in earlier])
+
+    mixed = by_block(size, mixed_block, threaded_from=BLOCK)
+    state.vectors = [mixed, *state.vectors][: band - 1]
+    return lambda block: mixed[block]
+
+
+def _combination(first: Block, subtracted: list[tuple[float, Block]]) -> Block:
+    total = first.copy()
+    for factor, each in subtracted:
+        total -= np.float32(factor) * each
+    return total

@@ -1,0 +1,1 @@
+"""Trust: differential privacy, and bounds on the influence of devices."""

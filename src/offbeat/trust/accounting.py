@@ -18,6 +18,7 @@ from math import erfc, exp, inf, log, sqrt
 from typing import Literal
 
 Accountant = Literal["zcdp", "exact"]
+"""How epsilon is computed from participations."""
 
 
 def rho_of(participations: int, noise_multiplier: float) -> float:

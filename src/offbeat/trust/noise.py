@@ -33,7 +33,9 @@ import numpy.typing as npt
 from offbeat.core.parameters import BLOCK, Vector, by_block
 
 Mechanism = Literal["gaussian", "tree", "banded"]
+"""How versions share noise."""
 Block = npt.NDArray[np.float32]
+"""A block of a vector of noise."""
 
 
 class Source(Protocol):

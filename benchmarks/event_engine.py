@@ -31,7 +31,7 @@ import psutil
 import simpy
 
 from offbeat.algorithms import FedBuff
-from offbeat.algorithms.server_optimisers import Movement
+from offbeat.core.combining import Movement
 from offbeat.core.orders import LocalWork, Update
 from offbeat.core.parameters import Layout, Vector
 from offbeat.core.policy import View

@@ -38,6 +38,7 @@ and where the rule comes from. `offbeat.testing.check_policy` checks a policy on
 """
 
 from offbeat.algorithms.about import About, Choice, Range, SearchSpace
+from offbeat.core.combining import Combiner, Contributions, Movement, Screen, mean_model, mean_movement
 from offbeat.core.errors import InvalidInput
 from offbeat.core.messages import (
     Action,
@@ -80,7 +81,9 @@ __all__ = [
     "Action",
     "Ask",
     "Choice",
+    "Combiner",
     "Commit",
+    "Contributions",
     "DeviceRule",
     "Discard",
     "Dispatch",
@@ -97,6 +100,7 @@ __all__ = [
     "Lost",
     "Mask",
     "Memory",
+    "Movement",
     "Order",
     "Policy",
     "Probe",
@@ -104,6 +108,7 @@ __all__ = [
     "Range",
     "ReadOnlyMemory",
     "Ready",
+    "Screen",
     "SearchSpace",
     "SendFresh",
     "SetTimer",
@@ -117,5 +122,7 @@ __all__ = [
     "Uploaded",
     "Vector",
     "View",
+    "mean_model",
+    "mean_movement",
     "weighted_mean",
 ]

@@ -31,7 +31,7 @@ from pydantic import Field
 
 from offbeat.algorithms.about import About, Range, SearchSpace, ServerMemory
 from offbeat.algorithms.arrivals import Buffer, BufferPolicy, Floats
-from offbeat.algorithms.fedbuff import mean_movement
+from offbeat.core.combining import mean_movement
 from offbeat.core.orders import Update
 from offbeat.core.parameters import Vector, by_block
 from offbeat.core.policy import View
@@ -58,6 +58,7 @@ class Fadas(BufferPolicy):
     """
 
     State = FadasState
+    combines = True
 
     server_learning_rate: Annotated[float, Field(gt=0)] = 1e-3
     """eta, the learning rate of the server."""
@@ -89,7 +90,7 @@ class Fadas(BufferPolicy):
     def aggregate(self, updates: Sequence[Update], state: FadasState, view: View) -> Vector:
         now, version = view.parameters, view.version
         size, bases = len(now), [update.base_parameters for update in updates]
-        movement = mean_movement(updates, bases, [1.0] * len(updates), len(updates))
+        movement = mean_movement(updates, bases, [1.0] * len(updates), len(updates), view)
         if state.first is None or state.second is None or state.largest is None:
             state.first, state.second, state.largest = np.zeros(size), np.zeros(size), np.zeros(size)
         first, second, largest = state.first, state.second, state.largest

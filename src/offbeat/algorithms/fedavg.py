@@ -26,11 +26,12 @@ import numpy as np
 from pydantic import Field
 
 from offbeat.algorithms.about import About
-from offbeat.algorithms.server_optimisers import SERVER_SEARCH, Floats, Movement, ServerMoments, ServerOptimised
+from offbeat.algorithms.server_optimisers import SERVER_SEARCH, ServerMoments, ServerOptimised
+from offbeat.core.combining import Floats, Movement, mean_model
 from offbeat.core.errors import InvalidInput
 from offbeat.core.messages import Action, Commit, Discard, Dispatch, Event, Uploaded
 from offbeat.core.orders import Order, Update
-from offbeat.core.parameters import Vector, weighted_mean
+from offbeat.core.parameters import Vector
 from offbeat.core.policy import View
 
 
@@ -57,6 +58,7 @@ class FedAvg(ServerOptimised):
 
     State = FedAvgState
     Records = (ServerMoments,)
+    combines = True
 
     cohort: Annotated[int, Field(ge=1)] = 10
     """Devices in a round."""
@@ -100,7 +102,7 @@ class FedAvg(ServerOptimised):
 
     def aggregate(self, updates: Sequence[Update], state: FedAvgState, view: View) -> Vector:
         """The mean of the uploaded models."""
-        return weighted_mean([update.parameters for update in updates], [self.weight(update) for update in updates])
+        return mean_model(updates, [self.weight(update) for update in updates], view)
 
     def weight(self, update: Update) -> float:
         """The weight of an update in the mean, before normalisation."""

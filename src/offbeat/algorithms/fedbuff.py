@@ -32,15 +32,14 @@ from dataclasses import dataclass, field
 from math import sqrt
 from typing import Annotated, Literal
 
-import numpy as np
 from pydantic import Field
 
 from offbeat.algorithms.about import About, Range, SearchSpace
-from offbeat.algorithms.server_optimisers import SERVER_SEARCH, Floats, Movement, ServerMoments, ServerOptimised
+from offbeat.algorithms.server_optimisers import SERVER_SEARCH, ServerMoments, ServerOptimised
+from offbeat.core.combining import Movement, mean_movement
 from offbeat.core.errors import InvalidInput
 from offbeat.core.messages import Action, Commit, Dispatch, Event, Uploaded
 from offbeat.core.orders import Update
-from offbeat.core.parameters import Vector
 from offbeat.core.policy import View
 
 
@@ -65,6 +64,7 @@ class FedBuff(ServerOptimised):
 
     State = FedBuffState
     Records = (ServerMoments,)
+    combines = True
 
     buffer: Annotated[int, Field(ge=1)] = 10
     """K, the uploads that make a version."""
@@ -129,10 +129,10 @@ class FedBuff(ServerOptimised):
     def movement(self, updates: Sequence[Update], view: View) -> Movement:
         """The mean movement of the buffered updates, which the server steps along."""
         if self.variant == "plato":
-            return mean_movement(updates, [view.parameters] * len(updates), [1.0] * len(updates), len(updates))
+            return mean_movement(updates, [view.parameters] * len(updates), [1.0] * len(updates), len(updates), view)
         weights = [self.scale(view.version - update.base) for update in updates]
         divisor = len(updates) if self.normaliser == "K" else sum(weights)
-        return mean_movement(updates, [update.base_parameters for update in updates], weights, divisor)
+        return mean_movement(updates, [update.base_parameters for update in updates], weights, divisor, view)
 
     def scale(self, staleness: int) -> float:
         """s(tau), the weight of an update of this staleness."""
@@ -146,19 +146,3 @@ class FedBuff(ServerOptimised):
 def pick_others(count: int, waiting: Sequence[Update], view: View) -> list[int]:
     """Up to `count` random idle devices that have no update in the buffer."""
     return view.pick(count, excluding={update.device for update in waiting})
-
-
-def mean_movement(
-    updates: Sequence[Update], bases: Sequence[Vector], weights: Sequence[float], divisor: float
-) -> Movement:
-    """sum_k weight_k (w_k - base_k) / divisor, block by block."""
-    terms = [(weight, update.parameters, base) for weight, update, base in zip(weights, updates, bases, strict=True)]
-
-    def movement_of(block: slice) -> Floats:
-        total = np.zeros(block.stop - block.start, dtype=np.float64)
-        for weight, model, base in terms:
-            total += weight * (model[block] - base[block])
-        total *= 1.0 / divisor
-        return total
-
-    return movement_of

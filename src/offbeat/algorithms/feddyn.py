@@ -52,6 +52,7 @@ class FedDyn(FedAvg):
     """
 
     State = FedDynState
+    combines = False  # its correction sums all movements
 
     alpha: Annotated[float, Field(gt=0)] = 0.01
     """Strength of the regulariser."""

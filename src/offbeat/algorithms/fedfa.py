@@ -21,17 +21,19 @@ from pydantic import Field
 
 from offbeat.algorithms.about import About, Range, SearchSpace, ServerMemory
 from offbeat.algorithms.arrivals import ArrivalPolicy
+from offbeat.core.combining import mean_of_cache
 from offbeat.core.messages import Action, Commit
 from offbeat.core.orders import Update
-from offbeat.core.parameters import Vector, weighted_mean
+from offbeat.core.parameters import Vector
 from offbeat.core.policy import View
 
 
 @dataclass
 class FedFaState:
-    """The last K uploaded models, the oldest first."""
+    """The last K uploaded models and their devices, the oldest first."""
 
     models: list[Vector] = field(default_factory=list)
+    devices: list[int] = field(default_factory=list)
 
 
 class FedFa(ArrivalPolicy):
@@ -45,6 +47,7 @@ class FedFa(ArrivalPolicy):
     """
 
     State = FedFaState
+    combines = True
 
     queue: Annotated[int, Field(ge=1)] = 10
     """K, the models in the mean."""
@@ -62,5 +65,6 @@ class FedFa(ArrivalPolicy):
 
     def receive(self, update: Update, state: FedFaState, view: View) -> Iterator[Action]:
         state.models = [*state.models, update.parameters][-self.queue :]
-        mean = weighted_mean(state.models, [1.0] * len(state.models))
+        state.devices = [*state.devices, update.device][-self.queue :]
+        mean = mean_of_cache(state.models, state.devices, [1.0] * len(state.models), view)
         yield Commit(parameters=mean, used=(update.ticket,))

@@ -22,7 +22,7 @@ from pydantic import Field
 
 from offbeat.algorithms.about import About, Range, SearchSpace
 from offbeat.algorithms.arrivals import Buffer, BufferPolicy
-from offbeat.algorithms.fedbuff import mean_movement
+from offbeat.core.combining import mean_movement
 from offbeat.core.orders import Update
 from offbeat.core.parameters import Vector, by_block
 from offbeat.core.policy import View
@@ -40,6 +40,7 @@ class FedStaleWeight(BufferPolicy):
     """
 
     State = Buffer
+    combines = True
 
     server_learning_rate: Annotated[float, Field(gt=0)] = 1.0
     """eta_g, the learning rate of the server."""
@@ -60,7 +61,7 @@ class FedStaleWeight(BufferPolicy):
     def aggregate(self, updates: Sequence[Update], state: Buffer, view: View) -> Vector:
         weights = [self.weight_at(view.version - update.base) for update in updates]
         bases = [update.base_parameters for update in updates]
-        movement, now = mean_movement(updates, bases, weights, sum(weights)), view.parameters
+        movement, now = mean_movement(updates, bases, weights, sum(weights), view), view.parameters
         rate = self.server_learning_rate
         return by_block(len(now), lambda block: now[block] + (rate * movement(block)).astype(np.float32))
 

@@ -31,7 +31,7 @@ from pydantic import Field
 from offbeat.algorithms.about import About, Range, SearchSpace
 from offbeat.algorithms.arrivals import ArrivalPolicy, Buffer, BufferPolicy
 from offbeat.algorithms.delay_adaptive import Stateless
-from offbeat.algorithms.fedbuff import mean_movement
+from offbeat.core.combining import mean_movement
 from offbeat.core.messages import Action, Commit, Discard, StopSoon
 from offbeat.core.orders import Order, Update
 from offbeat.core.parameters import Vector, by_block, moved
@@ -133,6 +133,7 @@ class Rennala(BufferPolicy):
     """
 
     State = Buffer
+    combines = True
 
     server_learning_rate: Annotated[float, Field(gt=0)] = 1.0
     """eta, a factor on the mean movement."""
@@ -158,7 +159,7 @@ class Rennala(BufferPolicy):
 
     def aggregate(self, updates: Sequence[Update], state: Buffer, view: View) -> Vector:
         now, rate = view.parameters, self.server_learning_rate
-        movement = mean_movement(updates, [now] * len(updates), [1.0] * len(updates), len(updates))
+        movement = mean_movement(updates, [now] * len(updates), [1.0] * len(updates), len(updates), view)
         return by_block(len(now), lambda block: now[block] + (rate * movement(block)).astype(np.float32))
 
     def weight_at(self, staleness: int) -> float:

@@ -37,6 +37,7 @@ from typing import Annotated
 from pydantic import Field
 
 from offbeat.algorithms.about import About, Range, SearchSpace, ServerMemory
+from offbeat.core.combining import mean_of_cache
 from offbeat.core.messages import (
     Action,
     Commit,
@@ -50,7 +51,7 @@ from offbeat.core.messages import (
     Uploaded,
 )
 from offbeat.core.orders import Update
-from offbeat.core.parameters import Vector, weighted_mean
+from offbeat.core.parameters import Vector
 from offbeat.core.policy import Policy, View
 
 
@@ -86,6 +87,7 @@ class Safa(Policy):
 
     notifies = True
     State = SafaState
+    combines = True
 
     share: Annotated[float, Field(gt=0, le=1)] = 0.1
     """C, the share of all devices that a round picks."""
@@ -153,7 +155,7 @@ class Safa(Policy):
                 yield Discard(ticket=state.undrafted.pop(update.device), reason="replaced before it counted")
         shares = [float(view.samples(device)) for device in state.models]
         used = (*state.undrafted.values(), *(update.ticket for update in picked))
-        yield Commit(parameters=weighted_mean(list(state.models.values()), shares), used=used)
+        yield Commit(parameters=mean_of_cache(state.models.values(), state.models, shares, view), used=used)
         for update in rest:
             state.models[update.device] = update.parameters
         state.undrafted = {update.device: update.ticket for update in rest}

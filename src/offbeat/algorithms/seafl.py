@@ -51,10 +51,11 @@ from pydantic import Field
 
 from offbeat.algorithms.about import About, Range, SearchSpace, ServerMemory
 from offbeat.algorithms.fedbuff import pick_others
+from offbeat.core.combining import mean_delta, mean_model
 from offbeat.core.errors import InvalidInput
 from offbeat.core.messages import Action, Commit, Dispatch, Event, StopSoon, Uploaded
 from offbeat.core.orders import Order, Update
-from offbeat.core.parameters import Vector, dot, mixture, moved, weighted_mean
+from offbeat.core.parameters import Vector, dot, mixture, moved
 from offbeat.core.policy import Policy, View
 
 
@@ -81,6 +82,7 @@ class Seafl(Policy):
     """
 
     State = SeaflState
+    combines = True
 
     buffer: Annotated[int, Field(ge=1)] = 10
     """K, the uploads that make a version."""
@@ -175,9 +177,8 @@ class Seafl(Policy):
         """Eq. (7) and (8), or w + theta sum_k p_k Delta_k."""
         weights = self.weights(buffer, view, last_step)
         if self.aggregate == "deltas":
-            movement = weighted_mean([update.delta for update in buffer], weights)
-            return moved(view.parameters, movement, self.mixing)
-        return mixture(view.parameters, weighted_mean([update.parameters for update in buffer], weights), self.mixing)
+            return moved(view.parameters, mean_delta(buffer, weights, view), self.mixing)
+        return mixture(view.parameters, mean_model(buffer, weights, view), self.mixing)
 
     def weights(self, buffer: Sequence[Update], view: View, last_step: Vector | None = None) -> list[float]:
         """Eq. (6), before normalisation; the shares of the data if all weights are 0."""

@@ -20,21 +20,17 @@ Classification*, 2019 (arXiv 1909.06335).
 As published, m and v have no bias correction, and v starts at tau^2.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import numpy as np
-import numpy.typing as npt
 from pydantic import Field
 
 from offbeat.algorithms.about import Range, SearchSpace
+from offbeat.core.combining import Floats, Movement
 from offbeat.core.parameters import Vector, by_block
 from offbeat.core.policy import Policy
 
-Floats = npt.NDArray[np.float64]
-Movement = Callable[[slice], Floats]
-"""Computes one block of the devices' mean movement."""
 SERVER_SEARCH = SearchSpace(server_learning_rate=Range(0.3, 3.0, log=True, relative=True))
 """What a search varies of a server optimiser."""
 

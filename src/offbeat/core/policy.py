@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
+from offbeat.core.combining import Combiner, Contributions, Movement
 from offbeat.core.messages import Action, Event
 from offbeat.core.orders import LocalWork, Order, Plain, Progress
 from offbeat.core.parameters import Layout, Vector
@@ -120,6 +121,11 @@ class View(Protocol):
         ...
 
     @property
+    def combiner(self) -> Combiner | None:
+        """The rule that replaces the weighted mean of updates (`core.combining`); None if the experiment has none."""
+        ...
+
+    @property
     def in_flight(self) -> Mapping[int, InFlight]:
         """The orders in flight by ticket, oldest first."""
         ...
@@ -140,6 +146,14 @@ class View(Protocol):
         """Make an order from the `[local]` table at the current version, with some fields changed."""
         ...
 
+    def combine(self, contributions: Contributions) -> Movement:
+        """The combined movement by `combiner`, which there must be."""
+        ...
+
+    def stream(self, role: str, *keys: int) -> np.random.Generator:
+        """A random generator that depends on the seed, the role and the keys only, such as `("noise", version)`."""
+        ...
+
 
 class Policy(Settings):
     """The server half of an algorithm: settings as fields, a mutable `State` dataclass, `init` and `react`."""
@@ -153,6 +167,8 @@ class Policy(Settings):
     """Whether it ever yields StopSoon: stock Flower nodes then check in while they train."""
     plain_gradients: ClassVar[bool] = False
     """Whether it treats an update as -eta times a gradient: devices must then train with plain SGD."""
+    combines: ClassVar[bool] = False
+    """Whether all its versions are made by `core.combining`, so that a `Combiner` can replace their weighted mean."""
     plans: ClassVar[bool] = False
     """Whether it reads `view.forecast`: a deployment then measures its devices when they join."""
 

@@ -18,8 +18,9 @@ import numpy as np
 import numpy.typing as npt
 from msgspec.structs import replace
 
+from offbeat.core.combining import Combiner, Contributions, Movement, Screen
 from offbeat.core.coverage import bytes_down
-from offbeat.core.errors import DeviceFault, Diverged, OffbeatError, PolicyError
+from offbeat.core.errors import DeviceFault, Diverged, InvalidInput, OffbeatError, PolicyError
 from offbeat.core.messages import (
     Action,
     Commit,
@@ -100,6 +101,10 @@ class SessionSnapshot:
     journal: list[JournalLine]
     selection: SelectionSnapshot | None = None
     participation: ParticipationState | None = None
+    combiner: Any = None
+    """The state of the combiner."""
+    screen: Any = None
+    """The state of the screen."""
 
 
 class Session:
@@ -113,11 +118,14 @@ class Session:
         "_own_work",
         "_plain_order",
         "_samples",
+        "_seed",
         "_selection",
         "_stalled",
         "_states",
         "_ticket_of",
         "_tickets",
+        "combiner",
+        "combiner_state",
         "counters",
         "devices",
         "finished",
@@ -133,6 +141,8 @@ class Session:
         "policy",
         "random",
         "received",
+        "screen",
+        "screen_state",
         "started",
         "state",
         "timers",
@@ -155,6 +165,8 @@ class Session:
         own_work: Mapping[int, tuple[int | None, int | None]] = NO_OWN_WORK,
         selector: Selector | None = None,
         limits: ParticipationLimits | None = None,
+        combiner: Combiner | None = None,
+        screen: Screen | None = None,
     ) -> None:
         """`own_work` are the slices and the batch size of single devices, where they differ from `local`.
 
@@ -162,6 +174,9 @@ class Session:
         """
         devices = len(samples)
         policy.check(devices)
+        if combiner is not None:
+            check_combines(policy, combiner)
+            combiner.check(devices)
         if parameters.shape != (layout.size,):
             raise PolicyError(f"the initial model has shape {parameters.shape}, its layout {layout.size} elements")
         self.policy = policy
@@ -189,6 +204,7 @@ class Session:
         here = np.ones(devices, dtype=bool) if present is None else present
         self._states = bytearray(np.where(here, IDLE, AWAY).astype(np.uint8))
         self._idle = IdleSet(devices, np.flatnonzero(here))
+        self._seed = seed
         self.random = stream(seed, "policy")
         self._tickets = 0
         self._by_version = local.schedule_over == "versions"
@@ -205,6 +221,10 @@ class Session:
             check_states_differ(policy.State, selector.State)
         self.participation = None if limits is None else Participation(limits, devices)
         """How often each device has contributed; None unless the run limits it."""
+        self.combiner = combiner
+        self.screen = screen
+        self.combiner_state: Any = None if combiner is None else combiner.init(self)
+        self.screen_state: Any = None if screen is None else screen.init(self)
         self.state = policy.init(self)
 
     # What a policy sees -------------------------------------------------------------------------------------------
@@ -271,6 +291,23 @@ class Session:
             self._plain_order = (moment, self.local.order(moment, **self._changes))
         return self._plain_order[1]
 
+    def combine(self, contributions: Contributions) -> Movement:
+        """The combined movement by `combiner`, which there must be."""
+        assert self.combiner is not None
+        return self.combiner.combine(contributions, self.combiner_state, self)
+
+    def stream(self, role: str, *keys: int) -> np.random.Generator:
+        """A random generator that depends on the seed, the role and the keys only."""
+        return stream(self._seed, role, *keys)
+
+    def own_metrics(self) -> dict[str, float]:
+        """The metrics of the policy, of the combiner and of the screen."""
+        found = dict(self.policy.metrics(self.state))
+        for part, state in ((self.combiner, self.combiner_state), (self.screen, self.screen_state)):
+            if part is not None:
+                found |= part.metrics(state)
+        return found
+
     # Devices ------------------------------------------------------------------------------------------------------
 
     def _following(self, device: int, what: Event | Action, error: type[OffbeatError]) -> DeviceState:
@@ -304,6 +341,8 @@ class Session:
             raise
         self.now = at
         self._receive(event, following)
+        if self.screen is not None and type(event) is Uploaded:
+            event = replace(event, update=self.screen.admit(event.update, self.screen_state, self))
         if self._selection is not None:
             self._tell_selection(event, self._selection)
         effects: list[Effect] = []
@@ -614,6 +653,8 @@ class Session:
             journal=list(self.journal.lines),
             selection=None if self._selection is None else self._selection.snapshot(),
             participation=None if self.participation is None else self.participation.snapshot(),
+            combiner=self.combiner_state,
+            screen=self.screen_state,
         )
 
     def restore(self, saved: SessionSnapshot, forecast: Forecast | None = None) -> None:
@@ -631,6 +672,7 @@ class Session:
         if self.participation is not None:
             assert saved.participation is not None, "the snapshot is of a run without limits of participation"
             self.participation.restore(saved.participation)
+        self.combiner_state, self.screen_state = saved.combiner, saved.screen
         self.horizon_read = saved.horizon_read
         self.forecast = forecast or self.forecast
         self.in_flight = saved.in_flight
@@ -658,7 +700,9 @@ class Session:
         """The record types that a snapshot holds in addition to `core.snapshot.MESSAGES`."""
         selection = () if self._selection is None else self._selection.snapshot_types
         own = (SessionSnapshot, ParticipationState, OrderInFlight, Counters)
-        return (*own, self.policy.State, *self.policy.Records, *selection)
+        parts = [each for each in (self.policy, self.combiner, self.screen) if each is not None]
+        states = [kind for each in parts for kind in (each.State, *each.Records)]
+        return (*own, *states, *selection)
 
     def copied(self) -> SessionSnapshot:
         """A snapshot that shares no memory with this session."""
@@ -666,3 +710,12 @@ class Session:
         copies = {name: array.copy() for name, array in arrays.items()}
         copy: SessionSnapshot = decode(tree, copies, self.snapshot_types)
         return copy
+
+
+def check_combines(policy: Policy, combiner: Combiner) -> None:
+    """Raise InvalidInput if the policy does not leave the combination of updates to a combiner."""
+    if not policy.combines:
+        raise InvalidInput(
+            f"{type(policy).__name__} does not combine updates by a weighted mean that {type(combiner).__name__} could "
+            "replace: see the column `combines` of `offbeat list algorithms`"
+        )

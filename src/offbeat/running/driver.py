@@ -24,7 +24,7 @@ def row_of(session: Session, evaluation: Evaluation, *, at: float, busy: float, 
     row: Row = {"time": at, "version": session.version, **evaluation.metrics, **counted}
     if evaluation.training_loss is not None:
         row["training_loss"] = evaluation.training_loss
-    own = dict(session.policy.metrics(session.state))
+    own = session.own_metrics()
     if taken := sorted(own.keys() & (row.keys() | {"training_loss"})):
         raise PolicyError(
             f"metrics() of {type(session.policy).__name__} returns {', '.join(map(repr, taken))}, which every row "

@@ -231,7 +231,7 @@ def _tracked(about: RunDescription, driver: Driver, directory: RunDirectory | No
 
 def _metrics_in(row: Row, session: Session) -> list[str]:
     """The task's metrics in a row: what is neither a column of every run nor one of the policy's own."""
-    own = session.policy.metrics(session.state)
+    own = session.own_metrics()
     return [name for name in row if name not in RUN_COLUMNS and name not in own]
 
 

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from offbeat.core.combining import Combiner, Screen
 from offbeat.core.coverage import coverage
 from offbeat.core.messages import (
     Assignment,
@@ -108,6 +109,8 @@ class ScriptedSession(Session):
         steps_per_slice: int = 1,
         selector: Selector | None = None,
         limits: ParticipationLimits | None = None,
+        combiner: Combiner | None = None,
+        screen: Screen | None = None,
         **local: Any,
     ) -> None:
         """Without `samples` each of the `devices` has 10; `present` are the devices available at the start.
@@ -133,6 +136,8 @@ class ScriptedSession(Session):
             horizon=horizon,
             selector=selector,
             limits=limits,
+            combiner=combiner,
+            screen=screen,
         )
         self.first = self.handle(Started())
         """The reaction to the start of the run."""

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from offbeat.core.combining import Combiner, Screen
 from offbeat.core.orders import LocalWork
 from offbeat.core.parameters import Layout, Vector, frozen
 from offbeat.core.policy import Policy
@@ -87,6 +88,8 @@ def toy_simulation(
     availability: AvailabilitySettings | None = None,
     failures: FailureSettings | None = None,
     epochs: int = 3,
+    combiner: Combiner | None = None,
+    screen: Screen | None = None,
 ) -> Simulation:
     """Simulate a policy on the toy model; with `troubled`, devices switch off, vanish, return and lose uploads.
 
@@ -114,6 +117,8 @@ def toy_simulation(
         present=fleet.availability.present(0.0),
         forecast=fleet.forecast(Layout.flat(SIZE).bytes),
         horizon=1e5,
+        combiner=combiner,
+        screen=screen,
     )
     stop = stop or Stop(updates=UPDATES, time=1e5)
     return Simulation(session, fleet, ToyExecutor(seed), stop=stop, schedule=EvaluationTable(every_seconds=7.0))

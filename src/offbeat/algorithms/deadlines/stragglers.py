@@ -23,9 +23,10 @@ from typing import Any, Literal
 
 from offbeat.algorithms.about import Range, SearchSpace
 from offbeat.algorithms.deadlines.rounds import FAMILY, BatchesBySpeed, DeadlineState, TimeBudgeted, with_absent_as_old
+from offbeat.core.combining import contributions_of, mean_model, model_of
 from offbeat.core.messages import Action, Commit, Dispatch, Event, Finish, SetTimer, Started, TimerFired, Uploaded
 from offbeat.core.orders import Update
-from offbeat.core.parameters import Vector, weighted_mean
+from offbeat.core.parameters import Vector
 from offbeat.core.policy import View
 
 
@@ -41,6 +42,8 @@ class DropStragglers(BatchesBySpeed):
     ([2], [4.0, 2.0])
     """
 
+    combines = True
+
     variant: Literal["mean", "keep"] = "mean"
     """Mean over the devices that finished, or over all devices, with the others as copies of the old model."""
 
@@ -54,9 +57,12 @@ class DropStragglers(BatchesBySpeed):
         return update.mask is None
 
     def aggregate(self, updates: Sequence[Update], state: DeadlineState, view: View) -> Vector:
+        weights, users = [1.0] * len(updates), len(state.ordered)
+        if self.variant == "keep" and view.combiner is None:
+            return with_absent_as_old(updates, users, view)
         if self.variant == "keep":
-            return with_absent_as_old(updates, len(state.ordered), view)
-        return weighted_mean([update.parameters for update in updates], [1.0] * len(updates))
+            return model_of(contributions_of(updates, [view.parameters] * len(updates), weights, users, view), view)
+        return mean_model(updates, weights, view)
 
 
 @dataclass
@@ -78,6 +84,7 @@ class WaitStragglers(TimeBudgeted):
     """
 
     State = WaitStragglersState
+    combines = True
     about = replace(
         FAMILY,
         name="wait-stragglers",
@@ -102,7 +109,7 @@ class WaitStragglers(TimeBudgeted):
         if view.in_flight:
             return
         if state.arrived:
-            mean = weighted_mean([update.parameters for update in state.arrived], [1.0] * len(state.arrived))
+            mean = mean_model(state.arrived, [1.0] * len(state.arrived), view)
             yield Commit(parameters=mean, used=tuple(update.ticket for update in state.arrived))
             state.arrived = []
         for device in range(view.devices):

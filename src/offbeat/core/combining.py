@@ -1,0 +1,200 @@
+"""How the updates of a buffer or a round become one movement of the model: the exchangeable part of an aggregation.
+
+A policy that makes a version from several updates chooses their weights and calls `mean_movement` or `mean_model`.
+Both return the weighted mean, unless the session has a `Combiner`: a robust rule, or one that protects privacy, which
+then computes the movement from the same updates and weights. A `Screen` sees each update when it arrives, before the
+policy does, and may bound its influence under every algorithm.
+
+Both are frozen settings plus a state dataclass, like a policy; the state is part of the session's snapshot.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from offbeat.core.orders import Update
+from offbeat.core.parameters import Vector, by_block, weighted_mean
+from offbeat.core.settings import Settings
+
+if TYPE_CHECKING:
+    from offbeat.core.policy import View
+
+Floats = npt.NDArray[np.float64]
+Movement = Callable[[slice], Floats]
+"""Computes one block of the movement of the model."""
+
+
+@dataclass
+class NoState:
+    """The state of a combiner or screen that keeps none."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Contributions:
+    """What a policy combines: model k moved by D_k = models[k] - references[k] and has the weight weights[k].
+
+    Without a combiner the model would move by sum_k weights[k] D_k / divisor.
+    """
+
+    models: Sequence[Vector]
+    references: Sequence[Vector]
+    """The base of each update, or the current version where a policy averages models."""
+    weights: Sequence[float]
+    divisor: float
+    devices: Sequence[int]
+    staleness: Sequence[int]
+    samples: Sequence[int]
+    """The number of samples that each device claims."""
+
+    def __len__(self) -> int:
+        return len(self.models)
+
+    @property
+    def size(self) -> int:
+        """Number of elements of a movement."""
+        return len(self.models[0])
+
+    @property
+    def mass(self) -> float:
+        """The sum of the weights over the divisor: 1 for a mean, less where stale updates count less."""
+        return sum(self.weights) / self.divisor
+
+    def one(self, number: int, block: slice) -> Floats:
+        """One block of D_k."""
+        return np.subtract(self.models[number][block], self.references[number][block], dtype=np.float64)
+
+    def block(self, block: slice) -> Floats:
+        """One block of all movements, a row each."""
+        rows = np.empty((len(self), block.stop - block.start))
+        for number, row in enumerate(rows):
+            np.subtract(self.models[number][block], self.references[number][block], out=row, dtype=np.float64)
+        return rows
+
+
+class Combiner(Settings):
+    """Combines the movements of a buffer or a round into one; a subclass defines `combine`."""
+
+    State: ClassVar[type[Any]] = NoState
+    """The dataclass of the state: plain values, arrays, lists and dicts, so that a checkpoint can hold it."""
+    Records: ClassVar[tuple[type[Any], ...]] = ()
+    """Other dataclasses that the state holds."""
+
+    def init(self, view: "View") -> Any:
+        """The state at the start of a run."""
+        return self.State()
+
+    def combine(self, contributions: Contributions, state: Any, view: "View") -> Movement:
+        """The combined movement, computed block by block; may change `state`.
+
+        Called once for each version that the policy makes from several updates, before the version is committed.
+        """
+        raise TypeError(f"{type(self).__name__} does not define combine")
+
+    def check(self, devices: int) -> None:
+        """Raise InvalidInput if these settings cannot work with this number of devices."""
+
+    def metrics(self, state: Any) -> Mapping[str, float]:
+        """The combiner's own metrics."""
+        return {}
+
+
+class Screen(Settings):
+    """Bounds the influence of each update when it arrives, before the policy sees it."""
+
+    State: ClassVar[type[Any]] = NoState
+    """The dataclass of the state: plain values, arrays, lists and dicts, so that a checkpoint can hold it."""
+    Records: ClassVar[tuple[type[Any], ...]] = ()
+    """Other dataclasses that the state holds."""
+
+    def init(self, view: "View") -> Any:
+        """The state at the start of a run."""
+        return self.State()
+
+    def admit(self, update: Update, state: Any, view: "View") -> Update:
+        """The update as the policy shall see it; may change `state`."""
+        return update
+
+    def metrics(self, state: Any) -> Mapping[str, float]:
+        """The screen's own metrics."""
+        return {}
+
+
+def contributions_of(
+    updates: Sequence[Update], references: Sequence[Vector], weights: Sequence[float], divisor: float, view: "View"
+) -> Contributions:
+    """The movements of these updates from their references."""
+    return Contributions(
+        models=[update.parameters for update in updates],
+        references=references,
+        weights=weights,
+        divisor=divisor,
+        devices=[update.device for update in updates],
+        staleness=[view.version - update.base for update in updates],
+        samples=[update.samples for update in updates],
+    )
+
+
+def mean_movement(
+    updates: Sequence[Update], references: Sequence[Vector], weights: Sequence[float], divisor: float, view: "View"
+) -> Movement:
+    """sum_k weight_k (w_k - reference_k) / divisor, block by block, or what the session's combiner makes of it."""
+    if view.combiner is not None:
+        return view.combine(contributions_of(updates, references, weights, divisor, view))
+    terms = [
+        (weight, update.parameters, base) for weight, update, base in zip(weights, updates, references, strict=True)
+    ]
+
+    def movement_of(block: slice) -> Floats:
+        total = np.zeros(block.stop - block.start, dtype=np.float64)
+        for weight, model, base in terms:
+            total += weight * (model[block] - base[block])
+        total *= 1.0 / divisor
+        return total
+
+    return movement_of
+
+
+def mean_model(updates: Sequence[Update], weights: Sequence[float], view: "View") -> Vector:
+    """The weighted mean of the models, or the current version plus what the combiner makes of their movements from it.
+
+    Models are compared with the current version also where they started from an older one.
+    """
+    if view.combiner is None:
+        return weighted_mean([update.parameters for update in updates], weights)
+    return model_of(contributions_of(updates, [view.parameters] * len(updates), weights, sum(weights), view), view)
+
+
+def mean_delta(updates: Sequence[Update], weights: Sequence[float], view: "View") -> Vector:
+    """The weighted mean of the movements from their own bases, or what the combiner makes of it, in float32."""
+    if view.combiner is None:
+        return weighted_mean([update.delta for update in updates], weights)
+    references = [update.base_parameters for update in updates]
+    movement = view.combine(contributions_of(updates, references, weights, sum(weights), view))
+    return by_block(len(view.parameters), movement)
+
+
+def mean_of_cache(
+    models: Collection[Vector], devices: Collection[int], weights: Sequence[float], view: "View"
+) -> Vector:
+    """`mean_model` for models that a policy keeps from version to version; they count as fresh."""
+    if view.combiner is None:
+        return weighted_mean(list(models), weights)
+    cached = Contributions(
+        models=list(models),
+        references=[view.parameters] * len(models),
+        weights=weights,
+        divisor=sum(weights),
+        devices=list(devices),
+        staleness=[0] * len(models),
+        samples=[view.samples(device) for device in devices],
+    )
+    return model_of(cached, view)
+
+
+def model_of(contributions: Contributions, view: "View") -> Vector:
+    """The current version plus the combined movement."""
+    now, movement = view.parameters, view.combine(contributions)
+    return by_block(len(now), lambda block: now[block] + movement(block))

@@ -1,5 +1,6 @@
 """The pages, tables and figures of all studies, made from their files of measurements alone."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -193,7 +194,7 @@ def section(results: Results, level: int = 1) -> str:
     if study.outdated and measurements:
         parts.append("**Outdated.** " + " ".join(f"{name}: {how}" for name, how in study.outdated.items()))
     if lacking := missing(study, measurements):
-        parts.append(f"**Not yet run with {study.seeds} seeds:** " + "; ".join(lacking) + ".")
+        parts.append(f"**Not yet run with {study.seeds} seeds:** {lacking}.")
     return "\n\n".join(filter(None, parts))
 
 
@@ -217,14 +218,13 @@ def _command(study: Study) -> str:
     )
 
 
-def missing(study: Study, measurements: Sequence[Measurement]) -> list[str]:
-    """For each part the methods that lack seeds."""
-    count: dict[tuple[str, str], int] = {}
-    for each in measurements:
-        count[each.part, each.method] = count.get((each.part, each.method), 0) + 1
-    lines = []
+def missing(study: Study, measurements: Sequence[Measurement]) -> str:
+    """The methods that lack seeds, with the parts in which they do; parts that lack the same methods share a clause."""
+    count = Counter((each.part, each.method) for each in measurements)
+    parts_of: dict[str, list[str]] = {}
     for part, methods in study.parts.items():
-        lacking = [method for method in methods if count.get((part, method), 0) < study.seeds]
+        lacking = [method for method in methods if count[part, method] < study.seeds]
         if lacking:
-            lines.append(f"{part} ({'all methods' if len(lacking) == len(methods) else ', '.join(lacking)})")
-    return lines
+            words = "all methods" if len(lacking) == len(methods) else ", ".join(lacking)
+            parts_of.setdefault(words, []).append(part)
+    return "; ".join(f"{words} ({', '.join(parts)})" for words, parts in parts_of.items())

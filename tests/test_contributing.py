@@ -22,7 +22,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the tree in which steps 1 to 3 of the recipe have been carried out."""
     copy = tmp_path_factory.mktemp("offbeat")
     for folder in ("src", "tests"):
-        shutil.copytree(ROOT / folder, copy / folder, ignore=shutil.ignore_patterns("__pycache__", "flower_apps"))
+        shutil.copytree(ROOT / folder, copy / folder, ignore=shutil.ignore_patterns("flower_apps"))
     shutil.copy(ROOT / "pyproject.toml", copy)
     algorithm, registration, golden = re.findall(r"```python\n(.*?)```", RECIPE, re.DOTALL)
     for block in (algorithm, golden):
@@ -47,7 +47,7 @@ def run(command: str, copy: Path) -> str:
     """What a command of the recipe prints; it must succeed."""
     program, *arguments = shlex.split(command)
     full = [*{"offbeat": OFFBEAT, ".venv/bin/pytest": PYTEST}[program], *arguments]
-    environment = os.environ | {"PYTHONPATH": str(copy / "src"), "COLUMNS": "200", "PYTHONDONTWRITEBYTECODE": "1"}
+    environment = os.environ | {"PYTHONPATH": str(copy / "src"), "COLUMNS": "200"}
     done = subprocess.run(full, cwd=copy, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
     return done.stdout

@@ -27,6 +27,7 @@ from standin_superlink import RUN, StandinConnection, app_folder, model_of, with
 
 import offbeat
 from offbeat.flower.launch.certificates import make_credentials
+from offbeat.flower.node.cgroups import delegated
 from offbeat.flower.node.children import ForkServer
 from offbeat.flower.node.node import Polling, WarmNode
 from offbeat.flower.node.sandbox import SCOPED, AppLimits, can_cut_network, landlock_version
@@ -270,12 +271,14 @@ def test_an_app_without_network_has_none(link: StandinConnection) -> None:
 
 
 def test_an_app_gets_no_more_than_its_share(link: StandinConnection) -> None:
-    """As root, the kernel enforces the number of processes only in a control group; the limit is set nevertheless."""
+    """As root, the kernel enforces the number of processes only in a control group: the app is in one if it may be."""
     code = "import resource as r; result = r.getrlimit(r.RLIMIT_DATA)[1], r.getrlimit(r.RLIMIT_NPROC)[1]"
     data, processes = ast.literal_eval(do(link, code))
     assert data == MEMORY_MB * 2**20 and PROCESSES < processes < 2**20
     capabilities = do(link, "result = open('/proc/self/status').read().partition('CapEff:')[2].split()[0]")
     assert int(capabilities, 16) == 0
+    groups = do(link, "result = open('/proc/self/cgroup').read()")
+    assert delegated() is None or groups.count(f"/offbeat-{os.getpid()}-") == len(delegated() or ())
 
 
 @LANDLOCK

@@ -109,11 +109,13 @@ class Ringleader(Policy):
                 if state.stepping:
                     yield self.step(state, view)
                     state.served.add(event.device)
-        training = {held.device for held in view.in_flight.values()}
-        if state.stepping and training <= state.served:
+        alive = {held.device for held in view.in_flight.values()}
+        if isinstance(event, Uploaded):
+            alive.add(event.device)  # which is about to be ordered again
+        if state.stepping and alive <= state.served:
             state.table, state.following = state.following, Movements()
             state.stepping, state.served = False, set()
-        if not state.stepping and state.table.counts and training <= state.table.counts.keys():
+        if not state.stepping and state.table.counts and alive <= state.table.counts.keys():
             yield self.step(state, view)
             state.stepping = True
             state.served = {event.device} if isinstance(event, Uploaded) else set()

@@ -10,7 +10,7 @@ import typer
 from rich.text import Text
 from typer.core import TyperGroup
 
-from offbeat.cli import catalogue, choosing, deployment, init, looking, node, runs, simulate, watch
+from offbeat.cli import catalogue, choosing, deployment, init, looking, node, runs, simulate, verify, watch
 from offbeat.cli.base import console
 from offbeat.cli.progress import messages
 from offbeat.core.errors import Interrupted, InvalidInput, OffbeatError, OutputRefused, Remedy
@@ -28,7 +28,7 @@ FLAGS: dict[Remedy, str] = {
 PANELS: dict[str, tuple[Callable[..., None] | typer.Typer, ...]] = {
     "Start": (runs.demo, init.init, catalogue.list_, catalogue.describe),
     "Run and compare": (runs.run, runs.compare, runs.sweep),
-    "Choose": (choosing.recommend, choosing.tune, choosing.plan),
+    "Choose": (choosing.recommend, choosing.tune, choosing.plan, verify.verify),
     "Look": (looking.runs, watch.watch, looking.report, looking.serve, looking.partition, looking.replay),
     "Flower": (simulate.simulate,),
     "Deploy": (deployment.local_cluster, deployment.deploy, node.node),

@@ -2,6 +2,8 @@
 
 - `ScriptedSession`: a session that a test drives step by step, for golden numbers in five lines.
 - `check_policy`: the conformance suite that every policy must pass.
+- `conformance`: the same, as a list of properties that hold or do not (`offbeat verify module:Class`).
+- `load_traces`, `deviation`: golden numbers of every rule (`offbeat verify`), also for implementations elsewhere.
 - `toy_simulation`: a complete simulated run on a toy model, in milliseconds and without torch.
 """
 
@@ -15,16 +17,22 @@ from offbeat.testing.conformance import (
     check_policy,
     check_resume,
     check_session,
+    conformance,
 )
 from offbeat.testing.scripted import Reaction, ScriptedSession
 from offbeat.testing.toy import SIZE, UPDATES, ToyExecutor, toy_simulation
+from offbeat.testing.verification import PolicyUnderTest, Step, Trace, Upload, deviation, load_traces
 
 __all__ = [
     "SIZE",
     "UPDATES",
+    "PolicyUnderTest",
     "Reaction",
     "ScriptedSession",
+    "Step",
     "ToyExecutor",
+    "Trace",
+    "Upload",
     "check_accounts",
     "check_bounded_memory",
     "check_determinism",
@@ -34,5 +42,8 @@ __all__ = [
     "check_policy",
     "check_resume",
     "check_session",
+    "conformance",
+    "deviation",
+    "load_traces",
     "toy_simulation",
 ]

@@ -8,7 +8,7 @@ the first violated property. It needs no torch and takes about a second.
 """
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import islice
 from math import inf
@@ -41,17 +41,45 @@ from offbeat.results.rows import Row
 from offbeat.simulation.engine import Simulation
 from offbeat.testing.toy import SIZE, UPDATES, ToyExecutor, toy_simulation
 
+FIRST_RUN = "a simulated run with failing devices ends without an error"
+
 
 def check_policy(policy: Policy, *, devices: int = 24) -> None:
-    """Check every property of this policy with these settings."""
-    check_metrics(policy, devices)
-    whole = _ToyRun(policy, devices)
-    _compare(whole, _ToyRun(policy, devices))
-    _resume(whole)
-    _look_for_writing(whole)
-    _compare_sizes(whole)
-    _look_for_losses(whole)
-    check_accounts(policy, devices)
+    """Check every property of this policy with these settings; raises AssertionError if one does not hold."""
+    for _, failure in conformance(policy, devices=devices):
+        if failure is not None:
+            raise failure
+
+
+def conformance(policy: Policy, *, devices: int = 24) -> Iterator[tuple[str, Exception | None]]:
+    """Each property in words, and the exception that shows it does not hold, or None.
+
+    Nothing more is checked if a plain run already fails.
+    """
+    runs: list[_ToyRun] = []
+    checks: dict[str, Callable[[], None]] = {
+        "its metrics do not reuse the names of standard ones": lambda: check_metrics(policy, devices),
+        FIRST_RUN: lambda: runs.append(_ToyRun(policy, devices)),
+        "the same seed gives the same bytes": lambda: _compare(runs[0], _ToyRun(policy, devices)),
+        "a resumed run ends like an uninterrupted one": lambda: _resume(runs[0]),
+        "it never writes to vectors it was given or has committed": lambda: _look_for_writing(runs[0]),
+        "its state does not grow with the length of the run": lambda: _compare_sizes(runs[0]),
+        "lost devices and uploads never hang a run": lambda: _look_for_losses(runs[0]),
+        "every update is used, discarded or kept, and counted once": lambda: check_accounts(policy, devices),
+        "no sequence of events makes it break the session's rules": lambda: _chaos(policy, devices),
+    }
+    for promise, check in checks.items():
+        try:
+            check()
+        except Exception as failure:  # an assertion, or whatever the policy raises
+            yield promise, failure
+            if promise == FIRST_RUN:
+                return
+        else:
+            yield promise, None
+
+
+def _chaos(policy: Policy, devices: int) -> None:
     for seed in range(20):
         check_events(policy, stream(seed, "chaos").integers(0, 2**31, 120).tolist(), devices)
 

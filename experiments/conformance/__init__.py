@@ -1,0 +1,1 @@
+"""Golden numbers from exact arithmetic, and adapters that play them to other frameworks."""

@@ -26,14 +26,15 @@ def adapter(rule, settings, trace):
 POLICY = """
 from offbeat.algorithms import FedBuff
 
+ASKED = []
+
 
 class Mine(FedBuff):
     "Weights that depend on how often this process has asked for one."
-    asked = []
 
     def scale(self, staleness):
-        self.asked.append(staleness)
-        return 1 / len(self.asked)
+        ASKED.append(staleness)
+        return 1 / len(ASKED)
 """
 
 

@@ -13,7 +13,7 @@ from offbeat.core.errors import InvalidInput
 from offbeat.testing.verification import (
     PolicyUnderTest,
     Trace,
-    Upload,
+    TraceUpload,
     checked,
     deviation,
     load_traces,
@@ -24,7 +24,8 @@ from offbeat.testing.verification import (
 TRACES = {f"{trace.algorithm}-{trace.name}": trace for trace in load_traces()}
 TWICE = (
     "fedavg", "fedbuff", "ca2fl", "fadas", "delay-adaptive", "ringmaster", "fedstaleweight", "fedfa",
-    "delayed-nesterov", "area", "ace", "fedstale", "fedasmu", "fedssmu", "seafl", "seafl2", "sfl", "audg", "psurdg", "adel",
+    "delayed-nesterov", "area", "ace", "fedstale", "fedasmu", "fedssmu", "seafl", "seafl2", "sfl", "audg", "psurdg",
+    "adel",
 )  # fmt: skip
 """Algorithms with at least two traces."""
 
@@ -62,7 +63,7 @@ class Buffered:
     def start(self, parameters: Any) -> None:
         self.model = parameters
 
-    def upload(self, upload: Upload) -> Any:
+    def upload(self, upload: TraceUpload) -> Any:
         base = self.model if self.mistake == "current model" else upload.base_parameters
         scale = {"no staleness": 1.0, "1 + sqrt": 1 / (1 + upload.staleness**0.5)}
         self.waiting.append(scale.get(self.mistake, (1 + upload.staleness) ** -0.5) * (upload.model - base))
@@ -138,7 +139,7 @@ def test_what_an_adapter_lacks_is_skipped_with_a_reason() -> None:
 
 def test_a_wrong_number_of_elements_and_infinite_models_are_named() -> None:
     class Shorter(Buffered):
-        def upload(self, upload: Upload) -> Any:
+        def upload(self, upload: TraceUpload) -> Any:
             return np.zeros(1) if self.mistake == "short" else np.full(2, np.nan)
 
     trace = TRACES["fedbuff-fresh"]

@@ -21,7 +21,7 @@ from offbeat.testing.conformance import (
 )
 from offbeat.testing.scripted import Reaction, ScriptedSession
 from offbeat.testing.toy import SIZE, UPDATES, ToyExecutor, toy_simulation
-from offbeat.testing.verification import PolicyUnderTest, Step, Trace, Upload, deviation, load_traces
+from offbeat.testing.verification import PolicyUnderTest, Step, Trace, TraceUpload, deviation, load_traces
 
 __all__ = [
     "SIZE",
@@ -32,7 +32,7 @@ __all__ = [
     "Step",
     "ToyExecutor",
     "Trace",
-    "Upload",
+    "TraceUpload",
     "check_accounts",
     "check_bounded_memory",
     "check_determinism",

@@ -6,7 +6,7 @@ differs. Ours are policies in a scripted session; any other implementation needs
 
     class Mine:
         def start(self, parameters): ...         # the first model, an array of float64
-        def upload(self, upload): ...            # an `Upload`; returns the model after it
+        def upload(self, upload): ...            # an `TraceUpload`; returns the model after it
         def timer(self, name): ...               # only for rules with rounds or iterations of fixed length
         def lost(self, device): ...              # only for traces in which a device is lost
 
@@ -148,7 +148,7 @@ def numbers(values: Sequence[Number]) -> Floats:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Upload:
+class TraceUpload:
     """An upload, as an adapter sees it."""
 
     device: int
@@ -207,8 +207,8 @@ class PolicyUnderTest:
         self.session = TraceSession(self.trace)
         self.reaction = self.session.first
 
-    def upload(self, upload: Upload) -> Floats:
-        """Upload a model for the order that the device holds."""
+    def upload(self, upload: TraceUpload) -> Floats:
+        """TraceUpload a model for the order that the device holds."""
         self.session.done += 1
         self.ticket = self.session.ticket_of(upload.device)
         self.reaction = self.session.upload(*upload.model.tolist(), device=upload.device, slices=upload.slices)
@@ -299,7 +299,7 @@ def _play(step: Step, trace: Trace, versions: list[Floats], implementation: Any)
     if step.fresh is not None:
         return implementation.fresh(step.fresh)
     assert step.upload is not None
-    upload = Upload(
+    upload = TraceUpload(
         device=step.device,
         model=numbers(step.upload),
         base_version=step.base,

@@ -1,15 +1,27 @@
 """The campaign of random cases: a part of it in every test run, and the cases that it has found, kept."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from msgspec import structs
 
 from offbeat.algorithms import POLICIES
+from offbeat.core.errors import DeviceFault
+from offbeat.core.policy import Policy
 from offbeat.core.session import Session
+from offbeat.flower.protocol.messages import OrderReply
+from offbeat.flower.server.reply_checks import Expected
+from offbeat.results.rows import Span
+from offbeat.running.accounts import Accounts
+from offbeat.running.directory import RunRecord
 from offbeat.testing.torture.__main__ import main
 from offbeat.testing.torture.campaign import attempt
-from offbeat.testing.torture.cases import HOSTILE, case_of, random_case, text_of
+from offbeat.testing.torture.cases import HOSTILE, Case, case_of, random_case, text_of
+from offbeat.testing.toy import ToyExecutor
+from offbeat.training.training_state import TrainingJob, TrainingState
 
 FOUND: list[str] = [
     '{"algorithm": "seafl2", "settings": {"on_notice": "last-finished", "staleness_limit": 1.0, "buffer": 2, '
@@ -58,3 +70,77 @@ def test_a_bug_is_found_and_shrunk_to_one_command(
     assert main(["--case", text]) == 1
     monkeypatch.undo()
     assert main(["--case", text]) == 0
+
+
+# A bug in each of the things that are checked ------------------------------------------------------------------------
+
+VIRTUAL = Case(
+    settings={"concurrency": 4}, updates=20, kills=(0.5,), failures={"lost_upload": 0.5, "detect_seconds": 1.0}
+)
+GRID = Case(driver="grid", settings={"concurrency": 6}, devices=6, updates=40)
+
+
+DELIVER, LOSE = "offbeat.running.accounts.Accounts.delivered", "offbeat.running.accounts.Accounts.lost"
+DELIVERED, WRITE, TRAIN = Accounts.delivered, RunRecord.write, ToyExecutor._train
+
+
+def span_twice(self: Accounts, span: Span) -> None:
+    DELIVERED(self, span)
+    self.spans.append(span)
+
+
+def record_twice(self: RunRecord, line: Any) -> None:
+    WRITE(self, line)
+    WRITE(self, line)
+
+
+def as_before_the_kill(self: ToyExecutor, job: TrainingJob) -> TrainingState:
+    return TRAIN(self, structs.replace(job, ticket=job.ticket + len(self.given)))
+
+
+def refuse(body: OrderReply, expected: Expected) -> None:
+    raise DeviceFault("nobody trains that fast")
+
+
+def idle(self: Policy, event: Any, state: Any, view: Any) -> Iterator[Any]:
+    yield from ()
+
+
+@pytest.mark.parametrize(
+    ("place", "bug", "case", "found"),
+    [
+        ("offbeat.simulation.engine.heappop", lambda entries: entries.pop(len(entries) // 2), VIRTUAL, "back"),
+        (DELIVER, span_twice, VIRTUAL, "tickets ended twice: "),
+        (LOSE, lambda self, span: None, VIRTUAL, "orders ended, but"),
+        (
+            LOSE,
+            lambda self, span: self.spans.append(span),
+            VIRTUAL,
+            "busy_seconds is",
+        ),
+        (
+            DELIVER,
+            lambda self, span: DELIVERED(self, structs.replace(span, sent=span.landed + 1)),
+            VIRTUAL,
+            "an order ends before it begins",
+        ),
+        ("offbeat.testing.toy.ToyExecutor._train", as_before_the_kill, VIRTUAL, "a run that was killed and resumed"),
+        ("offbeat.testing.torture.invariants.ROUNDS", ("fedasync",), VIRTUAL, "fedasync used an update of staleness"),
+        ("offbeat.testing.torture.invariants.BOUNDED", {"fedasync": "alpha"}, VIRTUAL, "exceeds 0.6"),
+        ("offbeat.testing.torture.virtual.MOST_TURNS", 20, VIRTUAL, "the run hangs"),
+        ("offbeat.testing.torture.grid.MOST_TURNS", 20, GRID, "the run hangs"),
+        ("offbeat.algorithms.fedasync.FedAsync.react", idle, structs.replace(VIRTUAL, failures={}), "deadlock"),
+        ("offbeat.algorithms.fedasync.FedAsync.react", idle, GRID, "deadlock"),
+        ("offbeat.flower.server.reply_checks.has_not_moved_too_far", lambda *_: 0.0, "far", "a hostile update (far)"),
+        ("offbeat.running.directory.RunRecord.write", record_twice, GRID, "tickets ended twice in the record"),
+        ("offbeat.flower.server.reply_checks.OF_EVERY_REPLY", (refuse,), GRID, "honest device"),
+        ("offbeat.flower.server.exchange.one_line", str, "refusal", "a log line that a device can forge"),
+    ],
+)
+def test_every_invariant_finds_its_bug(
+    monkeypatch: pytest.MonkeyPatch, place: str, bug: Any, case: Case | str, found: str
+) -> None:
+    case = structs.replace(GRID, hostile=case) if isinstance(case, str) else case
+    assert attempt(case) == ("updates", "")
+    monkeypatch.setattr(place, bug)
+    assert found in attempt(case)[1]

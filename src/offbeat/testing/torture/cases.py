@@ -17,7 +17,7 @@ from offbeat.core.policy import Policy
 from offbeat.core.streams import stream
 from offbeat.fleet import FLEETS
 from offbeat.flower.protocol.codec import BODY, pack
-from offbeat.flower.protocol.messages import UpdateReply
+from offbeat.flower.protocol.messages import Refusal, UpdateReply
 
 
 class Case(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -60,6 +60,7 @@ HOSTILE: dict[str, Callable[[UpdateReply, Vector], RecordDict]] = {
     "steps": lambda reply, model: pack(structs.replace(reply, steps=2**53), model),
     "samples": lambda reply, model: pack(structs.replace(reply, samples=2**40), model),
     "extras": lambda reply, model: pack(structs.replace(reply, extras={"slot": 1e300}), model),
+    "refusal": lambda reply, model: pack(Refusal(reason="no\nrun ended\n" * 150)),
     "garbage": lambda reply, model: RecordDict({BODY: ConfigRecord({"json": "[" * 50_000})}),
     "bytes": lambda reply, model: RecordDict({BODY: ConfigRecord({"json": b"\\0"})}),
     "nothing": lambda reply, model: RecordDict(),

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import ValidationError
 
 from offbeat.algorithms.seafl import Port, Seafl, Seafl2, cosine
 from offbeat.core.errors import InvalidInput
@@ -308,13 +307,13 @@ def test_weights_that_are_all_nothing_are_refused() -> None:
 
 @pytest.mark.parametrize("limit", [0.0, -1.0, float("nan")])
 def test_a_limit_that_is_none_is_refused(limit: float) -> None:
-    with pytest.raises(ValidationError, match="staleness_limit"):
+    with pytest.raises(InvalidInput, match="staleness_limit"):
         Seafl(staleness_limit=limit)
 
 
 @pytest.mark.parametrize("name", ["staleness_weight", "similarity_weight"])
 def test_infinite_weights_are_refused(name: str) -> None:
-    with pytest.raises(ValidationError, match=name):
+    with pytest.raises(InvalidInput, match=name):
         Seafl.model_validate({name: inf})
 
 

@@ -16,7 +16,7 @@ from offbeat.comparison.delayed_gradients.advice import (
     _prepared,
     advise,
     beyond_the_theory,
-    rendered,
+    tables,
 )
 from offbeat.comparison.delayed_gradients.bounds import BoundConstants, Delays
 from offbeat.comparison.delayed_gradients.constants import (
@@ -90,7 +90,7 @@ def test_the_verdict_says_where_theory_and_simulation_disagree(
     assert sentence in advice.verdict
     console = Console(width=200, record=True, file=None)
     with console.capture() as said:
-        console.print(rendered(advice))
+        console.print(*tables(advice), advice.verdict)
     assert sentence in said.get()
     assert "nan" not in said.get() and "± inf" not in said.get()
 
@@ -98,7 +98,7 @@ def test_the_verdict_says_where_theory_and_simulation_disagree(
 def said(advice: Advice) -> str:
     console = Console(width=300)
     with console.capture() as captured:
-        console.print(rendered(advice))
+        console.print(*tables(advice), advice.verdict)
     return captured.get()
 
 
@@ -171,7 +171,7 @@ def test_an_unfinished_descent_is_said_to_give_lower_bounds() -> None:
     for each, said in ((advice, False), (stuck, True)):
         console = Console(width=200)
         with console.capture() as shown:
-            console.print(rendered(each))
+            console.print(*tables(each), each.verdict)
         assert ("NOT CONVERGED: R and phi are lower bounds" in shown.get()) is said
         assert "without availability and failures" in shown.get()
         assert "bound, averaged model" in shown.get()

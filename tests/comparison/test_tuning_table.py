@@ -8,10 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from rich.console import Console
 from rich.table import Table
 
-from offbeat.comparison.tuning_table import Tuning, tune_all
+from offbeat.comparison.tuning import Trial, tune
+from offbeat.comparison.tuning_figures import best_so_far, front_figure, search_figure
+from offbeat.comparison.tuning_table import Tuning, pareto, tune_all
 from offbeat.core.errors import InvalidInput
 from offbeat.experiment.schema import Experiment
 from offbeat.results.criterion import Criterion
@@ -94,6 +98,58 @@ def test_every_best_setting_stands_beside_its_importance(found: tuple[Tuning, Pa
         ["", "algorithm.server_learning_rate", str(server), "25 %"],
     ]
     assert cells[2][0] == "fedbuff" and {each[3] for each in cells[2:]} == {"too few trials"}
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4), st.integers(0, 4)), max_size=8))
+def test_a_front_holds_exactly_the_points_that_none_betters(points: list[tuple[int, ...]]) -> None:
+    front = pareto(points)
+    for number, point in enumerate(points):
+        better = [
+            other for other in points if other != point and all(a <= b for a, b in zip(other, point, strict=True))
+        ]
+        assert (number in front) == (not better)
+
+
+def test_a_front_of_two_algorithms_by_hand(found: tuple[Tuning, Path]) -> None:
+    """10 s for 50 and 8 s for 90 device seconds are the front; 11 s for 60 is worse than the first in both."""
+    criterion = Criterion(kind="time", target=0.9)
+
+    def trial(number: int, measure: float, spent: float, *, best: bool) -> Trial:
+        settings = {"algorithm.buffer": number}
+        return Trial(number=number, settings=settings, measure=measure, costs={"device_seconds": spent}, best=best)
+
+    fedavg, fedbuff = found[0].tuned
+    slow = [trial(0, 11.0, 60.0, best=True), trial(2, 10.0, 50.0, best=True), trial(3, inf, inf, best=False)]
+    fast = [trial(0, 8.0, 90.0, best=True)]
+    tuned = [
+        replace(fedavg, finished=slow, settings=slow[1].settings, trials=5),
+        replace(fedbuff, finished=fast, settings=fast[0].settings, trials=5),
+    ]
+    tuning = replace(found[0], criterion=criterion, tuned=tuned, costs=["device_seconds"])
+    assert [(name, each.measure) for name, each in tuning.front] == [("fedbuff", 8.0), ("fedavg", 10.0)]
+    shown = printed(tuning.front_table())
+    assert "fedbuff *" in shown and "fedavg *" in shown and "algorithm.buffer=2" in shown and "11 s" not in shown
+    assert best_so_far(tuned[0]) == [(1, 11.0), (3, 10.0), (4, 10.0), (5, 10.0)]
+    assert [len(each(tuning).axes) for each in (search_figure, front_figure)] == [1, 1]
+
+
+def test_a_search_for_several_objectives_stops_no_trial_and_goes_on_where_it_was(tmp_path: Path) -> None:
+    given: dict[str, Any] = {"seeds": [50], "costs": ["device_seconds"]}
+    first = tune(experiment(), "fedbuff", 5, out=tmp_path, **given)
+    assert len(first.finished) == 5 and first.stopped_early == 0
+    assert first == tune(experiment(), "fedbuff", 5, out=tmp_path, **given) == tune(experiment(), "fedbuff", 5, **given)
+    assert all(each.costs["megabytes"] > 0 for each in first.finished)
+    with pytest.raises(InvalidInput, match="did you mean 'device_seconds'"):
+        tune(experiment(), "fedbuff", 2, costs=["device_second"])
+
+
+def test_the_search_is_kept_as_a_table_and_as_figures(found: tuple[Tuning, Path]) -> None:
+    tuning, root = found
+    with (root / "search.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["algorithm"] for row in rows] == [each.algorithm for each in tuning.tuned for _ in each.finished]
+    assert rows[0]["best_so_far"] == "true" and float(rows[0]["device_seconds"]) > 0
+    assert (root / "search.pdf").read_bytes().startswith(b"%PDF") and not (root / "front.csv").exists()
 
 
 def printed(table: Table) -> str:

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from pydantic import ValidationError
 
 from offbeat.core.errors import InvalidInput
 from offbeat.data import DATASETS, Dataset
@@ -103,7 +102,7 @@ def test_emnist_letters_with_a_label_0_are_refused(tmp_path: Path) -> None:
 
 
 def test_an_unknown_emnist_split_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValidationError, match="balanced"):
+    with pytest.raises(InvalidInput, match="balanced"):
         load("emnist", tmp_path, split="fair")
 
 

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from pydantic import ValidationError
 
+from offbeat.core.errors import InvalidInput
 from offbeat.core.streams import stream
 from offbeat.data import Dataset, Partition
 from offbeat.data.synthetic import Synthetic
@@ -65,5 +65,5 @@ def test_neither_part_is_ever_empty(samples: int, fraction: float) -> None:
 
 @pytest.mark.parametrize("bad", [{"alpha": -1.0}, {"beta": float("nan")}, {"devices": 0}, {"test_fraction": 1.0}])
 def test_values_out_of_range_are_refused(bad: dict[str, float]) -> None:
-    with pytest.raises(ValidationError, match=next(iter(bad))):
+    with pytest.raises(InvalidInput, match=next(iter(bad))):
         Synthetic.model_validate(bad)

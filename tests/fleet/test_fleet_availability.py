@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import ValidationError
 
+from offbeat.core.errors import InvalidInput
 from offbeat.fleet import AlwaysAvailable, OnOffAvailable, Workload
 from offbeat.fleet.availability import OnOff
 
@@ -75,7 +75,7 @@ def test_stepping_from_change_to_change_alternates_and_always_advances(
 
 @pytest.mark.parametrize("bad", [{"name": "sometimes"}, {"on_seconds": 0.0}, {"off_seconds": math.inf}])
 def test_bad_availability_settings_are_refused(bad: dict[str, object]) -> None:
-    with pytest.raises(ValidationError):
+    with pytest.raises(InvalidInput):
         OnOffAvailable.model_validate(bad)
 
 

@@ -4,8 +4,8 @@ import math
 
 import numpy as np
 import pytest
-from pydantic import ValidationError
 
+from offbeat.core.errors import InvalidInput
 from offbeat.fleet import Failures, FailureSettings, OrderFailure, Workload
 
 WORKLOAD = Workload(devices=4, samples=np.ones(4, dtype=np.int64), layers=1, flops_per_sample=0.0, seed=3)
@@ -60,5 +60,5 @@ def test_a_device_that_never_rejoins_can_be_written_in_python_and_in_toml(never:
     "bad", [{"vanish": 1.5}, {"lost_upload": -0.1}, {"rejoin_seconds": -1.0}, {"detect_seconds": math.inf}]
 )
 def test_bad_failure_settings_are_refused(bad: dict[str, object]) -> None:
-    with pytest.raises(ValidationError):
+    with pytest.raises(InvalidInput):
         FailureSettings.model_validate(bad)

@@ -5,8 +5,8 @@ import tomllib
 
 import numpy as np
 import pytest
-from pydantic import ValidationError
 
+from offbeat.core.errors import InvalidInput
 from offbeat.fleet import NetworkSettings, Workload
 
 
@@ -50,7 +50,7 @@ def test_bandwidth_may_be_infinite_in_toml() -> None:
     [{"uplink_mbps": 0.0}, {"downlink_mbps": math.nan}, {"latency": -1.0}, {"slow_share": 1.1}, {"slow_factor": 0.5}],
 )
 def test_bad_network_settings_are_refused(bad: dict[str, object]) -> None:
-    with pytest.raises(ValidationError):
+    with pytest.raises(InvalidInput):
         NetworkSettings.model_validate(bad)
 
 

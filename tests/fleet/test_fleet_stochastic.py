@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from pydantic import ValidationError
 
 from offbeat.core.errors import InvalidInput
 from offbeat.core.orders import Order
@@ -142,9 +141,9 @@ def test_bernoulli_has_the_way_there_and_back_in_its_probability() -> None:
 
 
 def test_bernoulli_wants_exactly_one_of_success_and_mean_delay() -> None:
-    with pytest.raises(ValidationError, match="exactly one of success and mean_delay"):
+    with pytest.raises(InvalidInput, match="exactly one of success and mean_delay"):
         BernoulliFleet()
-    with pytest.raises(ValidationError, match="exactly one of success and mean_delay"):
+    with pytest.raises(InvalidInput, match="exactly one of success and mean_delay"):
         BernoulliFleet(success=0.5, mean_delay=1.0)
 
 
@@ -161,5 +160,5 @@ def test_bernoulli_wants_exactly_one_of_success_and_mean_delay() -> None:
     ],
 )
 def test_bad_settings_of_stochastic_fleets_are_refused(settings: type[FleetSettings], bad: dict[str, object]) -> None:
-    with pytest.raises(ValidationError):
+    with pytest.raises(InvalidInput):
         settings.model_validate(bad)

@@ -51,6 +51,21 @@ def test_the_time_to_a_target_is_a_score_and_missing_it_costs_the_more_the_furth
     assert criterion.score(run(0.0, 0.4, 0.8), 10.0) == pytest.approx(10 * (2 - 1 / 1.4))  # not within the time
 
 
+def test_costs_are_those_up_to_the_target_or_to_the_time() -> None:
+    """0.8 is reached half-way between 10 s and 20 s: 100 + (300 - 100) / 2 device seconds, 2 + 4 / 2 MB both ways."""
+    spent = [(0.0, 0.0), (100.0, 1e6), (300.0, 3e6)]
+    costly = [
+        row | {"busy_seconds": busy, "bytes_up": sent, "bytes_down": sent}
+        for row, (busy, sent) in zip(rows(0.0, 0.6, 1.0), spent, strict=True)
+    ]
+    result = Result(rows=costly, summary={"stopped_by": "time"})
+    reached = Criterion(kind="time", target=0.8)
+    assert reached.cost(result, "device_seconds") == pytest.approx(200.0)
+    assert reached.cost(result, "megabytes") == pytest.approx(4.0)
+    assert Criterion(kind="area", at=15.0).cost(result, "device_seconds") == pytest.approx(200.0)
+    assert Criterion(kind="time", target=1.1).cost(result, "device_seconds") == inf
+
+
 def test_scores_are_better_the_lower_whatever_the_metric() -> None:
     accuracy, loss = Criterion(kind="value", at=10.0), Criterion(kind="value", metric=LOSS, at=10.0)
     assert accuracy.score(run(0.1, 0.9), 10.0) < accuracy.score(run(0.1, 0.8), 10.0)

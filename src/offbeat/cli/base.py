@@ -71,16 +71,25 @@ TableFormat = Annotated[
     str | None,
     typer.Option("--format", metavar="FORMAT", help="Print the table as `markdown`, `latex` or `csv`, for papers."),
 ]
+Verbose = Annotated[bool, typer.Option("--verbose", help="Print all notes below the table; reports always have them.")]
 
 
-def print_table(table: Table, form: str | None = None) -> None:
-    """Print a table for the terminal, or in a format for papers."""
+def print_table(*tables: Table, form: str | None = None) -> None:
+    """Print tables for the terminal, or in a format for papers, with an empty line between two of them."""
     if form is None:
-        console.print(table)
+        for table in tables:
+            console.print(table)
         return
     from offbeat.results.tables import table_text
 
-    print(table_text(table, form), end="")
+    print("\n".join(table_text(table, form) for table in tables), end="")
+
+
+def beside(form: str | None) -> Console:
+    """Where text beside a table goes: standard error if the table is for a paper, which then is all of the output."""
+    from offbeat.cli.progress import messages
+
+    return console if form is None else messages
 
 
 def check_format(form: str | None) -> None:
@@ -109,13 +118,6 @@ def run_name(file: Path, experiment: "Experiment", changes: Iterable[str] | None
     """Return the default name of a run's directory."""
     name = f"{file.stem}-{experiment.algorithm.name.replace(':', '.')}-seed{experiment.seed}"
     return name + suffix(changes, but=("algorithm.name", "seed"))
-
-
-def next_step(*commands: str) -> None:
-    """Name the commands that usually come next, on standard error: what a pipe reads stays as it is."""
-    from offbeat.cli.progress import messages
-
-    messages.print(f"Next: {' or '.join(commands)}", soft_wrap=True, highlight=False, markup=False)
 
 
 def output(
@@ -164,27 +166,34 @@ def joined(parts: Sequence[str]) -> str:
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 9]}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
-def present(experiment: "Experiment", rows: "Sequence[Row]", summary: Mapping[str, Any], root: Path) -> None:
+def present(
+    experiment: "Experiment",
+    rows: "Sequence[Row]",
+    summary: Mapping[str, Any],
+    root: Path,
+    form: str | None = None,
+) -> None:
     """Draw the figures of a finished run, print its summary and list the files.
 
     A run with a problem, such as one without any version, ends the command with exit code 1.
     """
+    from offbeat.cli.progress import messages
     from offbeat.results.plots import draw_figures
     from offbeat.results.result import Result
 
     result = Result(rows=list(rows), summary=dict(summary), experiment=experiment, directory=root)
     draw_figures(result)
-    print_summary(f"{experiment.algorithm.name}, seed {experiment.seed}", summary)
+    print_summary(f"{experiment.algorithm.name}, seed {experiment.seed}", summary, form)
     names = ["summary.json", "metrics.jsonl", "metrics.png", "timeline.json", "model.safetensors"]
     names += ["devices.csv", "devices.png"] if (root / "devices.csv").is_file() else []
     names += ["record.jsonl"] if (root / "record.jsonl").is_file() else []
-    console.print(f"Results in {root}: {', '.join(names)}", soft_wrap=True)
+    beside(form).print(f"Results in {root}: {', '.join(names)}", soft_wrap=True, highlight=False)
     if "problem" in summary:
-        Console(stderr=True).print(f"offbeat: {summary['problem']}", style="red", highlight=False, markup=False)
+        messages.print(f"offbeat: {summary['problem']}", style="red", soft_wrap=True, highlight=False, markup=False)
         raise typer.Exit(1)
 
 
-def print_summary(title: str, summary: Mapping[str, Any]) -> None:
+def print_summary(title: str, summary: Mapping[str, Any], form: str | None = None) -> None:
     """Print the summary of a run as a table."""
     from offbeat.results.metric import duration
 
@@ -197,7 +206,7 @@ def print_summary(title: str, summary: Mapping[str, Any]) -> None:
         if isinstance(value, dict):
             value = ", ".join(f"{target}: {duration(time)}" for target, time in value.items() if time is not None)
         table.add_row(key, f"{value:.6g}" if isinstance(value, float) else str(value))
-    console.print(table)
+    print_table(table, form=form)
 
 
 def check_new_file(path: Path, overwrite: bool) -> None:

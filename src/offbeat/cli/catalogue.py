@@ -15,7 +15,8 @@ from rich.console import Group, RenderableType
 from rich.table import Column, Table
 from rich.text import Text
 
-from offbeat.cli.base import console
+from offbeat.cli.base import TableFormat, check_format, console, print_table
+from offbeat.cli.next_commands import next_step
 from offbeat.core.errors import unknown
 
 if TYPE_CHECKING:  # pydantic and the registries are imported when a command runs, to keep --help fast
@@ -35,15 +36,19 @@ def list_(
             help="algorithms, fleets, availability, datasets, partitions, tasks, metrics, models or experiments.",
         ),
     ],
+    form: TableFormat = None,
 ) -> None:
     """List algorithms, data sets, fleets and more, one line each.
 
     Each name can be used in an experiment file; `offbeat describe NAME` shows its settings.
     """
+    check_format(form)
     registries = _registries()
     if what not in registries:
         raise unknown("list", what, registries)
-    console.print(_algorithms() if what == "algorithms" else _with_help(what, registries[what]))
+    print_table(_algorithms() if what == "algorithms" else _with_help(what, registries[what]), form=form)
+    example = "demo" if what == "experiments" else "fedbuff" if what == "algorithms" else next(iter(registries[what]))
+    next_step("list experiments" if what == "experiments" else "list", form, name=example)
 
 
 def describe(
@@ -65,7 +70,8 @@ def describe(
     from offbeat.models import MODEL_SETTINGS
     from offbeat.references import resolve
 
-    things = {key: thing for registry in _registries().values() for key, thing in registry.items()}
+    registries = _registries()
+    things = {key: thing for registry in registries.values() for key, thing in registry.items()}
     tables: dict[str, Any] = {key: field.annotation for key, field in Experiment.model_fields.items()}
     tables = {key: kind for key, kind in tables.items() if isinstance(kind, type) and issubclass(kind, Settings)}
     known = tables | things
@@ -74,6 +80,7 @@ def describe(
     elif name not in known and known_name(name) in known:
         name = known_name(name)
     elif name not in known and _describe_setting(name):
+        next_step("describe")
         return
     if name not in known:
         raise unknown("name", name, known)
@@ -81,6 +88,8 @@ def describe(
     console.print(description(name, resolve(thing) if isinstance(thing, str) else thing))
     if name in MODEL_SETTINGS:
         console.print(description(name, MODEL_SETTINGS[name]))
+    kind = next((kind for kind in ("algorithms", "experiments") if name in registries[kind]), "")
+    next_step(f"describe {kind}".rstrip(), name=name)
 
 
 def _describe_setting(name: str) -> bool:

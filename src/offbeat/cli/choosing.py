@@ -19,14 +19,19 @@ from offbeat.cli.base import (
     OverwriteFile,
     Resume,
     Seeds,
+    TableFormat,
+    Verbose,
+    beside,
+    check_format,
     check_new_file,
-    console,
     joined,
     load,
-    next_step,
     output,
+    print_table,
     suffix,
 )
+from offbeat.cli.live_view import Serve, live_view
+from offbeat.cli.next_commands import experiment_words, next_step
 from offbeat.cli.progress import bars, cluster_line, messages, note
 from offbeat.core.errors import InvalidInput
 
@@ -34,6 +39,7 @@ if TYPE_CHECKING:
     from click import Context
 
     from offbeat.comparison.planned import PlannedRun
+    from offbeat.comparison.tuning_table import Tuning
     from offbeat.experiment.schema import Experiment
 
 Kind = Annotated[
@@ -46,6 +52,17 @@ Kind = Annotated[
 ]
 Target = Annotated[float | None, typer.Option(help="Value of the main metric to reach, e.g. 0.9 for 90 % accuracy.")]
 KINDS = ("time", "value", "area")
+
+
+Objectives = Annotated[
+    str | None,
+    typer.Option(
+        "--objective",
+        help="`time` (to --target), `value` (of the main metric at the end) or `area` (under its curve; default if no "
+        "--target). After a comma `device_seconds`, `megabytes` or both: the search then seeks a Pareto front, e.g. "
+        "`time,device_seconds`.",
+    ),
+]
 
 
 def recommend(
@@ -61,6 +78,9 @@ def recommend(
     address: Address = None,
     out: Out = None,
     resume: Resume = False,
+    serve: Serve = False,
+    form: TableFormat = None,
+    verbose: Verbose = False,
 ) -> None:
     """Recommend an algorithm for this fleet, data and model.
 
@@ -72,6 +92,7 @@ def recommend(
 
     The fleet may be a trace (`[fleet] name = "trace"`) or come from a real run (`name = "record"`).
     """
+    check_format(form)
     experiment = load(file, changes)
     from offbeat.comparison.recommendation import FILES
     from offbeat.comparison.recommendation import recommend as recommend_for
@@ -81,38 +102,35 @@ def recommend(
     criterion = Criterion.of(experiment, target=target, kind=_kind(kind))
     names = None if algorithms is None else _names(experiment, algorithms)
     root = output(out, Path("runs") / f"{file.stem}-recommend{joined(names or [])}{suffix(changes)}", resume=resume)
-    with bars() as shown, cluster_line(shown):
-        stages = StageBars(shown)
-        found = recommend_for(
-            experiment,
-            names,
-            out=root,
-            seeds=seeds,
-            criterion=criterion,
-            jobs=jobs or runs_that_fill_cores([experiment]),
-            address=address,
-            resume=resume,
-            watch=stages.watch,
-            on_stage=stages.begin,
-            on_answer=lambda sentence: messages.print(sentence, highlight=False, markup=False),
-        )
-    console.print(found.comparison.rich_table())
-    for sentence in found.sentences:
-        console.print(sentence, highlight=False, markup=False)
-    for name, why in found.unsuited.items():
-        console.print(f"{name} was skipped: {why}", highlight=False, markup=False)
-    for sentence in found.failures:
-        console.print(f"Failed: {sentence}", highlight=False, markup=False)
-    console.print(f"Results in {root}: {FILES}", soft_wrap=True, highlight=False, markup=False)
-    deployed = root / "recommended.toml"
-    next_step(f"offbeat local-cluster {deployed} --nodes 4", f"offbeat deploy {deployed} --superlink HOST:PORT")
+    with live_view(serve, root):
+        with bars() as shown, cluster_line(shown):
+            stages = StageBars(shown)
+            found = recommend_for(
+                experiment,
+                names,
+                out=root,
+                seeds=seeds,
+                criterion=criterion,
+                jobs=jobs or runs_that_fill_cores([experiment]),
+                address=address,
+                resume=resume,
+                watch=stages.watch,
+                on_stage=stages.begin,
+                on_answer=lambda sentence: messages.print(sentence, highlight=False, markup=False),
+            )
+        print_table(found.comparison.rich_table(verbose=verbose), form=form)
+        told = [*found.sentences, *(f"{name} was skipped: {why}" for name, why in found.unsuited.items())]
+        for sentence in [*told, *(f"Failed: {each}" for each in found.failures)]:
+            beside(form).print(sentence, highlight=False, markup=False)
+        beside(form).print(f"Results in {root}: {FILES}", soft_wrap=True, highlight=False, markup=False)
+        next_step("recommend", form, file=root / "recommended.toml")
 
 
 def tune(
     file: ExperimentFile,
     algorithms: Algorithms = None,
     trials: Annotated[int, typer.Option(min=1, help="Settings to try per algorithm.")] = 24,
-    kind: Kind = None,
+    objective: Objectives = None,
     target: Target = None,
     at: Annotated[
         float | None, typer.Option(help="Virtual time, in seconds, at which runs are scored (default: the end).")
@@ -135,18 +153,26 @@ def tune(
     address: Address = None,
     out: Out = None,
     resume: Resume = False,
+    serve: Serve = False,
+    form: TableFormat = None,
 ) -> None:
     """Search for the best settings of each algorithm, with the same number of trials for all.
 
     Varies the learning rate and each algorithm's own search space (`offbeat describe NAME`). The first trial is the
-    experiment unchanged; poor trials are stopped early. Reports the winners on seeds that the search has not seen, and
-    which settings mattered. Writes `NAME.toml` for each winner, `tuning.csv` and `importance.csv`.
+    experiment unchanged; poor trials are stopped early. Reports the winners on seeds that the search has not seen,
+    which settings mattered and how the search went. Writes `NAME.toml` for each winner, tables (`tuning.csv`,
+    `importance.csv`, `search.csv`) and figures. With costs in `--objective` no trial is stopped early, and the front of
+    results against costs is reported too.
 
     Example: `offbeat tune experiment.toml --algorithms fedavg,fedbuff --trials 24`
     """
     check_optuna()
+    check_format(form)
+    kind, *costs = [None] if objective is None else [each.strip() for each in objective.split(",")]
+    _check_costs(costs)
     experiment = load(file, changes)
     from offbeat.comparison.fairness import known_by
+    from offbeat.comparison.planned import file_name
     from offbeat.comparison.scheduler import runs_that_fill_cores
     from offbeat.comparison.tuning import parse_range
     from offbeat.comparison.tuning_table import tune_all
@@ -160,39 +186,54 @@ def tune(
     criterion = Criterion.of(experiment, target=target, kind=_kind(kind), at=at)
     name = f"{file.stem}-tune{joined([] if algorithms is None else names)}{suffix(changes)}"
     root = output(out, Path("runs") / name, resume=resume)
-    with bars() as shown, cluster_line(shown):
-        bar = shown.add_task("trials", total=float(len(names) * trials), note="")
-        done: dict[str, int] = {}
+    with live_view(serve, root):
+        with bars() as shown, cluster_line(shown):
+            bar = shown.add_task("trials", total=float(len(names) * trials), note="")
+            done: dict[str, int] = {}
 
-        def on_trial(algorithm: str, number: int) -> None:
-            done[algorithm] = number
-            shown.update(bar, completed=float(sum(done.values())), note=algorithm)
+            def on_trial(algorithm: str, number: int) -> None:
+                done[algorithm] = number
+                shown.update(bar, completed=float(sum(done.values())), note=algorithm)
 
-        def watch(planned: "PlannedRun", _: float, row: dict[str, float] | None) -> None:
-            if row is not None:
-                shown.update(bar, note=f"{planned.label}: {note(row, experiment.target_metric)}")
+            def watch(planned: "PlannedRun", _: float, row: dict[str, float] | None) -> None:
+                if row is not None:
+                    shown.update(bar, note=f"{planned.label}: {note(row, experiment.target_metric)}")
 
-        found = tune_all(
-            experiment,
-            names,
-            trials,
-            out=root,
-            seeds=seeds,
-            tuning_seeds=_numbers(tuning_seeds),
-            criterion=criterion,
-            space=space,
-            jobs=jobs or runs_that_fill_cores([experiment]),
-            address=address,
-            resume=resume,
-            watch=watch,
-            on_trial=on_trial,
-        )
-    console.print(found.rich_table())
-    console.print(found.settings_table())
-    for sentence in found.failures:
-        console.print(f"Failed: {sentence}", highlight=False, markup=False)
-    console.print(f"Results in {root}: one TOML file per winner, tuning.csv, importance.csv, studies.db and the runs")
-    next_step(f"offbeat run {root}/NAME.toml", f"offbeat recommend {file}")
+            found = tune_all(
+                experiment,
+                names,
+                trials,
+                out=root,
+                seeds=seeds,
+                tuning_seeds=_numbers(tuning_seeds),
+                criterion=criterion,
+                costs=costs,
+                space=space,
+                jobs=jobs or runs_that_fill_cores([experiment]),
+                address=address,
+                resume=resume,
+                watch=watch,
+                on_trial=on_trial,
+            )
+        front = [found.front_table()] if costs else []
+        print_table(found.rich_table(), found.settings_table(), *front, form=form)
+        _show_search(found, form)
+        for sentence in found.failures:
+            beside(form).print(f"Failed: {sentence}", highlight=False, markup=False)
+        files = f"search{', front' if costs else ''} (.csv, .png, .pdf, .svg), tuning.csv, importance.csv, studies.db"
+        beside(form).print(f"Results in {root}: a TOML file per winner, {files} and the runs", soft_wrap=True)
+        winner = root / f"{file_name(found.best.algorithm)}.toml"
+        next_step("tune", form, winner=winner, file=experiment_words(file, changes))
+
+
+def _show_search(tuning: "Tuning", form: str | None) -> None:
+    """Draw the best result over trials as text."""
+    from offbeat.comparison.tuning_figures import best_so_far
+    from offbeat.results.text_plot import text_plot
+
+    beside(form).print(f"Best {tuning.criterion.title} over trials:", highlight=False)
+    curves = {each.algorithm: best_so_far(each) for each in tuning.tuned}
+    beside(form).print(text_plot(curves, across="trial {:.0f}".format, upward=tuning.criterion.text, height=8))
 
 
 class PlanCommands(TyperGroup):
@@ -229,6 +270,7 @@ def deadlines(
     changes: Changes = None,
     out: FigureOut = Path("plan.png"),
     overwrite: OverwriteFile = False,
+    form: TableFormat = None,
 ) -> None:
     """Show the round deadlines, batch sizes and expected depth that a deadline algorithm plans.
 
@@ -239,6 +281,7 @@ def deadlines(
     from offbeat.results.plots import check_figure_path, save
 
     check_figure_path(out)
+    check_format(form)
     check_new_file(out, overwrite)
     experiment = load(file, changes)
     if algorithm is not None:
@@ -250,16 +293,15 @@ def deadlines(
             raise InvalidInput("--estimate needs algorithm adel and devices with at least two samples each")
         constants = {"gradient_variance": measured.gradient_variance, "gradient_bound": measured.gradient_bound}
         experiment = experiment.changed({"algorithm": {"name": experiment.algorithm.name} | constants})
-        console.print("Measured: " + ", ".join(f"{key} = {value:.4g}" for key, value in constants.items()))
+        beside(form).print("Measured: " + ", ".join(f"{key} = {value:.4g}" for key, value in constants.items()))
     with messages.status("planning"):
         planned = plan_of(experiment)
     save(planned.figure(), out)
-    console.print(planned.table())
-    if planned.scale is not None:
-        console.print(f"Batch scale m = {planned.scale:.5g}")
-    for remark in planned.remarks:
-        console.print(remark)
-    console.print(f"Figure in {out}")
+    print_table(planned.table(), form=form)
+    scale = [] if planned.scale is None else [f"Batch scale m = {planned.scale:.5g}"]
+    for sentence in [*scale, *planned.remarks, f"Figure in {out}"]:
+        beside(form).print(sentence, highlight=False)
+    next_step("plan deadlines", form, file=experiment_words(file, changes))
 
 
 @plan.command()
@@ -277,6 +319,7 @@ def delays(
         ),
     ] = None,
     changes: Changes = None,
+    form: TableFormat = None,
 ) -> None:
     """Choose between AUDG and PSURDG by the theory of delayed gradients.
 
@@ -284,8 +327,9 @@ def delays(
     `--simulate`, a short simulation checks the answer.
     """
     from offbeat.comparison.delayed_gradients.advice import advise as advise_on
-    from offbeat.comparison.delayed_gradients.advice import rendered
+    from offbeat.comparison.delayed_gradients.advice import tables
 
+    check_format(form)
     experiment = load(file, changes)
     chosen = list(range(experiment.seed, experiment.seed + seeds))
     with bars() as shown:
@@ -298,11 +342,13 @@ def delays(
             seeds=chosen,
             watch=lambda done: shown.update(bar, completed=done),
         )
-    console.print(rendered(advice))
+    print_table(*tables(advice), form=form)
+    beside(form).print(advice.verdict, style="bold", highlight=False)
+    next_step("plan delays", form, file=experiment_words(file, changes))
 
 
 @plan.command()
-def slots(file: ExperimentFile, changes: Changes = None) -> None:
+def slots(file: ExperimentFile, changes: Changes = None, form: TableFormat = None) -> None:
     """Measure the reward of each of FedASMU's request slots, to pre-train its meta model.
 
     Runs the experiment with devices that request the fresh model at random epochs, and prints the `history` line to add
@@ -310,6 +356,7 @@ def slots(file: ExperimentFile, changes: Changes = None) -> None:
     """
     from offbeat.comparison.slots import measure_slots
 
+    check_format(form)
     experiment = load(file, changes)
     with bars() as shown:
         bar = shown.add_task("random slots", total=1.0, note="")
@@ -317,8 +364,9 @@ def slots(file: ExperimentFile, changes: Changes = None) -> None:
     table = Table("request before epoch", "merges", "mean reward (decrease of the loss)")
     for record in records:
         table.add_row(str(record.slot), str(record.merges), f"{record.reward:.4g}")
-    console.print(table)
-    console.print(f"history = [{', '.join(f'{record.reward:.4g}' for record in records)}]", highlight=False)
+    print_table(table, form=form)
+    beside(form).print(f"history = [{', '.join(f'{record.reward:.4g}' for record in records)}]", highlight=False)
+    next_step("plan slots", form, file=experiment_words(file, changes))
 
 
 class StageBars:
@@ -355,6 +403,16 @@ def check_optuna() -> None:
 def _names(experiment: "Experiment", given: str | None) -> list[str]:
     names = list(experiment.compared) if given is None else [each.strip() for each in given.split(",")]
     return names or [experiment.algorithm.name]
+
+
+def _check_costs(given: list[str]) -> None:
+    from offbeat.results.criterion import COSTS
+
+    for each in given:
+        if each not in COSTS:
+            raise InvalidInput(f"--objective {each}: after the first must come one of {', '.join(COSTS)}")
+    if len(set(given)) < len(given):
+        raise InvalidInput(f"--objective {','.join(given)}: each only once")
 
 
 def _kind(given: str | None) -> Any:

@@ -8,8 +8,22 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from offbeat.cli.base import Changes, ExperimentFile, Out, Overwrite, Resume, console, load, output, present, run_name
+from offbeat.cli.base import (
+    Changes,
+    ExperimentFile,
+    Out,
+    Overwrite,
+    Resume,
+    TableFormat,
+    check_format,
+    console,
+    load,
+    output,
+    present,
+    run_name,
+)
 from offbeat.cli.live_view import Serve, live_view
+from offbeat.cli.next_commands import experiment_words, next_step
 from offbeat.cli.progress import bars, messages, note
 from offbeat.core.errors import Interrupted, InvalidInput
 from offbeat.flower.compat import FOR_NODES, check_flower
@@ -48,6 +62,7 @@ def local_cluster(
     logs: Annotated[
         Path | None, typer.Option(help="Directory for the logs of all processes (default: kept only if the run fails).")
     ] = None,
+    form: TableFormat = None,
 ) -> None:
     """Run an experiment on real Flower processes on this machine, in wall-clock time.
 
@@ -59,6 +74,7 @@ def local_cluster(
     SuperNodes: a round trip takes seconds, because they start a process per message.
     """
     check_flower(FOR_NODES)
+    check_format(form)
     given = any(change.partition("=")[0].strip() == "data.devices" for change in changes or ())
     experiment = load(file, [*(changes or ()), *([] if given else [f"data.devices={nodes}"]), *_tracked(metrics_port)])
     _check_nodes(experiment, nodes)
@@ -80,7 +96,8 @@ def local_cluster(
             kept = f"everything up to the last checkpoint is in {root}" if began else "the run had not begun"
             raise Interrupted(f"interrupted; {kept}", number=getattr(stop, "number", 2), resumable=began) from None
     finished = read_finished(root)
-    present(experiment, finished.rows, finished.summary, root)
+    present(experiment, finished.rows, finished.summary, root, form)
+    next_step("local-cluster", form, root=root, file=experiment_words(file, changes))
 
 
 def deploy(
@@ -99,6 +116,7 @@ def deploy(
     overwrite: Overwrite = False,
     resume: Resume = False,
     metrics_port: MetricsPort = None,
+    form: TableFormat = None,
 ) -> None:
     """Run an experiment on a running Flower SuperLink and the nodes connected to it.
 
@@ -108,6 +126,7 @@ def deploy(
     All machines need the same version of offbeat with Flower: `pip install 'offbeat[flower]'`.
     """
     check_flower(FOR_NODES)
+    check_format(form)
     experiment = load(file, [*(changes or ()), *_tracked(metrics_port)])
     _check_algorithm(experiment)
     from offbeat.flower.launch.superlink import SuperLink, submit
@@ -139,9 +158,10 @@ def deploy(
         raise Interrupted(f"run {run.run_id} was stopped", number=number, resumable=True) from None
     if link.local and (root / "summary.json").is_file():
         finished = read_finished(root)
-        present(experiment, finished.rows, finished.summary, root)
+        present(experiment, finished.rows, finished.summary, root, form)
     else:
-        console.print(f"Results in {root} on the SuperLink's machine")
+        console.print(f"Results in {root} on the SuperLink's machine", soft_wrap=True, highlight=False)
+    next_step("deploy", form, root=root)
 
 
 class Tail:

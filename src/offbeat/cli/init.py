@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from offbeat.cli.base import console
+from offbeat.cli.next_commands import next_step
 from offbeat.core.errors import InvalidInput, unknown
 
 FILES = ("experiment.toml", "fleet.csv", "my_module.py")
@@ -237,11 +238,8 @@ def _write(directory: Path, plan: _Plan, slow: set[str], slowness: float, online
         replace_file(directory / name, text.encode())
     file = directory / "experiment.toml"
     console.print(f"Wrote {', '.join(str(directory / name) for name in texts)}.", highlight=False, soft_wrap=True)
-    console.print(
-        f"Next: offbeat run {file}, then offbeat compare {file} --seeds 1. Edit fleet.csv to describe your devices.",
-        highlight=False,
-        soft_wrap=True,
-    )
+    console.print("Edit fleet.csv to describe your devices.", highlight=False)
+    next_step("init", file=file)
 
 
 def _experiment(plan: _Plan, slowness: float, online: float, offline: float) -> str:

@@ -15,6 +15,8 @@ from offbeat.cli.base import (
     OverwriteFile,
     TableFormat,
     Target,
+    Verbose,
+    beside,
     check_format,
     check_new_file,
     console,
@@ -22,6 +24,7 @@ from offbeat.cli.base import (
     print_table,
 )
 from offbeat.cli.live_view import live_server
+from offbeat.cli.next_commands import experiment_words, next_step
 from offbeat.cli.progress import bars, messages
 from offbeat.core.errors import InvalidInput
 
@@ -59,7 +62,8 @@ def runs(
         table.add_row(*(Text(cell) for cell in _entry_cells(entry, root)))
         for each in entry.runs if every and not isinstance(entry, RunEntry) else ():
             table.add_row(*(Text(cell) for cell in _entry_cells(each, root)))
-    print_table(table, form)
+    print_table(table, form=form)
+    next_step("runs", form, root=entries[0].path)
 
 
 def _entry_cells(entry: "Entry", root: Path) -> list[str]:
@@ -95,6 +99,7 @@ def report(
     target: Target = None,
     overwrite: OverwriteFile = False,
     form: TableFormat = None,
+    verbose: Verbose = False,
 ) -> None:
     """Write one self-contained HTML page to explore runs: curves, time to target, what every device did.
 
@@ -114,10 +119,11 @@ def report(
     comparison = comparison_of(runs, target)
     problems += unlike(comparison)
     replace_file(out, report_html(comparison, [each.config for each in runs], out.stem, problems).encode())
-    print_table(comparison.rich_table(), form)
+    print_table(comparison.rich_table(verbose=verbose), form=form)
     for problem in problems:
         messages.print(f"offbeat: note: {problem}", soft_wrap=True, highlight=False, markup=False)
-    (console if form is None else messages).print(f"Report in {out}", soft_wrap=True)
+    beside(form).print(f"Report in {out}", soft_wrap=True, highlight=False)
+    next_step("report", form, page=out)
 
 
 def serve(
@@ -163,6 +169,7 @@ def partition(
     changes: Changes = None,
     out: FigureOut = Path("partition.png"),
     overwrite: OverwriteFile = False,
+    form: TableFormat = None,
 ) -> None:
     """Show how the data are split over the devices: label counts, sizes and how non-IID they are.
 
@@ -174,6 +181,7 @@ def partition(
     from offbeat.results.plots import check_figure_path, save
 
     check_figure_path(out)
+    check_format(form)
     check_new_file(out, overwrite)
     experiment = load(file, changes)
     with messages.status("loading the data"):
@@ -183,13 +191,14 @@ def partition(
     title = f"{experiment.data.name}, {division}, {divided.devices:,} devices, seed {experiment.seed}"
     what = "token" if counted.remark == TOKENS else "decile" if counted.remark in (NUMBERS, ROWS) else "label"
     save(partition_figure(counted.counts, counted.sizes, counted.names, title, what), out)
-    table = Table("", "", title=title, show_header=False)
+    table = Table("of the data", "value", title=title, show_header=False)
     for key, value in counted.summary().items():
         table.add_row(key, f"{value:,}" if isinstance(value, int) else f"{value:,.4g}")
-    console.print(table)
+    print_table(table, form=form)
     if counted.remark:
-        console.print(counted.remark)
-    console.print(f"Figure in {out}")
+        beside(form).print(counted.remark, highlight=False)
+    beside(form).print(f"Figure in {out}", soft_wrap=True, highlight=False)
+    next_step("partition", form, file=experiment_words(file, changes))
 
 
 def replay(directory: Annotated[Path, typer.Argument(help="Directory of a real run, with its record.jsonl.")]) -> None:
@@ -210,3 +219,4 @@ def replay(directory: Annotated[Path, typer.Argument(help="Directory of a real r
         console.print("The final parameters match model.safetensors.")
     else:
         console.print("Final parameters not compared: the run has no model.safetensors.")
+    next_step("replay", root=directory)

@@ -9,6 +9,7 @@ import typer
 
 from offbeat.cli.base import console
 from offbeat.cli.deployment import ClientCertificate, Insecure, RootCertificates
+from offbeat.cli.next_commands import next_step
 from offbeat.core.errors import InvalidInput
 from offbeat.flower.compat import FOR_NODES, check_flower
 
@@ -160,6 +161,7 @@ def certificates(
     console.print(
         f"Certificates in {directory}: ca.pem, superlink.pem, superlink.key, operator.pem and keys for {nodes} nodes"
     )
+    next_step("node certificates", root=directory)
 
 
 @node.command()
@@ -182,3 +184,4 @@ def register(
             raise InvalidInput(f"{key} is a private key, which never leaves its node: register its public key (.pub)")
     for key in public_keys:
         console.print(f"{key}: node {register_node(link, key)}", highlight=False)
+    next_step("node register")

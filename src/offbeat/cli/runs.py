@@ -18,11 +18,12 @@ from offbeat.cli.base import (
     Seeds,
     TableFormat,
     Target,
+    Verbose,
+    beside,
     check_format,
     console,
     joined,
     load,
-    next_step,
     on_cluster,
     output,
     present,
@@ -32,6 +33,7 @@ from offbeat.cli.base import (
     without_stop,
 )
 from offbeat.cli.live_view import Serve, live_view
+from offbeat.cli.next_commands import experiment_words, next_step
 from offbeat.cli.progress import messages, watched_bar, watched_bars
 from offbeat.core.errors import InvalidInput
 
@@ -72,14 +74,14 @@ def demo(
     if not (full or resume):
         first_look(experiment.changed(QUICK))
     if quick:
-        next_step("offbeat demo --full", "offbeat init (your own data and devices)")
+        next_step("demo --quick")
         return
     messages.print("Now the full demo: LeNet-5, two seeds, about a minute on two cores.", highlight=False)
     with live_view(serve, root):
         _compare(experiment, list(experiment.compared), [0, 1], root, jobs=jobs, overwrite=overwrite, resume=resume)
         draw_overview(root, list(experiment.compared), ("fedavg", "fedbuff"), 150.0, root / "demo.png")
         console.print(f"Open {root}/report.html and {root}/demo.png.", soft_wrap=True, markup=False)
-        next_step("offbeat init (your own data and devices)", "offbeat list experiments")
+        next_step("demo")
 
 
 def first_look(experiment: "Experiment") -> None:
@@ -111,6 +113,7 @@ def run(
     overwrite: Overwrite = False,
     resume: Resume = False,
     serve: Serve = False,
+    form: TableFormat = None,
 ) -> None:
     """Run one experiment and write its metrics, timeline, final model and summary.
 
@@ -119,6 +122,7 @@ def run(
 
     Example: `offbeat run demo --set algorithm.name=fedbuff --set stop.time=60`
     """
+    check_format(form)
     experiment = on_cluster(load(file, changes), address)
     from offbeat.simulation.run import run as run_experiment  # imports torch: after the settings are checked
 
@@ -128,8 +132,10 @@ def run(
     with live_view(serve, root):
         with watched_bar(experiment) as watch:
             result = run_experiment(experiment, root, overwrite=overwrite, resume=resume, watch=watch)
-        present(experiment, result.rows, result.summary, root)
-        next_step(f"offbeat compare {file} --algorithms fedavg,{experiment.algorithm.name}", f"offbeat report {root}")
+        present(experiment, result.rows, result.summary, root, form)
+        own = experiment.algorithm.name
+        names = f"fedavg,{own if own != 'fedavg' else 'fedbuff'}"
+        next_step("run", form, file=experiment_words(file, changes), names=names, root=root)
 
 
 def compare(
@@ -145,6 +151,7 @@ def compare(
     resume: Resume = False,
     serve: Serve = False,
     form: TableFormat = None,
+    verbose: Verbose = False,
 ) -> None:
     """Run one experiment under several algorithms and seeds, and compare the time to a target accuracy.
 
@@ -165,7 +172,7 @@ def compare(
 
     names = list(experiment.compared) if algorithms is None else [each.strip() for each in algorithms.split(",")]
     for sentence in known_by(settings, {name: algorithm_settings(experiment, name)[0] for name in names}):
-        console.print(sentence, highlight=False)
+        beside(form).print(sentence, highlight=False)
     experiment = spread_settings(experiment, names, settings)
     chosen = list(range(experiment.seed, experiment.seed + seeds))
     name = f"{file.stem}-compare{joined([] if algorithms is None else names)}"
@@ -173,9 +180,10 @@ def compare(
     root = output(out, default, resume=resume, overwrite=overwrite, shorter=shorter)
     with live_view(serve, root):
         _compare(
-            experiment, names, chosen, root, jobs=jobs, target=target, overwrite=overwrite, resume=resume, form=form
-        )
-        next_step(f"offbeat tune {file} --algorithms {','.join(names)}", f"offbeat recommend {file}")
+            experiment, names, chosen, root, jobs=jobs, target=target, overwrite=overwrite, resume=resume, form=form,
+            verbose=verbose,
+        )  # fmt: skip
+        next_step("compare", form, file=experiment_words(file, changes), names=",".join(names))
 
 
 def sweep(
@@ -194,7 +202,9 @@ def sweep(
     out: Out = None,
     overwrite: Overwrite = False,
     resume: Resume = False,
+    serve: Serve = False,
     form: TableFormat = None,
+    verbose: Verbose = False,
 ) -> None:
     """Run a grid of settings and plot the time to a target accuracy.
 
@@ -214,28 +224,29 @@ def sweep(
     from offbeat.comparison.fairness import known_by
 
     for sentence in known_by(settings, {str(name): str(name) for name in swept.get("algorithm.name", [])}):
-        console.print(sentence, highlight=False)
+        beside(form).print(sentence, highlight=False)
     chosen = list(range(experiment.seed, experiment.seed + seeds))
     name = f"{file.stem}-sweep{joined([path.rpartition('.')[2] for path in given])}"
     default, shorter = (Path("runs") / (name + suffix(each)) for each in (changes, without_stop(changes)))
     root = output(out, default, resume=resume, overwrite=overwrite, shorter=shorter)
-    with watched_bars() as watch:
-        comparison = sweep_settings(
-            experiment,
-            swept,
-            chosen,
-            root,
-            target=target,
-            settings=settings,
-            jobs=jobs,
-            overwrite=overwrite,
-            resume=resume,
-            watch=watch,
-        )
-    (console if form is None else messages).print(f"Rows: {' / '.join(swept)}")
-    where = f"Results in {root}: sweep.png, .pdf and .svg, comparison.csv, runs.csv and one directory per run"
-    _show(comparison, where, form)
-    next_step(f"offbeat tune {file}")
+    with live_view(serve, root):
+        with watched_bars() as watch:
+            comparison = sweep_settings(
+                experiment,
+                swept,
+                chosen,
+                root,
+                target=target,
+                settings=settings,
+                jobs=jobs,
+                overwrite=overwrite,
+                resume=resume,
+                watch=watch,
+            )
+        beside(form).print(f"Rows: {' / '.join(swept)}")
+        where = f"Results in {root}: sweep.png, .pdf and .svg, comparison.csv, runs.csv and one directory per run"
+        _show(comparison, where, form, verbose=verbose)
+        next_step("sweep", form, file=experiment_words(file, changes), root=root)
 
 
 def _compare(
@@ -249,6 +260,7 @@ def _compare(
     overwrite: bool = False,
     resume: bool = False,
     form: str | None = None,
+    verbose: bool = False,
 ) -> None:
     from offbeat.comparison.compare import compare as compare_experiments
 
@@ -264,16 +276,18 @@ def _compare(
             resume=resume,
             watch=watch,
         )
-    files = "report.html, accuracy.png, .pdf and .svg, comparison.csv, runs.csv and one directory per run"
-    _show(comparison, f"Results in {root}: {files}", form)
+    files = (
+        "report.html (with all notes), accuracy.png, .pdf and .svg, comparison.csv, runs.csv and one directory per run"
+    )
+    _show(comparison, f"Results in {root}: {files}", form, verbose=verbose)
 
 
-def _show(comparison: "Comparison", where: str, form: str | None = None) -> None:
+def _show(comparison: "Comparison", where: str, form: str | None = None, *, verbose: bool = False) -> None:
     """Print the table and where the results are. Runs that crashed are printed last, with exit code 1."""
     from offbeat.results.explanation import why
 
-    print_table(comparison.rich_table(), form)
-    shown = console if form is None else messages  # what a paper includes is the table alone
+    print_table(comparison.rich_table(verbose=verbose), form=form)
+    shown = beside(form)
     if comparison.entries[0].experiment is not None and (paragraph := why(comparison)):
         shown.print(paragraph, highlight=False)
     shown.print(where, soft_wrap=True, highlight=False)

@@ -5,7 +5,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from offbeat.cli.base import Changes, Out, Overwrite, Target, console, joined, print_summary, suffix
+from offbeat.cli.base import (
+    Changes,
+    Out,
+    Overwrite,
+    TableFormat,
+    Target,
+    Verbose,
+    beside,
+    check_format,
+    joined,
+    print_summary,
+    print_table,
+    suffix,
+)
+from offbeat.cli.next_commands import next_step
 from offbeat.cli.progress import messages
 from offbeat.core.errors import InvalidInput
 from offbeat.flower.compat import check_flower
@@ -13,6 +27,7 @@ from offbeat.flower.compat import check_flower
 if TYPE_CHECKING:
     from offbeat.flower.virtual.app import FlowerApp
     from offbeat.flower.virtual.settings import AppSettings
+    from offbeat.results.comparison import Comparison
     from offbeat.results.result import Result
 
 
@@ -56,6 +71,8 @@ def simulate(
     label: Annotated[str, typer.Option(help="Name of the run in tables (default: its strategy).")] = "",
     out: Out = None,
     overwrite: Overwrite = False,
+    form: TableFormat = None,
+    verbose: Verbose = False,
 ) -> None:
     """Run an unmodified Flower app on a virtual clock over an uneven fleet.
 
@@ -71,6 +88,7 @@ def simulate(
     Example: `offbeat simulate path/to/app --fleet ratio --set fleet.ratio=110 --strategies fedavg,fedbuff --seeds 3`
     """
     check_flower()
+    check_format(form)
     from offbeat.experiment.tables import merge, parse_changes
     from offbeat.flower.virtual.app import CONFIG_FILE, read_app
     from offbeat.flower.virtual.run import simulate as simulate_app
@@ -98,13 +116,18 @@ def simulate(
     if several:
         if found is None:
             raise InvalidInput(f"{app} is a script: --strategies and --seeds need an app with a {CONFIG_FILE}")
-        _compare(found, settings, root, names, seeds, target=target, overwrite=overwrite)
+        compared = _compare(found, settings, root, names, seeds, target=target, overwrite=overwrite)
+        print_table(compared.rich_table(verbose=verbose), form=form)
+        files = "report.html (with all notes), accuracy.png, comparison.csv and one directory per run"
+        beside(form).print(f"Results in {root}: {files}", soft_wrap=True, highlight=False)
+        next_step("simulate --strategies", form, root=root)
         return
     if found is not None:
-        _present(simulate_app(found, settings, root, overwrite=overwrite), root)
-        return
-    for result in Script(app, settings, root, overwrite=overwrite).run(arguments or ()):
-        _present(result, result.directory or root)
+        _present(simulate_app(found, settings, root, overwrite=overwrite), root, form)
+    else:
+        for result in Script(app, settings, root, overwrite=overwrite).run(arguments or ()):
+            _present(result, result.directory or root, form)
+    next_step("simulate", form, app=app, root=root)
 
 
 def _compare(
@@ -116,8 +139,8 @@ def _compare(
     *,
     target: float | None,
     overwrite: bool,
-) -> None:
-    """Run the app with each strategy and seed, print the comparison and write it as `offbeat compare` does."""
+) -> "Comparison":
+    """Run the app with each strategy and seed, and write the comparison as `offbeat compare` does."""
     from offbeat.comparison.compare import write_comparison
     from offbeat.comparison.gathered import comparison_of
     from offbeat.flower.virtual.run import simulate_strategies
@@ -133,14 +156,14 @@ def _compare(
     comparison = comparison_of([read_run(each.directory) for each in runs if each.directory is not None], target)
     first = {each.algorithm: each.config for each in reversed(comparison.entries)}
     write_comparison(comparison, root, list(reversed(first.values())))
-    console.print(comparison.rich_table())
-    console.print(f"Results in {root}: report.html, accuracy.png, comparison.csv and one directory per run")
+    return comparison
 
 
-def _present(result: "Result", root: Path) -> None:
+def _present(result: "Result", root: Path, form: str | None) -> None:
     """Draw the figures of a finished run, print its summary and list the files."""
     from offbeat.results.plots import draw_figures
 
     draw_figures(result)
-    print_summary(f"{result.algorithm}, seed {result.seed}", result.summary)
-    console.print(f"Results in {root}: {', '.join(sorted(path.name for path in root.iterdir()))}", soft_wrap=True)
+    print_summary(f"{result.algorithm}, seed {result.seed}", result.summary, form)
+    names = ", ".join(sorted(path.name for path in root.iterdir()))
+    beside(form).print(f"Results in {root}: {names}", soft_wrap=True, highlight=False)

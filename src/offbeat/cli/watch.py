@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from offbeat.cli.base import console
+from offbeat.cli.next_commands import next_step
 from offbeat.core.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ def watch(
     first, running = views.draw()
     if once or not running or not console.is_terminal:
         console.print(first)
+        next_step("watch", root=directory)
         return
     from rich.live import Live
 
@@ -55,6 +57,7 @@ def watch(
                 live.update(drawn, refresh=True)
         except KeyboardInterrupt:
             return
+    next_step("watch", root=directory)
 
 
 class Views:

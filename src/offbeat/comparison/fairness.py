@@ -14,7 +14,7 @@ from offbeat.algorithms.about import about_of
 from offbeat.algorithms.sizes import RULE
 from offbeat.core.errors import InvalidInput
 from offbeat.experiment.schema import IN_TRAINING, Experiment
-from offbeat.experiment.tables import Table
+from offbeat.experiment.tables import Table, flattened
 from offbeat.results.result import Result
 from offbeat.running.sizing import Algorithm, algorithm_settings, shared_in_training, sized
 
@@ -79,7 +79,7 @@ def notes_on(experiments: Mapping[str, Experiment], results: Iterable[Result]) -
 
     The number of devices in training is the one measured in the results.
     """
-    flat = {label: flattened(experiment.table(), NOT_COMPARED) for label, experiment in experiments.items()}
+    flat = {label: flattened(experiment.table(), but=NOT_COMPARED) for label, experiment in experiments.items()}
     keys = dict.fromkeys(key for table in flat.values() for key in table)
     notes = [f"Not the same for all: {_values(key, flat)}." for key in keys if _differs(key, flat)]
     policies = {label: each.algorithm.policy for label, each in experiments.items()}
@@ -116,16 +116,6 @@ def notes_on(experiments: Mapping[str, Experiment], results: Iterable[Result]) -
         for provenance, labels in uncertain.items()
     ]
     return notes
-
-
-def flattened(table: Mapping[str, Any], but: Sequence[str]) -> Table:
-    """Settings by "table.key", without those of some tables."""
-    return {
-        f"{section}.{key}": value
-        for section, values in table.items()
-        if section not in but and isinstance(values, Mapping)
-        for key, value in values.items()
-    }
 
 
 def _differs(key: str, tables: Mapping[str, Table]) -> bool:

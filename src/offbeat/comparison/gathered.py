@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from offbeat.comparison.fairness import flattened, notes_on
+from offbeat.comparison.fairness import notes_on
 from offbeat.core.errors import InvalidInput, OutputRefused, checks_keywords
+from offbeat.experiment.tables import flattened
 from offbeat.results.comparison import Comparison
 from offbeat.results.files import replace_file
 from offbeat.results.index import read_index
@@ -145,7 +146,7 @@ def _differing(run: Result, group: Sequence[Result]) -> str:
 
 
 def _settings(run: Result) -> dict[str, Any]:
-    return flattened(tomllib.loads(run.config), UNTOLD)
+    return flattened(tomllib.loads(run.config), but=("seed", *UNTOLD))
 
 
 def _place(run: Result, group: Sequence[Result]) -> str:

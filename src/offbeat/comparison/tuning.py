@@ -1,5 +1,8 @@
 """Search for the best settings of one algorithm with Optuna: TPE, and successive halving over virtual time.
 
+With costs (device seconds, megabytes) as further objectives, TPE searches for all of them, and every trial runs to its
+end: a trial that is slow may be cheap.
+
 The study is an SQLite file and its runs are in a cache, so a search that was killed continues and ends with the same
 trials. Trials are drawn in batches of a fixed size, each with a sampler that is seeded by its number: the same settings
 are tried however many runs are in progress at a time. The first trial has the experiment's own settings and always runs
@@ -12,6 +15,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from math import inf
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -27,12 +31,12 @@ from offbeat.comparison.planned import OnRunProgress, RunFailure
 from offbeat.comparison.race import STEPS, best_part
 from offbeat.comparison.run_cache import digest
 from offbeat.comparison.scheduler import RunScheduler
-from offbeat.core.errors import InvalidInput, OffbeatError, checks_keywords
+from offbeat.core.errors import InvalidInput, OffbeatError, checks_keywords, unknown
 from offbeat.core.policy import Policy
 from offbeat.experiment.schema import Experiment
 from offbeat.experiment.shipped import ExperimentSource, experiment_from
 from offbeat.experiment.tables import Table, merge, nested, parse_values
-from offbeat.results.criterion import Criterion
+from offbeat.results.criterion import COSTS, WORST, Criterion
 from offbeat.results.lock import DirectoryLock
 from offbeat.results.result import Result
 from offbeat.running.progress import shown_in_notebook, watched_bars
@@ -49,7 +53,7 @@ def importance_of(trials: Sequence[FrozenTrial]) -> dict[str, float]:
     Trials that were stopped early count too: a trial that reached a later step ranks above one that did not, and within
     a step the lower score ranks first. Empty after fewer than `LEAST_TRIALS` trials.
     """
-    ended = sorted((each for each in trials if each.intermediate_values), key=_order)
+    ended = sorted((each for each in trials if _scores(each)), key=_order)
     if len(ended) < LEAST_TRIALS:
         return {}
     study = optuna.create_study(direction="minimize")
@@ -59,9 +63,15 @@ def importance_of(trials: Sequence[FrozenTrial]) -> dict[str, float]:
     return dict(sorted(found.items(), key=lambda item: -item[1]))
 
 
+def _scores(trial: FrozenTrial) -> dict[int, float]:
+    """The scores of a trial by step; with several objectives only the first one's at the end is known."""
+    whole = {STEPS[-1]: trial.values[0]} if trial.state == TrialState.COMPLETE else {}
+    return trial.intermediate_values or whole
+
+
 def _order(trial: FrozenTrial) -> tuple[int, float]:
-    step = max(trial.intermediate_values)
-    return -step, trial.intermediate_values[step]
+    step = max(_scores(trial))
+    return -step, _scores(trial)[step]
 
 
 BATCH = 4
@@ -75,6 +85,20 @@ FAILURE = "failure"
 
 OnTrial = Callable[[str, int], None]
 """A function that is given an algorithm and the number of its trials that have ended."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """A trial that ran to its end, on the tuning seeds."""
+
+    number: int
+    settings: Table
+    measure: float
+    """The criterion's measure, as a mean over the tuning seeds; infinite if one of them missed the target."""
+    costs: dict[str, float]
+    """What a run spends, by name, as a mean over the tuning seeds; infinite if the measure is."""
+    best: bool
+    """Whether its score was the best so far."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,6 +120,8 @@ class Tuned:
     failures: list[str]
     importance: dict[str, float]
     """The importance of each setting as a share of 1; empty after too few trials."""
+    finished: list[Trial]
+    """The trials that ran to their end, in order."""
 
 
 @checks_keywords
@@ -109,6 +135,7 @@ def tune(
     seeds: Sequence[int] = SEEDS,
     reported: Sequence[int] | None = None,
     criterion: Criterion | None = None,
+    costs: Sequence[str] = (),
     space: "Space | None" = None,
     jobs: int = 1,
     watch: OnRunProgress | None = None,
@@ -119,7 +146,8 @@ def tune(
     The study is kept in `out` and the runs in `cache` (default: `out`/runs); the same call continues both. Without
     `out` nothing is kept. Objects that only this process has keep the runs here, one at a time. Settings are tried with
     `seeds`; `reported` are the seeds that results will be reported for (default: five, from the experiment's on), and
-    no seed may be in both. The default criterion is the area under the curve.
+    no seed may be in both. The default criterion is the area under the curve; `costs` ("device_seconds", "megabytes")
+    are further objectives.
     """
     base = experiment_from(experiment)
     check_seeds(base, seeds, reported)
@@ -138,6 +166,7 @@ def tune(
             scheduler=scheduler,
             seeds=seeds,
             criterion=criterion,
+            costs=costs,
             space=space,
             on_trial=on_trial,
         )
@@ -162,15 +191,19 @@ def search(
     scheduler: RunScheduler,
     seeds: Sequence[int] = SEEDS,
     criterion: Criterion | None = None,
+    costs: Sequence[str] = (),
     space: "Space | None" = None,
     on_trial: OnTrial | None = None,
 ) -> Tuned:
     """Search as `tune` does, in a directory that the caller has locked and with the caller's scheduler."""
     if trials < 1:
         raise InvalidInput(f"trials = {trials}: must be at least 1")
+    for cost in costs:
+        if cost not in COSTS:
+            raise unknown("cost", cost, COSTS)
     with _quiet():
         wanted = criterion or Criterion.of(base)
-        return _Search(base, algorithm, trials, root, scheduler, seeds, wanted, on_trial, space).search()
+        return _Search(base, algorithm, trials, root, scheduler, seeds, wanted, costs, on_trial, space).search()
 
 
 @contextmanager
@@ -211,20 +244,22 @@ class _Search:
         scheduler: RunScheduler,
         seeds: Sequence[int],
         criterion: Criterion,
+        costs: Sequence[str],
         on_trial: OnTrial | None,
         space: "Space | None" = None,
     ) -> None:
         self._base = fair_experiments(base, [algorithm], [base.seed])[0]
         self._title = self._base.algorithm.title
         self._trials, self._scheduler, self._seeds, self._criterion = trials, scheduler, seeds, criterion
-        self._on_trial = on_trial
+        self._costs, self._on_trial = costs, on_trial
         own = own_space(self._base, space or {})
         self._space = space_of(self._base) | own
-        what = f"{digest(self._base)} {list(seeds)} {criterion}{f' {own}' if own else ''}"
+        more = f"{f' {own}' if own else ''}{f' {list(costs)}' if costs else ''}"
+        what = f"{digest(self._base)} {list(seeds)} {criterion}{more}"
         self._study = optuna.create_study(
             storage=f"sqlite:///{root.resolve() / STUDIES}",
             study_name=f"{self._title} {zlib.crc32(what.encode()):08x}",
-            direction="minimize",
+            directions=["minimize"] * (1 + len(costs)),
             pruner=Halving(),
             load_if_exists=True,
         )
@@ -244,7 +279,7 @@ class _Search:
         """Draw the settings of all trials of a batch, then run them; trials of a killed search continue."""
         batch = [self._trial(number) for number in numbers]
         left = [trial for trial in batch if trial is not None]
-        for step in STEPS:
+        for step in STEPS[-1:] if self._costs else STEPS:
             left = self._run_to(step, left) if left else []
         if self._on_trial is not None:
             self._on_trial(self._title, numbers.stop)
@@ -274,19 +309,21 @@ class _Search:
         until = self._criterion.at * step / STEPS[-1]
         whole = last and self._criterion.at == self._base.stop.time
         found = self._results(trials, None if whole else until)
-        scores = {}
+        scores, spent = dict[int, float](), dict[int, list[float]]()
         for trial, results in zip(trials, found, strict=True):
             if isinstance(results, RunFailure):
                 trial.set_user_attr(FAILURE, str(results))
                 self._study.tell(trial, state=TrialState.FAIL)
                 continue
             scores[trial.number] = fmean(self._criterion.score(each, until) for each in results)
-            if step not in self._known[trial.number].intermediate_values:
+            each_cost = (fmean(self._criterion.cost(each, name) for each in results) for name in self._costs)
+            spent[trial.number] = [min(cost, WORST) for cost in each_cost]
+            if not self._costs and step not in self._known[trial.number].intermediate_values:
                 trial.report(scores[trial.number], step)
         left = [trial for trial in trials if trial.number in scores]
         if last:
             for trial in left:
-                self._study.tell(trial, scores[trial.number])
+                self._study.tell(trial, [scores[trial.number], *spent[trial.number]])
             return []
         stopped = [trial for trial in left if trial.should_prune()]
         for trial in stopped:
@@ -317,7 +354,7 @@ class _Search:
         complete = [each for each in trials if each.state == TrialState.COMPLETE]
         if not complete:
             raise OffbeatError(f"all trials of {self._title} failed: {'; '.join(dict.fromkeys(failures))}")
-        best = min(complete, key=lambda each: (each.value, each.number))
+        best = min(complete, key=lambda each: (each.values[0], each.number))
         return Tuned(
             algorithm=self._title,
             experiment=with_values(self._base, best.params),
@@ -329,14 +366,37 @@ class _Search:
             stopped_early=sum(each.state == TrialState.PRUNED for each in trials),
             failures=failures,
             importance=importance_of(trials),
+            finished=self._finished(complete),
         )
 
+    def _finished(self, complete: Sequence[FrozenTrial]) -> list[Trial]:
+        """The complete trials with their means over the tuning seeds; their runs are in the cache."""
+        found: list[Trial] = []
+        least = inf
+        for each in complete:
+            runs = self._runs(each)
+            found.append(
+                Trial(
+                    number=each.number,
+                    settings={path: rounded(value) for path, value in each.params.items()},
+                    measure=fmean(self._criterion.measure(run) for run in runs),
+                    costs={name: fmean(self._criterion.cost(run, name) for run in runs) for name in COSTS},
+                    best=each.values[0] < least,
+                )
+            )
+            least = min(least, each.values[0])
+        return found
+
     def _measures(self, trial: FrozenTrial) -> dict[int, float]:
-        """The measure of a trial by seed; its runs are in the cache."""
+        """The measure of a trial by seed."""
+        return {each.seed: self._criterion.measure(each) for each in self._runs(trial)}
+
+    def _runs(self, trial: FrozenTrial) -> list[Result]:
+        """The runs of a complete trial, from the cache."""
         experiments = self._experiments(trial.params)
         assert not isinstance(experiments, RunFailure)
         found = self._scheduler.run_cached(experiments, self._criterion.at)
-        return {each.seed: self._criterion.measure(each) for each in found if isinstance(each, Result)}
+        return [each for each in found if isinstance(each, Result)]
 
 
 def _all_or_failure(group: list[Result | RunFailure] | RunFailure) -> list[Result] | RunFailure:

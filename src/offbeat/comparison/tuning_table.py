@@ -3,7 +3,9 @@
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import isfinite
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import tomli_w
@@ -13,14 +15,17 @@ from offbeat.algorithms.sizes import RULE
 from offbeat.comparison.fairness import FOLLOW, SEEDS, alike, check_seeds
 from offbeat.comparison.planned import OnRunProgress, RunFailure, check_new_or_resumed, file_name
 from offbeat.comparison.scheduler import RunScheduler, kept_in
-from offbeat.comparison.tuning import OnTrial, Space, Tuned, search
+from offbeat.comparison.tuning import OnTrial, Space, Trial, Tuned, search
+from offbeat.comparison.tuning_figures import front_figure, search_figure
 from offbeat.core.errors import Interrupted, InvalidInput, OffbeatError, WorkersLost
 from offbeat.experiment.locations import modules_line
 from offbeat.experiment.shipped import ExperimentSource, experiment_from
 from offbeat.results.comparison import BASELINE
-from offbeat.results.criterion import Criterion
+from offbeat.results.criterion import COSTS, Criterion
 from offbeat.results.files import csv_of, replace_file
 from offbeat.results.lock import DirectoryLock
+from offbeat.results.metric import amount
+from offbeat.results.plots import SUFFIXES, save
 from offbeat.results.statistics import Estimate, median_of, speed_up, speed_up_text, words
 
 
@@ -33,6 +38,69 @@ class Tuning:
     tuned: list[Tuned]
     reported: dict[str, dict[int, float]]
     failures: list[str] = field(default_factory=list)
+    costs: Sequence[str] = ()
+    """Further objectives of the search, names of `criterion.COSTS`."""
+
+    @property
+    def best(self) -> Tuned:
+        """The algorithm that was the best with its best settings, on the reported seeds if it ran on them."""
+        sign = 1.0 if self.criterion.lower_is_better else -1.0
+        return min(
+            self.tuned,
+            key=lambda each: sign * median(self.reported.get(each.algorithm, each.measures).values()),
+        )
+
+    @property
+    def front(self) -> list[tuple[str, Trial]]:
+        """The finished trials that no other betters in one objective without being worse in another, by measure."""
+        sign = 1.0 if self.criterion.lower_is_better else -1.0
+        known = [(each.algorithm, trial) for each in self.tuned for trial in each.finished if isfinite(trial.measure)]
+        points = [(sign * trial.measure, *(trial.costs[name] for name in self.costs)) for _, trial in known]
+        return [known[number] for number in sorted(pareto(points), key=lambda number: points[number])]
+
+    def front_table(self) -> RichTable:
+        """The front for a terminal; settings as `--set` takes them, and the chosen ones marked."""
+        table = RichTable(
+            "algorithm", self.criterion.title, *(COSTS[name][0] for name in self.costs), "settings",
+            title="Front: no finished trial is better in one of these without being worse in another",
+            caption="Means over the tuning seeds. *: the best settings of an algorithm, in its TOML file.",
+            caption_justify="left",
+        )  # fmt: skip
+        for record, (algorithm, trial) in zip(self.front_records(), self.front, strict=True):
+            costs = (amount(trial.costs[name]) for name in self.costs)
+            mark = " *" if record["chosen"] == "true" else ""
+            table.add_row(algorithm + mark, self.criterion.text(trial.measure), *costs, record["settings"])
+        return table
+
+    def front_records(self) -> list[dict[str, Any]]:
+        """The lines of front.csv, one per trial of the front."""
+        best = {each.algorithm: each.settings for each in self.tuned}
+        return [
+            {
+                "algorithm": algorithm,
+                "trial": trial.number + 1,
+                "chosen": str(trial.settings == best[algorithm]).lower(),
+                "measure": trial.measure,
+                **{name: trial.costs[name] for name in self.costs},
+                "settings": _words(trial.settings),
+            }
+            for algorithm, trial in self.front
+        ]
+
+    def search_records(self) -> list[dict[str, Any]]:
+        """The lines of search.csv, one per finished trial: its measure, costs and settings on the tuning seeds."""
+        return [
+            {
+                "algorithm": tuned.algorithm,
+                "trial": trial.number + 1,
+                "best_so_far": str(trial.best).lower(),
+                "measure": trial.measure,
+                **trial.costs,
+                "settings": _words(trial.settings),
+            }
+            for tuned in self.tuned
+            for trial in tuned.finished
+        ]
 
     def rich_table(self) -> RichTable:
         """The table of the best settings' measures, for a terminal."""
@@ -90,7 +158,7 @@ class Tuning:
                 **self._numbers("own", tuned.own_measures),
                 "reported_seeds": _joined(self.reported.get(tuned.algorithm, {})),
                 **self._numbers("reported", self.reported.get(tuned.algorithm, {})),
-                "settings": " ".join(f"{path}={value}" for path, value in tuned.settings.items()),
+                "settings": _words(tuned.settings),
             }
             for tuned in self.tuned
         ]
@@ -116,6 +184,23 @@ class Tuning:
         }
 
 
+def pareto(points: Sequence[Sequence[float]]) -> list[int]:
+    """The indices of the points that no other point dominates: at most as high everywhere, and lower somewhere.
+
+    >>> pareto([(1, 9), (2, 5), (3, 5), (4, 1), (4, 1)])
+    [0, 1, 3, 4]
+    """
+
+    def dominates(one: Sequence[float], other: Sequence[float]) -> bool:
+        return tuple(one) != tuple(other) and all(a <= b for a, b in zip(one, other, strict=True))
+
+    return [number for number, point in enumerate(points) if not any(dominates(other, point) for other in points)]
+
+
+def _words(settings: Mapping[str, Any]) -> str:
+    return " ".join(f"{path}={value}" for path, value in settings.items())
+
+
 def _joined(measures: Mapping[int, float]) -> str:
     return " ".join(map(str, measures))
 
@@ -129,6 +214,7 @@ def tune_all(
     seeds: int = 3,
     tuning_seeds: Sequence[int] = SEEDS,
     criterion: Criterion | None = None,
+    costs: Sequence[str] = (),
     space: Space | None = None,
     jobs: int = 1,
     resume: bool = False,
@@ -139,8 +225,8 @@ def tune_all(
     """Search for the best settings of each algorithm with the same number of trials, and run them on unseen seeds.
 
     The best settings are run with `seeds` seeds, from the experiment's on, which no search uses. Writes NAME.toml for
-    each algorithm, `tuning.csv` and `importance.csv`. With the `address` of a Ray cluster, its workers carry out the
-    runs.
+    each algorithm, `tuning.csv`, `importance.csv`, `search.csv` with the curves of the search as figures and, with
+    `costs`, the front of results against costs. With the `address` of a Ray cluster, its workers carry out the runs.
     """
     given, root = experiment_from(experiment), Path(out)
     reported = range(given.seed, given.seed + seeds)
@@ -164,6 +250,7 @@ def tune_all(
                     scheduler=scheduler,
                     seeds=tuning_seeds,
                     criterion=wanted,
+                    costs=costs,
                     space=space,
                     on_trial=on_trial,
                 )
@@ -182,11 +269,18 @@ def tune_all(
             failures.append(str(result))
         else:
             measures.setdefault(winner.algorithm.title, {})[winner.seed] = wanted.measure(result)
-    tuning = Tuning(criterion=wanted, seeds=reported, tuned=tuned, reported=measures, failures=failures)
+    tuning = Tuning(criterion=wanted, seeds=reported, tuned=tuned, reported=measures, failures=failures, costs=costs)
     for each in tuned:
         note = f"# Best of {each.trials} trials for {wanted.title}, on the seeds {_joined(each.measures)}.\n"
         text = note + modules_line(each.experiment.own.values()) + each.experiment.toml()
         replace_file(root / f"{file_name(each.algorithm)}.toml", text.encode())
     replace_file(root / "tuning.csv", csv_of(tuning.records()).encode())
     replace_file(root / "importance.csv", csv_of(tuning.importance_records()).encode())
+    replace_file(root / "search.csv", csv_of(tuning.search_records()).encode())
+    for kind in SUFFIXES:
+        save(search_figure(tuning), root / f"search{kind}")
+    if costs:
+        replace_file(root / "front.csv", csv_of(tuning.front_records()).encode())
+        for kind in SUFFIXES:
+            save(front_figure(tuning), root / f"front{kind}")
     return tuning

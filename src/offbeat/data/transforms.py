@@ -11,10 +11,10 @@ from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from offbeat.core.errors import InvalidInput, unknown
-from offbeat.core.settings import Settings
+from offbeat.core.settings import InvalidSettings, Settings
 from offbeat.data.samples import Array
 from offbeat.references import describe, resolve
 
@@ -135,8 +135,8 @@ def _transform(position: int, table: Mapping[str, Any]) -> Transform:
         return made
     try:
         made = thing(**settings)
-    except ValidationError as error:
-        wrong = error.errors()[0]
+    except InvalidSettings as invalid:
+        wrong = invalid.error.errors()[0]
         key = ".".join(str(part) for part in wrong["loc"])
         raise InvalidInput(f"{where}.{key} = {wrong['input']!r}: {wrong['msg'][0].lower()}{wrong['msg'][1:]}") from None
     except Exception as error:

@@ -21,7 +21,7 @@ from offbeat.core.errors import InvalidInput
 from offbeat.core.orders import LocalWork
 from offbeat.core.policy import Policy
 from offbeat.core.selection import Selector
-from offbeat.core.settings import Settings
+from offbeat.core.settings import Settings, explain
 from offbeat.data import Dataset, DatasetSettings, Partition, PartitionSettings
 from offbeat.data.partitioners import Partitioner
 from offbeat.experiment.locations import located, use_modules
@@ -38,7 +38,7 @@ from offbeat.experiment.named import (
 )
 from offbeat.experiment.objects import REGISTRIES, arrays_read, as_table
 from offbeat.experiment.run_settings import DeploymentTable, EvaluationTable, Stop, TrackingTable
-from offbeat.experiment.tables import Table, checked, explain, merge, nested, parse_changes, read_toml
+from offbeat.experiment.tables import Table, checked, merge, nested, parse_changes, read_toml
 from offbeat.fleet import AvailabilitySettings, FailureSettings, FleetSettings, NetworkSettings
 from offbeat.fleet.overrides import DeviceSettings
 from offbeat.metrics import check_target

@@ -1,16 +1,13 @@
 """Reads, merges and checks nested tables, the plain data of an experiment file; every error is one sentence."""
 
-import difflib
 import os
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import ValidationError
-
 from offbeat.core.errors import InvalidInput
-from offbeat.core.settings import Settings
+from offbeat.core.settings import InvalidSettings, Settings, explain
 
 Table = dict[str, Any]
 S = TypeVar("S", bound=Settings)
@@ -23,28 +20,8 @@ def checked(kind: type[S], section: str, table: Mapping[str, Any], also: Iterabl
     """
     try:
         return kind(**table)
-    except ValidationError as error:
-        raise InvalidInput(explain(error, section, [*kind.model_fields, *sorted(also)])) from None
-
-
-def explain(error: ValidationError, section: str, known: Sequence[str] = ()) -> str:
-    """Explain the first error in one sentence: the key, the value, what is allowed."""
-    first = error.errors()[0]
-    path = [str(part) for part in first["loc"] if not str(part).startswith(("function-", "constrained-"))]
-    key = ".".join([section, *path] if section else path)
-    match first["type"]:
-        case "extra_forbidden":
-            near = difflib.get_close_matches(path[-1], list(known), n=1, cutoff=0.5)
-            hint = f"did you mean {near[0]!r}?" if near else f"allowed: {', '.join(known)}"
-            return f"unknown key {key!r}: {hint}"
-        case "missing":
-            return f"{key} is missing"
-        case "value_error":
-            return f"{key}: {first['ctx']['error']}" if key else str(first["ctx"]["error"])
-    if first["type"] == "model_type":
-        return f"{key} = {first['input']!r}: must be a table"
-    message = first["msg"].replace("Input should be a valid", "must be a valid").replace("Input should be", "must be")
-    return f"{key} = {first['input']!r}: {message}"
+    except InvalidSettings as invalid:
+        raise InvalidInput(explain(invalid.error, section, [*kind.model_fields, *sorted(also)])) from None
 
 
 def merge(table: Mapping[str, Any], changes: Mapping[str, Any]) -> Table:
@@ -113,15 +90,16 @@ def parse_values(text: str) -> tuple[str, list[Any]]:
     return path.strip(), changes
 
 
-def flattened(table: Mapping[str, Any], above: str = "") -> dict[str, Any]:
-    """The settings by their full names.
+def flattened(table: Mapping[str, Any], above: str = "", *, but: Sequence[str] = ()) -> dict[str, Any]:
+    """The settings by their full names, without those of the tables and keys in `but`.
 
-    >>> flattened({"seed": 1, "fleet": {"name": "ratio", "ratio": 5.0}})
-    {'seed': 1, 'fleet.name': 'ratio', 'fleet.ratio': 5.0}
+    >>> flattened({"seed": 1, "fleet": {"name": "ratio", "ratio": 5.0}}, but=["seed"])
+    {'fleet.name': 'ratio', 'fleet.ratio': 5.0}
     """
     found: dict[str, Any] = {}
     for key, value in table.items():
-        found |= flattened(value, f"{above}{key}.") if isinstance(value, Mapping) else {f"{above}{key}": value}
+        if key not in but:
+            found |= flattened(value, f"{above}{key}.") if isinstance(value, Mapping) else {f"{above}{key}": value}
     return found
 
 

@@ -29,6 +29,8 @@ if TYPE_CHECKING:  # imported when they are asked for
 
 BASELINE = "fedavg"
 """The algorithm that speed-ups are relative to."""
+BRIEF = 390
+"""Characters below a table in a terminal: five lines of 80."""
 COSTS = {"energy_wh": "energy Wh", "traffic_cost": "traffic cost"}
 """Headings of the columns that `fleet.watts` and `network.price_per_gb` add."""
 
@@ -148,7 +150,7 @@ class Comparison:
         lines = [self.cells(results) for results in self.by_algorithm]
         head = "".join(f"<th>{escape(heading)}</th>" for heading in lines[0])
         body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in line.values())}</tr>" for line in lines)
-        return f"<table><caption>{escape(self.caption)}</caption><tr>{head}</tr>{body}</table>"
+        return f"<table><caption>{escape(self.brief_caption)}</caption><tr>{head}</tr>{body}</table>"
 
     # As text -------------------------------------------------------------------------------------------------------
 
@@ -180,37 +182,57 @@ class Comparison:
 
     @property
     def caption(self) -> str:
-        """The caption of the table: target, intervals and marks."""
+        """The whole caption of the table: target, intervals, marks, columns and notes."""
+        marks, rest = self._sentences()
+        return " ".join([*marks, *rest, *self.notes])
+
+    @property
+    def brief_caption(self) -> str:
+        """The caption below a table in a terminal: what its marks mean, and the notes that fit into `BRIEF`."""
+        told, *others = self._sentences()[0]
+        notes = sorted(self.notes, key=lambda note: not note.startswith("Not the same for all"))
+        for number, sentence in enumerate(others):
+            if len(told) + len(sentence) >= BRIEF:
+                told += f" {len(others) - number} more notes."
+                break
+            told += f" {sentence}"
+        for note in notes:
+            told += f" {note}" if len(told) + len(note) < BRIEF else ""
+        return told
+
+    def _sentences(self) -> tuple[list[str], list[str]]:
+        """What the numbers and marks in the table mean; and the rest: rule of the target, columns, spread."""
         several = any(len(results.entries) > 1 for results in self.by_algorithm)
         seeds = seeds_text(self.by_algorithm)
+        rest: list[str] = []
         if self.target is None:
-            parts = [f"No target: no algorithm came a tenth of the way to a perfect {self.metric.title} ({seeds})."]
+            marks = [f"No target: no algorithm came a tenth of the way to a perfect {self.metric.title} ({seeds})."]
         else:
             over = f"median ({self.spread}) of {seeds}" if several else seeds
-            parts = [
+            marks = [
                 f"{self._clock} to {self.goal} on held-out data, linearly interpolated between evaluations: {over}."
             ]
-            if self.chose_target:
-                parts.append(f"Target: {TARGET_RULE}.")
-            if self.baseline is not None:
-                parts.append(f"Speed-up: over {BASELINE}{', paired by seed' if several else ''}.")
+            if self.fastest:
+                marks.append("*: fastest.")
             if any(self._undecided(results) for results in self.by_algorithm):
-                parts.append(f"~: includes 1: not distinguishable from {BASELINE} with these seeds.")
+                marks.append(f"~: includes 1: not distinguishable from {BASELINE} with these seeds.")
+            if self.chose_target:
+                rest.append(f"Target: {TARGET_RULE}.")
+            if self.baseline is not None:
+                rest.append(f"Speed-up: over {BASELINE}{', paired by seed' if several else ''}.")
             if "range" in self.spread:
-                parts.append(f"A range is not a confidence interval: one takes {FEWEST} seeds.")
-        parts.append(
-            "In training: mean number of devices over time, measured. Bound: largest staleness of a used update."
-        )
-        if several:
-            parts.append("±: standard deviation over seeds; other numbers: means.")
-        if self.fastest:
-            parts.append("*: fastest.")
-        parts += [
+                rest.append(f"A range is not a confidence interval: one takes {FEWEST} seeds.")
+        marks += [
             f"† {results.algorithm}, seed {seed}: {problem}."
             for results in self.by_algorithm
             for seed, problem in results.problems.items()
         ]
-        return " ".join([*parts, *self.notes])
+        rest.append(
+            "In training: mean number of devices over time, measured. Bound: largest staleness of a used update."
+        )
+        if several:
+            rest.append("±: standard deviation over seeds; other numbers: means.")
+        return marks, rest
 
     @property
     def spread(self) -> str:
@@ -234,14 +256,14 @@ class Comparison:
         real = {entry.real for entry in self.entries}
         return "Virtual time" if real == {False} else "Time" if real == {True} else "Time (virtual in simulations)"
 
-    def rich_table(self) -> Table:
-        """The table for a terminal of 80 characters: fewer columns, and all traffic in one."""
+    def rich_table(self, *, verbose: bool = False) -> Table:
+        """The table for a terminal of 80 characters: fewer columns, all traffic in one; with all notes if verbose."""
         table = Table(
             box=box.SIMPLE_HEAD,
             padding=(0, 0, 0, 1),
             pad_edge=False,
             show_edge=False,
-            caption=Text(self.caption, style="table.caption"),
+            caption=Text(self.caption if verbose else self.brief_caption, style="table.caption"),
             caption_justify="left",
         )
         shown = [self._short_cells(results) for results in self.by_algorithm]

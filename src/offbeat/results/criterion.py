@@ -19,6 +19,11 @@ from offbeat.results.result import Result
 from offbeat.results.rows import Row
 
 Kind = Literal["time", "value", "area"]
+COSTS = {
+    "device_seconds": ("device seconds", ("busy_seconds",), 1.0),
+    "megabytes": ("MB sent", ("bytes_up", "bytes_down"), 1e6),
+}
+"""What a run spends: its name, the columns whose sum it is, and their unit."""
 WORST = 1e9
 """The score of a run that diverged."""
 
@@ -157,6 +162,21 @@ class Criterion:
             return WORST
         gap = abs(self.target - self.best_value(rows)) if rows else inf
         return until * (2 - 1 / (1 + gap))
+
+    def cost(self, result: Result, name: str) -> float:
+        """What a run of `COSTS` has spent when it reaches the target, or at `at`; infinite if its measure is.
+
+        Linearly interpolated between evaluations.
+        """
+        measure = self.measure(result)
+        if not isfinite(measure):
+            return inf
+        _, columns, unit = COSTS[name]
+        rows = result.rows
+        spent = [sum(row[column] for column in columns) for row in rows]
+        return (
+            float(np.interp(measure if self.kind == "time" else self.at, [row["time"] for row in rows], spent)) / unit
+        )
 
     def best_value(self, rows: Sequence[Row]) -> float:
         """The best finite value of the metric up to `at`."""

@@ -13,7 +13,6 @@ from statistics import fmean, stdev
 from typing import Any
 
 from rich import box
-from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 from scipy.stats import t as student
@@ -281,10 +280,13 @@ def _prepared(experiment: Experiment, name: str, seconds: float, iterations: int
     return Experiment.parse(table | {"stop": {"time": stop}, "algorithm": algorithm, "evaluation": evaluation})
 
 
-def rendered(advice: Advice) -> RenderableType:
-    """The advice for a terminal: delays, constants, bounds and simulated results."""
+def tables(advice: Advice) -> tuple[Table, Table]:
+    """The advice for a terminal: delays and constants with their limits; bounds and simulated results."""
     constants, delays = advice.estimate.constants, advice.delays
-    facts = Table("", "", box=box.SIMPLE_HEAD, show_header=False, title="Estimated", title_justify="left")
+    facts = Table(
+        "estimated", "value", box=box.SIMPLE_HEAD, title="Estimated", title_justify="left", show_header=False,
+        caption=Text(_notes(advice), style="dim"), caption_justify="left",
+    )  # fmt: skip
     facts.add_row("iteration", f"{advice.iteration_seconds:.4g} s")
     shown = ", ".join(f"{mean:.2f}" for mean in delays.first[:SHOWN_CLIENTS])
     more = ", ..." if delays.clients > SHOWN_CLIENTS else ""
@@ -307,7 +309,7 @@ def rendered(advice: Advice) -> RenderableType:
     facts.add_row("Theta changes sign at", f"a weighted mean delay of {advice.turning_delay:.3g} iterations")
     found = advice.simulated
     compared = Table(
-        "",
+        "algorithm",
         "bound, averaged model",
         box=box.SIMPLE_HEAD,
         title=f"After {advice.iterations} iterations",
@@ -325,7 +327,7 @@ def rendered(advice: Advice) -> RenderableType:
         error = "(one seed: no spread)" if len(found.audg) == 1 else f"± {found.error:.4f} (s.e.)"
         text = "-" if found.diverged else f"{found.difference:+.4f} {error}"
         compared.add_row("psurdg - audg", f"{advice.theta:+.4g}", text)
-    return Group(facts, Text(_notes(advice), style="dim"), compared, Text(advice.verdict, style="bold"))
+    return facts, compared
 
 
 def _notes(advice: Advice) -> str:

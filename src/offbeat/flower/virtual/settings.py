@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from offbeat.core.errors import InvalidInput
-from offbeat.core.settings import Settings
+from offbeat.core.settings import InvalidSettings, Settings, explain
 from offbeat.experiment.named import AvailabilityTable, FleetTable
-from offbeat.experiment.tables import Table, checked, explain
+from offbeat.experiment.tables import Table, checked
 from offbeat.fleet import FailureSettings, NetworkSettings
 from offbeat.flower.virtual.app import FlowerApp
 
@@ -90,8 +90,8 @@ class AppSettings(Settings):
                 checked(kind, section, value)  # each table by itself first, so that an error lists its keys
         try:
             return cls(**table)
-        except ValidationError as error:
-            raise InvalidInput(explain(error, "", list(cls.model_fields))) from None
+        except InvalidSettings as invalid:
+            raise InvalidInput(explain(invalid.error, "", list(cls.model_fields))) from None
 
     def epochs(self, app: FlowerApp) -> int:
         """Number of epochs in a training message of this app."""

@@ -50,8 +50,8 @@ def test_an_own_table_runs_at_once(
     (here / "data").mkdir()
     written_table(here / "data" / "patients.csv", numeric=numeric)
     init("study", "--data", "data/patients.csv", *words)
-    said = capsys.readouterr().out
-    assert "Column 'note' is left out" in said and "Next: offbeat run study/experiment.toml" in said
+    said = capsys.readouterr()
+    assert "Column 'note' is left out" in said.out and "Next: offbeat run study/experiment.toml" in said.err
     text = (here / "study" / "experiment.toml").read_text()
     assert 'path = "../data/patients.csv"' in text and 'missing = "fill"' in text
     experiment = Experiment.load("study/experiment.toml", ["stop.time=20.0"])

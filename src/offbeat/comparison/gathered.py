@@ -18,6 +18,8 @@ from offbeat.results.rows import Row, on_one_set
 
 UNTOLD = ("execution", "deployment", "compare", "sweep")
 """Tables that do not affect a run's numbers."""
+ENOUGH = "stop.target"
+"""The setting that ends the trials of a search, and not the runs of its winners: it labels no run."""
 EXPERIMENT = ("data", "model", "task")
 """Tables that say what is learned: runs that differ in them are of different experiments."""
 
@@ -141,7 +143,7 @@ def _real(run: Result, group: Sequence[Result]) -> str:
 def _differing(run: Result, group: Sequence[Result]) -> str:
     """The settings in which the runs of a group differ, with the values of this run."""
     tables, mine = [_settings(each) for each in group], _settings(run)
-    keys = [key for key in mine if len({repr(table.get(key)) for table in tables}) > 1]
+    keys = [key for key in mine if key != ENOUGH and len({repr(table.get(key)) for table in tables}) > 1]
     return "".join(f" {key.rpartition('.')[2]}={mine[key]}" for key in keys)
 
 

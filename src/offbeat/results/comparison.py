@@ -183,8 +183,13 @@ class Comparison:
     @property
     def caption(self) -> str:
         """The whole caption of the table: target, intervals, marks, columns and notes."""
+        return " ".join(self.sentences)
+
+    @property
+    def sentences(self) -> list[str]:
+        """The sentences of the whole caption."""
         marks, rest = self._sentences()
-        return " ".join([*marks, *rest, *self.notes])
+        return [*marks, *rest, *self.notes]
 
     @property
     def brief_caption(self) -> str:

@@ -32,6 +32,9 @@ from offbeat.results.views import KINDS, Floats, Orders, fleet_picture, number, 
 
 # The findings in words ---------------------------------------------------------------------------------------------
 
+MOST_TOLD = 8
+"""Most algorithms, or settings of a search, that a sentence or several in a row name."""
+
 
 def findings(comparison: Comparison) -> str:
     """Sentences on which algorithm reached the target first and by how much, costs, final values and caveats."""
@@ -47,13 +50,20 @@ def _times(comparison: Comparison) -> Iterable[str]:
         yield f"No algorithm reached {goal} in all of its seeds."
     else:
         yield _first(comparison, goal)
-        for results in finishers[len(fastest) :]:
+        later = finishers[len(fastest) :]
+        for results in later[:MOST_TOLD]:
             yield f"{results.algorithm} took {_seconds(results)}{_against_baseline(comparison, results)}."
-    for results in comparison.by_algorithm:
+        if later[MOST_TOLD:]:
+            yield f"{len(later) - MOST_TOLD} others took longer."
+    others = [results for results in comparison.by_algorithm if not results.reached_by_all]
+    if len(others) > MOST_TOLD:
+        yield f"{len(others)} others did not reach the target in all of their seeds."
+        return
+    for results in others:
         if not results.reached:
             longest = max(entry.rows[-1]["time"] for entry in results.entries)
             yield f"{results.algorithm} did not reach the target within {amount(longest)} s."
-        elif not results.reached_by_all:
+        else:
             share = f"{len(results.reached)} of {len(results.entries)} seeds"
             yield f"{results.algorithm} reached the target in only {share}."
 
@@ -142,7 +152,10 @@ def _caveats(comparison: Comparison) -> Iterable[str]:
 
 
 def _list(algorithms: Sequence[AlgorithmResults]) -> str:
-    *names, last = [results.algorithm for results in algorithms]
+    names = [results.algorithm for results in algorithms]
+    if len(names) > MOST_TOLD:
+        return f"{', '.join(names[: MOST_TOLD - 1])} and {len(names) - MOST_TOLD + 1} others"
+    *names, last = names
     return f"{', '.join(names)} and {last}" if names else last
 
 
@@ -240,10 +253,17 @@ def fragments(comparison: Comparison, experiments: Sequence[str]) -> dict[str, s
     return {
         "headline": f'<p class="findings"><strong>{escape(first)}</strong> {escape(rest)}</p>',
         "target-table": _algorithms(comparison),
-        "caption": escape(comparison.caption),
+        "caption": _caption(comparison),
         "runs-table": _runs(comparison),
         "settings-list": _settings(experiments),
     }
+
+
+def _caption(comparison: Comparison) -> str:
+    """What stands under the table in a terminal, and all other notes behind it."""
+    brief = comparison.brief_caption
+    more = "".join(f"<li>{escape(each)}</li>" for each in comparison.sentences if each not in brief)
+    return f"<p>{escape(brief)}</p><details><summary>More notes</summary><ul>{more}</ul></details>"
 
 
 def _first_sentence(text: str) -> tuple[str, str]:
@@ -449,7 +469,11 @@ def _table(headings: list[str], lines: list[list[str]], marks: list[bool], texts
 
     def line(tag: str, cells: list[str], mark: bool) -> str:
         sides = [' class="text"' if number in texts else "" for number in range(len(cells))]
-        row = "".join(f"<{tag}{side}>{escape(cell)}</{tag}>" for side, cell in zip(sides, cells, strict=True))
+        head = tag == "th"
+        tags = ['th scope="col"'] * len(cells) if head else ['th scope="row"', *["td"] * (len(cells) - 1)]
+        row = "".join(
+            f"<{each}{side}>{escape(cell)}</{each[:2]}>" for each, side, cell in zip(tags, sides, cells, strict=True)
+        )
         return f'<tr class="fastest">{row}</tr>' if mark else f"<tr>{row}</tr>"
 
     body = "\n".join(line("td", cells, mark) for cells, mark in zip(lines, marks, strict=True))

@@ -23,7 +23,17 @@ function make(tag, attributes = {}, ...children) {
   element.append(...children);
   return element;
 }
-function fill(element, ...children) { element.replaceChildren(...children); return element; }
+function fill(element, ...children) { element.replaceChildren(...children); element.querySelectorAll("table").forEach(named); return element; }
+function named(made) {  // a table is named after its section
+  const title = made.closest("section")?.getAttribute("aria-labelledby");
+  if (title) made.setAttribute("aria-labelledby", title);
+}
+function reachable() {  // what scrolls sideways can be focused, and so be scrolled by keys
+  document.querySelectorAll(".scroll").forEach((box) => {
+    if (box.scrollWidth <= box.clientWidth + 1) { box.removeAttribute("tabindex"); box.removeAttribute("role"); box.removeAttribute("aria-label"); return; }
+    box.tabIndex = 0; box.setAttribute("role", "region"); box.setAttribute("aria-label", "Table, scrolls sideways");
+  });
+}
 function table(headings, rows, texts = 1) {
   const cell = (tag, value, k, scope) => {
     const made = make(tag, { class: k < texts ? "text" : "", ...scope });
@@ -32,7 +42,7 @@ function table(headings, rows, texts = 1) {
   };
   return make("table", {},
     make("thead", {}, make("tr", {}, ...headings.map((each, k) => cell("th", each, k, { scope: "col" })))),
-    make("tbody", {}, ...rows.map((row) => make("tr", {}, ...row.map((each, k) => cell("td", each, k, {}))))));
+    make("tbody", {}, ...rows.map((row) => make("tr", {}, ...row.map((each, k) => k ? cell("td", each, k, {}) : cell("th", each, k, { scope: "row" }))))));
 }
 const size = (value) => {
   if (value === null || value === undefined || !isFinite(value)) return "–";
@@ -133,7 +143,7 @@ function drawCurves() {
   const target = state.metric === data.metric.name ? data.target : null;
   const percentAxis = isShare(state.metric);
   curves = new uPlot({
-    width: box.clientWidth, height: 380, padding: [12, 14, 0, 0],
+    width: box.clientWidth, height: 380, padding: [12, 20, 0, 0], legend: { show: false },
     cursor: { drag: { x: true, y: false }, focus: { prox: 30 }, points: { show: (u, k) => (k - 1) % 3 === 0 ? undefined : false } },
     scales: {
       x: { time: false, distr: state.logX ? 3 : 1, range: (u, low, high) => state.zoom ?? (state.logX ? [low, high] : [Math.min(low, data.live ? low : 0), high === low ? low + 1 : high]) },
@@ -231,7 +241,7 @@ function drawForest() {
   const made = $("target-table").querySelector("table");
   if (!made || !data.times.some((each) => each)) { sortable(made); return; }
   const furthest = Math.max(...data.times.filter(Boolean).map((each) => each.high ?? each.median)) || 1;
-  const heading = make("th", { class: "text", text: `median and ${data.spread}`, "data-plain": "yes" });
+  const heading = make("th", { class: "text", text: `median and ${data.spread}`, "data-plain": "yes", scope: "col" });
   made.tHead.rows[0].cells[Math.min(1, made.tHead.rows[0].cells.length - 1)].after(heading);
   [...made.tBodies[0].rows].forEach((row, k) => {
     const time = data.times[k], cell = make("td", { class: "forest" });
@@ -484,7 +494,7 @@ function drawBuffer(run, buffer) {
   if (!buffer || !buffer.time.length) { box.replaceChildren(); note.textContent = run?.missing || "No update has been received yet."; return; }
   const until = run.views.strip.until;
   small("buffer-chart", {
-    height: 190,
+    height: 190, padding: [10, 20, 0, 0],
     scales: { x: { time: false, range: [0, until || 1] }, y: { range: (u, low, high) => [0, (high || 1) * 1.1] } },
     axes: [axisOptions({ size: 30, values: (u, ticks) => ticks.map((v) => `${size(v)} s`) }), axisOptions({ size: 46, values: (u, ticks) => ticks.map((v) => Number.isInteger(v) ? v : "") })],
     series: [{}, { stroke: colour("--k2"), width: 1.6, fill: `color-mix(in srgb, ${colour("--k2")} 18%, transparent)`, paths: uPlot.paths.stepped({ align: 1 }), points: { show: false } }],
@@ -501,7 +511,7 @@ function meter(share, mark = null, ink = "var(--k1)") {
 function barRows(rows) {  // [label, node, text]
   return make("table", { class: "bars" }, make("tbody", {}, ...rows.map(([label, node, text]) => {
     const grow = make("td", { class: "grow text" }, node);
-    return make("tr", {}, make("td", { class: "text", text: label }), grow, make("td", { text }));
+    return make("tr", {}, make("th", { class: "text", scope: "row", text: label }), grow, make("td", { text }));
   })));
 }
 
@@ -530,7 +540,8 @@ function drawFleet(run) {
       ...(paced ? [{ scale: "y", stroke: colour("--m1"), width: 2.2, points: { show: false } }] : [])],
     plugins: [tooltip(box, (u, k) => [make("div", {}, make("b", { text: `device ${fleet.device[k]}` })), make("div", {}, `${size(fleet.samples[k])} samples`), ...(paced ? [make("div", {}, `${size(fleet.pace[k])} s per slice`)] : [])])],
   }, [xs, fleet.samples, ...(paced ? [fleet.pace] : [])]);
-  $("fleet-note").textContent = `Bars: samples. ${paced ? "Line: seconds per slice (an epoch, or a layer in deadline algorithms)." : ""}`;
+  const ends = (values) => { const known = values.filter((v) => v !== null); return `${size(Math.min(...known))} to ${size(Math.max(...known))}`; };
+  $("fleet-note").textContent = `Bars: samples, ${ends(fleet.samples)} on a device. ${paced ? `Line: ${ends(fleet.pace)} s per slice (an epoch, or a layer in deadline algorithms).` : ""}`;
   if (fleet.counts) drawLabels(fleet); else { $("labels-note").textContent = "The labels on the devices are not known: they were not counted, because the data are too large, loaded per device, or on real devices."; $("labels-readout").textContent = ""; }
 }
 
@@ -652,6 +663,7 @@ function choices() {
 function drawAll() {
   drawCurves(); drawRun(); drawHeard(); drawTime(); drawFaults();
   if (stripRun === state.run && stripData && data.runs[state.run]?.views?.strip === stripData.strip) drawStrip(); else loadStrip();
+  reachable();
 }
 
 function header() {
@@ -669,6 +681,7 @@ function show(fresh) {
   data = fresh;
   const report = data.runs && data.runs.length > 0;
   $("report").classList.toggle("hidden", !report);
+  if (!data.html) $("headline").querySelector("p.findings:not(:has(strong))")?.remove();
   $("index").classList.toggle("hidden", !data.index);
   header();
   if (data.html) for (const [id, text] of Object.entries(data.html)) {  // made, and escaped, by the server
@@ -684,13 +697,14 @@ function show(fresh) {
   if (!report) return;
   choices();
   if (first && !data.html) { drawForest(); sortable($("runs-table").querySelector("table")); }
+  for (const id of ["target-table", "runs-table"]) $(id).querySelectorAll("table").forEach(named);
   drawAll();
 }
 
 function drawIndex() {
   const link = (entry) => make("a", { href: entry.href, text: entry.name });
   const rows = data.index.map((entry) => [link(entry), make("span", { class: `state ${entry.state}`, text: entry.progress }), entry.what, entry.time, entry.value, entry.target]);
-  fill($("index"), make("section", { class: "card" }, data.index.length ? make("div", { class: "scroll" }, table(["directory", "state", "algorithm", "time", "metric", "target"], rows, 3)) :
+  fill($("index"), make("section", { class: "card", "aria-labelledby": "title" }, data.index.length ? make("div", { class: "scroll" }, table(["directory", "state", "algorithm", "time", "metric", "target"], rows, 3)) :
     make("p", { text: data.empty })));
   sortable($("index").querySelector("table"));
 }
@@ -710,8 +724,12 @@ function start() {
   $("theme").addEventListener("click", () => { kept = root.dataset.theme === "dark" ? "light" : "dark"; try { localStorage.setItem("offbeat-theme", kept); } catch { /* as above */ } theme(kept); });
   $("print").addEventListener("click", () => window.print());
   let before = null;
-  addEventListener("beforeprint", () => { before = root.dataset.theme; if (before !== "light") theme("light"); });
-  addEventListener("afterprint", () => { if (before && before !== "light") theme(before); });
+  let opened = [];  // the notes are printed; tables of the charts and settings only if the reader opened them
+  addEventListener("beforeprint", () => {
+    before = root.dataset.theme; if (before !== "light") theme("light");
+    opened = [...document.querySelectorAll("#caption details:not([open])")]; opened.forEach((each) => { each.open = true; });
+  });
+  addEventListener("afterprint", () => { if (before && before !== "light") theme(before); opened.forEach((each) => { each.open = false; }); });
   $("metric").addEventListener("change", (event) => { state.metric = event.target.value; drawCurves(); });
   $("axis").addEventListener("change", (event) => { state.axis = event.target.value; state.zoom = null; drawCurves(); });
   for (const [id, key] of [["log-x", "logX"], ["log-y", "logY"]]) $(id).addEventListener("click", (event) => {
@@ -737,6 +755,8 @@ function start() {
 function live(given) {
   $("brand").replaceChildren(make("a", { href: given.home, text: "offbeat, all runs" }));
   let busy = false, again = false;
+  $("report").classList.add("hidden");  // until there is something to show
+  fill($("headline"), make("p", { class: "findings", text: "Reading the results …" }));
   const refresh = async () => {
     if (busy) { again = true; return; }
     busy = true;

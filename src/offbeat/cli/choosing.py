@@ -168,7 +168,7 @@ def tune(
     """
     check_optuna()
     check_format(form)
-    kind, *costs = [None] if objective is None else [each.strip() for each in objective.split(",")]
+    kind, *costs = (each.strip() for each in (objective or "").split(","))
     _check_costs(costs)
     experiment = load(file, changes)
     from offbeat.comparison.fairness import known_by
@@ -183,7 +183,7 @@ def tune(
     space = dict(parse_range(each) for each in ranges or ())
     of_algorithms = {path[10:]: str(each) for path, each in space.items() if path.startswith("algorithm.")}
     known_by(of_algorithms, {name: algorithm_settings(experiment, name)[0] for name in names})
-    criterion = Criterion.of(experiment, target=target, kind=_kind(kind), at=at)
+    criterion = Criterion.of(experiment, target=target, kind=_kind(kind or None), at=at)
     name = f"{file.stem}-tune{joined([] if algorithms is None else names)}{suffix(changes)}"
     root = output(out, Path("runs") / name, resume=resume)
     with live_view(serve, root):

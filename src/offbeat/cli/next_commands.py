@@ -18,6 +18,7 @@ NEXT: dict[str, tuple[str, ...]] = {
     "sweep": ("offbeat tune {file}", "offbeat report {root}"),
     "recommend": ("offbeat local-cluster {file} --nodes 4", "offbeat deploy {file} --superlink HOST:PORT"),
     "tune": ("offbeat run {winner}", "offbeat recommend {file}"),
+    "verify": ("offbeat compare smoke --seeds 1", "offbeat list algorithms"),
     "plan deadlines": ("offbeat run {file}",),
     "plan delays": ("offbeat compare {file} --algorithms audg,psurdg",),
     "plan slots": ("add the line to [algorithm] and offbeat run {file}",),

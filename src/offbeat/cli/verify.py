@@ -7,6 +7,7 @@ import typer
 from rich.table import Column, Table
 
 from offbeat.cli.base import check_format, console, print_table
+from offbeat.cli.next_commands import next_step
 
 
 def verify(
@@ -44,6 +45,7 @@ def verify(
         _print(results, form)
     if any(result["outcome"] == "deviates" for result in results):
         raise typer.Exit(1)
+    next_step("verify", form)
 
 
 def _conformance(name: str, policy: Any) -> list[dict[str, str]]:
@@ -80,7 +82,7 @@ def _print(results: list[dict[str, str]], form: str | None) -> None:
     for result in results:
         reason = f" ({result['words']})" if result["outcome"] == "skipped" else ""
         table.add_row(result["algorithm"], result["check"], result["outcome"] + reason)
-    print_table(table, form)
+    print_table(table, form=form)
     for result in results:
         if result["outcome"] == "deviates" and form is None:
             console.print(result["words"], soft_wrap=True)

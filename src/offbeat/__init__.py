@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from offbeat.comparison.tuning import tune
     from offbeat.core.errors import Interrupted, InvalidInput, OffbeatError
     from offbeat.core.policy import DeviceRule, Policy
+    from offbeat.core.selection import Selector
     from offbeat.data import Dataset, Partition, PartitionSettings
     from offbeat.experiment.schema import Experiment
     from offbeat.experiment.shipped import load_experiment
@@ -46,6 +47,7 @@ __all__ = [
     "PartitionSettings",
     "Policy",
     "Result",
+    "Selector",
     "__version__",
     "compare",
     "fair_experiments",
@@ -73,6 +75,7 @@ _HOMES = {
     "PartitionSettings": "offbeat.data",
     "Policy": "offbeat.core.policy",
     "Result": "offbeat.results.result",
+    "Selector": "offbeat.core.selection",
     "compare": "offbeat.comparison.compare",
     "fair_experiments": "offbeat.comparison.fairness",
     "load_experiment": "offbeat.experiment.shipped",
@@ -85,7 +88,7 @@ _HOMES = {
     "tune": "offbeat.comparison.tuning",
 }
 
-_SUBPACKAGES = ("algorithms", "data", "fleet", "policy", "testing")
+_SUBPACKAGES = ("algorithms", "data", "fleet", "policy", "selection", "testing")
 """Subpackages whose names a user needs."""
 
 

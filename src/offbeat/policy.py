@@ -75,6 +75,7 @@ from offbeat.core.policy import (
     Upload,
     View,
 )
+from offbeat.core.selection import Devices, Report, SelectionView, Selector
 
 __all__ = [
     "About",
@@ -85,6 +86,7 @@ __all__ = [
     "Commit",
     "Contributions",
     "DeviceRule",
+    "Devices",
     "Discard",
     "Dispatch",
     "Event",
@@ -108,8 +110,11 @@ __all__ = [
     "Range",
     "ReadOnlyMemory",
     "Ready",
+    "Report",
     "Screen",
     "SearchSpace",
+    "SelectionView",
+    "Selector",
     "SendFresh",
     "SetTimer",
     "Started",

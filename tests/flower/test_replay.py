@@ -95,6 +95,17 @@ def settings_and_tables(name: str) -> tuple[dict[str, Any], dict[str, Any]]:
     return sized | settings, tables
 
 
+@pytest.mark.parametrize("name", ["oort", "pisces", "refl", "tifl"])
+def test_a_replay_makes_the_same_choice_of_devices(name: str, tmp_path: Path) -> None:
+    selection = {"name": name} | ({"choice": "adaptive", "interval": 2} if name == "tifl" else {})
+    experiment = experiment_of({"name": "fedbuff", "buffer": 2, "concurrency": 2}, selection=selection)
+    deploy(experiment, grid_for(experiment), tmp_path)
+    orders = [line["device"] for line in found(record_of(tmp_path), "order")]
+    assert len(set(orders)) > 1
+    said = replay(tmp_path).summary  # raises at the first order that goes to another device
+    assert said["replayed_orders"] == len(orders) and said["replayed_model"]
+
+
 class NoticeReceived:
     """What was said: tampers with nothing."""
 

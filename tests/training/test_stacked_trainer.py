@@ -52,6 +52,7 @@ def assert_agree(one: TrainingState, other: TrainingState) -> None:
     np.testing.assert_allclose(one.parameters, other.parameters, rtol=1e-4, atol=1e-5)
     assert (one.steps, one.seen) == (other.steps, other.seen)
     assert one.loss_sum == pytest.approx(other.loss_sum, rel=1e-4)
+    assert one.squared_sum == pytest.approx(other.squared_sum, rel=1e-4)
     assert (one.momentum is None) == (other.momentum is None)
     if one.momentum is not None and other.momentum is not None:
         np.testing.assert_allclose(one.momentum, other.momentum, rtol=1e-3, atol=1e-5)
@@ -317,3 +318,10 @@ def test_stacking_pays_but_for_large_batches_of_convolutions_on_the_processor(mo
     assert [stacking_pays(convolutional, size) for size in (1, 8, 9, None)] == [True, True, False, False]
     monkeypatch.setattr(stacked, "on_processor", lambda torch_device: False)
     assert stacking_pays(convolutional, None)
+
+
+def test_squared_losses_agree() -> None:
+    model = mlp()
+    jobs = jobs_of(model, Order(slices=3, batch_size=8, learning_rate=0.1, squared_loss=True))
+    assert_equals_sequential(model, jobs)
+    assert all(state.squared_sum > 0 for state in StackedTrainer(trainer_of(model)).train_many(jobs))

@@ -286,3 +286,18 @@ def test_in_which_direction_every_metric_is_better() -> None:
     assert Regression().directions == {"r2": "max", "mae": "min", "loss": "min"}
     assert MultiLabel().directions == {"micro_f1": "max", "macro_f1": "max", "loss": "min"}
     assert TokenSequence().directions == {"token_accuracy": "max", "perplexity": "min", "loss": "min"}
+
+
+def test_losses_of_single_samples_by_hand() -> None:
+    # Two logits, 0 and ln 3: probabilities 1/4 and 3/4.
+    logits, labels = torch.tensor([[0.0, math.log(3)], [0.0, math.log(3)]]), torch.tensor([1, 0])
+    by_hand = [math.log(4 / 3), math.log(4)]
+    assert Classification().sample_losses(logits, labels).tolist() == pytest.approx(by_hand)
+    assert Classification(class_weights=[5.0, 1.0]).sample_losses(logits, labels).tolist() == pytest.approx(by_hand)
+    assert Task.sample_losses(Classification(), logits, labels).tolist() == pytest.approx(by_hand)
+    # Errors 1 and 3, squared.
+    errors = Regression().sample_losses(torch.tensor([[1.0], [2.0]]), torch.tensor([0.0, 5.0]))
+    assert errors.tolist() == pytest.approx([1.0, 9.0])
+    # Two tokens of ln 2 and padding, which does not count.
+    tokens = TokenSequence().sample_losses(torch.zeros(1, 3, 2), torch.tensor([[0, 1, IGNORED]]))
+    assert tokens.tolist() == pytest.approx([math.log(2)])

@@ -351,3 +351,22 @@ def test_loss_and_gradient_are_those_of_the_documented_probe() -> None:
             np.testing.assert_allclose(part, reference.numpy(), rtol=1e-5, atol=1e-7)
         else:
             assert not part.any()
+
+
+@pytest.mark.parametrize("terms", [(), (Proximal(mu=0.1),)], ids=["plain", "proximal"])
+@pytest.mark.parametrize("batch_size", [6, None])
+def test_squared_losses_are_those_of_single_samples(batch_size: int | None, terms: tuple[Proximal, ...]) -> None:
+    model = dense()
+    trainer = trainer_of(model, 5)
+    order = Order(slices=2, batch_size=batch_size, learning_rate=1e-12, terms=terms, squared_loss=True)
+    state = trainer.train(job_of(model, order, last=2))
+    x, y = data(34, 5)
+    outputs = model(torch.from_numpy(x[14:]))  # device 1 has the last 20 samples; the model does not move
+    losses = functional.cross_entropy(outputs, torch.from_numpy(y[14:]), reduction="none").detach()
+    assert state.squared_loss == pytest.approx(float((losses**2).mean()), rel=1e-5)
+    assert state.loss == pytest.approx(float(losses.mean()), rel=1e-5)
+    plain = trainer.train(job_of(model, replace(order, squared_loss=False), last=2))
+    assert plain.parameters.tobytes() == state.parameters.tobytes() and plain.squared_sum == 0.0
+    first = trainer.train(job_of(model, order))
+    rest = trainer.train(replace(job_of(model, order, first=1, last=2), state=first))
+    assert rest.squared_sum == state.squared_sum

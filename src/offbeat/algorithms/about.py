@@ -11,6 +11,7 @@ from typing import Any, Literal
 from offbeat.core.errors import InvalidInput
 from offbeat.core.orders import LocalWork
 from offbeat.core.policy import Policy
+from offbeat.core.selection import Selector
 
 Family = Literal["synchronous", "asynchronous", "buffered", "iterations", "time budget"]
 """When a version is made: after a round that waits for its devices; after every upload; after several uploads; after a
@@ -193,8 +194,8 @@ class About:
     """Its tables in the experiment `smoke` (20 devices, 100 s)."""
 
 
-def about_of(policy: Policy | type[Policy]) -> About:
-    """The metadata of a policy. A subclass without its own `about` inherits all but name and source.
+def about_of(policy: Policy | Selector | type[Policy] | type[Selector]) -> About:
+    """The metadata of a policy or a selector. A subclass without its own `about` inherits all but name and source.
 
     >>> class Mine(Policy):
     ...     "A policy that says nothing about itself."

@@ -23,6 +23,7 @@ if TYPE_CHECKING:  # pydantic and the registries are imported when a command run
     from pydantic.fields import FieldInfo
 
     from offbeat.core.policy import Policy
+    from offbeat.core.selection import Selector
     from offbeat.core.settings import Settings
 
 SIGNS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
@@ -33,7 +34,8 @@ def list_(
         str,
         typer.Argument(
             metavar="KIND",
-            help="algorithms, fleets, availability, datasets, partitions, tasks, metrics, models or experiments.",
+            help="algorithms, selections, fleets, availability, datasets, partitions, tasks, metrics, models or "
+            "experiments.",
         ),
     ],
     form: TableFormat = None,
@@ -46,7 +48,8 @@ def list_(
     registries = _registries()
     if what not in registries:
         raise unknown("list", what, registries)
-    print_table(_algorithms() if what == "algorithms" else _with_help(what, registries[what]), form=form)
+    tables = {"algorithms": _algorithms, "selections": _selections}
+    print_table(tables[what]() if what in tables else _with_help(what, registries[what]), form=form)
     example = "demo" if what == "experiments" else "fedbuff" if what == "algorithms" else next(iter(registries[what]))
     next_step("list experiments" if what == "experiments" else "list", form, name=example)
 
@@ -84,8 +87,8 @@ def describe(
         return
     if name not in known:
         raise unknown("name", name, known)
-    thing = known[name]
-    console.print(description(name, resolve(thing) if isinstance(thing, str) else thing))
+    for thing in [each[name] for each in registries.values() if name in each] or [known[name]]:
+        console.print(description(name, resolve(thing) if isinstance(thing, str) else thing))
     if name in MODEL_SETTINGS:
         console.print(description(name, MODEL_SETTINGS[name]))
     kind = next((kind for kind in ("algorithms", "experiments") if name in registries[kind]), "")
@@ -132,12 +135,16 @@ def description(name: str, thing: Any) -> RenderableType:
     from offbeat.core.policy import Policy
     from offbeat.core.settings import Settings
     from offbeat.metrics import Metric
+    from offbeat.selection import SELECTORS
 
     if isinstance(thing, Path):
         return Text(thing.read_text(encoding="utf-8"))
     parts: list[RenderableType] = [Text(f"{name}: {inspect.getdoc(thing) or ''}\n")]
     if name in POLICIES and thing is POLICIES[name]:
         parts.append(Text(source(thing)))
+    if name in SELECTORS and thing is SELECTORS[name]:
+        from_updates = f"\nneeds: {needs(thing)}" if needs(thing) else ""
+        parts.append(Text(f"paper: {thing.about.paper}; provenance: {thing.about.provenance}{from_updates}\n"))
     if isinstance(thing, type) and issubclass(thing, Metric):
         better = "higher" if thing.direction == "max" else "lower"
         shown = "; shown in percent" if thing.share else ""
@@ -156,7 +163,7 @@ def description(name: str, thing: Any) -> RenderableType:
         if issubclass(thing, Policy):
             parts.append(searched(thing))
         module = sys.modules[thing.__module__]
-        if module.__name__.startswith("offbeat.algorithms"):
+        if module.__name__.startswith(("offbeat.algorithms", "offbeat.selection")):
             parts.append(Markdown(inspect.getdoc(module) or ""))
     return Group(*parts)
 
@@ -262,6 +269,26 @@ def _algorithms() -> Table:
     return table
 
 
+def _selections() -> Table:
+    from offbeat.selection import SELECTORS
+
+    table = Table(Column("name", no_wrap=True), Column("provenance", no_wrap=True), "what it is", "needs")
+    for name, selector in SELECTORS.items():
+        table.add_row(name, selector.about.provenance, _first_line(selector), needs(selector))
+    return table
+
+
+def needs(selector: "type[Selector]") -> str:
+    """What a selector with its default settings needs of every update.
+
+    >>> from offbeat.selection import SELECTORS
+    >>> needs(SELECTORS["oort"]), needs(SELECTORS["tifl"])
+    ('squared losses of the training samples', '')
+    """
+    kinds = {"squared": "squared losses of the training samples", "mean": "the mean training loss", None: ""}
+    return kinds[selector().reads]
+
+
 def _registries() -> dict[str, dict[str, Any]]:
     from offbeat.algorithms import POLICIES
     from offbeat.data import DATASETS, PARTITIONS
@@ -270,9 +297,11 @@ def _registries() -> dict[str, dict[str, Any]]:
     from offbeat.fleet import AVAILABILITIES, FLEETS
     from offbeat.metrics import METRICS
     from offbeat.models import MODELS
+    from offbeat.selection import SELECTORS
 
     return {
         "algorithms": dict(POLICIES),
+        "selections": dict(SELECTORS),
         "fleets": dict(FLEETS),
         "availability": dict(AVAILABILITIES),
         "datasets": dict(DATASETS),

@@ -443,16 +443,15 @@ def own_space(experiment: Experiment, given: "Space") -> dict[str, Range | Choic
     table = experiment.table()
     for path in given:
         section, _, key = path.partition(".")
-        if section not in table or (
-            section != "algorithm" and key not in type(getattr(experiment, section)).model_fields
-        ):
+        settings: Any = experiment.selection.selector if section == "selection" else getattr(experiment, section, None)
+        if section not in table or (section != "algorithm" and key not in type(settings).model_fields):
             raise InvalidInput(f"range of {path!r}: there is no such setting")
     policy = type(experiment.algorithm.policy).model_fields
     return {path: each for path, each in given.items() if not path.startswith("algorithm.") or path[10:] in policy}
 
 
 def space_of(experiment: Experiment) -> dict[str, Range | Choice]:
-    """The search space of the experiment: its learning rate, and what its algorithm names.
+    """The search space of the experiment: its learning rate, and what its algorithm and its selection name.
 
     Left out are settings that the fleet has too, because both must agree, and relative ranges of settings that are not
     numbers.
@@ -469,6 +468,8 @@ def space_of(experiment: Experiment) -> dict[str, Range | Choice]:
             space[f"algorithm.{key}"] = each
         elif not each.relative or isinstance(own, int | float):
             space[f"algorithm.{key}"] = _absolute(each, own, getattr(policy, each.at_most) if each.at_most else None)
+    if (selector := experiment.selection.selector) is not None:
+        space |= {f"selection.{key}": each for key, each in about_of(selector).search.items()}
     return {key: each for key, each in space.items() if each is not None}
 
 

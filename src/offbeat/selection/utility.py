@@ -17,8 +17,8 @@ class LossSelector(Selector):
     """The setting of selectors that read training losses."""
 
     loss: LossKind = "squared"
-    """Loss in the utility. squared: the root of the mean squared loss of the samples, which devices report only to
-    offbeat's own client app. mean: the mean training loss, which most client apps report."""
+    """Loss in the utility. squared: the root of the mean squared loss of the samples, which offbeat's client app
+    reports. mean: the mean training loss, which stock Flower client apps report too."""
 
     @property
     def reads(self) -> LossKind:

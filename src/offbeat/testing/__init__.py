@@ -1,9 +1,9 @@
 """Test tools for authors of policies.
 
 - `ScriptedSession`: a session that a test drives step by step, for golden numbers in five lines.
-- `check_policy`: the conformance suite that every policy must pass.
 - `conformance`: the same, as a list of properties that hold or do not (`offbeat verify module:Class`).
 - `load_traces`, `deviation`: golden numbers of every rule (`offbeat verify`), also for implementations elsewhere.
+- `check_policy`, `check_selector`: the conformance suite that every policy and every selector must pass.
 - `toy_simulation`: a complete simulated run on a toy model, in milliseconds and without torch.
 """
 
@@ -16,6 +16,7 @@ from offbeat.testing.conformance import (
     check_no_aliasing,
     check_policy,
     check_resume,
+    check_selector,
     check_session,
     conformance,
 )
@@ -41,6 +42,7 @@ __all__ = [
     "check_no_aliasing",
     "check_policy",
     "check_resume",
+    "check_selector",
     "check_session",
     "conformance",
     "deviation",

@@ -1,10 +1,12 @@
 """The conformance suite that every policy must pass.
 
-    from offbeat.testing import check_policy
+    from offbeat.testing import check_policy, check_selector
     check_policy(MyPolicy(buffer=5))
+    check_selector(MySelector(tiers=3))
 
 runs the policy on a toy model over a fleet with every failure that the simulator knows, and raises AssertionError with
-the first violated property. It needs no torch and takes about a second.
+the first violated property. It needs no torch and takes about a second. A selector is checked the same way, under a
+synchronous and a buffered policy.
 """
 
 import json
@@ -16,6 +18,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from offbeat.algorithms import FedAvg, FedBuff
 from offbeat.core.errors import DeviceFault, PolicyError
 from offbeat.core.messages import (
     Action,
@@ -32,6 +35,7 @@ from offbeat.core.messages import (
 from offbeat.core.orders import KnownOutcome, LocalWork, Outcome, Progress, Update
 from offbeat.core.parameters import Layout, Vector, frozen
 from offbeat.core.policy import Forecast, Policy, View
+from offbeat.core.selection import Selector
 from offbeat.core.session import Session
 from offbeat.core.snapshot import decode, encode
 from offbeat.core.state import AWAY, IDLE, TRAINING
@@ -84,6 +88,17 @@ def _chaos(policy: Policy, devices: int) -> None:
         check_events(policy, stream(seed, "chaos").integers(0, 2**31, 120).tolist(), devices)
 
 
+def check_selector(selector: Selector, *, devices: int = 24) -> None:
+    """Check every property of this selector with these settings, with synchronous rounds and with a buffer."""
+    for policy in (FedAvg(cohort=6), FedBuff(buffer=3, concurrency=8)):
+        whole = _ToyRun(policy, devices, selector=selector)
+        _compare(whole, _ToyRun(policy, devices, selector=selector))
+        _resume(whole, cuts=3)
+        _compare_sizes(whole)
+        _look_for_losses(whole)
+        check_events(policy, stream(0, "chaos").integers(0, 2**31, 120).tolist(), devices, selector)
+
+
 def check_metrics(policy: Policy, devices: int = 24) -> None:
     """Check that the policy's metrics do not reuse the names of standard metrics."""
     try:
@@ -120,8 +135,8 @@ def check_losses_are_survived(policy: Policy, devices: int = 24) -> None:
 class _ToyRun:
     """A completed toy simulation, shared by several checks."""
 
-    def __init__(self, policy: Policy, devices: int, updates: int = UPDATES) -> None:
-        self.policy, self.devices = policy, devices
+    def __init__(self, policy: Policy, devices: int, updates: int = UPDATES, selector: Selector | None = None) -> None:
+        self.policy, self.devices, self.selector = policy, devices, selector
         self.simulation = self.fresh_simulation(updates)
         session = self.simulation.session
         self.rows: list[Row] = []
@@ -136,12 +151,14 @@ class _ToyRun:
         self.model = session.parameters.tobytes()
 
     def fresh_simulation(self, updates: int = UPDATES) -> Simulation:
-        return toy_simulation(self.policy, devices=self.devices, stop=Stop(updates=updates, time=1e5))
+        stop = Stop(updates=updates, time=1e5)
+        return toy_simulation(self.policy, devices=self.devices, stop=stop, selector=self.selector)
 
     @property
     def size(self) -> int:
-        """Bytes of the policy's state and the received updates."""
-        tree, arrays = encode((self.simulation.session.state, self.simulation.session.received))
+        """Bytes of the policy's state, the selector's, and the received updates."""
+        saved = self.simulation.session.snapshot()
+        tree, arrays = encode((saved.state, saved.received, saved.selection))
         return len(json.dumps(tree)) + sum(array.nbytes for array in arrays.values())
 
 
@@ -150,8 +167,8 @@ def _compare(first: _ToyRun, second: _ToyRun) -> None:
     assert first.model == second.model, "two runs with the same seed end with different models"
 
 
-def _resume(whole: _ToyRun) -> None:
-    for cut in stream(0, "cuts").integers(0, whole.turns, 8).tolist():
+def _resume(whole: _ToyRun, cuts: int = 8) -> None:
+    for cut in stream(0, "cuts").integers(0, whole.turns, cuts).tolist():
         stopped, resumed = whole.fresh_simulation(), whole.fresh_simulation()
         before = [row for row in islice(stopped, cut) if row is not None]
         tree, arrays = encode(stopped.snapshot())
@@ -171,7 +188,7 @@ def _look_for_writing(whole: _ToyRun) -> None:
 
 
 def _compare_sizes(whole: _ToyRun) -> None:
-    size, later = whole.size, _ToyRun(whole.policy, whole.devices, 4 * UPDATES).size
+    size, later = whole.size, _ToyRun(whole.policy, whole.devices, 4 * UPDATES, whole.selector).size
     room = 2 * size + whole.devices * (4 * SIZE + 2000)
     assert later <= room, f"the policy's state grew from {size} to {later} bytes in a run 4 times as long"
 
@@ -223,12 +240,12 @@ def check_session(session: Session) -> None:
     assert not wrong, "; ".join(wrong)
 
 
-def check_events(policy: Policy, choices: Iterable[int], devices: int = 24) -> None:
+def check_events(policy: Policy, choices: Iterable[int], devices: int = 24, selector: Selector | None = None) -> None:
     """Check that no sequence of events violates an invariant of the session, and that illegal events change nothing.
 
     `choices` are arbitrary integers that select the events; hypothesis can generate them.
     """
-    chaos = _Chaos(policy, devices)
+    chaos = _Chaos(policy, devices, selector)
     for choice in choices:
         chaos.happen(choice)
         check_session(chaos.session)
@@ -237,7 +254,7 @@ def check_events(policy: Policy, choices: Iterable[int], devices: int = 24) -> N
 class _Chaos:
     """A driver that produces arbitrary legal and illegal events."""
 
-    def __init__(self, policy: Policy, devices: int) -> None:
+    def __init__(self, policy: Policy, devices: int, selector: Selector | None = None) -> None:
         self.session = Session(
             policy,
             parameters=np.zeros(SIZE, dtype=np.float32),
@@ -246,6 +263,7 @@ class _Chaos:
             local=LocalWork(epochs=3),
             forecast=Forecast(speeds=np.ones(devices), communication=np.zeros(devices)),
             horizon=1e5,
+            selector=selector,
         )
         self.time = 0.0
         self.ended: list[tuple[int, int]] = []
@@ -302,7 +320,8 @@ class _Chaos:
         return Ready(device=device) if self.session.state_of(device) != AWAY else Left(device=device)
 
     def _upload(self, device: int, ticket: int, base: int, value: float) -> Uploaded:
-        outcome = Outcome(parameters=frozen(np.full(SIZE, value, dtype=np.float32)))
+        numbers = frozen(np.full(SIZE, value, dtype=np.float32))
+        outcome = Outcome(parameters=numbers, loss=abs(value), squared_loss=value * value)
         order = self.session.in_flight.get(ticket)
         update = Update(
             device=device,

@@ -8,6 +8,7 @@ from offbeat.core.combining import Combiner, Screen
 from offbeat.core.orders import LocalWork
 from offbeat.core.parameters import Layout, Vector, frozen
 from offbeat.core.policy import Policy
+from offbeat.core.selection import Selector
 from offbeat.core.session import Session
 from offbeat.core.streams import stream
 from offbeat.experiment.run_settings import EvaluationTable, Stop
@@ -56,8 +57,14 @@ class ToyExecutor:
         parameters = frozen(parameters)
         self.given.append((parameters, parameters.tobytes()))
         steps, seen = (count + job.slices - begun for count in (job.state.steps, job.state.seen))
+        loss = float(np.abs(target - parameters).sum())  # of every sample
         return TrainingState(
-            parameters=parameters, steps=int(steps), steps_into_slice=job.extra_steps, loss_sum=0.0, seen=seen
+            parameters=parameters,
+            steps=int(steps),
+            steps_into_slice=job.extra_steps,
+            loss_sum=loss * seen,
+            squared_sum=loss * loss * seen,
+            seen=seen,
         )
 
     def evaluate(self, parameters: Vector) -> Evaluation:
@@ -90,6 +97,7 @@ def toy_simulation(
     epochs: int = 3,
     combiner: Combiner | None = None,
     screen: Screen | None = None,
+    selector: Selector | None = None,
 ) -> Simulation:
     """Simulate a policy on the toy model; with `troubled`, devices switch off, vanish, return and lose uploads.
 
@@ -119,6 +127,7 @@ def toy_simulation(
         horizon=1e5,
         combiner=combiner,
         screen=screen,
+        selector=selector,
     )
     stop = stop or Stop(updates=UPDATES, time=1e5)
     return Simulation(session, fleet, ToyExecutor(seed), stop=stop, schedule=EvaluationTable(every_seconds=7.0))

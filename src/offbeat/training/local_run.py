@@ -8,6 +8,7 @@ The simulator computes the numbers when a policy reads them, a real device as it
 from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
+from math import nan
 from typing import Protocol
 
 import numpy as np
@@ -215,4 +216,5 @@ class LocalTraining(Struct, kw_only=True, eq=False, gc=False):
             memory = copied(self.memory)
             remember(given.order, given.parameters, state, memory)
             self.memory = memory
-        return Outcome(parameters=state.parameters, loss=state.loss, extras=extras)
+        squared = state.squared_loss if given.order.squared_loss else nan
+        return Outcome(parameters=state.parameters, loss=state.loss, squared_loss=squared, extras=extras)

@@ -22,18 +22,30 @@ class _ModelSeenByTerms:
         self._module = model.module
         self._terms = terms
         self.outputs: Any = None
+        self.shown: Any = None
+        """The outputs as the loss sees them."""
 
     def __call__(self, *inputs: Any, **named: Any) -> Any:
         self.outputs = outputs = self._module(*inputs, **named)
         for term in self._terms:
             outputs = term.outputs(outputs)
+        self.shown = outputs
         return outputs
 
 
 class Objective:
     """The loss of one job: the task's loss plus the terms of the order."""
 
-    def __init__(self, task: Task, model: FlatModel, terms: Sequence[LossTerm] = (), *, half: bool = False) -> None:
+    def __init__(
+        self,
+        task: Task,
+        model: FlatModel,
+        terms: Sequence[LossTerm] = (),
+        *,
+        half: bool = False,
+        squared: bool = False,
+    ) -> None:
+        """With `squared` it also sums the squared losses of single samples (`take_squared_sum`)."""
         self._task = task
         self._model = model
         self._terms = terms
@@ -41,7 +53,9 @@ class Objective:
         self._pulling = [term for term in terms if type(term).pull is not LossTerm.pull]
         looking = [term for term in terms if type(term).outputs is not LossTerm.outputs]
         self._valued = [term for term in terms if type(term).value is not LossTerm.value]
-        self._watched = _ModelSeenByTerms(model, looking) if looking or self._valued else None
+        self._watched = _ModelSeenByTerms(model, looking) if looking or self._valued or squared else None
+        self._squared = squared
+        self._squared_sum = 0.0
 
     @property
     def pulls(self) -> bool:
@@ -67,6 +81,8 @@ class Objective:
                 for term in self._valued:
                     value = term.value(batch, self._watched.outputs if self._watched is not None else None)
                     whole = whole if value is None else whole + value
+                if self._squared and self._watched is not None:
+                    self._squared_sum += size * self._mean_squared(self._watched.shown, batch)
         except ValueError as error:
             if len(batch.y) > 1:
                 raise
@@ -75,6 +91,15 @@ class Objective:
                 f"the model cannot train on a batch of one sample: change local.batch_size ({error})."
             ) from error
         return loss, size, whole
+
+    def _mean_squared(self, outputs: Any, batch: Batch) -> float:
+        with torch.no_grad():
+            return float(self._task.sample_losses(outputs, batch.y).double().square().mean())
+
+    def take_squared_sum(self) -> float:
+        """The sum of squared losses, each batch weighted by its size, since the last call."""
+        taken, self._squared_sum = self._squared_sum, 0.0
+        return taken
 
     def gradients(self, batch: Batch) -> tuple[float, float, Tensors]:
         """The task's loss, the number of samples (or tokens) it averages, and the gradient with all terms."""

@@ -157,13 +157,18 @@ class StackedTrainer:
                 parameters = {name: parameter.first(active) for name, parameter in everyone.items()}
             now = (t, slice(active))
             self._chain.step(parameters, gather(t, active), StackedTargets(labels[now], scale[now], likelihood[now]))
-        losses = -(likelihood.squeeze(3).cpu().numpy() * (share > 0)).sum(axis=(0, 2), dtype=np.float64)
+        each = likelihood.squeeze(3).cpu().numpy() * (share > 0)
+        losses = -each.sum(axis=(0, 2), dtype=np.float64)
+        squared = np.zeros(clients)
+        if any(job.order.squared_loss for job in jobs):
+            squared = np.square(each, dtype=np.float64).sum(axis=(0, 2))
         return [
             TrainingState(
                 parameters=self._row(everyone, "value", c),
                 momentum=self._row(everyone, "velocity", c) if job.order.momentum else None,
                 steps=job.state.steps + remaining[c],
                 loss_sum=job.state.loss_sum + float(losses[c]),
+                squared_sum=job.state.squared_sum + float(squared[c]),
                 seen=job.state.seen + int(np.count_nonzero(share[:, c])),
             )
             for c, job in enumerate(jobs)

@@ -93,6 +93,12 @@ class Task(Settings):
         mean, count = self.loss(lambda *_, **__: outputs, Batch(x=targets, y=targets))
         return mean * count, count
 
+    def sample_losses(self, outputs: Any, targets: torch.Tensor) -> torch.Tensor:
+        """The loss of each sample by itself, for selections that read squared losses."""
+        alone = [slice(position, position + 1) for position in range(len(targets))]
+        sums = [self.loss_sum(outputs[each], targets[each]) for each in alone]
+        return torch.stack([loss / (count or 1.0) for loss, count in sums])
+
     def totals(self, outputs: Any, targets: torch.Tensor) -> Totals:
         """Sums over these samples; added up over all batches, they are the input of `metrics`."""
         return {name: metric.sums(outputs, targets) for name, metric in self.measured.items()}
@@ -155,6 +161,11 @@ class Classification(Task):
 
     def loss_sum(self, outputs: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, float]:
         return self._entropy(outputs, targets, "sum")
+
+    def sample_losses(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return functional.cross_entropy(
+            outputs.float(), targets, reduction="none", label_smoothing=self.label_smoothing
+        )  # a weighted mean over one sample is its loss, whatever the weight of its class
 
     def check(self, outputs: Any, targets: torch.Tensor, classes: int) -> None:
         if targets.is_floating_point() or targets.ndim != 1:

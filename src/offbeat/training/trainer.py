@@ -128,8 +128,10 @@ class TorchTrainer:
     @contextmanager
     def _objective(self, job: TrainingJob) -> Iterator[Objective]:
         """The objective of a job, with the terms of its order."""
+        squared = job.order.squared_loss
         if not job.order.terms:
-            yield self._plain
+            half = self.precision == "bfloat16"
+            yield Objective(self.task, self._flat, half=half, squared=True) if squared else self._plain
             return
         terms: list[LossTerm] = [term_of(term) for term in job.order.terms]
         context = TermContext(
@@ -143,7 +145,7 @@ class TorchTrainer:
             for term in terms:
                 term.context = context
                 term.begin()
-            yield Objective(self.task, self._flat, terms, half=self.precision == "bfloat16")
+            yield Objective(self.task, self._flat, terms, half=self.precision == "bfloat16", squared=squared)
         finally:
             for term in terms:
                 term.end()
@@ -171,10 +173,11 @@ class TorchTrainer:
         block = None if any(isinstance(term, OwnTerm) for term in order.terms) else self._block
         by_step, per_epoch = order.unit == "step", batches.steps(job.device, order.batch_size)
         steps, loss_sum, seen = job.state.steps, job.state.loss_sum, job.state.seen
+        squared_sum = job.state.squared_sum
 
         def state(steps_into_slice: int = 0) -> TrainingState:
             counts = {"steps": steps, "steps_into_slice": steps_into_slice, "loss_sum": loss_sum, "seen": seen}
-            return self._state(job, self._flat.values(), optimiser, **counts)
+            return self._state(job, self._flat.values(), optimiser, squared_sum=squared_sum, **counts)
 
         for k, begun, end in batches.epochs(job):
             before = None if proceed is None or keep or by_step else state()
@@ -196,6 +199,7 @@ class TorchTrainer:
                 optimiser.step(gradients, rate)
                 steps += 1
                 loss_sum += loss * size
+                squared_sum += objective.take_squared_sum()
                 seen += size
         return state(job.extra_steps), job.last
 
@@ -257,6 +261,7 @@ class TorchTrainer:
             optimiser,
             steps=state.steps + (depth == layers),
             loss_sum=state.loss_sum + loss.item() * size,
+            squared_sum=state.squared_sum + objective.take_squared_sum(),
             seen=state.seen + size,
         )
         return replace(after, start=None if depth == layers else state), depth

@@ -24,6 +24,8 @@ class TrainingState(Struct, frozen=True, kw_only=True, eq=False, gc=False):
     """Steps of the next slice that are done, if a newer model arrived during the slice."""
     loss_sum: float = 0.0
     """Sum of the training loss over the samples (or tokens) seen."""
+    squared_sum: float = 0.0
+    """Sum of the squared training losses of single samples, weighted as `loss_sum`, if the order asks for it."""
     seen: float = 0
     start: "TrainingState | None" = None
     """The state before a step whose backward pass has reached only some layers (unit "layer")."""
@@ -32,6 +34,11 @@ class TrainingState(Struct, frozen=True, kw_only=True, eq=False, gc=False):
     def loss(self) -> float:
         """The mean loss over the samples seen; nan before the first."""
         return self.loss_sum / self.seen if self.seen else float("nan")
+
+    @property
+    def squared_loss(self) -> float:
+        """The mean squared loss over the samples seen; nan before the first."""
+        return self.squared_sum / self.seen if self.seen else float("nan")
 
 
 class TrainingJob(Struct, frozen=True, kw_only=True, eq=False, gc=False):

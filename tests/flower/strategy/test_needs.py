@@ -6,13 +6,14 @@ from app_grid import AppGrid, adding_app
 from flwr.app import Array, ArrayRecord
 
 from offbeat import flower
-from offbeat.algorithms import POLICIES, Adel, FedASMU, FedProx, FedSA, FedSSMU, HeteroFL
+from offbeat.algorithms import POLICIES, Adel, FedASMU, FedBuff, FedProx, FedSA, FedSSMU, HeteroFL, Ringleader
 from offbeat.algorithms.about import about_of
-from offbeat.core.errors import InvalidInput, PolicyError
+from offbeat.core.errors import DeviceFault, InvalidInput, PolicyError
 from offbeat.core.messages import Dispatch
 from offbeat.core.policy import Policy
 from offbeat.flower import Async
 from offbeat.flower.strategy.needs import why_not
+from offbeat.flower.strategy.records import loss_in
 
 REFUSED = {
     "moon": "keep state from one order",
@@ -108,3 +109,22 @@ def test_policies_of_ones_own_are_tried_out_like_others() -> None:
     with pytest.raises(InvalidInput, match="Narrow trains submodels"):
         Async(Narrow())
     assert Adel.plans and HeteroFL.plans and not FedSA.plans
+
+
+def test_a_selection_of_nodes_is_checked_and_reads_the_loss_of_stock_clients() -> None:
+    with pytest.raises(InvalidInput, match=r"'oort' needs the squared losses of samples.*'train_loss'"):
+        Async(FedBuff(buffer=2), selection="oort")
+    with pytest.raises(InvalidInput, match="Ringleader keeps all devices in training, leave it out"):
+        Async(Ringleader(), selection="tifl")
+    grid = AppGrid({0: 1.0, 1: 1.5, 2: 7.0, 3: 1.0}, adding_app({0: 1.0, 1: 2.0, 2: 3.0, 3: 1.0}))
+    first = ArrayRecord({"w": Array(np.zeros(3, np.float32)), "n": Array(np.array(0))})
+    strategy = Async(
+        FedBuff(buffer=2, concurrency=2), selection={"name": "oort", "loss": "mean"}, loss_key="num-examples"
+    )
+    assert max(strategy.start(grid, first, num_rounds=4).train_metrics_clientapp) == 4  # type: ignore[arg-type]
+
+
+def test_a_reply_without_the_loss_that_the_selection_reads_is_refused() -> None:
+    assert loss_in({"train_loss": 2}, "train_loss") == 2.0
+    with pytest.raises(DeviceFault, match="no number 'train_loss', the training loss that the selection reads"):
+        loss_in({"loss": 1.0}, "train_loss")

@@ -326,6 +326,7 @@ class DeviceProgram:
             **self._progress(paused),
             samples=len(self.trainer.batches.partition.samples(given.device)),
             loss=outcome.loss if isfinite(outcome.loss) else None,
+            squared_loss=outcome.squared_loss if isfinite(outcome.squared_loss) else None,
             extras=dict(outcome.extras),
             merges=list(paused.merges),
         )

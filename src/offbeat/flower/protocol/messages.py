@@ -20,7 +20,7 @@ from msgspec import Meta, Struct
 
 from offbeat.core.orders import Order, Plain
 
-PROTOCOL = 2
+PROTOCOL = 3
 """The version of this protocol; to be raised when a message changes. Both ends must have the same one."""
 MESSAGE_TYPE = f"train.offbeat{PROTOCOL}"
 """The Flower message type of every message, so that a client app of another version is recognised."""
@@ -137,6 +137,8 @@ class UpdateReply(OrderReply, frozen=True, kw_only=True, tag="update"):
 
     samples: Annotated[int, Meta(ge=1, le=2**40)]
     loss: float | None
+    squared_loss: Annotated[float, Meta(ge=0)] | None = None
+    """The mean squared loss of single samples, if the order asks for it."""
     extras: Annotated[dict[Annotated[str, Meta(max_length=64)], Plain | None], Meta(max_length=EXTRAS)] = {}
     """None stands for a number that is not finite, which JSON cannot express."""
     merges: Annotated[list[Merge], Meta(max_length=MERGES)] = []

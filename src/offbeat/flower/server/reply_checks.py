@@ -281,8 +281,9 @@ class OwnMessages(OwnPacking):
             parameters[mask.chosen] = vector(content, mask.count)
         has_not_moved_too_far(parameters, expected)
         loss = nan if body.loss is None else body.loss
-        outcome = KnownOutcome(Outcome(parameters=frozen(parameters), loss=loss, extras=_extras(body)))
-        return given.update(body.samples, expected.pending.progress, outcome, mask)
+        squared = nan if body.squared_loss is None else body.squared_loss
+        outcome = Outcome(parameters=frozen(parameters), loss=loss, squared_loss=squared, extras=_extras(body))
+        return given.update(body.samples, expected.pending.progress, KnownOutcome(outcome), mask)
 
     def resolved(self, ticket: int, used: bool, version: int) -> None:
         """Do nothing."""

@@ -6,7 +6,7 @@ a user's function or as Flower does it.
 
 import hashlib
 from collections.abc import Callable, Mapping
-from math import isfinite
+from math import isfinite, nan
 from typing import Any
 
 import numpy as np
@@ -111,6 +111,8 @@ class Keys(Struct, frozen=True, kw_only=True):
     train: str
     """The type of training messages: "train", or "train.name" for a named function."""
     evaluate: str
+    loss: str = ""
+    """The metric with the training loss; empty if no selection reads it."""
 
 
 class Evaluate(Struct, frozen=True, kw_only=True):
@@ -228,11 +230,10 @@ class FlowerRecords:
         (arrays,) = content.array_records.values()
         parameters, counts = self.model.read(arrays)
         has_not_moved_too_far(parameters, expected)
-        self._replies[body.ticket] = UnresolvedReply(
-            metrics=metrics_of(content), counts=counts, message=expected.sent.identity
-        )
-        outcome = KnownOutcome(Outcome(parameters=parameters))
-        return expected.in_flight.update(body.samples, expected.pending.progress, outcome, None)
+        metrics = metrics_of(content)
+        self._replies[body.ticket] = UnresolvedReply(metrics=metrics, counts=counts, message=expected.sent.identity)
+        outcome = Outcome(parameters=parameters, loss=loss_in(metrics, self.keys.loss) if self.keys.loss else nan)
+        return expected.in_flight.update(body.samples, expected.pending.progress, KnownOutcome(outcome), None)
 
     def resolved(self, ticket: int, used: bool, version: int) -> None:
         """An update went into this version, or was given up."""
@@ -301,6 +302,14 @@ def metrics_of(content: RecordDict) -> Metrics:
     if not all(isinstance(value, str | bool) for value in words.values()):
         raise DeviceFault(f"the record {WORDS!r} has values that are neither text nor true or false")
     return dict(record) | words
+
+
+def loss_in(metrics: Metrics, key: str) -> float:
+    """The training loss in a reply, which the selection reads."""
+    loss = metrics.get(key)
+    if isinstance(loss, bool) or not isinstance(loss, int | float):
+        raise DeviceFault(f"the reply has no number {key!r}, the training loss that the selection reads (loss_key)")
+    return float(loss)
 
 
 def metric_records(metrics: Metrics) -> RecordDict:

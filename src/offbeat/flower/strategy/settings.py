@@ -9,8 +9,10 @@ from offbeat.algorithms.sizes import in_training_setting, settings_for
 from offbeat.core.errors import InvalidInput
 from offbeat.core.policy import Policy
 from offbeat.core.settings import Settings
+from offbeat.experiment.named import SelectionTable
 from offbeat.experiment.run_settings import DeploymentTable, Stop, TrackingTable
 from offbeat.flower.strategy.records import Keys
+from offbeat.selection import why_no_selection
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Number = Annotated[int, Field(ge=0)]
@@ -56,6 +58,10 @@ class StrategySettings(Settings):
     """Whether a higher (max) or a lower (min) value of it is better."""
     devices: Count | None = None
     """Most nodes that take part at a time, also of those that connect later (default: those connected at the start)."""
+    selection: SelectionTable = SelectionTable()
+    """Which idle nodes are ordered, as in `[selection]` of an experiment: `selection="tifl"`."""
+    loss_key: Name = "train_loss"
+    """The metric in a reply that has the mean training loss, for a selection that reads it."""
     seed: Number = 0
     """Seed of the policy's random choices."""
     rest_seconds: Positive = 5.0
@@ -82,6 +88,7 @@ class StrategySettings(Settings):
             arrays=self.arrayrecord_key,
             config=self.configrecord_key,
             weight=self.weighted_by_key,
+            loss=self.loss_key if self.reads_losses else "",
             train=f"train.{self.train_action}" if self.train_action else "train",
             evaluate=f"evaluate.{self.evaluate_action}" if self.evaluate_action else "evaluate",
         )
@@ -101,9 +108,25 @@ class StrategySettings(Settings):
 
     def table(self) -> dict[str, Any]:
         """The settings that determine the run, for `config.toml`."""
-        return self.model_dump(
-            exclude_none=True, exclude={"out", "resume", "overwrite", "checkpoint_seconds", "tracking"}
-        )
+        aside = {"out", "resume", "overwrite", "checkpoint_seconds", "tracking", "selection"}
+        return self.model_dump(exclude_none=True, exclude=aside | (set() if self.reads_losses else {"loss_key"}))
+
+    @property
+    def reads_losses(self) -> bool:
+        """Whether the selection reads training losses."""
+        selector = self.selection.selector
+        return selector is not None and selector.reads is not None
+
+    def check_selection(self, policy: Policy) -> None:
+        """Raise InvalidInput if the selection does not work with this policy or with stock client apps."""
+        selector, name = self.selection.selector, self.selection.name
+        if selector is not None and (why := why_no_selection(policy)) is not None:
+            raise InvalidInput(f"selection = {name!r}: {type(policy).__name__} {why}, leave it out")
+        if selector is not None and selector.reads == "squared":
+            raise InvalidInput(
+                f"selection = {name!r} needs the squared losses of samples, which a stock Flower client app does not "
+                f'report: pass selection={{"name": {name!r}, "loss": "mean"}}, which reads its metric {self.loss_key!r}'
+            )
 
     def sized(self, policy: Policy, devices: int) -> Policy:
         """The policy for the devices in training that `fraction_train` gives, unless it sets their number itself.

@@ -19,8 +19,9 @@ from offbeat.core.errors import InvalidInput
 from offbeat.core.orders import LocalWork
 from offbeat.core.parameters import Vector
 from offbeat.core.policy import Policy
+from offbeat.core.selection import Selector
 from offbeat.core.session import Session
-from offbeat.experiment.objects import name_of
+from offbeat.experiment.objects import as_table, name_of
 from offbeat.experiment.run_settings import EvaluationTable
 from offbeat.experiment.tables import checked
 from offbeat.flower.compat import aggregate_metricrecords, log
@@ -91,6 +92,8 @@ class Async(Strategy):
         target_direction: Literal["max", "min"] = "max",
         devices: int | None = None,
         on_version: OnVersion | None = None,
+        selection: str | Mapping[str, Any] | Selector | type[Selector] = "uniform",
+        loss_key: str = "train_loss",
         seed: int = 0,
         rest_seconds: float = 5.0,
         norm_bound: float | None = None,
@@ -109,9 +112,11 @@ class Async(Strategy):
         """
         given = {name: value for name, value in locals().items() if name in StrategySettings.model_fields}
         given["tracking"] = dict(tracking)
+        given["selection"] = as_table("selection", selection)
         self.settings: StrategySettings = checked(StrategySettings, "Async", given)
         check_trackers(self.settings.tracking, directory=None if out is None else Path(out))
         self.policy = _checked_policy(policy)
+        self.settings.check_selection(self.policy)
         self._on_version = on_version
         self._versions = 0
         self._train_aggregate = train_metrics_aggr_fn or aggregate_metricrecords
@@ -260,9 +265,11 @@ class Async(Strategy):
 
     def _table(self, policy: Policy, devices: int, model: ModelArrays, versions: int, timeout: float) -> dict[str, Any]:
         """The content of `config.toml`, which must be the same when the run is resumed."""
+        selection = self.settings.selection.resolved()
         return {
             "seed": self.settings.seed,
             "algorithm": {"name": name_of("algorithm", type(policy))} | policy.model_dump(exclude_none=True),
+            **({"selection": selection} if selection else {}),
             "evaluation": {"targets": [], "every_versions": self.settings.evaluate_every},
             "flower": self.settings.table()
             | {"devices": devices, "num_rounds": versions, "timeout": timeout, "model": model.digest},
@@ -297,6 +304,7 @@ class Async(Strategy):
             seed=settings.seed,
             present=membership.present,
             horizon=stop.horizon,
+            selector=settings.selection.selector,
         )
         evaluators = Evaluators(
             share=settings.fraction_evaluate,

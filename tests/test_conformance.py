@@ -37,6 +37,7 @@ def test_no_sequence_of_events_corrupts_a_session(name: str, choices: list[int])
         POLICIES["salf"](variant="code", time_budget=300.0, rounds=60),  # type: ignore[call-arg]
         POLICIES["drop-stragglers"](variant="keep", time_budget=300.0, rounds=60),  # type: ignore[call-arg]
         POLICIES["fedasmu"](while_asking="train", slot="first"),  # type: ignore[call-arg]
+        POLICIES["delayed-nesterov"](dylu=True),  # type: ignore[call-arg]
     ],
     ids=[
         "fedasync hinge bounded",
@@ -46,6 +47,7 @@ def test_no_sequence_of_events_corrupts_a_session(name: str, choices: list[int])
         "salf as in its code",
         "drop-stragglers keep",
         "fedasmu that trains on",
+        "delayed-nesterov in steps",
     ],
 )
 def test_variants_conform(policy: Policy) -> None:

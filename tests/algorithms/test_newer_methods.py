@@ -240,6 +240,24 @@ def test_fedstaleweight_counts_a_stale_update_more() -> None:
     assert [FedStaleWeight(buffer=4).weight_at(staleness) for staleness in (0, 1, 3)] == [1.0, 5.0, 13.0]
 
 
+def test_dylu_gives_devices_steps_in_proportion_to_their_speed() -> None:
+    """Mean 10 samples, batches of 2, 2 epochs: H = 10 steps."""
+    rule = DelayedNesterov(concurrency=3, buffer=2, dylu=True)
+    session = ScriptedSession(rule, devices=3, samples=[5, 15, 10], epochs=2, batch_size=2)
+
+    def steps() -> dict[int, tuple[str, int]]:
+        return {held.device: (held.order.unit, held.order.slices) for held in session.in_flight.values()}
+
+    assert steps() == dict.fromkeys(range(3), ("step", 10))
+    session.move(1.0, 0.0, device=0, seconds=20.0)  # 1/2 step per second, the only one that is known: 10
+    session.move(1.0, 0.0, device=1, seconds=8.0)  # 10 / 8: the highest now, 10
+    assert steps() == dict.fromkeys(range(3), ("step", 10))
+    session.move(1.0, 0.0, device=2, seconds=11.0)  # 8/11 of it: floor(7.27)
+    assert steps()[2] == ("step", 7)
+    session.move(1.0, 0.0, device=0, seconds=200.0)  # 8/200 of it: floor(0.4), but at least one
+    assert steps()[0] == ("step", 1)
+
+
 def test_the_momentum_of_delayed_nesterov_is_applied_once_per_buffer() -> None:
     session = ScriptedSession(
         DelayedNesterov(buffer=2, concurrency=1, momentum=0.5, server_learning_rate=2.0), devices=1

@@ -52,7 +52,8 @@ def job(start: Vector, order: Order, first: int, last: int, state: TrainingState
 
 
 def in_steps(**changes: Any) -> Order:
-    return Order(**({"slices": 7, "unit": "step", "batch_size": 4, "learning_rate": 0.1, "momentum": 0.9} | changes))
+    usual: dict[str, Any] = {"slices": 7, "unit": "step", "batch_size": 4, "learning_rate": 0.1, "momentum": 0.9}
+    return Order(**(usual | changes))
 
 
 def same(one: TrainingState, other: TrainingState) -> bool:

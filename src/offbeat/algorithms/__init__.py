@@ -52,6 +52,7 @@ from offbeat.algorithms.fedfa import FedFa as FedFa
 from offbeat.algorithms.delayed_nesterov import DelayedNesterov as DelayedNesterov
 from offbeat.algorithms.fedstale import FedStale as FedStale
 from offbeat.algorithms.fedstale import FedVarp as FedVarp
+from offbeat.algorithms.fedcompass import FedCompass as FedCompass
 # isort: on
 
 POLICIES: dict[str, type[Policy]] = {

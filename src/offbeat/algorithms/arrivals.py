@@ -7,6 +7,7 @@ random idle one, so neither waits for anything but uploads.
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from math import ceil
 from typing import Annotated, Any
 
 import numpy as np
@@ -20,6 +21,13 @@ from offbeat.core.parameters import Vector
 from offbeat.core.policy import Policy, View
 
 Floats = npt.NDArray[np.float64]
+
+
+def local_steps(view: View) -> int:
+    """Optimiser steps of an order of the `[local]` table, on a device with the mean number of samples."""
+    local = view.local
+    mean = max(1, ceil(sum(map(view.samples, range(view.devices))) / view.devices))
+    return local.steps or local.epochs * ceil(mean / (local.batch_size or mean))
 
 
 class ArrivalPolicy(Policy):

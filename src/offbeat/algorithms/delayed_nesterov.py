@@ -13,23 +13,30 @@ Liu, Chhaparia, Douillard, Kale, Rusu, Shen, Szlam, Ranzato: *Asynchronous Local
     at every upload:     w <- w - (epsilon / N) g,   sum <- sum + g
     at every N-th also:  m <- beta m + sum / N,   w <- w - epsilon beta m,   sum <- 0
 
-Plain momentum would apply the same old direction at every upload, N times as often as in a synchronous round. The
-paper's DyLU, fewer local steps on slower devices, is not included.
+Plain momentum would apply the same old direction at every upload, N times as often as in a synchronous round.
+
+`dylu = true` (dynamic local updates): device i takes floor(v_i / v_max H) local steps, at least one, so that
+all devices take about as long. H are the steps of the `[local]` table on a device of mean size, v_i the steps per
+second of the device's last training, v_max the highest of them. A device takes H steps until it has uploaded.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from math import floor
 from typing import Annotated
 
 import numpy as np
 from pydantic import Field
 
 from offbeat.algorithms.about import About, Range, SearchSpace, ServerMemory
-from offbeat.algorithms.arrivals import ArrivalPolicy, Floats
+from offbeat.algorithms.arrivals import ArrivalPolicy, Floats, local_steps
 from offbeat.core.messages import Action, Commit
-from offbeat.core.orders import Update
+from offbeat.core.orders import LocalWork, Order, Update
 from offbeat.core.parameters import by_block
 from offbeat.core.policy import View
+
+LEAST_SECONDS = 1e-9
+"""Lower bound of a measured time."""
 
 
 @dataclass
@@ -40,6 +47,15 @@ class NesterovState:
     total: Floats | None = None
     uploads: int = 0
     """Uploads since the momentum last changed."""
+    seconds: dict[int, float] = field(default_factory=dict)
+    """Seconds per step in the last training of each device, with DyLU."""
+    steps: int = 0
+    """H, with DyLU."""
+
+
+def local_differences(policy: "DelayedNesterov", local: LocalWork) -> list[str]:
+    """What its devices do differently from `[local]`."""
+    return ["fewer local steps on slower devices (dylu)"] if policy.dylu else []
 
 
 class DelayedNesterov(ArrivalPolicy):
@@ -61,6 +77,8 @@ class DelayedNesterov(ArrivalPolicy):
     """epsilon, the outer learning rate."""
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.5
     """beta."""
+    dylu: bool = False
+    """Whether slower devices take fewer local steps, in proportion to their speed."""
 
     about = About(
         name="delayed-nesterov",
@@ -68,6 +86,7 @@ class DelayedNesterov(ArrivalPolicy):
         paper="Liu et al., 2024",
         provenance="restated",
         in_training="concurrency",
+        local_differences=local_differences,
         search=SearchSpace(
             buffer=Range(2, 20, log=True),
             momentum=Range(0.0, 0.95),
@@ -76,7 +95,20 @@ class DelayedNesterov(ArrivalPolicy):
         server_memory=ServerMemory(models=4),  # momentum and sum in float64
     )
 
+    def init(self, view: View) -> NesterovState:
+        return NesterovState(steps=local_steps(view) if self.dylu else 0)
+
+    def order(self, device: int, state: NesterovState, view: View) -> Order:
+        """The usual order, or with DyLU the number of steps that fits the device's speed."""
+        if not self.dylu:
+            return view.order()
+        share = min(state.seconds.values()) / state.seconds[device] if device in state.seconds else 1.0
+        return view.order(unit="step", slices=max(1, floor(share * state.steps + 1e-9)))
+
     def receive(self, update: Update, state: NesterovState, view: View) -> Iterator[Action]:
+        if self.dylu:
+            done = update.progress
+            state.seconds[update.device] = max(done.seconds / max(done.steps, 1), LEAST_SECONDS)
         now, delta = view.parameters, update.delta
         state.total = delta.astype(np.float64) if state.total is None else state.total + delta
         rate, movement = self.server_learning_rate, delta.astype(np.float64) / self.buffer

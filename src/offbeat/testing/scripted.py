@@ -157,14 +157,22 @@ class ScriptedSession(Session):
         steps: int | None = None,
         extras: Mapping[str, Plain] | None = None,
         loss: float = nan,
+        seconds: float = 0.0,
     ) -> Reaction:
         """Upload these parameters, or the unchanged base if there are none.
 
         By default the device has done all slices of its order, with the session's `steps_per_slice` each. `loss` is
-        the training loss of every sample.
+        the training loss of every sample, `seconds` the training time that the device reports.
         """
         update = self.update(
-            *numbers, device=device, ticket=ticket, slices=slices, steps=steps, extras=extras, loss=loss
+            *numbers,
+            device=device,
+            ticket=ticket,
+            slices=slices,
+            steps=steps,
+            extras=extras,
+            loss=loss,
+            seconds=seconds,
         )
         return self.handle(Uploaded(device=update.device, ticket=update.ticket, update=update))
 
@@ -177,11 +185,13 @@ class ScriptedSession(Session):
         steps: int | None = None,
         extras: Mapping[str, Plain] | None = None,
         loss: float = nan,
+        seconds: float = 0.0,
     ) -> Update:
         """The update that `upload` would deliver. Elements that the order does not cover keep their base values."""
         held = self.in_flight[self.ticket_of(device, ticket)]
         slices = held.order.slices if slices is None else slices
-        steps = slices * self.steps_per_slice if steps is None else steps
+        if steps is None:
+            steps = slices if held.order.unit == "step" else slices * self.steps_per_slice
         mask = coverage(held.order, slices, self.layout)
         parameters = np.array(numbers, dtype=np.float32) if numbers else held.parameters
         if mask is not None:
@@ -192,7 +202,7 @@ class ScriptedSession(Session):
             base=held.base,
             base_parameters=held.parameters,
             samples=self.samples(held.device),
-            progress=Progress(slices=slices, steps=steps),
+            progress=Progress(slices=slices, steps=steps, seconds=seconds),
             outcome=KnownOutcome(
                 Outcome(parameters=frozen(parameters), loss=loss, squared_loss=loss * loss, extras=extras or {})
             ),
@@ -206,11 +216,12 @@ class ScriptedSession(Session):
         ticket: int | None = None,
         slices: int | None = None,
         steps: int | None = None,
+        seconds: float = 0.0,
     ) -> Reaction:
         """Upload the base plus this movement."""
         ticket = self.ticket_of(device, ticket)
         numbers = self.in_flight[ticket].parameters + np.array(delta, dtype=np.float32)
-        return self.upload(*numbers.tolist(), ticket=ticket, slices=slices, steps=steps)
+        return self.upload(*numbers.tolist(), ticket=ticket, slices=slices, steps=steps, seconds=seconds)
 
     def lose(self, device: int | None = None, ticket: int | None = None) -> Reaction:
         """Lose an order and its device."""

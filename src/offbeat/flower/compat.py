@@ -16,6 +16,8 @@ from offbeat.core.errors import InvalidInput
 if TYPE_CHECKING:
     from flwr.app.message import make_message, remove_content_from_message
     from flwr.cli.build import build_fab_from_disk
+    from flwr.cli.constant import LOCAL_SUPERLINK_HTTP_API_PORT
+    from flwr.cli.flower_config import read_superlink_connection
     from flwr.cli.install import install_from_fab
     from flwr.cli.supernode.register import try_load_public_key
     from flwr.cli.typing import SuperLinkConnection
@@ -51,8 +53,10 @@ if TYPE_CHECKING:
     from flwr.compat.common import recorddict_compat
     from flwr.compat.common.recorddict_compat import arrayrecord_to_parameters
     from flwr.proto.control_pb2 import (
+        ListFederationsRequest,
         ListRunsRequest,
         RegisterNodeRequest,
+        ShowFederationRequest,
         StartRunRequest,
         StopRunRequest,
         StreamLogsRequest,
@@ -111,6 +115,8 @@ if TYPE_CHECKING:
 NAMES: dict[str, tuple[str, ...]] = {
     "flwr.app.message": ("make_message", "remove_content_from_message"),
     "flwr.cli.build": ("build_fab_from_disk",),
+    "flwr.cli.constant": ("LOCAL_SUPERLINK_HTTP_API_PORT",),
+    "flwr.cli.flower_config": ("read_superlink_connection",),
     "flwr.cli.install": ("install_from_fab",),
     "flwr.cli.supernode.register": ("try_load_public_key",),
     "flwr.cli.typing": ("SuperLinkConnection",),
@@ -146,8 +152,10 @@ NAMES: dict[str, tuple[str, ...]] = {
     "flwr.compat.common": ("recorddict_compat",),
     "flwr.compat.common.recorddict_compat": ("arrayrecord_to_parameters",),
     "flwr.proto.control_pb2": (
+        "ListFederationsRequest",
         "ListRunsRequest",
         "RegisterNodeRequest",
+        "ShowFederationRequest",
         "StartRunRequest",
         "StopRunRequest",
         "StreamLogsRequest",

@@ -1,14 +1,18 @@
 """What goes wrong in an app: its devices' faults are named and the run goes on, its own are one sentence."""
 
-from contextlib import suppress
+import socket
+import threading
+from contextlib import closing, suppress
 from importlib.metadata import version
 from pathlib import Path
 from shutil import copytree
 from typing import Any
 
 import pytest
+import uvicorn
 
 from offbeat.core.errors import InvalidInput
+from offbeat.flower import compat
 from offbeat.flower.virtual.app import read_app
 from offbeat.flower.virtual.run import AppFailed, simulate
 from offbeat.flower.virtual.settings import AppSettings
@@ -194,6 +198,38 @@ def test_the_number_of_nodes_is_that_of_flowers_federation(
     assert read_app(app, federation_config=["num-supernodes=50"]).nodes == 50
     with pytest.raises(InvalidInput, match="num-supernodes=50"):
         read_app(app, federation_config=["verbose=true"])
+
+
+@pytest.mark.skipif(compat._minor(version("flwr")) < compat.FOR_NODES, reason="needs the Control API over HTTP")
+def test_the_number_of_nodes_that_flwr_federation_simulation_config_has_stored_is_asked_for(
+    app: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from flwr.proto.control_pb2 import ConfigureSimulationFederationRequest
+    from flwr.proto.federation_config_pb2 import SimulationConfig
+    from flwr.superlink import main
+    from flwr.superlink.federation import NoOpFederationManager
+
+    monkeypatch.setattr(main, "get_federation_manager", lambda **_: NoOpFederationManager(simulation=True))
+    monkeypatch.setenv("FLWR_HOME", str(tmp_path / "home"))
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        host, port = listening.getsockname()
+        server = uvicorn.Server(uvicorn.Config(main.create_app(), log_level="warning", ws="none"))
+        serving = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+        serving.start()
+        try:
+            (tmp_path / "home").mkdir()
+            (tmp_path / "home" / "config.toml").write_text(
+                f'[superlink]\ndefault = "mine"\n[superlink.mine]\naddress = "{host}:{port}"\ninsecure = true\n'
+            )
+            with closing(compat.init_http_client_from_connection(compat.read_superlink_connection())) as client:
+                config = SimulationConfig(num_supernodes=34)
+                client.ConfigureSimulationFederation(ConfigureSimulationFederationRequest(config=config))
+            assert read_app(app).nodes == 34
+            assert read_app(app, federation_config=["num-supernodes=50"]).nodes == 50
+        finally:
+            server.should_exit = True
+            serving.join()
+    assert read_app(app).nodes is None  # the SuperLink is gone, and with it what it had stored
 
 
 def test_settings_are_checked_before_anything_is_written(app: Path, tmp_path: Path) -> None:

@@ -1,12 +1,15 @@
 """A Flower app on disk: its pyproject.toml, and its ServerApp and ClientApp, loaded as Flower loads them."""
 
 import re
+import socket
 import sys
 import tomllib
 import traceback
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, redirect_stdout
 from dataclasses import dataclass
+from io import StringIO
+from logging import DEBUG
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 
 from offbeat.core.errors import InvalidInput, unknown
+from offbeat.flower import compat
 from offbeat.flower.compat import (
     flatten_dict,
     flower_version,
@@ -22,10 +26,13 @@ from offbeat.flower.compat import (
     get_metadata_from_config,
     get_project_config,
     load_app,
+    log,
     parse_config_args,
 )
 
 CONFIG_FILE = "pyproject.toml"
+CONNECT_SECONDS = 1.0
+"""Timeout in seconds of the connection to a SuperLink that may know the size of the federation."""
 Scalar = bool | int | float | str
 
 
@@ -208,12 +215,37 @@ def _nodes(federations: Any) -> int | None:
 
 
 def _configured_nodes() -> int | None:
-    """Number of nodes of the default SuperLink connection in the Flower configuration file, if there is one."""
+    """Number of nodes of the default SuperLink connection in the Flower configuration file, if there is one.
+
+    It is in the file, or the SuperLink has it (`flwr federation simulation-config`).
+    """
     try:
         config = tomllib.loads((get_flwr_home() / "config.toml").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    return _nodes(config.get("superlink"))
+    return _nodes(config.get("superlink")) or _stored_nodes(config.get("superlink"))
+
+
+def _stored_nodes(connections: Any) -> int | None:
+    """Number of nodes that the default connection's SuperLink has stored; None if it is not running or has none."""
+    try:
+        chosen = connections[connections["default"]]
+        address = str(chosen["address"])
+        local = f"127.0.0.1:{compat.LOCAL_SUPERLINK_HTTP_API_PORT}"
+        host, _, port = (local if address.startswith(":local") else address).rpartition(":")
+        with socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS):
+            pass  # so that Flower does not start a SuperLink, or wait for one that is not there
+        with redirect_stdout(StringIO()):  # Flower prints the address
+            client = compat.init_http_client_from_connection(compat.read_superlink_connection())
+        with closing(client):
+            wanted = chosen.get("federation") or next(
+                each.name for each in client.ListFederations(compat.ListFederationsRequest()).federations
+            )
+            shown = client.ShowFederation(compat.ShowFederationRequest(federation_name=wanted)).federation
+    except Exception as error:  # an older Flower, no SuperLink, no account: the number is then not known
+        log(DEBUG, "No federation size from the SuperLink: %s: %s", type(error).__name__, error)
+        return None
+    return int(shown.config.num_supernodes) or None if shown.simulation else None
 
 
 def _is_count(number: Any) -> bool:

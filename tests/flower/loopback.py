@@ -31,6 +31,9 @@ class LoopbackGrid:
     leaves: dict[int, float] = field(default_factory=dict)
     tamper: Tamper | None = None
     named: bool = True
+    """Whether nodes say their `partition-id`."""
+    names: dict[int, str] = field(default_factory=dict)
+    """Names that nodes say."""
     now: float = 0.0
     spent: float = 0.0
     """What the node that is at work has slept: only a device with the clock below (`virtual`) sleeps here."""
@@ -43,6 +46,8 @@ class LoopbackGrid:
 
     def _context(self, node: int) -> Context:
         config: UserConfig = {"partition-id": node - 100} if self.named else {}
+        if node in self.names:
+            config["name"] = self.names[node]
         return Context(
             run_id=1, node_id=node, node_config=config, state=RecordDict(), run_config=self.run_config, series_id=1
         )

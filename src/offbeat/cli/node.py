@@ -47,6 +47,13 @@ def serve(
             help="Node config for apps, e.g. partition-id=3. Each repetition starts one more node.",
         ),
     ] = None,
+    names: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--name",
+            help="Name of the device, as in the data (`name` in the node config). Repeat for further nodes.",
+        ),
+    ] = None,
     trusted_entities: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Run only apps signed by one of these keys (YAML, id: key).")
     ] = None,
@@ -114,13 +121,13 @@ def serve(
     from offbeat.flower.launch.superlink import SuperLink, host_and_port
     from offbeat.flower.node.node import Polling
     from offbeat.flower.node.sandbox import AppLimits
-    from offbeat.flower.node.service import NodeSettings, most_of_memory, parse_node_config, serve_nodes
+    from offbeat.flower.node.service import NodeSettings, most_of_memory, named_configs, parse_node_config, serve_nodes
     from offbeat.flower.node.storage import load_trusted_entities
 
     serve_nodes(
         NodeSettings(
             superlink=SuperLink(address=superlink, insecure=insecure, root_certificates=root_certificates),
-            configs=[parse_node_config(text) for text in configs or [""]],
+            configs=named_configs([parse_node_config(text) for text in configs or []], names or []),
             keys=keys or [],
             trusted=None if trusted_entities is None else load_trusted_entities(trusted_entities),
             home=Path(os.environ.get("FLWR_HOME") or Path.home() / ".flwr"),

@@ -5,8 +5,8 @@ On a stock node the app runs in a new process for each message, and the state of
 On a persistent node its process lives on, and messages arrive in a mailbox while it trains (`WarmDevice`).
 """
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
@@ -22,6 +22,7 @@ from offbeat.flower.experiment_source import AllSamples, SampleArrays, experimen
 from offbeat.flower.protocol.codec import keep, kept, pack, unpack, vector
 from offbeat.flower.protocol.messages import (
     MESSAGE_TYPE,
+    NAME_LENGTH,
     Begin,
     Continue,
     FreshRequest,
@@ -53,7 +54,7 @@ def client_app(
     `device` is the torch device: cpu, cuda, cuda:1, mps or auto. `device` in a node's config takes precedence.
     """
 
-    def prepare(context: Context) -> tuple[TorchTrainer, Pace | None]:
+    def prepare(context: Context) -> PreparedDevice:
         x, y = data(context)
         network = model()
         check_own(task, network, x, y)
@@ -61,9 +62,27 @@ def client_app(
         factory = TrainerFactory(
             network=lambda: network, seed=0, task=task, torch_device=torch_device, precision=precision
         )
-        return factory.trainer(x, y, AllSamples(count(y))), None
+        return PreparedDevice(factory.trainer(x, y, AllSamples(count(y))))
 
     return _client(prepare)
+
+
+class PreparedDevice(NamedTuple):
+    """What a device needs to work: its trainer, its pace if it is slowed down, and the names of all devices."""
+
+    trainer: TorchTrainer
+    pace: Pace | None = None
+    names: Sequence[str] = ()
+
+
+def identity(context: Context, names: Sequence[str]) -> tuple[int | None, str | None]:
+    """Number and name of this node's device, as far as its config (`partition-id`, `name`) or `names` have them."""
+    number, name = context.node_config.get("partition-id"), context.node_config.get("name")
+    if name is not None and not 1 <= len(str(name)) <= NAME_LENGTH:
+        raise InvalidInput(f"node-config name={str(name)[:40]!r}: it must have 1 to {NAME_LENGTH} characters")
+    if number is not None:
+        return int(number), None if name is None else str(name)
+    return (names.index(name) if name in names else None), None if name is None else str(name)
 
 
 def node_torch_device(context: Context, device: str, setting: str) -> str:
@@ -75,26 +94,27 @@ def node_torch_device(context: Context, device: str, setting: str) -> str:
 def experiment_client_app(**clock: Any) -> ClientApp:
     """Make the ClientApp of an experiment that is in the run config."""
 
-    def prepare(context: Context) -> tuple[TorchTrainer, Pace | None]:
+    def prepare(context: Context) -> PreparedDevice:
         experiment = experiment_of(None, context.run_config)
         number = context.node_config.get("partition-id")
         if number is not None and not 0 <= int(number) < experiment.data.devices:
             raise InvalidInput(f"partition-id={number}: it must be 0 to {experiment.data.devices - 1}")
         parts = ExperimentParts.of(experiment)
         pace = parts.fleet().speeds.slice_seconds if experiment.deployment.paced else None
-        return parts.trainer(node_torch_device(context, experiment.execution.device, "execution.device")), pace
+        trainer = parts.trainer(node_torch_device(context, experiment.execution.device, "execution.device"))
+        return PreparedDevice(trainer, pace, parts.device_names or ())
 
     return _client(prepare, **clock)
 
 
-def _client(prepare: Callable[[Context], tuple[TorchTrainer, Pace | None]], **clock: Any) -> ClientApp:
+def _client(prepare: Callable[[Context], PreparedDevice], **clock: Any) -> ClientApp:
     app = ClientApp()
     warm: WarmDevice | None = None
 
     def program(context: Context, store: DeviceStore) -> DeviceProgram:
-        trainer, pace = prepare(context)
-        number = context.node_config.get("partition-id")
-        return DeviceProgram(trainer, store, number=None if number is None else int(number), pace=pace, **clock)
+        prepared = prepare(context)
+        number, name = identity(context, prepared.names)
+        return DeviceProgram(prepared.trainer, store, number=number, name=name, pace=prepared.pace, **clock)
 
     @app.train(MESSAGE_TYPE.partition(".")[2])
     def reply_to(message: Message, context: Context) -> Message:

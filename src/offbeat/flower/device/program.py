@@ -86,7 +86,7 @@ RECORDS: tuple[type[Struct], ...] = (
 class DeviceProgram:
     """Works on the orders of one device, with its trainer."""
 
-    __slots__ = ("_clock", "_sleep", "listen", "number", "pace", "store", "trainer")
+    __slots__ = ("_clock", "_sleep", "listen", "name", "number", "pace", "store", "trainer")
 
     def __init__(
         self,
@@ -94,6 +94,7 @@ class DeviceProgram:
         store: DeviceStore,
         *,
         number: int | None = None,
+        name: str | None = None,
         pace: Pace | None = None,
         listen: Listen | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -102,6 +103,7 @@ class DeviceProgram:
         self.trainer = trainer
         self.store = store
         self.number = number
+        self.name = name
         self.pace = pace
         self.listen = listen
         self._clock = clock
@@ -118,6 +120,7 @@ class DeviceProgram:
             samples=samples,
             elements=self.trainer.layout.size,
             interruptible=self.listen is not None,
+            name=self.name,
         )
         if model is None:
             return greeting, None

@@ -98,6 +98,16 @@ def parse_node_config(text: str) -> NodeConfig:
     return found
 
 
+def named_configs(configs: Sequence[NodeConfig], names: Sequence[str]) -> list[NodeConfig]:
+    """The node configs with a name each, if there are names; one empty config if there is neither."""
+    if names and configs and len(names) != len(configs):
+        raise InvalidInput(f"--name is given {len(names)} times, but --node-config {len(configs)} times")
+    if repeated := [name for name in names if names.count(name) > 1]:
+        raise InvalidInput(f"--name {repeated[0]} is given twice: each node needs another name")
+    nodes = list(configs) or [{} for _ in names] or [{}]
+    return [config | {"name": name} for config, name in zip(nodes, names, strict=True)] if names else nodes
+
+
 def most_of_memory() -> int:
     """Three quarters of this machine's memory, in MB: the default limit of an app."""
     return max(1000, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * 3 // 4 // 2**20)

@@ -26,6 +26,8 @@ MESSAGE_TYPE = f"train.offbeat{PROTOCOL}"
 """The Flower message type of every message, so that a client app of another version is recognised."""
 Count = Annotated[int, Meta(ge=0, le=2**53)]
 Seconds = Annotated[float, Meta(ge=0, le=1e9)]
+NAME_LENGTH = 200
+"""Longest name of a device."""
 EXTRAS = 64
 """Most extras of an update."""
 MERGES = 1024
@@ -84,7 +86,7 @@ ToDevice = Hello | Begin | Continue | FreshResponse | Notice
 
 
 class Greeting(Struct, frozen=True, kw_only=True, tag="greeting"):
-    """The device's number, if it has one, and its number of samples.
+    """The device's number and name, if it has any, and its number of samples.
 
     If it was asked to measure, a vector as large as the model comes along, so that the server sees how long
     communication takes.
@@ -100,6 +102,7 @@ class Greeting(Struct, frozen=True, kw_only=True, tag="greeting"):
     """Seconds that the measurement took."""
     interruptible: bool = False
     """Whether it receives notices while it trains."""
+    name: Annotated[str, Meta(min_length=1, max_length=NAME_LENGTH)] | None = None
 
 
 class OrderReply(Struct, frozen=True, kw_only=True):

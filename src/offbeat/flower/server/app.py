@@ -24,6 +24,7 @@ from offbeat.flower.server.driver import Deployment
 from offbeat.flower.server.membership import Membership, wait_for_devices
 from offbeat.flower.server.transport import Transport
 from offbeat.models import layout_of, vector_of
+from offbeat.results.fleet_facts import FleetFacts
 from offbeat.results.metric import TargetMetric
 from offbeat.results.rows import Row
 from offbeat.results.tracking import check_trackers
@@ -140,15 +141,17 @@ def serve(
     policy.check(experiment.data.devices)
     if settings.paced and given.parts is None:
         log_line("deployment.paced is ignored: it needs the experiment's fleet, but the devices have their own data")
-    paced = given.parts.fleet().forecast(layout.bytes) if given.parts and settings.paced else None
+    fleet = given.parts.fleet() if given.parts and settings.paced else None
+    names = fleet.names if fleet else given.parts.device_names if given.parts else None
     membership = Membership(
         experiment.data.devices,
         model=parameters,
         batch_size=experiment.local.batch_size or None,
         samples=given.samples,
         measure=policy.plans,
-        forecast=paced,
+        forecast=fleet.forecast(layout.bytes) if fleet else None,
         answer_seconds=settings.answer_seconds,
+        names=names,
     )
     transport = Transport(grid, log_line)
     wanted = min(settings.start_with or experiment.data.devices, experiment.data.devices)
@@ -160,7 +163,7 @@ def serve(
         samples=membership.samples,
         present=membership.present,
         forecast=membership.estimate_absent(),
-        own=own_settings(experiment, experiment.data.devices, given.parts.device_names if given.parts else None),
+        own=own_settings(experiment, experiment.data.devices, names),
     )
     factory = TrainerFactory(
         network=lambda: given.network,
@@ -190,7 +193,10 @@ def serve(
         if row is not None:
             directory.write_devices(deployment)
 
+    def facts() -> FleetFacts:
+        return FleetFacts(names=membership.names or [], samples=membership.samples.tolist())
+
     with closing(record):
-        result = run_to_end(deployment, experiment, directory, watch=watch)
+        result = run_to_end(deployment, experiment, directory, watch=watch, fleet=facts)
     metric, summary = experiment.target_metric, result.summary
     log_line(f"stopped by {summary['stopped_by']}, {metric} {summary[f'final_{metric}']:.4f}; results in {out}")

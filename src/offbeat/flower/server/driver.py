@@ -190,6 +190,7 @@ class Deployment:
 
     def _open(self) -> None:
         self._stirred = self._attended = self.now
+        self.accounts.names = self._membership.names
         self._origin = self._clock() - self.now
         self._transport.count_from(self._origin)  # devices were greeted before the run began
         self._membership.count_from(self._origin)
@@ -295,10 +296,12 @@ class Deployment:
                         why = "the message could not be sent"
                         self._carry_out(self._exchange.failed(sent.device, sent.ticket, "unsent", why, self.now))
                 case FaultLine(device=device, why=why):
-                    self._log(f"{self.now:.1f} s: {f'device {device}: ' if device >= 0 else ''}{why}")
+                    who = f"{self._membership.title(device)}: " if device >= 0 else ""
+                    self._log(f"{self.now:.1f} s: {who}{why}")
                     self._record.write(output)
                 case JoinedLine(device=device):
-                    self._log(f"{self.now:.1f} s: device {device} joined")
+                    self._log(f"{self.now:.1f} s: {self._membership.title(device)} joined")
+                    self.accounts.names = self._membership.names
                     self._record.write(output)
                 case HeardLine():
                     self._record.write(output)
@@ -397,6 +400,7 @@ class Deployment:
             "accounts": self.accounts.snapshot(),
             "exchange": self._exchange.snapshot(),
             "samples": self._membership.samples,
+            "names": self._membership.name_of,
             "forecast": self.session.forecast,
             "record": self._record.position,
             "milestones": self._milestones.snapshot(),
@@ -414,6 +418,7 @@ class Deployment:
         self._translator.restore(saved["translator"])
         self._ignored_before = saved["ignored"]
         self._membership.samples[~joined] = saved["samples"][~joined]
+        self._membership.name_of = saved.get("names", {}) | self._membership.name_of
         self._record.open(saved["record"])
         for name in self._SAVED:
             setattr(self, name, saved[name])

@@ -1,7 +1,7 @@
-"""The devices of a run: which Flower node is which device, its number of samples and its speed."""
+"""The devices of a run: which Flower node is which device, its name, its number of samples and its speed."""
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -31,7 +31,11 @@ RETRY_SECONDS = 10.0
 
 
 class Membership:
-    """The devices of a run, by number. A node's config has its number (`partition-id`), or it gets a free one."""
+    """The devices of a run, by number.
+
+    A node's config has its name or its number (`partition-id`), or it gets a free number. If the data name the devices,
+    a node's name must be one of theirs; else its device gets the name, and the node finds it again by that.
+    """
 
     __slots__ = (
         "_again",
@@ -40,11 +44,13 @@ class Membership:
         "_forecast",
         "_hello",
         "_model",
+        "_named_before",
         "_speeds",
         "device_of",
         "devices",
         "interruptible",
         "known",
+        "name_of",
         "node_of",
         "samples",
     )
@@ -59,8 +65,12 @@ class Membership:
         measure: bool = False,
         forecast: Forecast | None = None,
         answer_seconds: float = 600.0,
+        names: Sequence[str] | None = None,
     ) -> None:
+        """`names` are those that the data give the devices."""
         self.devices = devices
+        self.name_of: dict[int, str] = dict(enumerate(names or ()))
+        self._named_before = bool(names)
         self.samples = np.ones(devices, dtype=np.int64) if samples is None else samples.astype(np.int64)
         """Samples of each device. Unknown numbers are estimated from the others when the run begins."""
         self.node_of: dict[int, int] = {}
@@ -104,7 +114,7 @@ class Membership:
             raise DeviceFault(f"it sent {type(greeting).__name__}, not a greeting")
         if greeting.elements != self._model.size:
             raise DeviceFault(f"it has a model of {greeting.elements} elements, not {self._model.size}")
-        device = self._number_for(greeting.device)
+        device = self._number_for(greeting)
         numbered = greeting.device is not None  # without a number it counts the samples of an arbitrary device
         if self.known and numbered and greeting.samples != self.samples[device]:
             raise DeviceFault(f"it claims {greeting.samples} samples for device {device}, not {self.samples[device]}")
@@ -117,22 +127,45 @@ class Membership:
         if not self.known:
             self.samples[device] = greeting.samples
         self.node_of[device], self.device_of[node] = node, device
+        if greeting.name is not None:
+            self.name_of[device] = greeting.name
         if greeting.interruptible:
             self.interruptible.add(device)
         del self._again[node]
         return device
 
-    def _number_for(self, wanted: int | None) -> int:
-        if wanted is None:
-            free = next((device for device in range(self.devices) if device not in self.node_of), None)
-            if free is None:
-                raise DeviceFault(f"all {self.devices} devices are connected already")
-            return free
-        if wanted >= self.devices:
+    def _number_for(self, greeting: Greeting) -> int:
+        wanted, name = greeting.device, greeting.name
+        if wanted is not None and wanted >= self.devices:
             raise DeviceFault(f"it has partition-id={wanted}, which must be 0 to {self.devices - 1}")
+        named = next((device for device, known in self.name_of.items() if known == name), None)
+        if name is not None and self._named_before and named is None:
+            shown = ", ".join([*self.name_of.values()][:5]) + (" ..." if len(self.name_of) > 5 else "")
+            raise DeviceFault(f"it has name={name!r}, but the devices are {shown}")
+        if named is not None and wanted not in (None, named):
+            raise DeviceFault(f"it has name={name!r}, which is device {named}, and partition-id={wanted}")
+        if named is not None and named in self.node_of:
+            raise DeviceFault(f"it has name={name!r}, as node {self.node_of[named]} has already")
         if wanted in self.node_of:
             raise DeviceFault(f"it has partition-id={wanted}, as node {self.node_of[wanted]} has already")
-        return wanted
+        number = named if named is not None else wanted
+        return self._free_number() if number is None else number
+
+    def _free_number(self) -> int:
+        """The first number without a node, preferably one that no name belongs to."""
+        free = [device for device in range(self.devices) if device not in self.node_of]
+        if not free:
+            raise DeviceFault(f"all {self.devices} devices are connected already")
+        return next((device for device in free if device not in self.name_of), free[0])
+
+    def title(self, device: int) -> str:
+        """The device in a line of the log: its number, and its name if it has one."""
+        return f"device {device}" + (f" ({one_line(self.name_of[device])})" if device in self.name_of else "")
+
+    @property
+    def names(self) -> list[str] | None:
+        """The names of all devices, a number where there is none; None if no device has a name."""
+        return [self.name_of.get(device, str(device)) for device in range(self.devices)] if self.name_of else None
 
     def count_from(self, origin: float) -> None:
         """Count times from this moment on."""
@@ -192,7 +225,7 @@ def wait_for_devices(
             try:
                 with fault_boundary():
                     device = membership.admit(arrived, now)
-                log(f"device {device} joined ({len(membership.node_of)} of {membership.devices})")
+                log(f"{membership.title(device)} joined ({len(membership.node_of)} of {membership.devices})")
             except DeviceFault as error:
                 fault = one_line(f"node {arrived.sent.node}: {error}")
                 log(fault)

@@ -29,7 +29,7 @@ def run(out: Path, grid: LoopbackGrid, setting: Experiment) -> list[dict[str, st
 
 
 def experiment(**tables: Any) -> Experiment:
-    given = {"stop": {"updates": 12}, "algorithm": {"name": "fedbuff", "buffer": 2, "concurrency": 3}}
+    given: dict[str, Any] = {"stop": {"updates": 12}, "algorithm": {"name": "fedbuff", "buffer": 2, "concurrency": 3}}
     return Experiment(**given | {"model": "logistic", "evaluation": {"every_versions": 100}} | tables)
 
 

@@ -43,6 +43,10 @@ ENVIRONMENT = {
 }
 
 
+SUPERVISED = 3
+"""Where the command of a process begins, after that of its supervisor."""
+
+
 class FlowerProcess:
     """One Flower process and its descendants, below a supervisor."""
 
@@ -56,8 +60,10 @@ class FlowerProcess:
         self._environment = os.environ | ENVIRONMENT | {"FLWR_HOME": str(home or folder / name), "PATH": _path()}
         self._supervisor: subprocess.Popen[bytes] | None = None
 
-    def start(self) -> None:
-        """Start or restart the process; its log is appended to."""
+    def start(self, python: str | None = None) -> None:
+        """Start or restart the process, also with another Python interpreter; its log is appended to."""
+        if python is not None:
+            self._command[SUPERVISED] = python
         with self.log.open("ab") as log:
             self._supervisor = subprocess.Popen(
                 self._command,

@@ -424,6 +424,10 @@ class RunDirectory:
         """Whether a checkpoint is being written; another one would have to wait."""
         return self._writer.busy
 
+    def wait_until_saved(self) -> None:
+        """Wait until the last checkpoint is on disk."""
+        self._writer.wait()
+
     def close(self) -> None:
         """Close the logs and release the directory."""
         try:

@@ -136,6 +136,8 @@ class Driver(Protocol):
     stop: Stop
     reason: str | None
     accounts: Accounts
+    unsaved: bool
+    """Whether the driver waits for a checkpoint before it releases a private version."""
 
     def open_spans(self) -> list[Span]:
         """Spans of the orders in flight, up to now."""

@@ -144,10 +144,12 @@ def run_to_end(
                 if watch is not None:
                     watch(progress_of(driver), row)
                 due = now - saved > about.checkpoint_seconds and driver.reason is None  # a longer run could not use it
-                if directory is not None and (asked.is_set() or (due and not directory.is_saving)):
+                if directory is not None and (asked.is_set() or driver.unsaved or (due and not directory.is_saving)):
                     kinds.note(processors())
                     directory.checkpoint(driver, spent + now - started, in_flight_seconds, kinds.known)
                     saved = now
+                    if driver.unsaved:
+                        directory.wait_until_saved()
                 if asked.is_set():
                     raise _interrupted(directory, number=getattr(asked, "number", 2))
         except Diverged as error:

@@ -51,6 +51,8 @@ TIMERS_LAST = 1
 class Simulation:
     """Simulates one session. It owns the clock, the event queue and the local runs; the session owns the rest."""
 
+    unsaved = False
+
     def __init__(
         self,
         session: Session,

@@ -31,7 +31,7 @@ def rho_of(participations: int, noise_multiplier: float) -> float:
 
 
 def epsilon_of(participations: int, noise_multiplier: float, delta: float, accountant: Accountant = "zcdp") -> float:
-    """epsilon at this delta after this number of participations of one device; infinite without noise.
+    """Epsilon at this delta after this number of participations of one device; infinite without noise.
 
     >>> round(epsilon_of(4, 2.0, 1e-5), 3), round(epsilon_of(4, 2.0, 1e-5, "exact"), 3)
     (5.299, 4.377)

@@ -76,6 +76,7 @@ class Deployment:
         "_stirred",
         "_translator",
         "_transport",
+        "_unreleased",
         "_uploaded",
         "accounts",
         "now",
@@ -83,6 +84,7 @@ class Deployment:
         "schedule",
         "session",
         "stop",
+        "unsaved",
     )
 
     def __init__(
@@ -109,6 +111,10 @@ class Deployment:
         self.schedule = schedule
         self.now = 0.0
         self.reason: str | None = None
+        self.unsaved = False
+        """Whether a private version waits to be released until a checkpoint holds it."""
+        self._unreleased: list[Output] = []
+        """The messages that would release it."""
         self.accounts = Accounts(session.devices)
         self._transport = transport
         self._membership = membership
@@ -167,6 +173,9 @@ class Deployment:
             else:
                 self._stirred = self.now
                 checked = self.session.version
+                if self.unsaved:
+                    yield None
+                    self._release()
                 self.reason = self._milestones.reached() or self.reason
                 yield self.evaluate() if self._milestones.version_is_due() else None
         if not self._milestones.seen(self.now):
@@ -348,8 +357,19 @@ class Deployment:
                     self._translator.resolved(ticket, effect.used, session.version)
         # Make all messages before sending any: if the connection breaks, the checkpoint has every order.
         messages = self._exchange.messages(effects, self.now)
-        if self._milestones.reached() is None:  # after the end no reply would be awaited
+        if self._milestones.reached() is not None:  # after the end no reply would be awaited
+            messages = []
+        if session.participation is not None and session.version != version:
+            # A version that was released and then made again after a crash would be released twice, with other noise
+            # and perhaps other updates, but counted once.
+            self._unreleased, self.unsaved = list(messages), True
+        else:
             self._carry_out(messages)
+
+    def _release(self) -> None:
+        """Send the orders with a private version, now that the run could not be resumed from before it."""
+        messages, self._unreleased, self.unsaved = self._unreleased, [], False
+        self._carry_out(messages)
 
     def _account(self, event: Event, order: PendingOrder) -> None:
         """Close the account of an order that has ended, and record where it merged newer models."""

@@ -146,9 +146,7 @@ class Exchange:
             in_flight=in_flight,
             samples=self._session.samples(sent.device),
             layout=self._session.layout,
-            limits=NormLimits(
-                norm_bound=self._settings.norm_bound, norm_factor=self._settings.norm_factor, norms=self._norms
-            ),
+            limits=self._norm_limits(),
             now=now,
         )
         with fault_boundary():
@@ -167,6 +165,14 @@ class Exchange:
             return [FreshRequested(device=sent.device, ticket=sent.ticket, progress=pending.progress)]
         go_on = Continue(ticket=sent.ticket, leg=sent.leg, stop=in_flight.notified)
         return [self._next_message(pending, go_on, None, now)]
+
+    def _norm_limits(self) -> NormLimits:
+        """How far an update may be from its base: any distance in a private run, where a refusal would reveal norms."""
+        if self._session.participation is not None:
+            return NormLimits(norm_bound=None, norm_factor=inf, norms=self._norms)
+        return NormLimits(
+            norm_bound=self._settings.norm_bound, norm_factor=self._settings.norm_factor, norms=self._norms
+        )
 
     def _acknowledged(self, sent: SentMessage, content: RecordDict | None, now: float) -> list[Output]:
         """Where a device was when a notice reached it; without an acknowledgement its order ends as if none had."""

@@ -302,6 +302,9 @@ class StrategyRun(Deployment):
     def __iter__(self) -> Iterator[Row | None]:
         self._seen_version, rows, last = self.session.version, 0, None
         for row in super().__iter__():
+            if self.unsaved:  # a private version, of which nobody may hear before it is saved
+                yield None
+                continue
             last = row or last
             found = self._turn_of_evaluation(row, self._membership.device_of)
             rows += found is not None

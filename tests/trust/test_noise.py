@@ -108,17 +108,16 @@ def test_the_accumulated_noise_is_less_than_that_of_independent_noise_at_the_sam
 
 def test_seeded_noise_depends_on_version_and_block_only() -> None:
     source = SeededNoise(lambda role, *keys: stream(7, role, *keys))
-    first = source("privacy", 1, slice(0, 5))
-    assert np.array_equal(first, source("privacy", 1, slice(0, 5)))
-    drawn = [source("privacy", version, slice(start, start + 5)) for version in range(1, 20) for start in (0, 5)]
-    drawn += [source("privacy count", version, slice(0, 5)) for version in range(1, 20)]
+    first = source("privacy", 1, 0, size=5)
+    assert np.array_equal(first, source("privacy", 1, 0, size=5))
+    drawn = [source("privacy", version, start, size=5) for version in range(1, 20) for start in (0, 5)]
+    drawn += [source("privacy count", version, 0, size=5) for version in range(1, 20)]
     assert not any(np.isin(one, other).any() for one, other in pairwise(drawn))
     assert len(np.unique(np.concatenate(drawn))) == 5 * len(drawn)
 
 
 def test_system_noise_is_standard_normal_and_never_the_same() -> None:
-    block = slice(0, 200_001)
-    one, other = SystemNoise()("privacy", 1, block), SystemNoise()("privacy", 1, block)
+    one, other = (SystemNoise()("privacy", 1, 0, size=200_001) for _ in range(2))
     assert one.dtype == np.float32 and len(one) == 200_001
     assert not np.array_equal(one, other)
     for drawn in (one.astype(np.float64), other.astype(np.float64)):  # bounds of 8 standard errors

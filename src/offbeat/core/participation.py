@@ -32,6 +32,8 @@ class ParticipationLimits:
     """At most one contribution of a device to the versions 1 ... `block`, to the next `block` versions, and so on."""
     epsilon: Callable[[int], float] = lambda contributions: 0.0
     """The privacy loss of a device with this many contributions."""
+    orders: bool = False
+    """Whether every order counts, used or not: devices protect what they upload, and the server is not trusted."""
     budget: float = inf
     """The run ends before a version after which a device's privacy loss would exceed this."""
 
@@ -74,22 +76,34 @@ class Participation:
         """Whether the device may contribute to this version."""
         return len(self.allowed(np.array([device], dtype=np.int32), version)) == 1
 
+    def order(self, device: int) -> None:
+        """A device was given an order."""
+        if self.limits.orders:
+            self._received[device] += 1
+            self._used[device] += 1
+
     def receive(self, ticket: int, device: int) -> None:
         """An update was received."""
-        self._waiting[ticket] = device
-        self._received[device] += 1
+        if not self.limits.orders:
+            self._waiting[ticket] = device
+            self._received[device] += 1
 
     def discard(self, ticket: int) -> None:
         """A received update will never be used."""
-        self._received[self._waiting.pop(ticket)] -= 1
+        if not self.limits.orders:
+            self._received[self._waiting.pop(ticket)] -= 1
 
     def exceeds_budget(self, tickets: Sequence[int]) -> bool:
         """Whether a version from these updates would exceed the budget."""
+        if self.limits.orders:
+            return False
         devices = [self._waiting[ticket] for ticket in tickets]
         return bool(devices) and self.limits.epsilon(int(self._used[devices].max()) + 1) > self.limits.budget
 
     def commit(self, tickets: Sequence[int], version: int) -> None:
         """These updates were used for this version."""
+        if self.limits.orders:
+            return
         devices = [self._waiting[ticket] for ticket in tickets]
         if len(set(devices)) < len(devices):
             raise PolicyError(f"version {version} uses two updates of one device, but a device may contribute once")
@@ -105,7 +119,7 @@ class Participation:
 
     @property
     def contributions(self) -> Counts:
-        """The number of versions to which each device has contributed."""
+        """The number of versions to which each device has contributed, or of its orders if these count."""
         return self._used
 
     @property

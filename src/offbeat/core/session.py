@@ -45,7 +45,7 @@ from offbeat.core.messages import (
     Uploaded,
 )
 from offbeat.core.moments import moment
-from offbeat.core.orders import LocalWork, Order, Update
+from offbeat.core.orders import LocalWork, Order
 from offbeat.core.parameters import Layout, Vector, frozen
 from offbeat.core.participation import Participation, ParticipationLimits, ParticipationState, sample_of
 from offbeat.core.policy import Forecast, Policy
@@ -257,6 +257,12 @@ class Session:
         """The state of a device."""
         return DeviceState(self._states[device])
 
+    @property
+    def private_sums(self) -> bool:
+        """Whether versions protect single devices. Updates whose numbers are not finite are then admitted, because a
+        refusal would reveal them, and the combiner counts them as zero."""
+        return self.participation is not None and not self.participation.limits.orders
+
     def samples(self, device: int) -> int:
         """Number of samples on the device."""
         return self._samples.item(device)
@@ -381,10 +387,9 @@ class Session:
             case Uploaded():
                 order = self._order_of(event)
                 following = self._following(event.device, event, DeviceFault)
-                if self.participation is None:
-                    check_update(event.update, order, self.layout)
-                else:
-                    self._check_private(event.update, order)
+                check_update(event.update, order, self.layout, finite=not self.private_sums)
+                if self.private_sums:
+                    self._check_contributes(event)
                 return following
             case Lost():
                 self._order_of(event)
@@ -407,15 +412,11 @@ class Session:
                 return following
         return AWAY
 
-    def _check_private(self, update: Update, order: OrderInFlight) -> None:
-        """Raise DeviceFault if the update does not fit its order, or its device may not contribute.
-
-        Numbers that are not finite are admitted, because a refusal would reveal them; the combiner counts them as zero.
-        """
-        check_update(update, order, self.layout, finite=False)
+    def _check_contributes(self, event: Uploaded) -> None:
+        """Raise DeviceFault if the device of this update may not contribute."""
         assert self.participation is not None
-        if not self.participation.allows(update.device, self.version + 1):
-            raise DeviceFault(f"device {update.device}, ticket {update.ticket}: it may not contribute any more")
+        if not self.participation.allows(event.device, self.version + 1):
+            raise DeviceFault(f"device {event.device}, ticket {event.ticket}: it may not contribute any more")
 
     def _order_of(self, event: Uploaded | Lost | FreshRequested) -> OrderInFlight:
         """The order in flight of an event; raises DeviceFault if the event's device does not hold that ticket."""
@@ -474,6 +475,8 @@ class Session:
                 if self.participation is not None and not self.participation.allows(device, self.version + 1):
                     raise PolicyError(f"device {device} may not contribute any more ({self.journal.last(device)})")
                 self._transition(device, following)
+                if self.participation is not None:
+                    self.participation.order(device)
                 self._tickets = ticket = self._tickets + 1
                 dispatched = OrderInFlight(
                     device=device, ticket=ticket, order=order, base=self.version, parameters=self.parameters

@@ -30,11 +30,14 @@ class Stop(Settings):
     """Accuracy on the test data, at an evaluation."""
     target: Annotated[float, Field(allow_inf_nan=False)] | None = None
     """A value of `evaluation.target_metric` on the test data, at an evaluation."""
+    epsilon: Positive | None = None
+    """A privacy budget: the run ends before the version that would exceed it (`[privacy]`)."""
 
     @model_validator(mode="after")
     def _one_at_least(self) -> "Stop":
-        if all(value is None for value in (self.time, self.versions, self.updates, self.accuracy, self.target)):
-            raise ValueError("give at least one of stop.time, stop.versions, stop.updates, stop.accuracy, stop.target")
+        if all(getattr(self, name) is None for name in type(self).model_fields):
+            names = ", ".join(f"stop.{name}" for name in type(self).model_fields)
+            raise ValueError(f"give at least one of {names}")
         return self
 
     @property

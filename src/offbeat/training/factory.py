@@ -31,6 +31,8 @@ class TrainerFactory:
     precision: Precision = "float32"
     batch_statistics: bool = False
     """Whether batch normalisation uses the statistics of each batch in evaluations too."""
+    secret_noise: bool = False
+    """Whether example-level privacy draws its noise from the operating system: on real devices."""
     cache_key: str | None = None
     """Identifies the network among all that train in this process; None: its results are never cached."""
 
@@ -63,6 +65,7 @@ class TrainerFactory:
             torch_device=self.torch_device,
             precision=self.precision,
             batch_statistics=self.batch_statistics,
+            secret_noise=self.secret_noise,
         )
 
 

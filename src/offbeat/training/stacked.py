@@ -59,6 +59,7 @@ def is_plain(order: Order) -> bool:
         and order.width == 1.0
         and order.optimiser == "sgd"
         and not order.clip_norm
+        and not order.example_clip
         and order.schedule is None
         and all(isinstance(term, Proximal) for term in order.terms)
     )

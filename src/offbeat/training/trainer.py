@@ -15,6 +15,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from math import nan
 from typing import Any, Literal
 
 import numpy as np
@@ -32,12 +33,14 @@ from offbeat.data.samples import Indices, LazyDevices, Samples
 from offbeat.models import called, is_pure
 from offbeat.models.flat import FlatModel, Tensors
 from offbeat.training.batches import Batches, Pipeline, SampleLookup
+from offbeat.training.example_privacy import check_example_privacy, private_gradients
 from offbeat.training.objective import Objective, Proceed, backward
 from offbeat.training.optimisers import Optimiser, optimiser_of
 from offbeat.training.submodel import job_inside, narrowed, state_outside
 from offbeat.training.tasks import CLASSIFICATION, Task, added
 from offbeat.training.terms import LossTerm, TermContext, absent_classes, term_of, with_rows_of
 from offbeat.training.training_state import Evaluation, TrainingJob, TrainingState
+from offbeat.trust.noise import SeededNoise, Source, SystemNoise
 
 EVALUATION_BATCH = 512
 BLOCK = 128
@@ -66,7 +69,9 @@ class TorchTrainer:
         torch_device: torch.device | str = "cpu",
         precision: Precision = "float32",
         batch_statistics: bool = False,
+        secret_noise: bool = False,
     ) -> None:
+        """`secret_noise`: example-level privacy draws its noise from the operating system, not from the seed."""
         torch.set_num_threads(1)
         _keep_freed_memory()
         self.batches = Batches(x, y, partition, seed, pipeline=pipeline, torch_device=torch_device)
@@ -75,6 +80,7 @@ class TorchTrainer:
         self.precision = precision
         self._batch_statistics = batch_statistics
         """Whether batch normalisation uses the statistics of each batch in evaluations too."""
+        self._secret_noise = secret_noise
         self._take(model)
         self.batches.channels_last = _takes_channels_last(self.model, self.batches.x)
 
@@ -184,7 +190,10 @@ class TorchTrainer:
             self._seed_dropout("dropout", job.device, job.ticket, k, *([begun] if begun else []))
             samples = batches.order(job.device, job.ticket, k, order.batch_size)
             random = batches.transforming(job.device, job.ticket, k)
-            given = self._steps(job.device, samples, order.batch_size, objective, block, random, begun)
+            if order.example_clip:
+                given = self._private_steps(job, samples, random, k, begun)
+            else:
+                given = self._steps(job.device, samples, order.batch_size, objective, block, random, begun)
             for step in range(begun, end):
                 done = k * per_epoch + step if by_step else k
                 if keep and proceed is not None and not proceed(done):
@@ -202,6 +211,27 @@ class TorchTrainer:
                 squared_sum += objective.take_squared_sum()
                 seen += size
         return state(job.extra_steps), job.last
+
+    def _private_steps(
+        self, job: TrainingJob, samples: Indices, random: np.random.Generator | None, k: int, begun: int
+    ) -> Iterator[tuple[float, float, Tensors]]:
+        """Like `_steps`, with example-level privacy. The loss is not known: it would be released without noise."""
+        order = job.order
+        check_example_privacy(self.model, self._block is not None)
+        source: Source = SystemNoise() if self._secret_noise else SeededNoise(partial(stream, self.batches.seed))
+        batches = self.batches.gather(job.device, samples, order.batch_size, random, begun)
+        for step, batch in enumerate(batches, begun):
+            keys = (job.device, job.ticket, k, step)
+            gradients = private_gradients(
+                self._flat,
+                self.task,
+                batch,
+                clip=order.example_clip,
+                multiplier=order.example_noise,
+                divisor=order.batch_size or len(samples),
+                noise=lambda size, keys=keys: source("example privacy", *keys, size=size),
+            )
+            yield nan, len(batch.y), gradients
 
     def _train_layers(
         self, job: TrainingJob, objective: Objective, proceed: Proceed | None

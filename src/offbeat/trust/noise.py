@@ -39,10 +39,10 @@ Block = npt.NDArray[np.float32]
 
 
 class Source(Protocol):
-    """Draws the fresh noise of versions."""
+    """Draws fresh noise."""
 
-    def __call__(self, role: str, version: int, block: slice) -> Block:
-        """Standard normal numbers for one block of a vector."""
+    def __call__(self, role: str, *keys: int, size: int) -> Block:
+        """Standard normal numbers for this role and these keys: a version and the start of a block, or a step."""
         ...
 
 
@@ -51,20 +51,18 @@ class SeededNoise:
     """Noise that the seed of the experiment determines, for simulations: whoever knows the seed can subtract it."""
 
     stream: Callable[..., np.random.Generator]
-    """`View.stream`."""
+    """A stream by role and keys, as `View.stream`."""
 
-    def __call__(self, role: str, version: int, block: slice) -> Block:
-        """Depends on the seed, the role, the version and the start of the block only."""
-        generator = self.stream(role, version, block.start)
-        return generator.standard_normal(block.stop - block.start, dtype=np.float32)
+    def __call__(self, role: str, *keys: int, size: int) -> Block:
+        """Depends on the seed, the role and the keys only."""
+        return self.stream(role, *keys).standard_normal(size, dtype=np.float32)
 
 
 class SystemNoise:
     """Noise from the operating system's generator, for deployments. Nothing can reproduce it: it has no key to keep."""
 
-    def __call__(self, role: str, version: int, block: slice) -> Block:
+    def __call__(self, role: str, *keys: int, size: int) -> Block:
         """Fresh at every call (Box-Muller; 32-bit uniforms reach 6.6 standard deviations)."""
-        size = block.stop - block.start
         half = (size + 1) // 2
         uniform = np.frombuffer(os.urandom(8 * half), dtype=np.uint32)
         radius = np.sqrt(-2.0 * np.log((uniform[:half] + 1.0) / 2.0**32)).astype(np.float32)

@@ -17,7 +17,18 @@ from typing import Any
 from msgspec.structs import asdict
 
 from offbeat.core.errors import DeviceFault, Disconnected, Diverged
-from offbeat.core.messages import Event, FreshRequested, Left, Lost, Resolved, Started, TimerFired, Uploaded
+from offbeat.core.messages import (
+    Assignment,
+    Effect,
+    Event,
+    FreshRequested,
+    Left,
+    Lost,
+    Resolved,
+    Started,
+    TimerFired,
+    Uploaded,
+)
 from offbeat.core.moments import moment
 from offbeat.core.parameters import Vector
 from offbeat.core.policy import Forecast
@@ -112,9 +123,9 @@ class Deployment:
         self.now = 0.0
         self.reason: str | None = None
         self.unsaved = False
-        """Whether a private version waits to be released until a checkpoint holds it."""
+        """Whether a private version or order waits to be sent until a checkpoint holds it."""
         self._unreleased: list[Output] = []
-        """The messages that would release it."""
+        """The messages that wait."""
         self.accounts = Accounts(session.devices)
         self._transport = transport
         self._membership = membership
@@ -170,11 +181,12 @@ class Deployment:
             elif self.session.version == checked and self.session.finished is None:
                 self._stirred = self.now
                 yield None
+                self._release()
             else:
                 self._stirred = self.now
                 checked = self.session.version
                 if self.unsaved:
-                    yield None
+                    yield None  # the loop saves a checkpoint
                     self._release()
                 self.reason = self._milestones.reached() or self.reason
                 yield self.evaluate() if self._milestones.version_is_due() else None
@@ -359,15 +371,23 @@ class Deployment:
         messages = self._exchange.messages(effects, self.now)
         if self._milestones.reached() is not None:  # after the end no reply would be awaited
             messages = []
-        if session.participation is not None and session.version != version:
-            # A version that was released and then made again after a crash would be released twice, with other noise
-            # and perhaps other updates, but counted once.
+        if self._must_be_saved(effects, session.version != version):
             self._unreleased, self.unsaved = list(messages), True
         else:
             self._carry_out(messages)
 
+    def _must_be_saved(self, effects: Iterable[Effect], is_new: bool) -> bool:
+        """Whether a checkpoint must hold what has happened before any device hears of it.
+
+        A private version that was released and then made again after a crash would be released twice, with other noise
+        and perhaps from other updates, but counted once. Where orders count, so must every order that was sent.
+        """
+        if self.session.private_sums:
+            return is_new
+        return self.session.participation is not None and any(isinstance(each, Assignment) for each in effects)
+
     def _release(self) -> None:
-        """Send the orders with a private version, now that the run could not be resumed from before it."""
+        """Send what waited for a checkpoint: from now on the run cannot be resumed from before it."""
         messages, self._unreleased, self.unsaved = self._unreleased, [], False
         self._carry_out(messages)
 

@@ -168,8 +168,8 @@ class Exchange:
 
     def _norm_limits(self) -> NormLimits:
         """How far an update may be from its base: any distance in a private run, where a refusal would reveal norms."""
-        if self._session.participation is not None:
-            return NormLimits(norm_bound=None, norm_factor=inf, norms=self._norms)
+        if self._session.private_sums:
+            return NormLimits(norm_bound=None, norm_factor=inf, norms=self._norms, finite=False)
         return NormLimits(
             norm_bound=self._settings.norm_bound, norm_factor=self._settings.norm_factor, norms=self._norms
         )

@@ -112,6 +112,8 @@ class NormLimits(Struct, frozen=True, kw_only=True, eq=False):
     norm_factor: float
     """`deployment.norm_factor`."""
     norms: RunningMedian
+    finite: bool = True
+    """Whether its numbers must be finite."""
 
 
 def in_time(sent: SentMessage) -> None:

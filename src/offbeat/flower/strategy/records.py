@@ -64,8 +64,8 @@ class ModelArrays:
             arrays[name] = Array(np.asarray(own, dtype=dtype))
         return ArrayRecord(arrays)
 
-    def read(self, given: ArrayRecord) -> tuple[Vector, Counts]:
-        """Read the arrays of a device; DeviceFault if names, shapes or types differ, or they are not finite."""
+    def read(self, given: ArrayRecord, *, finite: bool = True) -> tuple[Vector, Counts]:
+        """Read the arrays of a device; DeviceFault if names, shapes or types differ, or unless they are `finite`."""
         if given.keys() != self._kinds.keys():
             missing, more = sorted(self._kinds.keys() - given.keys()), sorted(given.keys() - self._kinds.keys())
             raise DeviceFault(f"wrong names of arrays: {_few(missing)} missing, {_few(more)} unknown")
@@ -81,7 +81,7 @@ class ModelArrays:
                 continue
             with np.errstate(over="ignore"):  # a number too large for float32 becomes infinite, and is refused
                 vector[self.layout[name].span] = numbers.ravel()
-            if not np.isfinite(vector[self.layout[name].span]).all():
+            if finite and not np.isfinite(vector[self.layout[name].span]).all():
                 raise DeviceFault(f"the array {name!r} is not finite")
         return frozen(vector), counts
 
@@ -228,7 +228,7 @@ class FlowerRecords:
         if len(content.array_records) != 1:
             raise DeviceFault(f"the reply has {len(content.array_records)} ArrayRecords instead of one")
         (arrays,) = content.array_records.values()
-        parameters, counts = self.model.read(arrays)
+        parameters, counts = self.model.read(arrays, finite=expected.limits.finite)
         has_not_moved_too_far(parameters, expected)
         metrics = metrics_of(content)
         self._replies[body.ticket] = UnresolvedReply(metrics=metrics, counts=counts, message=expected.sent.identity)

@@ -1,0 +1,290 @@
+"""Differential privacy of FedAvg and FedBuff: the `[privacy]` table and the combiner that adds the noise.
+
+McMahan, Ramage, Talwar, Zhang: *Learning Differentially Private Recurrent Language Models*, ICLR 2018 (DP-FedAvg); the
+same rule on a buffer is DP-FedBuff, as in the authors' framework FLSim.
+
+| symbol | here |
+|---|---|
+| z | `noise_multiplier` |
+| C | `clip`, or the clip of the moment |
+| m | `most_updates` |
+| K | the algorithm's `buffer` or `cohort`: fixed, however many updates arrived |
+
+    w <- w + eta_g / K (sum_k s_k D_k min(1, C / ||D_k||) + sigma n_t),     s_k <= 1
+
+D_k is the movement of update k from its base; one with an element that is not finite counts as zero. s_k is FedBuff's
+staleness weight, and 1 in FedAvg: numbers of samples would let one device weigh more than its share of the proof.
+`trust.noise` has sigma and n_t, `trust.accounting` the privacy loss. The participation of devices is limited by the
+session (`core.participation`).
+
+`clip = "adaptive"` (Andrew, Thakkar, McMahan, Ramaswamy, NeurIPS 2021, Algorithm 1) follows a quantile gamma of the
+norms. The number of updates with ||D_k|| <= C gets noise of its own, which is paid for by more noise on the sum:
+
+    b = 1/2 + (sum_k (1[||D_k|| <= C] - 1/2) + N(0, sigma_b^2)) / K,    C <- C exp(-eta_C (b - gamma))
+    sigma = (z^-2 - (2 sigma_b)^-2)^(-1/2) C                            both together cost as much as z alone
+"""
+
+from dataclasses import dataclass, field
+from math import exp, inf, isfinite
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from offbeat.algorithms.fedavg import FedAvg
+from offbeat.algorithms.fedbuff import FedBuff
+from offbeat.core.combining import Combiner, Floats, Movement, Movements
+from offbeat.core.errors import InvalidInput
+from offbeat.core.norms import distance
+from offbeat.core.parameters import BLOCK, by_block
+from offbeat.core.participation import ParticipationLimits
+from offbeat.core.policy import Policy, View
+from offbeat.core.settings import Settings
+from offbeat.trust.accounting import Accountant, epsilon_of
+from offbeat.trust.noise import Block, Mechanism, NoiseState, SeededNoise, Source, SystemNoise, next_noise, sensitivity
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Share = Annotated[float, Field(gt=0, lt=1)]
+SUM, COUNT = "privacy", "privacy count"
+"""The roles of the noise streams: of the sum, and of the number of updates below the clip."""
+
+
+class Privacy(Settings):
+    """The `[privacy]` table: differential privacy of single devices, for fedavg and fedbuff."""
+
+    noise_multiplier: Positive | None = None
+    """z, the noise in units of what one device can change; without it a run is not private."""
+    clip: Positive | Literal["adaptive"] = 1.0
+    """C, the largest norm of an update, or "adaptive": a quantile of the norms, found privately."""
+    most_updates: Annotated[int, Field(ge=1)] = 1
+    """m, the most updates of a device that are used in the run."""
+    delta: Share = 1e-5
+    """delta of the (epsilon, delta) guarantee; well below 1 / (number of devices)."""
+    mechanism: Mechanism = "gaussian"
+    """Independent noise for every version, or noise that versions share: "tree" or "banded". At the same epsilon shared
+    noise adds up to less over many versions, but a device contributes once per tree or band."""
+    accountant: Accountant = "zcdp"
+    """epsilon by zero-concentrated differential privacy, or the exact (smaller) value of the Gaussian mechanism."""
+    tree: Annotated[int, Field(ge=2)] = 16
+    """Versions of a tree, a power of two."""
+    band: Annotated[int, Field(ge=2)] = 4
+    """Versions of a band."""
+    quantile: Share = 0.5
+    """gamma, the share of norms below an adaptive clip."""
+    first_clip: Positive = 0.1
+    """An adaptive clip at the start of the run."""
+    clip_rate: Positive = 0.2
+    """eta_C, the learning rate of an adaptive clip."""
+    count_noise: Positive | None = None
+    """sigma_b, the noise on the number of norms below an adaptive clip (default: K / 20, but at least 2 z)."""
+
+    @model_validator(mode="after")
+    def _check(self) -> "Privacy":
+        if self.tree & (self.tree - 1):
+            raise InvalidInput(f"privacy.tree = {self.tree}: must be a power of two")
+        if self.clip == "adaptive" and self.mechanism != "gaussian":
+            raise InvalidInput(
+                f'privacy.clip = "adaptive": with privacy.mechanism = "{self.mechanism}" versions share noise and need '
+                "one clip, set a number"
+            )
+        if self.noise_multiplier is None and (given := sorted(self.model_fields_set - {"noise_multiplier"})):
+            raise InvalidInput(f"privacy.{given[0]} has no effect: set privacy.noise_multiplier too")
+        return self
+
+    @property
+    def on(self) -> bool:
+        """Whether the run is private."""
+        return self.noise_multiplier is not None
+
+    def check(self, policy: Policy, name: str, budget: float | None = None) -> None:
+        """Raise InvalidInput if the algorithm has no private form with its settings, or the budget allows no version.
+
+        `budget` is `stop.epsilon`.
+        """
+        if not self.on:
+            if budget is not None:
+                raise InvalidInput(f"stop.epsilon = {budget:g}: the run is not private, set privacy.noise_multiplier")
+            return
+        divisor_of(policy, name)
+        if budget is not None and self.epsilon(1) > budget:
+            raise InvalidInput(
+                f"stop.epsilon = {budget:g}: the first version already costs epsilon = {self.epsilon(1):.3g} "
+                f"(privacy.noise_multiplier = {self.noise_multiplier:g}, privacy.delta = {self.delta:g})"
+            )
+
+    def epsilon(self, contributions: int) -> float:
+        """epsilon for a device with this many contributions."""
+        return epsilon_of(contributions, self.noise_multiplier or 0.0, self.delta, self.accountant)
+
+    def limits(self, budget: float | None = None) -> ParticipationLimits:
+        """How often devices may contribute; `budget` is `stop.epsilon`."""
+        return ParticipationLimits(
+            most=self.most_updates,
+            separation=self.band if self.mechanism == "banded" else 1,
+            block=self.tree if self.mechanism == "tree" else 1,
+            epsilon=self.epsilon,
+            budget=inf if budget is None else budget,
+        )
+
+    def combiner(self, policy: Policy, name: str = "", *, secret: bool) -> "PrivateSum":
+        """The combiner for this algorithm. `secret` draws the noise from the operating system, not from the seed."""
+        assert self.noise_multiplier is not None
+        divisor = divisor_of(policy, name or type(policy).__name__)
+        adaptive = self.clip == "adaptive"
+        count_noise = None
+        if adaptive:
+            count_noise = self.count_noise or max(divisor / 20, 2 * self.noise_multiplier)
+            if 2 * count_noise <= self.noise_multiplier:
+                raise InvalidInput(
+                    f"privacy.count_noise = {count_noise:g}: must be more than half of privacy.noise_multiplier = "
+                    f"{self.noise_multiplier:g}"
+                )
+        return PrivateSum(
+            noise_multiplier=self.noise_multiplier,
+            clip=self.first_clip if adaptive else self.clip,
+            divisor=divisor,
+            staleness_weights=isinstance(policy, FedBuff),
+            mechanism=self.mechanism,
+            tree=self.tree,
+            band=self.band,
+            quantile=self.quantile,
+            clip_rate=self.clip_rate,
+            count_noise=count_noise,
+            secret=secret,
+        )
+
+
+def divisor_of(policy: Policy, name: str) -> int:
+    """K, by which an algorithm divides the sum of its updates; InvalidInput if it has no private form."""
+    if type(policy) is FedAvg:
+        return policy.cohort
+    if type(policy) is not FedBuff:
+        raise InvalidInput(f"privacy.noise_multiplier: algorithm {name!r} has no private form, use fedavg or fedbuff")
+    if policy.variant != "paper" or policy.normaliser != "K":
+        setting = (
+            f"variant = {policy.variant!r}" if policy.variant != "paper" else f"normaliser = {policy.normaliser!r}"
+        )
+        raise InvalidInput(
+            f"algorithm.{setting}: a private fedbuff divides by a fixed K, set variant = 'paper' and normaliser = 'K'"
+        )
+    return policy.buffer
+
+
+@dataclass
+class PrivateState:
+    """The clip of the moment, and the noise that versions share."""
+
+    clip: float
+    noise: NoiseState = field(default_factory=NoiseState)
+
+
+class PrivateSum(Combiner):
+    """Clips each movement, sums them with weights of at most 1, adds noise and divides by a fixed number."""
+
+    State = PrivateState
+    Records = (NoiseState,)
+
+    noise_multiplier: float
+    clip: float
+    divisor: int
+    staleness_weights: bool
+    """Whether the policy's weights are used (at most 1 each); otherwise all weights are 1."""
+    mechanism: Mechanism = "gaussian"
+    tree: int = 16
+    band: int = 4
+    quantile: float = 0.5
+    clip_rate: float = 0.2
+    count_noise: float | None = None
+    """The noise on the number of norms below an adaptive clip; None if the clip is fixed."""
+    secret: bool = True
+    """Draw the noise from the operating system's generator, not from the seed of the run."""
+
+    def init(self, view: View) -> PrivateState:
+        return PrivateState(clip=self.clip)
+
+    def check(self, devices: int) -> None:
+        versions = {"tree": self.tree, "banded": self.band}.get(self.mechanism, 1)
+        if self.divisor * versions > devices:
+            raise InvalidInput(
+                f"privacy.mechanism = {self.mechanism!r}: a device contributes once in {versions} versions of "
+                f"{self.divisor} updates, which needs {self.divisor * versions} devices, but there are {devices}"
+            )
+
+    def source(self, view: View) -> Source:
+        """Where the noise is drawn from."""
+        return SystemNoise() if self.secret else SeededNoise(view.stream)
+
+    @property
+    def multiplier(self) -> float:
+        """sigma / (C sensitivity): z, or more if a noisy count is released too."""
+        if self.count_noise is None:
+            return self.noise_multiplier
+        return float((self.noise_multiplier**-2 - (2 * self.count_noise) ** -2) ** -0.5)
+
+    def combine(self, movements: Movements, state: PrivateState, view: View) -> Movement:
+        """The private movement. The noise of a version is drawn once, here."""
+        version, size, clip, source = view.version + 1, movements.size, state.clip, self.source(view)
+        norms = [
+            distance(model, reference, threaded_from=BLOCK)
+            for model, reference in zip(movements.models, movements.references, strict=True)
+        ]
+        factors = [
+            (min(1.0, weight) if self.staleness_weights else 1.0) * clip_factor(norm, clip) / self.divisor
+            for norm, weight in zip(norms, movements.weights, strict=True)
+        ]
+        used = [number for number, factor in enumerate(factors) if factor]
+
+        def fresh(block: slice) -> Block:
+            return source(SUM, version, block.start, size=block.stop - block.start)
+
+        noise = next_noise(self.mechanism, self.tree, self.band, state.noise, version, size, fresh)
+        sigma = self.multiplier * clip * sensitivity(self.mechanism, self.tree, self.band) / self.divisor
+        if self.count_noise is not None:
+            state.clip = self.next_clip(norms, clip, float(source(COUNT, version, 0, size=1)[0]))
+
+        def moved(block: slice) -> Floats:
+            total = np.multiply(noise(block), sigma, dtype=np.float64)
+            for number in used:
+                total += factors[number] * movements.one(number, block)
+            return total
+
+        whole = by_block(size, moved, threaded_from=BLOCK)
+        return lambda block: whole[block].astype(np.float64)
+
+    def next_clip(self, norms: list[float], clip: float, unit_noise: float) -> float:
+        """The adaptive clip of the next version."""
+        assert self.count_noise is not None
+        below = sum(0.5 if norm <= clip else -0.5 for norm in norms)
+        share = 0.5 + (below + self.count_noise * unit_noise) / self.divisor
+        return clip * exp(-self.clip_rate * (share - self.quantile))
+
+    def metrics(self, state: PrivateState) -> dict[str, float]:
+        return {} if self.count_noise is None else {"privacy_clip": state.clip}
+
+
+def clip_factor(norm: float, clip: float) -> float:
+    """min(1, C / norm); 0 if the norm is not finite.
+
+    >>> clip_factor(5.0, 2.0), clip_factor(0.0, 2.0), clip_factor(float("nan"), 2.0)
+    (0.4, 1.0, 0.0)
+    """
+    if not isfinite(norm):
+        return 0.0
+    return 1.0 if norm <= clip else clip / norm
+
+
+def proof_inputs(privacy: Privacy, policy: Policy, contributions: Any) -> dict[str, Any]:
+    """What the claimed epsilon follows from, for the summary of a run."""
+    counts = np.bincount(contributions)
+    return {
+        "epsilon": privacy.epsilon(int(contributions.max(initial=0))),
+        "delta": privacy.delta,
+        "adjacency": "zero-out, devices",
+        "noise_multiplier": privacy.noise_multiplier,
+        "clip": privacy.clip,
+        "divisor": divisor_of(policy, ""),
+        "mechanism": privacy.mechanism,
+        "accountant": privacy.accountant,
+        "most_updates": privacy.most_updates,
+        "devices_by_contributions": {str(number): int(count) for number, count in enumerate(counts) if count},
+    }

@@ -90,6 +90,10 @@ class Order(Struct, frozen=True, kw_only=True, gc=False):
     """Whether the optimiser continues with its state after the device's previous training."""
     clip_norm: float = 0.0
     """Clip gradients to this norm; 0: no clipping."""
+    example_clip: float = 0.0
+    """C of example-level privacy: clip the gradient of each example to this norm and add noise; 0: none."""
+    example_noise: float = 0.0
+    """z of example-level privacy: the standard deviation of that noise in units of C."""
     squared_loss: bool = False
     """Whether the update also reports the mean squared training loss (`Outcome.squared_loss`)."""
     schedule: RateSchedule | None = None

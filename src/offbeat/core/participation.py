@@ -6,9 +6,10 @@ upload; a version that would exceed the budget ends the run before it is made. O
 contribute to no version and do not count.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -36,6 +37,8 @@ class ParticipationLimits:
     """Whether every order counts, used or not: devices protect what they upload, and the server is not trusted."""
     budget: float = inf
     """The run ends before a version after which a device's privacy loss would exceed this."""
+    inputs: Mapping[str, Any] = field(default_factory=dict)
+    """What the privacy loss follows from, for the summary of the run."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -126,6 +129,12 @@ class Participation:
     def epsilon(self) -> float:
         """The largest privacy loss of a device so far."""
         return self.limits.epsilon(int(self._used.max(initial=0)))
+
+    def summary(self) -> dict[str, Any]:
+        """The privacy loss and what it follows from."""
+        counts = np.bincount(self._used)
+        devices = {str(number): int(count) for number, count in enumerate(counts) if count}
+        return {"epsilon": self.epsilon, **self.limits.inputs, "devices_by_contributions": devices}
 
     def snapshot(self) -> ParticipationState:
         """A copy of the ledger."""

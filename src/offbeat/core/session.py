@@ -165,12 +165,14 @@ class Session:
         own_work: Mapping[int, tuple[int | None, int | None]] = NO_OWN_WORK,
         selector: Selector | None = None,
         limits: ParticipationLimits | None = None,
+        order_fields: Mapping[str, Any] = MappingProxyType({}),
         combiner: Combiner | None = None,
         screen: Screen | None = None,
     ) -> None:
         """`own_work` are the slices and the batch size of single devices, where they differ from `local`.
 
-        `selector` chooses the devices that `pick` returns; None: a uniform draw.
+        `selector` chooses the devices that `pick` returns; None: a uniform draw. `limits` bounds how often devices
+        contribute; `order_fields` are fields of every order.
         """
         devices = len(samples)
         policy.check(devices)
@@ -210,6 +212,7 @@ class Session:
         self._by_version = local.schedule_over == "versions"
         self._changes: dict[str, Any] = {} if buffers == "average" else {"buffers": buffers}
         """Fields of every order that the `[local]` table does not say."""
+        self._changes |= order_fields
         if selector is not None and selector.reads == "squared":
             self._changes["squared_loss"] = True
         self._plain_order: tuple[float, Order] = (0, local.order(0, **self._changes))
@@ -307,8 +310,10 @@ class Session:
         return stream(self._seed, role, *keys)
 
     def own_metrics(self) -> dict[str, float]:
-        """The metrics of the policy, of the combiner and of the screen."""
+        """The metrics of the policy, of the combiner and of the screen; epsilon if the run is private."""
         found = dict(self.policy.metrics(self.state))
+        if self.participation is not None:
+            found["epsilon"] = self.participation.epsilon
         for part, state in ((self.combiner, self.combiner_state), (self.screen, self.screen_state)):
             if part is not None:
                 found |= part.metrics(state)

@@ -45,6 +45,7 @@ from offbeat.metrics import check_target
 from offbeat.references import GIVEN, thing_name
 from offbeat.selection import why_no_selection
 from offbeat.training.execution import ExecutionTable
+from offbeat.trust.privacy import Privacy, why_not_by_example
 
 IN_TRAINING = "in_training"
 """The key of `[compare]` that says how many devices all algorithms keep in training."""
@@ -86,6 +87,7 @@ class Experiment(Settings):
     """Settings of single devices (`[devices.NAME]`, `[devices.NUMBER]`): slowdown, link, availability, local work."""
     algorithm: AlgorithmTable = AlgorithmTable()
     selection: SelectionTable = SelectionTable()
+    privacy: Privacy = Privacy()
     evaluation: EvaluationTable = EvaluationTable()
     execution: ExecutionTable = ExecutionTable()
     deployment: DeploymentTable = DeploymentTable()
@@ -220,6 +222,27 @@ class Experiment(Settings):
             raise InvalidInput(f"selection.name = {self.selection.name!r}: algorithm {name!r} {why}, leave it out")
         return self
 
+    @model_validator(mode="after")
+    def _privacy_fits(self) -> "Experiment":
+        """Raise InvalidInput if the algorithm, the selection or the training cannot be private as asked for."""
+        name, selector, local = self.algorithm.name, self.selection.selector, self.local
+        self.privacy.check(self.algorithm.policy, name, self.stop.epsilon, self.most_epochs)
+        if not self.privacy.on:
+            return self
+        if selector is not None and selector.reads is not None:
+            raise InvalidInput(
+                f"selection.name = {self.selection.name!r}: it reads the losses of devices, which would reveal them in "
+                "a private run"
+            )
+        if self.privacy.level == "example" and (why := why_not_by_example(local, self.execution.precision)):
+            raise InvalidInput(f'{why}: privacy.level = "example" needs whole epochs in float32 without loss terms')
+        return self
+
+    @property
+    def most_epochs(self) -> int:
+        """The most epochs of an order."""
+        return max([self.local.epochs, *(each.epochs or 1 for each in self.devices.values())])
+
     @property
     def target_metric(self) -> str:
         """The metric that runs are compared by."""
@@ -333,6 +356,7 @@ class Experiment(Settings):
         plain["availability"] = self.availability.resolved()
         plain["algorithm"] = self.algorithm.resolved()
         plain["selection"] = self.selection.resolved()
+        plain["privacy"] = self.privacy.resolved()
         plain["task"] = self.task.resolved()
         plain["evaluation"] = {
             key: value for key, value in plain["evaluation"].items() if value or key not in ("per_device", "groups")

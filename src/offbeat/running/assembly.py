@@ -20,8 +20,9 @@ from offbeat.data.samples import LazyDevices
 from offbeat.experiment.schema import Experiment
 from offbeat.fleet import Fleet, Workload
 from offbeat.fleet.overrides import DeviceSettings, device_number, with_overrides
-from offbeat.models import ModelChoice, build, flops_per_sample, layout_of, vector_of, with_vocabulary
+from offbeat.models import ModelChoice, build, flops_per_sample, is_pure, layout_of, vector_of, with_vocabulary
 from offbeat.results.fleet_facts import MOST_DEVICES, FleetFacts
+from offbeat.training.example_privacy import check_example_privacy
 from offbeat.training.factory import TrainerFactory, check_task, example_batch, example_inputs
 from offbeat.training.optimisers import check_optimiser
 from offbeat.training.tasks import Batch, Classification, Task, TokenSequence
@@ -59,6 +60,8 @@ class ExperimentParts:
         network = build(choice, dataset.input_shape, dataset.classes, experiment.seed, trial)
         check_task(task, network, example, dataset.classes)
         check_local_work(experiment, task)
+        if experiment.privacy.order_fields:
+            check_example_privacy(network, is_pure(network) and task.averages_samples)
         return cls(
             experiment=experiment,
             dataset=dataset,
@@ -166,10 +169,15 @@ def session_of(
     present: npt.NDArray[np.bool_],
     forecast: Forecast | None,
     own: Mapping[int, DeviceSettings] = NOTHING_OWN,
+    secret: bool = False,
 ) -> Session:
-    """Make the session of an experiment with these devices and this network's parameters."""
+    """Make the session of an experiment with these devices and this network's parameters.
+
+    `secret` draws the noise of a private run from the operating system: for every run on real data.
+    """
+    privacy, policy = experiment.privacy, experiment.algorithm.policy
     return Session(
-        experiment.algorithm.policy,
+        policy,
         parameters=vector_of(network),
         layout=layout_of(network),
         samples=samples,
@@ -181,6 +189,9 @@ def session_of(
         buffers=experiment.model.buffers,
         own_work={device: (each.epochs or each.steps, each.batch_size) for device, each in own.items()},
         selector=experiment.selection.selector,
+        limits=privacy.limits(policy, experiment.stop.epsilon, experiment.most_epochs),
+        order_fields=privacy.order_fields,
+        combiner=privacy.combiner(policy, secret=secret),
     )
 
 

@@ -189,6 +189,8 @@ def run_to_end(
             in_training=in_flight_seconds / driver.now if driver.now else 0.0,
         )
         summary |= sizes_of(session.policy)
+        if session.participation is not None:
+            summary["privacy"] = session.participation.summary()
         problem = problem_of(session, rows, summary["stopped_by"])
         if problem is not None:
             summary["problem"] = problem

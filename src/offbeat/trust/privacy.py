@@ -33,9 +33,10 @@ from pydantic import Field, model_validator
 
 from offbeat.algorithms.fedavg import FedAvg
 from offbeat.algorithms.fedbuff import FedBuff
-from offbeat.core.combining import Combiner, Floats, Movement, Movements
+from offbeat.core.combining import Combiner, Contributions, Floats, Movement
 from offbeat.core.errors import InvalidInput
 from offbeat.core.norms import distance
+from offbeat.core.orders import LocalWork
 from offbeat.core.parameters import BLOCK, by_block
 from offbeat.core.participation import ParticipationLimits
 from offbeat.core.policy import Policy, View
@@ -49,15 +50,28 @@ SUM, COUNT = "privacy", "privacy count"
 """The roles of the noise streams: of the sum, and of the number of updates below the clip."""
 
 
-class Privacy(Settings):
-    """The `[privacy]` table: differential privacy of single devices, for fedavg and fedbuff."""
+_INPUTS = {"level", "noise_multiplier", "clip", "delta", "most_updates", "mechanism", "accountant"}
+PROOF = {
+    ("gaussian", False): _INPUTS,
+    ("gaussian", True): _INPUTS | {"quantile", "first_clip", "clip_rate", "count_noise"},
+    ("tree", False): _INPUTS | {"tree"},
+    ("banded", False): _INPUTS | {"band"},
+}
+"""The settings that the claimed epsilon follows from, by mechanism and whether the clip is adaptive."""
 
+
+class Privacy(Settings):
+    """The `[privacy]` table: differential privacy of devices or of their examples, for fedavg and fedbuff."""
+
+    level: Literal["device", "example"] = "device"
+    """What is protected: all data of a device, by a server that is trusted; or each example of a device, which adds
+    the noise to its own training and trusts nobody."""
     noise_multiplier: Positive | None = None
-    """z, the noise in units of what one device can change; without it a run is not private."""
+    """z, the noise in units of what one device or example can change; without it a run is not private."""
     clip: Positive | Literal["adaptive"] = 1.0
-    """C, the largest norm of an update, or "adaptive": a quantile of the norms, found privately."""
+    """C, the largest norm of an update or of an example's gradient. "adaptive": a quantile of the updates' norms."""
     most_updates: Annotated[int, Field(ge=1)] = 1
-    """m, the most updates of a device that are used in the run."""
+    """m, the most updates of a device that are used in the run; with level = "example" the most orders it is given."""
     delta: Share = 1e-5
     """delta of the (epsilon, delta) guarantee; well below 1 / (number of devices)."""
     mechanism: Mechanism = "gaussian"
@@ -87,6 +101,9 @@ class Privacy(Settings):
                 f'privacy.clip = "adaptive": with privacy.mechanism = "{self.mechanism}" versions share noise and need '
                 "one clip, set a number"
             )
+        if self.level == "example" and (self.mechanism != "gaussian" or self.clip == "adaptive"):
+            setting = 'clip = "adaptive"' if self.clip == "adaptive" else f'mechanism = "{self.mechanism}"'
+            raise InvalidInput(f'privacy.{setting}: level = "example" needs a fixed clip and independent noise')
         if self.noise_multiplier is None and (given := sorted(self.model_fields_set - {"noise_multiplier"})):
             raise InvalidInput(f"privacy.{given[0]} has no effect: set privacy.noise_multiplier too")
         return self
@@ -96,40 +113,66 @@ class Privacy(Settings):
         """Whether the run is private."""
         return self.noise_multiplier is not None
 
-    def check(self, policy: Policy, name: str, budget: float | None = None) -> None:
+    def resolved(self) -> dict[str, Any]:
+        """All settings with their values; empty if the run is not private."""
+        return self.model_dump(exclude_none=True) if self.on else {}
+
+    def check(self, policy: Policy, name: str, budget: float | None = None, epochs: int = 1) -> None:
         """Raise InvalidInput if the algorithm has no private form with its settings, or the budget allows no version.
 
-        `budget` is `stop.epsilon`.
+        `budget` is `stop.epsilon`, `epochs` the epochs of an order.
         """
         if not self.on:
             if budget is not None:
                 raise InvalidInput(f"stop.epsilon = {budget:g}: the run is not private, set privacy.noise_multiplier")
             return
         divisor_of(policy, name)
-        if budget is not None and self.epsilon(1) > budget:
+        if budget is not None and self.epsilon(1, epochs) > budget:
             raise InvalidInput(
-                f"stop.epsilon = {budget:g}: the first version already costs epsilon = {self.epsilon(1):.3g} "
+                f"stop.epsilon = {budget:g}: the first version already costs epsilon = {self.epsilon(1, epochs):.3g} "
                 f"(privacy.noise_multiplier = {self.noise_multiplier:g}, privacy.delta = {self.delta:g})"
             )
 
-    def epsilon(self, contributions: int) -> float:
-        """epsilon for a device with this many contributions."""
-        return epsilon_of(contributions, self.noise_multiplier or 0.0, self.delta, self.accountant)
+    def epsilon(self, contributions: int, epochs: int = 1) -> float:
+        """Epsilon after this many updates of a device or, for its examples, orders of this many epochs."""
+        steps = contributions * epochs if self.level == "example" else contributions
+        return epsilon_of(steps, self.noise_multiplier or 0.0, self.delta, self.accountant)
 
-    def limits(self, budget: float | None = None) -> ParticipationLimits:
-        """How often devices may contribute; `budget` is `stop.epsilon`."""
+    def limits(self, policy: Policy, budget: float | None = None, epochs: int = 1) -> ParticipationLimits | None:
+        """How often devices may contribute; None if the run is not private."""
+        if not self.on:
+            return None
+        example, most = self.level == "example", self.most_updates
+        if example and budget is not None:
+            most = next(number for number in range(most, 0, -1) if self.epsilon(number, epochs) <= budget)
+        inputs = self.model_dump(include=PROOF[self.mechanism, self.clip == "adaptive"])
         return ParticipationLimits(
-            most=self.most_updates,
+            most=most,
             separation=self.band if self.mechanism == "banded" else 1,
             block=self.tree if self.mechanism == "tree" else 1,
-            epsilon=self.epsilon,
+            orders=example,
+            epsilon=lambda number: self.epsilon(number, epochs),
             budget=inf if budget is None else budget,
+            inputs=inputs | ({"epochs": epochs} if example else {"divisor": divisor_of(policy, "")}),
         )
 
-    def combiner(self, policy: Policy, name: str = "", *, secret: bool) -> "PrivateSum":
-        """The combiner for this algorithm. `secret` draws the noise from the operating system, not from the seed."""
+    @property
+    def order_fields(self) -> dict[str, float]:
+        """The fields of every order that make devices protect their examples."""
+        if not self.on or self.level == "device":
+            return {}
+        assert isinstance(self.clip, float) and self.noise_multiplier is not None
+        return {"example_clip": self.clip, "example_noise": self.noise_multiplier}
+
+    def combiner(self, policy: Policy, *, secret: bool) -> "PrivateSum | None":
+        """The combiner for this algorithm; None if versions are not private.
+
+        `secret` draws the noise from the operating system, not from the seed.
+        """
+        if not self.on or self.level == "example":
+            return None
         assert self.noise_multiplier is not None
-        divisor = divisor_of(policy, name or type(policy).__name__)
+        divisor = divisor_of(policy, type(policy).__name__)
         adaptive = self.clip == "adaptive"
         count_noise = None
         if adaptive:
@@ -170,6 +213,15 @@ def divisor_of(policy: Policy, name: str) -> int:
     return policy.buffer
 
 
+def why_not_by_example(local: LocalWork, precision: str) -> str | None:
+    """The setting with which devices cannot protect single examples; None if there is none."""
+    if local.steps is not None:
+        return f"local.steps = {local.steps}"
+    if local.terms:
+        return "local.terms"
+    return None if precision == "float32" else f"execution.precision = {precision!r}"
+
+
 @dataclass
 class PrivateState:
     """The clip of the moment, and the noise that versions share."""
@@ -205,9 +257,10 @@ class PrivateSum(Combiner):
     def check(self, devices: int) -> None:
         versions = {"tree": self.tree, "banded": self.band}.get(self.mechanism, 1)
         if self.divisor * versions > devices:
+            often = "once per version" if versions == 1 else f"once in {versions} versions"
             raise InvalidInput(
-                f"privacy.mechanism = {self.mechanism!r}: a device contributes once in {versions} versions of "
-                f"{self.divisor} updates, which needs {self.divisor * versions} devices, but there are {devices}"
+                f"privacy.mechanism = {self.mechanism!r}: a device contributes {often} of {self.divisor} updates, "
+                f"which needs {self.divisor * versions} devices, but there are {devices}"
             )
 
     def source(self, view: View) -> Source:
@@ -216,21 +269,21 @@ class PrivateSum(Combiner):
 
     @property
     def multiplier(self) -> float:
-        """sigma / (C sensitivity): z, or more if a noisy count is released too."""
+        """The ratio sigma / (C sensitivity): z, or more if a noisy count is released too."""
         if self.count_noise is None:
             return self.noise_multiplier
         return float((self.noise_multiplier**-2 - (2 * self.count_noise) ** -2) ** -0.5)
 
-    def combine(self, movements: Movements, state: PrivateState, view: View) -> Movement:
+    def combine(self, contributions: Contributions, state: PrivateState, view: View) -> Movement:
         """The private movement. The noise of a version is drawn once, here."""
-        version, size, clip, source = view.version + 1, movements.size, state.clip, self.source(view)
+        version, size, clip, source = view.version + 1, contributions.size, state.clip, self.source(view)
         norms = [
             distance(model, reference, threaded_from=BLOCK)
-            for model, reference in zip(movements.models, movements.references, strict=True)
+            for model, reference in zip(contributions.models, contributions.references, strict=True)
         ]
         factors = [
             (min(1.0, weight) if self.staleness_weights else 1.0) * clip_factor(norm, clip) / self.divisor
-            for norm, weight in zip(norms, movements.weights, strict=True)
+            for norm, weight in zip(norms, contributions.weights, strict=True)
         ]
         used = [number for number, factor in enumerate(factors) if factor]
 
@@ -245,7 +298,7 @@ class PrivateSum(Combiner):
         def moved(block: slice) -> Floats:
             total = np.multiply(noise(block), sigma, dtype=np.float64)
             for number in used:
-                total += factors[number] * movements.one(number, block)
+                total += factors[number] * contributions.one(number, block)
             return total
 
         whole = by_block(size, moved, threaded_from=BLOCK)
@@ -271,20 +324,3 @@ def clip_factor(norm: float, clip: float) -> float:
     if not isfinite(norm):
         return 0.0
     return 1.0 if norm <= clip else clip / norm
-
-
-def proof_inputs(privacy: Privacy, policy: Policy, contributions: Any) -> dict[str, Any]:
-    """What the claimed epsilon follows from, for the summary of a run."""
-    counts = np.bincount(contributions)
-    return {
-        "epsilon": privacy.epsilon(int(contributions.max(initial=0))),
-        "delta": privacy.delta,
-        "adjacency": "zero-out, devices",
-        "noise_multiplier": privacy.noise_multiplier,
-        "clip": privacy.clip,
-        "divisor": divisor_of(policy, ""),
-        "mechanism": privacy.mechanism,
-        "accountant": privacy.accountant,
-        "most_updates": privacy.most_updates,
-        "devices_by_contributions": {str(number): int(count) for number, count in enumerate(counts) if count},
-    }

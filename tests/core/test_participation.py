@@ -88,7 +88,8 @@ def test_a_policy_that_orders_an_excluded_device_or_uses_it_twice_is_an_error() 
 
 def test_a_band_keeps_contributions_apart_and_a_tree_takes_one_of_each_device() -> None:
     everyone = np.arange(1, dtype=np.int32)
-    band, tree = (Participation(ParticipationLimits(most=9, **kind), 1) for kind in ({"separation": 3}, {"block": 4}))
+    band = Participation(ParticipationLimits(most=9, separation=3), 1)
+    tree = Participation(ParticipationLimits(most=9, block=4), 1)
     for ledger in (band, tree):
         ledger.receive(1, 0)
         ledger.commit([1], 2)

@@ -31,7 +31,7 @@ class Scripted(PrivateSum):
     def source(self, view: View) -> Source:
         def draw(role: str, *keys: int, size: int) -> Block:
             drawn = UNIT[keys[0]] if role == "privacy" else (2.0,)
-            return np.float32([self.noise * number for number in drawn[:size]])
+            return np.array([self.noise * number for number in drawn[:size]], dtype=np.float32)
 
         return draw
 
@@ -95,7 +95,7 @@ def test_the_tree_adds_the_difference_of_the_nodes() -> None:
 def test_banded_noise_takes_back_part_of_the_earlier() -> None:
     # b = 2: c = 1, 1/2, sigma = 5 sqrt(1.25); n2 = Z2 - n1 / 2, n3 = Z3 - n2 / 2
     session = private(FedBuff(buffer=1, concurrency=1), mechanism="banded", band=2)
-    before, seen = np.zeros(2), []
+    before, seen = session.parameters, []
     for _ in range(3):
         session.move(0.0, 0.0)
         seen.append((session.parameters - before) / (5 * sqrt(1.25)))
@@ -163,6 +163,7 @@ def test_no_device_changes_the_sum_by_more_than_the_clip(
     combiner = Scripted(**made.model_dump(), noise=0.0)
     zero: npt.NDArray[np.float32] = np.zeros(3, dtype=np.float32)
     view = ScriptedSession(policy, devices=20)
+
     def moved(models: list[npt.NDArray[np.float32]]) -> npt.NDArray[np.float64]:
         contributions = Contributions(
             models=models,

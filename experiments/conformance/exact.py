@@ -276,6 +276,52 @@ class FedStale(FedAvg):
 # One upload, one version ----------------------------------------------------------------------------------------------
 
 
+class Refl(Rule):
+    """Rounds that end with a share of their devices; stale updates count by staleness and distance."""
+
+    def begin(self) -> None:
+        self.flying, self.fresh = 0, 0
+        self.order()
+
+    def order(self) -> None:
+        self.fresh = int(self.cohort) - self.flying
+        self.wanted = math.ceil(self.target * self.fresh)
+        self.flying += self.fresh
+
+    def upload(self, sent: Sent) -> None:
+        self.kept.append(sent)
+        self.flying -= 1
+        self.fresh -= sent.base == self.version
+        new = [each for each in self.kept if each.base == self.version]
+        if new and (len(new) >= self.wanted or not self.fresh):
+            self.commit(*self.aggregate(new))
+            self.kept = []
+        elif new or self.fresh:
+            self.wait(f"{len(new)} of {self.wanted} fresh updates")
+            return
+        self.order()
+
+    def aggregate(self, new: list[Sent]) -> tuple[Vector, str]:
+        mean = add(*((Fraction(1, len(new)), each.delta) for each in new))
+        stale = [each for each in self.kept if each.base < self.version]
+        off = {id(each): dot(minus(each.delta, mean), minus(each.delta, mean)) for each in stale}
+        most, weights, terms = max(off.values(), default=Fraction(0)), [], []
+        for each in self.kept:
+            weight, words = Fraction(1), "1"
+            if id(each) in off:
+                share = off[id(each)] / most if most else Fraction(0)
+                weight = (1 - self.beta) / (self.version - each.base + 1)
+                weight += self.beta * (1 - Fraction(math.exp(-share)) / 10)
+                words = f"((1 - {show(self.beta)})/{self.version - each.base + 1} + {show(self.beta)} (1 - "
+                words += f"exp(-{show(share)})/10))"
+            weights.append(weight)
+            terms.append(f"{words} {show(each.delta)}")
+        total = sum(weights)
+        move = add(*((weight / total, each.delta) for weight, each in zip(weights, self.kept, strict=True)))
+        why = f"{show(self.w)} + ({' + '.join(terms)}) / {show(total)}"
+        return add((1, self.w), (1, move)), why
+
+
 class FedAsync(Rule):
     """w <- (1 - a_t) w + a_t w_k, a_t = alpha s(staleness)."""
 
@@ -877,6 +923,6 @@ RULES: dict[str, Callable[..., Rule]] = {
     "ca2fl": Ca2fl, "fadas": Fadas, "fedstaleweight": FedStaleWeight, "area": Area, "ringmaster": Ringmaster,
     "ringmaster-stop": RingmasterStop, "rennala": Rennala, "delay-adaptive": DelayAdaptive, "ace": Ace, "aced": Ace,
     "ringleader": Ringleader, "fedfa": FedFa, "delayed-nesterov": DelayedNesterov, "fedstale": FedStale,
-    "fedvarp": FedStale,
+    "fedvarp": FedStale, "refl": Refl,
 }  # fmt: skip
 """The rule of each algorithm."""

@@ -108,6 +108,7 @@ SOURCES = {
     "delayed-nesterov": "Liu et al., 2024, Algorithm 3, as described by others",
     "fedstale": "Rodio and Neglia, ECAI 2024, code of the authors",
     "fedvarp": "Jhunjhunwala et al., UAI 2022",
+    "refl": "Abdelmoniem et al., EuroSys 2023, code of the authors",
 }
 
 TWO_ROUNDS = [up(0, 0, 4, 0), up(1, 0, 0, 4), up(0, 1, 2, -2), up(1, 1, 2, 0)]
@@ -567,6 +568,20 @@ SCRIPTS = [
         "absent-devices",
         {"cohort": 1, "beta": 1.0, "participation": "uniform", "server_learning_rate": 1.0},
         [up(0, 0, 4, 0), up(1, 1, 0, 4), up(0, 2, 0, 4)],
+    ),
+    Script(
+        "refl",
+        "stragglers-count-later",
+        {"cohort": 3, "target": 0.6, "beta": 0.35, "server_learning_rate": 1.0},
+        [up(0, 0, 4, 0), up(1, 0, 0, 4), up(2, 0, 6, 2), up(0, 1, 2, -2), up(1, 1, 2, 0)],
+        samples=(10, 10, 10),
+    ),
+    Script(
+        "refl",
+        "distance-from-the-fresh-mean",
+        {"cohort": 4, "target": 0.5, "beta": 0.35, "server_learning_rate": 1.0},
+        [up(0, 0, 4, 0), up(1, 0, 0, 4), up(2, 0, 6, 2), up(3, 0, -2, -2), up(0, 1, 2, 2)],
+        samples=(10, 10, 10, 10),
     ),
 ]
 

@@ -1,13 +1,13 @@
 """REFL's selection: measured availability, and devices that were ordered recently come last."""
 
 from offbeat.algorithms import FedAvg
-from offbeat.selection import Refl
+from offbeat.selection import LeastAvailable
 from offbeat.testing import ScriptedSession
 
 
 def test_the_device_that_was_available_for_the_shortest_time_comes_first() -> None:
     # At 30 s: device 0 was available for 30 s, device 1 for 0-5 and 20-30 = 15 s, device 2 for 10-30 = 20 s.
-    session = ScriptedSession(FedAvg(cohort=1), devices=4, present=[0, 1, 3], selector=Refl(hold_off=0))
+    session = ScriptedSession(FedAvg(cohort=1), devices=4, present=[0, 1, 3], selector=LeastAvailable(hold_off=0))
     trained = session.first.ordered[0]
     others = [device for device in (0, 1, 3) if device != trained]
     session.now = 5.0
@@ -21,7 +21,7 @@ def test_the_device_that_was_available_for_the_shortest_time_comes_first() -> No
 
 
 def test_a_lost_order_ends_a_period_of_availability() -> None:
-    session = ScriptedSession(FedAvg(cohort=2), devices=2, selector=Refl(hold_off=0))
+    session = ScriptedSession(FedAvg(cohort=2), devices=2, selector=LeastAvailable(hold_off=0))
     session.now = 4.0
     session.lose(device=1)
     session.now = 8.0
@@ -32,7 +32,7 @@ def test_a_lost_order_ends_a_period_of_availability() -> None:
 
 
 def test_devices_that_were_ordered_recently_come_last() -> None:
-    session = ScriptedSession(FedAvg(cohort=1), devices=3, selector=Refl(hold_off=2))
+    session = ScriptedSession(FedAvg(cohort=1), devices=3, selector=LeastAvailable(hold_off=2))
     seen = [session.first.ordered[0]]
     for _ in range(2):
         seen += session.upload().ordered

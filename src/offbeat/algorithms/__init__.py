@@ -53,6 +53,7 @@ from offbeat.algorithms.delayed_nesterov import DelayedNesterov as DelayedNester
 from offbeat.algorithms.fedstale import FedStale as FedStale
 from offbeat.algorithms.fedstale import FedVarp as FedVarp
 from offbeat.algorithms.fedcompass import FedCompass as FedCompass
+from offbeat.algorithms.refl import Refl as Refl
 # isort: on
 
 POLICIES: dict[str, type[Policy]] = {

@@ -5,11 +5,11 @@ from offbeat.core.policy import Policy
 from offbeat.core.selection import Selector
 from offbeat.selection.oort import Oort as Oort
 from offbeat.selection.pisces import Pisces as Pisces
-from offbeat.selection.refl import Refl as Refl
+from offbeat.selection.refl import LeastAvailable as LeastAvailable
 from offbeat.selection.tifl import Tifl as Tifl
 from offbeat.selection.uniform import Uniform as Uniform
 
-SELECTORS: dict[str, type[Selector]] = {kind.about.name: kind for kind in (Uniform, Oort, Pisces, Refl, Tifl)}
+SELECTORS: dict[str, type[Selector]] = {kind.about.name: kind for kind in (Uniform, Oort, Pisces, LeastAvailable, Tifl)}
 """Every selector, by the name in its `about`."""
 
 

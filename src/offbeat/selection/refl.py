@@ -14,7 +14,7 @@ participant selection), and the authors' code (ahmedcs/REFL, `core/client_manage
 Our reading: in the paper each device predicts its availability in the next slot from its own history, and the code
 reads the slot from its trace. Here the server measures, in both drivers: a device is available from when it comes until
 it leaves or its order is lost. Where all devices are always available, the choice is uniform among
-those that were not ordered recently. REFL's weights for stale updates are an algorithm, not a selection.
+those that were not ordered recently. REFL's weights for stale updates are the algorithm `refl`.
 """
 
 from dataclasses import dataclass
@@ -44,12 +44,12 @@ class ReflState:
     """The version at the last order."""
 
 
-class Refl(Selector):
+class LeastAvailable(Selector):
     """Prefers the least available devices (Abdelmoniem et al. 2023).
 
     >>> from offbeat.algorithms import FedAvg
     >>> from offbeat.testing import ScriptedSession
-    >>> session = ScriptedSession(FedAvg(cohort=1), devices=3, present=[0, 1], selector=Refl(hold_off=0))
+    >>> session = ScriptedSession(FedAvg(cohort=1), devices=3, present=[0, 1], selector=LeastAvailable(hold_off=0))
     >>> session.now = 10.0
     >>> _ = session.come(2)
     >>> session.now = 20.0

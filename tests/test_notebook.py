@@ -2,6 +2,8 @@
 
 import base64
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import offbeat
 from notebooks import execute
 from offbeat.algorithms import FedBuff
 from offbeat.algorithms.about import Range
+from offbeat.comparison.scheduler import runs_stay_here
 from offbeat.core.errors import InvalidInput
 from offbeat.running import progress
 
@@ -62,6 +65,48 @@ def test_a_policy_that_only_this_process_has_is_compared_and_tuned(
         with pytest.raises(InvalidInput, match="no such setting"):
             offbeat.tune(experiment, Mine, 2, seeds=[100], space={path: Range(1, 2)})
     assert isinstance(offbeat.read_run(tmp_path / "compared" / "Mine-seed0"), offbeat.Result)
+
+
+def test_a_script_without_a_main_guard_runs_in_its_own_process(tmp_path: Path) -> None:
+    """Worker processes would import the script, and so run it again: model, data and policy of `__main__` stay here."""
+    script = tmp_path / "study.py"
+    script.write_text(
+        """
+import numpy as np
+import offbeat
+from offbeat.algorithms import FedBuff
+from torch import nn
+
+def network(input_shape, outputs):
+    return nn.Linear(*input_shape, outputs)
+
+def data(seed):
+    x = np.random.default_rng(seed).normal(size=(90, 4)).astype("float32")
+    y = (x[:, 0] > 0).astype("int64")
+    return x[:60], y[:60], x[60:], y[60:]
+
+class Mine(FedBuff):
+    concurrency: int = 3
+
+base = offbeat.Experiment(stop={"time": 9.0}, data={"name": data, "devices": 4}, model=network, algorithm=Mine)
+print([each.algorithm for each in offbeat.compare(base, ["fedavg", Mine], seeds=1)])
+print(len(offbeat.sweep(base, {"algorithm.buffer": [1, 2]}, seeds=1)))
+print(offbeat.tune(base, Mine, 1, seeds=[9], jobs=2).trials)
+"""
+    )
+    said = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True)
+    assert said.stdout.split("\n") == ["['fedavg', 'Mine']", "2", "1", ""]
+    assert said.stderr.count('study.py has no `if __name__ == "__main__":`') == 3 and "Traceback" not in said.stderr
+
+
+def test_a_note_says_why_no_workers_were_used(
+    experiment: offbeat.Experiment, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Mine(FedBuff):
+        """FedBuff under another name."""
+
+    assert runs_stay_here([experiment.replace(algorithm=Mine)], 2) and not runs_stay_here([experiment], 2)
+    assert "jobs = 2: Mine exists in this process only; the runs take place in this process" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

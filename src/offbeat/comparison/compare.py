@@ -13,7 +13,13 @@ import tomli_w
 from offbeat.algorithms.sizes import RULE
 from offbeat.comparison.fairness import FOLLOW, fair_experiments, note_on_sizes, notes_on
 from offbeat.comparison.planned import OnRunProgress, check_directories, check_experiments, plan_runs
-from offbeat.comparison.scheduler import RunScheduler, kept_in, runs_at_a_time, with_automatic_workers
+from offbeat.comparison.scheduler import (
+    RunScheduler,
+    kept_in,
+    runs_at_a_time,
+    runs_stay_here,
+    with_automatic_workers,
+)
 from offbeat.core.errors import InvalidInput, OffbeatError, checks_keywords
 from offbeat.core.policy import Policy
 from offbeat.experiment.schema import Experiment
@@ -203,11 +209,12 @@ def run_planned(
 ) -> Iterator[tuple[list[Result], list[str]]]:
     """Run these experiments, `jobs` at a time, each in a directory of its own under the root.
 
-    Objects that only this process has, as a notebook defines them, keep the runs in this process, one at a time.
+    Objects that only this process has, as a notebook defines them, and scripts without a main guard keep the runs in
+    this process, one at a time.
     All of them are checked before the first begins. Gives the results of the runs that ended, and a sentence on each
     that failed. No other process can write to the root before the context ends, so the caller can add files.
     """
-    here = any(each.only_here for each in experiments)
+    here = runs_stay_here(experiments, jobs)
     jobs = 1 if here else runs_at_a_time(jobs, experiments)
     planned_runs = plan_runs(experiments, root, overwrite=overwrite, resume=resume)
     for each in experiments:

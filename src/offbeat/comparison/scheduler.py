@@ -13,11 +13,14 @@ from offbeat.comparison.run_cache import digest, run_in
 from offbeat.comparison.run_processes import EndedRun, RunProcesses, RunProgress
 from offbeat.core.errors import Interrupted, WorkersLost
 from offbeat.experiment.schema import Experiment
+from offbeat.references import GIVEN, thing_name
 from offbeat.results.result import Result
 from offbeat.results.rows import Row
 from offbeat.running.driver import OnProgress
 from offbeat.running.interruption import Flag, interruption
+from offbeat.running.progress import messages
 from offbeat.training.execution import available_cores
+from offbeat.training.processes import unguarded_script
 from offbeat.training.ray_cluster import RayCluster
 
 
@@ -208,12 +211,28 @@ def kept_in(root: Path) -> Iterator[None]:
         raise WorkersLost(f"{error} (finished runs are in {root})", resumable=True) from None
 
 
+def runs_stay_here(experiments: Iterable[Experiment], jobs: int | None = None) -> bool:
+    """Whether the runs must take place in this process, one at a time; a note says why if others were asked for."""
+    script, own = unguarded_script(), next((each for each in experiments if each.only_here), None)
+    if own is not None and jobs is not None and jobs > 1:
+        name = thing_name(next(name for name in own.own.values() if name.startswith(GIVEN)))
+        why = f"jobs = {jobs}: {name} exists in this process only"
+    elif script and jobs != 1 and own is None:
+        why = f'{script} has no `if __name__ == "__main__":`, so worker processes would run all of it again'
+    else:
+        return own is not None or bool(script)
+    messages.print(
+        f"offbeat: note: {why}; the runs take place in this process, one at a time.", soft_wrap=True, highlight=False
+    )
+    return True
+
+
 # Cores ---------------------------------------------------------------------------------------------------------------
 
 
 def with_automatic_workers(experiment: Experiment) -> Experiment:
     """The experiment with `execution.workers = "auto"` unless it sets them or no worker could have its objects."""
-    if experiment.execution.workers is not None or experiment.only_here:
+    if experiment.execution.workers is not None or experiment.only_here or unguarded_script():
         return experiment
     return experiment.changed({"execution": {"workers": "auto"}})
 

@@ -30,7 +30,7 @@ from offbeat.comparison.fairness import SEEDS, check_seeds, fair_experiments
 from offbeat.comparison.planned import OnRunProgress, RunFailure
 from offbeat.comparison.race import STEPS, best_part
 from offbeat.comparison.run_cache import digest
-from offbeat.comparison.scheduler import RunScheduler
+from offbeat.comparison.scheduler import RunScheduler, runs_stay_here
 from offbeat.core.errors import InvalidInput, OffbeatError, checks_keywords, unknown
 from offbeat.core.policy import Policy
 from offbeat.experiment.schema import Experiment
@@ -151,7 +151,7 @@ def tune(
     """
     base = experiment_from(experiment)
     check_seeds(base, seeds, reported)
-    jobs = 1 if fair_experiments(base, [algorithm], [base.seed])[0].only_here else jobs
+    jobs = 1 if runs_stay_here(fair_experiments(base, [algorithm], [base.seed]), jobs) else jobs
     with (
         directory_or_temporary(out) as root,
         shown_in_notebook(watch, watched_bars) as shown,

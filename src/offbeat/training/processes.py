@@ -12,6 +12,7 @@ import signal
 import sys
 from multiprocessing import forkserver
 from multiprocessing.context import ForkServerContext, SpawnContext
+from pathlib import Path
 
 from offbeat.core.errors import InvalidInput
 
@@ -28,6 +29,18 @@ def process_context(*imported: str) -> ForkServerContext | SpawnContext:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch", *imported, __name__])
     return context
+
+
+def unguarded_script() -> str:
+    """The script of this process, if worker processes, which import it, would run all of it again; else empty."""
+    file = getattr(sys.modules["__main__"], "__file__", None)
+    if file is None or multiprocessing.parent_process() is not None:
+        return ""
+    try:
+        text = Path(file).read_text(encoding="utf-8")
+    except (OSError, ValueError):  # a program, or a script in an archive
+        return ""
+    return "" if "__name__" in text else Path(file).name
 
 
 def _ignore_signals() -> None:

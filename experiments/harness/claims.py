@@ -31,13 +31,12 @@ ALIKE = {"time_to_target": 0.1, "training_loss": 0.02}
 ALIKE_ACCURACY = 0.01
 
 RULE = f"""\
-Two methods are compared seed by seed: by the difference of their accuracies or training losses, or by the ratio of
-their times to the target. The 95 % interval of the median decides against a margin, which is half of the published gap,
-or no difference where none is published. **agrees**: the interval lies above the margin. **contradicts**: it lies below
-it, even if the order is the published one. **undecided**: it includes the margin, or there are fewer than {FEWEST}
-seeds (with times that are never reached, 6). *Alike* agrees if the interval lies within 10 % of the time, 1 point or a
-loss of 0.02, and contradicts if it lies outside; *never* agrees if no seed reaches the target. *Seeds to decide* is the
-estimated number at which the interval would exclude the margin, if the spread over seeds stays as it is."""
+Two methods are compared seed by seed: by the difference of their accuracies or losses, or by the ratio of their times
+to the target. The 95 % interval of the median decides against a margin, half of the published gap (or no difference).
+**agrees**: the interval lies above the margin. **contradicts**: below it. **undecided**: it includes the margin, or
+there are fewer than {FEWEST} seeds (with times that are never reached, 6). *Alike* agrees if the interval lies within
+10 % of the time, 1 point or a loss of 0.02; *never* agrees if no seed reaches the target. *Seeds to decide* is an
+estimate."""
 
 
 @dataclass(frozen=True, kw_only=True)

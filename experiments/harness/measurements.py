@@ -38,6 +38,7 @@ MEASURES = (
     "wasted_share",
     "slow_share",
     "diverged",
+    "slow_accuracy",
 )
 SLOW_SHARE = 0.2
 """The share of the devices that count as slow: those that take longest for an order."""
@@ -96,6 +97,8 @@ def measured(
         reached = time_to(rows, target)
         values["target"] = target
         values["time_to_target"] = inf if reached is None else reached
+    if slowest := summary.get("per_group", {}).get("slowest third"):
+        values["slow_accuracy"] = slowest["accuracy"]
     if slow and result.directory is not None:
         values["slow_share"] = slow_share(result, slow)
     rounded = {name: _rounded(float(value)) for name, value in values.items()}

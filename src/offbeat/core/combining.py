@@ -113,6 +113,10 @@ class Screen(Settings):
         """The state at the start of a run."""
         return self.State()
 
+    def capped(self, samples: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """The sample counts of all devices as the policy shall see them."""
+        return samples
+
     def admit(self, update: Update, state: Any, view: "View") -> Update:
         """The update as the policy shall see it; may change `state`."""
         return update

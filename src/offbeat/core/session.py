@@ -124,6 +124,7 @@ class Session:
         "_states",
         "_ticket_of",
         "_tickets",
+        "_weights",
         "combiner",
         "combiner_state",
         "counters",
@@ -202,6 +203,7 @@ class Session:
         self.received: dict[int, int] = {}
         """The base of every received update that is not resolved, by ticket."""
         self._samples = samples
+        self._weights = samples if screen is None else screen.capped(samples)
         self._own_work = own_work
         here = np.ones(devices, dtype=bool) if present is None else present
         self._states = bytearray(np.where(here, IDLE, AWAY).astype(np.uint8))
@@ -267,7 +269,11 @@ class Session:
         return self.participation is not None and not self.participation.limits.orders
 
     def samples(self, device: int) -> int:
-        """Number of samples on the device."""
+        """Number of samples on the device, or the cap on what it may claim."""
+        return self._weights.item(device)
+
+    def held_samples(self, device: int) -> int:
+        """Number of samples on the device, of which its training time depends."""
         return self._samples.item(device)
 
     def pick(self, count: int, excluding: Collection[int] = ()) -> list[int]:
@@ -724,6 +730,6 @@ def check_combines(policy: Policy, combiner: Combiner) -> None:
     """Raise InvalidInput if the policy does not leave the combination of updates to a combiner."""
     if not policy.combines:
         raise InvalidInput(
-            f"{type(policy).__name__} does not combine updates by a weighted mean that {type(combiner).__name__} could "
-            "replace: see the column `combines` of `offbeat list algorithms`"
+            f"{type(policy).__name__} does not make its versions from a weighted mean of several updates, which "
+            f"{type(combiner).__name__} would replace"
         )

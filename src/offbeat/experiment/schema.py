@@ -40,12 +40,14 @@ from offbeat.experiment.objects import REGISTRIES, arrays_read, as_table
 from offbeat.experiment.run_settings import DeploymentTable, EvaluationTable, Stop, TrackingTable
 from offbeat.experiment.tables import Table, checked, merge, nested, parse_changes, read_toml
 from offbeat.fleet import AvailabilitySettings, FailureSettings, FleetSettings, NetworkSettings
+from offbeat.fleet.attacks import AttackTable
 from offbeat.fleet.overrides import DeviceSettings
 from offbeat.metrics import check_target
 from offbeat.references import GIVEN, thing_name
 from offbeat.selection import why_no_selection
 from offbeat.training.execution import ExecutionTable
 from offbeat.trust.privacy import Privacy, why_not_by_example
+from offbeat.trust.settings import TrustTable
 
 IN_TRAINING = "in_training"
 """The key of `[compare]` that says how many devices all algorithms keep in training."""
@@ -83,11 +85,13 @@ class Experiment(Settings):
     network: NetworkSettings = NetworkSettings()
     availability: AvailabilityTable = AvailabilityTable()
     failures: FailureSettings = FailureSettings()
+    attack: AttackTable = AttackTable()
     devices: dict[str, DeviceSettings] = Field({})
     """Settings of single devices (`[devices.NAME]`, `[devices.NUMBER]`): slowdown, link, availability, local work."""
     algorithm: AlgorithmTable = AlgorithmTable()
     selection: SelectionTable = SelectionTable()
     privacy: Privacy = Privacy()
+    trust: TrustTable = TrustTable()
     evaluation: EvaluationTable = EvaluationTable()
     execution: ExecutionTable = ExecutionTable()
     deployment: DeploymentTable = DeploymentTable()
@@ -190,6 +194,7 @@ class Experiment(Settings):
             )
         if self.data.divided:
             self._check_divided()
+        self.trust.check(self.algorithm.policy, self.algorithm.name, private=self.privacy.on)
         return self
 
     @model_validator(mode="after")
@@ -296,6 +301,7 @@ class Experiment(Settings):
             "fleet.name": self.fleet.name,
             "availability.name": self.availability.name,
             "algorithm.name": self.algorithm.name,
+            "trust.combine": self.trust.combine,
             "selection.name": self.selection.name,
             "local.optimiser": self.local.optimiser,
         }
@@ -357,6 +363,8 @@ class Experiment(Settings):
         plain["algorithm"] = self.algorithm.resolved()
         plain["selection"] = self.selection.resolved()
         plain["privacy"] = self.privacy.resolved()
+        plain["trust"] = self.trust.written()
+        plain["attack"] = {} if self.attack.name == "none" else plain["attack"]
         plain["task"] = self.task.resolved()
         plain["evaluation"] = {
             key: value for key, value in plain["evaluation"].items() if value or key not in ("per_device", "groups")

@@ -51,13 +51,18 @@ class Accounts:
         "_unresolved",
         "busy_seconds",
         "closed",
+        "marks",
         "names",
         "per_device",
         "spans",
         "wasted_seconds",
     )
 
-    def __init__(self, devices: int, names: Sequence[str] | None = None) -> None:
+    def __init__(
+        self, devices: int, names: Sequence[str] | None = None, marks: Mapping[str, Sequence[float]] = NO_COLUMNS
+    ) -> None:
+        self.marks = marks
+        """Columns of `devices.csv` that are known from the start."""
         self.names = names
         """The names of the devices, if they have any."""
         self.busy_seconds = 0.0
@@ -174,7 +179,7 @@ class Accounts:
 
         `columns` are further columns, with a number for each device.
         """
-        text = io.StringIO()
+        text, columns = io.StringIO(), {**self.marks, **columns}
         names = [field.name for field in structs.fields(DeviceAccount) if field.name != "staleness_sum"]
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow([*names, "mean_staleness", *columns, *(["name"] if self.names else [])])

@@ -187,11 +187,12 @@ def session_of(
         forecast=forecast,
         horizon=experiment.stop.horizon,
         buffers=experiment.model.buffers,
+        screen=experiment.trust.screen,
         own_work={device: (each.epochs or each.steps, each.batch_size) for device, each in own.items()},
         selector=experiment.selection.selector,
         limits=privacy.limits(policy, experiment.stop.epsilon, experiment.most_epochs),
         order_fields=privacy.order_fields,
-        combiner=privacy.combiner(policy, secret=secret),
+        combiner=privacy.combiner(policy, secret=secret) or experiment.trust.combiner,
     )
 
 

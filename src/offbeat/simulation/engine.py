@@ -5,7 +5,7 @@ otherwise. A snapshot can be taken between any two turns. Durations never depend
 plans the training; `lazy_training` computes it when a policy reads an update.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from heapq import heappop
 from math import ceil, inf
 from typing import Any
@@ -27,7 +27,8 @@ from offbeat.core.messages import (
     Uploaded,
 )
 from offbeat.core.moments import moment
-from offbeat.core.orders import Progress
+from offbeat.core.orders import Outcome, Progress
+from offbeat.core.parameters import Vector
 from offbeat.core.policy import Ask, Fresh, Train
 from offbeat.core.session import Session
 from offbeat.core.state import OrderInFlight
@@ -38,6 +39,7 @@ from offbeat.results.rows import Row, Span
 from offbeat.running.accounts import Accounts
 from offbeat.running.driver import Milestones
 from offbeat.running.problems import NOTHING_LEFT
+from offbeat.simulation.attacks import Attackers, Knowledge
 from offbeat.simulation.lazy_training import LazyTraining, MidSlice
 from offbeat.simulation.lifecycle import UNDISTURBED, DeviceLifecycle, EventQueue, Fate, TimedRun
 from offbeat.training.executor import Executor
@@ -62,6 +64,8 @@ class Simulation:
         stop: Stop,
         schedule: EvaluationTable | None = None,
         metric: TargetMetric | None = None,
+        attackers: Attackers | None = None,
+        evaluate: Callable[[Vector], Evaluation] | None = None,
     ) -> None:
         self.session = session
         self.fleet = fleet
@@ -74,14 +78,17 @@ class Simulation:
         self.runs: dict[int, TimedRun] = {}
         self.now = 0.0
         self.reason: str | None = None
-        self.accounts = Accounts(session.devices, fleet.names)
+        self.attackers = attackers
+        marks = {} if attackers is None else {"attacker": attackers.marks(session.devices)}
+        self.accounts = Accounts(session.devices, fleet.names, marks)
         self.spans = self.accounts.spans
         """Orders that ended since the run loop last took them from the accounts."""
         self._model_bytes = session.layout.bytes
         self._layers = session.layout.trained_layers
         self._ticks = 0
         self._next_tick = 0.0
-        self._milestones = Milestones(session, stop, self.schedule, executor.evaluate, metric or TargetMetric())
+        evaluate, metric = evaluate or executor.evaluate, metric or TargetMetric()
+        self._milestones = Milestones(session, stop, self.schedule, evaluate, metric)
 
     def open_spans(self) -> list[Span]:
         """The spans of the orders in flight, up to now."""
@@ -182,7 +189,7 @@ class Simulation:
         device, ticket, order, fleet = assignment.device, assignment.ticket, assignment.order, self.fleet
         size = self._model_bytes if order.width == 1.0 else bytes_down(order, self.session.layout)
         arrived = self.now + fleet.links.down_seconds(device, size, self.now)
-        samples, batch = self.session.samples(device), order.batch_size
+        samples, batch = self.session.held_samples(device), order.batch_size
         seconds = fleet.speeds.slice_seconds(device, ticket, order)
         run = TimedRun(
             order=order,
@@ -309,9 +316,11 @@ class Simulation:
         self._proceed(run, at)
 
     def _upload(self, run: TimedRun) -> None:
-        update = self.session.in_flight[run.ticket].update(
-            run.samples, run.progress, self.training.deliver(run.ticket), run.mask
-        )
+        order = self.session.in_flight[run.ticket]
+        outcome: Callable[[], Outcome] = self.training.deliver(run.ticket)
+        if self.attackers is not None and run.device in self.attackers.members:
+            outcome = self.attackers.outcome(run.device, run.ticket, self.now, order.parameters, run.mask, outcome)
+        update = order.update(run.samples, run.progress, outcome, run.mask)
         del self.runs[run.ticket]
         self.accounts.delivered(run.span(self.now, "uploaded"))
         self._handle(Uploaded(device=run.device, ticket=run.ticket, update=update))
@@ -368,6 +377,7 @@ class Simulation:
             "queue": self.queue.entries,
             "sequence": self.queue.sequence,
             "milestones": self._milestones.snapshot(),
+            "attackers": None if self.attackers is None else self.attackers.state,
         } | {name: getattr(self, name) for name in self._SAVED}
 
     def restore(self, saved: Mapping[str, Any]) -> None:
@@ -378,6 +388,8 @@ class Simulation:
         self.lifecycle.vanished, self.lifecycle.paused = saved["vanished"], saved["paused"]
         self.accounts.restore(saved["accounts"])
         self._milestones.restore(saved["milestones"])
+        if self.attackers is not None:
+            self.attackers.state = saved["attackers"]
         for name in self._SAVED:
             setattr(self, name, saved[name])
         self.training.restore(saved["training"], self.session.in_flight, self.session.models)
@@ -393,4 +405,5 @@ class Simulation:
             DeviceMemory,
             Progress,
             Evaluation,
+            Knowledge,
         )

@@ -210,7 +210,7 @@ class Replay:
 
     def _update(self, done: RecordedUpload) -> Update:
         session, run = self.session, self._runs.pop(done.ticket)
-        samples = session.samples(session.in_flight[done.ticket].device)
+        samples = session.held_samples(session.in_flight[done.ticket].device)
         mask = coverage(run.order, done.progress.slices, session.layout)
         outcome = self.training.deliver(done.ticket)
         return session.in_flight[done.ticket].update(samples, done.progress, outcome, mask)

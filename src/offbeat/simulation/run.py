@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from offbeat.core.errors import checks_keywords
@@ -19,6 +20,7 @@ from offbeat.running.interruption import Flag
 from offbeat.running.loop import run_to_end
 from offbeat.running.progress import shown_in_notebook, watched_bar
 from offbeat.running.sizing import sized
+from offbeat.simulation.attacks import Attackers, poisoned
 from offbeat.simulation.engine import Simulation
 from offbeat.training.executor import TorchExecutor, torch_executor
 from offbeat.training.stacked import Arithmetic
@@ -48,6 +50,11 @@ def _built(experiment: Experiment) -> Iterator[tuple[Simulation, ExperimentParts
     workers, torch_device = experiment.execution.processes(), torch_device_of(experiment.execution.local_torch_device)
     parts = ExperimentParts.of(experiment)
     fleet = parts.fleet()
+    attackers = None
+    if experiment.attack.name != "none":
+        attackers = Attackers(experiment.attack, parts.partition.devices, experiment.seed)
+        parts = replace(parts, dataset=poisoned(parts.dataset, parts.partition, attackers))
+        fleet = attackers.hastened(fleet)
     session = session_of(
         experiment,
         parts.network,
@@ -77,6 +84,8 @@ def _built(experiment: Experiment) -> Iterator[tuple[Simulation, ExperimentParts
             stop=experiment.stop,
             schedule=experiment.schedule,
             metric=TargetMetric.of_experiment(experiment),
+            attackers=attackers,
+            evaluate=None if attackers is None else attackers.evaluation(executor, parts),
         )
         yield simulation, parts
     finally:

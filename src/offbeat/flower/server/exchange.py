@@ -144,7 +144,7 @@ class Exchange:
             sent=sent,
             pending=pending,
             in_flight=in_flight,
-            samples=self._session.samples(sent.device),
+            samples=self._session.held_samples(sent.device),
             layout=self._session.layout,
             limits=self._norm_limits(),
             now=now,
@@ -193,7 +193,7 @@ class Exchange:
         except DeviceFault as fault:
             return [self._fault(-1, "not_admitted", one_line(str(fault)), now, reply.sent.node)]
         self._backoff.joined(device, now)
-        return [JoinedLine(at=now, device=device, samples=self._session.samples(device))]
+        return [JoinedLine(at=now, device=device, samples=self._session.held_samples(device))]
 
     # Failures -----------------------------------------------------------------------------------------------------
 
@@ -307,7 +307,7 @@ class Exchange:
             ticket=ticket,
             base=assignment.base,
             sent=now,
-            samples=self._session.samples(device),
+            samples=self._session.held_samples(device),
             bytes_down=bytes_down(order, layout),
             received=received,
         )

@@ -1,0 +1,104 @@
+"""The `[trust]` table: bounds on the influence of devices, and the rule that combines updates."""
+
+from functools import cached_property
+from typing import Any
+
+from pydantic import ConfigDict
+
+from offbeat.core.combining import Combiner, Screen
+from offbeat.core.errors import InvalidInput, unknown
+from offbeat.core.policy import Policy
+from offbeat.core.settings import InvalidSettings, explain
+from offbeat.references import resolve
+from offbeat.trust.filters import AsyncFilter, Throttle
+from offbeat.trust.influence import InfluenceLimits
+from offbeat.trust.robust import Bucketing, CentredClipping, CoordinateMedian, Krum, MultiKrum, TrimmedMean
+
+COMBINERS: dict[str, type[Combiner]] = {
+    "median": CoordinateMedian,
+    "trimmed-mean": TrimmedMean,
+    "centred-clipping": CentredClipping,
+    "krum": Krum,
+    "multi-krum": MultiKrum,
+    "bucketing": Bucketing,
+    "asyncfilter": AsyncFilter,
+    "throttle": Throttle,
+}
+"""The rules that `trust.combine` can name besides "mean"."""
+LIMITS = tuple(InfluenceLimits.model_fields)
+
+
+class TrustTable(InfluenceLimits):
+    """How far the server trusts its devices. The settings of the combining rule belong here too."""
+
+    model_config = ConfigDict(extra="allow")
+
+    combine: str = "mean"
+    """The rule that combines the updates of a buffer or round (`offbeat list defences`), or your own as
+    "module:Class"."""
+
+    @property
+    def is_default(self) -> bool:
+        """Whether the table changes nothing."""
+        return self.screen is None and self.combiner is None
+
+    @cached_property
+    def screen(self) -> Screen | None:
+        """The bounds on the influence of each update; None if there are none."""
+        limits = InfluenceLimits(**{name: getattr(self, name) for name in LIMITS})
+        off = limits.clip == "off" and limits.repeats == 1.0
+        return None if off and limits.most_samples is None and limits.most_samples_factor is None else limits
+
+    @cached_property
+    def combiner(self) -> Combiner | None:
+        """The rule that replaces the weighted mean; None for "mean"."""
+        others = dict(self.model_extra or {})
+        if self.combine == "mean":
+            if others:
+                raise unknown("key 'trust.", next(iter(others)), [*TrustTable.model_fields])
+            return None
+        kind = combiner_class(self.combine)
+        if wrong := sorted(others.keys() - kind.model_fields.keys()):
+            known = sorted([*kind.model_fields, *TrustTable.model_fields])
+            raise unknown(f"key of [trust] with combine = {self.combine!r},", wrong[0], known)
+        try:
+            return kind(**others)
+        except InvalidSettings as invalid:
+            raise InvalidInput(explain(invalid.error, "trust", list(kind.model_fields))) from None
+
+    def check(self, policy: Policy, name: str, *, private: bool) -> None:
+        """Raise InvalidInput if the algorithm does not take the rule, or a private run would mix devices."""
+        mixing = {
+            "combine": self.combiner,
+            "clip": self.clip == "auto",
+            "most_samples_factor": self.most_samples_factor,
+        }
+        if private and (wrong := next((key for key, value in mixing.items() if value), None)) is not None:
+            raise InvalidInput(
+                f"trust.{wrong} = {getattr(self, wrong)!r}: with [privacy] the bound on an update may not depend on "
+                "other devices; use privacy.clip"
+            )
+        if self.combiner is not None and not policy.combines:
+            raise InvalidInput(
+                f"trust.combine = {self.combine!r}: {name!r} does not make its versions from a weighted mean of "
+                "several updates, which the rule would replace; set trust.clip instead, which every algorithm takes"
+            )
+
+    def written(self) -> dict[str, Any]:
+        """The table as a file has it; empty if it changes nothing."""
+        if self.is_default:
+            return {}
+        own = {} if self.combiner is None else self.combiner.model_dump(exclude_none=True)
+        return self.model_dump(exclude_none=True, exclude_defaults=True, include={*LIMITS, "combine"}) | own
+
+
+def combiner_class(name: str) -> type[Combiner]:
+    """A registered combining rule, or a user's own as "module:Class"."""
+    if ":" not in name:
+        if name not in COMBINERS:
+            raise unknown("value of trust.combine", name, ["mean", *COMBINERS])
+        return COMBINERS[name]
+    found = resolve(name)
+    if not (isinstance(found, type) and issubclass(found, Combiner)):
+        raise InvalidInput(f"trust.combine = {name!r}: must be a subclass of offbeat.policy.Combiner")
+    return found

@@ -1,0 +1,76 @@
+"""The `[trust]` table: parsed, written, and refused before anything starts."""
+
+from typing import Any
+
+import pytest
+
+import offbeat
+from offbeat import Experiment, InvalidInput
+from offbeat.core.combining import Combiner, Contributions, Movement
+from offbeat.core.policy import View
+from offbeat.trust.robust import TrimmedMean
+
+TINY: dict[str, Any] = {
+    "stop": {"versions": 3},
+    "data": {"name": "digits", "devices": 10},
+    "model": "logistic",
+    "local": {"epochs": 1},
+    "algorithm": {"name": "fedbuff", "buffer": 4, "concurrency": 5},
+}
+
+
+class First(Combiner):
+    """The first movement of all."""
+
+    def combine(self, contributions: Contributions, state: object, view: View) -> Movement:
+        return lambda block: contributions.one(0, block)
+
+
+def test_a_table_gives_a_rule_with_its_settings_and_survives_writing() -> None:
+    experiment = Experiment(**TINY, trust={"combine": "trimmed-mean", "attackers": 0.3, "clip": "auto"})
+    assert experiment.trust.combiner == TrimmedMean(attackers=0.3)
+    assert experiment.table()["trust"] == {"combine": "trimmed-mean", "attackers": 0.3, "clip": "auto"}
+    assert Experiment.parse(experiment.table()).table() == experiment.table()
+
+
+def test_an_empty_table_leaves_no_trace() -> None:
+    assert Experiment(**TINY, trust={}).toml() == Experiment(**TINY).toml()
+    assert "trust" not in Experiment(**TINY).table()
+
+
+def test_a_rule_of_the_user_is_named_like_any_other() -> None:
+    experiment = Experiment(**TINY, trust={"combine": f"{__name__}:First"})
+    assert offbeat.run(experiment).summary["versions"] == 3
+
+
+@pytest.mark.parametrize(
+    ("trust", "message"),
+    [
+        ({"combine": "medain"}, "unknown value of trust.combine 'medain': did you mean 'median'"),
+        ({"clip": "on"}, "trust.clip"),
+        ({"clip": -1.0}, "trust.clip"),
+        ({"combine": "krum", "attackers": 0.7}, "trust.attackers = 0.7"),
+        ({"combine": "median", "buckets": 3}, "'buckets'"),
+        ({"atackers": 0.1}, "'atackers'"),
+        ({"combine": "json:dumps"}, "must be a subclass of offbeat.policy.Combiner"),
+    ],
+)
+def test_a_bad_table_is_refused_in_one_sentence(trust: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        Experiment(**TINY, trust=trust)
+
+
+def test_a_private_run_refuses_rules_that_mix_devices() -> None:
+    private = {"noise_multiplier": 1.0, "clip": 1.0}
+    with pytest.raises(InvalidInput, match=r"trust.combine = 'median': with \[privacy\]"):
+        Experiment(**TINY, privacy=private, trust={"combine": "median"})
+    with pytest.raises(InvalidInput, match=r"trust.clip = 'auto': with \[privacy\]"):
+        Experiment(**TINY, privacy=private, trust={"clip": "auto"})
+
+
+@pytest.mark.parametrize("name", ["fedasync", "fedasmu", "feddyn", "ca2fl", "adel"])
+def test_an_algorithm_without_a_mean_refuses_a_rule_but_not_clipping(name: str) -> None:
+    others = {key: value for key, value in TINY.items() if key != "algorithm"} | {"stop": {"time": 10.0}}
+    with pytest.raises(InvalidInput, match=f"trust.combine = 'median': '{name}' does not make its versions"):
+        Experiment(**others, algorithm=name, trust={"combine": "median"})
+    assert Experiment(**others, algorithm=name, trust={"clip": "auto"}).trust.screen is not None

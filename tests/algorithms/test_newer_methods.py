@@ -71,9 +71,9 @@ def test_a_quantised_cache_loses_nothing_of_the_movements() -> None:
     # One device: w moves by h + (Delta - h) = Delta each time, whatever h is.
     assert coarse.parameters == pytest.approx([2.0, 0.6], rel=1e-6)
     assert exact.parameters == pytest.approx([2.0, 0.6], rel=1e-6)
-    assert coarse.state.cached[0].dtype == np.int8
+    assert coarse.state.cache.vectors[0].dtype == np.int8
     # [1, 0.3] in steps of 1/127: 127 and 38
-    assert coarse.state.cached[0].tolist() == [127, 38]
+    assert coarse.state.cache.vectors[0].tolist() == [127, 38]
     assert coarse.state.mean == pytest.approx([1.0, 38 / 127])
 
 
@@ -189,7 +189,7 @@ def test_aced_forgets_movements_that_started_too_long_ago() -> None:
     assert session.parameters.tolist() == [6.0, 2.0]
     session.move(0.0, 0.0, device=1)  # base 2 at version 2: device 0's movement started 2 versions ago
     assert session.parameters.tolist() == [6.0, 2.0]
-    assert list(session.state.movements) == [1]
+    assert list(session.state.cache.vectors) == [1]
 
 
 def test_area_divides_by_all_devices() -> None:

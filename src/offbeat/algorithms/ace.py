@@ -5,7 +5,7 @@ in Asynchronous Federated Learning*, 2025 (arXiv 2511.19066). Restated: the rule
 
 | paper | here |
 |---|---|
-| U_i, latest gradient of client i | `state.movements[i]`, as a movement |
+| U_i, latest gradient of client i | `state.cache`, of device i, as a movement |
 | eta, as a factor on the devices' own steps | `server_learning_rate` |
 | tau_algo | `max_age` of ACED |
 
@@ -14,21 +14,24 @@ in Asynchronous Federated Learning*, 2025 (arXiv 2511.19066). Restated: the rule
     ACED   w <- w + (eta / |A|) sum_{i in A} U_i        A: devices whose movement started at most tau_algo versions ago
 
 ACE is PSURDG (`algorithms.delayed_gradients`) with a version per arrival instead of per iteration. A lost device keeps
-its movement under ACE; under ACED it ages out. Server memory: one movement per device that has reported.
+its movement under ACE; under ACED it ages out. Server memory: one movement per device that has reported
+(`algorithms.model_cache`).
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
+import numpy.typing as npt
 from pydantic import Field
 
 from offbeat.algorithms.about import About, Range, SearchSpace, ServerMemory
 from offbeat.algorithms.arrivals import ArrivalPolicy, Floats
+from offbeat.algorithms.model_cache import CacheKind, ModelCache
 from offbeat.core.messages import Action, Commit
 from offbeat.core.orders import Update
-from offbeat.core.parameters import Vector, by_block
+from offbeat.core.parameters import by_block
 from offbeat.core.policy import View
 
 
@@ -36,7 +39,7 @@ from offbeat.core.policy import View
 class AceState:
     """The latest movement of every device that counts, the version it started from, and their sum."""
 
-    movements: dict[int, Vector] = field(default_factory=dict)
+    cache: ModelCache = field(default_factory=ModelCache)
     bases: dict[int, int] = field(default_factory=dict)
     total: Floats | None = None
 
@@ -53,10 +56,13 @@ class Ace(ArrivalPolicy):
     """
 
     State = AceState
+    Records = (ModelCache,)
 
     server_learning_rate: Annotated[float, Field(gt=0)] = 0.1
     """eta, a factor on the mean movement, which is applied at every upload: with 1 the model would move n times as
     far as in a synchronous round of n devices."""
+    cache: CacheKind = "memory"
+    """Where the devices' movements are kept: in memory, in memory with 8 bits each, or on disk."""
 
     about = About(
         name="ace",
@@ -68,19 +74,30 @@ class Ace(ArrivalPolicy):
         server_memory=ServerMemory(models=2, per_device=1),
     )
 
-    def receive(self, update: Update, state: AceState, view: View) -> Iterator[Action]:
-        now, delta = view.parameters, update.delta
-        total = np.zeros(len(now)) if state.total is None else state.total
-        total = total + delta - state.movements.get(update.device, 0.0)
-        state.movements[update.device], state.bases[update.device] = delta, update.base
-        state.total = total = self.without_expired(total, state, view)
-        factor = self.server_learning_rate / self.divisor(state, view)
-        model = by_block(len(now), lambda block: now[block] + factor * total[block])
-        yield Commit(parameters=model, used=(update.ticket,))
+    def init(self, view: View) -> AceState:
+        return AceState(cache=ModelCache(self.cache))
 
-    def without_expired(self, total: Floats, state: AceState, view: View) -> Floats:
-        """The sum without movements that no longer count; forgets them."""
-        return total
+    def receive(self, update: Update, state: AceState, view: View) -> Iterator[Action]:
+        now, device = view.parameters, update.device
+        state.total = total = np.zeros(len(now)) if state.total is None else state.total
+        before = state.cache.read(device, view)
+        added = state.cache.write(device, update.delta, view)
+        state.bases[device] = update.base
+        gone = [*([] if before is None else [before]), *self.expired(state, view)]
+        factor = self.server_learning_rate / self.divisor(state, view)
+
+        def next_version(block: slice) -> Floats:
+            total[block] += added[block]
+            for movement in gone:
+                total[block] -= movement[block]
+            model: Floats = now[block] + factor * total[block]
+            return model
+
+        yield Commit(parameters=by_block(len(now), next_version), used=(update.ticket,))
+
+    def expired(self, state: AceState, view: View) -> list[npt.NDArray[Any]]:
+        """The movements that no longer count, which are forgotten."""
+        return []
 
     def divisor(self, state: AceState, view: View) -> int:
         """The number of devices that the mean is over."""
@@ -110,14 +127,14 @@ class Aced(Ace):
         server_memory=Ace.about.server_memory,
     )
 
-    def without_expired(self, total: Floats, state: AceState, view: View) -> Floats:
+    def expired(self, state: AceState, view: View) -> list[npt.NDArray[Any]]:
         limit = view.devices if self.max_age is None else self.max_age
         newest = max(state.bases.values())
-        for device in [each for each, base in state.bases.items() if view.version - base > limit and base < newest]:
-            total = total - state.movements.pop(device)
+        old = [each for each, base in state.bases.items() if view.version - base > limit and base < newest]
+        for device in old:
             del state.bases[device]
-        return total
+        return [state.cache.pop(device, view) for device in old]
 
     def divisor(self, state: AceState, view: View) -> int:
         """The number of devices whose movement counts."""
-        return len(state.movements)
+        return len(state.cache)

@@ -5,7 +5,7 @@ Iakovidou, Kim: *Asynchronous Federated Stochastic Optimization for Heterogeneou
 
 | paper | here |
 |---|---|
-| y_i, client i's model at its last upload | `state.copies[i]`, w_0 before the first |
+| y_i, client i's model at its last upload | `state.cache`, of device i; w_0 before the first |
 | uploads per aggregation | `buffer` |
 | n, all clients | `view.devices` |
 
@@ -13,18 +13,19 @@ Iakovidou, Kim: *Asynchronous Federated Stochastic Optimization for Heterogeneou
 
 The divisor is n and not K: the model is w_0 plus the mean over all devices of what each has moved since. In the paper a
 device keeps y_i and uploads the change; here the server keeps the copies, so that a device may lose its state. Server
-memory: one model per device that has reported.
+memory: one model per device that has reported (`algorithms.model_cache`).
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import Field
 
 from offbeat.algorithms.about import About, Range, SearchSpace, ServerMemory
-from offbeat.algorithms.arrivals import Buffer, BufferPolicy
+from offbeat.algorithms.arrivals import Buffer, BufferPolicy, Floats
+from offbeat.algorithms.model_cache import ModelCache
 from offbeat.core.orders import Update
 from offbeat.core.parameters import Vector, by_block
 from offbeat.core.policy import View
@@ -35,7 +36,7 @@ class AreaState(Buffer):
     """Adds the first model, and the last model of every device that has reported."""
 
     start: Vector | None = None
-    copies: dict[int, Vector] = field(default_factory=dict)
+    cache: ModelCache = field(default_factory=ModelCache)
 
 
 class Area(BufferPolicy):
@@ -50,9 +51,12 @@ class Area(BufferPolicy):
     """
 
     State = AreaState
+    Records = (ModelCache,)
 
     server_learning_rate: Annotated[float, Field(gt=0)] = 1.0
     """A factor on the mean change (published: 1)."""
+    cache: Literal["memory", "disk"] = "memory"
+    """Where the devices' models are kept."""
 
     about = About(
         name="area",
@@ -68,13 +72,22 @@ class Area(BufferPolicy):
     )
 
     def init(self, view: View) -> AreaState:
-        return AreaState(start=view.parameters)
+        return AreaState(start=view.parameters, cache=ModelCache(self.cache))
 
     def aggregate(self, updates: Sequence[Update], state: AreaState, view: View) -> Vector:
         assert state.start is not None
-        now, total = view.parameters, np.zeros(len(view.parameters))
+        now, start, terms = view.parameters, state.start, []
         for update in updates:
-            total += update.parameters - state.copies.get(update.device, state.start)
-            state.copies[update.device] = update.parameters
+            before = state.cache.read(update.device, view)
+            terms.append((update.parameters, start if before is None else before))
+            state.cache.write(update.device, update.parameters, view)
         factor = self.server_learning_rate / view.devices
-        return by_block(len(now), lambda block: now[block] + factor * total[block])
+
+        def next_version(block: slice) -> Floats:
+            total = np.zeros(block.stop - block.start)
+            for model, before in terms:
+                total += model[block] - before[block]
+            result: Floats = now[block] + factor * total
+            return result
+
+        return by_block(len(now), next_version)

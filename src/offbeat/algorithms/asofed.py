@@ -15,20 +15,21 @@ Data 2020. We did not have the paper: the rules are those of third-party code an
     server   w <- w - n_k / n (w_k_old - w_k_new),   w_k_old the copy of k's model, w_k_new becomes the copy
              attention:  W <- W * softmax(|W|) row by row, W the first layer
 
-Server memory: one model per device that has reported. v_k changes once per local training instead of at every step, so
-that it can be kept between two trainings of a device.
+Server memory: one model per device that has reported (`algorithms.model_cache`). v_k changes once per local training
+instead of at every step, so that it can be kept between two trainings of a device.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import log
-from typing import Annotated
+from typing import Annotated, Literal
 
 import numpy as np
 from msgspec.structs import replace
 from pydantic import Field
 
 from offbeat.algorithms.about import About, Choice, Range, SearchSpace, ServerMemory, proximal_difference
+from offbeat.algorithms.model_cache import ModelCache
 from offbeat.core.errors import InvalidInput
 from offbeat.core.messages import Action, Commit, Dispatch, Event, Uploaded
 from offbeat.core.orders import Order, Update
@@ -42,7 +43,7 @@ class AsoFedState:
     """The initial model, and each device's last model and training times."""
 
     first: Vector | None = None
-    copies: dict[int, Vector] = field(default_factory=dict)
+    cache: ModelCache = field(default_factory=ModelCache)
     seconds: dict[int, float] = field(default_factory=dict)
     """Total training seconds of each device."""
     reports: dict[int, int] = field(default_factory=dict)
@@ -60,6 +61,7 @@ class AsoFed(Policy):
     """
 
     State = AsoFedState
+    Records = (ModelCache,)
 
     concurrency: Annotated[int, Field(ge=1)] = 10
     """Devices kept in training."""
@@ -71,6 +73,8 @@ class AsoFed(Policy):
     """Whether slow devices get a larger learning rate."""
     attention: bool = False
     """Whether the first layer is multiplied by its own softmax after every upload, as in the paper."""
+    cache: Literal["memory", "disk"] = "memory"
+    """Where the devices' models are kept."""
 
     about = About(
         name="aso-fed",
@@ -97,12 +101,15 @@ class AsoFed(Policy):
         if self.concurrency > devices:
             raise InvalidInput(f"algorithm.concurrency = {self.concurrency}: there are only {devices} devices")
 
+    def init(self, view: View) -> AsoFedState:
+        return AsoFedState(cache=ModelCache(self.cache))
+
     def react(self, event: Event, state: AsoFedState, view: View) -> Iterator[Action]:
         if state.first is None:
             state.first = view.parameters
         if isinstance(event, Uploaded):
             yield Commit(parameters=self.moved(event.update, state, view), used=(event.ticket,))
-            self.note(event.update, state)
+            self.note(event.update, state, view)
         for device in view.pick(self.concurrency - len(view.in_flight)):
             yield Dispatch(device=device, order=self.order(device, state, view))
 
@@ -111,14 +118,15 @@ class AsoFed(Policy):
         assert state.first is not None
         total = sum(view.samples(device) for device in range(view.devices))
         share = np.float32(update.samples / total)
-        now, before, after = view.parameters, state.copies.get(update.device, state.first), update.parameters
+        kept = state.cache.read(update.device, view)
+        now, before, after = view.parameters, state.first if kept is None else kept, update.parameters
         model = by_block(len(now), lambda block: now[block] - share * (before[block] - after[block]))
         return attended(model, view.layout) if self.attention else model
 
-    def note(self, update: Update, state: AsoFedState) -> None:
+    def note(self, update: Update, state: AsoFedState, view: View) -> None:
         """Store the device's model and training time."""
         device = update.device
-        state.copies[device] = update.parameters
+        state.cache.write(device, update.parameters, view)
         state.seconds[device] = state.seconds.get(device, 0.0) + update.progress.seconds
         state.reports[device] = state.reports.get(device, 0) + 1
 

@@ -6,7 +6,7 @@ Calibration*, ICLR 2024, Algorithm 2. Restated: the rule is that of two independ
 | paper | here |
 |---|---|
 | M, buffer size | `buffer` |
-| h_i, cached update of client i | `state.cached[i]` |
+| h_i, cached update of client i | `state.cache`, of device i |
 | h, mean of the cache at the last aggregation | `state.mean` |
 | eta | `server_learning_rate` |
 
@@ -15,37 +15,32 @@ Calibration*, ICLR 2024, Algorithm 2. Restated: the rule is that of two independ
 
 h changes by the sum of the changes of the cache over n, so that a version costs the same for any number of devices.
 
-Server memory: one movement per device that has reported. `cache = "quantised"` keeps them in 8 bits, relative to the
-largest element of each, a quarter of the memory; h is then the mean of the quantised movements, so that what rounding
-takes from h it gives to S.
+Server memory: one movement per device that has reported (`algorithms.model_cache`). With `cache = "quantised"` h is the
+mean of the quantised movements, so that what rounding takes from h it gives to S.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Annotated
 
 import numpy as np
-import numpy.typing as npt
 from pydantic import Field
 
 from offbeat.algorithms.about import About, Range, SearchSpace, ServerMemory
 from offbeat.algorithms.arrivals import Buffer, BufferPolicy, Floats
+from offbeat.algorithms.model_cache import CacheKind, ModelCache
 from offbeat.core.orders import Update
 from offbeat.core.parameters import Vector, by_block
 from offbeat.core.policy import View
 
-LEVELS = 127
-"""Steps of a quantised movement on either side of 0."""
-
 
 @dataclass
 class Ca2flState(Buffer):
-    """Adds the cache: the movement of device i is `scales[i] * cached[i]`."""
+    """Adds the last movement of every device."""
 
     mean: Floats | None = None
     """h, the mean of the cache at the last aggregation; None: zero."""
-    cached: dict[int, npt.NDArray[Any]] = field(default_factory=dict)
-    scales: dict[int, float] = field(default_factory=dict)
+    cache: ModelCache = field(default_factory=ModelCache)
 
 
 class Ca2fl(BufferPolicy):
@@ -62,11 +57,12 @@ class Ca2fl(BufferPolicy):
     """
 
     State = Ca2flState
+    Records = (ModelCache,)
 
     server_learning_rate: Annotated[float, Field(gt=0)] = 1.0
     """eta, the learning rate of the server."""
-    cache: Literal["memory", "quantised"] = "memory"
-    """How cached movements are kept: as they are (float32), or in 8 bits."""
+    cache: CacheKind = "memory"
+    """Where the devices' movements are kept: in memory, in memory with 8 bits each, or on disk."""
 
     about = About(
         name="ca2fl",
@@ -81,27 +77,29 @@ class Ca2fl(BufferPolicy):
         smoke={"algorithm": {"buffer": 5, "concurrency": 10}},
     )
 
+    def init(self, view: View) -> Ca2flState:
+        return Ca2flState(cache=ModelCache(self.cache))
+
     def aggregate(self, updates: Sequence[Update], state: Ca2flState, view: View) -> Vector:
-        now, size = view.parameters, len(view.parameters)
-        mean = np.zeros(size) if state.mean is None else state.mean
-        fresh, changed = np.zeros(size), np.zeros(size)  # S, and the change of the cache
+        now, size, devices = view.parameters, len(view.parameters), view.devices
+        state.mean = mean = np.zeros(size) if state.mean is None else state.mean
+        terms = []
         for update in updates:
-            delta, before = update.delta, self.recall(update.device, state)
-            self.remember(update.device, delta, state)
-            fresh += delta - before
-            changed += self.recall(update.device, state) - before
+            delta, before = update.delta, state.cache.read(update.device, view)
+            terms.append((delta, before, state.cache.write(update.device, delta, view)))
         rate, share = self.server_learning_rate, 1 / len(updates)
-        model = by_block(size, lambda block: now[block] + rate * (mean[block] + share * fresh[block]))
-        state.mean = mean + changed / view.devices
-        return model
+        exact = self.cache != "quantised"
 
-    def remember(self, device: int, delta: Vector, state: Ca2flState) -> None:
-        """h_i <- Delta_i."""
-        state.scales[device], state.cached[device] = 1.0, delta
-        if self.cache == "quantised":
-            scale = float(np.abs(delta).max(initial=0.0)) / LEVELS or 1.0
-            state.scales[device], state.cached[device] = scale, np.rint(delta / scale).astype(np.int8)
+        def next_version(block: slice) -> Floats:
+            fresh = np.zeros(block.stop - block.start)  # S
+            changed = fresh if exact else np.zeros(block.stop - block.start)  # the change of the cache
+            for delta, before, after in terms:
+                old = 0.0 if before is None else before[block]
+                fresh += delta[block] - old
+                if not exact:
+                    changed += after[block] - old
+            model: Floats = now[block] + rate * (mean[block] + share * fresh)
+            mean[block] += changed / devices
+            return model
 
-    def recall(self, device: int, state: Ca2flState) -> Any:
-        """h_i, or 0 if the device has not reported."""
-        return state.scales[device] * state.cached[device] if device in state.cached else 0.0
+        return by_block(size, next_version)

@@ -9,7 +9,7 @@ Federated Learning*, UAI 2022.
 | S, the clients of a round | the cohort, without those that were lost |
 | p_i | device i's share of the samples |
 | q_i, participation of client i | `participation` |
-| h_i, latest movement of client i | `state.movements[i]`, 0 before the first |
+| h_i, latest movement of client i | `state.cache`, of device i; 0 before the first |
 | beta | `beta` |
 
     w <- w + eta [ sum_S (p_i/q_i) Delta_i + beta ( sum_{not S} p_i h_i + sum_S (p_i - p_i/q_i) h_i ) ]
@@ -18,7 +18,8 @@ Federated Learning*, UAI 2022.
 beta = 0 is FedAvg with unbiased weights, beta = 1 is FedVARP, and FedStale lies between. `participation = "estimated"`
 is the share of the rounds so far in which device i has reported, this round included; `"uniform"` is cohort / n.
 
-Server memory: one movement per device that has reported. A round stops waiting for a lost device.
+Server memory: one movement per device that has reported (`algorithms.model_cache`). A round stops waiting for a lost
+device.
 """
 
 from collections.abc import Iterator, Sequence
@@ -30,6 +31,7 @@ from pydantic import Field
 
 from offbeat.algorithms.about import About, Range, SearchSpace, ServerMemory
 from offbeat.algorithms.arrivals import Floats
+from offbeat.algorithms.model_cache import CacheKind, ModelCache
 from offbeat.core.errors import InvalidInput
 from offbeat.core.messages import Action, Commit, Dispatch, Event, Uploaded
 from offbeat.core.orders import Update
@@ -44,7 +46,7 @@ class FedStaleState:
     samples: int
     """Total samples of all devices."""
     arrived: list[Update] = field(default_factory=list)
-    movements: dict[int, Vector] = field(default_factory=dict)
+    cache: ModelCache = field(default_factory=ModelCache)
     total: Floats | None = None
     """sum_i p_i h_i over all devices; None: zero."""
     rounds: int = 0
@@ -64,6 +66,7 @@ class FedStale(Policy):
     """
 
     State = FedStaleState
+    Records = (ModelCache,)
 
     cohort: Annotated[int, Field(ge=1)] = 10
     """Devices in a round."""
@@ -71,6 +74,8 @@ class FedStale(Policy):
     """Weight of earlier movements."""
     server_learning_rate: Annotated[float, Field(gt=0)] = 1.0
     """eta, the learning rate of the server."""
+    cache: CacheKind = "memory"
+    """Where the devices' movements are kept: in memory, in memory with 8 bits each, or on disk."""
     participation: Literal["estimated", "uniform"] = "estimated"
     """q_i: the share of the rounds in which the device has reported, or the cohort's share of the devices."""
 
@@ -89,7 +94,8 @@ class FedStale(Policy):
             raise InvalidInput(f"algorithm.cohort = {self.cohort}: there are only {devices} devices")
 
     def init(self, view: View) -> FedStaleState:
-        return FedStaleState(samples=sum(map(view.samples, range(view.devices))))
+        samples = sum(map(view.samples, range(view.devices)))
+        return FedStaleState(samples=samples, cache=ModelCache(self.cache))
 
     def react(self, event: Event, state: FedStaleState, view: View) -> Iterator[Action]:
         if isinstance(event, Uploaded):
@@ -106,20 +112,27 @@ class FedStale(Policy):
 
     def aggregate(self, updates: Sequence[Update], state: FedStaleState, view: View) -> Vector:
         """The next version, from the movements of this round and the earlier ones."""
-        now = view.parameters
+        now, beta, terms = view.parameters, self.beta, []
         state.rounds += 1
-        total = np.zeros(len(now)) if state.total is None else state.total
-        movement = self.beta * total  # sum over all devices of p_i h_i; those of S are corrected below
         for update in updates:
-            device, delta = update.device, update.delta
+            device = update.device
             state.reports[device] = state.reports.get(device, 0) + 1
-            p, before = update.samples / state.samples, state.movements.get(device, 0.0)
-            weight = p / self.participates(device, state, view)
-            movement = movement + weight * (delta - self.beta * before)
-            total = total + p * (delta - before)
-            state.movements[device] = delta
-        state.total, rate = total, self.server_learning_rate
-        return by_block(len(now), lambda block: now[block] + rate * movement[block])
+            p, delta, before = update.samples / state.samples, update.delta, state.cache.read(device, view)
+            after = state.cache.write(device, delta, view)
+            terms.append((p, p / self.participates(device, state, view), delta, before, after))
+        state.total = total = np.zeros(len(now)) if state.total is None else state.total
+        rate = self.server_learning_rate
+
+        def next_version(block: slice) -> Floats:
+            movement = beta * total[block]  # sum over all devices of p_i h_i; those of S are corrected below
+            for p, weight, delta, before, after in terms:
+                old = 0.0 if before is None else before[block]
+                movement += weight * (delta[block] - beta * old)
+                total[block] += p * (after[block] - old)
+            model: Floats = now[block] + rate * movement
+            return model
+
+        return by_block(len(now), next_version)
 
     def participates(self, device: int, state: FedStaleState, view: View) -> float:
         """q_i, the participation of a device that has reported in this round."""

@@ -18,6 +18,7 @@ from offbeat.core.messages import Action, Event
 from offbeat.core.orders import LocalWork, Order, Plain, Progress
 from offbeat.core.parameters import Layout, Vector
 from offbeat.core.settings import Settings
+from offbeat.core.vectors import VectorStore
 
 Floats = npt.NDArray[np.float64]
 
@@ -136,6 +137,10 @@ class View(Protocol):
 
     def is_idle(self, device: int) -> bool:
         """Whether the device is available and has no order."""
+        ...
+
+    def store(self) -> VectorStore:
+        """A new store of vectors of the model's size, outside the memory of the process if the driver has one."""
         ...
 
     def pick(self, count: int, excluding: Collection[int] = ()) -> list[int]:

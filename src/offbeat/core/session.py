@@ -68,6 +68,7 @@ from offbeat.core.state import (
     check_update,
 )
 from offbeat.core.streams import stream
+from offbeat.core.vectors import NewStore, StoredInMemory, VectorStore
 
 NO_OWN_WORK: Mapping[int, tuple[int | None, int | None]] = MappingProxyType({})
 EXHAUSTED = "participation"
@@ -122,6 +123,7 @@ class Session:
         "_selection",
         "_stalled",
         "_states",
+        "_stores",
         "_ticket_of",
         "_tickets",
         "_weights",
@@ -169,6 +171,7 @@ class Session:
         order_fields: Mapping[str, Any] = MappingProxyType({}),
         combiner: Combiner | None = None,
         screen: Screen | None = None,
+        stores: NewStore = StoredInMemory,
     ) -> None:
         """`own_work` are the slices and the batch size of single devices, where they differ from `local`.
 
@@ -202,6 +205,7 @@ class Session:
         self.in_flight: dict[int, OrderInFlight] = {}
         self.received: dict[int, int] = {}
         """The base of every received update that is not resolved, by ticket."""
+        self._stores = stores
         self._samples = samples
         self._weights = samples if screen is None else screen.capped(samples)
         self._own_work = own_work
@@ -275,6 +279,10 @@ class Session:
     def held_samples(self, device: int) -> int:
         """Number of samples on the device, of which its training time depends."""
         return self._samples.item(device)
+
+    def store(self) -> VectorStore:
+        """A new store of vectors of the model's size."""
+        return self._stores(self.layout.size)
 
     def pick(self, count: int, excluding: Collection[int] = ()) -> list[int]:
         """Choose up to `count` idle devices that are not excluded: as the selector says, or uniformly.

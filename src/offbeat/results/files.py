@@ -24,7 +24,7 @@ def replace_file(path: Path, data: bytes) -> None:
         draft.replace(path)
     except OSError as error:
         draft.unlink(missing_ok=True)
-        raise _named(error, path) from None
+        raise or_disk_full(error, path) from None
 
 
 def publish_file(path: Path, data: bytes) -> None:
@@ -34,7 +34,7 @@ def publish_file(path: Path, data: bytes) -> None:
     draft.replace(path)
 
 
-def _named(error: OSError, path: Path) -> Exception:
+def or_disk_full(error: OSError, path: Path) -> Exception:
     """The error itself, or DiskFull with the name of the file."""
     return DiskFull(str(path)) if error.errno in (errno.ENOSPC, errno.EDQUOT) else error
 
@@ -72,7 +72,7 @@ class Log:
         try:
             self._file.write(line.encode() + b"\n")
         except OSError as error:
-            raise _named(error, Path(self._file.name)) from None
+            raise or_disk_full(error, Path(self._file.name)) from None
 
     def append(self, data: bytes) -> None:
         """Append bytes to the buffer."""
@@ -83,7 +83,7 @@ class Log:
         try:
             self._file.flush()
         except OSError as error:
-            raise _named(error, Path(self._file.name)) from None
+            raise or_disk_full(error, Path(self._file.name)) from None
 
     @property
     def position(self) -> int:
@@ -97,4 +97,4 @@ class Log:
         try:
             self._file.close()
         except OSError as error:
-            raise _named(error, Path(self._file.name)) from None
+            raise or_disk_full(error, Path(self._file.name)) from None

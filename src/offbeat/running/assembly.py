@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -22,6 +24,7 @@ from offbeat.fleet import Fleet, Workload
 from offbeat.fleet.overrides import DeviceSettings, device_number, with_overrides
 from offbeat.models import ModelChoice, build, flops_per_sample, is_pure, layout_of, vector_of, with_vocabulary
 from offbeat.results.fleet_facts import MOST_DEVICES, FleetFacts
+from offbeat.running.vector_file import VectorFile
 from offbeat.training.example_privacy import check_example_privacy
 from offbeat.training.factory import TrainerFactory, check_task, example_batch, example_inputs
 from offbeat.training.optimisers import check_optimiser
@@ -170,10 +173,12 @@ def session_of(
     forecast: Forecast | None,
     own: Mapping[int, DeviceSettings] = NOTHING_OWN,
     secret: bool = False,
+    scratch: Path | None = None,
 ) -> Session:
     """Make the session of an experiment with these devices and this network's parameters.
 
-    `secret` draws the noise of a private run from the operating system: for every run on real data.
+    `secret` draws the noise of a private run from the operating system: for every run on real data. `scratch`
+    is the folder of temporary files (default: the system's).
     """
     privacy, policy = experiment.privacy, experiment.algorithm.policy
     return Session(
@@ -193,6 +198,7 @@ def session_of(
         limits=privacy.limits(policy, experiment.stop.epsilon, experiment.most_epochs),
         order_fields=privacy.order_fields,
         combiner=privacy.combiner(policy, secret=secret) or experiment.trust.combiner,
+        stores=partial(VectorFile, folder=scratch),
     )
 
 

@@ -44,7 +44,7 @@ def simulation_of(experiment: Experiment) -> Iterator[Simulation]:
 
 
 @contextmanager
-def _built(experiment: Experiment) -> Iterator[tuple[Simulation, ExperimentParts]]:
+def _built(experiment: Experiment, scratch: Path | None = None) -> Iterator[tuple[Simulation, ExperimentParts]]:
     """Build the simulation of an experiment, and the parts that it consists of."""
     experiment = sized(experiment)
     workers, torch_device = experiment.execution.processes(), torch_device_of(experiment.execution.local_torch_device)
@@ -62,6 +62,7 @@ def _built(experiment: Experiment) -> Iterator[tuple[Simulation, ExperimentParts
         present=fleet.availability.present(0.0),
         forecast=fleet.forecast(parts.layout.bytes),
         own=own_settings(experiment, parts.partition.devices, fleet.names),
+        scratch=scratch,
     )
     execution = experiment.execution
     if workers or execution.executor == "ray":
@@ -115,7 +116,7 @@ def run(
     if ended is not None:
         return ended
     shown = shown_in_notebook(watch, lambda: watched_bar(experiment))
-    with _built(experiment) as (simulation, parts), shown as watch:
+    with _built(experiment, None if out is None else Path(out)) as (simulation, parts), shown as watch:
         assert isinstance(simulation.executor, TorchExecutor)
         groups = groups_of(parts, simulation.fleet) if experiment.evaluation.per_device else None
         return run_to_end(

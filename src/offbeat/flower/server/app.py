@@ -164,6 +164,7 @@ def serve(
         present=membership.present,
         forecast=membership.estimate_absent(),
         own=own_settings(experiment, experiment.data.devices, names),
+        scratch=out,
     )
     factory = TrainerFactory(
         network=lambda: given.network,

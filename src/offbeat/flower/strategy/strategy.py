@@ -44,6 +44,7 @@ from offbeat.results.rows import Row
 from offbeat.results.tracking import check_trackers
 from offbeat.running.directory import RunDirectory, RunRecord
 from offbeat.running.loop import RunDescription, run_to_end
+from offbeat.running.vector_file import VectorFile
 
 EvaluateFunction = Callable[[int, ArrayRecord], MetricRecord | None]
 OnVersion = Callable[[int, ArrayRecord, dict[str, MetricRecord]], bool | None]
@@ -297,6 +298,7 @@ class Async(Strategy):
         write_log(f"beginning with {connected} of {devices} devices{chosen}")
         session = Session(
             policy,
+            stores=partial(VectorFile, folder=None if settings.out is None else Path(settings.out)),
             parameters=model.parameters,
             layout=model.layout,
             samples=membership.samples.copy(),  # 1 each: the real numbers are known only from replies

@@ -108,7 +108,7 @@ def test_help_explains_arguments(offbeat) -> None:  # type: ignore[no-untyped-de
     assert "An experiment file (TOML)" in offbeat("run", "--help").out
 
 
-@pytest.mark.parametrize("what", ["algorithms", "fleets", "datasets", "partitions", "models"])
+@pytest.mark.parametrize("what", ["algorithms", "selections", "fleets", "datasets", "partitions", "models"])
 def test_list_has_a_line_of_help_for_everything(offbeat, what: str) -> None:  # type: ignore[no-untyped-def]
     said = offbeat("list", what)
     assert said.code == 0
@@ -127,13 +127,20 @@ def test_list_says_where_each_algorithm_comes_from_and_how_sure_its_rule_is(offb
     assert "[compare] in_training = N" in offbeat("describe", "compare").out
 
 
-@pytest.mark.parametrize("name", ["fedbuff", "ratio", "mnist", "dirichlet", "lenet5", "stop", "network"])
+@pytest.mark.parametrize("name", ["fedbuff", "oort", "ratio", "mnist", "dirichlet", "lenet5", "stop", "network"])
 def test_describe_shows_settings(offbeat, name: str) -> None:  # type: ignore[no-untyped-def]
     said = offbeat("describe", name)
     assert said.code == 0
     assert name in said.out
     if name == "fedbuff":
         assert "concurrency" in said.out and "int >= 1" in said.out and "AISTATS 2022" in said.out
+    if name == "oort":
+        assert "OSDI 2021" in said.out and "needs: squared losses of the training samples" in said.out
+
+
+def test_describe_shows_an_algorithm_and_a_selection_of_one_name(offbeat) -> None:  # type: ignore[no-untyped-def]
+    said = offbeat("describe", "refl").out
+    assert "hold_off" in said and "beta" in said
 
 
 @pytest.mark.parametrize(

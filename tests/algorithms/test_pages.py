@@ -9,6 +9,7 @@ import typer
 
 from offbeat import cli
 from offbeat.algorithms import POLICIES
+from offbeat.selection import SELECTORS
 
 PAGES = sorted((Path(__file__).resolve().parents[2] / "docs" / "algorithms").glob("*.md"))
 
@@ -31,7 +32,8 @@ def test_the_commands_they_name_exist(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_the_settings_they_give_values_to_exist(page: Path) -> None:
-    settings = {key for policy in POLICIES.values() for key in policy.model_fields} | {"layers", "projection"}
+    kinds = (*POLICIES.values(), *SELECTORS.values())
+    settings = {key for kind in kinds for key in kind.model_fields} | {"layers", "projection"}
     for setting in re.findall(r"`(\w+) = (?:\"|true|false|\d)", page.read_text()):
         assert setting in settings, f"{page.name}: {setting}"
 

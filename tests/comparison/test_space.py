@@ -7,7 +7,8 @@ import pytest
 from offbeat.algorithms import POLICIES
 from offbeat.algorithms.about import Choice, Range, about_of
 from offbeat.comparison.fairness import fair_experiments
-from offbeat.comparison.tuning import own_values, space_of, with_values
+from offbeat.comparison.tuning import own_space, own_values, space_of, with_values
+from offbeat.core.errors import InvalidInput
 from offbeat.experiment.schema import Experiment
 
 
@@ -65,3 +66,21 @@ def test_the_own_buffer_of_a_large_fleet_is_in_the_space() -> None:
     (own,) = fair_experiments(experiment().changed({"data": {"devices": 1000}}), ["fedbuff"], [0])
     assert space_of(own)["algorithm.buffer"] == Range(2, 50, log=True)
     assert own_values(own, space_of(own))["algorithm.buffer"] == 50
+
+
+@pytest.mark.parametrize("name", ["oort", "pisces", "refl", "tifl"])
+def test_a_search_varies_the_settings_of_the_selection(name: str) -> None:
+    own = experiment(algorithm={"name": "fedbuff"}, selection={"name": name})
+    space = {key: each for key, each in space_of(own).items() if key.startswith("selection.")}
+    assert space and own_values(own, space).keys() == space.keys()
+    for end in ("low", "high"):
+        values = {
+            key: each.values[0] if isinstance(each, Choice) else getattr(each, end) for key, each in space.items()
+        }
+        changed = with_values(own, values)
+        assert changed.selection.name == name
+        assert {key: changed.table()["selection"][key.removeprefix("selection.")] for key in values} == values
+    key, each = next(iter(space.items()))
+    assert own_space(own, {key: each}) == {key: each}
+    with pytest.raises(InvalidInput, match=f"range of '{key}': there is no such setting"):
+        own_space(experiment(), {key: each})

@@ -85,15 +85,17 @@ class ExperimentParts:
         """The initial parameters."""
         return vector_of(self.network)
 
-    def factory(self, torch_device: str | None = None) -> TrainerFactory:
+    def factory(self, torch_device: str | None = None, *, secret_noise: bool = False) -> TrainerFactory:
         """The factory of trainers for this experiment, on the torch device of its settings unless another is given."""
         experiment = self.experiment
         settings = trainer_settings(experiment, torch_device or torch_device_of(experiment.execution.device))
-        return TrainerFactory.of(self.dataset, self.choice, experiment.seed, **settings)
+        return TrainerFactory.of(self.dataset, self.choice, experiment.seed, secret_noise=secret_noise, **settings)
 
-    def trainer(self, torch_device: str | None = None) -> TorchTrainer:
+    def trainer(self, torch_device: str | None = None, *, secret_noise: bool = False) -> TorchTrainer:
         """A trainer of all devices, in this process."""
-        return self.factory(torch_device).trainer(self.dataset.train_x, self.dataset.train_y, self.partition)
+        return self.factory(torch_device, secret_noise=secret_noise).trainer(
+            self.dataset.train_x, self.dataset.train_y, self.partition
+        )
 
     @property
     def device_names(self) -> tuple[str, ...] | None:

@@ -232,6 +232,8 @@ def replay(path: str | os.PathLike[str], watch: Callable[[float], None] | None =
     first, lines = read_record((directory / "record.jsonl").read_text(encoding="utf-8"), "record.jsonl")
     if first.own_data:
         raise InvalidInput(f"{directory} cannot be replayed: its devices trained on their own data, which is not here")
+    if experiment.privacy.on:
+        raise InvalidInput(f"{directory} cannot be replayed: the noise of a private run is secret and not recorded")
     parts = ExperimentParts.of(experiment)
     if first.samples != parts.partition.sizes.tolist():
         raise InvalidInput(

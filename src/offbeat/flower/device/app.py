@@ -60,7 +60,12 @@ def client_app(
         check_own(task, network, x, y)
         torch_device = node_torch_device(context, device, "client_app(device=...)")
         factory = TrainerFactory(
-            network=lambda: network, seed=0, task=task, torch_device=torch_device, precision=precision
+            network=lambda: network,
+            seed=0,
+            task=task,
+            torch_device=torch_device,
+            precision=precision,
+            secret_noise=True,
         )
         return PreparedDevice(factory.trainer(x, y, AllSamples(count(y))))
 
@@ -101,7 +106,8 @@ def experiment_client_app(**clock: Any) -> ClientApp:
             raise InvalidInput(f"partition-id={number}: it must be 0 to {experiment.data.devices - 1}")
         parts = ExperimentParts.of(experiment)
         pace = parts.fleet().speeds.slice_seconds if experiment.deployment.paced else None
-        trainer = parts.trainer(node_torch_device(context, experiment.execution.device, "execution.device"))
+        torch_device = node_torch_device(context, experiment.execution.device, "execution.device")
+        trainer = parts.trainer(torch_device, secret_noise=True)
         return PreparedDevice(trainer, pace, parts.device_names or ())
 
     return _client(prepare, **clock)

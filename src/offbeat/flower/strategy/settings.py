@@ -1,5 +1,6 @@
 """The settings of `offbeat.flower.Async` apart from the policy: those of Flower's FedAvg, and some of its own."""
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -13,6 +14,7 @@ from offbeat.experiment.named import SelectionTable
 from offbeat.experiment.run_settings import DeploymentTable, Stop, TrackingTable
 from offbeat.flower.strategy.records import Keys
 from offbeat.selection import why_no_selection
+from offbeat.trust.privacy import Privacy
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Number = Annotated[int, Field(ge=0)]
@@ -58,6 +60,10 @@ class StrategySettings(Settings):
     """Whether a higher (max) or a lower (min) value of it is better."""
     devices: Count | None = None
     """Most nodes that take part at a time, also of those that connect later (default: those connected at the start)."""
+    privacy: Privacy = Privacy()
+    """Differential privacy of devices, as in `[privacy]` of an experiment: `privacy={"noise_multiplier": 1.0}`."""
+    epsilon: Positive | None = None
+    """Stop before the version that would exceed this privacy budget."""
     selection: SelectionTable = SelectionTable()
     """Which idle nodes are ordered, as in `[selection]` of an experiment: `selection="tifl"`."""
     loss_key: Name = "train_loss"
@@ -95,7 +101,9 @@ class StrategySettings(Settings):
 
     def stop(self, versions: int) -> Stop:
         """When a run with this number of versions stops."""
-        return Stop(time=self.seconds, versions=versions, updates=self.updates, target=self.target)
+        return Stop(
+            time=self.seconds, versions=versions, updates=self.updates, target=self.target, epsilon=self.epsilon
+        )
 
     def deployment(self, timeout: float) -> DeploymentTable:
         """The settings of the driver."""
@@ -108,7 +116,7 @@ class StrategySettings(Settings):
 
     def table(self) -> dict[str, Any]:
         """The settings that determine the run, for `config.toml`."""
-        aside = {"out", "resume", "overwrite", "checkpoint_seconds", "tracking", "selection"}
+        aside = {"out", "resume", "overwrite", "checkpoint_seconds", "tracking", "selection", "privacy"}
         return self.model_dump(exclude_none=True, exclude=aside | (set() if self.reads_losses else {"loss_key"}))
 
     @property
@@ -116,6 +124,24 @@ class StrategySettings(Settings):
         """Whether the selection reads training losses."""
         selector = self.selection.selector
         return selector is not None and selector.reads is not None
+
+    def check_privacy(self, policy: Policy, untouched: Collection[str] = ()) -> None:
+        """Raise InvalidInput if the run cannot be private; `untouched` arrays would be released without noise."""
+        privacy = self.privacy
+        privacy.check(policy, type(policy).__name__, self.epsilon)
+        if not privacy.on:
+            return
+        if privacy.level == "example":
+            raise InvalidInput('privacy.level = "example": a stock client app trains by itself, use level = "device"')
+        if self.reads_losses:
+            raise InvalidInput(
+                f"selection = {self.selection.name!r}: it reads the losses of devices, which would reveal them in a "
+                "private run"
+            )
+        if untouched:
+            raise InvalidInput(
+                f"privacy: the array {next(iter(untouched))!r} is not of floats and would be released without noise"
+            )
 
     def check_selection(self, policy: Policy) -> None:
         """Raise InvalidInput if the selection does not work with this policy or with stock client apps."""

@@ -45,6 +45,7 @@ from offbeat.results.tracking import check_trackers
 from offbeat.running.directory import RunDirectory, RunRecord
 from offbeat.running.loop import RunDescription, run_to_end
 from offbeat.running.vector_file import VectorFile
+from offbeat.trust.privacy import Privacy
 
 EvaluateFunction = Callable[[int, ArrayRecord], MetricRecord | None]
 OnVersion = Callable[[int, ArrayRecord, dict[str, MetricRecord]], bool | None]
@@ -93,6 +94,8 @@ class Async(Strategy):
         target_direction: Literal["max", "min"] = "max",
         devices: int | None = None,
         on_version: OnVersion | None = None,
+        privacy: Mapping[str, Any] = MappingProxyType({}),
+        epsilon: float | None = None,
         selection: str | Mapping[str, Any] | Selector | type[Selector] = "uniform",
         loss_key: str = "train_loss",
         seed: int = 0,
@@ -113,11 +116,13 @@ class Async(Strategy):
         """
         given = {name: value for name, value in locals().items() if name in StrategySettings.model_fields}
         given["tracking"] = dict(tracking)
+        given["privacy"] = checked(Privacy, "privacy", dict(privacy))
         given["selection"] = as_table("selection", selection)
         self.settings: StrategySettings = checked(StrategySettings, "Async", given)
         check_trackers(self.settings.tracking, directory=None if out is None else Path(out))
         self.policy = _checked_policy(policy)
         self.settings.check_selection(self.policy)
+        self.settings.check_privacy(self.policy)
         self._on_version = on_version
         self._versions = 0
         self._train_aggregate = train_metrics_aggr_fn or aggregate_metricrecords
@@ -153,6 +158,7 @@ class Async(Strategy):
         devices = self._devices(grid, out)
         policy = settings.sized(self.policy, devices)
         check_plain(policy, devices)
+        settings.check_privacy(policy, model.counts)
         table = self._table(policy, devices, model, num_rounds, timeout)
         directory = (
             None if out is None else RunDirectory(out, table, overwrite=settings.overwrite, resume=settings.resume)
@@ -266,11 +272,12 @@ class Async(Strategy):
 
     def _table(self, policy: Policy, devices: int, model: ModelArrays, versions: int, timeout: float) -> dict[str, Any]:
         """The content of `config.toml`, which must be the same when the run is resumed."""
-        selection = self.settings.selection.resolved()
+        selection, privacy = self.settings.selection.resolved(), self.settings.privacy.resolved()
         return {
             "seed": self.settings.seed,
             "algorithm": {"name": name_of("algorithm", type(policy))} | policy.model_dump(exclude_none=True),
             **({"selection": selection} if selection else {}),
+            **({"privacy": privacy} if privacy else {}),
             "evaluation": {"targets": [], "every_versions": self.settings.evaluate_every},
             "flower": self.settings.table()
             | {"devices": devices, "num_rounds": versions, "timeout": timeout, "model": model.digest},
@@ -307,6 +314,8 @@ class Async(Strategy):
             present=membership.present,
             horizon=stop.horizon,
             selector=settings.selection.selector,
+            limits=settings.privacy.limits(policy, settings.epsilon),
+            combiner=settings.privacy.combiner(policy, secret=not has_clock(grid)),
         )
         evaluators = Evaluators(
             share=settings.fraction_evaluate,

@@ -82,6 +82,13 @@ def test_no_version_is_released_twice_with_different_noise(
         replay(tmp_path)
 
 
+def test_the_noise_of_a_real_run_does_not_come_from_its_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    released = Released(monkeypatch, -1)
+    for name in ("one", "other"):
+        run({"stop": {"versions": 2}}, tmp_path / name)
+    assert (len(released.models[0]), len(released.models[1])) == (1, 2)
+
+
 def test_every_order_of_example_level_privacy_is_counted_after_a_crash(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

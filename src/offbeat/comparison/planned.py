@@ -183,6 +183,7 @@ def check_can_begin(experiment: Experiment, parts: ExperimentParts) -> None:
         these.network,
         samples=these.partition.sizes,
         present=fleet.availability.present(0.0),
+        secret=False,
         forecast=fleet.forecast(these.layout.bytes),
     )
 

@@ -173,8 +173,8 @@ def session_of(
     samples: npt.NDArray[np.int64],
     present: npt.NDArray[np.bool_],
     forecast: Forecast | None,
+    secret: bool,
     own: Mapping[int, DeviceSettings] = NOTHING_OWN,
-    secret: bool = False,
     scratch: Path | None = None,
 ) -> Session:
     """Make the session of an experiment with these devices and this network's parameters.

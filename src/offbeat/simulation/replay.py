@@ -245,6 +245,7 @@ def replay(path: str | os.PathLike[str], watch: Callable[[float], None] | None =
         parts.network,
         samples=parts.partition.sizes,
         present=np.isin(np.arange(experiment.data.devices), first.present),
+        secret=False,
         forecast=first.forecast,
         own=own_settings(experiment, parts.partition.devices, parts.device_names),
     )

@@ -60,6 +60,7 @@ def _built(experiment: Experiment, scratch: Path | None = None) -> Iterator[tupl
         parts.network,
         samples=parts.partition.sizes,
         present=fleet.availability.present(0.0),
+        secret=False,
         forecast=fleet.forecast(parts.layout.bytes),
         own=own_settings(experiment, parts.partition.devices, fleet.names),
         scratch=scratch,

@@ -165,6 +165,7 @@ def serve(
         forecast=membership.estimate_absent(),
         own=own_settings(experiment, experiment.data.devices, names),
         scratch=out,
+        secret=True,
     )
     factory = TrainerFactory(
         network=lambda: given.network,

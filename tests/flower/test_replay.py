@@ -239,7 +239,9 @@ def test_a_run_that_was_killed_and_resumed_is_replayed(
 ) -> None:
     """To Flower the resumed run is a new one, whose devices remember nothing; but they might."""
     settings, changes = settings_and_tables("fedasmu")
-    often = {"execution": {"checkpoint_seconds": 1e-9}}
+    often: dict[str, Any] = {"execution": {"checkpoint_seconds": 1e-9}}
+    if devices == "the same":  # the state of a selection is resumed too
+        often["selection"] = {"name": "oort"}
     experiment = experiment_of({"name": "fedasmu"} | settings, **merge(changes, often))
     checkpoint, last = RunDirectory.checkpoint, 7.0
 

@@ -138,12 +138,13 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message
 from flwr.clientapp import ClientApp
 from mine.task import network, own_data
 from offbeat.flower import client_app
+from offbeat.flower.protocol.messages import PROTOCOL
 
 honest = client_app(model=network, data=own_data)
 app = ClientApp()
 
 
-@app.train("offbeat2")
+@app.train(f"offbeat{PROTOCOL}")
 def answer(message, context):
     folder, device = Path(context.run_config["folder"]), int(context.node_config["partition-id"])
     reply = honest(message, context)

@@ -14,11 +14,20 @@ MOST_WORKERS = 4
 """More would compete for memory: each worker loads torch."""
 
 LONG = (
+    "tests/test_docs_real_nodes.py",
+    "tests/test_contributing.py",
     "tests/test_docs.py",
+    "tests/training/test_processes.py",
+    "tests/test_notebook.py",
+    "tests/simulation/test_run.py",
+    "tests/results/test_lock.py",
     "tests/test_cli.py",
     "tests/test_compare.py",
     "tests/test_api.py",
-    "tests/results/test_lock.py",
+    "tests/experiments/",
+    "tests/test_torture.py",
+    "tests/data/test_published_files.py",
+    "tests/flower/test_warm_devices.py",
 )
 """Tests that run commands as users do: they are begun early, so that none is left to one worker at the end."""
 
@@ -46,8 +55,9 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The long tests come first."""
-    items.sort(key=lambda item: not item.nodeid.startswith(LONG))
+    """The long tests come first, in the order above."""
+    rank = {name: number for number, name in enumerate(LONG)}
+    items.sort(key=lambda item: min((rank[name] for name in LONG if item.nodeid.startswith(name)), default=len(LONG)))
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:

@@ -1,7 +1,5 @@
 """Mistakes that could end in a crash, a hang or lost results are refused in a sentence, before anything is written."""
 
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -100,18 +98,3 @@ def test_a_policy_without_react_and_one_whose_timers_stop_the_clock() -> None:
     with pytest.raises(PolicyError, match="'now' was set to 0 s more than 1000 times at 0 s"):
         offbeat.run(small(algorithm=Restless))
     assert issubclass(PolicyError, OffbeatError)
-
-
-UNGUARDED = """
-import offbeat
-
-experiment = offbeat.Experiment(data={"name": "synthetic", "devices": 6}, model="logistic", stop={"time": 1.0})
-print(offbeat.compare(experiment, ["fedavg", "fedbuff"], 1, jobs=2).failures)
-"""
-
-
-def test_a_comparison_in_a_script_without_a_main_guard(tmp_path: Path) -> None:
-    (tmp_path / "script.py").write_text(UNGUARDED)
-    ended = subprocess.run([sys.executable, tmp_path / "script.py"], capture_output=True, text=True, check=False)
-    said = ended.stdout + ended.stderr
-    assert 'must have its code under `if __name__ == "__main__":`' in said and "lack of memory" not in said

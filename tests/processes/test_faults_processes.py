@@ -26,14 +26,15 @@ def test_server_app_killed_and_superlink_restarted(tmp_path: Path) -> None:
 
     One node is warm and one is Flower's; both find the SuperLink again by themselves, because it is durable.
     """
-    out = tmp_path / "out"
+    out, fleet = tmp_path / "out", tmp_path / "fleet.csv"
+    fleet.write_text("device,epoch_seconds\n0,1.0\n1,6.0\n")  # each order costs Flower's node a new process
     experiment = Experiment.parse(
         {
-            "stop": {"updates": 10},
+            "stop": {"updates": 7},
             "data": {"name": "digits", "devices": 2},
             "model": {"name": "mlp"},
             "local": {"epochs": 1},
-            "fleet": {"name": "ratio", "ratio": 1.0, "epoch_seconds": 1.0},
+            "fleet": {"name": "trace", "path": str(fleet)},
             "algorithm": {"name": "fedasync", "concurrency": 2},
             "evaluation": {"every_versions": 1},
             "execution": {"checkpoint_seconds": 0.01},
@@ -66,14 +67,14 @@ def test_server_app_killed_and_superlink_restarted(tmp_path: Path) -> None:
         follow(first, used(2))
         for pid in cluster.server_app():
             os.kill(pid, signal.SIGKILL)
-        log = follow(start(cluster, resume=True), used(5))
+        log = follow(start(cluster, resume=True), used(4))
         cluster.restart_superlink()
         log += follow(start(cluster, resume=True), lambda _: None)
         with pytest.raises(RunFailed, match="the run failed: No heartbeat"):
             follow(first, lambda _: None)
 
     found = outcome(out)
-    assert found.summary["stopped_by"] == "updates" and found.summary["updates_used"] == 10
+    assert found.summary["stopped_by"] == "updates" and found.summary["updates_used"] == 7
     assert len(found.of("resumed")) == 2
     assert {line["reason"] for line in found.of("Lost")} == {"the server was restarted"}
     versions = [line["version"] for line in map(json.loads, (out / "metrics.jsonl").read_text().splitlines())]

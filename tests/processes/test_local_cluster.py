@@ -79,10 +79,10 @@ def wait_for_checkpoint(folder: Path, since: int = 0) -> int:
     return checkpoint.stat().st_mtime_ns
 
 
-def test_a_local_cluster_that_is_interrupted_ends_and_leaves_a_checkpoint_whatever_the_signal(tmp_path: Path) -> None:
-    """Each time from where the last one stopped."""
+def test_a_local_cluster_that_is_interrupted_ends_and_leaves_a_checkpoint(tmp_path: Path) -> None:
+    """The second time from where the first one stopped. The third signal, SIGHUP, stops the deployed run below."""
     written, resume = 0, list[str]()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in (signal.SIGINT, signal.SIGTERM):
         said = interrupted(tmp_path, number, "local-cluster", "--nodes", "2", "--logs", "logs", *resume)
         assert said.splitlines()[-1].startswith("To continue: offbeat local-cluster")
         written, resume = wait_for_checkpoint(tmp_path, written), ["--resume"]

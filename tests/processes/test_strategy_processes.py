@@ -58,32 +58,31 @@ def evaluate(message, context):
 """
 
 
-def test_one_line_makes_a_flower_project_asynchronous(tmp_path: Path) -> None:
-    project = user_project(tmp_path, SERVER.strip(), CLIENT.strip())
+def test_one_line_makes_flower_projects_asynchronous(tmp_path: Path) -> None:
+    """A project of three nodes of which one always fails, then apps of users, at last with a stock node as well."""
     with Cluster(3, warm=True, logs=tmp_path / "logs") as cluster:
-        log = follow(submit(project, cluster.address))
-    out = tmp_path / "out"
+        project = user_project(tmp_path, SERVER.strip(), CLIENT.strip())
+        _check_project(follow(submit(project, cluster.address)), tmp_path / "out")
+        for name in ("quickstart-pytorch", "personal-state"):  # all apps: tests/flower/virtual/test_one_line.py
+            _check(follow(submit(with_the_one_line(name, tmp_path), cluster.address)), "FedBuff(buffer=2)")
+        cluster.add_node(3, warm=False)
+        everybody = (
+            "ServerAppComponents(strategy=strategy",
+            "ServerAppComponents(server=AsyncServer(flower.FedAvg(), strategy)",
+        )
+        app = with_the_one_line("before-messages", tmp_path, everybody)
+        settings = (app / "pyproject.toml").read_text()
+        (app / "pyproject.toml").write_text(settings.replace("num-server-rounds = 2", "num-server-rounds = 1"))
+        _check(follow(submit(app, cluster.address)), "4 of 4 devices")
+
+
+def _check_project(log: str, out: Path) -> None:
     summary = json.loads((out / "summary.json").read_text())
     assert summary["stopped_by"] == "versions" and summary["versions"] == 4 and summary["updates_used"] == 8
     assert "evaluated [" in log and "4]" in log
     assert "ValueError" in log and "no data here" in log
     moved = load_file(out / "model.safetensors")["w"]
     assert np.all(moved == moved[0]) and 2.0 < moved[0] <= 4.0  # each version moves by 1, less what staleness takes off
-
-
-def test_users_apps_run_with_the_one_line(tmp_path: Path) -> None:
-    with Cluster(2, warm=True, logs=tmp_path / "logs") as cluster:
-        for name in ("quickstart-numpy", "quickstart-pytorch", "quickstart-sklearn", "personal-state"):
-            _check(follow(submit(with_the_one_line(name, tmp_path), cluster.address)), "FedBuff(buffer=2)")
-        cluster.add_node(2, warm=False)
-        everybody = (
-            "ServerAppComponents(strategy=strategy",
-            "ServerAppComponents(server=AsyncServer(flower.FedAvg(), strategy)",
-        )
-        app = with_the_one_line("before-messages", tmp_path, everybody)
-        project = (app / "pyproject.toml").read_text()
-        (app / "pyproject.toml").write_text(project.replace("num-server-rounds = 2", "num-server-rounds = 1"))
-        _check(follow(submit(app, cluster.address)), "3 of 3 devices")
 
 
 def _check(log: str, said: str) -> None:

@@ -67,7 +67,7 @@ def test_with_tls_and_keys_both_kinds_of_nodes_take_part_in_one_run_and_those_wi
         data={"devices": 4},
         local={"epochs": 3},
         fleet={"name": "ratio", "ratio": 1.5, "epoch_seconds": 1.0},
-        deployment={"paced": True, "leg_seconds": 2.0, "start_with": 2},
+        deployment={"paced": True, "leg_seconds": 3.0, "start_with": 2},
         stop={"versions": 2},
     )
     (tmp_path / "small.toml").write_text(tomli_w.dumps(setting.table()))

@@ -1,9 +1,6 @@
 """Runs from start to end: results, determinism, executors, and going on after being stopped or killed."""
 
 import json
-import os
-import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -13,12 +10,14 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from offbeat.cli import main
 from offbeat.core.errors import Interrupted, InvalidInput
 from offbeat.experiment.schema import Experiment
 from offbeat.results import checkpoint
 from offbeat.results.comparison import Comparison
 from offbeat.results.lock import DirectoryLock
 from offbeat.simulation.run import run
+from offbeat.training.processes import process_context
 
 
 def small(**changes: Any) -> Experiment:
@@ -155,28 +154,26 @@ class Countdown:
 
 
 @pytest.mark.processes
-def test_a_run_that_is_killed_ends_as_one_never_stopped(tmp_path: Path) -> None:
-    experiment = small(stop={"time": 250.0}, execution={"checkpoint_seconds": 0.05})
+def test_a_run_that_is_killed_ends_as_one_never_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    experiment = small(stop={"time": 150.0}, execution={"checkpoint_seconds": 0.05})
     run(experiment, tmp_path / "whole")
-    file = tmp_path / "experiment.toml"
+    file, latest = tmp_path / "experiment.toml", tmp_path / "cut" / "checkpoint" / "latest.safetensors"
     file.write_text(experiment.toml())
     (tmp_path / "cut").mkdir()  # --resume starts the run in an empty directory
-    script = "import sys; from offbeat.cli import main; sys.argv[0] = 'offbeat'; main()"
-    command = [sys.executable, "-c", script, "run", str(file), "--out", str(tmp_path / "cut"), "--resume"]
-    kills = 0
-    for wait in (0.1, 0.3, 0.7):
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        checkpoint = tmp_path / "cut" / "checkpoint" / "latest.safetensors"
-        while process.poll() is None and not checkpoint.exists():
-            time.sleep(0.02)
-        try:
-            process.wait(wait)
-        except subprocess.TimeoutExpired:
-            os.kill(process.pid, signal.SIGKILL)
-            process.wait()
-            kills += 1
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    monkeypatch.setattr(sys, "argv", ["offbeat", "run", str(file), "--out", str(tmp_path / "cut"), "--resume"])
+    kills, written = 0, 0
+    for wait in (0.0, 0.1, 0.3):
+        process = process_context("offbeat.cli").Process(target=main)  # which begins with our arguments
+        process.start()
+        while process.is_alive() and not (latest.exists() and latest.stat().st_mtime_ns > written):
+            time.sleep(0.01)
+        process.join(wait)
+        kills += process.is_alive()
+        process.kill()
+        process.join()
+        written = latest.stat().st_mtime_ns if latest.exists() else 0
     assert kills
+    run(experiment, tmp_path / "cut", resume=True)
     for name in ("metrics.jsonl", "model.safetensors"):
         assert (tmp_path / "cut" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 

@@ -6,21 +6,25 @@ from pathlib import Path
 
 SCRIPT = """
 import offbeat
+from offbeat.core.errors import OffbeatError
 
-offbeat.run(
-    offbeat.Experiment(
-        data={"name": "synthetic", "devices": 12}, model="mlp", stop={"versions": 1}, execution={"workers": 2}
-    )
-)
+experiment = offbeat.Experiment(data={"name": "synthetic", "devices": 12}, model="mlp", stop={"versions": 1})
+try:
+    offbeat.compare(experiment, ["fedavg"], 1, jobs=2)
+except OffbeatError as error:
+    print(error)
+offbeat.run(experiment.replace(execution={"workers": 2}))
 """
 
 
-def test_a_script_that_does_not_guard_its_run_is_told_what_to_do(tmp_path: Path) -> None:
+def test_a_script_that_does_not_guard_its_comparison_and_its_run_is_told_what_to_do(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
-    ended = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=120, check=False)
+    ended = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=600, check=False)
     assert ended.returncode == 1
     guard = '`if __name__ == "__main__":`'
     assert f"and would start more: put its code under {guard}" in ended.stderr
     last = ended.stderr.strip().rpartition("\n")[2]
+    assert f"must have its code under {guard}" in ended.stdout + ended.stderr
+    assert "lack of memory" not in ended.stdout + ended.stderr
     assert last.endswith(f"check that there is enough memory, and that your script runs under {guard}")

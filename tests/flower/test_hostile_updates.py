@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from recorded import recorded
 from safetensors.numpy import load_file
 
-from offbeat.core.norms import RunningMedian
+from offbeat.core.combining import RunningMedian
 from offbeat.flower.protocol.codec import BODY, pack
 from offbeat.results.result import read_run
 

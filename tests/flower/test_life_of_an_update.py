@@ -94,4 +94,4 @@ def test_an_update_from_a_real_device(tmp_path: Path) -> None:
     grid = LoopbackGrid({100: 0.1, 101: 0.2, 102: 0.3, 103: 0.4}, run_config(experiment()), tamper=tamper)
     deploy(experiment(), grid, tmp_path / "run")
     assert passed - files_named("In the simulator") == files_named("On real devices")
-    assert len(files_named("On real devices")) < 22
+    assert len(files_named("On real devices")) < 20

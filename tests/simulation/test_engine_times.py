@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from offbeat.algorithms import POLICIES
-from offbeat.core.moments import moment, moment_after
+from offbeat.core.state import moment, moment_after
 from offbeat.fleet import FailureSettings, NetworkSettings, OnOffAvailable
 from offbeat.testing import check_session, toy_simulation
 

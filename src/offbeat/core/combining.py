@@ -6,8 +6,10 @@ then computes the movement from the same updates and weights. A `Screen` sees ea
 policy does, and may bound its influence under every algorithm.
 
 Both are frozen settings plus a state dataclass, like a policy; the state is part of the session's snapshot.
+`RunningMedian` is the yardstick for an update that moves too far, for screens and for deployments.
 """
 
+from bisect import bisect_left, insort
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -202,3 +204,46 @@ def model_of(contributions: Contributions, view: "View") -> Vector:
     """The current version plus the combined movement."""
     now, movement = view.parameters, view.combine(contributions)
     return by_block(len(now), lambda block: now[block] + movement(block))
+
+
+# Norms ----------------------------------------------------------------------------------------------------------------
+
+
+FEWEST_DEVICES = 3
+"""Devices that must have reported before there is a median: with three, one of them cannot set it."""
+
+
+class RunningMedian:
+    """The median over devices of the norm that each has reported last. A device has one vote, however often it reports.
+
+    As long as fewer than half of the devices lie, the median is between two honest norms. Refused updates vote too: if
+    the norms of most devices grow, so does the median.
+
+    >>> norms = RunningMedian()
+    >>> for device, norm in enumerate([1.0, 2.0, 3.0, 1e30]):
+    ...     norms.note(device, norm)
+    >>> norms.note(3, 1e31)
+    >>> norms.median
+    2.0
+    """
+
+    __slots__ = ("_ordered", "last")
+
+    def __init__(self, last: Mapping[int, float] | None = None) -> None:
+        self.last: dict[int, float] = dict(last or {})
+        """The last norm of each device: all that a snapshot needs."""
+        self._ordered = sorted(self.last.values())
+
+    def note(self, device: int, norm: float) -> None:
+        """Note the norm of an update of this device."""
+        if (before := self.last.get(device)) is not None:
+            del self._ordered[bisect_left(self._ordered, before)]
+        self.last[device] = norm
+        insort(self._ordered, norm)
+
+    @property
+    def median(self) -> float | None:
+        """The lower median; None before `FEWEST_DEVICES` have reported, and if it is 0, which measures nothing."""
+        if len(self._ordered) < FEWEST_DEVICES:
+            return None
+        return self._ordered[(len(self._ordered) - 1) // 2] or None

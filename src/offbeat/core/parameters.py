@@ -256,3 +256,20 @@ def by_block(
 
     blockwise(size, compute, threaded_from)
     return whole
+
+
+def distance(one: Vector, other: Vector, threaded_from: int = THREADED_FROM) -> float:
+    """The Euclidean distance in float64, block by block; inf or nan if an element is not finite.
+
+    >>> distance(np.float32([3.0, 1.0]), np.float32([0.0, 5.0]))
+    5.0
+    """
+    squares: dict[int, float] = {}
+
+    def add(block: slice) -> None:
+        with np.errstate(invalid="ignore"):
+            difference = one[block].astype(np.float64) - other[block]
+        squares[block.start] = float(np.einsum("i,i->", difference, difference))
+
+    blockwise(len(one), add, threaded_from)
+    return float(np.sqrt(sum(squares[start] for start in sorted(squares))))

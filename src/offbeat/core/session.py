@@ -44,7 +44,6 @@ from offbeat.core.messages import (
     TimerSet,
     Uploaded,
 )
-from offbeat.core.moments import moment
 from offbeat.core.orders import LocalWork, Order
 from offbeat.core.parameters import Layout, Vector, frozen
 from offbeat.core.participation import Participation, ParticipationLimits, ParticipationState, sample_of
@@ -66,6 +65,7 @@ from offbeat.core.state import (
     JournalLine,
     OrderInFlight,
     check_update,
+    moment,
 )
 from offbeat.core.streams import stream
 from offbeat.core.vectors import NewStore, StoredInMemory, VectorStore

@@ -1,4 +1,5 @@
-"""The parts of a session's state: device states and their transition table, orders in flight, the idle set, counters.
+"""The parts of a session's state: device states and their transition table, orders in flight, the idle set, counters;
+and the moments at which a session may be told of an event.
 
 `Session` owns one of each and is the only one to change them. Every event and action passes the transition table, and
 every update passes `check_update`, before anything changes.
@@ -17,6 +18,30 @@ from offbeat.core.errors import DeviceFault
 from offbeat.core.messages import Assignment, Dispatch, FreshRequested, Left, Lost, Ready, SendFresh, StopSoon, Uploaded
 from offbeat.core.orders import KnownOutcome, Outcome, Progress, Update
 from offbeat.core.parameters import Layout, Mask, Vector
+
+# Moments --------------------------------------------------------------------------------------------------------------
+#
+# Every time that a driver gives a session, or that a timer is set to, is made by one of these functions: whole
+# nanoseconds since the beginning of the run. Both are monotonic, so a driver that computes a time from the current
+# moment can never go back in time.
+
+
+NANOSECOND = 9
+"""Decimals of a moment in seconds: the tenth firing of a timer of 0.1 s is at 1 s, not a rounding error before it."""
+
+
+def moment(seconds: float) -> float:
+    """The nearest moment."""
+    return round(seconds, NANOSECOND)
+
+
+def moment_after(seconds: float) -> float:
+    """The first moment that is not before this time: what changes at this time has changed by then."""
+    nearest = round(seconds, NANOSECOND)
+    return nearest if nearest >= seconds else round(nearest + 1e-9, NANOSECOND)
+
+
+# Devices --------------------------------------------------------------------------------------------------------------
 
 
 class DeviceState(IntEnum):

@@ -26,12 +26,11 @@ from offbeat.core.messages import (
     TimerSet,
     Uploaded,
 )
-from offbeat.core.moments import moment
 from offbeat.core.orders import Outcome, Progress
 from offbeat.core.parameters import Vector
 from offbeat.core.policy import Ask, Fresh, Train
 from offbeat.core.session import Session
-from offbeat.core.state import OrderInFlight
+from offbeat.core.state import OrderInFlight, moment
 from offbeat.experiment.run_settings import EvaluationTable, Stop
 from offbeat.fleet import Fleet
 from offbeat.results.metric import TargetMetric

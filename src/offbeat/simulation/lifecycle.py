@@ -12,8 +12,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from offbeat.core.moments import NANOSECOND, moment, moment_after
 from offbeat.core.parameters import Mask
+from offbeat.core.state import NANOSECOND, moment, moment_after
 from offbeat.fleet import Fleet
 from offbeat.results.rows import Span
 from offbeat.training.local_run import LocalRun, ends_of, slices_by

@@ -21,10 +21,9 @@ import numpy.typing as npt
 from msgspec.structs import replace
 from pydantic import Field
 
-from offbeat.core.combining import Screen
-from offbeat.core.norms import RunningMedian, distance
+from offbeat.core.combining import RunningMedian, Screen
 from offbeat.core.orders import KnownOutcome, Outcome, Update
-from offbeat.core.parameters import Vector, by_block, frozen
+from offbeat.core.parameters import Vector, by_block, distance, frozen
 from offbeat.core.policy import View
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]

@@ -35,9 +35,8 @@ from offbeat.algorithms.fedavg import FedAvg
 from offbeat.algorithms.fedbuff import FedBuff
 from offbeat.core.combining import Combiner, Contributions, Floats, Movement
 from offbeat.core.errors import InvalidInput
-from offbeat.core.norms import distance
 from offbeat.core.orders import LocalWork
-from offbeat.core.parameters import BLOCK, by_block
+from offbeat.core.parameters import BLOCK, by_block, distance
 from offbeat.core.participation import ParticipationLimits
 from offbeat.core.policy import Policy, View
 from offbeat.core.settings import Settings

@@ -29,7 +29,6 @@ from offbeat.core.messages import (
     TimerFired,
     Uploaded,
 )
-from offbeat.core.moments import moment
 from offbeat.core.parameters import Vector
 from offbeat.core.policy import Forecast
 from offbeat.core.record import (
@@ -43,6 +42,7 @@ from offbeat.core.record import (
     version_line,
 )
 from offbeat.core.session import Session
+from offbeat.core.state import moment
 from offbeat.experiment.run_settings import DeploymentTable, EvaluationTable, Stop
 from offbeat.flower.server.exchange import Exchange, Output
 from offbeat.flower.server.membership import LOOK_SECONDS, Membership, greet_new_nodes, poll_pause

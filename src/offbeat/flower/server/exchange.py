@@ -14,6 +14,7 @@ from typing import Any, Literal, get_args
 
 from flwr.app import RecordDict
 
+from offbeat.core.combining import RunningMedian
 from offbeat.core.coverage import bytes_down, submodel
 from offbeat.core.errors import DeviceFault
 from offbeat.core.messages import (
@@ -28,7 +29,6 @@ from offbeat.core.messages import (
     StopNotice,
     Uploaded,
 )
-from offbeat.core.norms import RunningMedian
 from offbeat.core.orders import Progress
 from offbeat.core.parameters import Vector
 from offbeat.core.record import FaultLine, HeardLine, JoinedLine

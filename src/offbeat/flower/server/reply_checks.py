@@ -22,11 +22,11 @@ from flwr.app import RecordDict
 from msgspec import Struct
 
 from offbeat.algorithms import device_rule
+from offbeat.core.combining import RunningMedian
 from offbeat.core.coverage import coverage
 from offbeat.core.errors import DeviceFault, Diverged
-from offbeat.core.norms import RunningMedian, distance
 from offbeat.core.orders import KnownOutcome, Outcome, Plain, Progress, Update
-from offbeat.core.parameters import Layout, Vector, dot, frozen
+from offbeat.core.parameters import Layout, Vector, distance, dot, frozen
 from offbeat.core.state import OrderInFlight
 from offbeat.flower.protocol.codec import unpack, vector
 from offbeat.flower.protocol.messages import CheckIn, FreshRequest, FromDevice, Merge, OrderReply, Refusal, UpdateReply

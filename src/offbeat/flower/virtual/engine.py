@@ -13,8 +13,7 @@ from math import inf
 
 from flwr.app import Error, Message
 
-from offbeat.core.moments import moment_after
-from offbeat.core.state import Counters
+from offbeat.core.state import Counters, moment_after
 from offbeat.flower.compat import ErrorCode, log
 from offbeat.flower.virtual.app import place_of
 from offbeat.flower.virtual.clients import ClientRuns, copied_message

@@ -109,14 +109,23 @@ class DelayedNesterov(ArrivalPolicy):
         if self.dylu:
             done = update.progress
             state.seconds[update.device] = max(done.seconds / max(done.steps, 1), LEAST_SECONDS)
-        now, delta = view.parameters, update.delta
-        state.total = delta.astype(np.float64) if state.total is None else state.total + delta
-        rate, movement = self.server_learning_rate, delta.astype(np.float64) / self.buffer
-        state.uploads += 1
-        if state.uploads == self.buffer:
-            mean = state.total / self.buffer
-            state.momentum = mean if state.momentum is None else self.momentum * state.momentum + mean
-            movement += self.momentum * state.momentum
-            state.total, state.uploads = None, 0
-        model = by_block(len(now), lambda block: now[block] + rate * movement[block])
-        yield Commit(parameters=model, used=(update.ticket,))
+        now, model, base = view.parameters, update.parameters, update.base_parameters
+        state.total = total = np.zeros(len(now)) if state.total is None else state.total
+        state.momentum = momentum = np.zeros(len(now)) if state.momentum is None else state.momentum
+        rate, beta, number = self.server_learning_rate, self.momentum, self.buffer
+        state.uploads = (state.uploads + 1) % number
+        completes = state.uploads == 0
+
+        def next_version(block: slice) -> Floats:
+            delta = model[block] - base[block]
+            total[block] += delta
+            movement = delta / np.float64(number)
+            if completes:
+                momentum[block] *= beta
+                momentum[block] += total[block] / number
+                movement += beta * momentum[block]
+                total[block] = 0.0
+            result: Floats = now[block] + rate * movement
+            return result
+
+        yield Commit(parameters=by_block(len(now), next_version), used=(update.ticket,))

@@ -35,7 +35,7 @@ from offbeat.algorithms.about import About, Range, SearchSpace, ServerMemory
 from offbeat.algorithms.arrivals import Floats
 from offbeat.core.messages import Action, Commit, Dispatch, Event, Uploaded
 from offbeat.core.orders import Update
-from offbeat.core.parameters import by_block
+from offbeat.core.parameters import blockwise, by_block
 from offbeat.core.policy import Policy, View
 
 
@@ -51,12 +51,20 @@ class Movements:
 
     def add(self, update: Update) -> None:
         """Add a movement to those of its device."""
-        device, delta = update.device, update.delta.astype(np.float64)
-        count, before = self.counts.get(device, 0), self.sums.get(device, np.zeros(len(delta)))
-        total = np.zeros(len(delta)) if self.total is None else self.total
-        self.sums[device], self.counts[device] = before + delta, count + 1
-        self.total = total + (before + delta) / (count + 1) - before / max(count, 1)
+        device, model, base = update.device, update.parameters, update.base_parameters
+        count, own = self.counts.get(device, 0), self.sums.get(device)
+        self.sums[device] = own = np.zeros(len(model)) if own is None else own
+        self.total = total = np.zeros(len(model)) if self.total is None else self.total
+        self.counts[device] = count + 1
         self.unused.append(update.ticket)
+
+        def add_up(block: slice) -> None:
+            before = own[block] / max(count, 1)
+            own[block] += model[block] - base[block]
+            total[block] += own[block] / (count + 1)
+            total[block] -= before
+
+        blockwise(len(model), add_up)
 
 
 @dataclass

@@ -245,8 +245,9 @@ class Experiment(Settings):
 
     @property
     def most_epochs(self) -> int:
-        """The most epochs of an order."""
-        return max([self.local.epochs, *(each.epochs or 1 for each in self.devices.values())])
+        """The most epochs of an order, or its steps: each uses an example once at most."""
+        own = (each.epochs or each.steps or 1 for each in self.devices.values())
+        return max([self.local.slices, *own])
 
     @property
     def target_metric(self) -> str:

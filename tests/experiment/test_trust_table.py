@@ -43,6 +43,15 @@ def test_a_rule_of_the_user_is_named_like_any_other() -> None:
     assert offbeat.run(experiment).summary["versions"] == 3
 
 
+@pytest.mark.parametrize("rule", ["aflguard", "zeno++"])
+def test_the_server_trains_on_trusted_samples_that_it_does_not_evaluate_on(rule: str) -> None:
+    experiment = Experiment(**TINY, trust={"combine": rule, "trusted_samples": 50})
+    one, two = offbeat.run(experiment), offbeat.run(experiment)
+    assert one.rows == two.rows and "rejected_updates" in one.rows[-1]
+    with pytest.raises(InvalidInput, match=r"trust\.trusted_samples = 100000: there are only"):
+        offbeat.run(experiment.replace({"trust.trusted_samples": 100_000}))
+
+
 @pytest.mark.parametrize(
     ("trust", "message"),
     [

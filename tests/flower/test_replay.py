@@ -106,6 +106,33 @@ def test_a_replay_makes_the_same_choice_of_devices(name: str, tmp_path: Path) ->
     assert said["replayed_orders"] == len(orders) and said["replayed_model"]
 
 
+@pytest.mark.parametrize(
+    ("name", "trust"),
+    [
+        ("fedbuff", {"combine": "centred-clipping", "clip": "auto", "repeats": 0.5, "most_samples_factor": 1.0}),
+        ("fedasmu", {"clip": 0.01}),
+    ],
+)
+def test_defences_work_on_the_second_driver_and_are_replayed(name: str, trust: dict[str, Any], tmp_path: Path) -> None:
+    settings, changes = settings_and_tables(name)
+    plain = experiment_of({"name": name} | settings, **changes)
+    guarded = plain.changed({"trust": trust})
+    for experiment, out in ((plain, tmp_path / "plain"), (guarded, tmp_path / "guarded")):
+        deploy(experiment, grid_for(experiment), out)
+    said = replay(tmp_path / "guarded").summary
+    assert said["replayed_model"]
+    first, other = (
+        [each["sha256"] for each in found(record_of(tmp_path / out), "version")] for out in ("plain", "guarded")
+    )
+    assert first != other
+
+
+def test_an_attack_is_refused_on_real_devices(tmp_path: Path) -> None:
+    experiment = experiment_of({"name": "fedavg", "cohort": 2}, attack={"name": "scaling"})
+    with pytest.raises(InvalidInput, match="attacks are simulated only"):
+        deploy(experiment, grid_for(experiment), tmp_path)
+
+
 class NoticeReceived:
     """What was said: tampers with nothing."""
 

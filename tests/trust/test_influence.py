@@ -54,7 +54,13 @@ def test_auto_clips_to_the_median_of_what_devices_reported_last() -> None:
     before = session.parameters[1]
     session.move(0.0, 50.0, device=3)  # staleness 3: 1/sqrt(4); the median of 1, 2 and 3 is 2
     assert session.parameters[1] - before == pytest.approx(2.0 / 2)
-    assert session.own_metrics() == {"clip_norm": 2.0, "clipped_updates": 1.0}
+    # influence 10, 10, 10 and 10 * 2/50 of 30.4
+    assert session.own_metrics() == pytest.approx(
+        {"clip_norm": 2.0, "clipped_updates": 1.0, "largest_influence": 10 / 30.4}
+    )
+    assert session.screen is not None
+    shares = session.screen.columns(session.screen_state, 4)["influence"]
+    assert list(shares) == pytest.approx([10 / 30.4] * 3 + [0.4 / 30.4])
 
 
 def test_before_there_is_a_median_the_norm_of_the_base_is_the_limit() -> None:

@@ -1,5 +1,6 @@
 """Robust rules: golden numbers by hand, and what holds for any numbers."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from offbeat.trust.robust import (
     krum_scores,
 )
 from offbeat.trust.settings import COMBINERS
+from offbeat.trust.trusted import AflGuard, TrustedRule, ZenoPlusPlus
 
 
 def contributions(rows: Any, weights: list[float] | None = None, divisor: float | None = None) -> Contributions:
@@ -120,8 +122,25 @@ def test_throttle_discounts_repeats_within_a_round_and_centres_the_next() -> Non
     assert session.combiner_state.centre.tolist() == [2.0, 2.5]  # ([4, 0] + [0, 5]) / 2
 
 
+def test_rules_with_trusted_samples_by_hand() -> None:
+    rows = [[3.0, 4.0], [0.0, 5.0], [-3.0, -4.0], [60.0, 80.0]]
+
+    def result(rule: TrustedRule) -> list[float]:
+        view: Any = SimpleNamespace(trusted_movement=lambda: np.array([3.0, 4.0], dtype=np.float32))
+        state = rule.State()
+        found = rule.combine(contributions(rows), state, view)(slice(0, 2)).tolist()
+        assert state.rejected == (2 if isinstance(rule, AflGuard) else 1)
+        return found  # type: ignore[no-any-return]
+
+    # AFLGuard: distances 0, sqrt(10), 10 and 95 from v; at most 1.5 * 5. ([3, 4] + [0, 5]) / 4
+    assert result(AflGuard()) == pytest.approx([0.75, 2.25])
+    # Zeno++: the last is scaled to [3, 4], the third points away. ([3, 4] + [0, 5] + [3, 4]) / 4
+    assert result(ZenoPlusPlus()) == pytest.approx([1.5, 3.25])
+
+
 # For any numbers ------------------------------------------------------------------------------------------------------
 
+UNTRUSTED = [name for name, kind in COMBINERS.items() if not issubclass(kind, TrustedRule)]
 numbers, large = st.floats(-1e3, 1e3, width=32), st.floats(-1e6, 1e6, width=32)
 honest_and_hostile = st.integers(1, 3).flatmap(
     lambda hostile: st.tuples(
@@ -155,7 +174,7 @@ def test_the_order_of_updates_does_not_matter(rule: Combiner, rows: list[Any], s
         np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", COMBINERS)
+@pytest.mark.parametrize("name", UNTRUSTED)
 def test_blocks_change_no_number(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = np.random.default_rng(0).normal(size=(7, 50))
     rule = COMBINERS[name]()
@@ -167,7 +186,7 @@ def test_blocks_change_no_number(name: str, monkeypatch: pytest.MonkeyPatch) -> 
     np.testing.assert_allclose(np.concatenate(parts), whole, rtol=1e-12)
 
 
-@pytest.mark.parametrize("name", COMBINERS)
+@pytest.mark.parametrize("name", UNTRUSTED)
 def test_a_run_with_a_rule_resumes_with_the_same_numbers(name: str) -> None:
     whole, first, second = (
         toy_simulation(FedBuff(buffer=4, concurrency=8), combiner=COMBINERS[name]()) for _ in range(3)

@@ -125,6 +125,8 @@ class Compatibility:
     """What the server must know or be able to do beyond sending models and receiving updates."""
     flower: str
     """Which Flower client apps it works with."""
+    combines: bool = False
+    """Whether `trust.combine` can replace the weighted mean that makes its versions."""
 
     def __str__(self) -> str:
         """One line on each fact, for `offbeat describe`."""
@@ -133,6 +135,7 @@ class Compatibility:
             f"versions from {self.made_from}, which need {uses}\n"
             f"server memory, in models: {self.server_memory}\n"
             f"needs: {', '.join(self.needs) or 'nothing else'}\n"
+            f"{'takes the robust rules of trust.combine' + chr(10) if self.combines else ''}"
             f"Flower: {self.flower}"
         )
 
@@ -142,6 +145,7 @@ class Compatibility:
         memory = str(self.server_memory)
         words = (
             "sums only" if self.sums_only else "",
+            "robust rules" if self.combines else "",
             "" if memory == "0" else f"models kept: {memory}",
             *self.needs,
             "" if self.flower.startswith("any") else "own client app",
@@ -234,6 +238,7 @@ def compatibility_of(policy: Policy | type[Policy]) -> Compatibility:
         server_memory=about.server_memory,
         needs=tuple(need for need, is_needed in needs.items() if is_needed),
         flower=f"{clients} with {settings}" if settings else clients,
+        combines=kind.combines,
     )
 
 

@@ -26,6 +26,8 @@ if TYPE_CHECKING:  # pydantic and the registries are imported when a command run
     from offbeat.core.selection import Selector
     from offbeat.core.settings import Settings
 
+EXPLAINED = ("offbeat.algorithms", "offbeat.selection", "offbeat.trust", "offbeat.fleet.attacks")
+"""Modules whose docstring is part of the description of their classes: sources and equations."""
 SIGNS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
 
 
@@ -34,8 +36,8 @@ def list_(
         str,
         typer.Argument(
             metavar="KIND",
-            help="algorithms, selections, fleets, availability, datasets, partitions, tasks, metrics, models or "
-            "experiments.",
+            help="algorithms, selections, defences, attacks, fleets, availability, datasets, partitions, tasks, "
+            "metrics, models or experiments.",
         ),
     ],
     form: TableFormat = None,
@@ -163,7 +165,7 @@ def description(name: str, thing: Any) -> RenderableType:
         if issubclass(thing, Policy):
             parts.append(searched(thing))
         module = sys.modules[thing.__module__]
-        if module.__name__.startswith(("offbeat.algorithms", "offbeat.selection")):
+        if module.__name__.startswith(EXPLAINED):
             parts.append(Markdown(inspect.getdoc(module) or ""))
     return Group(*parts)
 
@@ -295,13 +297,17 @@ def _registries() -> dict[str, dict[str, Any]]:
     from offbeat.experiment.named import TASKS
     from offbeat.experiment.shipped import shipped
     from offbeat.fleet import AVAILABILITIES, FLEETS
+    from offbeat.fleet.attacks import ATTACKS
     from offbeat.metrics import METRICS
     from offbeat.models import MODELS
     from offbeat.selection import SELECTORS
+    from offbeat.trust.settings import COMBINERS
 
     return {
         "algorithms": dict(POLICIES),
         "selections": dict(SELECTORS),
+        "defences": dict(COMBINERS),
+        "attacks": dict(ATTACKS),
         "fleets": dict(FLEETS),
         "availability": dict(AVAILABILITIES),
         "datasets": dict(DATASETS),

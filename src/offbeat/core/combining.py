@@ -127,6 +127,10 @@ class Screen(Settings):
         """The screen's own metrics."""
         return {}
 
+    def columns(self, state: Any, devices: int) -> Mapping[str, Sequence[float]]:
+        """Columns of `devices.csv`: a number for each device."""
+        return {}
+
 
 def contributions_of(
     updates: Sequence[Update], references: Sequence[Vector], weights: Sequence[float], divisor: float, view: "View"

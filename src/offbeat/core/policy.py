@@ -155,6 +155,10 @@ class View(Protocol):
         """The combined movement by `combiner`, which there must be."""
         ...
 
+    def trusted_movement(self) -> Vector:
+        """The movement that training on the server's trusted samples gives the current version."""
+        ...
+
     def stream(self, role: str, *keys: int) -> np.random.Generator:
         """A random generator that depends on the seed, the role and the keys only, such as `("noise", version)`."""
         ...

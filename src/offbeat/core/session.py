@@ -8,7 +8,7 @@ passes the time with each event and carries out the effects.
 """
 
 from collections import deque
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from math import inf
 from types import MappingProxyType
@@ -126,6 +126,7 @@ class Session:
         "_stores",
         "_ticket_of",
         "_tickets",
+        "_trusted",
         "_weights",
         "combiner",
         "combiner_state",
@@ -172,6 +173,7 @@ class Session:
         combiner: Combiner | None = None,
         screen: Screen | None = None,
         stores: NewStore = StoredInMemory,
+        trusted: Callable[[Vector, int], Vector] | None = None,
     ) -> None:
         """`own_work` are the slices and the batch size of single devices, where they differ from `local`.
 
@@ -232,6 +234,7 @@ class Session:
         """How often each device has contributed; None unless the run limits it."""
         self.combiner = combiner
         self.screen = screen
+        self._trusted = trusted
         self.combiner_state: Any = None if combiner is None else combiner.init(self)
         self.screen_state: Any = None if screen is None else screen.init(self)
         self.state = policy.init(self)
@@ -318,6 +321,12 @@ class Session:
         """The combined movement by `combiner`, which there must be."""
         assert self.combiner is not None
         return self.combiner.combine(contributions, self.combiner_state, self)
+
+    def trusted_movement(self) -> Vector:
+        """The movement that training on the server's trusted samples gives the current version."""
+        if self._trusted is None:
+            raise InvalidInput(f"{type(self.combiner).__name__} needs trusted samples, and this server has none")
+        return self._trusted(self.parameters, self.version)
 
     def stream(self, role: str, *keys: int) -> np.random.Generator:
         """A random generator that depends on the seed, the role and the keys only."""

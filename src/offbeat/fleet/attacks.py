@@ -31,18 +31,28 @@ from offbeat.core.streams import stream
 AttackName = Literal[
     "none", "sign-flip", "scaling", "gaussian", "label-flip", "alie", "ipm", "backdoor", "flooding", "stale-replay"
 ]
-ATTACKS: dict[str, tuple[str, float]] = {
-    "sign-flip": ("Uploads the negative of its movement, times strength.", 5.0),
-    "scaling": ("Uploads its movement times strength.", 10.0),
-    "gaussian": ("Uploads noise whose norm is strength times that of its movement.", 5.0),
-    "label-flip": ("Trains on the labels C - 1 - y.", 1.0),
-    "alie": ("Uploads the attackers' mean movement minus z standard deviations (A Little Is Enough).", 0.0),
-    "ipm": ("Uploads the negative of the attackers' mean movement, times strength (inner product).", 5.0),
-    "backdoor": ("Trains half of its samples with a trigger and the label `target`; scales by strength.", 3.0),
-    "flooding": ("Trains strength times as fast, so that it is heard more often, and flips its movement.", 20.0),
-    "stale-replay": ("Uploads the model of its first upload again and again.", 1.0),
+
+
+class AttackKind:
+    """One attack: what it does, as its docstring, and its default strength."""
+
+    def __init__(self, does: str, strength: float = 1.0) -> None:
+        self.__doc__ = does
+        self.strength = strength
+
+
+ATTACKS = {
+    "sign-flip": AttackKind("Uploads the negative of its movement, times strength (5).", 5.0),
+    "scaling": AttackKind("Uploads its movement times strength (10).", 10.0),
+    "gaussian": AttackKind("Uploads noise whose norm is strength (5) times that of its movement.", 5.0),
+    "label-flip": AttackKind("Trains on the labels C - 1 - y."),
+    "alie": AttackKind("Uploads the attackers' mean movement minus strength standard deviations (A Little Is Enough)."),
+    "ipm": AttackKind("Uploads the negative of the attackers' mean movement, times strength (5; Empire).", 5.0),
+    "backdoor": AttackKind("Trains half of its samples with a trigger and the label `target`; scales by 3.", 3.0),
+    "flooding": AttackKind("Trains strength (20) times as fast, so that it is heard more often, and flips.", 20.0),
+    "stale-replay": AttackKind("Uploads the model of its first upload again and again."),
 }
-"""What each attack does, and its default strength (alie: 0, that of the paper's formula)."""
+"""The attacks by name; the strength of alie follows from the paper's formula."""
 POISONING = ("label-flip", "backdoor")
 """Attacks on the data, in effect from the beginning."""
 COLLUDING = ("alie", "ipm")
@@ -74,7 +84,7 @@ class AttackTable(Settings):
             return self.strength
         if self.name == "alie":
             return little_is_enough(devices, max(1, round(self.share * devices)))
-        return ATTACKS[self.name][1]
+        return ATTACKS[self.name].strength
 
 
 def little_is_enough(devices: int, attackers: int) -> float:

@@ -1,7 +1,7 @@
 """Builds the parts of an experiment, for any driver: data, partition, network, task, trainer, fleet and session."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -15,10 +15,11 @@ from offbeat.core.errors import InvalidInput
 from offbeat.core.parameters import Layout, Vector
 from offbeat.core.policy import Forecast
 from offbeat.core.session import Session
+from offbeat.core.streams import stream
 from offbeat.core.terms import AbsentClasses, Contrastive, Distillation, OwnTerm
 from offbeat.data import Dataset, Partition
 from offbeat.data.heterogeneity import label_counts
-from offbeat.data.samples import LazyDevices
+from offbeat.data.samples import LazyDevices, Samples, count, taken
 from offbeat.experiment.schema import Experiment
 from offbeat.fleet import Fleet, Workload
 from offbeat.fleet.overrides import DeviceSettings, device_number, with_overrides
@@ -32,6 +33,7 @@ from offbeat.training.tasks import Batch, Classification, Task, TokenSequence
 from offbeat.training.terms import check_own_term
 from offbeat.training.torch_device import torch_device_of
 from offbeat.training.trainer import TorchTrainer
+from offbeat.training.training_state import TrainingJob, TrainingState
 
 NOTHING_OWN: Mapping[int, DeviceSettings] = MappingProxyType({})
 MOST_COUNTS = 200_000
@@ -51,11 +53,14 @@ class ExperimentParts:
     task: Task
     example: Batch
     """Two training samples, on which the model is tried."""
+    trusted: tuple[Samples, Samples] | None = None
+    """Samples that the server trains on itself, taken from the test data; None if no rule needs them."""
 
     @classmethod
     def of(cls, experiment: Experiment) -> "ExperimentParts":
         """Load and build the parts; raises InvalidInput if they do not fit each other."""
         dataset, partition = experiment.load_data()
+        dataset, trusted = with_trusted(dataset, experiment.trust.trusted_samples, experiment.seed)
         task = experiment.task.task
         example = example_batch(dataset)
         trial = example_inputs(task, example)
@@ -73,6 +78,7 @@ class ExperimentParts:
             network=network,
             task=task,
             example=example,
+            trusted=trusted,
         )
 
     @property
@@ -96,6 +102,24 @@ class ExperimentParts:
         return self.factory(torch_device, secret_noise=secret_noise).trainer(
             self.dataset.train_x, self.dataset.train_y, self.partition
         )
+
+    @property
+    def trusted_training(self) -> Callable[[Vector, int], Vector] | None:
+        """The movement that local training on the trusted samples gives a version; None if there are none."""
+        if self.trusted is None:
+            return None
+        local, samples = self.experiment.local, len(self.trusted[1])
+        trainer = self.factory().trainer(*self.trusted, Partition.of([np.arange(samples)]))
+
+        def movement(parameters: Vector, version: int) -> Vector:
+            order = local.order(local.moment(version=version, updates=0, time=0.0))
+            state = TrainingState(parameters=parameters)
+            job = TrainingJob(
+                device=0, ticket=version, order=order, first=0, last=order.slices, state=state, anchor=parameters
+            )
+            return trainer.train(job).parameters - parameters
+
+        return movement
 
     @property
     def device_names(self) -> tuple[str, ...] | None:
@@ -176,6 +200,7 @@ def session_of(
     secret: bool,
     own: Mapping[int, DeviceSettings] = NOTHING_OWN,
     scratch: Path | None = None,
+    trusted: Callable[[Vector, int], Vector] | None = None,
 ) -> Session:
     """Make the session of an experiment with these devices and this network's parameters.
 
@@ -195,6 +220,7 @@ def session_of(
         horizon=experiment.stop.horizon,
         buffers=experiment.model.buffers,
         screen=experiment.trust.screen,
+        trusted=trusted,
         own_work={device: (each.epochs or each.steps, each.batch_size) for device, each in own.items()},
         selector=experiment.selection.selector,
         limits=privacy.limits(policy, experiment.stop.epsilon, experiment.most_epochs),
@@ -202,6 +228,22 @@ def session_of(
         combiner=privacy.combiner(policy, secret=secret) or experiment.trust.combiner,
         stores=partial(VectorFile, folder=scratch),
     )
+
+
+def with_trusted(dataset: Dataset, samples: int, seed: int) -> tuple[Dataset, tuple[Samples, Samples] | None]:
+    """Take trusted samples from the test data: the data without them, and they, or None if there are none."""
+    if not samples:
+        return dataset, None
+    number = count(dataset.test_y)
+    if samples >= number:
+        raise InvalidInput(f"trust.trusted_samples = {samples}: there are only {number} test samples")
+    drawn = stream(seed, "trusted samples").permutation(number)
+    theirs, kept = np.sort(drawn[:samples]), np.sort(drawn[samples:])
+    owned = dataset.test_devices
+    if owned is not None:
+        owned = tuple(np.flatnonzero(np.isin(kept, own)) for own in owned)
+    rest = replace(dataset, test_x=taken(dataset.test_x, kept), test_y=taken(dataset.test_y, kept), test_devices=owned)
+    return rest, (taken(dataset.test_x, theirs), taken(dataset.test_y, theirs))
 
 
 def check_local_work(experiment: Experiment, task: Task) -> None:

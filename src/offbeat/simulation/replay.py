@@ -248,6 +248,7 @@ def replay(path: str | os.PathLike[str], watch: Callable[[float], None] | None =
         secret=False,
         forecast=first.forecast,
         own=own_settings(experiment, parts.partition.devices, parts.device_names),
+        trusted=parts.trusted_training,
     )
     with closing(executor):
         replaying = Replay(session, executor, lines)

@@ -64,6 +64,7 @@ def _built(experiment: Experiment, scratch: Path | None = None) -> Iterator[tupl
         forecast=fleet.forecast(parts.layout.bytes),
         own=own_settings(experiment, parts.partition.devices, fleet.names),
         scratch=scratch,
+        trusted=parts.trusted_training,
     )
     execution = experiment.execution
     if workers or execution.executor == "ray":

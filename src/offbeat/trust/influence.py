@@ -11,7 +11,7 @@ A fixed C is applied when the algorithm reads the update, so a simulation stays 
 update arrives, so updates that the algorithm discards are computed too.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from typing import Annotated, Literal
@@ -39,6 +39,9 @@ class InfluenceState:
     recent: list[int] = field(default_factory=list)
     clipped: int = 0
     limit: float = 0.0
+    influence: dict[int, float] = field(default_factory=dict)
+    """For each device the sum over its uploads of samples times the factor on the movement, as far as it is known when
+    they arrive: with a fixed `clip` without the clipping."""
 
     def __post_init__(self) -> None:
         self.median_norm, self.median_claim = RunningMedian(self.norms), RunningMedian(self.claims)
@@ -88,9 +91,11 @@ class InfluenceLimits(Screen):
             state.median_norm.note(update.device, norm)
             state.clipped += norm > state.limit
             factor *= min(1.0, state.limit / norm) if norm else 1.0
+            self._note(update, factor, state)
             if factor == 1.0:
                 return update
             return replace(update, outcome=KnownOutcome(scaled(update.outcome(), base, factor)))
+        self._note(update, factor, state)
         limit = inf if self.clip == "off" else self.clip
         if limit == inf and factor == 1.0:
             return update
@@ -109,10 +114,19 @@ class InfluenceLimits(Screen):
         state.recent = [*state.recent, device][-(self.repeats_window or view.devices) :]
         return float(self.repeats**earlier)
 
+    def _note(self, update: Update, factor: float, state: InfluenceState) -> None:
+        state.influence[update.device] = state.influence.get(update.device, 0.0) + factor * update.samples
+
     def metrics(self, state: InfluenceState) -> Mapping[str, float]:
-        if self.clip != "auto":
-            return {}
-        return {"clip_norm": state.limit if state.limit < inf else 0.0, "clipped_updates": float(state.clipped)}
+        total = sum(state.influence.values())
+        found = {"largest_influence": max(state.influence.values(), default=0.0) / total if total else 0.0}
+        if self.clip == "auto":
+            found |= {"clip_norm": state.limit if state.limit < inf else 0.0, "clipped_updates": float(state.clipped)}
+        return found
+
+    def columns(self, state: InfluenceState, devices: int) -> Mapping[str, Sequence[float]]:
+        total = sum(state.influence.values()) or 1.0
+        return {"influence": [state.influence.get(device, 0.0) / total for device in range(devices)]}
 
 
 class ClippedOutcome:

@@ -13,6 +13,7 @@ from offbeat.references import resolve
 from offbeat.trust.filters import AsyncFilter, Throttle
 from offbeat.trust.influence import InfluenceLimits
 from offbeat.trust.robust import Bucketing, CentredClipping, CoordinateMedian, Krum, MultiKrum, TrimmedMean
+from offbeat.trust.trusted import AflGuard, TrustedRule, ZenoPlusPlus
 
 COMBINERS: dict[str, type[Combiner]] = {
     "median": CoordinateMedian,
@@ -23,6 +24,8 @@ COMBINERS: dict[str, type[Combiner]] = {
     "bucketing": Bucketing,
     "asyncfilter": AsyncFilter,
     "throttle": Throttle,
+    "aflguard": AflGuard,
+    "zeno++": ZenoPlusPlus,
 }
 """The rules that `trust.combine` can name besides "mean"."""
 LIMITS = tuple(InfluenceLimits.model_fields)
@@ -65,6 +68,11 @@ class TrustTable(InfluenceLimits):
             return kind(**others)
         except InvalidSettings as invalid:
             raise InvalidInput(explain(invalid.error, "trust", list(kind.model_fields))) from None
+
+    @property
+    def trusted_samples(self) -> int:
+        """The number of samples that the server trains on itself; 0 for most rules."""
+        return self.combiner.trusted_samples if isinstance(self.combiner, TrustedRule) else 0
 
     def check(self, policy: Policy, name: str, *, private: bool) -> None:
         """Raise InvalidInput if the algorithm does not take the rule, or a private run would mix devices."""

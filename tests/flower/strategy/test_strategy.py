@@ -465,3 +465,29 @@ def test_a_strategy_shows_its_metrics_in_tensorboard(tmp_path: Path) -> None:
     assert [each.value for each in events.Scalars("accuracy")] == [0.0, 0.25, 0.5, 0.75]
     with pytest.raises(InvalidInput, match="which has none"):
         Async(FedBuff(), tracking={"tensorboard": True})
+
+
+# Defences -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_robust_rule_combines_what_nodes_upload() -> None:
+    result = train(Async(FedAvg(), trust={"combine": "median"}), grid_of(), num_rounds=1)
+    assert value(result) == 2.0  # the median of 1, 2 and 3; their weighted mean is 7/3
+
+
+def test_claimed_samples_of_nodes_are_capped() -> None:
+    result = train(Async(FedAvg(), trust={"most_samples": 10}), grid_of(), num_rounds=1)
+    assert value(result) == 2.0  # 10 samples each: (1 + 2 + 3) / 3
+
+
+@pytest.mark.parametrize(
+    ("policy", "trust", "words"),
+    [
+        (FedAvg(), {"combine": "medain"}, "unknown value of trust.combine 'medain'"),
+        (FedAsync(prox=0.0), {"combine": "median"}, "'FedAsync' does not make its versions from a weighted mean"),
+        (FedAvg(), {"combine": "aflguard"}, "needs trusted samples"),
+    ],
+)
+def test_defences_that_cannot_work_are_refused(policy: Any, trust: dict[str, Any], words: str) -> None:
+    with pytest.raises(InvalidInput, match=words):
+        Async(policy, trust=trust)

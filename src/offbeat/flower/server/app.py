@@ -131,6 +131,12 @@ def serve(
 ) -> None:
     """Run an experiment on the nodes of a grid, into a directory like that of a simulation."""
     check_trackers(experiment.tracking, directory=out)
+    if experiment.attack.name != "none":
+        raise InvalidInput(f"attack.name = {experiment.attack.name!r}: attacks are simulated only, leave out [attack]")
+    if experiment.trust.trusted_samples and given.parts is None:
+        raise InvalidInput(
+            f"trust.combine = {experiment.trust.combine!r}: needs trusted samples of an experiment's data on the server"
+        )
     experiment = sized(experiment, seconds=order_seconds if given.parts else None)
     directory = RunDirectory(out, experiment.table(), overwrite=overwrite, resume=resume)
     if directory.finished() is not None:
@@ -166,6 +172,7 @@ def serve(
         own=own_settings(experiment, experiment.data.devices, names),
         scratch=out,
         secret=True,
+        trusted=given.parts.trusted_training if given.parts else None,
     )
     factory = TrainerFactory(
         network=lambda: given.network,

@@ -15,6 +15,7 @@ from offbeat.experiment.run_settings import DeploymentTable, Stop, TrackingTable
 from offbeat.flower.strategy.records import Keys
 from offbeat.selection import why_no_selection
 from offbeat.trust.privacy import Privacy
+from offbeat.trust.settings import TrustTable
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Number = Annotated[int, Field(ge=0)]
@@ -76,6 +77,8 @@ class StrategySettings(Settings):
     """Refuse an update whose norm (Euclidean distance from its base) exceeds this."""
     norm_factor: Annotated[float, Field(gt=1)] = 20.0
     """Refuse an update whose norm exceeds this many times the median over nodes (inf: never)."""
+    trust: TrustTable = TrustTable()
+    """Defences against hostile nodes, as in `[trust]` of an experiment: `trust={"combine": "median"}`."""
     out: str | Path | None = None
     """Directory of the results, the record and the checkpoints (default: nothing is written)."""
     resume: bool = False
@@ -116,7 +119,7 @@ class StrategySettings(Settings):
 
     def table(self) -> dict[str, Any]:
         """The settings that determine the run, for `config.toml`."""
-        aside = {"out", "resume", "overwrite", "checkpoint_seconds", "tracking", "selection", "privacy"}
+        aside = {"out", "resume", "overwrite", "checkpoint_seconds", "tracking", "selection", "privacy", "trust"}
         return self.model_dump(exclude_none=True, exclude=aside | (set() if self.reads_losses else {"loss_key"}))
 
     @property

@@ -102,6 +102,7 @@ class Async(Strategy):
         rest_seconds: float = 5.0,
         norm_bound: float | None = None,
         norm_factor: float = 20.0,
+        trust: Mapping[str, Any] = MappingProxyType({}),
         out: str | Path | None = None,
         resume: bool = False,
         overwrite: bool = False,
@@ -115,7 +116,7 @@ class Async(Strategy):
         The run stops if it returns True.
         """
         given = {name: value for name, value in locals().items() if name in StrategySettings.model_fields}
-        given["tracking"] = dict(tracking)
+        given["tracking"], given["trust"] = dict(tracking), dict(trust)
         given["privacy"] = checked(Privacy, "privacy", dict(privacy))
         given["selection"] = as_table("selection", selection)
         self.settings: StrategySettings = checked(StrategySettings, "Async", given)
@@ -123,6 +124,9 @@ class Async(Strategy):
         self.policy = _checked_policy(policy)
         self.settings.check_selection(self.policy)
         self.settings.check_privacy(self.policy)
+        self.settings.trust.check(self.policy, type(self.policy).__name__, private=self.settings.privacy.on)
+        if self.settings.trust.trusted_samples:
+            raise InvalidInput(f"trust.combine = {self.settings.trust.combine!r}: needs trusted samples, not for Async")
         self._on_version = on_version
         self._versions = 0
         self._train_aggregate = train_metrics_aggr_fn or aggregate_metricrecords
@@ -273,11 +277,13 @@ class Async(Strategy):
     def _table(self, policy: Policy, devices: int, model: ModelArrays, versions: int, timeout: float) -> dict[str, Any]:
         """The content of `config.toml`, which must be the same when the run is resumed."""
         selection, privacy = self.settings.selection.resolved(), self.settings.privacy.resolved()
+        trust = self.settings.trust.written()
         return {
             "seed": self.settings.seed,
             "algorithm": {"name": name_of("algorithm", type(policy))} | policy.model_dump(exclude_none=True),
             **({"selection": selection} if selection else {}),
             **({"privacy": privacy} if privacy else {}),
+            **({"trust": trust} if trust else {}),
             "evaluation": {"targets": [], "every_versions": self.settings.evaluate_every},
             "flower": self.settings.table()
             | {"devices": devices, "num_rounds": versions, "timeout": timeout, "model": model.digest},
@@ -315,7 +321,8 @@ class Async(Strategy):
             horizon=stop.horizon,
             selector=settings.selection.selector,
             limits=settings.privacy.limits(policy, settings.epsilon),
-            combiner=settings.privacy.combiner(policy, secret=not has_clock(grid)),
+            combiner=settings.privacy.combiner(policy, secret=not has_clock(grid)) or settings.trust.combiner,
+            screen=settings.trust.screen,
         )
         evaluators = Evaluators(
             share=settings.fraction_evaluate,

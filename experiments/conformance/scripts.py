@@ -122,7 +122,8 @@ WAITING = [up(0, 0, 4, 0), up(1, 0, 0, 4), up(2, 0, 6, 2), up(0, 1, 0, 2)]
 
 def optimiser(kind: str) -> dict[str, Any]:
     """FedAvg's settings with a server optimiser."""
-    numbers = {"server_learning_rate": 0.5, "server_momentum": 0.9, "server_decay": 0.99, "server_epsilon": 0.1}
+    rate, momentum = 1.0 if kind == "momentum" else 0.5, 0.0 if kind == "adagrad" else 0.9
+    numbers = {"server_learning_rate": rate, "server_momentum": momentum, "server_decay": 0.99, "server_epsilon": 0.1}
     return {"cohort": 2, "server_optimiser": kind, **numbers}
 
 

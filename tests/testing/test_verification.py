@@ -1,12 +1,14 @@
 """Golden numbers of every rule: ours agree, the files are those of exact arithmetic, and deviations are named."""
 
+import json
 from collections import Counter
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 import pytest
 
-from experiments.conformance import scripts
+from experiments.conformance import adapters, page, scripts
 from offbeat.algorithms import POLICIES
 from offbeat.algorithms.about import about_of
 from offbeat.core.errors import InvalidInput
@@ -39,6 +41,26 @@ def test_every_algorithm_has_traces() -> None:
     count = Counter(trace.algorithm for trace in TRACES.values())
     assert POLICIES.keys() <= count.keys()
     assert all(count[name] > 1 for name in TWICE)
+
+
+def test_the_page_is_made_from_the_kept_runs() -> None:
+    assert page.PAGE.read_text(encoding="utf-8") == page.text()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_flowers_own_strategies_are_played() -> None:
+    kept = json.loads((page.KEPT / "flower.json").read_text())
+    outcomes = {trace.name: checked(trace, adapters.flower) for trace in load_traces(["fedavg"])}
+    assert outcomes == {each["trace"]: (each["outcome"], each["words"]) for each in kept["results"]}
+    assert checked(TRACES["fedbuff-fresh"], adapters.flower) == ("skipped", "no such strategy")
+
+
+@pytest.mark.parametrize("name", sorted(page.FRAMEWORKS.keys() - {"flower"}))
+def test_a_framework_that_is_not_installed_is_skipped_with_a_reason(name: str) -> None:
+    if find_spec(page.FRAMEWORKS[name][1]):
+        pytest.skip(f"{name} is installed")
+    outcome, reason = checked(TRACES["fedbuff-fresh"], getattr(adapters, name))
+    assert outcome == "skipped" and reason.endswith("is not installed")
 
 
 def test_the_files_come_from_exact_arithmetic(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,7 +100,7 @@ class Buffered:
     [
         ("no staleness", "staleness-3", "after step 4 (upload of device 1, base 0, staleness 3): expected [8, 6], got"),
         ("no staleness", "staleness-3", "[12, 10]: 2x the expected movement. The trace: [4, 2] + (1/sqrt(1+3)"),
-        ("1 + sqrt", "staleness-3", "0.732x the expected movement"),
+        ("1 + sqrt", "staleness-3", "0.7321x the expected movement"),
         (
             "K twice",
             "fresh",

@@ -359,7 +359,7 @@ def _difference(before: Floats, expected: Floats, found: Floats) -> str:
         return "the model did not move"
     factor = float(got @ wanted / (wanted @ wanted))
     if np.allclose(got, factor * wanted, rtol=1e-3, atol=TOLERANCE):
-        return f"{factor:.3g}x the expected movement"
+        return f"{factor:.4g}x the expected movement"
     return "a movement in another direction"
 
 

@@ -792,6 +792,29 @@ class Ringleader(Rule):
         self.commit(add((1, self.w), *((eta / count, each) for each in means)), why)
 
 
+class FedCompass(Rule):
+    """The first upload of a device alone, then groups: w <- (1 - sum a) w + sum a w_i, a = alpha / n st(staleness)."""
+
+    def begin(self) -> None:
+        self.known: set[int] = set()
+
+    def upload(self, sent: Sent) -> None:
+        group = sent.device in self.known
+        self.known.add(sent.device)
+        self.kept.append(sent)
+        if group and len(self.kept) < self.n:
+            self.wait("the group waits for its other device")
+            return
+        uploads, self.kept = self.kept, []
+        shares = []
+        for each in uploads:
+            late = self.version - each.base
+            shares.append((self.alpha / self.n * power(late + 1, -float(self.exponent)), each.model))
+        rest = 1 - sum(share for share, _ in shares)
+        why = f"{show(rest)} {show(self.w)} + " + " + ".join(f"{show(a)} {show(model)}" for a, model in shares)
+        self.commit(add((rest, self.w), *shares), why)
+
+
 # Iterations and deadlines ---------------------------------------------------------------------------------------------
 
 
@@ -923,6 +946,6 @@ RULES: dict[str, Callable[..., Rule]] = {
     "ca2fl": Ca2fl, "fadas": Fadas, "fedstaleweight": FedStaleWeight, "area": Area, "ringmaster": Ringmaster,
     "ringmaster-stop": RingmasterStop, "rennala": Rennala, "delay-adaptive": DelayAdaptive, "ace": Ace, "aced": Ace,
     "ringleader": Ringleader, "fedfa": FedFa, "delayed-nesterov": DelayedNesterov, "fedstale": FedStale,
-    "fedvarp": FedStale, "refl": Refl,
+    "fedvarp": FedStale, "fedcompass": FedCompass, "refl": Refl,
 }  # fmt: skip
 """The rule of each algorithm."""

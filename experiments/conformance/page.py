@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from experiments.conformance import adapters
-from offbeat.algorithms import POLICIES
 from offbeat.testing.verification import checked, load_traces
 
 KEPT = Path(__file__).parent / "results"
@@ -46,7 +45,7 @@ CAUSES = {
 TEXT = """# Conformance
 
 `offbeat verify` plays short traces to every rule: uploads with their bases, and the model that must come out. {traces}
-traces cover all {algorithms} algorithms. Their numbers come from exact arithmetic that shares no code with the
+traces cover {algorithms} algorithms. Their numbers come from exact arithmetic that shares no code with the
 algorithms (`experiments/conformance`), and each step says why (TOML files in `offbeat/testing/traces`).
 
 ## Check your own implementation
@@ -79,8 +78,8 @@ arithmetic; the exit code is then 1. `timer(name)` and `lost(device)` are option
 ## Other frameworks
 
 What their server code does with the same uploads, configured as close to the published rule as their options allow
-(`experiments/conformance/adapters.py`), on the rules that they have. Differences may be intended; the factor compares the
-first movement that differs with the expected one.
+(`experiments/conformance/adapters.py`), on the rules that they have. Differences may be intended. The factor compares
+the first movement that differs with the expected one.
 
 {table}
 
@@ -122,9 +121,10 @@ def text() -> str:
                 causes.setdefault(f"{each['rule']}: {CAUSES.get((name, each['trace']), 'cause not found yet')}", size)
         held = ", ".join(f"{rule} {count}/{total}" for rule, (count, total) in counts.items())
         rows.append(f"| {title} {kept['version']} | {held} | {'; '.join(map(''.join, causes.items()))} |")
+    traces = load_traces()
     return TEXT.format(
-        traces=len(load_traces()),
-        algorithms=len(POLICIES),
+        traces=len(traces),
+        algorithms=len({trace.algorithm for trace in traces}),
         table="\n".join(rows),
         python=f"Python {', '.join(sorted(pythons))}",
     )

@@ -108,6 +108,7 @@ SOURCES = {
     "delayed-nesterov": "Liu et al., 2024, Algorithm 3, as described by others",
     "fedstale": "Rodio and Neglia, ECAI 2024, code of the authors",
     "fedvarp": "Jhunjhunwala et al., UAI 2022",
+    "fedcompass": "Li et al., ICLR 2024, Algorithms 1 to 3, code of the authors (APPFL)",
     "refl": "Abdelmoniem et al., EuroSys 2023, code of the authors",
 }
 
@@ -583,6 +584,18 @@ SCRIPTS = [
         {"cohort": 4, "target": 0.5, "beta": 0.35, "server_learning_rate": 1.0},
         [up(0, 0, 4, 0), up(1, 0, 0, 4), up(2, 0, 6, 2), up(3, 0, -2, -2), up(0, 1, 2, 2)],
         samples=(10, 10, 10, 10),
+    ),
+    Script(
+        "fedcompass",
+        "first-uploads",
+        {"alpha": 0.5, "exponent": 1.0, "max_steps": 10},
+        [up(0, 0, 8, 0), up(1, 0, 0, 8)],
+    ),
+    Script(
+        "fedcompass",
+        "a-group",
+        {"alpha": 0.5, "exponent": 1.0, "max_steps": 10},
+        [up(0, 0, 8, 0), up(1, 0, 0, 8), up(0, 1, 4, 0), up(1, 2, 0, 4)],
     ),
 ]
 

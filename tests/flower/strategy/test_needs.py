@@ -20,6 +20,7 @@ REFUSED = {
     "feddyn": "keep state from one order",
     "aso-fed": "keep state from one order",
     "fedsa": "different numbers of epochs",
+    "fedcompass": "orders numbers of steps",
     "fedasmu": "request the fresh model",
     "fedssmu": "request the fresh model",
     "seafl2": "stops devices",

@@ -132,31 +132,31 @@ def figure_file(study: Study) -> str:
 
 
 def overview(found: Sequence[Results]) -> str:
-    """The overview: the headline claims, each study's question, and how many claims have which verdict."""
+    """The overview: the headline claims, and how many claims of each study have which verdict."""
     top = [(each.study, judged) for each in found for judged in each.verdicts if judged.claim.top]
-    heading, *rows = claim_lines([judged for _, judged in top])
+    (claim, _, *heading), *rows = claim_lines([judged for _, judged in top])
     links = [f"[{_short(study.title)}]({study.page or study.name}.md)" for study, _ in top]
-    headlines = [["study", *heading]] + [[link, *row] for link, row in zip(links, rows, strict=True)]
+    headlines = [["study", claim, *heading]]
+    headlines += [[link, says, *row] for link, (says, _, *row) in zip(links, rows, strict=True)]
     shown = [verdict for verdict in VERDICTS if any(verdict in each.counted for each in found)]
-    lines = [["study", "question", "seeds", *shown]]
+    lines = [["study", "seeds", *shown]]
     for each in found:
         study = each.study
         counts = [str(each.counted.count(verdict)) if study.claims else "-" for verdict in shown]
-        lines.append([f"[{study.title}]({study.page or study.name}.md)", study.question, str(study.seeds), *counts])
+        lines.append([f"[{study.title}]({study.page or study.name}.md)", str(study.seeds), *counts])
     parts = [
         "# Published claims, measured",
         "Do published claims hold in our runs? The headline claims of the papers:",
         markdown_table(headlines),
-        "Undecided claims need more seeds: `python -m experiments.NAME --headline --seeds N` runs only the methods of "
-        "this list and continues where it stopped. All claims, counted by verdict:",
+        "`python -m experiments.NAME --headline --seeds N` adds seeds to the methods of this list. All claims, counted "
+        "by verdict:",
         markdown_table(lines),
         "**Verdicts.** " + RULE.replace("\n", " "),
         "**Run a study** from the root of a checkout:",
         "```bash\npython -m experiments.seafl --quick            # minutes, embedded data, two seeds\n"
         "python -m experiments.seafl                    # print the stored measurements, write the pages again\n"
         "python -m experiments.seafl --full --out DIR   # repeat all runs: hours; continues if interrupted\n```",
-        "The pages are generated from `docs/results/*.csv` (one line per run) and `experiments/*.toml` (published "
-        "numbers, claims, captions).",
+        "The pages are generated from `docs/results/*.csv` and `experiments/*.toml`.",
     ]
     return "\n\n".join(parts) + "\n"
 

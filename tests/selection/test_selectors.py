@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from offbeat.algorithms import POLICIES, FedAvg, FedBuff
+from offbeat.comparison.fairness import notes_on
 from offbeat.core.errors import InvalidInput, PolicyError
 from offbeat.core.messages import Uploaded
 from offbeat.core.orders import Outcome, Progress, Update
@@ -124,6 +125,17 @@ def test_own_selectors_and_settings_in_an_experiment() -> None:
     assert "selection" not in experiment_of(selection="uniform").table() | experiment_of().table()
     compared = experiment_of(compare={"a": {"algorithm": {"name": "fedbuff"}, "selection": {"name": "pisces"}}})
     assert compared.for_algorithm("a", 0).selection.name == "pisces"
+
+
+def test_a_comparison_notes_which_selection_each_algorithm_has() -> None:
+    oort, tifl = {"name": "oort"}, {"name": "tifl"}
+    plain = {"a": experiment_of(), "b": experiment_of(selection="uniform")}
+    assert notes_on(plain, []) == []
+    several = plain | {"c": experiment_of(selection=oort), "d": experiment_of(selection=tifl)}
+    (note,) = notes_on(several, [])
+    assert note == "Not the same for all: selection.name = uniform (a, b), oort (c), tifl (d)."
+    settings = {"a": experiment_of(selection=oort), "b": experiment_of(selection=oort | {"penalty": 1.0})}
+    assert notes_on(settings, []) == ["Not the same for all: selection.penalty = 2.0 (a), 1.0 (b)."]
 
 
 class NoPick(Selector):

@@ -60,6 +60,7 @@ def known_by(settings: Mapping[str, Any], algorithms: Mapping[str, str]) -> list
 
 
 FOLLOW = "buffers, cohorts, periods and staleness bounds that are not set follow in proportion"
+SELECTION = "selection.name"
 ALIKE = 1.1
 """Measured numbers of devices in training that differ by a factor of at most this count as the same."""
 
@@ -80,7 +81,11 @@ def notes_on(experiments: Mapping[str, Experiment], results: Iterable[Result]) -
     The number of devices in training is the one measured in the results.
     """
     flat = {label: flattened(experiment.table(), but=NOT_COMPARED) for label, experiment in experiments.items()}
+    for label, experiment in experiments.items():
+        flat[label][SELECTION] = experiment.selection.name
     keys = dict.fromkeys(key for table in flat.values() for key in table)
+    if _differs(SELECTION, flat):  # then their other settings differ anyway
+        keys = {key: None for key in keys if key == SELECTION or not key.startswith("selection.")}
     notes = [f"Not the same for all: {_values(key, flat)}." for key in keys if _differs(key, flat)]
     policies = {label: each.algorithm.policy for label, each in experiments.items()}
     about = {label: about_of(policy) for label, policy in policies.items()}

@@ -1,5 +1,6 @@
 """What a user types nearly right: names, settings and options get one sentence that helps."""
 
+import pickle
 import sys
 from pathlib import Path
 
@@ -7,8 +8,10 @@ import pytest
 from typer.testing import CliRunner
 
 from offbeat import cli
+from offbeat.algorithms import POLICIES, FedBuff
 from offbeat.core.errors import InvalidInput, unknown
 from offbeat.experiment.schema import Experiment
+from offbeat.fleet import FLEETS
 
 
 def said(*words: str) -> str:
@@ -28,6 +31,10 @@ def said(*words: str) -> str:
         (["compare", "demo", "--set", "algorithm.bufer=3"], "did you mean 'buffer'?"),
         (["tune", "demo", "--range", "algorithm.bufer=1:3"], "did you mean 'buffer'?"),
         (["tune", "demo", "--range", "local.epochs=3"], "as table.key=low:high"),
+        (["run", "dmo"], "there is no experiment file dmo: did you mean 'demo'?"),
+        (["node", "register", "own_rules.py", "--superlink", "localhost:1"], "own_rules.py is no public key"),
+        (["describe", "own_rules:Halfway"], "Next: offbeat run demo --set algorithm.name=own_rules:Halfway"),
+        (["tune", "demo", "--objective", "area,seconds"], "after the first must come one of device_seconds, megabytes"),
         (["run", "-h"], "Run one experiment and write its metrics"),
         (["report", ".", "--out", "x.pdf"], "x.pdf: a report is an HTML page"),
         (["compare", "demo", "--format", "word"], "--format word: must be markdown, latex or csv"),
@@ -61,3 +68,23 @@ def test_no_message_lists_a_hundred_names() -> None:
     with pytest.raises(InvalidInput) as caught:
         raise unknown("name", "nam3", ["name1", "name3"])
     assert "did you mean 'name3'" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_a_misspelt_setting_of_a_policy_is_answered_as_in_a_file(name: str) -> None:
+    policy, field = POLICIES[name], next(iter(POLICIES[name].model_fields))
+    with pytest.raises(InvalidInput, match=f"unknown key '{policy.__name__}.x{field}': did you mean '{field}'"):
+        policy(**{f"x{field}": 3})
+
+
+def test_settings_say_what_is_allowed_before_what_is_missing() -> None:
+    with pytest.raises(InvalidInput, match=r"^RatioFleet.ratio = 0.5: must be greater than or equal to 1$"):
+        FLEETS["ratio"](ratio=0.5)
+    with pytest.raises(InvalidInput, match=r"^unknown key 'modle': did you mean 'model'\?$"):
+        Experiment(modle="mlp")
+    with pytest.raises(InvalidInput, match=r"^algorithm.buffer = 0: must be greater"):  # in a file, the table's name
+        Experiment(stop={"time": 1.0}, algorithm={"name": "fedbuff", "buffer": 0})
+    with pytest.raises(InvalidInput) as caught:
+        FedBuff(buffer=0)
+    # errors travel between processes
+    assert str(pickle.loads(pickle.dumps(caught.value))) == "FedBuff.buffer = 0: must be greater than or equal to 1"

@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # modules that need torch are imported when a command runs, t
 console = Console(markup=False, emoji=False, highlight=False)
 """Standard output; a name such as `[bold]` or `mod:Zero:` is printed as it is."""
 if not console.is_terminal:
-    console.width = max(console.width, 160)  # a pipe or a file has no width: nothing is cut
+    console.width = max(console.width, 240)  # a pipe or a file has no width: nothing is cut
 LONGEST = 80
 """Longest part of a directory's name that is made from overrides, in characters."""
 

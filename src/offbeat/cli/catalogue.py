@@ -70,6 +70,7 @@ def describe(
     For an algorithm also its paper, its equations and where `offbeat tune` searches.
     """
     from offbeat.algorithms import known_name
+    from offbeat.core.policy import Policy
     from offbeat.core.settings import Settings
     from offbeat.experiment.schema import Experiment
     from offbeat.models import MODEL_SETTINGS
@@ -93,7 +94,8 @@ def describe(
         console.print(description(name, resolve(thing) if isinstance(thing, str) else thing))
     if name in MODEL_SETTINGS:
         console.print(description(name, MODEL_SETTINGS[name]))
-    kind = next((kind for kind in ("algorithms", "experiments") if name in registries[kind]), "")
+    own = isinstance(thing, type) and issubclass(thing, Policy)
+    kind = "algorithms" if own else "experiments" if name in registries["experiments"] else ""
     next_step(f"describe {kind}".rstrip(), name=name)
 
 

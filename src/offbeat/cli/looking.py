@@ -77,7 +77,8 @@ def _entry_cells(entry: "Entry", root: Path) -> list[str]:
         told = ", ".join(entry.algorithms[:5]) + (
             f" and {len(entry.algorithms) - 5} more" if entry.algorithms[5:] else ""
         )
-        return [place, entry.state, f"{entry.kind} of {told}: {done} of {len(entry.runs)} runs finished", "", "", ""]
+        what = f"{entry.kind} of {told}: {done} of {len(entry.runs)} runs finished"
+        return [place, entry.state, what if entry.runs else f"{entry.kind}, no run yet", "", "", ""]
     state = (
         entry.state if entry.state == "finished" or entry.progress is None else f"{entry.state}, {entry.progress:.0%}"
     )

@@ -187,8 +187,11 @@ def register(
     for key in public_keys:
         if not key.is_file():
             raise InvalidInput(f"{key}: no such file")
-        if b"PRIVATE KEY" in key.read_bytes()[:100]:
+        content = key.read_bytes()[:100]
+        if b"PRIVATE KEY" in content:
             raise InvalidInput(f"{key} is a private key, which never leaves its node: register its public key (.pub)")
+        if not content.startswith(b"ecdsa-sha2-"):
+            raise InvalidInput(f"{key} is no public key (.pub) of `offbeat node certificates` or `ssh-keygen -t ecdsa`")
     for key in public_keys:
         console.print(f"{key}: node {register_node(link, key)}", highlight=False)
     next_step("node register")

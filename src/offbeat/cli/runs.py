@@ -135,7 +135,8 @@ def run(
         present(experiment, result.rows, result.summary, root, form)
         own = experiment.algorithm.name
         names = f"fedavg,{own if own != 'fedavg' else 'fedbuff'}"
-        next_step("run", form, file=experiment_words(file, changes), names=names, root=root)
+        others = [change for change in changes or () if not change.strip().startswith("algorithm.name")]
+        next_step("run", form, file=experiment_words(file, others), names=names, root=root)
 
 
 def compare(

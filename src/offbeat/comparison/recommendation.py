@@ -284,15 +284,15 @@ def at_edges(candidates: Sequence[Candidate], entries: Sequence[Entry]) -> list[
 def first_sentence(best: Candidate, criterion: Criterion) -> str:
     """What to run and its measure; or that no algorithm reached the target, and which came closest."""
     run = f"{best.algorithm} with learning rate {best.entry.rate:g}"
-    over = f"over {best.estimate.seeds} seeds" if best.estimate.seeds > 1 else "with one seed"
+    over = f" over {best.estimate.seeds} seeds" if best.estimate.seeds > 1 else ""  # the text of one says so
     if best.estimate.median < inf or criterion.kind != "time":
-        return f"Run {run}: {criterion.title} {best.estimate.text(criterion.text)} {over}."
+        return f"Run {run}: {criterion.title} {best.estimate.text(criterion.text)}{over}."
     assert criterion.target is not None
     nearest = median_of(criterion.best_value(each.rows) for each in best.results)
     return (
         f"No algorithm reached {criterion.metric.goal(criterion.target)} within {criterion.at:g} s with most seeds: "
         f"allow more time or lower the target. Closest: {run}, best {criterion.metric.title} "
-        f"{nearest.text(criterion.value_text)} {over}."
+        f"{nearest.text(criterion.value_text)}{over}."
     )
 
 

@@ -162,12 +162,15 @@ class LocalWork(Settings):
     batch_size: Annotated[int, Field(ge=0)] = 32
     """Samples in a step; 0: all of the device's."""
     learning_rate: Annotated[float, Field(gt=0, le=1e6)] = 0.03
+    """Learning rate on the devices, before the schedule."""
     optimiser: str = "sgd"
     """sgd, adam, adamw, rmsprop, or a torch optimiser of your own as "module:Class"."""
     keep_optimiser_state: bool = False
     """Continue with the optimiser state (momentum, moments) of the device's previous training instead of a new one."""
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Momentum of sgd and rmsprop."""
     weight_decay: Annotated[float, Field(ge=0, le=1e6)] = 0.0
+    """Weight decay of the optimiser (L2; decoupled in adamw)."""
     clip_norm: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     """Clip gradients to this norm; 0: no clipping."""
     learning_rate_decay: Annotated[float, Field(gt=0, le=1)] = 1.0

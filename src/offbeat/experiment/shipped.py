@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -44,4 +45,7 @@ def experiment_from(source: ExperimentSource, changes: Iterable[str] = ()) -> Ex
     path = Path(source)
     if not path.exists() and path.stem in shipped():
         return load_experiment(path.stem, changes)
+    near = get_close_matches(path.stem, shipped(), n=1, cutoff=0.6)
+    if near and not path.exists() and path.suffix in ("", ".toml"):
+        raise InvalidInput(f"there is no experiment file {path}: did you mean {near[0]!r}?")
     return Experiment.load(path, changes)

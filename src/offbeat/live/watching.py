@@ -79,6 +79,7 @@ class Watching:
         if isinstance(entry, GroupEntry):
             done = sum(run.state == "finished" for run in entry.runs)
             what = f"{entry.kind} of {', '.join(entry.algorithms[:6])}: {done} of {len(entry.runs)} runs finished"
+            what = what if entry.runs else f"{entry.kind}, no run yet"
             return line | {"what": what, "time": "", "value": "", "target": ""}
         target = entry.target
         return line | {

@@ -8,6 +8,7 @@ survive a fork, every process starts from scratch.
 import gc
 import multiprocessing
 import os
+import re
 import signal
 import sys
 from multiprocessing import forkserver
@@ -15,6 +16,9 @@ from multiprocessing.context import ForkServerContext, SpawnContext
 from pathlib import Path
 
 from offbeat.core.errors import InvalidInput
+
+GUARD = re.compile(r"""__name__\s*==\s*["']__main__|__main__["']\s*==\s*__name__""")
+"""What keeps the code of a script from running when it is imported."""
 
 
 def process_context(*imported: str) -> ForkServerContext | SpawnContext:
@@ -40,7 +44,7 @@ def unguarded_script() -> str:
         text = Path(file).read_text(encoding="utf-8")
     except (OSError, ValueError):  # a program, or a script in an archive
         return ""
-    return "" if "__name__" in text else Path(file).name
+    return "" if GUARD.search(text) else Path(file).name
 
 
 def _ignore_signals() -> None:

@@ -126,6 +126,8 @@ def test_local_steps_replace_epochs_in_orders_and_files() -> None:
     experiment = Experiment.parse(table)
     assert Experiment.parse(experiment.table()).table() == experiment.table()
     assert own_settings(experiment, 4, None)[1].steps == 9
+    assert Experiment.parse({"stop": {"versions": 1}}).changed({"local": {"steps": 3}}).local.slices == 3
+    assert experiment.changed({"local": {"epochs": 2}}).local.unit == "epoch"
     wrong = Experiment.parse(table | {"devices": {"1": {"epochs": 9}}})
     with pytest.raises(InvalidInput, match=r"devices\.1\.epochs = 9: \[local\] counts in steps"):
         own_settings(wrong, 4, None)

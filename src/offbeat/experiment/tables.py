@@ -25,7 +25,11 @@ def checked(kind: type[S], section: str, table: Mapping[str, Any], also: Iterabl
 
 
 def merge(table: Mapping[str, Any], changes: Mapping[str, Any]) -> Table:
-    """Merge changes into nested tables; a table whose `name` changes loses its other keys."""
+    """Merge changes into nested tables; a table whose `name` changes loses its other keys.
+
+    >>> merge({"local": {"epochs": 5, "momentum": 0.9}}, {"local": {"steps": 50}})
+    {'local': {'momentum': 0.9, 'steps': 50}}
+    """
     merged = dict(table)
     for key, value in changes.items():
         old = merged.get(key)
@@ -37,9 +41,13 @@ def merge(table: Mapping[str, Any], changes: Mapping[str, Any]) -> Table:
 
 
 def _compatible(section: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Table:
-    """The keys of an old table that still apply after the changes: if `name` changes, only devices."""
+    """The keys of an old table that still apply after the changes: if `name` changes, only devices.
+
+    Epochs and steps replace each other.
+    """
     if new.get("name", old.get("name")) == old.get("name"):
-        return dict(old)
+        replaced = {"epochs": "steps", "steps": "epochs"}
+        return {key: value for key, value in old.items() if replaced.get(key) not in new}
     return {key: value for key, value in old.items() if section == "data" and key == "devices"}
 
 

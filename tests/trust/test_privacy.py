@@ -1,5 +1,6 @@
 """DP-FedAvg and DP-FedBuff by hand: what is clipped, weighted, divided and added; what is refused before a run."""
 
+from functools import partial
 from math import exp, sqrt
 from typing import Any
 
@@ -21,6 +22,10 @@ from offbeat.trust.privacy import Privacy, PrivateSum
 
 UNIT = {1: (1.0, -1.0, 0.0), 2: (0.5, 0.0), 3: (0.0, 2.0), 4: (4.0, 4.0)}
 """The fresh noise of each version."""
+
+
+near = partial(pytest.approx, rel=1e-4, abs=1e-4)
+"""Clipping leaves a little less than C, by `MARGIN`."""
 
 
 class Scripted(PrivateSum):
@@ -50,14 +55,14 @@ def test_fedbuff_clips_each_update_adds_noise_to_the_sum_and_divides_by_k() -> N
     session.move(3.0, 4.0)  # norm 5: as it is
     session.move(0.0, 10.0)  # norm 10: halved
     # ([3, 4] + [0, 5] + 1 * 5 * [1, -1]) / 2
-    assert session.parameters.tolist() == [4.0, 2.0]
+    assert session.parameters.tolist() == near([4.0, 2.0])
 
 
 def test_a_stale_update_is_clipped_before_it_is_weighted() -> None:
     session = private(FedBuff(buffer=1, concurrency=2), noise=0.0)
     session.move(0.0, 0.0)
     session.move(0.0, 10.0, ticket=2)  # one version late: 1 / sqrt(2) * [0, 5], not the clip of [0, 7.07]
-    assert session.parameters.tolist() == pytest.approx([0.0, 5 / sqrt(2)])
+    assert session.parameters.tolist() == near([0.0, 5 / sqrt(2)])
 
 
 def test_fedavg_weighs_devices_equally_and_divides_by_the_cohort_also_if_one_is_lost() -> None:
@@ -78,7 +83,7 @@ def test_an_update_that_is_not_finite_counts_as_zero(bad: tuple[float, float]) -
     session = private(FedBuff(buffer=2, concurrency=2), noise=0.0)
     session.upload(*bad)
     assert session.move(3.0, 4.0).used == [1, 2]
-    assert session.parameters.tolist() == [1.5, 2.0]
+    assert session.parameters.tolist() == near([1.5, 2.0])
 
 
 def test_the_tree_adds_the_difference_of_the_nodes() -> None:
@@ -112,7 +117,7 @@ def test_an_adaptive_clip_follows_the_noisy_share_of_small_norms() -> None:
     session.move(0.0, 10.0)  # above
     # sigma = 5 / sqrt(1 - 1/4), because the count takes (2 * 1)^-2 of z^-2 = 1
     sigma = 5 / sqrt(0.75)
-    assert session.parameters.tolist() == pytest.approx([(3 + sigma) / 2, (5 - sigma) / 2], rel=1e-6)
+    assert session.parameters.tolist() == near([(3 + sigma) / 2, (5 - sigma) / 2])
     # b = 1/2 + (1/2 - 1/2 + 1 * 2) / 2 = 1.5; C = 5 exp(-0.2 (1.5 - 0.5))
     assert session.own_metrics()["privacy_clip"] == pytest.approx(5 * exp(-0.2))
 

@@ -25,7 +25,7 @@ norms. The number of updates with ||D_k|| <= C gets noise of its own, which is p
 """
 
 from dataclasses import dataclass, field
-from math import exp, inf, isfinite
+from math import exp, inf, isfinite, sqrt
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -33,10 +33,10 @@ from pydantic import Field, model_validator
 
 from offbeat.algorithms.fedavg import FedAvg
 from offbeat.algorithms.fedbuff import FedBuff
-from offbeat.core.combining import Combiner, Contributions, Floats, Movement
+from offbeat.core.combining import Combiner, Contributions, Movement
 from offbeat.core.errors import InvalidInput
 from offbeat.core.orders import LocalWork
-from offbeat.core.parameters import BLOCK, by_block, distance
+from offbeat.core.parameters import BLOCK, blockwise, by_block, distance
 from offbeat.core.participation import ParticipationLimits
 from offbeat.core.policy import Policy, View
 from offbeat.core.settings import Settings
@@ -45,6 +45,8 @@ from offbeat.trust.noise import Block, Mechanism, NoiseState, SeededNoise, Sourc
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(gt=0, lt=1)]
+TINY = 1e-20
+"""A sum of squares below this may have lost elements whose squares vanish in float32."""
 SUM, COUNT = "privacy", "privacy count"
 """The roles of the noise streams: of the sum, and of the number of updates below the clip."""
 
@@ -276,10 +278,7 @@ class PrivateSum(Combiner):
     def combine(self, contributions: Contributions, state: PrivateState, view: View) -> Movement:
         """The private movement. The noise of a version is drawn once, here."""
         version, size, clip, source = view.version + 1, contributions.size, state.clip, self.source(view)
-        norms = [
-            distance(model, reference, threaded_from=BLOCK)
-            for model, reference in zip(contributions.models, contributions.references, strict=True)
-        ]
+        norms = norms_of(contributions)
         factors = [
             (min(1.0, weight) if self.staleness_weights else 1.0) * clip_factor(norm, clip) / self.divisor
             for norm, weight in zip(norms, contributions.weights, strict=True)
@@ -294,10 +293,13 @@ class PrivateSum(Combiner):
         if self.count_noise is not None:
             state.clip = self.next_clip(norms, clip, float(source(COUNT, version, 0, size=1)[0]))
 
-        def moved(block: slice) -> Floats:
-            total = np.multiply(noise(block), sigma, dtype=np.float64)
+        def moved(block: slice) -> Block:
+            total = np.float32(sigma) * noise(block)
+            each = np.empty_like(total)
             for number in used:
-                total += factors[number] * contributions.one(number, block)
+                np.subtract(contributions.models[number][block], contributions.references[number][block], out=each)
+                np.multiply(each, np.float32(factors[number]), out=each)
+                total += each
             return total
 
         whole = by_block(size, moved, threaded_from=BLOCK)
@@ -314,12 +316,42 @@ class PrivateSum(Combiner):
         return {} if self.count_noise is None else {"privacy_clip": state.clip}
 
 
-def clip_factor(norm: float, clip: float) -> float:
-    """min(1, C / norm); 0 if the norm is not finite.
+MARGIN = 1e-5
+"""More than the relative error of a norm that is summed in float32, and of scaling in float32."""
+ROW = 256
+"""Squares that are summed in float32; their sums are added in float64."""
 
-    >>> clip_factor(5.0, 2.0), clip_factor(0.0, 2.0), clip_factor(float("nan"), 2.0)
+
+def clip_factor(norm: float, clip: float) -> float:
+    """min(1, C / norm), a little less if it clips, so that rounding never leaves more than C; 0 for no finite norm.
+
+    >>> round(clip_factor(5.0, 2.0), 4), clip_factor(0.0, 2.0), clip_factor(float("nan"), 2.0)
     (0.4, 1.0, 0.0)
     """
     if not isfinite(norm):
         return 0.0
-    return 1.0 if norm <= clip else clip / norm
+    return 1.0 if norm * (1 + MARGIN) <= clip else clip / (norm * (1 + MARGIN))
+
+
+def norms_of(contributions: Contributions) -> list[float]:
+    """The norm of each movement, within `MARGIN`; inf or nan if an element is not finite."""
+    squares: dict[int, list[float]] = {}
+
+    def add(block: slice) -> None:
+        size = block.stop - block.start
+        each = np.zeros(-(-size // ROW) * ROW, dtype=np.float32)
+        rows, found = each.reshape(-1, ROW), []
+        with np.errstate(invalid="ignore", over="ignore"):
+            for model, reference in zip(contributions.models, contributions.references, strict=True):
+                np.subtract(model[block], reference[block], out=each[:size])
+                found.append(float(np.einsum("ij,ij->i", rows, rows).sum(dtype=np.float64)))
+        squares[block.start] = found
+
+    blockwise(contributions.size, add, threaded_from=BLOCK)
+    totals = [sum(squares[start][number] for start in sorted(squares)) for number in range(len(contributions))]
+    return [
+        sqrt(total)
+        if isfinite(total) and total > TINY
+        else distance(model, reference)  # squares may over- or underflow
+        for total, model, reference in zip(totals, contributions.models, contributions.references, strict=True)
+    ]

@@ -11,7 +11,7 @@ from offbeat import cli
 from offbeat.algorithms import POLICIES, FedBuff
 from offbeat.core.errors import InvalidInput, unknown
 from offbeat.experiment.schema import Experiment
-from offbeat.fleet import FLEETS
+from offbeat.fleet.speeds import RatioFleet
 
 
 def said(*words: str) -> str:
@@ -79,7 +79,7 @@ def test_a_misspelt_setting_of_a_policy_is_answered_as_in_a_file(name: str) -> N
 
 def test_settings_say_what_is_allowed_before_what_is_missing() -> None:
     with pytest.raises(InvalidInput, match=r"^RatioFleet.ratio = 0.5: must be greater than or equal to 1$"):
-        FLEETS["ratio"](ratio=0.5)
+        RatioFleet(ratio=0.5)
     with pytest.raises(InvalidInput, match=r"^unknown key 'modle': did you mean 'model'\?$"):
         Experiment(modle="mlp")
     with pytest.raises(InvalidInput, match=r"^algorithm.buffer = 0: must be greater"):  # in a file, the table's name

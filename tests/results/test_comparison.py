@@ -185,6 +185,18 @@ def test_notes_stand_under_the_table() -> None:
     assert text.endswith("Only fedasync: a proximal term.")
 
 
+def test_a_caption_has_at_most_five_lines_and_the_whole_one_everything() -> None:
+    notes = [f"Only fedbuff: difference {number} of many." for number in range(40)]
+    comparison = Comparison(three_algorithms(), 0.8, notes=[*notes, "Not the same for all: a = 1 (x), 2 (y)."])
+    table = printed(comparison)
+    assert len(table) - table.index(next(line for line in table if line.startswith("Virtual time"))) <= 5
+    assert "Not the same for all: a = 1" in comparison.brief_caption  # what matters most comes first
+    assert "† fedasync, seed 1: training diverged." in comparison.brief_caption
+    assert all(note in comparison.caption for note in notes)
+    several = [entry("fedavg", seed, [(0, 0.1), (9, 0.9)], "diverged: not finite") for seed in range(30)]
+    assert "more notes." in Comparison(several, 0.8).brief_caption and len(Comparison(several, 0.8).brief_caption) < 420
+
+
 def test_a_given_target_need_not_be_one_of_the_runs_targets() -> None:
     # Seed 1: from 0.8 at 120 s to 0.82 at 200 s, half of 80 s. Seed 2: 0.7 to 0.84 in 100 s, 0.11 / 0.14 of them.
     times = by_name(Comparison(three_algorithms(), 0.81))["fedavg"].times

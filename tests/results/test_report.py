@@ -203,3 +203,10 @@ def test_everything_from_outside_is_escaped() -> None:
 def test_the_same_results_give_the_same_page() -> None:
     comparison = Comparison([*reaching("fedavg", 100, 120), *reaching("fedbuff", 50, 60)])
     assert report_html(comparison, ["seed = 0"], "Race") == report_html(comparison, ["seed = 0"], "Race")
+
+
+def test_a_search_of_many_settings_is_told_in_few_sentences() -> None:
+    runs = [run for number in range(15) for run in reaching(f"rate={number}", 50 + number)]
+    words = findings(Comparison([*runs, *(failing(f"bad={number}")[0] for number in range(12))], 0.7))
+    assert words.startswith("rate=0 reached 70 % accuracy first") and "rate=8 took" in words and "rate=9" not in words
+    assert "6 others took longer." in words and "12 others did not reach the target in all of their seeds." in words

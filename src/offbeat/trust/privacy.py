@@ -46,7 +46,7 @@ from offbeat.trust.noise import Block, Mechanism, NoiseState, SeededNoise, Sourc
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(gt=0, lt=1)]
 TINY = 1e-20
-"""A sum of squares below this may have lost elements whose squares vanish in float32."""
+"""Below this, numbers or their squares may lose digits in float32."""
 SUM, COUNT = "privacy", "privacy count"
 """The roles of the noise streams: of the sum, and of the number of updates below the clip."""
 
@@ -298,7 +298,8 @@ class PrivateSum(Combiner):
             each = np.empty_like(total)
             for number in used:
                 np.subtract(contributions.models[number][block], contributions.references[number][block], out=each)
-                np.multiply(each, np.float32(factors[number]), out=each)
+                precision = np.float32 if factors[number] > TINY else np.float64  # a tiny float32 has few digits
+                np.multiply(each, factors[number], out=each, dtype=precision, casting="same_kind")
                 total += each
             return total
 

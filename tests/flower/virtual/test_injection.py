@@ -30,7 +30,8 @@ def test_one_command_compares_strategies_and_seeds(
         cli.main()
     assert end.value.code == 0
     printed = capsys.readouterr().out
-    assert "Speed-up: over fedavg" in printed
+    assert all(name in printed for name in ("fedavg", "app", "krum")) and "report.html (with all notes)" in printed
+    assert "Speed-up: over fedavg" in (out / "report.html").read_text()
     table = (out / "comparison.csv").read_text().splitlines()
     lines = {line["algorithm"]: line for line in csv.DictReader(table)}
     assert list(lines) == ["fedavg", "app", "krum"]

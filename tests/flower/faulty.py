@@ -98,7 +98,7 @@ class Tampering:
 
 
 def experiment(**changes: Any) -> Experiment:
-    """Four devices that deliver about once a second; one that fails rests for a second."""
+    """Four devices that upload about once a second; one that fails rests for a second."""
     whole: dict[str, Any] = {key: changes[key] for key in ("stop", "algorithm") if key in changes}
     whole["stop"] = {"time": 300.0} | whole.get("stop", {"updates": 10})  # none may run for ever
     table: dict[str, Any] = {

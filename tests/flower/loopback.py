@@ -1,4 +1,4 @@
-"""A grid without processes: the real apps and the real codec, each node's answer after a delay of a virtual clock."""
+"""A grid without processes: the real apps and the real codec, each node's reply after a delay of a virtual clock."""
 
 import json
 from collections.abc import Callable, Iterable
@@ -17,12 +17,12 @@ from offbeat.flower.server.app import ServerParts, serve
 from offbeat.running.assembly import ExperimentParts
 
 Tamper = Callable[[int, Message, Message], Message | Error | None]
-"""What becomes of an answer: (node, question, answer) -> another answer, an error, or None if it is lost."""
+"""What becomes of a reply: (node, question, reply) -> another reply, an error, or None if it is lost."""
 
 
 @dataclass
 class LoopbackGrid:
-    """Nodes 100, 101, ... with `partition-id` 0, 1, ...; `delays[k]` is how long node k takes to answer."""
+    """Nodes 100, 101, ... with `partition-id` 0, 1, ...; `delays[k]` is how long node k takes to reply."""
 
     delays: dict[int, float]
     run_config: dict[str, Any]

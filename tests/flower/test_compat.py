@@ -93,7 +93,7 @@ ANSWERS = {
     "flwr.proto.fab_pb2:GetFabResponse": ["fab"],
     "flwr.proto.message_pb2:ObjectTree": ["object_id", "children"],
 }
-"""What is read of the answers."""
+"""What is read of the replies."""
 
 
 def found(path: str) -> Any:
@@ -196,13 +196,13 @@ def test_the_fleet_api_has_these_calls(name: str) -> None:
 
 
 @pytest.mark.parametrize("path", ANSWERS)
-def test_the_fleet_api_answers_with_these_fields(path: str) -> None:
+def test_the_fleet_api_replies_with_these_fields(path: str) -> None:
     there = set(found(path).DESCRIPTOR.fields_by_name)
     assert set(ANSWERS[path]) <= there, f"{path} has no {sorted(set(ANSWERS[path]) - there)} any more. {FOUND}"
 
 
 @needs_nodes
-def test_the_server_can_fetch_answers_one_by_one() -> None:
+def test_the_server_can_fetch_replies_one_by_one() -> None:
     grid = found("flwr.superlink.grid.http_grid:HttpGrid")
     assert isinstance(inspect.getattr_static(grid, "_runtime_client"), property), FOUND
     assert isinstance(inspect.getattr_static(grid, "run"), property), FOUND

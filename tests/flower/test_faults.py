@@ -137,7 +137,7 @@ def test_a_device_that_never_does_right_rests_longer_each_time(tmp_path: Path) -
 
 
 def test_an_upload_that_is_sent_again_is_not_used_again(tmp_path: Path) -> None:
-    """Devices 2 and 3 both answer their second order with what device 3 answered to its first."""
+    """Devices 2 and 3 both reply to their second order with what device 3 replied to its first."""
     setting, uploads, seen = experiment(), list[RecordDict](), Counter[int]()
 
     def tamper(node: int, question: Message, answer: Message) -> Message:
@@ -187,7 +187,7 @@ def test_device_rules_say_only_what_their_policy_understands(tmp_path: Path) -> 
         (pack(Refusal(reason="no power\noffbeat: ended")), "the device says: no power offbeat: ended"),
     ],
 )
-def test_an_error_in_the_place_of_an_answer(
+def test_an_error_in_the_place_of_a_reply(
     error: Error | RecordDict, why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     setting = experiment()
@@ -199,14 +199,14 @@ def test_an_error_in_the_place_of_an_answer(
     assert all(device["delivered"] >= 1 for device in found.devices)
 
 
-def test_no_answer_at_all(tmp_path: Path) -> None:
+def test_no_reply_at_all(tmp_path: Path) -> None:
     setting = experiment(stop={"updates": 30})
     found = run(tmp_path, grid_for(setting, tamper=Tampering(lambda d, v: None)), setting)
     assert found.summary["stopped_by"] == "updates" and found.faults == ["no reply within 5 s"]
     assert found.devices[3]["orders"] == found.devices[3]["lost"] == 1, "a node that may still be at work is left alone"
 
 
-def test_a_late_answer_is_refused_and_its_device_is_free_again(tmp_path: Path) -> None:
+def test_a_late_reply_is_refused_and_its_device_is_free_again(tmp_path: Path) -> None:
     setting = experiment(stop={"updates": 30})
     grid = grid_for(setting)
 

@@ -1,4 +1,4 @@
-"""Any change to a valid answer is refused, or does not matter: nothing else can come of it."""
+"""Any change to a valid reply is refused, or does not matter: nothing else can come of it."""
 
 import json
 from collections.abc import Iterable
@@ -45,7 +45,7 @@ EXPECTED: Vector = np.float32(0.5) * BASE + np.float32(0.5) * UPLOAD
 
 @dataclass
 class OneAnswer:
-    """A grid with one node, which greets in order and answers its first order with this."""
+    """A grid with one node, which greets in order and replies to its first order with this."""
 
     answer: RecordDict
     now: float = 0.0
@@ -83,7 +83,7 @@ class Memo(RunRecord):
 
 
 def judged(answer: RecordDict) -> tuple[str, Session]:
-    """What becomes of an answer to the first order of a run, and the session after it."""
+    """What becomes of a reply to the first order of a run, and the session after it."""
     TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 1
     grid, said = OneAnswer(answer), list[str]()
     transport = Transport(grid, said.append)

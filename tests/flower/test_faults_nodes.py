@@ -26,7 +26,7 @@ def test_a_node_that_leaves_in_training_and_comes_back(tmp_path: Path) -> None:
     assert found.devices[3]["delivered"] >= 1
 
 
-def test_a_node_that_does_not_answer_and_is_gone_later(tmp_path: Path) -> None:
+def test_a_node_that_does_not_reply_and_is_gone_later(tmp_path: Path) -> None:
     """Our own deadline and Flower's notice both count as one loss; another node may then be that device."""
     setting = experiment(stop={"updates": 60})
     details: dict[str, Any] = {"joins": {104: 9.0}, "numbers": {104: 3}, "away": {BAD: (8.2, NEVER)}}
@@ -38,14 +38,14 @@ def test_a_node_that_does_not_answer_and_is_gone_later(tmp_path: Path) -> None:
 
 
 class SlowGrid(FaultyGrid):
-    """A look for answers takes so long that others have come by the next one: there is never a quiet moment."""
+    """A look for replies takes so long that others have come by the next one: there is never a quiet moment."""
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         self.now += 0.25
         return super().pull_messages(message_ids)
 
 
-def test_a_deadline_holds_while_answers_come_in_all_the_time(tmp_path: Path) -> None:
+def test_a_deadline_holds_while_replies_come_in_all_the_time(tmp_path: Path) -> None:
     setting = experiment(stop={"time": 20.0})
     silent, delays = Tampering(lambda d, v: None), dict.fromkeys(DELAYS, 0.01)
     found = run(tmp_path, SlowGrid(delays=delays, run_config=run_config(setting), tamper=silent), setting)
@@ -158,8 +158,8 @@ class Unreadable(Exception):
 
 
 @pytest.mark.parametrize("error", [Unreadable("Error parsing message"), KeyError("x"), RecursionError("too deep")])
-def test_an_answer_that_cannot_be_taken_apart(error: Exception, tmp_path: Path) -> None:
-    """Flower gives an answer only once, and what is asked for with a broken one is lost: so each is asked for alone."""
+def test_a_reply_that_cannot_be_taken_apart(error: Exception, tmp_path: Path) -> None:
+    """Flower gives a reply only once, and what is asked for with a broken one is lost: so each is asked for alone."""
     setting = experiment(stop={"updates": 20})
     found = run(tmp_path, grid_for(setting, broken={BAD: error}), setting)
     assert found.summary["stopped_by"] == "updates"

@@ -1,4 +1,4 @@
-"""Answers are taken one by one: a broken or unfinished one costs no honest one anything."""
+"""Replies are taken one by one: a broken or unfinished one costs no honest one anything."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +18,7 @@ from offbeat.flower.server.transport import NOT_READ, Incoming, SentMessage, Tra
 
 
 class RuntimeApi:
-    """The server's half of a SuperLink: it hands out each answer once."""
+    """The server's half of a SuperLink: it hands out each reply once."""
 
     def __init__(self) -> None:
         TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 7, 1
@@ -31,7 +31,7 @@ class RuntimeApi:
         self.copies = 1
 
     def answer(self, question: str, text: str, *, bytes: int = 0) -> list[str]:
-        """Let an answer come in; its objects, from the outside in."""
+        """Let a reply come in; its objects, from the outside in."""
         message = Message(RecordDict({"said": ConfigRecord({"text": text})}), 1, "train.offbeat")
         if bytes:
             message.content["ballast"] = ArrayRecord({"zeros": Array(np.arange(bytes // 8))})
@@ -80,7 +80,7 @@ def texts(arrived: list[Any]) -> dict[str, str]:
     }
 
 
-def test_answers_come_one_by_one_and_are_confirmed(api: RuntimeApi, grid: Any) -> None:
+def test_replies_come_one_by_one_and_are_confirmed(api: RuntimeApi, grid: Any) -> None:
     incoming = Incoming(grid)
     assert incoming.fetch(dict.fromkeys(["a", "b"], 10**6)) == []
     api.answer("b", "two")
@@ -90,7 +90,7 @@ def test_answers_come_one_by_one_and_are_confirmed(api: RuntimeApi, grid: Any) -
     assert texts(incoming.fetch(dict.fromkeys(["a"], 10**6))) == {"a": "one"}
 
 
-def test_an_answer_that_cannot_be_taken_apart_costs_only_itself(api: RuntimeApi, grid: Any) -> None:
+def test_a_reply_that_cannot_be_taken_apart_costs_only_itself(api: RuntimeApi, grid: Any) -> None:
     api.answer("a", "one")
     broken = api.answer("b", "nonsense")
     api.answer("c", "three")
@@ -100,7 +100,7 @@ def test_an_answer_that_cannot_be_taken_apart_costs_only_itself(api: RuntimeApi,
     assert found["b"].startswith("its reply cannot be decoded: ")
 
 
-def test_an_answer_that_lacks_an_object_costs_only_itself(api: RuntimeApi, grid: Any) -> None:
+def test_a_reply_that_lacks_an_object_costs_only_itself(api: RuntimeApi, grid: Any) -> None:
     del api.objects[api.answer("a", "one")[-1]]
     api.answer("b", "two")
     assert texts(Incoming(grid).fetch(dict.fromkeys(["a", "b"], 10**6))) == {
@@ -109,7 +109,7 @@ def test_an_answer_that_lacks_an_object_costs_only_itself(api: RuntimeApi, grid:
     }
 
 
-def test_an_answer_that_is_still_being_handed_in_keeps_nobody_waiting(api: RuntimeApi, grid: Any) -> None:
+def test_a_reply_that_is_still_being_handed_in_keeps_nobody_waiting(api: RuntimeApi, grid: Any) -> None:
     incoming, slow = Incoming(grid), api.answer("a", "one")
     api.answer("b", "two")
     api.late = {slow[0]}
@@ -121,7 +121,7 @@ def test_an_answer_that_is_still_being_handed_in_keeps_nobody_waiting(api: Runti
     assert not set(api.pulled[len(before) :]) & {each for each in before if each != slow[0]}, "nothing is fetched twice"
 
 
-def test_an_unfinished_answer_to_an_order_that_was_given_up_is_forgotten(api: RuntimeApi, grid: Any) -> None:
+def test_an_unfinished_reply_to_an_order_that_was_given_up_is_forgotten(api: RuntimeApi, grid: Any) -> None:
     incoming = Incoming(grid)
     api.late = set(api.answer("a", "one"))
     assert incoming.fetch(dict.fromkeys(["a"], 10**6)) == incoming.fetch(dict.fromkeys(["b"], 10**6)) == []
@@ -129,7 +129,7 @@ def test_an_unfinished_answer_to_an_order_that_was_given_up_is_forgotten(api: Ru
     assert incoming.fetch(dict.fromkeys(["b"], 10**6)) == [] and not incoming._partial
 
 
-def test_the_transport_reports_a_broken_answer_as_the_fault_of_its_device(api: RuntimeApi, grid: Any) -> None:
+def test_the_transport_reports_a_broken_reply_as_the_fault_of_its_device(api: RuntimeApi, grid: Any) -> None:
     transport = Transport(grid, print)
     transport.waiting = {"a": SentMessage(node=1, at=0.0, deadline=9.0, device=4)}
     api.objects[api.answer("a", "one")[0]] = b"nothing"

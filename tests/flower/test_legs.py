@@ -130,7 +130,7 @@ def test_legs_in_new_processes_change_no_bit() -> None:
     assert np.array_equal(parameters, in_one_piece(ORDER).parameters)
 
 
-def test_a_device_that_is_told_to_stop_delivers_what_it_has() -> None:
+def test_a_device_that_is_told_to_stop_uploads_what_it_has() -> None:
     clock = Clock(tick=1.0)
     device = device_of(DeviceStore(), clock)
     device.begin(begin(ORDER, leg_seconds=0.5), START)
@@ -159,7 +159,7 @@ def test_legs_may_end_between_any_two_steps() -> None:
     assert np.array_equal(parameters, in_one_piece(STEPS).parameters)
 
 
-def test_a_device_that_is_told_to_stop_between_two_steps_delivers_those_it_has_done() -> None:
+def test_a_device_that_is_told_to_stop_between_two_steps_uploads_those_it_has_done() -> None:
     clock = Clock(tick=1.0)
     device = device_of(DeviceStore(), clock)
     device.begin(begin(STEPS, leg_seconds=0.5), START)
@@ -186,7 +186,7 @@ def test_a_notice_heard_within_a_step_ends_the_run_with_it_or_before_it(drops: b
     assert np.array_equal(parameters, in_one_piece(order, last=slices).parameters)
 
 
-def test_the_steps_that_are_done_when_the_budget_is_used_up_are_delivered() -> None:
+def test_the_steps_that_are_done_when_the_budget_is_used_up_are_uploaded() -> None:
     """The clock goes on by 1 s at every look, three of them within each step of the trainer."""
     order = replace(STEPS, budget=10.0)
     body, parameters = delivered(device_of(DeviceStore(), Clock(tick=1.0)).begin(begin(order), START))
@@ -231,7 +231,7 @@ def test_a_budget_ends_between_layers_and_only_those_that_were_reached_travel() 
     assert np.array_equal(parameters, in_one_piece(order, last=1).parameters[-18:])  # the last layer: 15 + 3
 
 
-def test_a_run_that_may_not_be_partial_delivers_nothing_when_time_is_up() -> None:
+def test_a_run_that_may_not_be_partial_uploads_nothing_when_time_is_up() -> None:
     order = Order(unit="layer", slices=2, batch_size=4, learning_rate=0.1, budget=3.5, partial=False)
     body, parameters = delivered(device_of(DeviceStore(), Clock(tick=1.0)).begin(begin(order), START))
     assert body.slices == 1 and parameters.size == 0
@@ -344,7 +344,7 @@ def test_a_device_remembers_what_the_server_has_received(counting: Order) -> Non
 
 
 def test_what_the_server_never_received_is_forgotten(counting: Order) -> None:
-    """Ticket 6 was delivered but lost on the way: ticket 9 begins with what ticket 4 left."""
+    """Ticket 6 was uploaded but lost on the way: ticket 9 begins with what ticket 4 left."""
     store, _ = deliver_with_merge(DeviceStore(), counting, ticket=4, received=0)
     store, _ = deliver_with_merge(store, counting, ticket=6, received=4)
     _, third = deliver_with_merge(store, counting, ticket=9, received=4)

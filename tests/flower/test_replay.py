@@ -219,7 +219,7 @@ def something_happened(name: str, record: list[dict[str, Any]], heard: NoticeRec
 
 
 class Trouble:
-    """Device 1 once delivers what is not finite, and one answer of device 2 never comes: not of their first orders."""
+    """Device 1 once uploads what is not finite, and one reply of device 2 never comes: not of their first orders."""
 
     def __init__(self) -> None:
         self.spoilt = self.swallowed = 0
@@ -310,7 +310,7 @@ def test_a_run_that_was_killed_and_resumed_is_replayed(
 
 
 class Restless(DeviceRule):
-    """Wants two more epochs whenever it is asked, asks after the second, and goes along a gradient when answered."""
+    """Wants two more epochs whenever it is asked, asks after the second, and goes along a gradient after it."""
 
     def next(self, progress: Progress, fresh_answers: int, order: Order, memory: ReadOnlyMemory) -> Step:
         if progress.slices == 2 and not fresh_answers:

@@ -114,7 +114,7 @@ def lost(node: int, question: Message, answer: Message) -> Message | None:
 
 
 @pytest.mark.parametrize("tamper", [None, lost])
-def test_a_run_without_devices_or_without_answers_can_be_resumed(tamper: Tamper | None, tmp_path: Path) -> None:
+def test_a_run_without_devices_or_without_replies_can_be_resumed(tamper: Tamper | None, tmp_path: Path) -> None:
     experiment = Experiment.parse(merge(TABLES, {"deployment": {"answer_seconds": 5.0}}))
     grid = Bounded(
         DELAYS, run_config(experiment), leaves=dict.fromkeys(DELAYS, 1.5 if tamper is None else 999.0), tamper=tamper

@@ -84,7 +84,7 @@ ASKING: dict[str, dict[str, Any]] = {
 
 
 def test_fresh_models_reach_a_device_in_the_midst_of_an_epoch_and_the_record_says_where(tmp_path: Path) -> None:
-    """Two of the devices are on nodes that only answer: they wait."""
+    """Two of the devices are on nodes that only reply: they wait."""
     algorithm = {"name": "fedasmu", "while_asking": "train", "slot": "first"} | ASKING["fedasmu"]
     setting = experiment_of(algorithm, stop={"versions": 12})
     deploy_warm(setting, warm_grid(setting, 2, stock=2), tmp_path / "run")
@@ -119,7 +119,7 @@ def test_orders_in_steps_are_interrupted_on_warm_nodes_and_replay_to_the_same_bi
 
 
 @pytest.mark.parametrize("name", ["seafl2", "fedasmu"])
-def test_warm_nodes_and_nodes_that_only_answer_take_part_in_one_run(name: str, tmp_path: Path) -> None:
+def test_warm_nodes_and_nodes_that_only_reply_take_part_in_one_run(name: str, tmp_path: Path) -> None:
     setting = experiment_of({"name": name} | (NOTIFYING | ASKING)[name], deployment={"leg_seconds": 1e-9})
     grid = warm_grid(setting, 2, stock=2)
     deploy_warm(setting, grid, tmp_path / "run")
@@ -155,7 +155,7 @@ def test_a_device_that_is_told_to_stop_uploads_with_or_without_the_epoch_that_it
 
 
 class Lone:
-    """A warm device in this thread: the test puts messages into its mailbox and looks at its answers."""
+    """A warm device in this thread: the test puts messages into its mailbox and looks at its replies."""
 
     def __init__(self, kept: dict[str, bytes] | None = None) -> None:
         self.setting = experiment_of({"name": "fedasync"}, deployment={"paced": False})
@@ -199,7 +199,7 @@ class Lone:
         return message
 
     def run(self, body: Any, *, model: bool = False) -> tuple[str, Any]:
-        """Which message is answered in the end, and how."""
+        """Which message is replied to in the end, and how."""
         context = Context(
             run_id=1,
             node_id=100,
@@ -284,7 +284,7 @@ def test_a_notice_for_another_order_changes_nothing() -> None:
     assert isinstance(delivery, UpdateReply) and delivery.slices == EPOCHS
 
 
-def test_a_notice_that_comes_after_the_delivery_is_answered() -> None:
+def test_a_notice_that_comes_after_the_upload_is_replied_to() -> None:
     assert Lone().run(Notice(ticket=5))[1] == NoticeReceived(ticket=5, slices=0, step=None, working=False)
 
 
@@ -304,8 +304,8 @@ def test_a_new_order_ends_the_old_one_and_is_not_lost() -> None:
     assert waiting is not None and waiting.metadata.message_id == "message-1"
 
 
-def test_a_question_is_the_answer_to_the_message_that_stands_for_the_order() -> None:
-    """FedASMU's device asks once; then the answer to its question is what the delivery answers."""
+def test_a_question_is_the_reply_to_the_message_that_stands_for_the_order() -> None:
+    """FedASMU's device asks once; then its upload is the reply to the message with the fresh model."""
     lone = Lone()
     lone.fresh = FreshResponse(ticket=5, leg=1, version=2, newer=True, stop=False)
     answered, delivery = lone.run(asking(), model=True)
@@ -337,7 +337,7 @@ def test_a_fresh_model_that_a_device_does_not_wait_for_is_merged_between_two_ste
     assert delivery.extras["reward"] == whole.memory["reward"]
 
 
-def test_a_device_that_does_not_wait_for_its_answer_waits_at_the_end() -> None:
+def test_a_device_that_does_not_wait_for_its_reply_waits_at_the_end() -> None:
     lone = Lone()
     lone.interrupt(6 * EPOCHS + 1, FreshResponse(ticket=5, leg=1, version=2, newer=True, stop=False))
     _, delivery = lone.run(asking(waits=False), model=True)
@@ -354,8 +354,8 @@ def test_a_device_that_trains_on_and_hears_that_nothing_is_newer_trains_as_if_it
     assert (lone.delivered == plain.delivered).all()
 
 
-def test_a_notice_to_a_device_that_trains_on_makes_it_stop_after_its_epoch_and_wait_for_its_answer() -> None:
-    """It is told in its second epoch, which it ends, and then looks for the answer."""
+def test_a_notice_to_a_device_that_trains_on_makes_it_stop_after_its_epoch_and_wait_for_its_reply() -> None:
+    """It is told in its second epoch, which it ends, and then looks for the reply."""
     lone = Lone()
     lone.interrupt(9, Notice(ticket=5))
     taken, looks = lone.mailbox.take, count(1)
@@ -372,7 +372,7 @@ def test_a_notice_to_a_device_that_trains_on_makes_it_stop_after_its_epoch_and_w
     assert delivery.slices == 2 and delivery.merges == [Merge(version=2, slices=2, step=0)]
 
 
-def test_a_notice_while_a_device_waits_for_the_answer_to_its_question() -> None:
+def test_a_notice_while_a_device_waits_for_the_reply_to_its_question() -> None:
     lone = Lone()
     lone.fresh = FreshResponse(ticket=5, leg=1, version=2, newer=False, stop=False)
     lone.news = Notice(ticket=5)

@@ -51,7 +51,7 @@ class WarmThread:
 
 
 class WarmGrid:
-    """Nodes 100, 101, ... are warm; those of another grid, which has their numbers, only answer."""
+    """Nodes 100, 101, ... are warm; those of another grid, which has their numbers, only reply."""
 
     def __init__(self, warm: int, config: dict[str, Any], stock: LoopbackGrid | None = None) -> None:
         TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 1
@@ -97,7 +97,7 @@ def deploy_warm(experiment: Experiment, grid: WarmGrid, out: Path, *, resume: bo
 
 
 def warm_grid(experiment: Experiment, warm: int, stock: int = 0) -> WarmGrid:
-    """So many warm nodes, and then so many that only answer."""
+    """So many warm nodes, and then so many that only reply."""
     others = None
     if stock:
         delays = dict.fromkeys(range(100 + warm, 100 + warm + stock), 0.05)

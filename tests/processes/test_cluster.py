@@ -17,7 +17,7 @@ RUN_SECONDS = 180.0
 
 
 def answers(app: Path, superlink: SuperLink) -> list[str]:
-    """Who answered, by the log of a run."""
+    """Who replied, by the log of a run."""
     lines, deadline = [], time.monotonic() + RUN_SECONDS
     for line in submit(app, superlink).follow():
         assert time.monotonic() < deadline, "the run did not end"

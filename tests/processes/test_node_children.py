@@ -334,7 +334,7 @@ def memory(pid: int) -> Iterator[bytes]:
 
 
 def test_a_large_model_is_not_held_more_often_than_needed(link: StandinConnection) -> None:
-    """100 MB there and back. The child has the message, and numpy's copy of it; and then the answer with its copy."""
+    """100 MB there and back. The child has the message, and numpy's copy of it; and then the reply with its copy."""
     pid = link.ask("echo")["pid"]
     model = np.zeros(25_000_000, dtype=np.float32)
     model[::1000] = np.arange(25_000)

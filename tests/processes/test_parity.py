@@ -41,7 +41,7 @@ slot = "first"
 while_asking = "train"
 """
 FLEET = "device,epoch_seconds\n0,0.1\n1,3.0\n2,3.5\n"
-"""When the slow devices ask, after an epoch, the fast one has delivered; that reaches them in their second epoch."""
+"""When the slow devices ask, after an epoch, the fast one has uploaded; that reaches them in their second epoch."""
 OFFBEAT = [sys.executable, "-c", "from offbeat.cli import main; main()"]
 
 

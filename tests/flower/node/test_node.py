@@ -1,4 +1,4 @@
-"""A node: every message is answered once, whatever becomes of the app, of the run or of the SuperLink.
+"""A node: every message is replied to once, whatever becomes of the app, of the run or of the SuperLink.
 
 The SuperLink is a stand-in, and the children are threads of this process; real ones are in `tests/processes`.
 """
@@ -103,7 +103,7 @@ def setup(tmp_path: Path) -> Iterator[Setup]:
     assert not made.thread.is_alive()
 
 
-def test_messages_are_answered_by_one_child_that_keeps_its_state(setup: Setup) -> None:
+def test_messages_are_replied_to_by_one_child_that_keeps_its_state(setup: Setup) -> None:
     first, second = setup.link.ask("echo"), setup.link.ask("echo")
     assert (first["count"], second["count"], second["device"]) == (1, 2, 3)
     assert len(setup.fork_server.started) == 1
@@ -127,7 +127,7 @@ def test_an_error_of_the_app_is_an_error_of_flower(setup: Setup) -> None:
     assert setup.link.ask("echo")["count"] == 2
 
 
-def test_what_a_child_that_died_had_not_answered_is_answered_for_it_and_the_next_goes_on(setup: Setup) -> None:
+def test_what_a_child_that_died_had_not_replied_to_is_replied_to_for_it_and_the_next_goes_on(setup: Setup) -> None:
     setup.link.ask("echo")
     lost = setup.link.send("hang")
     while lost not in setup.node._runs[RUN].unanswered:
@@ -140,7 +140,7 @@ def test_what_a_child_that_died_had_not_answered_is_answered_for_it_and_the_next
 
 
 @pytest.mark.parametrize("what", ["nonsense", "another message", "too little", "no parts"])
-def test_an_app_that_writes_to_its_node_what_is_no_answer_ends_only_itself(setup: Setup, what: str) -> None:
+def test_an_app_that_writes_to_its_node_what_is_no_reply_ends_only_itself(setup: Setup, what: str) -> None:
     assert setup.link.error("forge", text=what) == (8, "the app's process is gone: it was killed")
     assert setup.link.ask("echo")["count"] == 1
 
@@ -162,13 +162,13 @@ def test_what_is_kept_under_a_name_outlives_child_and_run(setup: Setup) -> None:
     assert setup.link.ask("keep", text="two", run_id=RUN + 1)["before"] == "one"
 
 
-def test_an_app_that_does_not_answer_is_ended_when_its_message_is_too_old(setup: Setup) -> None:
+def test_an_app_that_does_not_reply_is_ended_when_its_message_is_too_old(setup: Setup) -> None:
     assert setup.link.error("hang", ttl=0.5) == (8, "the app's process is gone: it was killed")
     setup.until("no reply from the app after")
     assert setup.link.ask("echo")["count"] == 1
 
 
-def test_an_app_that_does_not_answer_is_ended_after_the_time_that_the_node_gives_it(tmp_path: Path) -> None:
+def test_an_app_that_does_not_reply_is_ended_after_the_time_that_the_node_gives_it(tmp_path: Path) -> None:
     setup = Setup(tmp_path, answer_seconds=0.5)
     setup.thread.start()
     assert setup.link.error("hang") == (8, "the app's process is gone: it was killed")
@@ -219,7 +219,7 @@ def test_a_node_that_the_superlink_has_forgotten_registers_anew(setup: Setup) ->
     ]
 
 
-def test_answers_for_a_superlink_that_has_forgotten_the_node_are_not_handed_in(setup: Setup) -> None:
+def test_replies_for_a_superlink_that_has_forgotten_the_node_are_not_handed_in(setup: Setup) -> None:
     """It would refuse them for ever, and with them all that comes after."""
     setup.link.ask("echo")
     at_work = setup.link.send("listen")
@@ -234,7 +234,7 @@ def test_answers_for_a_superlink_that_has_forgotten_the_node_are_not_handed_in(s
     assert at_work not in setup.link._replies
 
 
-def test_an_answer_that_the_superlink_will_not_take_is_given_up_and_the_next_ones_are_taken(
+def test_a_reply_that_the_superlink_will_not_take_is_given_up_and_the_next_ones_are_taken(
     setup: Setup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("offbeat.flower.node.node.ATTEMPTS", 2)

@@ -262,7 +262,7 @@ def test_a_grid_with_its_own_clock_shows_a_node_that_leaves_at_once() -> None:
     assert grid.time == 10.5
 
 
-def test_a_node_that_does_not_answer_is_given_up_after_the_timeout(tmp_path: Path) -> None:
+def test_a_node_that_does_not_reply_is_given_up_after_the_timeout(tmp_path: Path) -> None:
     def tamper(node: int, question: Message, answer: Message) -> Message | None:
         return None if node == 2 else answer
 
@@ -427,7 +427,7 @@ def test_nothing_is_written_without_a_directory(tmp_path: Path, monkeypatch: pyt
 
 
 class WallClockGrid(AppGrid):
-    """One without a clock of its own, whose nodes answer at once."""
+    """One without a clock of its own, whose nodes reply at once."""
 
     now = None  # type: ignore[assignment]
     wait = None  # type: ignore[assignment]

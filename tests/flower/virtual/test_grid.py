@@ -34,7 +34,7 @@ def megabytes(number: float) -> RecordDict:
 
 
 class ScriptedClients:
-    """Answers at once with two megabytes, or as the test says."""
+    """Replies at once with two megabytes, or as the test says."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[int, int]] = []

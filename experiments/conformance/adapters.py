@@ -226,7 +226,7 @@ def appfl(rule: str, settings: dict[str, Any], trace: Trace) -> Any:
         "server_momentum_param_2": settings.get("server_decay"),
     }
 
-    class Numbers(torch.nn.Module):  # type: ignore[misc]
+    class Numbers(torch.nn.Module):
         def __init__(self, values: Any) -> None:
             super().__init__()
             self.w = torch.nn.Parameter(torch.as_tensor(values, dtype=torch.float64))
@@ -271,7 +271,7 @@ def fedlab(rule: str, settings: dict[str, Any], trace: Trace) -> Any:
     if (rule != "fedasync" and name not in ("FedAvg", "FedDyn")) or settings.get("compounding"):
         return "no such handler"
 
-    class Numbers(torch.nn.Module):  # type: ignore[misc]
+    class Numbers(torch.nn.Module):
         def __init__(self, values: Any) -> None:
             super().__init__()
             self.w = torch.nn.Parameter(torch.as_tensor(values, dtype=torch.float32))

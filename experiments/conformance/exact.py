@@ -152,7 +152,9 @@ class FedAvg(Rule):
     """w <- sum n_k/n w_k over the round; a server optimiser may take the step."""
 
     def begin(self) -> None:
-        self.open, self.first, self.second = int(self.cohort), None, None
+        self.open = int(self.cohort)
+        self.first: Vector = []
+        self.second: Vector = []
 
     def upload(self, sent: Sent) -> None:
         if sent.slices == 0:
@@ -897,14 +899,14 @@ class Deadline(Rule):
             if not done:
                 words.append(f"layer {layer}: nobody delivered it")
                 continue
-            mean = sum(done) / len(done)
+            mean = sum(done, Fraction(0)) / len(done)
             match self.settings["variant"]:
                 case "paper":
                     p = min(self.missed()[layer], 0.9 if self.settings.get("algorithm") == "salf" else 1.0)
                     model[layer] = (mean - Fraction(p) * old) / (1 - Fraction(p))
                     words.append(f"layer {layer}: ({show(mean)} - {p:.6g} * {show(old)}) / (1 - {p:.6g})")
                 case "code" | "keep":
-                    model[layer] = (sum(done) + (self.n - len(done)) * old) / self.n
+                    model[layer] = (sum(done, Fraction(0)) + (self.n - len(done)) * old) / self.n
                     total, others = " + ".join(map(show, done)), self.n - len(done)
                     words.append(f"layer {layer}: ({total} + {others} * {show(old)}) / {self.n}")
                 case "mean":
@@ -932,7 +934,7 @@ class HeteroFL(Rule):
         for element in range(len(self.w)):
             held = [each.model[element] for each in self.kept if element in self.settings["holds"][each.device]]
             if held:
-                model[element] = sum(held) / len(held)
+                model[element] = sum(held, Fraction(0)) / len(held)
                 words.append(f"element {element}: mean of {', '.join(map(show, held))}")
         self.kept = []
         self.commit(model, "; ".join(words))

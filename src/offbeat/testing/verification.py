@@ -227,10 +227,11 @@ class PolicyUnderTest:
         return self.session.parameters.astype(np.float64)
 
     def fresh(self, device: int) -> Floats:
-        """Return the model that a device in training is sent."""
+        """Return the model that a device in training is sent, without elements if there is none."""
         self.session.done += 1
         self.reaction = Reaction()
-        return self.session.ask(device=device).parameters.astype(np.float64)
+        sent = self.session.ask(device=device).parameters
+        return np.zeros(0) if sent is None else sent.astype(np.float64)
 
 
 # Checking -------------------------------------------------------------------------------------------------------------
@@ -331,7 +332,7 @@ def _wrong_reaction(policy: PolicyUnderTest, step: Step) -> str | None:
 def _wrong_orders(policy: PolicyUnderTest, fields: dict[str, Any]) -> str | None:
     for given in policy.reaction.orders if fields else ():
         for key, expected in fields.items():
-            found = getattr(given.order, key)
+            found: Any = getattr(given.order, key)
             found = [str(each) for each in found] if isinstance(found, tuple) else found
             same = abs(found - expected) < TOLERANCE if isinstance(expected, float) else found == expected
             if not same:

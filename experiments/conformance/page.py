@@ -44,9 +44,9 @@ CAUSES = {
 """Our reading of the framework's code, for each trace that deviates."""
 TEXT = """# Conformance
 
-`offbeat verify` plays short traces to every rule: uploads with their bases, and the model that must come out. {traces}
-traces cover {algorithms} algorithms. Their numbers come from exact arithmetic that shares no code with the
-algorithms (`experiments/conformance`), and each step says why (TOML files in `offbeat/testing/traces`).
+`offbeat verify` plays short traces to every rule: uploads with their bases, and the model that must come out. The
+numbers come from exact arithmetic that shares no code with the algorithms (`experiments/conformance`), and each step
+says why (TOML files in `offbeat/testing/traces`).
 
 ## Check your own implementation
 
@@ -121,13 +121,7 @@ def text() -> str:
                 causes.setdefault(f"{each['rule']}: {CAUSES.get((name, each['trace']), 'cause not found yet')}", size)
         held = ", ".join(f"{rule} {count}/{total}" for rule, (count, total) in counts.items())
         rows.append(f"| {title} {kept['version']} | {held} | {'; '.join(map(''.join, causes.items()))} |")
-    traces = load_traces()
-    return TEXT.format(
-        traces=len(traces),
-        algorithms=len({trace.algorithm for trace in traces}),
-        table="\n".join(rows),
-        python=f"Python {', '.join(sorted(pythons))}",
-    )
+    return TEXT.format(table="\n".join(rows), python=f"Python {', '.join(sorted(pythons))}")
 
 
 if __name__ == "__main__":

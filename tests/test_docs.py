@@ -91,7 +91,7 @@ def test_the_tutorial_on_own_data(
     here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     begun, partition, compared, recommended, ran = follow("own-data.md", monkeypatch, capsys)
-    assert "Next: offbeat run experiment.toml" in begun
+    assert "Wrote experiment.toml" in begun
     assert "devices" in partition and (here / "partition.png").is_file()
     assert "r2" in compared and "mine" in compared
     assert "learning rate" in recommended

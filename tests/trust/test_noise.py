@@ -20,11 +20,8 @@ def mixing(mechanism: Mechanism, *, tree: int = 4, band: int = 3, versions: int 
     state, rows = NoiseState(), []
     for version in range(1, versions + 1):
         unit = np.eye(versions, dtype=np.float32)[version - 1]
-        rows.append(
-            next_noise(mechanism, tree, band, state, version, versions, lambda block, unit=unit: unit[block])(
-                slice(0, versions)
-            )
-        )
+        noise = next_noise(mechanism, tree, band, state, version, versions, unit.__getitem__)
+        rows.append(noise(slice(0, versions)))
     return np.array(rows, dtype=np.float64)
 
 

@@ -58,8 +58,7 @@ def private_gradients(
         total += clipped_sum(rows, clip)
     drawn = torch.from_numpy(noise(len(total))).to(total)
     mean = ((total + multiplier * clip * drawn) / divisor).float()
-    sizes = [weight.numel() for weight in model.weights]
-    return tuple(part.view_as(weight) for part, weight in zip(mean.split(sizes), model.weights, strict=True))
+    return tuple(mean[entry.span].view(entry.shape) for entry in model.entries)
 
 
 def clipped_sum(rows: torch.Tensor, clip: float) -> torch.Tensor:

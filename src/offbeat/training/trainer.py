@@ -221,7 +221,6 @@ class TorchTrainer:
         source: Source = SystemNoise() if self._secret_noise else SeededNoise(partial(stream, self.batches.seed))
         batches = self.batches.gather(job.device, samples, order.batch_size, random, begun)
         for step, batch in enumerate(batches, begun):
-            keys = (job.device, job.ticket, k, step)
             gradients = private_gradients(
                 self._flat,
                 self.task,
@@ -229,7 +228,7 @@ class TorchTrainer:
                 clip=order.example_clip,
                 multiplier=order.example_noise,
                 divisor=order.batch_size or len(samples),
-                noise=lambda size, keys=keys: source("example privacy", *keys, size=size),
+                noise=partial(_drawn, source, (job.device, job.ticket, k, step)),
             )
             yield nan, len(batch.y), gradients
 
@@ -397,6 +396,11 @@ class TorchTrainer:
             total += share * loss
             torch._foreach_add_(mean, gradients, alpha=share)
         yield total, len(samples), mean
+
+
+def _drawn(source: Source, keys: tuple[int, ...], size: int) -> npt.NDArray[np.float32]:
+    """The noise of one step with example-level privacy."""
+    return source("example privacy", *keys, size=size)
 
 
 def _keep_freed_memory() -> None:

@@ -185,7 +185,7 @@ class Privacy(Settings):
                 )
         return PrivateSum(
             noise_multiplier=self.noise_multiplier,
-            clip=self.first_clip if adaptive else self.clip,
+            clip=self.first_clip if self.clip == "adaptive" else self.clip,
             divisor=divisor,
             staleness_weights=isinstance(policy, FedBuff),
             mechanism=self.mechanism,

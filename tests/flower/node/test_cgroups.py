@@ -73,7 +73,7 @@ def test_version_1_has_a_folder_for_each_controller(tmp_path: Path) -> None:
 @pytest.fixture
 def group() -> Iterator[Group]:
     """A real group for 64 MB and 4 processes."""
-    bases, name = delegated(), f"offbeat-test-{os.getpid()}"
+    bases, name = delegated(), f"offbeat-{os.getpid()}-test"
     if bases is None:
         pytest.skip("no control groups with limits: that takes root, or a service with Delegate=yes")
     made = Group(bases, name, AppLimits(memory_mb=64, processes=4))
@@ -108,6 +108,14 @@ def test_a_group_ends_with_all_its_processes_and_there_are_no_more_than_allowed(
         assert process.stdout is not None and process.stdout.readline() == "3\n", "and the first one"
         group.end()
         assert process.wait(10.0) == -9 and process.stdout.read() == "", "all who could write to it are gone"
+
+
+def test_groups_of_nodes_that_were_killed_are_removed(group: Group) -> None:
+    bases = delegated() or []
+    Group(bases, f"offbeat-{2**22 + 1}-1", AppLimits())  # no process has this number
+    assert delegated() == bases
+    names = {path.name for base in bases for path in base.glob("offbeat-*")}
+    assert f"offbeat-{2**22 + 1}-1" not in names and f"offbeat-{os.getpid()}-test" in names
 
 
 @pytest.mark.parametrize("megabytes", [16, 200])

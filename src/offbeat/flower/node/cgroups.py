@@ -23,9 +23,20 @@ def delegated(mounts: str | None = None, own: str | None = None) -> list[Path] |
         groups = Path("/proc/self/cgroup").read_text() if own is None else own
         mounted = [line.split() for line in table.splitlines()]
         path_of = {line.split(":")[1]: line.split(":", 2)[2].lstrip("/") for line in groups.splitlines()}
-        return _version_2(mounted, path_of) or _version_1(mounted, path_of)
+        found = _version_2(mounted, path_of) or _version_1(mounted, path_of)
     except (OSError, IndexError):
         return None
+    for base in found or ():
+        _remove_abandoned(base)
+    return found
+
+
+def _remove_abandoned(base: Path) -> None:
+    """Remove groups of nodes that were killed; the kernel keeps those that still have processes."""
+    for folder in base.glob("offbeat-*-*"):
+        if not Path("/proc", folder.name.split("-")[1]).exists():
+            with contextlib.suppress(OSError):
+                folder.rmdir()
 
 
 def _version_2(mounted: list[list[str]], path_of: dict[str, str]) -> list[Path] | None:

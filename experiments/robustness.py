@@ -119,19 +119,18 @@ def mean_of(measurements: Sequence[Measurement], part: str, method: str, name: s
 
 
 def accuracy_table(measurements: Sequence[Measurement]) -> str:
-    """Final accuracy by algorithm and defence: without attack, and the mean and the worst over attacks, by share."""
-    heading = ["algorithm", "defence", HONEST]
-    heading += [f"{attack}, {100 * share:.0f} %" for share in sorted(SHARES) for attack in ATTACKS]
-    lines = [heading]
+    """Final accuracy by algorithm and defence, without attack and with 20 % attackers."""
+    shown = [(HONEST, 0.0), *((attack, SHARES[0]) for attack in ATTACKS)]
+    lines = [["algorithm", "defence", *(attack for attack, _ in shown)]]
     for algorithm in ALGORITHMS:
         for defence in defences(algorithm):
-            cells = [title(algorithm, HONEST)]
-            cells += [title(algorithm, attack, share) for share in sorted(SHARES) for attack in ATTACKS]
-            values = [mean_of(measurements, part, defence) for part in cells]
+            values = [mean_of(measurements, title(algorithm, *each), defence) for each in shown]
             if any(value is not None for value in values):
-                shown = ["" if value is None else f"{100 * value:.0f}" for value in values]
-                lines.append([algorithm, defence, *shown])
-    return "Final accuracy in percent, mean over seeds.\n\n" + markdown_table(lines)
+                cells = ["" if value is None else f"{100 * value:.0f}" for value in values]
+                lines.append([algorithm, defence, *cells])
+    return f"Final accuracy in percent with {100 * SHARES[0]:.0f} % attackers, mean of 3 seeds.\n\n" + markdown_table(
+        lines
+    )
 
 
 def fairness(measurements: Sequence[Measurement]) -> str:
@@ -151,6 +150,8 @@ def figure(measurements: Sequence[Measurement]) -> "Figure | None":
     """Final accuracy over the share of attackers, a panel for each attack under FedBuff."""
     from matplotlib.figure import Figure
 
+    if not measurements:
+        return None
     drawn = Figure(figsize=(3.2 * len(ATTACKS), 3.2), layout="constrained")
     panels = drawn.subplots(1, len(ATTACKS), sharey=True)
     for panel, attack in zip(panels, ATTACKS, strict=True):

@@ -27,7 +27,7 @@ from pydantic import Field
 from offbeat.core.combining import Contributions, Floats, Movement
 from offbeat.core.parameters import blockwise
 from offbeat.core.policy import View
-from offbeat.trust.robust import RobustRule, distances_from, stepped
+from offbeat.trust.robust import RobustRule, distances_from, middle, stepped
 
 
 @dataclass
@@ -111,7 +111,7 @@ def _median(contributions: Contributions) -> Floats:
     found = np.empty(contributions.size)
 
     def compute(block: slice) -> None:
-        found[block] = np.median(contributions.block(block), axis=0)
+        found[block] = middle(contributions.block(block))
 
     blockwise(contributions.size, compute)
     return found

@@ -102,7 +102,7 @@ def test_the_page_on_deadlines_says_what_is_planned() -> None:
     page = (Path(__file__).parents[2] / "docs" / "algorithms" / "deadlines.md").read_text(encoding="utf-8")
     length, batch, share = plan.deadlines, plan.batches, plan.depth / plan.layers
     assert (
-        f"`offbeat plan deadlines deadlines-mlp`: rounds last from {length[0]:.1f} s down to {length[-1]:.1f} s; batch "
-        f"sizes are proportional to speed ({batch.min()} to {batch.max()}), so all devices reach the same depth: "
-        f"{100 * share[0].mean():.0f} % of the layers in the first round, {100 * share[-1].mean():.0f} % in the last."
+        f"`offbeat plan deadlines deadlines-mlp`: rounds shrink from {length[0]:.1f} s to {length[-1]:.1f} s, depth "
+        f"from {100 * share[0].mean():.0f} % of the layers to {100 * share[-1].mean():.0f} %; batch sizes "
+        f"{batch.min()} to {batch.max()}, by speed."
     ) in " ".join(page.split())

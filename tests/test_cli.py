@@ -124,7 +124,7 @@ def test_list_says_where_each_algorithm_comes_from_and_how_sure_its_rule_is(offb
         assert [cell.strip() for cell in rows[place + 1 : place + 3]] == [family, provenance]
     assert {about_of(policy).provenance for policy in POLICIES.values()} == set(get_args(Provenance))
     assert "provenance: our reading" in offbeat("describe", "fedsa").out
-    assert "[compare] in_training = N" in offbeat("describe", "compare").out
+    assert "`[compare] in_training =" in offbeat("describe", "compare").out
 
 
 @pytest.mark.parametrize("name", ["fedbuff", "oort", "ratio", "mnist", "dirichlet", "lenet5", "stop", "network"])

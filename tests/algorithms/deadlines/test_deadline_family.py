@@ -330,7 +330,7 @@ def test_impossible_settings_are_one_sentence() -> None:
         session_of(Adel(), devices=1)
     with pytest.raises(InvalidInput, match="must be below the planned number of rounds, 1"):
         session_of(Adel(rounds="auto", warmup_rounds=2, initial_distance=0.01))
-    with pytest.raises(ValueError, match="must be 0, or from 2 to rounds - 1"):
+    with pytest.raises(InvalidInput, match="must be 0, or from 2 to rounds - 1"):
         Adel(warmup_rounds=1)
     bare = ScriptedSession(HeteroFL(time_budget=5.0), start=START, layout=LAYOUT, devices=2, speeds=[1.0, 1.0])
     assert len(bare.state.deadlines) == 100

@@ -16,9 +16,9 @@ from offbeat.core.selection import Selector
 Family = Literal["synchronous", "asynchronous", "buffered", "iterations", "time budget"]
 """When a version is made: after a round that waits for its devices; after every upload; after several uploads; after a
 fixed time, from whatever was delivered; after rounds of planned length within a time budget."""
-Provenance = Literal["published", "authors' code", "restated", "our reading"]
-"""What the rule follows: the paper; its authors' code; descriptions or code by others; or our own interpretation, where
-the source was silent or unavailable."""
+Provenance = Literal["published", "authors' code", "restated", "our reading", "ours"]
+"""What the rule follows: the paper; its authors' code; descriptions or code by others; our own interpretation, where
+the source was silent or unavailable; or no source, because it is a rule of this project."""
 
 MadeFrom = Literal["rounds", "buffers", "iterations", "single uploads"]
 """Which uploads make a version: those of a round, of a buffer or of a fixed time, or each upload its own."""

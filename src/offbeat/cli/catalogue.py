@@ -148,7 +148,8 @@ def description(name: str, thing: Any) -> RenderableType:
         parts.append(Text(source(thing)))
     if name in SELECTORS and thing is SELECTORS[name]:
         from_updates = f"\nneeds: {needs(thing)}" if needs(thing) else ""
-        parts.append(Text(f"paper: {thing.about.paper}; provenance: {thing.about.provenance}{from_updates}\n"))
+        paper = f"paper: {thing.about.paper}; " if thing.about.paper else ""
+        parts.append(Text(f"{paper}provenance: {thing.about.provenance}{from_updates}\n"))
     if isinstance(thing, type) and issubclass(thing, Metric):
         better = "higher" if thing.direction == "max" else "lower"
         shown = "; shown in percent" if thing.share else ""

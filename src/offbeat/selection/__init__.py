@@ -3,13 +3,16 @@
 from offbeat.algorithms.about import about_of
 from offbeat.core.policy import Policy
 from offbeat.core.selection import Selector
+from offbeat.selection.balanced import Balanced as Balanced
 from offbeat.selection.oort import Oort as Oort
 from offbeat.selection.pisces import Pisces as Pisces
 from offbeat.selection.refl import LeastAvailable as LeastAvailable
 from offbeat.selection.tifl import Tifl as Tifl
 from offbeat.selection.uniform import Uniform as Uniform
 
-SELECTORS: dict[str, type[Selector]] = {kind.about.name: kind for kind in (Uniform, Oort, Pisces, LeastAvailable, Tifl)}
+SELECTORS: dict[str, type[Selector]] = {
+    kind.about.name: kind for kind in (Uniform, Balanced, Oort, Pisces, LeastAvailable, Tifl)
+}
 """Every selector, by the name in its `about`."""
 
 

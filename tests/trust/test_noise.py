@@ -1,15 +1,27 @@
 """Shared noise as a linear map of the fresh noise, exactly: version t draws the unit vector e_t."""
 
+import sys
 from collections.abc import Iterator
 from itertools import combinations, pairwise
-from math import sqrt
+from math import log, sqrt
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 
 from offbeat.core.streams import stream
-from offbeat.trust.noise import Mechanism, NoiseState, SeededNoise, SystemNoise, coefficients, next_noise, sensitivity
+from offbeat.trust.noise import (
+    Mechanism,
+    NoiseState,
+    SeededNoise,
+    Source,
+    SystemNoise,
+    coefficients,
+    gaussian,
+    next_noise,
+    secret_bytes,
+    sensitivity,
+)
 
 VERSIONS = 8
 Matrix = npt.NDArray[np.float64]
@@ -113,8 +125,24 @@ def test_seeded_noise_depends_on_version_and_block_only() -> None:
     assert len(np.unique(np.concatenate(drawn))) == 5 * len(drawn)
 
 
-def test_system_noise_is_standard_normal_and_never_the_same() -> None:
-    one, other = (SystemNoise()("privacy", 1, 0, size=200_001) for _ in range(2))
+def test_box_and_muller_by_hand() -> None:
+    # u = (2^31 - 1 + 1) / 2^32 = 1/2 at the angle 0; the smallest u = 2^-32 at a quarter of a turn
+    bits = np.array([2**31 - 1, 0, 0, 2**30], dtype=np.uint32)
+    assert gaussian(bits).tolist() == pytest.approx([sqrt(2 * log(2)), 0.0, 0.0, sqrt(64 * log(2))], abs=1e-5)
+    assert np.isfinite(gaussian(np.full(64, 2**32 - 1, dtype=np.uint32))).all()
+
+
+def test_the_operating_system_takes_over_without_the_package_for_ciphers(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert len({secret_bytes(32) for _ in range(3)}) == 3 and len(secret_bytes(1001)) == 1001
+    monkeypatch.setattr("os.urandom", lambda count: b"\x07" * count)
+    assert secret_bytes(3) != b"\x07" * 3  # a key, not the bytes
+    monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.ciphers", None)
+    assert secret_bytes(3) == b"\x07" * 3
+
+
+@pytest.mark.parametrize("source", [SystemNoise(), SeededNoise(lambda role, *keys: stream(7, role, *keys))])
+def test_noise_is_standard_normal_and_never_the_same(source: Source) -> None:
+    one, other = (source("privacy", version, 0, size=200_001) for version in (1, 2))
     assert one.dtype == np.float32 and len(one) == 200_001
     assert not np.array_equal(one, other)
     for drawn in (one.astype(np.float64), other.astype(np.float64)):  # bounds of 8 standard errors

@@ -54,23 +54,52 @@ class SeededNoise:
     """A stream by role and keys, as `View.stream`."""
 
     def __call__(self, role: str, *keys: int, size: int) -> Block:
-        """Depends on the seed, the role and the keys only."""
-        return self.stream(role, *keys).standard_normal(size, dtype=np.float32)
+        """Depends on the seed, the role, the keys and the size only, on processors of one kind."""
+        pairs = self.stream(role, *keys).integers(0, 2**64, size=(size + 1) // 2, dtype=np.uint64)
+        return gaussian(pairs.view(np.uint32))[:size]
 
 
 class SystemNoise:
-    """Noise from the operating system's generator, for deployments. Nothing can reproduce it: it has no key to keep."""
+    """Noise from the operating system's generator, for deployments. Nothing can reproduce it: no key is kept."""
 
     def __call__(self, role: str, *keys: int, size: int) -> Block:
-        """Fresh at every call (Box-Muller; 32-bit uniforms reach 6.6 standard deviations)."""
-        half = (size + 1) // 2
-        uniform = np.frombuffer(os.urandom(8 * half), dtype=np.uint32)
-        radius = np.sqrt(-2.0 * np.log((uniform[:half] + 1.0) / 2.0**32)).astype(np.float32)
-        angle = uniform[half:].astype(np.float32) * np.float32(2.0 * np.pi / 2.0**32)
-        drawn = np.empty(2 * half, dtype=np.float32)
-        np.multiply(radius, np.cos(angle), out=drawn[:half])
-        np.multiply(radius, np.sin(angle), out=drawn[half:])
-        return drawn[:size]
+        """Fresh at every call."""
+        return gaussian(np.frombuffer(secret_bytes(8 * ((size + 1) // 2)), dtype=np.uint32))[:size]
+
+
+def gaussian(bits: npt.NDArray[np.uint32]) -> Block:
+    """As many standard normal numbers as there are random integers, an even number (Box-Muller).
+
+    Uniform numbers of 32 bits reach 6.6 standard deviations. In float32 numpy computes several at a time: a quarter of
+    the time of its own generator of normal numbers.
+    """
+    half = len(bits) // 2
+    radius = bits[:half].astype(np.float32)
+    radius += np.float32(1.0)  # no logarithm of 0; exact for the small numbers, which make the tails
+    radius *= np.float32(2.0**-32)
+    np.log(radius, out=radius)
+    radius *= np.float32(-2.0)
+    np.sqrt(radius, out=radius)
+    angle = bits[half:].astype(np.float32)
+    angle *= np.float32(2.0 * np.pi / 2.0**32)
+    drawn = np.empty(len(bits), dtype=np.float32)
+    np.multiply(radius, np.cos(angle, out=drawn[:half]), out=drawn[:half])
+    np.multiply(radius, np.sin(angle, out=drawn[half:]), out=drawn[half:])
+    return drawn
+
+
+def secret_bytes(count: int) -> bytes:
+    """Random bytes that nobody can predict: AES in counter mode under a fresh key of the operating system.
+
+    Ten times as fast as the operating system's own bytes, which take over where the package `cryptography` is not
+    installed; Flower brings it.
+    """
+    try:
+        from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+    except ImportError:
+        return os.urandom(count)
+    key_stream = Cipher(algorithms.AES(os.urandom(32)), modes.CTR(os.urandom(16))).encryptor()
+    return key_stream.update(bytes(count)) + key_stream.finalize()
 
 
 @dataclass

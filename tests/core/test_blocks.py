@@ -123,7 +123,7 @@ def test_a_step_of_fedbuff_needs_the_memory_of_one_model_and_some_blocks() -> No
     updates: list[Any] = [
         SimpleNamespace(parameters=np.full_like(model, k), base_parameters=model, base=0) for k in (1.0, 3.0)
     ]
-    view: Any = SimpleNamespace(version=0, parameters=model, combiner=None)
+    view: Any = SimpleNamespace(version=0, parameters=model, combiner=None, sums=None)
     policy = FedBuff(buffer=2, concurrency=2)
     # The version is 20 MB; each of 4 threads has at most three blocks in float64 (1 MB each) and two in float32.
     assert peak(lambda: policy.server_step(model, policy.movement(updates, view), ServerMoments())) < 20 + 4 * 4 + 1

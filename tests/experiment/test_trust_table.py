@@ -69,6 +69,39 @@ def test_a_bad_table_is_refused_in_one_sentence(trust: dict[str, Any], message: 
         Experiment(**TINY, trust=trust)
 
 
+def test_with_sums_only_a_run_is_the_same_and_survives_writing() -> None:
+    plain, summed = Experiment(**TINY), Experiment(**TINY, trust={"sums_only": True, "most_samples": 10**6})
+    assert summed.table()["trust"] == {"sums_only": True, "most_samples": 10**6}
+    assert Experiment.parse(summed.table()).table() == summed.table()
+    one, other = offbeat.run(plain), offbeat.run(summed)
+    assert [row["accuracy"] for row in one.rows] == [row["accuracy"] for row in other.rows]
+    assert "trust" not in Experiment(**TINY, trust={"sums_only": False}).table()
+
+
+@pytest.mark.parametrize(
+    ("tables", "message"),
+    [
+        ({"algorithm": "fedasync"}, r"'fedasync' needs individual updates with these settings; use one of fedavg, "),
+        ({"algorithm": {"name": "fedbuff", "variant": "plato"}}, "'fedbuff' needs individual updates with these"),
+        ({"trust": {"combine": "median"}}, r"trust.combine = 'median': needs individual updates, leave it out or set"),
+        ({"trust": {"clip": "auto"}}, "trust.clip = 'auto': needs individual updates"),
+        ({"trust": {"clip": 1.0}}, "trust.clip = 1.0: needs individual updates"),
+        ({"trust": {"repeats": 0.5}}, "trust.repeats = 0.5: needs individual updates"),
+        ({"privacy": {"noise_multiplier": 1.0}}, "privacy.level = 'device': needs individual updates"),
+        ({"selection": "oort"}, "selection of Oort: needs individual updates"),
+    ],
+)
+def test_what_needs_individual_updates_is_refused_with_sums_only(tables: dict[str, Any], message: str) -> None:
+    trust = {"sums_only": True} | tables.get("trust", {})
+    with pytest.raises(InvalidInput, match=message):
+        Experiment(**(TINY | tables | {"trust": trust}))
+
+
+def test_devices_that_protect_their_examples_may_be_summed() -> None:
+    private = {"noise_multiplier": 1.0, "level": "example"}
+    assert Experiment(**TINY, privacy=private, trust={"sums_only": True}).trust.sums_only
+
+
 def test_a_private_run_refuses_rules_that_mix_devices() -> None:
     private = {"noise_multiplier": 1.0, "clip": 1.0}
     with pytest.raises(InvalidInput, match=r"trust.combine = 'median': with \[privacy\]"):

@@ -106,6 +106,9 @@ class Fadas(BufferPolicy):
 
         return by_block(size, stepped)
 
+    def weight_in_sum(self, update: Update, view: View) -> float:
+        return 1.0
+
     def step(self, staleness: int) -> float:
         """The server's step for a buffer whose largest staleness is this."""
         eta = self.server_learning_rate

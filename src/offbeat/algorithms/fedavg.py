@@ -108,6 +108,13 @@ class FedAvg(ServerOptimised):
         """The weight of an update in the mean, before normalisation."""
         return float(update.samples) if self.weighting == "samples" else 1.0
 
+    @property
+    def sums_suffice(self) -> bool:
+        return type(self).aggregate is FedAvg.aggregate
+
+    def weight_in_sum(self, update: Update, view: View) -> float:
+        return self.weight(update) if update.progress.slices else 0.0
+
 
 def _movement(before: Vector, after: Vector) -> Movement:
     def movement_of(block: slice) -> Floats:

@@ -138,6 +138,13 @@ class FedBuff(ServerOptimised):
         """s(tau), the weight of an update of this staleness."""
         return 1 / sqrt(1 + staleness)
 
+    @property
+    def sums_suffice(self) -> bool:
+        return self.variant == "paper"
+
+    def weight_in_sum(self, update: Update, view: View) -> float:
+        return self.scale(view.version - update.base)  # the version stays the same until the buffer is full
+
     def weight_at(self, staleness: int) -> float | None:
         """s(tau); Plato's rule has no staleness scaling."""
         return 1.0 if self.variant == "plato" else self.scale(staleness)

@@ -65,6 +65,9 @@ class FedStaleWeight(BufferPolicy):
         rate = self.server_learning_rate
         return by_block(len(now), lambda block: now[block] + (rate * movement(block)).astype(np.float32))
 
+    def weight_in_sum(self, update: Update, view: View) -> float:
+        return self.weight_at(view.version - update.base)
+
     def weight_at(self, staleness: int) -> float:
         """K tau + 1, the weight before it is normalised."""
         return float(self.buffer * staleness + 1)

@@ -162,6 +162,9 @@ class Rennala(BufferPolicy):
         movement = mean_movement(updates, [now] * len(updates), [1.0] * len(updates), len(updates), view)
         return by_block(len(now), lambda block: now[block] + (rate * movement(block)).astype(np.float32))
 
+    def weight_in_sum(self, update: Update, view: View) -> float:
+        return self.weight_at(view.version - update.base)
+
     def weight_at(self, staleness: int) -> float:
         """1 for a movement from the current version, else 0."""
         return float(staleness == 0)

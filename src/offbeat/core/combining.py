@@ -3,7 +3,8 @@
 A policy that makes a version from several updates chooses their weights and calls `mean_movement` or `mean_model`.
 Both return the weighted mean, unless the session has a `Combiner`: a robust rule, or one that protects privacy, which
 then computes the movement from the same updates and weights. A `Screen` sees each update when it arrives, before the
-policy does, and may bound its influence under every algorithm.
+policy does, and may bound its influence under every algorithm. In a session with a running sum (`core.sums`) the mean
+is taken from that.
 
 Both are frozen settings plus a state dataclass, like a policy; the state is part of the session's snapshot.
 `RunningMedian` is the yardstick for an update that moves too far, for screens and for deployments.
@@ -17,12 +18,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from offbeat.core.errors import PolicyError
 from offbeat.core.orders import Update
 from offbeat.core.parameters import Vector, by_block, weighted_mean
 from offbeat.core.settings import Settings
 
 if TYPE_CHECKING:
     from offbeat.core.policy import View
+    from offbeat.core.sums import RunningSum
 
 Floats = npt.NDArray[np.float64]
 Movement = Callable[[slice], Floats]
@@ -151,6 +154,8 @@ def mean_movement(
     updates: Sequence[Update], references: Sequence[Vector], weights: Sequence[float], divisor: float, view: "View"
 ) -> Movement:
     """sum_k weight_k (w_k - reference_k) / divisor, block by block, or what the session's combiner makes of it."""
+    if view.sums is not None:
+        return _movement_of_sum(view.sums, updates, references, weights, divisor, view)
     if view.combiner is not None:
         return view.combine(contributions_of(updates, references, weights, divisor, view))
     terms = [
@@ -167,22 +172,43 @@ def mean_movement(
     return movement_of
 
 
+def _movement_of_sum(
+    sums: "RunningSum",
+    updates: Sequence[Update],
+    references: Sequence[Vector],
+    weights: Sequence[float],
+    divisor: float,
+    view: "View",
+) -> Movement:
+    """`mean_movement` from the running sum, which has the movements of the updates from their own bases."""
+    for update, reference in zip(updates, references, strict=True):
+        own = reference is update.base_parameters or (reference is view.parameters and update.base == view.version)
+        if not own:
+            raise PolicyError(
+                f"the sum has the movement of ticket {update.ticket} from its base, version {update.base}, and no other"
+            )
+    total, scale = sums.take(updates, weights), 1.0 / divisor
+    return lambda block: total[block] * scale
+
+
 def mean_model(updates: Sequence[Update], weights: Sequence[float], view: "View") -> Vector:
     """The weighted mean of the models, or the current version plus what the combiner makes of their movements from it.
 
     Models are compared with the current version also where they started from an older one.
     """
-    if view.combiner is None:
+    now = view.parameters
+    if view.combiner is None and view.sums is None:
         return weighted_mean([update.parameters for update in updates], weights)
-    return model_of(contributions_of(updates, [view.parameters] * len(updates), weights, sum(weights), view), view)
+    movement = mean_movement(updates, [now] * len(updates), weights, sum(weights), view)
+    return by_block(len(now), lambda block: now[block] + movement(block))
 
 
 def mean_delta(updates: Sequence[Update], weights: Sequence[float], view: "View") -> Vector:
     """The weighted mean of the movements from their own bases, or what the combiner makes of it, in float32."""
-    if view.combiner is None:
+    if view.combiner is None and view.sums is None:
         return weighted_mean([update.delta for update in updates], weights)
     references = [update.base_parameters for update in updates]
-    movement = view.combine(contributions_of(updates, references, weights, sum(weights), view))
+    movement = mean_movement(updates, references, weights, sum(weights), view)
     return by_block(len(view.parameters), movement)
 
 

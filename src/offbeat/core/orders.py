@@ -15,7 +15,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
-from offbeat.core.errors import InvalidInput, unknown
+from offbeat.core.errors import InvalidInput, PolicyError, unknown
 from offbeat.core.parameters import Layout, Mask, Vector
 from offbeat.core.settings import Settings
 from offbeat.core.terms import AbsentClasses, Proximal, Term, term_of_table
@@ -358,3 +358,10 @@ class KnownOutcome(Struct, frozen=True, eq=False, gc=False):
 
     def __call__(self) -> Outcome:
         return self.value
+
+
+class WithheldOutcome(Struct, frozen=True, eq=False, gc=False):
+    """The outcome of an update that was added to a sum when it arrived (`core.sums`) and cannot be read again."""
+
+    def __call__(self) -> Outcome:
+        raise PolicyError("with trust.sums_only = true a policy cannot read a single update, only their sum")

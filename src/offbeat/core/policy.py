@@ -15,9 +15,10 @@ from msgspec import Struct
 
 from offbeat.core.combining import Combiner, Contributions, Movement
 from offbeat.core.messages import Action, Event
-from offbeat.core.orders import LocalWork, Order, Plain, Progress
+from offbeat.core.orders import LocalWork, Order, Plain, Progress, Update
 from offbeat.core.parameters import Layout, Vector
 from offbeat.core.settings import Settings
+from offbeat.core.sums import RunningSum
 from offbeat.core.vectors import VectorStore
 
 Floats = npt.NDArray[np.float64]
@@ -127,6 +128,11 @@ class View(Protocol):
         ...
 
     @property
+    def sums(self) -> RunningSum | None:
+        """The sum of the updates since the last version, which alone a policy can read; None if it reads updates."""
+        ...
+
+    @property
     def in_flight(self) -> Mapping[int, InFlight]:
         """The orders in flight by ticket, oldest first."""
         ...
@@ -198,6 +204,18 @@ class Policy(Settings):
     def metrics(self, state: Any) -> Mapping[str, float]:
         """The algorithm's own metrics."""
         return {}
+
+    @property
+    def sums_suffice(self) -> bool:
+        """Whether `core.combining` can make its versions from a running sum, with the weights of `weight_in_sum`."""
+        return type(self).weight_in_sum is not Policy.weight_in_sum
+
+    def weight_in_sum(self, update: Update, view: View) -> float:
+        """The weight of an update, which has just arrived, in the mean that makes the next version.
+
+        0 if it will be discarded. The numbers of the update cannot be read here either.
+        """
+        raise TypeError(f"{type(self).__name__} does not define weight_in_sum")
 
     def weight_at(self, staleness: int) -> float | None:
         """The staleness factor or term of an update's weight, relative to that of a fresh update, for reports.

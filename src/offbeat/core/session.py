@@ -44,7 +44,7 @@ from offbeat.core.messages import (
     TimerSet,
     Uploaded,
 )
-from offbeat.core.orders import LocalWork, Order
+from offbeat.core.orders import LocalWork, Order, Update, WithheldOutcome
 from offbeat.core.parameters import Layout, Vector, frozen
 from offbeat.core.participation import Participation, ParticipationLimits, ParticipationState, sample_of
 from offbeat.core.policy import Forecast, Policy
@@ -68,6 +68,7 @@ from offbeat.core.state import (
     moment,
 )
 from offbeat.core.streams import stream
+from offbeat.core.sums import RunningSum, SumState
 from offbeat.core.vectors import NewStore, StoredInMemory, VectorStore
 
 NO_OWN_WORK: Mapping[int, tuple[int | None, int | None]] = MappingProxyType({})
@@ -106,6 +107,7 @@ class SessionSnapshot:
     """The state of the combiner."""
     screen: Any = None
     """The state of the screen."""
+    sums: SumState | None = None
 
 
 class Session:
@@ -149,6 +151,7 @@ class Session:
         "screen_state",
         "started",
         "state",
+        "sums",
         "timers",
         "version",
     )
@@ -172,19 +175,22 @@ class Session:
         order_fields: Mapping[str, Any] = MappingProxyType({}),
         combiner: Combiner | None = None,
         screen: Screen | None = None,
+        sums_only: bool = False,
         stores: NewStore = StoredInMemory,
         trusted: Callable[[Vector, int], Vector] | None = None,
     ) -> None:
         """`own_work` are the slices and the batch size of single devices, where they differ from `local`.
 
         `selector` chooses the devices that `pick` returns; None: a uniform draw. `limits` bounds how often devices
-        contribute; `order_fields` are fields of every order.
+        contribute; `order_fields` are fields of every order. `sums_only` withholds single updates from the policy.
         """
         devices = len(samples)
         policy.check(devices)
         if combiner is not None:
             check_combines(policy, combiner)
             combiner.check(devices)
+        if sums_only:
+            check_sums(policy, combiner, selector)
         if parameters.shape != (layout.size,):
             raise PolicyError(f"the initial model has shape {parameters.shape}, its layout {layout.size} elements")
         self.policy = policy
@@ -234,6 +240,7 @@ class Session:
         """How often each device has contributed; None unless the run limits it."""
         self.combiner = combiner
         self.screen = screen
+        self.sums = RunningSum() if sums_only else None
         self._trusted = trusted
         self.combiner_state: Any = None if combiner is None else combiner.init(self)
         self.screen_state: Any = None if screen is None else screen.init(self)
@@ -377,6 +384,8 @@ class Session:
         self._receive(event, following)
         if self.screen is not None and type(event) is Uploaded:
             event = replace(event, update=self.screen.admit(event.update, self.screen_state, self))
+        if self.sums is not None and type(event) is Uploaded:
+            event = replace(event, update=self._summed(event.update, self.sums))
         if self._selection is not None:
             self._tell_selection(event, self._selection)
         effects: list[Effect] = []
@@ -389,6 +398,10 @@ class Session:
         if type(event) is FreshRequested and self._states[event.device] == WAITING:
             effects.append(self._answer(self.in_flight[event.ticket], TRANSITIONS[WAITING, SendFresh], None))
         return effects
+
+    def _summed(self, update: Update, sums: RunningSum) -> Update:
+        """Add an update to the running sum; returns it without its numbers."""
+        return sums.add(update, self.policy.weight_in_sum(replace(update, outcome=WithheldOutcome()), self))
 
     def _tell_selection(self, event: Event, selection: Selection) -> None:
         match event:
@@ -656,6 +669,8 @@ class Session:
             "an order is not accounted for": counters.dispatched == counters.received + counters.lost + len(working),
             "an update is missing": counters.received == counters.used + counters.discarded + len(self.received),
             "an update comes from the future": all(base <= self.version for base in self.received.values()),
+            "the running sum has an update that was resolved": self.sums is None
+            or self.sums.tickets <= self.received.keys(),
             "the model is not finite": bool(np.isfinite(self.parameters).all()),
             "the model can be written to": not self.parameters.flags.writeable,
         }
@@ -686,6 +701,7 @@ class Session:
             participation=None if self.participation is None else self.participation.snapshot(),
             combiner=self.combiner_state,
             screen=self.screen_state,
+            sums=None if self.sums is None else self.sums.snapshot(),
         )
 
     def restore(self, saved: SessionSnapshot, forecast: Forecast | None = None) -> None:
@@ -704,6 +720,8 @@ class Session:
             assert saved.participation is not None, "the snapshot is of a run without limits of participation"
             self.participation.restore(saved.participation)
         self.combiner_state, self.screen_state = saved.combiner, saved.screen
+        if self.sums is not None:
+            self.sums = RunningSum(saved.sums)
         self.horizon_read = saved.horizon_read
         self.forecast = forecast or self.forecast
         self.in_flight = saved.in_flight
@@ -730,7 +748,7 @@ class Session:
     def snapshot_types(self) -> tuple[type[Any], ...]:
         """The record types that a snapshot holds in addition to `core.snapshot.MESSAGES`."""
         selection = () if self._selection is None else self._selection.snapshot_types
-        own = (SessionSnapshot, ParticipationState, OrderInFlight, Counters)
+        own = (SessionSnapshot, ParticipationState, SumState, OrderInFlight, Counters)
         parts = [each for each in (self.policy, self.combiner, self.screen) if each is not None]
         states = [kind for each in parts for kind in (each.State, *each.Records)]
         return (*own, *states, *selection)
@@ -750,3 +768,12 @@ def check_combines(policy: Policy, combiner: Combiner) -> None:
             f"{type(policy).__name__} does not make its versions from a weighted mean of several updates, which "
             f"{type(combiner).__name__} would replace"
         )
+
+
+def check_sums(policy: Policy, combiner: Combiner | None, selector: Selector | None) -> None:
+    """Raise InvalidInput if the policy or another part of the session reads single updates."""
+    reader: Policy | Combiner | Selector | None = combiner if policy.sums_suffice else policy
+    if reader is None and selector is not None and selector.reads is not None:
+        reader = selector
+    if reader is not None:
+        raise InvalidInput(f"{type(reader).__name__} reads single updates, of which this session keeps only the sum")

@@ -14,12 +14,13 @@ import numpy.typing as npt
 from msgspec import Struct, structs
 
 from offbeat.core.errors import InvalidInput
-from offbeat.core.orders import KnownOutcome, Order, Outcome, Progress, RateSchedule, Update
+from offbeat.core.orders import KnownOutcome, Order, Outcome, Progress, RateSchedule, Update, WithheldOutcome
 from offbeat.core.parameters import Mask
 from offbeat.core.terms import TERMS
 
 Arrays = dict[str, npt.NDArray[Any]]
-MESSAGES: tuple[type[Any], ...] = (Order, Progress, Outcome, Update, KnownOutcome, Mask, RateSchedule, *TERMS)
+OUTCOMES = (KnownOutcome, WithheldOutcome)
+MESSAGES: tuple[type[Any], ...] = (Order, Progress, Outcome, Update, *OUTCOMES, Mask, RateSchedule, *TERMS)
 
 
 def encode(value: Any) -> tuple[Any, Arrays]:
@@ -51,7 +52,7 @@ def encode(value: Any) -> tuple[Any, Arrays]:
             return {"set": [tree(each) for each in sorted(item)]}
         if isinstance(item, Mapping):
             return {"map": [[plain(key), tree(each)] for key, each in item.items()]}
-        if isinstance(item, Update):  # compute lazy numbers now: what is saved is complete
+        if isinstance(item, Update) and not isinstance(item.outcome, OUTCOMES):  # compute lazy numbers: save all
             item = structs.replace(item, outcome=KnownOutcome(item.outcome()))
         if isinstance(item, Struct):
             fields = {name: tree(getattr(item, name)) for name in item.__struct_fields__}

@@ -194,7 +194,12 @@ class Experiment(Settings):
             )
         if self.data.divided:
             self._check_divided()
-        self.trust.check(self.algorithm.policy, self.algorithm.name, private=self.privacy.on)
+        self.trust.check(
+            self.algorithm.policy,
+            self.algorithm.name,
+            privacy=self.privacy.protected,
+            selector=self.selection.selector,
+        )
         return self
 
     @model_validator(mode="after")

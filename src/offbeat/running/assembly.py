@@ -220,6 +220,7 @@ def session_of(
         horizon=experiment.stop.horizon,
         buffers=experiment.model.buffers,
         screen=experiment.trust.screen,
+        sums_only=experiment.trust.sums_only,
         trusted=trusted,
         own_work={device: (each.epochs or each.steps, each.batch_size) for device, each in own.items()},
         selector=experiment.selection.selector,

@@ -72,6 +72,8 @@ def conformance(policy: Policy, *, devices: int = 24) -> Iterator[tuple[str, Exc
         "every update is used, discarded or kept, and counted once": lambda: check_accounts(policy, devices),
         "no sequence of events makes it break the session's rules": lambda: _chaos(policy, devices),
     }
+    if policy.sums_suffice:
+        checks["it makes the same versions if it sees only sums"] = lambda: _hide_updates(runs[0])
     for promise, check in checks.items():
         try:
             check()
@@ -135,8 +137,15 @@ def check_losses_are_survived(policy: Policy, devices: int = 24) -> None:
 class _ToyRun:
     """A completed toy simulation, shared by several checks."""
 
-    def __init__(self, policy: Policy, devices: int, updates: int = UPDATES, selector: Selector | None = None) -> None:
-        self.policy, self.devices, self.selector = policy, devices, selector
+    def __init__(
+        self,
+        policy: Policy,
+        devices: int,
+        updates: int = UPDATES,
+        selector: Selector | None = None,
+        sums_only: bool = False,
+    ) -> None:
+        self.policy, self.devices, self.selector, self.sums_only = policy, devices, selector, sums_only
         self.simulation = self.fresh_simulation(updates)
         session = self.simulation.session
         self.rows: list[Row] = []
@@ -152,7 +161,9 @@ class _ToyRun:
 
     def fresh_simulation(self, updates: int = UPDATES) -> Simulation:
         stop = Stop(updates=updates, time=1e5)
-        return toy_simulation(self.policy, devices=self.devices, stop=stop, selector=self.selector)
+        return toy_simulation(
+            self.policy, devices=self.devices, stop=stop, selector=self.selector, sums_only=self.sums_only
+        )
 
     @property
     def size(self) -> int:
@@ -177,6 +188,15 @@ def _resume(whole: _ToyRun, cuts: int = 8) -> None:
         assert before + after == whole.rows, f"a run resumed after {cut} events has different metrics"
         model = resumed.session.parameters.tobytes()
         assert model == whole.model, f"a run resumed after {cut} events ends with a different model"
+
+
+def _hide_updates(plain: _ToyRun) -> None:
+    summed = _ToyRun(plain.policy, plain.devices, sums_only=True)
+    assert summed.versions.keys() == plain.versions.keys(), "with sums only the run has other versions"
+    for version, (parameters, _) in plain.versions.items():
+        close = np.allclose(parameters, summed.versions[version][0], rtol=1e-4, atol=1e-6)
+        assert close, f"with sums only version {version} is another"
+    _resume(summed, cuts=3)
 
 
 def _look_for_writing(whole: _ToyRun) -> None:

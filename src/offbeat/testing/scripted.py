@@ -111,6 +111,7 @@ class ScriptedSession(Session):
         limits: ParticipationLimits | None = None,
         combiner: Combiner | None = None,
         screen: Screen | None = None,
+        sums_only: bool = False,
         **local: Any,
     ) -> None:
         """Without `samples` each of the `devices` has 10; `present` are the devices available at the start.
@@ -138,6 +139,7 @@ class ScriptedSession(Session):
             limits=limits,
             combiner=combiner,
             screen=screen,
+            sums_only=sums_only,
         )
         self.first = self.handle(Started())
         """The reaction to the start of the run."""

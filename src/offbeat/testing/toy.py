@@ -97,6 +97,7 @@ def toy_simulation(
     epochs: int = 3,
     combiner: Combiner | None = None,
     screen: Screen | None = None,
+    sums_only: bool = False,
     selector: Selector | None = None,
 ) -> Simulation:
     """Simulate a policy on the toy model; with `troubled`, devices switch off, vanish, return and lose uploads.
@@ -127,6 +128,7 @@ def toy_simulation(
         horizon=1e5,
         combiner=combiner,
         screen=screen,
+        sums_only=sums_only,
         selector=selector,
     )
     stop = stop or Stop(updates=UPDATES, time=1e5)

@@ -45,6 +45,7 @@ from offbeat.trust.noise import Block, Mechanism, NoiseState, SeededNoise, Sourc
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(gt=0, lt=1)]
+Level = Literal["device", "example"]
 TINY = 1e-20
 """Below this, numbers or their squares may lose digits in float32."""
 SUM, COUNT = "privacy", "privacy count"
@@ -64,7 +65,7 @@ PROOF = {
 class Privacy(Settings):
     """The `[privacy]` table: differential privacy of devices or of their examples, for fedavg and fedbuff."""
 
-    level: Literal["device", "example"] = "device"
+    level: Level = "device"
     """What is protected: all data of a device, by a server that is trusted; or each example of a device, which adds
     the noise to its own training and trusts nobody."""
     noise_multiplier: Positive | None = None
@@ -113,6 +114,11 @@ class Privacy(Settings):
     def on(self) -> bool:
         """Whether the run is private."""
         return self.noise_multiplier is not None
+
+    @property
+    def protected(self) -> Level | None:
+        """What the run protects; None if it is not private."""
+        return self.level if self.on else None
 
     def resolved(self) -> dict[str, Any]:
         """All settings with their values; empty if the run is not private."""
@@ -320,7 +326,8 @@ class PrivateSum(Combiner):
 MARGIN = 1e-5
 """More than the relative error of a norm that is summed in float32, and of scaling in float32."""
 ROW = 256
-"""Squares that are summed in float32; their sums are added in float64."""
+"""Squares that are summed in float32; their sums are added in float64. Few enough for one thread of BLAS, whose number
+would change the last bits."""
 
 
 def clip_factor(norm: float, clip: float) -> float:
@@ -345,7 +352,7 @@ def norms_of(contributions: Contributions) -> list[float]:
         with np.errstate(invalid="ignore", over="ignore"):
             for model, reference in zip(contributions.models, contributions.references, strict=True):
                 np.subtract(model[block], reference[block], out=each[:size])
-                found.append(float(np.einsum("ij,ij->i", rows, rows).sum(dtype=np.float64)))
+                found.append(float(np.vecdot(rows, rows).sum(dtype=np.float64)))
         squares[block.start] = found
 
     blockwise(contributions.size, add, threaded_from=BLOCK)

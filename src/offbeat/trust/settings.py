@@ -5,13 +5,16 @@ from typing import Any
 
 from pydantic import ConfigDict
 
+from offbeat.algorithms import POLICIES
 from offbeat.core.combining import Combiner, Screen
 from offbeat.core.errors import InvalidInput, unknown
 from offbeat.core.policy import Policy
+from offbeat.core.selection import Selector
 from offbeat.core.settings import InvalidSettings, explain
 from offbeat.references import resolve
 from offbeat.trust.filters import AsyncFilter, Throttle
 from offbeat.trust.influence import InfluenceLimits
+from offbeat.trust.privacy import Level
 from offbeat.trust.robust import Bucketing, CentredClipping, CoordinateMedian, Krum, MultiKrum, TrimmedMean
 from offbeat.trust.trusted import AflGuard, TrustedRule, ZenoPlusPlus
 
@@ -39,11 +42,14 @@ class TrustTable(InfluenceLimits):
     combine: str = "mean"
     """The rule that combines the updates of a buffer or round (`offbeat list defences`), or your own as
     "module:Class"."""
+    sums_only: bool = False
+    """Add each update to a running sum when it arrives and keep nothing else of it. The algorithm makes the same
+    versions from the sums (fedavg, fedbuff and others) and never sees a single update."""
 
     @property
     def is_default(self) -> bool:
         """Whether the table changes nothing."""
-        return self.screen is None and self.combiner is None
+        return self.screen is None and self.combiner is None and not self.sums_only
 
     @cached_property
     def screen(self) -> Screen | None:
@@ -74,14 +80,17 @@ class TrustTable(InfluenceLimits):
         """The number of samples that the server trains on itself; 0 for most rules."""
         return self.combiner.trusted_samples if isinstance(self.combiner, TrustedRule) else 0
 
-    def check(self, policy: Policy, name: str, *, private: bool) -> None:
-        """Raise InvalidInput if the algorithm does not take the rule, or a private run would mix devices."""
+    def check(self, policy: Policy, name: str, *, privacy: Level | None, selector: Selector | None) -> None:
+        """Raise InvalidInput if the algorithm does not take the rule, or a private run would mix devices.
+
+        `privacy` is what the run protects by noise; None if nothing.
+        """
         mixing = {
             "combine": self.combiner,
             "clip": self.clip == "auto",
             "most_samples_factor": self.most_samples_factor,
         }
-        if private and (wrong := next((key for key, value in mixing.items() if value), None)) is not None:
+        if privacy and (wrong := next((key for key, value in mixing.items() if value), None)) is not None:
             raise InvalidInput(
                 f"trust.{wrong} = {getattr(self, wrong)!r}: with [privacy] the bound on an update may not depend on "
                 "other devices; use privacy.clip"
@@ -91,13 +100,34 @@ class TrustTable(InfluenceLimits):
                 f"trust.combine = {self.combine!r}: {name!r} does not make its versions from a weighted mean of "
                 "several updates, which the rule would replace; set trust.clip instead, which every algorithm takes"
             )
+        if self.sums_only:
+            self._check_sums(policy, name, privacy, selector)
+
+    def _check_sums(self, policy: Policy, name: str, privacy: Level | None, selector: Selector | None) -> None:
+        """Raise InvalidInput if anything needs a single update."""
+        if not policy.sums_suffice:
+            others = ", ".join(each for each, kind in POLICIES.items() if kind().sums_suffice)
+            raise InvalidInput(
+                f"trust.sums_only = true: {name!r} needs individual updates with these settings; use one of {others} "
+                "with its default variant"
+            )
+        readers = {
+            f"trust.combine = {self.combine!r}": self.combiner is not None,
+            f"trust.clip = {self.clip!r}": self.clip != "off",
+            f"trust.repeats = {self.repeats}": self.repeats != 1.0,
+            "privacy.level = 'device'": privacy == "device",
+            f"selection of {type(selector).__name__}": selector is not None and selector.reads is not None,
+        }
+        if (wrong := next((setting for setting, reads in readers.items() if reads), None)) is not None:
+            raise InvalidInput(f"{wrong}: needs individual updates, leave it out or set trust.sums_only = false")
 
     def written(self) -> dict[str, Any]:
         """The table as a file has it; empty if it changes nothing."""
         if self.is_default:
             return {}
         own = {} if self.combiner is None else self.combiner.model_dump(exclude_none=True)
-        return self.model_dump(exclude_none=True, exclude_defaults=True, include={*LIMITS, "combine"}) | own
+        given = {*LIMITS, "combine", "sums_only"}
+        return self.model_dump(exclude_none=True, exclude_defaults=True, include=given) | own
 
 
 def combiner_class(name: str) -> type[Combiner]:

@@ -480,9 +480,15 @@ def test_claimed_samples_of_nodes_are_capped() -> None:
     assert value(result) == 2.0  # 10 samples each: (1 + 2 + 3) / 3
 
 
+def test_the_server_may_keep_only_the_sum_of_what_nodes_upload() -> None:
+    plain, summed = (train(Async(FedAvg(), trust=each), grid_of(), num_rounds=1) for each in ({}, {"sums_only": True}))
+    assert value(summed) == pytest.approx(value(plain)) == pytest.approx(7 / 3)
+
+
 @pytest.mark.parametrize(
     ("policy", "trust", "words"),
     [
+        (FedBuff(variant="plato"), {"sums_only": True}, "'FedBuff' needs individual updates with these settings"),
         (FedAvg(), {"combine": "medain"}, "unknown value of trust.combine 'medain'"),
         (FedAsync(prox=0.0), {"combine": "median"}, "'FedAsync' does not make its versions from a weighted mean"),
         (FedAvg(), {"combine": "aflguard"}, "needs trusted samples"),

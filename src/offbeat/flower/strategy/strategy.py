@@ -124,7 +124,12 @@ class Async(Strategy):
         self.policy = _checked_policy(policy)
         self.settings.check_selection(self.policy)
         self.settings.check_privacy(self.policy)
-        self.settings.trust.check(self.policy, type(self.policy).__name__, private=self.settings.privacy.on)
+        self.settings.trust.check(
+            self.policy,
+            type(self.policy).__name__,
+            privacy=self.settings.privacy.protected,
+            selector=self.settings.selection.selector,
+        )
         if self.settings.trust.trusted_samples:
             raise InvalidInput(f"trust.combine = {self.settings.trust.combine!r}: needs trusted samples, not for Async")
         self._on_version = on_version
@@ -323,6 +328,7 @@ class Async(Strategy):
             limits=settings.privacy.limits(policy, settings.epsilon),
             combiner=settings.privacy.combiner(policy, secret=not has_clock(grid)) or settings.trust.combiner,
             screen=settings.trust.screen,
+            sums_only=settings.trust.sums_only,
         )
         evaluators = Evaluators(
             share=settings.fraction_evaluate,

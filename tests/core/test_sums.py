@@ -243,9 +243,7 @@ def test_the_sum_has_the_movements_from_their_own_bases_only() -> None:
     session = ScriptedSession(MeanOfStaleModels(buffer=1, concurrency=2), sums_only=True)
     session.upload(1.0, 0.0, ticket=1)
     assert session.parameters.tolist() == [1.0, 0.0]  # from the current version
-    with pytest.raises(
-        PolicyError, match="has the movement of ticket 2 from its base, version 0, and no other"
-    ):
+    with pytest.raises(PolicyError, match="has the movement of ticket 2 from its base, version 0, and no other"):
         session.upload(1.0, 0.0, ticket=2)
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -79,6 +80,16 @@ def test_run_writes_a_directory_and_prints_the_summary(offbeat, file: Path) -> N
     assert again.code == 2
     assert "already holds a run: use --resume to continue it or use --overwrite to replace it" in again.err
     assert offbeat("run", "small.toml", "--set", "fleet.ratio=2.0", "--resume").code == 0
+
+
+def test_the_summary_of_a_private_run_says_what_epsilon_follows_from(offbeat, file: Path) -> None:  # type: ignore[no-untyped-def]
+    private = ("privacy.noise_multiplier=1.0", "privacy.most_updates=9", "stop.epsilon=100.0")
+    said = offbeat("run", "small.toml", *(word for change in private for word in ("--set", change)), "--format", "csv")
+    assert said.code == 0, said.err
+    lines = said.out.splitlines()
+    assert "noise_multiplier (privacy),1" in lines and "level (privacy),device" in lines
+    assert any(line.startswith("epsilon,") for line in lines)
+    assert any(re.match(r'devices_by_contributions \(privacy\),"?\d+: \d+', line) for line in lines)
 
 
 def test_compare_writes_table_plot_and_report(offbeat, file: Path) -> None:  # type: ignore[no-untyped-def]

@@ -8,6 +8,7 @@ import offbeat
 from offbeat import Experiment, InvalidInput
 from offbeat.core.combining import Combiner, Contributions, Movement
 from offbeat.core.policy import View
+from offbeat.experiment.shipped import load_experiment
 from offbeat.trust.robust import TrimmedMean
 
 TINY: dict[str, Any] = {
@@ -100,6 +101,24 @@ def test_what_needs_individual_updates_is_refused_with_sums_only(tables: dict[st
 def test_devices_that_protect_their_examples_may_be_summed() -> None:
     private = {"noise_multiplier": 1.0, "level": "example"}
     assert Experiment(**TINY, privacy=private, trust={"sums_only": True}).trust.sums_only
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        ["algorithm.name=fedbuff", "privacy.noise_multiplier=1.0"],
+        ["trust.combine=multi-krum"],
+        ["trust.sums_only=true"],
+    ],
+)
+def test_overrides_of_a_run_need_not_suit_the_algorithms_that_a_file_compares(changes: list[str]) -> None:
+    """`offbeat run demo`, whose file compares FedASMU and others that take none of this."""
+    with pytest.raises(InvalidInput):
+        load_experiment("demo", changes)
+    assert load_experiment("demo", changes, alone=True).compare == {}
+    with pytest.raises(InvalidInput, match="'fedasync' needs individual updates"):
+        load_experiment("demo", ["algorithm.name=fedasync", "trust.sums_only=true"], alone=True)
+    assert load_experiment("demo", ["fleet.ratio=110"], alone=True) == load_experiment("demo", ["fleet.ratio=110"])
 
 
 def test_a_private_run_refuses_rules_that_mix_devices() -> None:

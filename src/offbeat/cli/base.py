@@ -98,12 +98,15 @@ def check_format(form: str | None) -> None:
         raise InvalidInput(f"--format {form}: must be markdown, latex or csv")
 
 
-def load(file: Path, changes: Iterable[str] | None) -> "Experiment":
-    """Load an experiment file with overrides, make modules beside it importable and print its notes to stderr."""
+def load(file: Path, changes: Iterable[str] | None, *, alone: bool = False) -> "Experiment":
+    """Load an experiment file with overrides, make modules beside it importable and print its notes to stderr.
+
+    `alone`: overrides need not suit the algorithms in `[compare]`.
+    """
     from offbeat.experiment.shipped import experiment_from
 
     sys.path.append(str(file.resolve().parent))
-    experiment = experiment_from(file, changes or ())
+    experiment = experiment_from(file, changes or (), alone=alone)
     for note in experiment.notes:
         print(f"offbeat: note: {note}", file=sys.stderr)
     return experiment
@@ -198,13 +201,15 @@ def print_summary(title: str, summary: Mapping[str, Any], form: str | None = Non
     from offbeat.results.metric import duration
 
     table = Table(Column("of the run", overflow="fold"), Column("value", overflow="fold"), title=Text(title))
-    flat = {key: value for key, value in summary.items() if key not in ("per_device", "per_group")}
+    flat = {key: value for key, value in summary.items() if key not in ("per_device", "per_group", "privacy")}
     flat |= {f"{key} (device)": value for key, value in summary.get("per_device", {}).items()}
+    flat |= {f"{key} (privacy)": value for key, value in summary.get("privacy", {}).items() if key != "epsilon"}
     for group, values in summary.get("per_group", {}).items():
         flat |= {f"{key} ({group})": value for key, value in values.items()}
     for key, value in flat.items():
         if isinstance(value, dict):
-            value = ", ".join(f"{target}: {duration(time)}" for target, time in value.items() if time is not None)
+            write = duration if key.startswith("time_to_") else str
+            value = ", ".join(f"{name}: {write(each)}" for name, each in value.items() if each is not None)
         table.add_row(key, f"{value:.6g}" if isinstance(value, float) else str(value))
     print_table(table, form=form)
 

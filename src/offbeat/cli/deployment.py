@@ -76,12 +76,14 @@ def local_cluster(
     check_flower(FOR_NODES)
     check_format(form)
     given = any(change.partition("=")[0].strip() == "data.devices" for change in changes or ())
-    experiment = load(file, [*(changes or ()), *([] if given else [f"data.devices={nodes}"]), *_tracked(metrics_port)])
+    experiment = load(
+        file, [*(changes or ()), *([] if given else [f"data.devices={nodes}"]), *_tracked(metrics_port)], alone=True
+    )
     _check_nodes(experiment, nodes)
     from offbeat.running.directory import RunDirectory, read_finished
     from offbeat.running.interruption import stopping_signals_raise
 
-    other_devices = [] if given or nodes == load(file, changes).data.devices else [f"data.devices={nodes}"]
+    other_devices = [] if given or nodes == load(file, changes, alone=True).data.devices else [f"data.devices={nodes}"]
     name = run_name(file, experiment, [*(changes or ()), *other_devices])
     default = Path("runs") / f"{name}-cluster"
     root = output(out, default, resume=resume, overwrite=overwrite).absolute()
@@ -127,7 +129,7 @@ def deploy(
     """
     check_flower(FOR_NODES)
     check_format(form)
-    experiment = load(file, [*(changes or ()), *_tracked(metrics_port)])
+    experiment = load(file, [*(changes or ()), *_tracked(metrics_port)], alone=True)
     _check_algorithm(experiment)
     from offbeat.flower.launch.superlink import SuperLink, submit
     from offbeat.running.directory import RunDirectory, read_finished

@@ -123,7 +123,7 @@ def run(
     Example: `offbeat run demo --set algorithm.name=fedbuff --set stop.time=60`
     """
     check_format(form)
-    experiment = on_cluster(load(file, changes), address)
+    experiment = on_cluster(load(file, changes, alone=True), address)
     from offbeat.simulation.run import run as run_experiment  # imports torch: after the settings are checked
 
     shorter = Path("runs") / run_name(file, experiment, without_stop(changes))

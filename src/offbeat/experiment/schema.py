@@ -339,8 +339,11 @@ class Experiment(Settings):
         return cls(**{str(section): value for section, value in table.items()})
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str], changes: Iterable[str] = ()) -> "Experiment":
-        """Load an experiment file, with changes like "fleet.ratio=110"; paths in it are relative to the file."""
+    def load(cls, path: str | os.PathLike[str], changes: Iterable[str] = (), *, alone: bool = False) -> "Experiment":
+        """Load an experiment file, with changes like "fleet.ratio=110"; paths in it are relative to the file.
+
+        `alone`: for a run of `[algorithm]` alone, whose changes need not suit the algorithms in `[compare]`.
+        """
         if not isinstance(path, str | os.PathLike):
             raise InvalidInput(f"an experiment is loaded from the path of a file, not from a {type(path).__name__}")
         folder = Path(path).resolve().parent
@@ -348,7 +351,13 @@ class Experiment(Settings):
         table, found = located(table, folder)
         changes_, more = migrate(parse_changes(changes), table)
         changes_, _ = located(changes_, Path.cwd(), note=False)
-        experiment = cls.parse(merge(table, changes_))
+        merged = merge(table, changes_)
+        try:
+            experiment = cls.parse(merged)
+        except InvalidInput:
+            if not (alone and changes_):
+                raise
+            experiment = cls.parse({key: value for key, value in merged.items() if key not in ("compare", "sweep")})
         experiment._notes = (*notes, *found, *more, *experiment._notes)
         return experiment
 

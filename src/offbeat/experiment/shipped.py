@@ -20,7 +20,7 @@ def shipped() -> dict[str, Path]:
     return {path.stem: path for path in sorted(folder.glob("*.toml"))}
 
 
-def load_experiment(name: str, changes: Iterable[str] = ()) -> Experiment:
+def load_experiment(name: str, changes: Iterable[str] = (), *, alone: bool = False) -> Experiment:
     """Load an experiment that comes with the package, with changes like "fleet.ratio=110".
 
     >>> load_experiment("demo", ["fleet.ratio=110"]).table()["fleet"]["ratio"]
@@ -29,11 +29,14 @@ def load_experiment(name: str, changes: Iterable[str] = ()) -> Experiment:
     files = shipped()
     if name not in files:
         raise unknown("experiment", str(name), files)
-    return Experiment.load(files[name], changes)
+    return Experiment.load(files[name], changes, alone=alone)
 
 
-def experiment_from(source: ExperimentSource, changes: Iterable[str] = ()) -> Experiment:
-    """Load the experiment of a source; a file takes precedence over an experiment of the package with its name."""
+def experiment_from(source: ExperimentSource, changes: Iterable[str] = (), *, alone: bool = False) -> Experiment:
+    """Load the experiment of a source; a file takes precedence over an experiment of the package with its name.
+
+    `alone` is as in `Experiment.load`.
+    """
     if isinstance(source, Experiment):
         return source
     if isinstance(source, Mapping):
@@ -44,8 +47,8 @@ def experiment_from(source: ExperimentSource, changes: Iterable[str] = ()) -> Ex
         )
     path = Path(source)
     if not path.exists() and path.stem in shipped():
-        return load_experiment(path.stem, changes)
+        return load_experiment(path.stem, changes, alone=alone)
     near = get_close_matches(path.stem, shipped(), n=1, cutoff=0.6)
     if near and not path.exists() and path.suffix in ("", ".toml"):
         raise InvalidInput(f"there is no experiment file {path}: did you mean {near[0]!r}?")
-    return Experiment.load(path, changes)
+    return Experiment.load(path, changes, alone=alone)

@@ -36,18 +36,7 @@ PARTS = dict.fromkeys((*FLEETS, PHONES, *LENET.values()), ALGORITHMS)
 def cases(form: Form) -> list[Case]:
     """Every algorithm on every fleet; the quick form has one fleet and one algorithm of each family."""
     algorithms = ALGORITHMS if form.full else tuple(dict(zip(FAMILIES.values(), FAMILIES, strict=True)).values())
-    fleets = dict(FLEETS)
-    if form.data is not None and form.full:
-        fleets[PHONES] = {
-            "fleet": {
-                "name": "trace",
-                "path": str(form.data / PHONES_FILE),
-                "columns": {"speed": "cpu_float_score"},
-                "assign": "random",
-            }
-        }
-    if not form.full:
-        fleets = {"ratio 5": EVEN}
+    fleets = fleets_of(form) if form.full else {"ratio 5": EVEN}
     made = [
         case for part, changes in fleets.items() for case in _of(part, base(form).changed(changes), algorithms, form)
     ]
@@ -63,6 +52,14 @@ def cases(form: Form) -> list[Case]:
             )
             made += _of(part, lenet, algorithms, form)
     return made
+
+
+def fleets_of(form: Form) -> dict[str, Table]:
+    """The fleets, with the phone trace if its file is given."""
+    if form.data is None:
+        return FLEETS
+    trace = {"name": "trace", "path": str(form.data / PHONES_FILE), "columns": {"speed": "cpu_float_score"}}
+    return FLEETS | {PHONES: {"fleet": trace | {"assign": "random"}}}
 
 
 def base(form: Form) -> Experiment:

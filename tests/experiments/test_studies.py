@@ -124,7 +124,7 @@ def test_every_run_in_the_files_is_one_of_the_present_definitions(name: str, mon
     if name == "fedasmu-regime" and data is None:
         pytest.skip("the speeds of devices depend on Fashion-MNIST, which is not in ../shared/data")
     chosen = STUDIES[name]
-    at_hand = name in ("adel-fl", "fedasmu-regime", "leaderboard")  # making their cases reads the data
+    at_hand = name in ("adel-fl", "fedasmu-regime", "leaderboard", "defaults")  # making their cases reads the data
     cases = {(case.part, case.method): case for case in chosen.cases(Form(seeds=1, data=data if at_hand else DOCS))}
     found = read_measurements(pages.results_file(DOCS, chosen))
     assert all(each.run for each in found)

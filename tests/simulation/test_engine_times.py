@@ -4,9 +4,12 @@ from math import inf
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from offbeat.algorithms import POLICIES
 from offbeat.core.state import moment, moment_after
+from offbeat.core.streams import stream
 from offbeat.fleet import FailureSettings, NetworkSettings, OnOffAvailable
 from offbeat.testing import check_session, toy_simulation
 
@@ -38,10 +41,23 @@ def test_a_fleet_without_delays_never_goes_back_in_time(name: str, settings: dic
     assert simulation.reason == "updates"
 
 
-def test_moments_are_monotonic_and_a_change_has_happened_by_its_moment() -> None:
-    times = [0.1 + 0.2, 0.3, 1.0000000004, 1.0000000006, 86400.1234567894999, 1e7 + 1e-8, 1e12 + 0.3, inf]
-    for time in times:
-        assert moment(moment(time)) == moment(time) == moment_after(moment(time))
-        assert time <= moment_after(time) <= time + 1.1e-9
-        assert abs(moment(time) - time) <= 0.6e-9 or time == inf
+TIMES = st.one_of(
+    st.sampled_from([0.1 + 0.2, 0.3, 1.0000000004, 86400.1234567894999, 1e6 - 1e-10, 1e6, 1e7 + 1e-8, 1e12 + 0.3, inf]),
+    st.floats(min_value=0.0, max_value=1e9),
+)
+
+
+@given(time=TIMES, other=TIMES)
+def test_moments_are_monotonic_and_a_change_has_happened_by_its_moment(time: float, other: float) -> None:
+    assert moment(moment(time)) == moment(time) == moment_after(moment(time))
+    assert time <= moment_after(time) <= time + 1.1e-9
+    assert abs(moment(time) - time) <= 0.6e-9 or time == inf
+    assert abs(moment(time) - round(time, 9)) <= 1.1e-9 or time == inf  # a tie may go either way
+    assert (moment(time) <= moment(other)) or time > other
+
+
+def test_moments_are_decimals() -> None:
     assert moment(0.1 + 0.2) == 0.3
+    random = stream(0, "moments")
+    for time in (10.0 ** random.uniform(-6, 6, size=20_000)).tolist():
+        assert moment(time) == round(time, 9)

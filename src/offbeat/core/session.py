@@ -428,8 +428,9 @@ class Session:
             case Uploaded():
                 order = self._order_of(event)
                 following = self._following(event.device, event, DeviceFault)
-                check_update(event.update, order, self.layout, finite=not self.private_sums)
-                if self.private_sums:
+                private = self.participation is not None and self.private_sums
+                check_update(event.update, order, self.layout, finite=not private)
+                if private:
                     self._check_contributes(event)
                 return following
             case Lost():

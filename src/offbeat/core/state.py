@@ -30,15 +30,27 @@ NANOSECOND = 9
 """Decimals of a moment in seconds: the tenth firing of a timer of 0.1 s is at 1 s, not a rounding error before it."""
 
 
+PER_SECOND = 1e9
+"""Moments in a second."""
+FAST_UNTIL = 1e6
+"""Seconds up to which a float holds the number of a moment with bits to spare."""
+
+
 def moment(seconds: float) -> float:
-    """The nearest moment."""
+    """The nearest moment: as `round`, which writes decimals and reads them again and takes three times as long.
+
+    >>> moment(0.1 + 0.2), moment(3e6 + 1e-10), moment(float("inf"))
+    (0.3, 3000000.0, inf)
+    """
+    if seconds < FAST_UNTIL:
+        return (seconds * PER_SECOND + 0.5) // 1 / PER_SECOND
     return round(seconds, NANOSECOND)
 
 
 def moment_after(seconds: float) -> float:
     """The first moment that is not before this time: what changes at this time has changed by then."""
-    nearest = round(seconds, NANOSECOND)
-    return nearest if nearest >= seconds else round(nearest + 1e-9, NANOSECOND)
+    nearest = moment(seconds)
+    return nearest if nearest >= seconds else moment(nearest + 1 / PER_SECOND)
 
 
 # Devices --------------------------------------------------------------------------------------------------------------

@@ -1,0 +1,47 @@
+"""Untuned over tuned times, worked out by hand."""
+
+from math import inf
+from pathlib import Path
+
+import pytest
+
+from experiments import defaults
+from experiments.harness.measurements import Measurement, write_measurements
+
+
+def runs(part: str, method: str, *times: float) -> list[Measurement]:
+    return [
+        Measurement(part=part, method=method, seed=seed, values={"time_to_target": time})
+        for seed, time in enumerate(times)
+    ]
+
+
+@pytest.fixture
+def tuned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Measurement]:
+    """Tuned times of a leaderboard: FedBuff's medians are 100 s and 50 s, and FedAsync never gets there on one fleet."""
+    found = runs("ratio 5", "fedbuff", 90.0, 100.0, 130.0) + runs("Pareto", "fedbuff", 50.0)
+    found += runs("ratio 5", "fedasync", inf) + runs("Pareto", "fedasync", 40.0)
+    write_measurements(tmp_path / "leaderboard.csv", found)
+    monkeypatch.setattr(defaults, "TUNED", tmp_path / "leaderboard.csv")
+    return found
+
+
+def test_a_ratio_is_that_of_the_medians_on_the_same_fleet(tuned: list[Measurement]) -> None:
+    untuned = runs("ratio 5, the rate", "fedbuff", 110.0, 120.0, 200.0)
+    untuned += runs("Pareto, the rate", "fedbuff", 125.0) + runs("Pareto, three times the rate", "fedbuff", inf)
+    untuned += runs("ratio 5, the rate", "fedasync", 80.0)  # no ratio: tuned, it never reaches the target
+    assert defaults.ratios(untuned, tuned, "fedbuff") == {
+        "ratio 5, the rate": 120 / 100,
+        "Pareto, the rate": 125 / 50,
+        "Pareto, three times the rate": inf,
+    }
+    assert defaults.ratios(untuned, tuned, "fedasync") == {}
+    # Over the two fleets: median (1.2 + 2.5) / 2, largest 2.5.
+    assert "| fedbuff | - | 1.85 (2.50) | never (never) |" in defaults.table(untuned)
+
+
+def test_a_method_is_fine_untuned_only_if_median_and_worst_fleet_are(tuned: list[Measurement]) -> None:
+    fine = runs("ratio 5, the rate", "fedbuff", 120.0) + runs("Pareto, the rate", "fedbuff", 70.0)  # 1.2 and 1.4
+    slow = runs("Pareto, the rate", "fedasync", 81.0)  # 2.025
+    said = defaults.findings(fine + slow)
+    assert "With the rate, 1 of 2 named methods are within 1.3" in said and said.splitlines()[1].endswith(": fedbuff.")

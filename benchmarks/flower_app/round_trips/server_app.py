@@ -17,7 +17,7 @@ from offbeat.flower.protocol.codec import pack, unpack
 from offbeat.flower.protocol.messages import MESSAGE_TYPE, FromDevice, Hello
 from offbeat.flower.server.app import ServerParts, serve
 from offbeat.flower.server.membership import POLL_SECONDS
-from offbeat.flower.server.transport import SentMessage, Transport
+from offbeat.flower.server.transport import Incoming, SentMessage, Transport
 from offbeat.models import vector_of
 from round_trips.task import BATCH, EPOCHS, RATE, model, test_data
 
@@ -111,15 +111,15 @@ def trip(grid: Any) -> float:
 
 def large_trip(grid: Any, peak: Path) -> float:
     """Seconds for the round trip of a 100 MB model to a persistent node, whose app reports its peak memory."""
-    transport, began = Transport(grid, print), time.monotonic()
+    incoming, began = Incoming(grid), time.monotonic()
     content = RecordDict({"large": ArrayRecord({"vector": Array(np.zeros(LARGE, dtype=np.float32))})})
-    (identity,) = grid.push_messages([Message(content, min(transport.nodes()), "train.echo")])
-    transport.waiting[identity] = SentMessage(node=0, at=0.0, deadline=600.0)
-    while not (received := transport.poll()):
+    (identity,) = grid.push_messages([Message(content, min(grid.get_node_ids()), "train.echo")])
+    while not (arrived := incoming.fetch({identity: 8 * LARGE})):
         time.sleep(POLL_SECONDS)
     seconds = time.monotonic() - began
-    assert received[0].content is not None, received[0].error
-    peak.write_text(str(received[0].content.metric_records["memory"]["peak"]))
+    ((_, reply),) = arrived
+    assert isinstance(reply, Message), reply
+    peak.write_text(str(reply.content.metric_records["memory"]["peak"]))
     return seconds
 
 

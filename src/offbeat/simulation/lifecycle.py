@@ -13,7 +13,7 @@ from typing import Any
 from msgspec import Struct
 
 from offbeat.core.parameters import Mask
-from offbeat.core.state import FAST_UNTIL, PER_SECOND, moment, moment_after
+from offbeat.core.state import FAST_UNTIL, PER_SECOND, SURE, moment, moment_after
 from offbeat.fleet import Fleet
 from offbeat.results.rows import Span
 from offbeat.training.local_run import LocalRun, ends_of, slices_by
@@ -38,7 +38,9 @@ class EventQueue:
     def push(self, time: float, kind: str, subject: int, detail: Any = None, priority: int = 0) -> float:
         """Schedule an event; returns the moment at which it will happen."""
         self.sequence += 1
-        at = (time * PER_SECOND + 0.5) // 1 / PER_SECOND if time < FAST_UNTIL else moment(time)  # without a call
+        exact = time * PER_SECOND
+        number = (exact + 0.5) // 1  # `moment`, without the cost of a call for every event
+        at = number / PER_SECOND if -SURE < exact - number < SURE and time < FAST_UNTIL else moment(time)
         heappush(self.entries, (at, priority, self.sequence, kind, subject, detail))
         return at
 

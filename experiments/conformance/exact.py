@@ -559,6 +559,33 @@ class FedBuff(Buffered):
         return self.along(uploads, [(s / divisor, word) for s, word in zip(scales, words, strict=True)])
 
 
+class Auto(Buffered):
+    """FedBuff's rule with a step that follows the agreement of updates with the steps that made their bases."""
+
+    def begin(self) -> None:
+        self.eta, self.common = 1.0, None
+
+    def aggregate(self, uploads: list[Sent]) -> tuple[Vector, str]:
+        count, deltas = len(uploads), [each.delta for each in uploads]
+        mean = add(*((Fraction(1, count), each) for each in deltas))
+        found = (count * dot(mean, mean) - sum(dot(each, each) for each in deltas) / count) / (count - 1)
+        found = max(Fraction(0), found)
+        self.common = found if self.common is None else (9 * self.common + found) / 10
+        cosines = []
+        for each in uploads:
+            step = minus(self.versions[each.base], self.versions[each.base - 1]) if each.base else None
+            if step is not None and self.common * dot(step, step):
+                cosines.append(dot(each.delta, step) / root(self.common * dot(step, step)))
+        if cosines:
+            c = max(-1.0, min(1.0, float(sum(cosines) / len(cosines))))
+            rate = (0.5 if c > 0 else 1.0) * count / float(self.concurrency)
+            self.eta = max(0.1, min(5.0, self.eta * math.exp(rate * c)))
+        scales = [1 / root(1 + each.staleness) for each in uploads]
+        move = add(*((s / count, each) for s, each in zip(scales, deltas, strict=True)))
+        terms = " + ".join(f"1/sqrt(1+{each.staleness}) {show(each.delta)}" for each in uploads)
+        return add((1, self.w), (self.eta, move)), f"{show(self.w)} + {self.eta:.4f} / {count} ({terms})"
+
+
 class FedStaleWeight(Buffered):
     """Weights proportional to K tau + 1."""
 
@@ -948,6 +975,6 @@ RULES: dict[str, Callable[..., Rule]] = {
     "ca2fl": Ca2fl, "fadas": Fadas, "fedstaleweight": FedStaleWeight, "area": Area, "ringmaster": Ringmaster,
     "ringmaster-stop": RingmasterStop, "rennala": Rennala, "delay-adaptive": DelayAdaptive, "ace": Ace, "aced": Ace,
     "ringleader": Ringleader, "fedfa": FedFa, "delayed-nesterov": DelayedNesterov, "fedstale": FedStale,
-    "fedvarp": FedStale, "fedcompass": FedCompass, "refl": Refl,
+    "fedvarp": FedStale, "fedcompass": FedCompass, "refl": Refl, "auto": Auto,
 }  # fmt: skip
 """The rule of each algorithm."""

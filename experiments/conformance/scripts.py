@@ -110,6 +110,7 @@ SOURCES = {
     "fedvarp": "Jhunjhunwala et al., UAI 2022",
     "fedcompass": "Li et al., ICLR 2024, Algorithms 1 to 3, code of the authors (APPFL)",
     "refl": "Abdelmoniem et al., EuroSys 2023, code of the authors",
+    "auto": "the equations of offbeat.algorithms.auto",
 }
 
 TWO_ROUNDS = [up(0, 0, 4, 0), up(1, 0, 0, 4), up(0, 1, 2, -2), up(1, 1, 2, 0)]
@@ -119,6 +120,12 @@ BUFFERS = [up(0, 0, 4, 0), up(1, 0, 0, 4), up(2, 0, 6, 2), up(1, 1, 0, 2), up(0,
 """Three devices, two uploads a version; the second version has a staleness of 1 and 0, the third of 2 and 0."""
 WAITING = [up(0, 0, 4, 0), up(1, 0, 0, 4), up(2, 0, 6, 2), up(0, 1, 0, 2)]
 """The same for rules under which a device waits in the buffer until the version is made."""
+
+GOES_ON_AND_BACK = [
+    up(0, 0, 4, 0), up(1, 0, 4, 2), up(1, 1, 2, 0), up(1, 1, 2, 2), up(1, 2, -2, 1), up(1, 2, -4, -1),
+]  # fmt: skip
+"""The updates after the first version go on along its step, those after the second go back."""
+AUTO = {"buffer": 2, "concurrency": 3, "adapt": True}
 
 
 def optimiser(kind: str) -> dict[str, Any]:
@@ -447,6 +454,8 @@ SCRIPTS = [
     Script("fadas", "two-steps", FADAS, [up(0, 0, 4, 0), up(0, 1, 1, 2), up(0, 2, 0, 0)]),
     Script("fadas", "delay-step-code", FADAS, THREE_THEN_STALE),
     Script("fadas", "delay-step-paper", {**FADAS, "delay_step": "paper"}, THREE_THEN_STALE),
+    Script("auto", "the-step-grows-and-shrinks", AUTO, GOES_ON_AND_BACK, samples=(10, 10, 10)),
+    Script("auto", "steps-of-their-own-bases", AUTO, BUFFERS, samples=(10, 10, 10)),
     Script(
         "fedstaleweight",
         "fresh",

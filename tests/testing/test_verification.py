@@ -143,6 +143,8 @@ def test_an_implementation_without_mistakes_holds() -> None:
         ("fedlws", "gamma", lambda self, *parts: 1.0),
         ("aso-fed", "note", lambda self, update, state, view: None),
         ("adel", "missed", lambda self, state, view: np.zeros(2)),
+        ("auto", "weight_at", lambda self, staleness: 1.0),
+        ("auto", "adapt_step", lambda self, updates, state: None),
         ("fedasmu", "adapted", lambda self, update, state, view: (1.0, 1.0, 0.0)),
     ],
 )

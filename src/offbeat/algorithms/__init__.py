@@ -54,6 +54,7 @@ from offbeat.algorithms.fedstale import FedStale as FedStale
 from offbeat.algorithms.fedstale import FedVarp as FedVarp
 from offbeat.algorithms.fedcompass import FedCompass as FedCompass
 from offbeat.algorithms.refl import Refl as Refl
+from offbeat.algorithms.auto import Auto as Auto
 # isort: on
 
 POLICIES: dict[str, type[Policy]] = {

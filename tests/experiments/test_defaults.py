@@ -18,7 +18,7 @@ def runs(part: str, method: str, *times: float) -> list[Measurement]:
 
 @pytest.fixture
 def tuned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Measurement]:
-    """Tuned times of a leaderboard: FedBuff's medians are 100 s and 50 s, and FedAsync never gets there on one fleet."""
+    """Tuned times of a leaderboard: FedBuff's medians are 100 s and 50 s, and FedAsync never gets there once."""
     found = runs("ratio 5", "fedbuff", 90.0, 100.0, 130.0) + runs("Pareto", "fedbuff", 50.0)
     found += runs("ratio 5", "fedasync", inf) + runs("Pareto", "fedasync", 40.0)
     write_measurements(tmp_path / "leaderboard.csv", found)

@@ -3,7 +3,7 @@
 | symbol | here |
 |---|---|
 | C, devices in training | `concurrency` |
-| K = C / 4, but at least 2 | `buffer`: follows from C |
+| K = C / 4, rounded up | `buffer`: follows from C |
 | Delta_k, tau_k | movement of update k from its own base, and its staleness |
 | u_k | the step of the server that made the base of update k |
 | S | estimate of the squared length of the movement that all devices have in common |
@@ -22,7 +22,8 @@ point back, too long. Taking u_k at the update's own base, not the last step, ke
 updates of old bases would agree with the last steps however long these are. Movements of uneven data differ, so the
 length of one of them says little; S is the unbiased estimate of the squared length of their mean. eta falls twice as
 fast as it rises, because a step that is too long costs more than one that is too short. With eta adapted, a buffer may
-be small (fresher versions, more noise), and the devices' learning rate may be off by a factor of three.
+be small (fresher versions, more noise), and the devices' learning rate may be off by a factor of three. With K = 1
+there is no agreement to measure, and eta stays 1.
 """
 
 from collections.abc import Sequence
@@ -33,7 +34,7 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from offbeat.algorithms.about import About, SearchSpace, ServerMemory
+from offbeat.algorithms.about import About, Range, SearchSpace, ServerMemory
 from offbeat.algorithms.arrivals import Buffer, BufferPolicy
 from offbeat.core.combining import mean_movement
 from offbeat.core.orders import Update
@@ -75,7 +76,7 @@ class Auto(BufferPolicy):
     State = AutoState
     combines = True
 
-    buffer: Annotated[int, Field(ge=2)] = 5
+    buffer: Annotated[int, Field(ge=1)] = 5
     """K, the uploads that make a version; a quarter of the devices in training."""
     adapt: bool = True
     """Whether the step follows the agreement; false keeps it at 1, for ablations."""
@@ -86,13 +87,13 @@ class Auto(BufferPolicy):
         paper="offbeat",
         provenance="ours",
         in_training="concurrency",
-        search=SearchSpace(),
+        search=SearchSpace(buffer=Range(2, 20, log=True)),
         server_memory=ServerMemory(per_base=1),  # how each base was made
         smoke={"algorithm": {"buffer": 3, "concurrency": 10}},
     )
 
     def aggregate(self, updates: Sequence[Update], state: AutoState, view: View) -> Vector:
-        if self.adapt:
+        if self.adapt and len(updates) > 1:
             self.adapt_step(updates, state)
         weights = [self.weight_at(view.version - update.base) for update in updates]
         bases = [update.base_parameters for update in updates]

@@ -19,7 +19,20 @@ TUNED = DIRECTORY.parent / "docs" / "results" / "leaderboard.csv"
 """The leaderboard's measurements, with tuned settings."""
 RATES = {"a third of the rate": 1 / 3, "the rate": 1.0, "three times the rate": 3.0}
 """Multiples of the leaderboard's learning rate."""
-NAMED = ("fedasmu", "fedssmu", "seafl", "seafl2", "audg", "psurdg", "adel", "fedbuff", "fedasync", "fadas", "ca2fl")
+NAMED = (
+    "fedasmu",
+    "fedssmu",
+    "seafl",
+    "seafl2",
+    "audg",
+    "psurdg",
+    "adel",
+    "fedbuff",
+    "fedasync",
+    "ca2fl",
+    "fadas",
+    "fadas-large-step",
+)
 """The methods of the five papers and the buffered and asynchronous ones that most users start with."""
 FLEETS = ("ratio 5", "Pareto", "bimodal", "ratio 110", "10 % failures", PHONES)
 PARTS = {f"{fleet}, {rate}": ALGORITHMS for fleet in FLEETS for rate in RATES}

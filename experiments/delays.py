@@ -70,7 +70,10 @@ def cases(form: Form) -> list[Case]:
                 part=group.title,
                 method=f"{name}, delay {delay}",
                 experiment=base.changed(
-                    {"algorithm": {"name": name.lower()}, "fleet": {"mean_delay": [float(delay), 1.0, 1.0, 1.0]}}
+                    {
+                        "algorithm": {"name": name.lower(), "iteration_seconds": 1.0},
+                        "fleet": {"mean_delay": [float(delay), 1.0, 1.0, 1.0]},
+                    }
                 ),
                 candidates=RATES if form.rate is None else (),
                 tuned_on=synchronous,

@@ -97,3 +97,13 @@ def test_tables_show_the_buffer_and_the_staleness_bound_of_a_policy() -> None:
     assert sizes_of(Seafl(staleness_limit=float("inf"))) == {"buffer": 10}
     assert sizes_of(FedAsync(max_staleness=7)) == {"staleness_bound": 7}
     assert sizes_of(FedAsync()) == sizes_of(FedAvg()) == {}
+
+
+def test_an_iteration_of_psurdg_is_half_the_median_order() -> None:
+    def iteration(**given: float) -> dict[str, Any]:
+        return settings_for(POLICIES["psurdg"], 2, devices=3, order_seconds=lambda: [1.0, 7.0, 40.0], given=given)
+
+    assert iteration() == {"iteration_seconds": 3.5}
+    assert iteration(iteration_seconds=2.0) == {}
+    assert settings_for(POLICIES["psurdg"], 2, devices=3, order_seconds=None, given={}) == {}  # nodes: unknown
+    assert settings_for(POLICIES["audg"], 2, devices=3, order_seconds=lambda: [7.0] * 3, given={}) == {}

@@ -94,7 +94,7 @@ def test_each_algorithm_translates_the_number_in_its_own_way() -> None:
         assert settings_of(base, name)["concurrency"] == 6
     assert settings_of(base, "fedbuff")["buffer"] == settings_of(base, "seafl")["buffer"] == 3
     assert settings_of(base, "safa")["share"] == 6 / 40
-    for name in ("sfl", "audg", "psurdg", "adel", "salf", "drop-stragglers", "wait-stragglers", "heterofl"):
+    for name in ("sfl", "audg", "adel", "salf", "drop-stragglers", "wait-stragglers", "heterofl"):
         assert about_of(POLICIES[name]).trains_all_devices
         assert settings_of(base, name) == POLICIES[name]().model_dump()
 

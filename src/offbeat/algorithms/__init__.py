@@ -39,6 +39,7 @@ from offbeat.algorithms.deadlines.stragglers import WaitStragglers as WaitStragg
 from offbeat.algorithms.deadlines.heterofl import HeteroFL as HeteroFL
 from offbeat.algorithms.ca2fl import Ca2fl as Ca2fl
 from offbeat.algorithms.fadas import Fadas as Fadas
+from offbeat.algorithms.fadas import FadasLargeStep as FadasLargeStep
 from offbeat.algorithms.fedstaleweight import FedStaleWeight as FedStaleWeight
 from offbeat.algorithms.area import Area as Area
 from offbeat.algorithms.ringmaster import Rennala as Rennala

@@ -173,6 +173,8 @@ class About:
     `algorithms.sizes` chooses it. Not needed for a setting named `concurrency` or `cohort`."""
     in_proportion: tuple[str, ...] = ()
     """Further settings that follow in proportion to the devices in training, besides buffers and staleness bounds."""
+    in_order_seconds: Mapping[str, float] = field(default_factory=dict)
+    """Settings that are this multiple of the median duration of an order, where durations are known."""
     trains_all_devices: bool = False
     """Whether all devices train all the time, so that no setting limits their number."""
     names_devices: bool = False

@@ -36,6 +36,9 @@ Where the paper is silent or contradicts itself:
 - A lost device contributes nothing to SFL and AUDG (the weights of the others do not change); PSURDG keeps reusing its
   latest gradient.
 
+In simulations PSURDG's iterations last half the median duration of an order unless `iteration_seconds` is set: it
+applies every gradient once per iteration, so that short iterations are large steps along old gradients.
+
 PSURDG keeps one gradient per device, in half the memory with `storage = "float16"` (relative to its largest element,
 about 3 digits). SFL and AUDG keep nothing between iterations.
 """
@@ -256,7 +259,13 @@ class Psurdg(Audg):
     storage: Literal["float32", "float16"] = "float32"
     """Data type of the stored gradients, one per device."""
 
-    about = replace(Audg.about, name="psurdg", sums_only=False, server_memory=ServerMemory(per_device=1))
+    about = replace(
+        Audg.about,
+        name="psurdg",
+        in_order_seconds={"iteration_seconds": 0.5},
+        sums_only=False,
+        server_memory=ServerMemory(per_device=1),
+    )
 
     def contributions(self, state: PsurdgState, view: View) -> list[Contribution]:
         """The latest gradient of every device that has delivered."""

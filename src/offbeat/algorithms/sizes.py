@@ -9,6 +9,7 @@ A tenth of the devices is in training, at least 10 of them, or all if there are 
 | `buffer`, `buffer_size` | in proportion to the defaults: FedBuff's 10 of 20 is a half |
 | `staleness_limit`, `staleness_bound`, `max_staleness` | in proportion, unless a buffer makes the versions |
 | what `About.in_proportion` names | in proportion |
+| what `About.in_order_seconds` names: PSURDG's `iteration_seconds` | half the median duration of an order |
 
 Staleness is counted in versions. Where every upload makes a version, it grows with the devices in training; where a
 buffer does, and grows too, it stays. A user's own algorithm takes part by the names of its fields. A setting that was
@@ -86,6 +87,8 @@ def settings_for(
         if name in (*BUFFERS, *STALENESS, *about_of(policy).in_proportion) and setting is not None:
             exact = _default(policy, name) * in_training / _default(policy, setting)
             sizes[name] = max(1, ceil(round(exact, 9))) if isinstance(_default(policy, name), int) else max(1.0, exact)
+    if order_seconds is not None and (multiples := about_of(policy).in_order_seconds).keys() - given.keys():
+        sizes |= {name: round(factor * float(np.median(order_seconds())), 6) for name, factor in multiples.items()}
     return {name: value for name, value in sizes.items() if name in policy.model_fields and name not in given}
 
 
@@ -93,7 +96,7 @@ def governed(policy: type[Policy]) -> list[str]:
     """The settings of a policy that follow the number of devices in training unless they are given."""
     setting = in_training_setting(policy)
     if setting is None and not _is_periodic(policy):
-        return []
+        return list(about_of(policy).in_order_seconds)
     names = [setting] if setting is not None else [COHORT, PERIOD, *([MOST] if MOST in policy.model_fields else [])]
     if isinstance(_default(policy, names[0]), int):
         names += [name for name in (_first(policy, BUFFERS) or _first(policy, STALENESS),) if name is not None]

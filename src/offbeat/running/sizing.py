@@ -82,11 +82,12 @@ def sized(
         defaults = {each: getattr(policy, each) for each in open_sizes}
         sizes = {each: value for each, value in defaults.items() if value is not None}
     else:
+        given, iteration = experiment.algorithm.others, getattr(experiment.fleet.settings, "iteration_seconds", None)
         sizes = settings_for(
             type(policy),
             shared,
             devices=experiment.data.devices,
             order_seconds=None if seconds is None else partial(seconds, experiment),
-            given=experiment.algorithm.others,
+            given=given if iteration is None else {"iteration_seconds": iteration, **given},  # the fleet's, if it has one
         )
     return experiment.changed({"algorithm": {"name": name} | sizes}) if sizes else experiment

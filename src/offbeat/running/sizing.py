@@ -88,6 +88,6 @@ def sized(
             shared,
             devices=experiment.data.devices,
             order_seconds=None if seconds is None else partial(seconds, experiment),
-            given=given if iteration is None else {"iteration_seconds": iteration, **given},  # the fleet's, if it has one
+            given=given if iteration is None else {"iteration_seconds": iteration, **given},
         )
     return experiment.changed({"algorithm": {"name": name} | sizes}) if sizes else experiment

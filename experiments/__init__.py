@@ -4,5 +4,15 @@
 a TOML file has the published numbers, the claims and the captions. What all studies share is in `experiments.harness`.
 """
 
-STUDIES = ("adel_fl", "fedasmu", "fedasmu_regime", "seafl", "delays", "leaderboard", "defaults", "robustness")
+STUDIES = (
+    "adel_fl",
+    "fedasmu",
+    "fedasmu_regime",
+    "seafl",
+    "delays",
+    "leaderboard",
+    "defaults",
+    "robustness",
+    "fairness",
+)
 """The modules of all studies, in the order of the overview page."""

@@ -1,7 +1,4 @@
-"""Which defence when: accuracy under hostile devices, for each defence under FedAvg, FedBuff, SEAFL² and FedASMU.
-
-Also a row on fairness: the accuracy of slow devices under FedBuff, FedStaleWeight and a discount of repeated uploads.
-"""
+"""Which defence when: accuracy under hostile devices, for each defence under FedAvg, FedBuff, SEAFL² and FedASMU."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -45,12 +42,6 @@ HARMFUL = ATTACKS[:2]
 """The attacks that end training without a defence."""
 SHARES = (0.2, 0.1, 0.3)
 HONEST = "no attack"
-FAIRNESS = "Fairness, no attack"
-FAIR: dict[str, tuple[Table, Table]] = {
-    "FedBuff": ({"name": "fedbuff", "buffer": BUFFER}, {}),
-    "FedStaleWeight": ({"name": "fedstaleweight", "buffer": BUFFER}, {}),
-    "FedBuff, repeats = 0.5": ({"name": "fedbuff", "buffer": BUFFER}, {"repeats": 0.5}),
-}
 
 
 def title(algorithm: str, attack: str, share: float = 0.0) -> str:
@@ -70,7 +61,6 @@ def threats() -> list[tuple[str, float, str]]:
 
 
 PARTS = {title(algorithm, attack, share): defences(algorithm) for attack, share, algorithm in threats()}
-PARTS[FAIRNESS] = list(FAIR)
 
 
 def base(form: Form) -> Experiment:
@@ -101,15 +91,6 @@ def cases(form: Form) -> list[Case]:
                 changes["attack"] = {"name": attack, "share": share}
             experiment = fair[algorithm].changed({key: value for key, value in changes.items() if value})
             made.append(Case(part=title(algorithm, attack, share), method=defence, experiment=experiment))
-    if form.full:
-        slower = shared.changed(
-            {"fleet": {"ratio": 20.0}, "evaluation": {"per_device": True}, "partition": {"alpha": 0.2}}
-        )
-        algorithms = {label: algorithm for label, (algorithm, _) in FAIR.items()}
-        for case in fair_cases(FAIRNESS, slower, algorithms, in_training=IN_TRAINING):
-            trust = FAIR[case.method][1]
-            experiment = case.experiment.changed({"trust": trust}) if trust else case.experiment
-            made.append(Case(part=FAIRNESS, method=case.method, experiment=experiment))
     return made
 
 
@@ -133,19 +114,6 @@ def accuracy_table(measurements: Sequence[Measurement]) -> str:
         f"Final accuracy in percent: without attack, then with {100 * SHARES[0]:.0f} % attackers by "
         f"{' and '.join(HARMFUL)}; mean of 3 seeds.\n\n{markdown_table(lines)}"
     )
-
-
-def fairness(measurements: Sequence[Measurement]) -> str:
-    """The accuracy of slow devices, as a table."""
-    lines = [["method", "accuracy, slowest third", "accuracy, all"]]
-    for method in FAIR:
-        names = ("slow_accuracy", "final_accuracy")
-        values = [mean_of(measurements, FAIRNESS, method, name) for name in names]
-        if all(value is not None for value in values):
-            lines.append([method, *(f"{100 * (value or 0.0):.1f} %" for value in values)])
-    if len(lines) == 1:
-        return ""
-    return "**Fairness** (speeds 1 to 20, Dirichlet(0.2)):\n\n" + markdown_table(lines)
 
 
 def figure(measurements: Sequence[Measurement]) -> "Figure | None":
@@ -173,9 +141,7 @@ def figure(measurements: Sequence[Measurement]) -> "Figure | None":
     return drawn
 
 
-STUDY = read_study(
-    "robustness", cases=cases, parts=PARTS, table=accuracy_table, findings=fairness, figure=figure, slow=True
-)
+STUDY = read_study("robustness", cases=cases, parts=PARTS, table=accuracy_table, figure=figure, slow=True)
 
 if __name__ == "__main__":
     main(STUDY)

@@ -155,7 +155,6 @@ def overview(found: Sequence[Results]) -> str:
         "**Run a study** from the root of a checkout:",
         "```bash\npython -m experiments.seafl --quick            # minutes, embedded data, two seeds\n"
         "python -m experiments.seafl --full --out DIR   # hours; continues if interrupted\n```",
-        "The pages are generated from `docs/results/*.csv` and `experiments/*.toml`.",
     ]
     return "\n\n".join(parts) + "\n"
 

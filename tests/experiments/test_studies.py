@@ -65,7 +65,7 @@ def test_claims_and_published_numbers_are_about_cases_that_are_run(name: str) ->
     assert chosen.claims or chosen.table is not None
 
 
-@pytest.mark.parametrize("name", ["adel-fl", "fedasmu", "seafl", "delays", "leaderboard"])
+@pytest.mark.parametrize("name", ["adel-fl", "fedasmu", "seafl", "delays", "leaderboard", "fairness"])
 def test_the_full_form_has_every_method_of_every_part(name: str) -> None:
     chosen = STUDIES[name]
     # ADEL-FL's cases are planned on the data: there the parts that need files are left out.

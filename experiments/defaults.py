@@ -5,7 +5,7 @@ fleet.
 """
 
 from collections.abc import Mapping, Sequence
-from math import inf, isfinite
+from math import inf, isfinite, isnan, nan
 from statistics import median
 
 from experiments.harness.command_line import main
@@ -13,6 +13,7 @@ from experiments.harness.measurements import Measurement, by_seed, read_measurem
 from experiments.harness.study import DIRECTORY, Case, Form, read_study
 from experiments.harness.tables import markdown_table, marked
 from experiments.leaderboard import ALGORITHMS, EVEN, PHONES, base, fleets_of
+from experiments.leaderboard_ranking import equally_busy
 from offbeat import fair_experiments
 
 TUNED = DIRECTORY.parent / "docs" / "results" / "leaderboard.csv"
@@ -34,8 +35,17 @@ NAMED = (
     "fadas-large-step",
 )
 """The methods of the five papers and the buffered and asynchronous ones that most users start with."""
+ABLATIONS = {
+    "auto with a fixed step": {"name": "auto", "adapt": False},
+    "auto with FedBuff's buffer": {"name": "auto", "buffer": 10},
+}
+"""`auto` without one of its parts; at the leaderboard's rate only."""
 FLEETS = ("ratio 5", "Pareto", "bimodal", "ratio 110", "10 % failures", PHONES)
-PARTS = {f"{fleet}, {rate}": ALGORITHMS for fleet in FLEETS for rate in RATES}
+PARTS = {
+    f"{fleet}, {rate}": ALGORITHMS + (tuple(ABLATIONS) if factor == 1.0 else ())
+    for fleet in FLEETS
+    for rate, factor in RATES.items()
+}
 
 
 def cases(form: Form) -> list[Case]:
@@ -46,7 +56,8 @@ def cases(form: Form) -> list[Case]:
         for rate, factor in RATES.items():
             shared = base(form).changed(changes)
             shared = shared.changed({"local": {"learning_rate": round(factor * shared.local.learning_rate, 4)}})
-            for name in ALGORITHMS:
+            shared = shared.changed({"compare": {label: {"algorithm": given} for label, given in ABLATIONS.items()}})
+            for name in PARTS[f"{fleet}, {rate}"]:
                 (experiment,) = fair_experiments(shared, [name], [0])
                 made.append(Case(part=f"{fleet}, {rate}", method=name, experiment=experiment))
     return made
@@ -78,7 +89,55 @@ def findings(measurements: Sequence[Measurement]) -> str:
             f"With {rate}, {len(fine)} of {len(here)} named methods are within 1.3 of their tuned time in the median "
             f"and within 2 on every fleet{': ' if fine else ''}{', '.join(fine)}."
         )
-    return "\n".join(f"- {line}" for line in lines)
+    return "\n".join(f"- {line}" for line in [*lines, *auto_findings(measurements, tuned)])
+
+
+def auto_findings(measurements: Sequence[Measurement], tuned: Sequence[Measurement]) -> list[str]:
+    """`auto` untuned beside the best other algorithm, tuned, with about as many devices in training; its ablations."""
+    lines = []
+    for rate in RATES:
+        found = [value for part, value in over_best_tuned(measurements, tuned).items() if part.endswith(f", {rate}")]
+        if found:
+            lines.append(
+                f"With {rate}, `auto` untuned takes {median(found):.2f} times as long as the best other algorithm, "
+                f"tuned, with about as many devices in training ({_span(found)} over {len(found)} fleets)."
+            )
+    for label in ABLATIONS:
+        both = {part: times(measurements, part, label) / times(measurements, part, "auto") for part in PARTS}
+        if values := [value for value in both.values() if isfinite(value)]:
+            words = label.replace("auto", "`auto`", 1)
+            lines.append(f"{words} takes {median(values):.2f} times as long as `auto` ({_span(values)}).")
+    return lines
+
+
+def over_best_tuned(measurements: Sequence[Measurement], tuned: Sequence[Measurement]) -> dict[str, float]:
+    """The untuned time of `auto` over the shortest tuned one of an equally busy algorithm, by part."""
+    rivals, found = [each for each in equally_busy(tuned) if each.method != "auto"], {}
+    for part in PARTS:
+        fleet = part.rpartition(", ")[0]
+        mine = times(measurements, part, "auto")
+        best = min((times(rivals, fleet, name) for name in {each.method for each in rivals}), key=_or_never)
+        if not isnan(mine) and isfinite(best):
+            found[part] = mine / best
+    return found
+
+
+def times(measurements: Sequence[Measurement], part: str, method: str) -> float:
+    """The median time to the target; nan if there is no run."""
+    found = by_seed(measurements, part, method, "time_to_target")
+    return median(found.values()) if found else nan
+
+
+def _or_never(time: float) -> float:
+    return inf if isnan(time) else time
+
+
+def _span(values: Sequence[float]) -> str:
+    """
+    >>> _span([1.2, 0.8]), _span([1.0, inf])
+    ('0.80 to 1.20', '1.00 to never')
+    """
+    return " to ".join("never" if value == inf else f"{value:.2f}" for value in (min(values), max(values)))
 
 
 def table(measurements: Sequence[Measurement]) -> str:

@@ -1,5 +1,6 @@
 """Untuned over tuned times, worked out by hand."""
 
+from dataclasses import replace
 from math import inf
 from pathlib import Path
 
@@ -45,3 +46,14 @@ def test_a_method_is_fine_untuned_only_if_median_and_worst_fleet_are(tuned: list
     slow = runs("Pareto, the rate", "fedasync", 81.0)  # 2.025
     said = defaults.findings(fine + slow)
     assert "With the rate, 1 of 2 named methods are within 1.3" in said and said.splitlines()[1].endswith(": fedbuff.")
+
+
+def test_auto_is_held_against_the_best_other_algorithm_with_as_many_devices(tuned: list[Measurement]) -> None:
+    busy = [replace(each, values=each.values | {"in_training": 90.0}) for each in runs("Pareto", "psurdg", 10.0)]
+    rivals = [*tuned, *busy, *runs("Pareto", "auto", 20.0)]  # Pareto: fedbuff 50, fedasync 40, others do not count
+    untuned = runs("Pareto, the rate", "auto", 44.0) + runs("ratio 5, the rate", "auto", 80.0, inf, inf)
+    assert defaults.over_best_tuned(untuned, rivals) == {"Pareto, the rate": 1.1, "ratio 5, the rate": inf}
+    fixed = runs("Pareto, the rate", "auto with a fixed step", 66.0)
+    said = "\n".join(defaults.auto_findings(untuned + fixed, rivals))
+    assert "With the rate, `auto` untuned takes inf times" in said and "(1.10 to never over 2 fleets)" in said
+    assert "`auto` with a fixed step takes 1.50 times as long as `auto` (1.50 to 1.50)." in said

@@ -141,9 +141,9 @@ def _span(values: Sequence[float]) -> str:
 
 
 def table(measurements: Sequence[Measurement]) -> str:
-    """Median and largest ratio of each method over the fleets, for each rate."""
+    """Median and largest ratio of the named methods and `auto` over the fleets, for each rate."""
     tuned = read_measurements(TUNED)
-    found = {method: ratios(measurements, tuned, method) for method in ALGORITHMS}
+    found = {method: ratios(measurements, tuned, method) for method in (*NAMED, "auto")}
     heading = ["algorithm", *(f"{title}: median (largest)" for title in RATES)]
     lines = [
         [marked(method), *(_summary(_at(values, rate)) for rate in RATES)] for method, values in found.items() if values

@@ -53,7 +53,14 @@ def test_auto_is_held_against_the_best_other_algorithm_with_as_many_devices(tune
     rivals = [*tuned, *busy, *runs("Pareto", "auto", 20.0)]  # Pareto: fedbuff 50, fedasync 40, others do not count
     untuned = runs("Pareto, the rate", "auto", 44.0) + runs("ratio 5, the rate", "auto", 80.0, inf, inf)
     assert defaults.over_best_tuned(untuned, rivals) == {"Pareto, the rate": 1.1, "ratio 5, the rate": inf}
-    fixed = runs("Pareto, the rate", "auto with a fixed step", 66.0)
+    fixed = [
+        run
+        for rate, time in (("a third of the rate", 66.0), ("the rate", 66.0), ("three times the rate", inf))
+        for run in runs(f"Pareto, {rate}", "auto with a fixed step", time) + runs(f"Pareto, {rate}", "auto", 44.0)
+    ]
     said = "\n".join(defaults.auto_findings(untuned + fixed, rivals))
     assert "With the rate, `auto` untuned takes inf times" in said and "(1.10 to never over 2 fleets)" in said
-    assert "`auto` with a fixed step takes 1.50 times as long as `auto` (1.50 to 1.50)." in said
+    assert (
+        "fixed step takes longer than `auto`: 1.50 times with a third of the rate, 1.50 times with the rate, inf"
+        in said
+    )

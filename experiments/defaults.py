@@ -102,8 +102,8 @@ def auto_findings(measurements: Sequence[Measurement], tuned: Sequence[Measureme
         slower = {part: times(measurements, part, label) / times(measurements, part, "auto") for part in PARTS}
         by_rate = {rate: [value for value in _at(slower, rate) if not isnan(value)] for rate in RATES}
         if all(by_rate.values()):
-            found = ", ".join(f"{median(values):.2f} times with {rate}" for rate, values in by_rate.items())
-            lines.append(f"{label.replace('auto', '`auto`', 1)} takes longer than `auto`: {found} (medians).")
+            words = ", ".join(f"{median(values):.2f} times with {rate}" for rate, values in by_rate.items())
+            lines.append(f"{label.replace('auto', '`auto`', 1)} takes longer than `auto`: {words} (medians).")
     return lines
 
 

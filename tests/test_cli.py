@@ -13,7 +13,7 @@ from typing import get_args
 
 import pytest
 
-from offbeat import cli
+from offbeat import Policy, Selector, cli
 from offbeat.algorithms import POLICIES
 from offbeat.algorithms.about import Provenance, about_of
 from offbeat.cli import catalogue
@@ -134,7 +134,7 @@ def test_list_says_where_each_algorithm_comes_from_and_how_sure_its_rule_is(offb
     for name, family, provenance in (("fedbuff", "buffered", "published"), ("port", "buffered", "authors' code")):
         place = next(number for number, cell in enumerate(rows) if cell.split() == [name])
         assert [cell.strip() for cell in rows[place + 1 : place + 3]] == [family, provenance]
-    every = [*POLICIES.values(), *SELECTORS.values()]
+    every: list[type[Policy] | type[Selector]] = [*POLICIES.values(), *SELECTORS.values()]
     assert {about_of(each).provenance for each in every} == set(get_args(Provenance))
     assert "provenance: our reading" in offbeat("describe", "fedsa").out
     assert "\nprovenance: ours" in offbeat("describe", "balanced").out

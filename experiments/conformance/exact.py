@@ -563,19 +563,20 @@ class Auto(Buffered):
     """FedBuff's rule with a step that follows the agreement of updates with the steps that made their bases."""
 
     def begin(self) -> None:
-        self.eta, self.common = 1.0, None
+        self.eta = 1.0
+        self.common: Fraction | None = None
 
     def aggregate(self, uploads: list[Sent]) -> tuple[Vector, str]:
         count, deltas = len(uploads), [each.delta for each in uploads]
         mean = add(*((Fraction(1, count), each) for each in deltas))
-        found = (count * dot(mean, mean) - sum(dot(each, each) for each in deltas) / count) / (count - 1)
+        found = (count * dot(mean, mean) - sum((dot(each, each) for each in deltas), Fraction(0)) / count) / (count - 1)
         found = max(Fraction(0), found)
-        self.common = found if self.common is None else (9 * self.common + found) / 10
+        self.common = common = found if self.common is None else (9 * self.common + found) / 10
         cosines = []
         for each in uploads:
             step = minus(self.versions[each.base], self.versions[each.base - 1]) if each.base else None
-            if step is not None and self.common * dot(step, step):
-                cosines.append(dot(each.delta, step) / root(self.common * dot(step, step)))
+            if step is not None and common * dot(step, step):
+                cosines.append(dot(each.delta, step) / root(common * dot(step, step)))
         if cosines:
             c = max(-1.0, min(1.0, float(sum(cosines) / len(cosines))))
             rate = (0.5 if c > 0 else 1.0) * count / float(self.concurrency)

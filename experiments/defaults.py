@@ -77,33 +77,31 @@ def findings(measurements: Sequence[Measurement]) -> str:
     found = {method: values for method, values in found.items() if values}
     if not found:
         return ""
-    lines = []
-    for rate in RATES:
-        here = {name: _at(values, rate) for name, values in found.items() if _at(values, rate)}
-        fine = [name for name, values in here.items() if median(values) <= 1.3 and max(values) <= 2.0]
-        lines.append(
-            f"With {rate}, {len(fine)} of {len(here)} named methods are within 1.3 of their tuned time in the median "
-            f"and within 2 on every fleet{': ' if fine else ''}{', '.join(fine)}."
-        )
+    fine = [f"{rate}: {_fine(found, rate)}" for rate in RATES]
+    lines = [f"Within 1.3 of the tuned time in the median, and within 2 on every fleet: {'; '.join(fine)}."]
     return "\n".join(f"- {line}" for line in [*lines, *auto_findings(measurements, tuned)])
+
+
+def _fine(found: Mapping[str, Mapping[str, float]], rate: str) -> str:
+    here = {name: _at(values, rate) for name, values in found.items() if _at(values, rate)}
+    fine = [name for name, values in here.items() if median(values) <= 1.3 and max(values) <= 2.0]
+    return f"{len(fine)} of {len(here)}" + (f" ({', '.join(fine)})" if fine else "")
 
 
 def auto_findings(measurements: Sequence[Measurement], tuned: Sequence[Measurement]) -> list[str]:
     """`auto` untuned beside the best other algorithm, tuned, with about as many devices in training; its ablations."""
+    over = over_best_tuned(measurements, tuned)
+    found = {rate: values for rate in RATES if (values := _at(over, rate))}
     lines = []
-    for rate in RATES:
-        found = [value for part, value in over_best_tuned(measurements, tuned).items() if part.endswith(f", {rate}")]
-        if found:
-            lines.append(
-                f"With {rate}, `auto` untuned takes {median(found):.2f} times as long as the best other algorithm, "
-                f"tuned, with about as many devices in training ({_span(found)} over {len(found)} fleets)."
-            )
+    if found:
+        words = "; ".join(f"{rate}: {median(values):.2f} ({_span(values)})" for rate, values in found.items())
+        lines.append(f"`auto` untuned over the best other algorithm, tuned, with as many devices in training: {words}.")
     for label in ABLATIONS:
         slower = {part: times(measurements, part, label) / times(measurements, part, "auto") for part in PARTS}
         by_rate = {rate: [value for value in _at(slower, rate) if not isnan(value)] for rate in RATES}
         if all(by_rate.values()):
-            words = ", ".join(f"{median(values):.2f} times with {rate}" for rate, values in by_rate.items())
-            lines.append(f"{label.replace('auto', '`auto`', 1)} takes longer than `auto`: {words} (medians).")
+            words = "; ".join(f"{rate}: {median(values):.2f}" for rate, values in by_rate.items())
+            lines.append(f"{label.replace('auto', '`auto`', 1)} over `auto`: {words}.")
     return lines
 
 

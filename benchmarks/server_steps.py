@@ -36,7 +36,7 @@ Memory traffic forbids 1.5 times as much for
 - `ace` and `aced`, with such a sum and the device's old and new movement: 120 MB; `fedstale` and `fedvarp` likewise;
 - `fadas`, with three moments in float64 per version, and `fedasmu`, which needs the movement and two inner products;
 - `fedfa`, `safa` and `psurdg`, which read every cached model for each version;
-- `seafl`, `port` and `fedlws`, which read every update again for an angle or the norms of its layers.
+- `seafl`, `port`, `fedlws` and `auto`, which read every update again for inner products or norms.
 FedAsync, the last column, makes a version of every update with the least arithmetic.
 """
 

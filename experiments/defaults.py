@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from math import inf, isfinite, isnan, nan
 from statistics import median
 
+from matplotlib.figure import Figure
+
 from experiments.harness.command_line import main
 from experiments.harness.measurements import Measurement, by_seed, read_measurements
 from experiments.harness.study import DIRECTORY, Case, Form, read_study
@@ -15,6 +17,7 @@ from experiments.harness.tables import markdown_table, marked
 from experiments.leaderboard import ALGORITHMS, EVEN, PHONES, base, fleets_of
 from experiments.leaderboard_ranking import equally_busy
 from offbeat import fair_experiments
+from offbeat.results.plots import legend_below, line_style, style_axes
 
 TUNED = DIRECTORY.parent / "docs" / "results" / "leaderboard.csv"
 """The leaderboard's measurements, with tuned settings."""
@@ -40,6 +43,8 @@ ABLATIONS = {
     "auto with FedBuff's buffer": {"name": "auto", "buffer": 10},
 }
 """`auto` without one of its parts."""
+NEVER = 3.0
+"""The position of "never" on the axis of the figure."""
 FLEETS = ("ratio 5", "Pareto", "bimodal", "ratio 110", "10 % failures", PHONES)
 PARTS = {f"{fleet}, {rate}": (*ALGORITHMS, *ABLATIONS) for fleet in FLEETS for rate in RATES}
 
@@ -139,11 +144,33 @@ def table(measurements: Sequence[Measurement]) -> str:
     """Median and largest ratio of the named methods and `auto` over the fleets, for each rate."""
     tuned = read_measurements(TUNED)
     found = {method: ratios(measurements, tuned, method) for method in (*NAMED, "auto")}
-    heading = ["algorithm", *(f"{title}: median (largest)" for title in RATES)]
+    heading = ["median (largest)", *RATES]
     lines = [
         [marked(method), *(_summary(_at(values, rate)) for rate in RATES)] for method, values in found.items() if values
     ]
     return markdown_table([heading, *lines]) if lines else ""
+
+
+def figure(measurements: Sequence[Measurement]) -> Figure | None:
+    """The ratio of the named methods and `auto` on each fleet, a colour for each rate."""
+    tuned = read_measurements(TUNED)
+    found = {method: ratios(measurements, tuned, method) for method in (*NAMED, "auto")}
+    found = {method: values for method, values in found.items() if values}
+    if not found:
+        return None
+    drawn = Figure(figsize=(10.0, 4.5), layout="constrained")
+    axes = drawn.subplots()
+    style_axes(axes, "Untuned over tuned time to target, a point for each fleet")
+    for number, rate in enumerate(RATES):
+        colour, _, marker = line_style(number)
+        points = [(x + 0.2 * (number - 1), y) for x, values in enumerate(found.values()) for y in _at(values, rate)]
+        xs, ys = [x for x, _ in points], [min(y, NEVER) for _, y in points]
+        axes.plot(xs, ys, color=colour, marker=marker or "o", linestyle="none", alpha=0.7, label=rate)
+    axes.axhline(1.0, color="0.5", linewidth=0.8)
+    axes.set_yticks([0.5, 1.0, 1.5, 2.0, NEVER], ["0.5", "1", "1.5", "2", "never"])
+    axes.set_xticks(range(len(found)), list(found), rotation=30, ha="right")
+    legend_below(drawn, *axes.get_legend_handles_labels())
+    return drawn
 
 
 def _at(values: Mapping[str, float], rate: str) -> list[float]:
@@ -161,7 +188,7 @@ def _summary(values: Sequence[float]) -> str:
     return "{} ({})".format(*("never" if value == inf else f"{value:.2f}" for value in (median(values), max(values))))
 
 
-STUDY = read_study("defaults", cases=cases, parts=PARTS, findings=findings, table=table)
+STUDY = read_study("defaults", cases=cases, parts=PARTS, findings=findings, table=table, figure=figure)
 
 if __name__ == "__main__":
     main(STUDY)

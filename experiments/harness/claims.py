@@ -31,8 +31,8 @@ ALIKE = {"time_to_target": 0.1, "training_loss": 0.02}
 ALIKE_ACCURACY = 0.01
 
 RULE = f"""\
-Two methods are compared seed by seed: by the difference of their accuracies or losses, or by the ratio of their times
-to the target. The 95 % interval of the median decides against a margin, half of the published gap (or no difference).
+Methods are compared seed by seed, by differences of accuracies or losses, or ratios of times to the target. The 95 %
+interval of the median decides against a margin, half of the published gap (or no difference).
 **agrees**: the interval lies above the margin. **contradicts**: below it. **undecided**: it includes the margin, or
 there are fewer than {FEWEST} seeds (with times that are never reached, 6). *Alike* agrees if the interval lies within
 10 % of the time, 1 point or a loss of 0.02; *never* agrees if no seed reaches the target. *Seeds to decide* is an

@@ -135,15 +135,16 @@ def overview(found: Sequence[Results]) -> str:
     """The overview: the headline claims, and how many claims of each study have which verdict."""
     top = [(each.study, judged) for each in found for judged in each.verdicts if judged.claim.top]
     (claim, _, *heading), *rows = claim_lines([judged for _, judged in top])
-    links = [f"[{_short(study.title)}]({study.page or study.name}.md)" for study, _ in top]
+    links = [_link(study) for study, _ in top]
     headlines = [["study", claim, *heading]]
     headlines += [[link, says, *row] for link, (says, _, *row) in zip(links, rows, strict=True)]
     shown = [verdict for verdict in VERDICTS if any(verdict in each.counted for each in found)]
     lines = [["study", "seeds", *shown]]
     for each in found:
-        study = each.study
-        counts = [str(each.counted.count(verdict)) if study.claims else "-" for verdict in shown]
-        lines.append([f"[{study.title}]({study.page or study.name}.md)", str(study.seeds), *counts])
+        if each.study.claims:
+            counts = [str(each.counted.count(verdict)) for verdict in shown]
+            lines.append([_link(each.study, each.study.title), str(each.study.seeds), *counts])
+    own = ", ".join(_link(each.study) for each in found if not each.study.claims)
     parts = [
         "# Published claims, measured",
         "Do published claims hold in our runs? The headline claims of the papers:",
@@ -151,12 +152,18 @@ def overview(found: Sequence[Results]) -> str:
         "`python -m experiments.NAME --headline --seeds N` adds seeds to the methods of this list. All claims, counted "
         "by verdict:",
         markdown_table(lines),
+        *([f"Our own questions: {own}."] if own else []),
         "**Verdicts.** " + RULE.replace("\n", " "),
         "**Run a study** from the root of a checkout:",
         "```bash\npython -m experiments.seafl --quick            # minutes, embedded data, two seeds\n"
         "python -m experiments.seafl --full --out DIR   # hours; continues if interrupted\n```",
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def _link(study: Study, title: str = "") -> str:
+    """The title, by default a short one, linked to the page of the study."""
+    return f"[{title or _short(study.title)}]({study.page or study.name}.md)"
 
 
 def _short(title: str) -> str:
@@ -211,18 +218,20 @@ def _command(study: Study) -> str:
     links = [f"[{name}]({study.name}-{name}.csv)" for name in tables] + [f"[runs](../results/{study.name}.csv)"]
     data = " --data DIR" if study.needs else ""
     return (
-        f"**Repeat it.** `python -m {study.module} --quick`, or `--full --out DIR{data}` with {study.seeds} seeds. "
+        f"**Repeat it.** `python -m {study.module} --full --out DIR{data}`, {study.seeds} seeds. "
         f"Tables: {', '.join(links)}."
     )
 
 
 def missing(study: Study, measurements: Sequence[Measurement]) -> str:
-    """The methods that lack seeds, with the parts in which they do; parts that lack the same methods share a clause."""
+    """The methods that lack seeds, with the parts in which they do; methods that lack the same parts share a clause."""
     count = Counter((each.part, each.method) for each in measurements)
     parts_of: dict[str, list[str]] = {}
     for part, methods in study.parts.items():
         lacking = [method for method in methods if count[part, method] < study.seeds]
-        if lacking:
-            words = "all methods" if len(lacking) == len(methods) else ", ".join(lacking)
-            parts_of.setdefault(words, []).append(part)
-    return "; ".join(f"{words} ({', '.join(parts)})" for words, parts in parts_of.items())
+        for method in ["all methods"] if len(lacking) == len(methods) else lacking:
+            parts_of.setdefault(method, []).append(part)
+    methods_of: dict[str, list[str]] = {}
+    for method, parts in parts_of.items():
+        methods_of.setdefault(", ".join(parts), []).append(method)
+    return "; ".join(f"{', '.join(methods)} ({parts})" for parts, methods in methods_of.items())

@@ -98,8 +98,8 @@ def claim_lines(judged: Sequence[Judged]) -> list[list[str]]:
 
 def markdown_table(lines: Sequence[Sequence[str]]) -> str:
     """Write lines as a table of Markdown; the first is the heading."""
-    rows = [lines[0], ["---"] * len(lines[0]), *lines[1:]]
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    heading, *rows = (f"| {' | '.join(line)} |" for line in lines)
+    return "\n".join([heading, f"|{'---|' * len(lines[0])}", *rows])
 
 
 def csv_table(lines: Sequence[Sequence[str]]) -> str:

@@ -4,7 +4,7 @@ Time to target with the default settings, over that of the settings that the lea
 fleet.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from math import inf, isfinite, isnan, nan
 from statistics import median
 
@@ -65,12 +65,12 @@ def cases(form: Form) -> list[Case]:
 
 
 def ratios(measurements: Sequence[Measurement], tuned: Sequence[Measurement], method: str) -> dict[str, float]:
-    """Untuned over tuned median time to target, by part; infinite where only the tuned settings reach the target."""
+    """Untuned over tuned median time to target on the same seeds, by part; infinite if only tuned runs reach it."""
     found = {}
     for part in PARTS:
         untuned = by_seed(measurements, part, method, "time_to_target")
-        best = by_seed(tuned, part.rpartition(", ")[0], method, "time_to_target")
-        if untuned and best and isfinite(reference := median(best.values())):
+        reference = times(tuned, part.rpartition(", ")[0], method, seeds=untuned)
+        if isfinite(reference):
             found[part] = median(untuned.values()) / reference
     return found
 
@@ -112,20 +112,23 @@ def auto_findings(measurements: Sequence[Measurement], tuned: Sequence[Measureme
 
 def over_best_tuned(measurements: Sequence[Measurement], tuned: Sequence[Measurement]) -> dict[str, float]:
     """The untuned time of `auto` over the shortest tuned one of an equally busy algorithm, by part."""
-    rivals, found = [each for each in equally_busy(tuned) if each.method != "auto"], {}
+    rivals, found = [each for each in equally_busy(tuned) if each.method != "auto"], dict[str, float]()
     for part in PARTS:
-        fleet = part.rpartition(", ")[0]
-        mine = times(measurements, part, "auto")
-        best = min((times(rivals, fleet, name) for name in {each.method for each in rivals}), key=_or_never)
-        if not isnan(mine) and isfinite(best):
-            found[part] = mine / best
+        mine, fleet = by_seed(measurements, part, "auto", "time_to_target"), part.rpartition(", ")[0]
+        best = min((times(rivals, fleet, name, seeds=mine) for name in {each.method for each in rivals}), key=_or_never)
+        if isfinite(best):
+            found[part] = median(mine.values()) / best
     return found
 
 
-def times(measurements: Sequence[Measurement], part: str, method: str) -> float:
-    """The median time to the target; nan if there is no run."""
+def times(measurements: Sequence[Measurement], part: str, method: str, seeds: Container[int] | None = None) -> float:
+    """The median time to the target, of all runs or those with these seeds; nan if there is no run.
+
+    Medians over different seeds would differ by chance.
+    """
     found = by_seed(measurements, part, method, "time_to_target")
-    return median(found.values()) if found else nan
+    chosen = [time for seed, time in found.items() if seeds is None or seed in seeds]
+    return median(chosen) if chosen else nan
 
 
 def _or_never(time: float) -> float:

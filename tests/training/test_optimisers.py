@@ -7,12 +7,14 @@ import pytest
 import torch
 from torch import nn
 
-from offbeat.core.orders import Order, RateSchedule
+from offbeat.core.errors import InvalidInput
+from offbeat.core.orders import LocalWork, Order, RateSchedule
 from offbeat.core.parameters import Vector
 from offbeat.core.terms import Proximal
 from offbeat.models import vector_of
+from offbeat.models.flat import FlatModel
 from offbeat.training.local_run import first_state, remember
-from offbeat.training.optimisers import clipped
+from offbeat.training.optimisers import Polyak, clipped
 from offbeat.training.tasks import Regression
 from offbeat.training.trainer import TorchTrainer
 from offbeat.training.training_state import TrainingJob, TrainingState
@@ -102,7 +104,32 @@ def test_torch_s_optimisers_have_the_momentum_of_the_order_and_the_rate_of_each_
     assert one_number(order, 3.0, last=2)[0] == pytest.approx(2 - 0.05 * 10.566306, abs=1e-5)
 
 
+def test_steps_of_polyak_by_hand() -> None:
+    # f = w^2, g = 2 w: 2 f / g^2 = 1/2 brings w to 0 in one step. Until then the rate doubles from 0.1: w = 3 (1 - 2 x
+    # 0.1) = 2.4, 2.4 (1 - 0.4) = 1.44, 1.44 (1 - 0.8) = 0.288; 0.8 exceeds 1/2.
+    order = Order(optimiser="polyak", learning_rate=0.1, slices=4)
+    for steps, (weight, rate) in enumerate([(2.4, 0.1), (1.44, 0.2), (0.288, 0.4), (0.0, 0.5)], start=1):
+        moved, state = one_number(order, 3.0, last=steps)
+        assert moved == pytest.approx(weight, abs=1e-6)
+        assert state.optimiser["rate"] == pytest.approx([rate])
+    assert one_number(order, 0.0)[0] == 0.0  # no gradient
+
+
+def test_polyak_refuses_a_negative_loss() -> None:
+    sgd = Polyak(Order(optimiser="polyak"), FlatModel(nn.Linear(1, 1)), TrainingState(parameters=np.zeros(2)), None)
+    with pytest.raises(InvalidInput, match=r"needs losses of at least 0, and this batch's is -1\."):
+        sgd.step(-1.0, (torch.ones(1, 1), torch.ones(1)), 0.1)
+
+
+@pytest.mark.parametrize("more", [{"momentum": 0.9}, {"schedule_over": "steps"}])
+def test_polyak_refuses_what_it_decides_itself(more: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInput, match="omit it"):
+        LocalWork(optimiser="polyak", **more)
+
+
 ORDERS = [
+    Order(slices=4, batch_size=5, optimiser="polyak", learning_rate=0.01),
+    Order(slices=4, batch_size=5, optimiser="polyak", learning_rate=0.1, unit="layer"),
     Order(slices=4, batch_size=5, optimiser="adam", learning_rate=0.01),
     Order(slices=4, batch_size=5, optimiser="adamw", learning_rate=0.01, weight_decay=0.1, clip_norm=0.5),
     Order(slices=4, batch_size=5, optimiser="rmsprop", learning_rate=0.01, momentum=0.9),
@@ -192,7 +219,7 @@ def test_layers_that_a_step_does_not_reach_keep_parameters_and_state() -> None:
     assert whole.parameters.tobytes() == cut.parameters.tobytes()
 
 
-@pytest.mark.parametrize("order", [ORDERS[0], Order(batch_size=5, learning_rate=0.1, momentum=0.9)])
+@pytest.mark.parametrize("order", [ORDERS[0], ORDERS[2], Order(batch_size=5, learning_rate=0.1, momentum=0.9)])
 def test_state_that_is_kept_is_where_the_next_training_begins(order: Order) -> None:
     from msgspec.structs import replace
 

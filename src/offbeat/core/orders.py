@@ -85,7 +85,7 @@ class Order(Struct, frozen=True, kw_only=True, gc=False):
     momentum: float = 0.0
     weight_decay: float = 0.0
     optimiser: str = "sgd"
-    """sgd, adam, adamw, rmsprop, or a torch optimiser of the user as "module:Class"."""
+    """sgd, polyak, adam, adamw, rmsprop, or a torch optimiser of the user as "module:Class"."""
     keep_optimiser_state: bool = False
     """Whether the optimiser continues with its state after the device's previous training."""
     clip_norm: float = 0.0
@@ -148,7 +148,7 @@ class Order(Struct, frozen=True, kw_only=True, gc=False):
         return bool(self.terms) and any(term.remembers for term in self.terms)
 
 
-OPTIMISERS = ("sgd", "adam", "adamw", "rmsprop")
+OPTIMISERS = ("sgd", "polyak", "adam", "adamw", "rmsprop")
 Length = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
@@ -164,7 +164,8 @@ class LocalWork(Settings):
     learning_rate: Annotated[float, Field(gt=0, le=1e6)] = 0.03
     """Learning rate on the devices, before the schedule."""
     optimiser: str = "sgd"
-    """sgd, adam, adamw, rmsprop, or a torch optimiser of your own as "module:Class"."""
+    """sgd; polyak: SGD with a step size from loss and gradient, which needs no tuning (`learning_rate` bounds the first
+    step of an order); adam, adamw, rmsprop, or a torch optimiser of your own as "module:Class"."""
     keep_optimiser_state: bool = False
     """Continue with the optimiser state (momentum, moments) of the device's previous training instead of a new one."""
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
@@ -201,6 +202,10 @@ class LocalWork(Settings):
             raise unknown("optimiser", self.optimiser, OPTIMISERS)
         if self.momentum and self.optimiser in ("adam", "adamw"):
             raise InvalidInput(f"local.momentum = {self.momentum}: {self.optimiser} has its own moments; omit it")
+        if self.optimiser == "polyak" and self.momentum:
+            raise InvalidInput(f"local.momentum = {self.momentum}: polyak takes steps without momentum; omit it")
+        if self.optimiser == "polyak" and self.schedule_over == "steps":
+            raise InvalidInput("local.schedule_over = 'steps': polyak sets the rate of each step itself; omit it")
         if self.schedule == "step" and not self.milestones:
             raise InvalidInput('local.schedule = "step": set local.milestones to the points at which the rate drops')
         _ = self.loss_terms

@@ -1,4 +1,4 @@
-"""The optimisers of a device: a fast SGD, and those of torch.
+"""The optimisers of a device: a fast SGD, SGD with Polyak's step size, and those of torch.
 
 Each continues from a training state, and a step may move only the last layers.
 """
@@ -22,12 +22,15 @@ Pull = Callable[[Tensors, Tensors, Sequence[int] | None], Tensors]
 
 OPTIMISERS: dict[str, type[torch.optim.Optimizer] | None] = {
     "sgd": None,
+    "polyak": None,
     "adam": torch.optim.Adam,
     "adamw": torch.optim.AdamW,
     "rmsprop": torch.optim.RMSprop,
 }
 FUSED = (torch.optim.Adam, torch.optim.AdamW)
 """Optimisers with a fused implementation in torch."""
+RATE = "rate"
+"""The step size of `Polyak`'s last step."""
 COUNT = "step"
 """The number of steps of a parameter: the one value that torch's optimisers keep per parameter, not per element."""
 
@@ -35,8 +38,8 @@ COUNT = "step"
 class Optimiser(Protocol):
     """Updates the weights of a model step by step."""
 
-    def step(self, gradients: Tensors, rate: float, positions: Sequence[int] | None = None) -> None:
-        """Take one step with the gradients of the parameters at these positions (None: of all parameters)."""
+    def step(self, loss: float, gradients: Tensors, rate: float, positions: Sequence[int] | None = None) -> None:
+        """Take one step, given the loss of a batch and its gradients at these positions (None: at all parameters)."""
 
     def momentum(self) -> Vector | None:
         """The momentum as one flat vector; None if there is none or it is part of `state`."""
@@ -51,6 +54,8 @@ def optimiser_of(order: Order, model: FlatModel, start: TrainingState, pull: Pul
     """The order's optimiser, continuing from a training state."""
     if order.optimiser == "sgd":
         return Sgd(order, model, start, pull)
+    if order.optimiser == "polyak":
+        return Polyak(order, model, start, pull)
     return TorchOptimiser(order, model, start, pull)
 
 
@@ -113,7 +118,7 @@ class Sgd:
             flat = self._flat
             self._velocity = tuple(flat[entry.span].view(entry.shape) for entry in model.entries)
 
-    def step(self, gradients: Tensors, rate: float, positions: Sequence[int] | None = None) -> None:
+    def step(self, loss: float, gradients: Tensors, rate: float, positions: Sequence[int] | None = None) -> None:
         """Take one step with the gradients of the parameters at these positions (None: of all parameters)."""
         order, weights, velocity = self._order, self._weights, self._velocity
         if positions is not None:
@@ -142,6 +147,38 @@ class Sgd:
         return {}
 
 
+class Polyak(Sgd):
+    """SGD whose step size follows from loss and gradient, so that it needs no tuned learning rate.
+
+    Loizou, Vaswani, Laradji, Lacoste-Julien: *Stochastic Polyak Step-size for SGD*, AISTATS 2021; on the devices of a
+    federation: Mukherjee, Loizou, Stich: *Locally Adaptive Federated Learning*, TMLR 2024. In step k, with the loss f_k
+    of a batch and its gradient g_k:
+
+        rate_k = min(2 rate_{k-1}, 2 f_k / |g_k|^2),    2 rate_{-1} = learning_rate
+
+    This is the papers' step with c = 1/2 and the least possible loss as 0: the step that would bring the batch's loss
+    to 0 if it were quadratic. The first bound keeps single batches from taking far too long steps; the papers let it
+    grow by 2 per epoch, which is slow for devices with few batches.
+    """
+
+    def __init__(self, order: Order, model: FlatModel, start: TrainingState, pull: Pull | None) -> None:
+        super().__init__(order, model, start, pull)
+        self._rate = float(start.optimiser[RATE][0]) if RATE in start.optimiser else None
+
+    def step(self, loss: float, gradients: Tensors, rate: float, positions: Sequence[int] | None = None) -> None:
+        """Take one step with the gradients of the parameters at these positions (None: of all parameters)."""
+        if loss < 0.0:
+            raise InvalidInput(f"local.optimiser = 'polyak' needs losses of at least 0, and this batch's is {loss:g}.")
+        square = float(torch.stack(torch._foreach_norm(gradients)).square().sum())
+        bound = rate if self._rate is None else 2.0 * self._rate
+        self._rate = float(np.float32(min(bound, 2.0 * loss / square) if square > 0.0 else bound))
+        super().step(loss, gradients, self._rate, positions)
+
+    def state(self) -> Mapping[str, Vector]:
+        """The rate of the last step."""
+        return {} if self._rate is None else {RATE: frozen(np.array([self._rate], dtype=np.float32))}
+
+
 class TorchOptimiser:
     """A torch optimiser on the model's parameters; its state is loaded and saved as flat vectors."""
 
@@ -153,7 +190,7 @@ class TorchOptimiser:
         if start.optimiser:
             self._restore(start.optimiser)
 
-    def step(self, gradients: Tensors, rate: float, positions: Sequence[int] | None = None) -> None:
+    def step(self, loss: float, gradients: Tensors, rate: float, positions: Sequence[int] | None = None) -> None:
         """Take one step with the gradients of the parameters at these positions (None: of all parameters)."""
         parameters, weights = self._model.parameters, self._model.weights
         if positions is not None:

@@ -205,7 +205,7 @@ class TorchTrainer:
                     return before or state(), done
                 if schedule is not None:
                     rate = schedule.rate(order.learning_rate, steps)
-                optimiser.step(gradients, rate)
+                optimiser.step(loss, gradients, rate)
                 steps += 1
                 loss_sum += loss * size
                 squared_sum += objective.take_squared_sum()
@@ -280,7 +280,7 @@ class TorchTrainer:
         rate = order.learning_rate
         if order.schedule is not None:
             rate = order.schedule.rate(order.learning_rate, state.steps)
-        optimiser.step(gradients, rate, positions)
+        optimiser.step(loss.item(), gradients, rate, positions)
         values = model.values()
         if depth < layers:  # the forward pass has also moved running statistics of other layers
             values = np.where(last_layers(self.layout, depth).chosen, values, state.parameters)

@@ -226,6 +226,8 @@ def why_not_by_example(local: LocalWork, precision: str) -> str | None:
         return f"local.steps = {local.steps}"
     if local.terms:
         return "local.terms"
+    if local.optimiser == "polyak":  # its step size follows from the loss, which would be released without noise
+        return "local.optimiser = 'polyak'"
     return None if precision == "float32" else f"execution.precision = {precision!r}"
 
 

@@ -10,6 +10,7 @@ from statistics import median
 
 from matplotlib.figure import Figure
 
+from experiments.harness import Table
 from experiments.harness.command_line import main
 from experiments.harness.measurements import Measurement, by_seed, read_measurements
 from experiments.harness.study import DIRECTORY, Case, Form, read_study
@@ -21,8 +22,11 @@ from offbeat.results.plots import legend_below, line_style, style_axes
 
 TUNED = DIRECTORY.parent / "docs" / "results" / "leaderboard.csv"
 """The leaderboard's measurements, with tuned settings."""
-RATES = {"a third of the rate": 1 / 3, "the rate": 1.0, "three times the rate": 3.0}
+SGD = {"a third of the rate": 1 / 3, "the rate": 1.0, "three times the rate": 3.0}
 """Multiples of the leaderboard's learning rate."""
+POLYAK = {f"polyak from {rate}": factor for rate, factor in SGD.items()}
+"""The same rates as bounds of the first step, with the optimiser `polyak` on the devices."""
+RATES = SGD | POLYAK
 NAMED = (
     "fedasmu",
     "fedssmu",
@@ -46,7 +50,11 @@ ABLATIONS = {
 NEVER = 3.0
 """The position of "never" on the axis of the figure."""
 FLEETS = ("ratio 5", "Pareto", "bimodal", "ratio 110", "10 % failures", PHONES)
-PARTS = {f"{fleet}, {rate}": (*ALGORITHMS, *ABLATIONS) for fleet in FLEETS for rate in RATES}
+PARTS = {
+    f"{fleet}, {rate}": (*NAMED, "auto") if rate in POLYAK else (*ALGORITHMS, *ABLATIONS)
+    for rate in RATES
+    for fleet in FLEETS
+}
 
 
 def cases(form: Form) -> list[Case]:
@@ -56,7 +64,8 @@ def cases(form: Form) -> list[Case]:
     for fleet, changes in fleets.items():
         for rate, factor in RATES.items():
             shared = base(form).changed(changes)
-            shared = shared.changed({"local": {"learning_rate": round(factor * shared.local.learning_rate, 4)}})
+            local: Table = {"learning_rate": round(factor * shared.local.learning_rate, 4)}
+            shared = shared.changed({"local": local | ({"optimiser": "polyak"} if rate in POLYAK else {})})
             shared = shared.changed({"compare": {label: {"algorithm": given} for label, given in ABLATIONS.items()}})
             for name in PARTS[f"{fleet}, {rate}"]:
                 (experiment,) = fair_experiments(shared, [name], [0])
@@ -99,11 +108,11 @@ def auto_findings(measurements: Sequence[Measurement], tuned: Sequence[Measureme
     found = {rate: values for rate in RATES if (values := _at(over, rate))}
     lines = []
     if found:
-        words = "; ".join(f"{rate}: {median(values):.2f} ({_span(values)})" for rate, values in found.items())
+        words = "; ".join(f"{rate}: {_value(median(values))} ({_span(values)})" for rate, values in found.items())
         lines.append(f"`auto` untuned over the best other algorithm, tuned, with as many devices in training: {words}.")
     for label in ABLATIONS:
         slower = {part: times(measurements, part, label) / times(measurements, part, "auto") for part in PARTS}
-        by_rate = {rate: [value for value in _at(slower, rate) if not isnan(value)] for rate in RATES}
+        by_rate = {rate: [value for value in _at(slower, rate) if not isnan(value)] for rate in SGD}
         if all(by_rate.values()):
             words = "; ".join(f"{rate}: {median(values):.2f}" for rate, values in by_rate.items())
             lines.append(f"{label.replace('auto', '`auto`', 1)} over `auto`: {words}.")
@@ -147,7 +156,7 @@ def table(measurements: Sequence[Measurement]) -> str:
     """Median and largest ratio of the named methods and `auto` over the fleets, for each rate."""
     tuned = read_measurements(TUNED)
     found = {method: ratios(measurements, tuned, method) for method in (*NAMED, "auto")}
-    heading = ["median (largest)", *RATES]
+    heading = ["median (largest)", *(f"SGD, {rate}" for rate in SGD), *POLYAK]
     lines = [
         [marked(method), *(_summary(_at(values, rate)) for rate in RATES)] for method, values in found.items() if values
     ]
@@ -155,24 +164,26 @@ def table(measurements: Sequence[Measurement]) -> str:
 
 
 def figure(measurements: Sequence[Measurement]) -> Figure | None:
-    """The ratio of the named methods and `auto` on each fleet, a colour for each rate."""
+    """The ratio of the named methods and `auto` on each fleet, a panel per optimiser and a colour for each rate."""
     tuned = read_measurements(TUNED)
     found = {method: ratios(measurements, tuned, method) for method in (*NAMED, "auto")}
     found = {method: values for method, values in found.items() if values}
     if not found:
         return None
-    drawn = Figure(figsize=(10.0, 4.5), layout="constrained")
-    axes = drawn.subplots()
-    style_axes(axes, "Untuned over tuned time to target, a point for each fleet")
-    for number, rate in enumerate(RATES):
-        colour, _, marker = line_style(number)
-        points = [(x + 0.2 * (number - 1), y) for x, values in enumerate(found.values()) for y in _at(values, rate)]
-        xs, ys = [x for x, _ in points], [min(y, NEVER) for _, y in points]
-        axes.plot(xs, ys, color=colour, marker=marker or "o", linestyle="none", alpha=0.7, label=rate)
-    axes.axhline(1.0, color="0.5", linewidth=0.8)
-    axes.set_yticks([0.5, 1.0, 1.5, 2.0, NEVER], ["0.5", "1", "1.5", "2", "never"])
-    axes.set_xticks(range(len(found)), list(found), rotation=30, ha="right")
-    legend_below(drawn, *axes.get_legend_handles_labels())
+    drawn = Figure(figsize=(10.0, 6.5), layout="constrained")
+    panels = drawn.subplots(2, sharex=True, sharey=True)
+    titles = ("SGD: untuned over tuned time to target, a point for each fleet", "polyak: the same")
+    for axes, title, rates in zip(panels, titles, (SGD, POLYAK), strict=True):
+        style_axes(axes, title)
+        for number, (rate, shown) in enumerate(zip(rates, SGD, strict=True)):
+            colour, _, marker = line_style(number)
+            points = [(x + 0.2 * (number - 1), y) for x, values in enumerate(found.values()) for y in _at(values, rate)]
+            xs, ys = [x for x, _ in points], [min(y, NEVER) for _, y in points]
+            axes.plot(xs, ys, color=colour, marker=marker or "o", linestyle="none", alpha=0.7, label=shown)
+        axes.axhline(1.0, color="0.5", linewidth=0.8)
+        axes.set_yticks([0.5, 1.0, 1.5, 2.0, NEVER], ["0.5", "1", "1.5", "2", "never"])
+    panels[-1].set_xticks(range(len(found)), list(found), rotation=30, ha="right")
+    legend_below(drawn, *panels[0].get_legend_handles_labels())
     return drawn
 
 

@@ -31,14 +31,16 @@ def test_a_ratio_is_that_of_the_medians_on_the_same_fleet(tuned: list[Measuremen
     untuned = runs("ratio 5, the rate", "fedbuff", 110.0, 120.0)  # tuned, these seeds take 90 and 100 s
     untuned += runs("Pareto, the rate", "fedbuff", 125.0) + runs("Pareto, three times the rate", "fedbuff", inf)
     untuned += runs("ratio 5, the rate", "fedasync", 80.0)  # no ratio: tuned, it never reaches the target
+    untuned += runs("Pareto, polyak from the rate", "fedbuff", 40.0)
     assert defaults.ratios(untuned, tuned, "fedbuff") == {
         "ratio 5, the rate": 115 / 95,
         "Pareto, the rate": 125 / 50,
         "Pareto, three times the rate": inf,
+        "Pareto, polyak from the rate": 40 / 50,
     }
     assert defaults.ratios(untuned, tuned, "fedasync") == {}
-    # Over the two fleets: median (1.21 + 2.5) / 2, largest 2.5.
-    assert "| fedbuff | - | 1.86 (2.50) | never (never) |" in defaults.table(untuned)
+    # SGD, over the two fleets: median (1.21 + 2.5) / 2, largest 2.5. Polyak from the rate: one fleet, 0.8.
+    assert "| fedbuff | - | 1.86 (2.50) | never (never) | - | 0.80 (0.80) | - |" in defaults.table(untuned)
 
 
 def test_a_method_is_fine_untuned_only_if_median_and_worst_fleet_are(tuned: list[Measurement]) -> None:

@@ -248,7 +248,7 @@ def test_every_kind_of_policy_trains_with_them_the_same_twice(changes: dict[str,
         ({"task": {"name": "sequence"}}, "needs a row of integer tokens"),
         ({"evaluation": {"target_metric": "f1"}}, "unknown metric of the task 'classification', 'f1'"),
         ({"stop": {"accuracy": 0.5}, "task": {"name": "regression"}}, "unknown metric of the task 'regression'"),
-        ({"algorithm": {"name": "psurdg"}, "local": {"optimiser": "adam"}}, "needs plain SGD"),
+        ({"algorithm": {"name": "psurdg"}, "local": {"optimiser": "adam"}}, "needs SGD or polyak"),
         ({"algorithm": {"name": "audg"}, "local": {"clip_norm": 1.0}}, r"clip_norm = 1.0: algorithm 'audg'"),
         (
             {"algorithm": {"name": "adel", "rounds": 5}, "stop": {"time": 60.0}, "local": {"schedule_over": "time"}},

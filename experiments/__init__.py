@@ -12,6 +12,7 @@ STUDIES = (
     "delays",
     "leaderboard",
     "defaults",
+    "unseen",
     "robustness",
     "fairness",
 )

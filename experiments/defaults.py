@@ -108,13 +108,13 @@ def auto_findings(measurements: Sequence[Measurement], tuned: Sequence[Measureme
     found = {rate: values for rate in RATES if (values := _at(over, rate))}
     lines = []
     if found:
-        words = "; ".join(f"{rate}: {_number(median(values))} ({_span(values)})" for rate, values in found.items())
+        words = "; ".join(f"{rate}: {number(median(values))} ({_span(values)})" for rate, values in found.items())
         lines.append(f"`auto` untuned over the best other algorithm, tuned, with as many devices in training: {words}.")
     for label in ABLATIONS:
         slower = {part: times(measurements, part, label) / times(measurements, part, "auto") for part in PARTS}
         by_rate = {rate: [value for value in _at(slower, rate) if not isnan(value)] for rate in SGD}
         if all(by_rate.values()):
-            words = "; ".join(f"{rate}: {_number(median(values))}" for rate, values in by_rate.items())
+            words = "; ".join(f"{rate}: {number(median(values))}" for rate, values in by_rate.items())
             lines.append(f"{label.replace('auto', '`auto`', 1)} over `auto`: {words}.")
     return lines
 
@@ -149,7 +149,7 @@ def _span(values: Sequence[float]) -> str:
     >>> _span([1.2, 0.8]), _span([1.0, inf])
     ('0.80 to 1.20', '1.00 to never')
     """
-    return f"{_number(min(values))} to {_number(max(values))}"
+    return f"{number(min(values))} to {number(max(values))}"
 
 
 def table(measurements: Sequence[Measurement]) -> str:
@@ -199,10 +199,11 @@ def _summary(values: Sequence[float]) -> str:
     """
     if not values:
         return "-"
-    return f"{_number(median(values))} ({_number(max(values))})"
+    return f"{number(median(values))} ({number(max(values))})"
 
 
-def _number(ratio: float) -> str:
+def number(ratio: float) -> str:
+    """Write a ratio of times; infinite is "never"."""
     return "never" if ratio == inf else f"{ratio:.2f}"
 
 

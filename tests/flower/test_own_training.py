@@ -60,7 +60,7 @@ DELAYS = {100: 0.1, 101: 0.2, 102: 0.7}
         {"task": {"name": "classification", "label_smoothing": 0.1, "measures": ["f1", "loss"]}},
         {
             "algorithm": {"name": "seafl2", "buffer": 2, "concurrency": 3, "staleness_limit": 1},
-            "local": {"optimiser": "adam"},
+            "local": {"optimiser": "polyak"},
         },
     ],
     ids=lambda changes: "-".join(str(value) for table in changes.values() for value in table)[:40],

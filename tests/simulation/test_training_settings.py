@@ -225,13 +225,13 @@ def test_running_statistics_follow_their_rule(rule: str) -> None:
             "algorithm": {"name": "seafl2", "buffer": 2, "concurrency": 3},
             "local": {"optimiser": "adamw", "clip_norm": 1.0},
         },
-        {"algorithm": {"name": "fedasmu", "cohort": 2, "period": 5.0}, "local": {"optimiser": "rmsprop", "epochs": 4}},
+        {"algorithm": {"name": "fedasmu", "cohort": 2, "period": 5.0}, "local": {"optimiser": "polyak", "epochs": 4}},
         {
             "algorithm": {"name": "salf", "rounds": 6},
             "stop": {"time": 60.0},
             "local": {"optimiser": "adam", "terms": [{"name": "distillation"}]},
         },
-        {"algorithm": {"name": "heterofl", "rounds": 6}, "stop": {"time": 60.0}, "local": {"optimiser": "adam"}},
+        {"algorithm": {"name": "heterofl", "rounds": 6}, "stop": {"time": 60.0}, "local": {"optimiser": "polyak"}},
         {"local": {"schedule": "cosine", "decay_every": 20.5, "schedule_over": "time", "warmup": 3.0}},
     ],
 )

@@ -225,7 +225,8 @@ class Experiment(Settings):
         if self.algorithm.policy.plain_gradients and (local.optimiser not in ("sgd", "polyak") or local.clip_norm):
             setting = f"clip_norm = {local.clip_norm}" if local.clip_norm else f"optimiser = {local.optimiser!r}"
             raise InvalidInput(
-                f"local.{setting}: {self.algorithm.name!r} treats updates as gradients and needs SGD or polyak"
+                f"local.{setting}: algorithm {self.algorithm.name!r} treats updates as gradients and needs SGD or "
+                "polyak without clipping"
             )
         if self.selection.selector is not None and (why := why_no_selection(self.algorithm.policy)) is not None:
             name = self.algorithm.name

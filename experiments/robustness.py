@@ -9,6 +9,8 @@ from experiments.harness.measurements import Measurement, by_seed
 from experiments.harness.study import Case, Form, fair_cases, read_study
 from experiments.harness.tables import markdown_table
 from offbeat import Experiment
+from offbeat.algorithms import POLICIES
+from offbeat.trust.settings import COMBINERS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -31,17 +33,23 @@ DEFENCES: dict[str, Table] = {
     "median": {"combine": "median"},
     "trimmed mean": {"combine": "trimmed-mean", "attackers": ASSUMED},
     "centred clipping": {"combine": "centred-clipping"},
+    "Krum": {"combine": "krum", "attackers": ASSUMED},
     "Multi-Krum": {"combine": "multi-krum", "attackers": ASSUMED},
     "bucketing": {"combine": "bucketing"},
     "AsyncFilter": {"combine": "asyncfilter"},
+    "THROTTLE": {"combine": "throttle"},
+    "AFLGuard": {"combine": "aflguard"},
+    "Zeno++": {"combine": "zeno++"},
 }
-WITHOUT_COMBINATION = ("none", "clip")
-"""The defences of FedASMU, which uses one update at a time."""
 ATTACKS = ("sign-flip", "ipm", "alie", "label-flip")
+DARK = 0.5
+"""Accuracy below which a cell of the figure is dark."""
 HARMFUL = ATTACKS[:2]
 """The attacks that end training without a defence."""
 SHARES = (0.2, 0.1, 0.3)
 HONEST = "no attack"
+IMPOSSIBLE = "-"
+"""The mark of a defence that an algorithm cannot have."""
 
 
 def title(algorithm: str, attack: str, share: float = 0.0) -> str:
@@ -51,7 +59,13 @@ def title(algorithm: str, attack: str, share: float = 0.0) -> str:
 
 def defences(algorithm: str) -> list[str]:
     """The defences that an algorithm can have."""
-    return list(WITHOUT_COMBINATION) if algorithm == "FedASMU" else list(DEFENCES)
+    policy = POLICIES[ALGORITHMS[algorithm]["name"]]
+    rules = {defence: table.get("combine") for defence, table in DEFENCES.items()}
+    return [
+        defence
+        for defence, rule in rules.items()
+        if rule is None or policy.combines or (policy.mixes and COMBINERS[rule].singly)
+    ]
 
 
 def threats() -> list[tuple[str, float, str]]:
@@ -107,37 +121,50 @@ def accuracy_table(measurements: Sequence[Measurement]) -> str:
     for defence in DEFENCES:
         cells = []
         for algorithm in ALGORITHMS:
+            if defence not in defences(algorithm):
+                cells.append(IMPOSSIBLE)
+                continue
             values = [mean_of(measurements, title(algorithm, *each), defence) for each in shown]
-            cells.append(", ".join("-" if value is None else f"{100 * value:.0f}" for value in values))
-        lines.append([defence, *("" if set(cell) == set("-, ") else cell for cell in cells)])
+            known = [f"{100 * value:.0f}" for value in values if value is not None]
+            cells.append(", ".join(known) if len(known) == len(values) else "")
+        lines.append([defence, *cells])
     return (
         f"Final accuracy in percent: without attack, then with {100 * SHARES[0]:.0f} % attackers by "
-        f"{' and '.join(HARMFUL)}; mean of 3 seeds.\n\n{markdown_table(lines)}"
+        f"{' and '.join(HARMFUL)}; mean of 3 seeds. {IMPOSSIBLE}: FedASMU uses one update at a time, and the rule "
+        f"compares several.\n\n{markdown_table(lines)}"
     )
 
 
 def figure(measurements: Sequence[Measurement]) -> "Figure | None":
-    """Final accuracy over the share of attackers, a panel for each attack under FedBuff."""
+    """Final accuracy of each defence under each attack and share of attackers, a panel for each algorithm."""
+    import numpy as np
     from matplotlib.figure import Figure
 
     if not measurements:
         return None
-    drawn = Figure(figsize=(3.2 * len(ATTACKS), 3.2), layout="constrained")
-    panels = drawn.subplots(1, len(ATTACKS), sharey=True)
-    for panel, attack in zip(panels, ATTACKS, strict=True):
-        for defence in DEFENCES:
-            shares = [0.0, *sorted(SHARES)]
-            parts = [title("FedBuff", HONEST), *(title("FedBuff", attack, share) for share in sorted(SHARES))]
-            values = [mean_of(measurements, part, defence) for part in parts]
-            known = [
-                (100 * share, 100 * value) for share, value in zip(shares, values, strict=True) if value is not None
-            ]
-            if known:
-                panel.plot(*zip(*known, strict=True), marker="o", markersize=3, label=defence)
-        panel.set_title(attack)
+    columns = [(HONEST, 0.0), *((attack, share) for attack in ATTACKS for share in sorted(SHARES))]
+    drawn = Figure(figsize=(11.0, 8.4), layout="constrained")
+    panels = drawn.subplots(2, 2, sharey=True)
+    for panel, algorithm in zip(panels.flat, ALGORITHMS, strict=True):
+        values = np.full((len(DEFENCES), len(columns)), np.nan)
+        for row, defence in enumerate(DEFENCES):
+            for column, (attack, share) in enumerate(columns):
+                value = mean_of(measurements, title(algorithm, attack, share), defence)
+                possible = defence in defences(algorithm)
+                values[row, column] = np.nan if value is None else 100 * value
+                text = IMPOSSIBLE if not possible else "" if value is None else f"{100 * value:.0f}"
+                dark = value is not None and value < DARK
+                panel.text(column, row, text, ha="center", va="center", size=8, color="white" if dark else "black")
+        panel.imshow(values, cmap="viridis", vmin=0, vmax=100, aspect="auto")
+        for edge in np.arange(0.5, len(columns) - 1, len(SHARES)):
+            panel.axvline(edge, color="white", linewidth=2)
+        panel.set_title(algorithm, pad=18)
+        panel.set_xticks(range(len(columns)), ["0", *(f"{100 * share:.0f}" for _, share in columns[1:])])
+        panel.set_yticks(range(len(DEFENCES)), list(DEFENCES))
+        for number, attack in enumerate(ATTACKS):
+            panel.text(2 + number * len(SHARES), -0.6, attack, ha="center", va="bottom", size=9)
         panel.set_xlabel("attackers (%)")
-    panels[0].set_ylabel("final accuracy (%)")
-    panels[-1].legend(fontsize="x-small")
+    drawn.suptitle("Final accuracy (%)")
     return drawn
 
 

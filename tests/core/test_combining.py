@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from offbeat.algorithms import POLICIES, FedAsync, FedAvg, FedBuff, Port, Seafl
+from offbeat.algorithms import POLICIES, DelayAdaptive, FedASMU, FedAsync, FedAvg, FedBuff, Port, Seafl
 from offbeat.core.combining import Combiner, Contributions, Floats, Movement, Screen
 from offbeat.core.errors import InvalidInput
 from offbeat.core.orders import KnownOutcome, Outcome, Update
@@ -88,8 +88,36 @@ def test_a_screen_changes_an_update_before_the_policy_sees_it() -> None:
 
 
 def test_a_policy_without_a_mean_refuses_a_combiner() -> None:
-    with pytest.raises(InvalidInput, match=r"FedAsync does not make its versions .* which Doubled would replace"):
+    with pytest.raises(InvalidInput, match=r"DelayAdaptive does not make its versions .* which Doubled would replace"):
+        ScriptedSession(DelayAdaptive(concurrency=1), combiner=Doubled())
+
+
+def test_a_policy_that_uses_one_update_at_a_time_refuses_a_combiner_that_compares_several() -> None:
+    with pytest.raises(InvalidInput, match="FedAsync uses one update at a time, and Doubled compares several"):
         ScriptedSession(FedAsync(concurrency=1), combiner=Doubled())
+
+
+class DoubledSingly(Doubled):
+    """One that also takes single updates."""
+
+    singly = True
+
+
+def test_fedasync_mixes_what_the_combiner_makes_of_an_update() -> None:
+    session = ScriptedSession(FedAsync(concurrency=2, alpha=0.25), start=(1.0, 1.0), combiner=DoubledSingly())
+    session.upload(5.0, 1.0, ticket=1)  # 1/4 of 2 [4, 0]
+    assert session.parameters.tolist() == [3.0, 1.0]
+    session.upload(3.0, 5.0, ticket=2)  # staleness 1, from the current version: 1/4 1/sqrt(2) of 2 [0, 4]
+    assert session.parameters.tolist() == pytest.approx([3.0, 1 + 2 / 2**0.5])
+    assert session.combiner_state.staleness == [1]
+
+
+def test_fedasmu_mixes_and_remembers_what_the_combiner_makes_of_an_update() -> None:
+    policy = FedASMU(cohort=2, lambda_0=1.0, sigma_0=1.0, iota_0=0.0)
+    session = ScriptedSession(policy, combiner=DoubledSingly())
+    session.upload(4.0, 0.0, ticket=1)  # alpha = 1/2 of 2 [4, 0]
+    assert session.parameters.tolist() == [4.0, 0.0]
+    assert session.state.made[1].movement.tolist() == [8.0, 0.0]  # alpha times it made the version
 
 
 def test_the_state_of_a_combiner_is_in_the_snapshot() -> None:
@@ -104,9 +132,9 @@ def test_the_state_of_a_combiner_is_in_the_snapshot() -> None:
     assert again.combiner_state.calls == 2
 
 
-@pytest.mark.parametrize("name", [name for name, kind in POLICIES.items() if kind.combines])
+@pytest.mark.parametrize("name", [name for name, kind in POLICIES.items() if kind.combines or kind.mixes])
 def test_every_version_of_a_policy_that_combines_is_made_by_the_combiner(name: str) -> None:
-    simulation = toy_simulation(POLICIES[name](), combiner=Doubled())
+    simulation = toy_simulation(POLICIES[name](), combiner=DoubledSingly())
     session, used, made = simulation.session, 0, 0
     for _ in simulation:
         made += session.counters.used > used  # an event commits at most one version here

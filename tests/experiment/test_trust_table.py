@@ -129,9 +129,21 @@ def test_a_private_run_refuses_rules_that_mix_devices() -> None:
         Experiment(**TINY, privacy=private, trust={"clip": "auto"})
 
 
-@pytest.mark.parametrize("name", ["fedasync", "fedasmu", "feddyn", "ca2fl", "adel"])
+@pytest.mark.parametrize("name", ["feddyn", "ca2fl", "adel"])
 def test_an_algorithm_without_a_mean_refuses_a_rule_but_not_clipping(name: str) -> None:
     others = {key: value for key, value in TINY.items() if key != "algorithm"} | {"stop": {"time": 10.0}}
     with pytest.raises(InvalidInput, match=f"trust.combine = 'median': '{name}' does not make its versions"):
         Experiment(**others, algorithm=name, trust={"combine": "median"})
     assert Experiment(**others, algorithm=name, trust={"clip": "auto"}).trust.screen is not None
+
+
+@pytest.mark.parametrize("name", ["fedasync", "fedasmu", "fedssmu"])
+def test_an_algorithm_that_uses_one_update_at_a_time_takes_only_rules_that_judge_single_updates(name: str) -> None:
+    tables = TINY | {"algorithm": name, "stop": {"updates": 30}}
+    with pytest.raises(
+        InvalidInput, match=f"'krum': '{name}' uses one update at a time, .* use throttle, aflguard, zeno"
+    ):
+        Experiment(**tables, trust={"combine": "krum"})
+    for rule, metric in (("throttle", "clip_radius"), ("aflguard", "rejected_updates"), ("zeno++", "rejected_updates")):
+        row = offbeat.run(Experiment(**tables, trust={"combine": rule})).rows[-1]
+        assert row["updates_used"] == 30 and metric in row

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offbeat.algorithms import FedAvg, FedBuff
+from offbeat.algorithms import FedASMU, FedAsync, FedAvg, FedBuff
 from offbeat.core.combining import Combiner, Contributions, Floats
 from offbeat.core.snapshot import decode, encode
 from offbeat.testing import ScriptedSession
@@ -120,6 +120,30 @@ def test_throttle_discounts_repeats_within_a_round_and_centres_the_next() -> Non
     assert session.parameters.tolist() == pytest.approx([6.0, 5 / 3**0.5])
     assert session.combiner_state.uploads == {}
     assert session.combiner_state.centre.tolist() == [2.0, 2.5]  # ([4, 0] + [0, 5]) / 2
+
+
+def test_throttle_clips_to_the_median_over_devices_of_their_last_norms() -> None:
+    policy, rule = FedAsync(concurrency=4, alpha=1.0, staleness="constant"), Throttle(discount=1.0)
+    session = ScriptedSession(policy, combiner=rule)
+    session.upload(1.0, 0.0, device=0)
+    session.upload(3.0, 0.0, device=1)  # norm 2; fewer than three devices: not clipped
+    session.upload(903.0, 0.0, device=2)  # median of 1, 2 and 900
+    assert session.combiner_state.radius == 2.0
+    assert session.parameters.tolist() == [5.0, 0.0]
+    session.upload(906.0, 0.0, device=2)  # one vote per device, however often it reports
+    assert session.parameters.tolist() == [7.0, 0.0]
+
+
+def test_zeno_judges_each_update_of_fedasmu_from_the_current_version() -> None:
+    policy = FedASMU(cohort=2, lambda_0=1.0, sigma_0=1.0, iota_0=0.0)
+    session = ScriptedSession(
+        policy, combiner=ZenoPlusPlus(), trusted=lambda parameters, version: np.float32([3.0, 4.0])
+    )
+    session.upload(30.0, 40.0, ticket=1)  # scaled to [3, 4]; alpha = 1/2
+    assert session.parameters.tolist() == [1.5, 2.0]
+    session.upload(1.5, 1.0, ticket=2)  # [0, -1] from the version points away from [3, 4]: no movement
+    assert session.parameters.tolist() == [1.5, 2.0]
+    assert session.version == 2 and session.own_metrics()["rejected_updates"] == 1.0
 
 
 def test_rules_with_trusted_samples_by_hand() -> None:

@@ -127,6 +127,8 @@ class Compatibility:
     """Which Flower client apps it works with."""
     combines: bool = False
     """Whether `trust.combine` can replace the weighted mean that makes its versions."""
+    mixes: bool = False
+    """Whether it takes the rules of `trust.combine` that judge one update at a time."""
 
     def __str__(self) -> str:
         """One line on each fact, for `offbeat describe`."""
@@ -136,6 +138,7 @@ class Compatibility:
             f"server memory, in models: {self.server_memory}\n"
             f"needs: {', '.join(self.needs) or 'nothing else'}\n"
             f"{'takes the robust rules of trust.combine' + chr(10) if self.combines else ''}"
+            f"{'takes the rules of trust.combine that judge single updates' + chr(10) if self.mixes else ''}"
             f"Flower: {self.flower}"
         )
 
@@ -145,7 +148,7 @@ class Compatibility:
         memory = str(self.server_memory)
         words = (
             "sums only" if self.sums_only else "",
-            "robust rules" if self.combines else "",
+            "robust rules" if self.combines else "rules for single updates" if self.mixes else "",
             "" if memory == "0" else f"models kept: {memory}",
             *self.needs,
             "" if self.flower.startswith("any") else "own client app",
@@ -241,6 +244,7 @@ def compatibility_of(policy: Policy | type[Policy]) -> Compatibility:
         needs=tuple(need for need, is_needed in needs.items() if is_needed),
         flower=f"{clients} with {settings}" if settings else clients,
         combines=kind.combines,
+        mixes=kind.mixes,
     )
 
 

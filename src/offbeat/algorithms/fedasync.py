@@ -31,9 +31,10 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from offbeat.algorithms.about import About, Choice, Range, SearchSpace, proximal_difference
+from offbeat.core.combining import single_movement
 from offbeat.core.errors import InvalidInput
 from offbeat.core.messages import Action, Commit, Discard, Dispatch, Event, Uploaded
-from offbeat.core.parameters import mixture
+from offbeat.core.parameters import mixture, moved
 from offbeat.core.policy import Policy, View
 from offbeat.core.terms import Proximal
 
@@ -58,6 +59,7 @@ class FedAsync(Policy):
     """
 
     State = FedAsyncState
+    mixes = True
 
     concurrency: Annotated[int, Field(ge=1)] = 10
     """Devices kept in training."""
@@ -107,7 +109,11 @@ class FedAsync(Policy):
                 scale = self.scale(staleness)
                 if self.compounding:
                     scale = state.shrunk = state.shrunk * scale
-                mixed = mixture(view.parameters, update.parameters, self.alpha * scale)
+                share = self.alpha * scale
+                if view.combiner is None:
+                    mixed = mixture(view.parameters, update.parameters, share)
+                else:
+                    mixed = moved(view.parameters, single_movement(update, view), share)
                 yield Commit(parameters=mixed, used=(update.ticket,))
         terms = (Proximal(mu=self.prox),) if self.prox else ()
         for device in view.pick(self.concurrency - len(view.in_flight)):

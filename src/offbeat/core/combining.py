@@ -6,6 +6,9 @@ then computes the movement from the same updates and weights. A `Screen` sees ea
 policy does, and may bound its influence under every algorithm. In a session with a running sum (`core.sums`) the mean
 is taken from that.
 
+A policy that uses one update at a time takes its movement from `single_movement`, in which a combiner takes part that
+judges updates one by one.
+
 Both are frozen settings plus a state dataclass, like a policy; the state is part of the session's snapshot.
 `RunningMedian` is the yardstick for an update that moves too far, for screens and for deployments.
 """
@@ -20,7 +23,7 @@ import numpy.typing as npt
 
 from offbeat.core.errors import PolicyError
 from offbeat.core.orders import Update
-from offbeat.core.parameters import Vector, by_block, weighted_mean
+from offbeat.core.parameters import Vector, by_block, frozen, weighted_mean
 from offbeat.core.settings import Settings
 
 if TYPE_CHECKING:
@@ -81,6 +84,9 @@ class Contributions:
 
 class Combiner(Settings):
     """Combines the movements of a buffer or a round into one; a subclass defines `combine`."""
+
+    singly: ClassVar[bool] = False
+    """Whether it can also judge one update without others, so that policies that use one update at a time take it."""
 
     State: ClassVar[type[Any]] = NoState
     """The dataclass of the state: plain values, arrays, lists and dicts, so that a checkpoint can hold it."""
@@ -210,6 +216,15 @@ def mean_delta(updates: Sequence[Update], weights: Sequence[float], view: "View"
     references = [update.base_parameters for update in updates]
     movement = mean_movement(updates, references, weights, sum(weights), view)
     return by_block(len(view.parameters), movement)
+
+
+def single_movement(update: Update, view: "View") -> Vector:
+    """The movement from the current version to the model of one update, or what the combiner makes of it."""
+    now = view.parameters
+    if view.combiner is None:
+        return update.parameters - now
+    movement = view.combine(contributions_of([update], [now], [1.0], 1.0, view))
+    return frozen(by_block(len(now), movement))
 
 
 def mean_of_cache(

@@ -184,6 +184,9 @@ class Policy(Settings):
     """Whether it treats an update as -eta times a gradient: devices must then train with plain SGD."""
     combines: ClassVar[bool] = False
     """Whether all its versions are made by `core.combining`, so that a `Combiner` can replace their weighted mean."""
+    mixes: ClassVar[bool] = False
+    """Whether it makes every version from one update by `core.combining.single_movement`, so that a `Combiner` that
+    judges updates `singly` can take part."""
     plans: ClassVar[bool] = False
     """Whether it reads `view.forecast`: a deployment then measures its devices when they join."""
 

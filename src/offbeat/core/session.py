@@ -764,7 +764,11 @@ class Session:
 
 def check_combines(policy: Policy, combiner: Combiner) -> None:
     """Raise InvalidInput if the policy does not leave the combination of updates to a combiner."""
-    if not policy.combines:
+    if policy.mixes and not combiner.singly:
+        raise InvalidInput(
+            f"{type(policy).__name__} uses one update at a time, and {type(combiner).__name__} compares several"
+        )
+    if not (policy.combines or policy.mixes):
         raise InvalidInput(
             f"{type(policy).__name__} does not make its versions from a weighted mean of several updates, which "
             f"{type(combiner).__name__} would replace"

@@ -13,7 +13,7 @@ The model is the vector `start`, the clock advances only when a timer fires, and
 a `Reaction`; the session has everything else (`version`, `parameters`, `in_flight`, `counters`, `timers`, `state`).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import inf, nan
 from typing import Any
 
@@ -37,7 +37,7 @@ from offbeat.core.messages import (
     Uploaded,
 )
 from offbeat.core.orders import KnownOutcome, LocalWork, Outcome, Plain, Progress, Update
-from offbeat.core.parameters import Layout, frozen
+from offbeat.core.parameters import Layout, Vector, frozen
 from offbeat.core.participation import ParticipationLimits
 from offbeat.core.policy import Forecast, Policy
 from offbeat.core.selection import Selector
@@ -112,10 +112,12 @@ class ScriptedSession(Session):
         combiner: Combiner | None = None,
         screen: Screen | None = None,
         sums_only: bool = False,
+        trusted: Callable[[Vector, int], Vector] | None = None,
         **local: Any,
     ) -> None:
         """Without `samples` each of the `devices` has 10; `present` are the devices available at the start.
 
+        `trusted(parameters, version)` is the movement that training on trusted samples gives a version.
         `speeds` and `communication` (default 0) make the forecast for policies that plan ahead; `local` are fields of
         the experiment's `[local]` table (default: epochs = 1, learning_rate = 0.01).
         """
@@ -140,6 +142,7 @@ class ScriptedSession(Session):
             combiner=combiner,
             screen=screen,
             sums_only=sums_only,
+            trusted=trusted,
         )
         self.first = self.handle(Started())
         """The reaction to the start of the run."""

@@ -14,7 +14,7 @@ earlier uploads of device j in the round:
     repeat         w <- w + (eta / n) clip(D, radius) / q^c
 
 Here n is the policy's divisor over its weights, so that a buffer of one upload under a policy that adds movements is
-the arrival rule. A round that a lost device keeps open ends after twice as many uploads as there are devices.
+the arrival rule, as is FedASMU with its weight for eta / n. A round that a lost device keeps open ends after twice as many uploads as there are devices.
 """
 
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field
 
-from offbeat.core.combining import Contributions, Floats, Movement
+from offbeat.core.combining import Contributions, Floats, Movement, RunningMedian
 from offbeat.core.parameters import blockwise
 from offbeat.core.policy import View
 from offbeat.trust.robust import RobustRule, distances_from, middle, stepped
@@ -132,6 +132,12 @@ class Round:
     centre: Floats | None = None
     """v, the mean of the first uploads of the last round; None: zero."""
     radius: float = 0.0
+    norms: dict[int, float] = field(default_factory=dict)
+    """The norm of each device's last upload."""
+
+    def __post_init__(self) -> None:
+        self.median_norm = RunningMedian(self.norms)
+        self.norms = self.median_norm.last
 
 
 class Throttle(RobustRule):
@@ -148,20 +154,23 @@ class Throttle(RobustRule):
     """
 
     State = Round
+    singly = True
     paper = "THROTTLE, 2026"
     provenance = "our reading"
 
     discount: Annotated[float, Field(ge=1, le=100)] = 1.3
     """q, by which each repeat of a device within a round counts less; 1.1 to 1.5 in the paper."""
     radius: Annotated[float, Field(gt=0, allow_inf_nan=False)] | Literal["auto"] = "auto"
-    """Norm to which movements are clipped; "auto": the median of the buffer's and of the last radius."""
+    """Norm to which movements are clipped; "auto": the median, over devices, of the norms that they reported last."""
 
     def combine(self, contributions: Contributions, state: Round, view: View) -> Movement:
         size, number = contributions.size, len(contributions)
         centre = np.zeros(size) if state.centre is None else state.centre
         own, apart = distances_from(np.zeros(size), contributions), distances_from(centre, contributions)
-        known = [*own, *([state.radius] if state.radius else [])]
-        state.radius = float(np.median(known)) if self.radius == "auto" else self.radius
+        for device, norm in zip(contributions.devices, own, strict=True):
+            state.median_norm.note(device, norm)
+        auto = state.median_norm.median or float(np.median(own))
+        state.radius = auto if self.radius == "auto" else self.radius
         shares, around = [0.0] * number, 0.0
         first = [0.0] * number
         for each, device in enumerate(contributions.devices):

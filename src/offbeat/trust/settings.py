@@ -95,7 +95,13 @@ class TrustTable(InfluenceLimits):
                 f"trust.{wrong} = {getattr(self, wrong)!r}: with [privacy] the bound on an update may not depend on "
                 "other devices; use privacy.clip"
             )
-        if self.combiner is not None and not policy.combines:
+        if self.combiner is not None and policy.mixes and not self.combiner.singly:
+            others = ", ".join(rule for rule, kind in COMBINERS.items() if kind.singly)
+            raise InvalidInput(
+                f"trust.combine = {self.combine!r}: {name!r} uses one update at a time, and the rule compares several; "
+                f"use {others}, or set trust.clip instead, which every algorithm takes"
+            )
+        if self.combiner is not None and not (policy.combines or policy.mixes):
             raise InvalidInput(
                 f"trust.combine = {self.combine!r}: {name!r} does not make its versions from a weighted mean of "
                 "several updates, which the rule would replace; set trust.clip instead, which every algorithm takes"

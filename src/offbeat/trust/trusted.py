@@ -8,7 +8,7 @@ the movement that this gives. An update that fails the test counts as no movemen
 
 AFLGuard: Fang, Liu, Gong, Bentley, ACSAC 2022. Zeno++: Xie, Koyejo, Gupta, ICML 2020. Both are about one gradient at
 a time; here they test each movement of a buffer (our reading), with the movement of whole local training as the
-server's gradient. The epsilon of Zeno++ is relative to ||v||^2.
+server's gradient. A policy that uses one update at a time gives D_k = w_k - w, from the current version. The epsilon of Zeno++ is relative to ||v||^2.
 """
 
 from collections.abc import Mapping
@@ -35,6 +35,7 @@ class TrustedRule(RobustRule):
     """Base of rules for which the server has trusted samples."""
 
     State = Rejections
+    singly = True
     provenance = "our reading"
 
     trusted_samples: Annotated[int, Field(ge=1)] = 100

@@ -47,6 +47,7 @@ from offbeat.algorithms.fedasmu.weights import (
     stepped_control,
     upload_weight,
 )
+from offbeat.core.combining import single_movement
 from offbeat.core.errors import InvalidInput
 from offbeat.core.messages import (
     Action,
@@ -101,6 +102,7 @@ class TimelyPolicy(Policy):
 
     State = TimelyState
     Records: ClassVar = (Aggregation, MetaLearner)
+    mixes = True
 
     cohort: Annotated[int, Field(ge=1)] = 10
     """m', the devices that are ordered together."""
@@ -230,7 +232,7 @@ class TimelyPolicy(Policy):
         control = self.adapted(update, state, view)
         state.controls[update.device] = control
         xi, alpha = upload_weight(control, turn, staleness, self.mu_alpha)
-        movement = update.parameters - view.parameters
+        movement = single_movement(update, view)
         state.commits += 1
         state.alpha_sum += alpha
         yield Commit(parameters=moved(view.parameters, movement, alpha), used=(update.ticket,))

@@ -14,7 +14,8 @@ earlier uploads of device j in the round:
     repeat         w <- w + (eta / n) clip(D, radius) / q^c
 
 Here n is the policy's divisor over its weights, so that a buffer of one upload under a policy that adds movements is
-the arrival rule, as is FedASMU with its weight for eta / n. A round that a lost device keeps open ends after twice as many uploads as there are devices.
+the arrival rule, as is FedASMU with its weight for eta / n. A round that a lost device keeps open ends after twice as
+many uploads as there are devices.
 """
 
 from collections.abc import Mapping

@@ -15,7 +15,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import Result
 
 from offbeat.core.errors import Disconnected, InvalidInput
-from offbeat.flower import Async, FedAsync, FedAvg, FedBuff, FedProx, Sfl
+from offbeat.flower import Async, DelayAdaptive, FedAsync, FedAvg, FedBuff, FedProx, Sfl
 from offbeat.results.result import read_run
 
 STEPS, SAMPLES = {0: 1.0, 1: 2.0, 2: 3.0}, {0: 10.0, 1: 20.0, 2: 30.0}
@@ -490,10 +490,76 @@ def test_the_server_may_keep_only_the_sum_of_what_nodes_upload() -> None:
     [
         (FedBuff(variant="plato"), {"sums_only": True}, "'FedBuff' needs individual updates with these settings"),
         (FedAvg(), {"combine": "medain"}, "unknown value of trust.combine 'medain'"),
-        (FedAsync(prox=0.0), {"combine": "median"}, "'FedAsync' does not make its versions from a weighted mean"),
-        (FedAvg(), {"combine": "aflguard"}, "needs trusted samples"),
+        (DelayAdaptive(), {"combine": "median"}, "'DelayAdaptive' does not make its versions from a weighted mean"),
+        (FedAvg(), {"combine": "aflguard"}, "'aflguard': pass trusted_fn, a function that trains a version"),
+        (FedAvg(), {"combine": "zeno++", "trusted_samples": 50}, "the samples are those that trusted_fn trains on"),
+        (
+            FedAsync(prox=0.0),
+            {"combine": "krum"},
+            "'FedAsync' uses one update at a time, and the rule compares several",
+        ),
     ],
 )
 def test_defences_that_cannot_work_are_refused(policy: Any, trust: dict[str, Any], words: str) -> None:
     with pytest.raises(InvalidInput, match=words):
         Async(policy, trust=trust)
+
+
+def moving_by(step: float, seen: list[tuple[int, float]]) -> Callable[[int, ArrayRecord], ArrayRecord]:
+    """A `trusted_fn` that adds a number to every element, and notes what it is given."""
+
+    def trained(version: int, arrays: ArrayRecord) -> ArrayRecord:
+        seen.append((version, float(arrays["bias"].numpy()[0])))
+        return ArrayRecord(
+            {name: Array(array.numpy() + array.numpy().dtype.type(step)) for name, array in arrays.items()}
+        )
+
+    return trained
+
+
+def test_updates_of_nodes_are_compared_with_what_the_server_trains_itself() -> None:
+    seen: list[tuple[int, float]] = []
+    strategy = Async(FedAvg(), trust={"combine": "aflguard", "tolerance": 1.5}, trusted_fn=moving_by(1.0, seen))
+    result = train(strategy, grid_of(), num_rounds=2)
+    # The server moves by 1. Node 2 moves by 3, which is 2 from there and more than 1.5: it counts as no movement.
+    assert value(result) == pytest.approx(2 * (10 * 1 + 20 * 2) / 60, rel=1e-6)
+    assert seen == [(0, 0.0), (1, pytest.approx(5 / 6, rel=1e-6))]
+
+
+def test_an_update_that_is_mixed_in_at_once_is_compared_with_the_servers_too(tmp_path: Path) -> None:
+    grid, seen = AppGrid({0: 1.0, 1: 5.0}, adding_app({0: 5.0, 1: -4.0})), list[tuple[int, float]]()
+    strategy = Async(
+        FedAsync(prox=0.0, alpha=0.5, staleness="constant"),
+        fraction_evaluate=0.0,
+        trust={"combine": "zeno++"},
+        trusted_fn=moving_by(1.0, seen),
+        out=tmp_path / "run",
+    )
+    # Node 0's movements have the norm of the server's, 1, times 1/2; node 1's at 5 s points away.
+    assert value(train(strategy, grid, num_rounds=6)) == pytest.approx(2.5, rel=1e-6)
+    assert [version for version, _ in seen] == [0, 1, 2, 3, 4, 5]
+    run = read_run(tmp_path / "run")
+    assert run.rows[-1]["rejected_updates"] == 1.0
+    assert "trusted_samples" not in (tmp_path / "run" / "config.toml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("returned", "words"),
+    [
+        (None, "trusted_fn returned a NoneType: it must return an ArrayRecord"),
+        (
+            ArrayRecord({"bias": Array(np.zeros(1))}),
+            "trusted_fn, version 0: wrong names of arrays: 'layer.weight' missing",
+        ),
+        (model(np.nan), "trusted_fn, version 0: the array 'layer.weight' is not finite"),
+    ],
+)
+def test_a_trusted_function_that_returns_no_model_ends_the_run_in_one_sentence(returned: Any, words: str) -> None:
+    strategy = Async(FedAvg(), trust={"combine": "zeno++"}, trusted_fn=lambda version, arrays: returned)
+    with pytest.raises(InvalidInput, match=words):
+        train(strategy, grid_of())
+
+
+def test_a_trusted_function_that_no_rule_would_call_is_refused() -> None:
+    with pytest.raises(InvalidInput, match=r"trust\.combine = 'median' does not use it, only 'aflguard' and 'zeno"):
+        Async(FedAvg(), trust={"combine": "median"}, trusted_fn=moving_by(1.0, []))

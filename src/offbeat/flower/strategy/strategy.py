@@ -15,7 +15,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from offbeat.algorithms.sizes import in_training_setting
-from offbeat.core.errors import InvalidInput
+from offbeat.core.errors import DeviceFault, InvalidInput
 from offbeat.core.orders import LocalWork
 from offbeat.core.parameters import Vector
 from offbeat.core.policy import Policy
@@ -46,8 +46,11 @@ from offbeat.running.directory import RunDirectory, RunRecord
 from offbeat.running.loop import RunDescription, run_to_end
 from offbeat.running.vector_file import VectorFile
 from offbeat.trust.privacy import Privacy
+from offbeat.trust.settings import COMBINERS, TrustTable
+from offbeat.trust.trusted import TrustedRule
 
 EvaluateFunction = Callable[[int, ArrayRecord], MetricRecord | None]
+TrustedFunction = Callable[[int, ArrayRecord], ArrayRecord]
 OnVersion = Callable[[int, ArrayRecord, dict[str, MetricRecord]], bool | None]
 WAIT_SECONDS = 1.0
 """Seconds between two checks of the number of nodes before a run begins."""
@@ -103,6 +106,7 @@ class Async(Strategy):
         norm_bound: float | None = None,
         norm_factor: float = 20.0,
         trust: Mapping[str, Any] = MappingProxyType({}),
+        trusted_fn: TrustedFunction | None = None,
         out: str | Path | None = None,
         resume: bool = False,
         overwrite: bool = False,
@@ -114,6 +118,9 @@ class Async(Strategy):
         `on_version(version, arrays, metrics)` is called with every new version: its arrays, and its metrics by source,
         `metrics["train"]` of the updates used for it and `metrics["server"]` of `evaluate_fn`, as far as there are any.
         The run stops if it returns True.
+
+        `trusted_fn(version, arrays)` returns the arrays after training a version on the server's own samples, as a
+        client would: the update that the rules "aflguard" and "zeno++" of `trust` compare others with.
         """
         given = {name: value for name, value in locals().items() if name in StrategySettings.model_fields}
         given["tracking"], given["trust"] = dict(tracking), dict(trust)
@@ -130,8 +137,8 @@ class Async(Strategy):
             privacy=self.settings.privacy.protected,
             selector=self.settings.selection.selector,
         )
-        if self.settings.trust.trusted_samples:
-            raise InvalidInput(f"trust.combine = {self.settings.trust.combine!r}: needs trusted samples, not for Async")
+        _check_trusted(self.settings.trust, trust, trusted_fn)
+        self._trusted = trusted_fn
         self._on_version = on_version
         self._versions = 0
         self._train_aggregate = train_metrics_aggr_fn or aggregate_metricrecords
@@ -283,6 +290,7 @@ class Async(Strategy):
         """The content of `config.toml`, which must be the same when the run is resumed."""
         selection, privacy = self.settings.selection.resolved(), self.settings.privacy.resolved()
         trust = self.settings.trust.written()
+        trust.pop("trusted_samples", None)  # unknown: those of `trusted_fn`
         return {
             "seed": self.settings.seed,
             "algorithm": {"name": name_of("algorithm", type(policy))} | policy.model_dump(exclude_none=True),
@@ -329,6 +337,7 @@ class Async(Strategy):
             combiner=settings.privacy.combiner(policy, secret=not has_clock(grid)) or settings.trust.combiner,
             screen=settings.trust.screen,
             sums_only=settings.trust.sums_only,
+            trusted=None if self._trusted is None else trusted_movement(self._trusted, records),
         )
         evaluators = Evaluators(
             share=settings.fraction_evaluate,
@@ -426,6 +435,36 @@ def _checked_policy(policy: Any) -> Policy:
         check_plain(policy, devices)
         break
     return policy
+
+
+def _check_trusted(trust: TrustTable, given: Mapping[str, Any], function: TrustedFunction | None) -> None:
+    """Raise InvalidInput if the rule needs trusted training and there is none, or the other way round."""
+    if "trusted_samples" in given:
+        raise InvalidInput("trust.trusted_samples: the samples are those that trusted_fn trains on, leave it out")
+    if trust.trusted_samples and function is None:
+        raise InvalidInput(
+            f"trust.combine = {trust.combine!r}: pass trusted_fn, a function that trains a version on samples of the "
+            "server and returns its arrays"
+        )
+    if function is not None and not trust.trusted_samples:
+        others = " and ".join(repr(name) for name, kind in COMBINERS.items() if issubclass(kind, TrustedRule))
+        raise InvalidInput(f"trusted_fn: trust.combine = {trust.combine!r} does not use it, only {others} do")
+
+
+def trusted_movement(function: TrustedFunction, records: FlowerRecords) -> Callable[[Vector, int], Vector]:
+    """The movement that the user's function gives a version; InvalidInput if its arrays are not those of the model."""
+
+    def movement(parameters: Vector, version: int) -> Vector:
+        found = function(version, records.arrays(parameters))
+        if not isinstance(found, ArrayRecord):
+            raise InvalidInput(f"trusted_fn returned a {type(found).__name__}: it must return an ArrayRecord")
+        try:
+            trained, _ = records.model.read(found)
+        except DeviceFault as fault:
+            raise InvalidInput(f"trusted_fn, version {version}: {fault}") from None
+        return trained - parameters
+
+    return movement
 
 
 def _no_rounds() -> InvalidInput:

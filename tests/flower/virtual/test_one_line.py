@@ -134,6 +134,19 @@ def test_the_strategys_own_rounds_are_said_not_to_be_called(tmp_path: Path, capl
     assert "aggregate_fit of Saving will not be called" in caplog.text
 
 
+@pytest.mark.parametrize("name", ["quickstart-numpy", "before-messages"])
+def test_a_users_server_compares_updates_with_its_own_training(name: str, tmp_path: Path) -> None:
+    """A server that does not move counts every update as no movement."""
+    defended = with_the_one_line(name, tmp_path / "defended")
+    made = "AsyncServer(FedBuff(buffer=2), strategy" if name == "before-messages" else "Async(FedBuff(buffer=2)"
+    trust = "trust={'combine': 'zeno++'}, trusted_fn=lambda version, arrays: arrays"
+    edit(defended, "server", made, f"{made}, {trust}")
+    plain = run(with_the_one_line(name, tmp_path / "plain"))
+    result = run(defended)
+    assert result.rows[-1]["updates_used"] == plain.rows[-1]["updates_used"] > 0
+    assert len({row["loss"] for row in result.rows}) == 1 < len({row["loss"] for row in plain.rows})
+
+
 def test_async_in_the_place_of_an_old_strategy_is_refused_in_a_sentence(tmp_path: Path) -> None:
     app = before_messages(tmp_path)
     edit(app, "server", "server=AsyncServer(flower.FedAvg(), strategy)", "strategy=Async(flower.FedAvg())")

@@ -68,6 +68,31 @@ def test_a_model_and_data_of_ones_own(tmp_path: Path) -> None:
     assert json.loads(record[0])["samples"] == [20, 21, 22]
 
 
+def test_a_server_of_ones_own_trains_on_trusted_samples_that_it_does_not_evaluate_on(tmp_path: Path) -> None:
+    tables = TABLES | {"trust": {"combine": "zeno++", "trusted_samples": 50}}
+    seen: list[int] = []
+
+    def liar(context: Context) -> SampleArrays:
+        x, y = own_data(context)
+        return x, 1 - y if context.node_config["partition-id"] == 1 else y
+
+    def trusted_and_others() -> SampleArrays:
+        x, y = samples(200, "test")
+        seen.append(len(y))
+        return x.tolist(), y.tolist()
+
+    app = server_app(tables | {"stop": {"versions": 6}}, model=network, test_data=trusted_and_others, out=tmp_path)
+    clients = client_app(model=network, data=liar)
+    app(LoopbackGrid(dict.fromkeys((100, 101, 102), 0.0), {}, app=clients), context_of({}))  # type: ignore[arg-type]
+    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    devices = list(csv.DictReader((tmp_path / "devices.csv").read_text().splitlines()))
+    assert seen == [200]
+    assert rows[-1]["rejected_updates"] == int(devices[1]["used"]) > 0  # those of the node with wrong labels
+    assert rows[-1]["accuracy"] * 150 == pytest.approx(round(rows[-1]["accuracy"] * 150))
+    with pytest.raises(InvalidInput, match=r"trust\.trusted_samples = 200: there are only 200 test samples"):
+        app(grid_of(), context_of({"trust.trusted_samples": 200}))  # type: ignore[arg-type]
+
+
 def test_the_run_config_wins_over_the_experiment() -> None:
     config = {"algorithm.name": "fedasync", "stop.versions": 7, "seed": 5, "unrelated": 1}
     experiment = experiment_of(TABLES, config)

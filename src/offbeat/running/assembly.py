@@ -12,6 +12,7 @@ import numpy.typing as npt
 from torch import nn
 
 from offbeat.core.errors import InvalidInput
+from offbeat.core.orders import LocalWork
 from offbeat.core.parameters import Layout, Vector
 from offbeat.core.policy import Forecast
 from offbeat.core.session import Session
@@ -108,18 +109,7 @@ class ExperimentParts:
         """The movement that local training on the trusted samples gives a version; None if there are none."""
         if self.trusted is None:
             return None
-        local, samples = self.experiment.local, len(self.trusted[1])
-        trainer = self.factory().trainer(*self.trusted, Partition.of([np.arange(samples)]))
-
-        def movement(parameters: Vector, version: int) -> Vector:
-            order = local.order(local.moment(version=version, updates=0, time=0.0))
-            state = TrainingState(parameters=parameters)
-            job = TrainingJob(
-                device=0, ticket=version, order=order, first=0, last=order.slices, state=state, anchor=parameters
-            )
-            return trainer.train(job).parameters - parameters
-
-        return movement
+        return trusted_movement(self.factory(), self.trusted, self.experiment.local)
 
     @property
     def device_names(self) -> tuple[str, ...] | None:
@@ -235,16 +225,37 @@ def with_trusted(dataset: Dataset, samples: int, seed: int) -> tuple[Dataset, tu
     """Take trusted samples from the test data: the data without them, and they, or None if there are none."""
     if not samples:
         return dataset, None
-    number = count(dataset.test_y)
-    if samples >= number:
-        raise InvalidInput(f"trust.trusted_samples = {samples}: there are only {number} test samples")
-    drawn = stream(seed, "trusted samples").permutation(number)
-    theirs, kept = np.sort(drawn[:samples]), np.sort(drawn[samples:])
+    theirs, kept = trusted_split(count(dataset.test_y), samples, seed)
     owned = dataset.test_devices
     if owned is not None:
         owned = tuple(np.flatnonzero(np.isin(kept, own)) for own in owned)
     rest = replace(dataset, test_x=taken(dataset.test_x, kept), test_y=taken(dataset.test_y, kept), test_devices=owned)
     return rest, (taken(dataset.test_x, theirs), taken(dataset.test_y, theirs))
+
+
+def trusted_split(number: int, samples: int, seed: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """The positions of the trusted samples among this number of test samples, and of the others."""
+    if samples >= number:
+        raise InvalidInput(f"trust.trusted_samples = {samples}: there are only {number} test samples")
+    drawn = stream(seed, "trusted samples").permutation(number)
+    return np.sort(drawn[:samples]), np.sort(drawn[samples:])
+
+
+def trusted_movement(
+    factory: TrainerFactory, trusted: tuple[Samples, Samples], local: LocalWork
+) -> Callable[[Vector, int], Vector]:
+    """The movement that local training on these samples gives a version."""
+    trainer = factory.trainer(*trusted, Partition.of([np.arange(count(trusted[1]))]))
+
+    def movement(parameters: Vector, version: int) -> Vector:
+        order = local.order(local.moment(version=version, updates=0, time=0.0))
+        state = TrainingState(parameters=parameters)
+        job = TrainingJob(
+            device=0, ticket=version, order=order, first=0, last=order.slices, state=state, anchor=parameters
+        )
+        return trainer.train(job).parameters - parameters
+
+    return movement
 
 
 def check_local_work(experiment: Experiment, task: Task) -> None:

@@ -105,10 +105,15 @@ def check_task(task: Task, network: nn.Module, example: Batch, classes: int) -> 
         network.train()
 
 
+def as_arrays(samples: Any) -> Samples:
+    """A user's samples as arrays, in their structure."""
+    return each_array(lambda part: part if isinstance(part, Ragged) else np.asarray(part), samples)
+
+
 def check_own(task: Task, network: nn.Module, x: Any, y: Any) -> None:
     """Raise InvalidInput if a task does not fit a user's own network and arrays."""
     indices = np.array([0, min(1, count(y) - 1)])
-    x, y = (each_array(lambda part: part if isinstance(part, Ragged) else np.asarray(part), each) for each in (x, y))
+    x, y = as_arrays(x), as_arrays(y)
     example = _evaluation_batch(Batches(taken(x, indices), taken(y, indices), _NoDevices(), 0))
     network.eval()
     with torch.no_grad():

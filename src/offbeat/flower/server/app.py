@@ -3,6 +3,7 @@
 
 from collections.abc import Callable
 from contextlib import closing
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,7 +16,8 @@ from flwr.serverapp import Grid, ServerApp
 from torch import nn
 
 from offbeat.core.errors import InvalidInput, OffbeatError
-from offbeat.data.samples import count
+from offbeat.core.parameters import Vector
+from offbeat.data.samples import count, taken
 from offbeat.experiment.objects import as_table
 from offbeat.experiment.schema import Experiment
 from offbeat.experiment.shipped import ExperimentSource
@@ -28,11 +30,19 @@ from offbeat.results.fleet_facts import FleetFacts
 from offbeat.results.metric import TargetMetric
 from offbeat.results.rows import Row
 from offbeat.results.tracking import check_trackers
-from offbeat.running.assembly import ExperimentParts, own_settings, session_of, trainer_settings
+from offbeat.running.assembly import (
+    ExperimentParts,
+    own_settings,
+    session_of,
+    trainer_settings,
+    trusted_movement,
+    trusted_split,
+)
 from offbeat.running.directory import RunDirectory, RunRecord
 from offbeat.running.loop import run_to_end
 from offbeat.running.sizing import order_seconds, sized
-from offbeat.training.factory import TrainerFactory, check_own
+from offbeat.training.batches import Pipeline
+from offbeat.training.factory import TrainerFactory, as_arrays, check_own
 from offbeat.training.tasks import Task
 from offbeat.training.torch_device import torch_device_of
 
@@ -46,6 +56,8 @@ class ServerParts:
     samples: npt.NDArray[np.int64] | None = None
     """The number of samples of each device, if the server knows it."""
     parts: ExperimentParts | None = None
+    trusted: Callable[[Vector, int], Vector] | None = None
+    """The movement that training on trusted samples gives a version; None if no rule needs it."""
 
 
 def server_app(
@@ -65,7 +77,17 @@ def server_app(
     def prepare(experiment: Experiment) -> ServerParts:
         network, test = model(), test_data()
         check_own(experiment.task.task, network, *test)
-        return ServerParts(network=network, test=test)
+        number = experiment.trust.trusted_samples
+        if not number:
+            return ServerParts(network=network, test=test)
+        x, y = map(as_arrays, test)
+        theirs, kept = trusted_split(count(y), number, experiment.seed)
+        factory = _factory(experiment, partial(deepcopy, network))
+        return ServerParts(
+            network=network,
+            test=(taken(x, kept), taken(y, kept)),
+            trusted=trusted_movement(factory, (taken(x, theirs), taken(y, theirs)), experiment.local),
+        )
 
     return _server(experiment, prepare, out, task)
 
@@ -76,7 +98,9 @@ def experiment_server_app() -> ServerApp:
     def prepare(experiment: Experiment) -> ServerParts:
         parts = ExperimentParts.of(experiment)
         test = (parts.dataset.test_x, parts.dataset.test_y)
-        return ServerParts(network=parts.network, test=test, samples=parts.partition.sizes, parts=parts)
+        return ServerParts(
+            network=parts.network, test=test, samples=parts.partition.sizes, parts=parts, trusted=parts.trusted_training
+        )
 
     return _server(None, prepare, "results")
 
@@ -119,6 +143,14 @@ def evaluation_torch_device(device: str) -> str:
         return "cpu"
 
 
+def _factory(
+    experiment: Experiment, network: Callable[[], nn.Module], pipeline: Pipeline | None = None
+) -> TrainerFactory:
+    """The factory of trainers on the server."""
+    settings = trainer_settings(experiment, evaluation_torch_device(experiment.execution.device))
+    return TrainerFactory(network=network, seed=experiment.seed, pipeline=pipeline, **settings)
+
+
 def serve(
     grid: Grid,
     experiment: Experiment,
@@ -133,10 +165,6 @@ def serve(
     check_trackers(experiment.tracking, directory=out)
     if experiment.attack.name != "none":
         raise InvalidInput(f"attack.name = {experiment.attack.name!r}: attacks are simulated only, leave out [attack]")
-    if experiment.trust.trusted_samples and given.parts is None:
-        raise InvalidInput(
-            f"trust.combine = {experiment.trust.combine!r}: needs trusted samples of an experiment's data on the server"
-        )
     experiment = sized(experiment, seconds=order_seconds if given.parts else None)
     directory = RunDirectory(out, experiment.table(), overwrite=overwrite, resume=resume)
     if directory.finished() is not None:
@@ -172,14 +200,9 @@ def serve(
         own=own_settings(experiment, experiment.data.devices, names),
         scratch=out,
         secret=True,
-        trusted=given.parts.trusted_training if given.parts else None,
+        trusted=given.trusted,
     )
-    factory = TrainerFactory(
-        network=lambda: given.network,
-        seed=experiment.seed,
-        pipeline=given.parts.dataset.pipeline if given.parts else None,
-        **trainer_settings(experiment, evaluation_torch_device(experiment.execution.device)),
-    )
+    factory = _factory(experiment, lambda: given.network, given.parts.dataset.pipeline if given.parts else None)
     trainer = factory.trainer(*given.test, AllSamples(count(given.test[1])))
     out.mkdir(parents=True, exist_ok=True)
     record = RunRecord(out / "record.jsonl")

@@ -12,7 +12,7 @@ import pytest
 from matplotlib.container import ErrorbarContainer
 from typer.testing import CliRunner
 
-from experiments import adel_fl, delays
+from experiments import adel_fl, delays, robustness
 from experiments.fedasmu import CNN, CONSTANT, LENET, shorter
 from experiments.harness import command_line, pages
 from experiments.harness.measurements import Measurement, Record, identity, read_measurements
@@ -73,6 +73,21 @@ def test_the_full_form_has_every_method_of_every_part(name: str) -> None:
     parts = [part for part in chosen.parts if data is not None or "CIFAR" not in part]
     planned = [(case.part, case.method) for case in chosen.cases(Form(seeds=1, data=data))]
     assert sorted(planned) == sorted((part, method) for part in parts for method in chosen.parts[part])
+
+
+def test_the_study_of_defences_leaves_out_only_what_the_algorithm_refuses() -> None:
+    cases = STUDIES["robustness"].cases(Form(seeds=1))
+    undefended = {case.part: case.experiment for case in cases if case.method == "none"}
+    for algorithm in robustness.ALGORITHMS:
+        experiment = undefended[robustness.title(algorithm, robustness.HONEST)]
+        taken = robustness.defences(algorithm)
+        for defence in robustness.DEFENCES.keys() - set(taken):
+            with pytest.raises(InvalidInput, match="uses one update at a time"):
+                experiment.changed({"trust": robustness.DEFENCES[defence]})
+    assert taken == ["none", "clip", "THROTTLE", "AFLGuard", "Zeno++"]  # FedASMU's
+    table = robustness.accuracy_table(read_measurements(DOCS / "results" / "robustness.csv"))
+    (krum,) = (line for line in table.splitlines() if line.startswith("| Krum "))
+    assert krum.endswith("| - |")
 
 
 def test_variations_keep_the_settings_chosen_in_the_regime_that_they_vary() -> None:

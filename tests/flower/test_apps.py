@@ -73,11 +73,11 @@ def test_a_server_of_ones_own_trains_on_trusted_samples_that_it_does_not_evaluat
     seen: list[int] = []
 
     def liar(context: Context) -> SampleArrays:
-        x, y = own_data(context)
+        x, y = map(np.asarray, own_data(context))
         return x, 1 - y if context.node_config["partition-id"] == 1 else y
 
     def trusted_and_others() -> SampleArrays:
-        x, y = samples(200, "test")
+        x, y = map(np.asarray, samples(200, "test"))
         seen.append(len(y))
         return x.tolist(), y.tolist()
 

@@ -136,9 +136,8 @@ def test_throttle_clips_to_the_median_over_devices_of_their_last_norms() -> None
 
 def test_zeno_judges_each_update_of_fedasmu_from_the_current_version() -> None:
     policy = FedASMU(cohort=2, lambda_0=1.0, sigma_0=1.0, iota_0=0.0)
-    session = ScriptedSession(
-        policy, combiner=ZenoPlusPlus(), trusted=lambda parameters, version: np.float32([3.0, 4.0])
-    )
+    trusted = np.array([3.0, 4.0], dtype=np.float32)
+    session = ScriptedSession(policy, combiner=ZenoPlusPlus(), trusted=lambda parameters, version: trusted)
     session.upload(30.0, 40.0, ticket=1)  # scaled to [3, 4]; alpha = 1/2
     assert session.parameters.tolist() == [1.5, 2.0]
     session.upload(1.5, 1.0, ticket=2)  # [0, -1] from the version points away from [3, 4]: no movement

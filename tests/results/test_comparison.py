@@ -193,6 +193,8 @@ def test_a_caption_has_at_most_five_lines_and_the_whole_one_everything() -> None
     assert "Not the same for all: a = 1" in comparison.brief_caption  # what matters most comes first
     assert "† fedasync, seed 1: training diverged." in comparison.brief_caption
     assert all(note in comparison.caption for note in notes)
+    sizes = "Devices in training: 10 of 20 (a tenth of the devices, at least 10); unset buffers follow in proportion."
+    assert sizes in Comparison(three_algorithms(), 0.8, notes=[*notes, sizes]).brief_caption  # below every table
     several = [entry("fedavg", seed, [(0, 0.1), (9, 0.9)], "diverged: not finite") for seed in range(30)]
     assert "more notes." in Comparison(several, 0.8).brief_caption and len(Comparison(several, 0.8).brief_caption) < 420
 

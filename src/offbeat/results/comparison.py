@@ -31,6 +31,8 @@ BASELINE = "fedavg"
 """The algorithm that speed-ups are relative to."""
 BRIEF = 390
 """Characters below a table in a terminal: five lines of 80."""
+SIZES = ("Devices in training:", "Each algorithm has its own number of devices in training")
+"""How the note on sizes begins, which is below every table."""
 COSTS = {"energy_wh": "energy Wh", "traffic_cost": "traffic cost"}
 """Headings of the columns that `fleet.watts` and `network.price_per_gb` add."""
 
@@ -193,9 +195,11 @@ class Comparison:
 
     @property
     def brief_caption(self) -> str:
-        """The caption below a table in a terminal: what its marks mean, and the notes that fit into `BRIEF`."""
+        """The caption below a table in a terminal: its sizes and marks, and the notes that fit into `BRIEF`."""
         told, *others = self._sentences()[0]
-        notes = sorted(self.notes, key=lambda note: not note.startswith("Not the same for all"))
+        told = " ".join([told, *(note for note in self.notes if note.startswith(SIZES))])
+        notes = [note for note in self.notes if not note.startswith(SIZES)]
+        notes.sort(key=lambda note: not note.startswith("Not the same for all"))
         for number, sentence in enumerate(others):
             if len(told) + len(sentence) >= BRIEF:
                 told += f" {len(others) - number} more notes."

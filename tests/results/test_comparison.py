@@ -170,6 +170,14 @@ def test_there_is_no_automatic_target_if_nobody_learns() -> None:
     assert "No target: no algorithm came a tenth of the way to a perfect accuracy" in comparison.caption
 
 
+def test_a_given_target_near_the_untrained_model_is_remarked_on() -> None:
+    start = max(each.rows[0]["accuracy"] for each in three_algorithms())
+    note = f"The target is too near the untrained model's {100 * start:.1f} % to compare times: choose a better one."
+    near, far = start + 0.09 * (1 - start), start + 0.11 * (1 - start)
+    assert note in Comparison(three_algorithms(), near).brief_caption
+    assert "too near" not in Comparison(three_algorithms(), far).caption
+
+
 def test_the_devices_in_training_are_in_the_table_and_in_the_csv() -> None:
     comparison = Comparison(three_algorithms(), 0.8)
     assert comparison.cells(comparison.by_algorithm[0])["in training"] == "10.0"

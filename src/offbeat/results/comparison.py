@@ -17,7 +17,7 @@ from rich.text import Text
 from offbeat.core.errors import InvalidInput, checks_keywords
 from offbeat.metrics import METRICS, check_target
 from offbeat.results.algorithm_results import AlgorithmResults, final_text, seeds_text, time_text
-from offbeat.results.criterion import TARGET_RULE, default_target
+from offbeat.results.criterion import TARGET_RULE, default_target, near_start, untrained
 from offbeat.results.metric import TargetMetric, amount, megabytes, percent
 from offbeat.results.result import Result, frame_of
 from offbeat.results.result import read_run as read_result
@@ -221,6 +221,10 @@ class Comparison:
             marks = [
                 f"{self._clock} to {self.goal} on held-out data, linearly interpolated between evaluations: {over}."
             ]
+            start = untrained(self.by_algorithm)
+            if near_start(self.target, start, self.metric):
+                what = f"the untrained model's {self.metric.text(start, 1)}"
+                marks.append(f"The target is too near {what} to compare times: choose a better one.")
             if self.fastest:
                 marks.append("*: fastest.")
             if any(self._undecided(results) for results in self.by_algorithm):

@@ -167,7 +167,10 @@ def test_there_is_no_automatic_target_if_nobody_learns() -> None:
     assert comparison.target is None
     assert comparison.fastest == []
     assert "time to" not in "\n".join(printed(comparison))
-    assert "No target: no algorithm came a tenth of the way to a perfect accuracy" in comparison.caption
+    assert (
+        "No target: no algorithm came a tenth of the way from its first evaluation to a perfect accuracy"
+        in comparison.caption
+    )
 
 
 def test_a_given_target_near_the_untrained_model_is_remarked_on() -> None:

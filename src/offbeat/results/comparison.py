@@ -215,7 +215,10 @@ class Comparison:
         seeds = seeds_text(self.by_algorithm)
         rest: list[str] = []
         if self.target is None:
-            marks = [f"No target: no algorithm came a tenth of the way to a perfect {self.metric.title} ({seeds})."]
+            marks = [
+                f"No target: no algorithm came a tenth of the way from its first evaluation to a perfect "
+                f"{self.metric.title} ({seeds})."
+            ]
         else:
             over = f"median ({self.spread}) of {seeds}" if several else seeds
             marks = [

@@ -222,9 +222,11 @@ def test_the_note_on_devices_in_training_is_about_what_was_measured() -> None:
 
 
 def test_the_table_says_how_many_devices_are_in_training_and_why() -> None:
-    follow = "buffers, cohorts, periods and staleness bounds that are not set follow in proportion."
-    default = "compare.in_training, by default that of the settings, else a tenth of the devices, at least 10"
+    follow = "unset buffers, cohorts, periods and staleness bounds follow in proportion."
+    default = "a tenth of the devices, at least 10"
     assert note_on_sizes(experiment(), ["fedavg"]) == f"Devices in training: 10 of 40 ({default}); {follow}"
+    own = experiment(algorithm={"name": "fedbuff", "concurrency": 7})
+    assert note_on_sizes(own, ["fedavg"]) == f"Devices in training: 7 of 40 (as set); {follow}"
     given = experiment(compare={"in_training": 6})
     assert note_on_sizes(given, ["fedavg"]) == f"Devices in training: 6 of 40 (compare.in_training); {follow}"
     own = experiment(compare={"in_training": False})

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 from dataclasses import replace
 from math import inf
 from pathlib import Path
@@ -15,6 +16,7 @@ from offbeat.comparison.recommendation import (
     Candidate,
     Recommendation,
     against,
+    answer,
     at_edges,
     cost,
     falls_back,
@@ -140,7 +142,8 @@ def test_both_answers_are_given(found: tuple[Recommendation, Path]) -> None:
     assert not any(each.entry.all_devices for each in answer.candidates)
     first, second, *_ = answer.sentences
     assert first.startswith(f"With 2 of 8 devices in training: Run {answer.best.algorithm} with learning rate")
-    assert second.startswith(f"With all 8 devices in training: Run {answer.using_all.algorithm} with learning rate")
+    run = f"Run {answer.using_all.algorithm} with learning rate"
+    assert re.match(rf"With all 8 devices in training(, which gained nothing)?: {re.escape(run)}", second)
     assert "times the device-seconds" in second
     deployed = Experiment.load(root / "recommended-all-devices.toml")
     assert deployed.algorithm.title == answer.using_all.algorithm
@@ -154,7 +157,7 @@ def test_the_best_on_fresh_seeds_is_recommended_in_words_and_as_a_file(found: tu
     text = (root / "recommendation.md").read_text()
     assert text.startswith(f"# {answer.best.algorithm}\n")
     assert f"Run {answer.best.algorithm} with learning rate" in text
-    assert "- Devices in training: 2 of 8 (compare.in_training); buffers" in text
+    assert "- Devices in training: 2 of 8 (compare.in_training); unset buffers" in text
     assert "MB up" in text and "slowest quarter of the devices" in text
     assert "If one upload in ten were lost, " in text and "If orders took twice as many epochs, " in text
     deployed = Experiment.load(root / "recommended.toml")
@@ -201,6 +204,16 @@ def test_what_the_seeds_do_not_tell_apart_is_said() -> None:
     assert against(near, missing, time) == "3.00 times as fast, paired by seed (range 2.00 to ∞, on all 3 seeds)"
     never = candidate({0: inf})
     assert against(never, never, time) == "neither reaches the target"
+
+
+COSTS = {"busy_seconds": 9.0, "wasted_seconds": 0.0, "bytes_up": 1.0, "bytes_down": 1.0, "time": 10.0}
+
+
+def test_an_answer_with_all_devices_that_is_worse_says_so() -> None:
+    area = Criterion(kind="area", at=10.0)
+    few, more = candidate({0: 0.5, 1: 0.6}, **COSTS), candidate({0: 0.7}, **COSTS)
+    assert "With all 8 devices in training: Run" in " ".join(answer([few], area, more, FEW))
+    assert "With all 8 devices in training, which gained nothing: Run" in " ".join(answer([more], area, few, FEW))
 
 
 def test_if_nobody_reaches_the_target_that_is_the_answer() -> None:

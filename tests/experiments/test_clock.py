@@ -8,7 +8,7 @@ import pytest
 from experiments.clock import CHECKS, Check
 from offbeat.experiment.run_settings import Stop
 
-FEDAVG, PAIRS, SINGLES, ROUNDS, _, VERSIONS = CHECKS
+FEDAVG, PAIRS, SINGLES, ROUNDS, FIRST_ROUNDS, _, VERSIONS = CHECKS
 
 
 def mean(check: Check, seeds: int) -> float:
@@ -25,4 +25,5 @@ def test_a_tenth_of_the_published_time_makes_a_tenth_of_the_published_versions()
 
 def test_rounds_and_versions_on_three_types_of_devices_take_the_published_minutes() -> None:
     assert mean(ROUNDS, 1) == pytest.approx(68, rel=0.02)
+    assert mean(FIRST_ROUNDS, 1) == pytest.approx(20.2, rel=0.05)
     assert mean(VERSIONS, 20) == pytest.approx(35, rel=0.08)  # the draw of the types changes one run by 13 %

@@ -167,7 +167,18 @@ def test_there_is_no_automatic_target_if_nobody_learns() -> None:
     assert comparison.target is None
     assert comparison.fastest == []
     assert "time to" not in "\n".join(printed(comparison))
-    assert "No target: no algorithm came a tenth of the way to a perfect accuracy" in comparison.caption
+    assert (
+        "No target: no algorithm came a tenth of the way from its first evaluation to a perfect accuracy"
+        in comparison.caption
+    )
+
+
+def test_a_given_target_near_the_untrained_model_is_remarked_on() -> None:
+    start = max(each.rows[0]["accuracy"] for each in three_algorithms())
+    note = f"The target is too near the untrained model's {100 * start:.1f} % to compare times: choose a better one."
+    near, far = start + 0.09 * (1 - start), start + 0.11 * (1 - start)
+    assert note in Comparison(three_algorithms(), near).brief_caption
+    assert "too near" not in Comparison(three_algorithms(), far).caption
 
 
 def test_the_devices_in_training_are_in_the_table_and_in_the_csv() -> None:
@@ -193,6 +204,8 @@ def test_a_caption_has_at_most_five_lines_and_the_whole_one_everything() -> None
     assert "Not the same for all: a = 1" in comparison.brief_caption  # what matters most comes first
     assert "† fedasync, seed 1: training diverged." in comparison.brief_caption
     assert all(note in comparison.caption for note in notes)
+    sizes = "Devices in training: 10 of 20 (a tenth of the devices, at least 10); unset buffers follow in proportion."
+    assert sizes in Comparison(three_algorithms(), 0.8, notes=[*notes, sizes]).brief_caption  # below every table
     several = [entry("fedavg", seed, [(0, 0.1), (9, 0.9)], "diverged: not finite") for seed in range(30)]
     assert "more notes." in Comparison(several, 0.8).brief_caption and len(Comparison(several, 0.8).brief_caption) < 420
 

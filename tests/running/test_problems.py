@@ -102,6 +102,11 @@ def test_a_run_that_did_nothing_ends_with_exit_code_1_and_a_comparison_marks_it(
     assert compared.cells(compared.by_algorithm[1])["algorithm"] == f"{label} †"
     assert f"† {label}, seed 0: no version was made in 8 s: the algorithm ordered none" in compared.caption
     assert "no version was made" in compared.csv_text()
+    ended = CliRunner().invoke(
+        app, ["compare", str(file), "--algorithms", "fedbuff", "--seeds", "2", "--out", str(tmp_path / "compared")]
+    )
+    assert ended.exit_code == 1
+    assert "2 of 2 runs made no version, diverged or stood still: see †" in " ".join(ended.output.split())
 
 
 @pytest.mark.parametrize("algorithm", [{"name": "seafl", "buffer": 9}, {"name": "fedbuff", "variant": "plato"}])

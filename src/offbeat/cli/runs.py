@@ -284,7 +284,7 @@ def _compare(
 
 
 def _show(comparison: "Comparison", where: str, form: str | None = None, *, verbose: bool = False) -> None:
-    """Print the table and where the results are. Runs that crashed are printed last, with exit code 1."""
+    """Print the table and where the results are. Runs that crashed or have a problem end it with exit code 1."""
     from offbeat.results.explanation import why
 
     print_table(comparison.rich_table(verbose=verbose), form=form)
@@ -294,7 +294,11 @@ def _show(comparison: "Comparison", where: str, form: str | None = None, *, verb
     shown.print(where, soft_wrap=True, highlight=False)
     for failure in comparison.failures:
         messages.print(f"offbeat: {failure}", style="red", soft_wrap=True, highlight=False, markup=False)
-    if comparison.failures:
+    problems = sum(len(results.problems) for results in comparison.by_algorithm)
+    if problems:
+        text = f"offbeat: {problems} of {len(comparison)} runs made no version, diverged or stood still: see †"
+        messages.print(text, style="red", soft_wrap=True, highlight=False, markup=False)
+    if problems or comparison.failures:
         raise typer.Exit(1)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from offbeat.algorithms import policy_class
 from offbeat.algorithms.about import about_of
-from offbeat.algorithms.sizes import RULE
+from offbeat.algorithms.sizes import RULE, default_in_training
 from offbeat.core.errors import InvalidInput
 from offbeat.experiment.schema import IN_TRAINING, Experiment
 from offbeat.experiment.tables import Table, flattened
@@ -59,7 +59,7 @@ def known_by(settings: Mapping[str, Any], algorithms: Mapping[str, str]) -> list
 # Notes on what differs -----------------------------------------------------------------------------------------------
 
 
-FOLLOW = "buffers, cohorts, periods and staleness bounds that are not set follow in proportion"
+FOLLOW = "unset buffers, cohorts, periods and staleness bounds follow in proportion"
 SELECTION = "selection.name"
 ALIKE = 1.1
 """Measured numbers of devices in training that differ by a factor of at most this count as the same."""
@@ -70,9 +70,11 @@ def note_on_sizes(base: Experiment, algorithms: Sequence[Algorithm]) -> str:
     shared = shared_in_training(base, algorithms)
     if shared is False:
         return "Each algorithm has its own number of devices in training (compare.in_training = false)."
-    given = base.in_training is not None
-    why = "compare.in_training" if given else f"compare.in_training, by default that of the settings, else {RULE}"
-    return f"Devices in training: {shared} of {base.data.devices} ({why}); {FOLLOW}."
+    devices = base.data.devices
+    why = RULE if shared == default_in_training(devices) else "as set"
+    return (
+        f"Devices in training: {shared} of {devices} ({'compare.in_training' if base.in_training else why}); {FOLLOW}."
+    )
 
 
 def notes_on(experiments: Mapping[str, Experiment], results: Iterable[Result]) -> list[str]:

@@ -142,20 +142,21 @@ def recommend(
             unsuited |= more
             raced_by_all = race.run(others, "all devices in training", last=STEPS[0], widened=1) if others else []
         chosen = finalists(ranked, FINALISTS, BASELINE)
-        best_of_all = leaders(raced_by_all)[:1]
+        best_of_all = leaders(raced_by_all)[:FINALISTS]  # a ninth of the time may mislead: the second is run as well
         half = reported[: (seeds + 1) // 2]
         if on_stage is not None:
             on_stage("finalists on fresh seeds", len(chosen) * seeds + len(best_of_all) * len(half), 1.0)
         theirs = [*([reported] * len(chosen)), *([half] * len(best_of_all))]
-        found_all = _candidates([*chosen, *best_of_all], scheduler, wanted, theirs)
-        candidates = [each for each in found_all if not each.entry.all_devices]
-        using_all = next((each for each in found_all if each.entry.all_devices), None)
+        ended = _candidates([*chosen, *best_of_all], scheduler, wanted, theirs)
+        candidates = [each for each in ended if not each.entry.all_devices]
+        using_all = next((each for each in ended if each.entry.all_devices), None)
         if not candidates:
             raise OffbeatError("all finalists failed on the reported seeds")
         others_said = other_answers(candidates[:FINALISTS], scheduler, wanted, on_stage)
+    found_all = [*candidates, *filter(None, [using_all])]
     first = {each.algorithm: each.entry.experiment for each in found_all}
-    runs_of_all = [result for each in (*candidates, *filter(None, [using_all])) for result in each.results]
-    notes = [note_on_sizes(base, names), *notes_on(first, runs_of_all)]
+    runs_of_all = [result for each in found_all for result in each.results]
+    notes = [note_on_sizes(given, names), *notes_on(first, runs_of_all)]
     found = Recommendation(
         criterion=wanted,
         candidates=candidates,
@@ -259,9 +260,13 @@ def answer(
     sentences = [some + first_sentence(best, criterion)]
     if using_all is not None:
         times = using_all.mean("busy_seconds") / max(best.mean("busy_seconds"), 1e-9)
+        seeds = using_all.measures.keys() & best.measures.keys()
+        theirs, its = (fmean(each.measures[seed] for seed in seeds) for each in (using_all, best))
+        lost = theirs >= its if criterion.lower_is_better else theirs <= its
         sentences.append(
-            f"With all {devices} devices in training: {first_sentence(using_all, criterion)} Compared with "
-            f"{best.algorithm}: {against(using_all, best, criterion)}, for {times:.3g} times the device-seconds."
+            f"With all {devices} devices in training{', which gained nothing' if lost else ''}: "
+            f"{first_sentence(using_all, criterion)} Compared with {best.algorithm}: "
+            f"{against(using_all, best, criterion)}, for {times:.3g} times the device-seconds."
         )
     sentences += falls_back(best, criterion)
     sentences += [f"Compared with {each.algorithm}: {against(best, each, criterion)}." for each in others]

@@ -108,7 +108,7 @@ class Tuning:
             "algorithm", f"{self.criterion.title}, median ({words([len(self.seeds)])})",
             "on tuning seeds", "untuned, on tuning seeds",
             title=f"Best of {self.tuned[0].trials} trials each, on {len(self.seeds)} seeds not used for tuning",
-            caption=f"Devices in training: compare.in_training, by default {RULE}; {FOLLOW}.", caption_justify="left",
+            caption=f"Devices in training: by default {RULE}; {FOLLOW}.", caption_justify="left",
         )  # fmt: skip
         if BASELINE in self.reported and self.criterion.kind == "time":
             table.add_column(f"speed-up over {BASELINE}")

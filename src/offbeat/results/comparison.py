@@ -17,7 +17,7 @@ from rich.text import Text
 from offbeat.core.errors import InvalidInput, checks_keywords
 from offbeat.metrics import METRICS, check_target
 from offbeat.results.algorithm_results import AlgorithmResults, final_text, seeds_text, time_text
-from offbeat.results.criterion import TARGET_RULE, default_target
+from offbeat.results.criterion import TARGET_RULE, default_target, near_start, untrained
 from offbeat.results.metric import TargetMetric, amount, megabytes, percent
 from offbeat.results.result import Result, frame_of
 from offbeat.results.result import read_run as read_result
@@ -31,6 +31,8 @@ BASELINE = "fedavg"
 """The algorithm that speed-ups are relative to."""
 BRIEF = 390
 """Characters below a table in a terminal: five lines of 80."""
+SIZES = ("Devices in training:", "Each algorithm has its own number of devices in training")
+"""How the note on sizes begins, which is below every table."""
 COSTS = {"energy_wh": "energy Wh", "traffic_cost": "traffic cost"}
 """Headings of the columns that `fleet.watts` and `network.price_per_gb` add."""
 
@@ -193,9 +195,11 @@ class Comparison:
 
     @property
     def brief_caption(self) -> str:
-        """The caption below a table in a terminal: what its marks mean, and the notes that fit into `BRIEF`."""
+        """The caption below a table in a terminal: its sizes and marks, and the notes that fit into `BRIEF`."""
         told, *others = self._sentences()[0]
-        notes = sorted(self.notes, key=lambda note: not note.startswith("Not the same for all"))
+        told = " ".join([told, *(note for note in self.notes if note.startswith(SIZES))])
+        notes = [note for note in self.notes if not note.startswith(SIZES)]
+        notes.sort(key=lambda note: not note.startswith("Not the same for all"))
         for number, sentence in enumerate(others):
             if len(told) + len(sentence) >= BRIEF:
                 told += f" {len(others) - number} more notes."
@@ -211,12 +215,19 @@ class Comparison:
         seeds = seeds_text(self.by_algorithm)
         rest: list[str] = []
         if self.target is None:
-            marks = [f"No target: no algorithm came a tenth of the way to a perfect {self.metric.title} ({seeds})."]
+            marks = [
+                f"No target: no algorithm came a tenth of the way from its first evaluation to a perfect "
+                f"{self.metric.title} ({seeds})."
+            ]
         else:
             over = f"median ({self.spread}) of {seeds}" if several else seeds
             marks = [
                 f"{self._clock} to {self.goal} on held-out data, linearly interpolated between evaluations: {over}."
             ]
+            start = untrained(self.by_algorithm)
+            if near_start(self.target, start, self.metric):
+                what = f"the untrained model's {self.metric.text(start, 1)}"
+                marks.append(f"The target is too near {what} to compare times: choose a better one.")
             if self.fastest:
                 marks.append("*: fastest.")
             if any(self._undecided(results) for results in self.by_algorithm):

@@ -66,18 +66,15 @@ def default_target(algorithms: Sequence[AlgorithmResults], listed: Collection[fl
     percent, or for other metrics a number of two digits. No algorithm learned enough if the best has come less than a
     tenth of the way to a perfect value (100 %, or 0 where lower is better).
     """
-    metric = algorithms[0].metric
-    untrained = [entry.rows[0][metric.name] for each in algorithms for entry in each.entries]
-    nothing = -inf if metric.direction == "max" else inf
-    start = metric.best([value for value in untrained if isfinite(value)] or [nothing])
+    metric, start = algorithms[0].metric, untrained(algorithms)
     found = (each.surely_reached for each in algorithms)
     reached = metric.best_first(value for value in found if isfinite(value))
     if not reached or not metric.reached(reached[0], start) or reached[0] == start:
         return None
-    gained, whole_way = abs(reached[0] - start), 1 - start if metric.is_share else abs(start)
-    if isfinite(start) and gained < TENTH * whole_way:
+    gained = abs(reached[0] - start)
+    if near_start(reached[0], start, metric):
         return None
-    share = max(HALF, TENTH * whole_way / gained) if isfinite(start) else 0.0
+    share = max(HALF, TENTH * _whole_way(start, metric) / gained) if isfinite(start) else 0.0
     least = start + share * (reached[0] - start) if share else start
     for limit in reversed(reached):  # the value that the most algorithms reach comes first
         rounded = floor(100 * limit + 1e-9) / 100 if metric.is_share else metric.eased(limit)
@@ -85,6 +82,27 @@ def default_target(algorithms: Sequence[AlgorithmResults], listed: Collection[fl
             if metric.reached(limit, target) and metric.reached(target, least):
                 return target
     return None
+
+
+def untrained(algorithms: Sequence[AlgorithmResults]) -> float:
+    """The best value of the target metric before any training; infinitely bad if none is finite."""
+    metric = algorithms[0].metric
+    values = [entry.rows[0][metric.name] for each in algorithms for entry in each.entries]
+    return metric.best([value for value in values if isfinite(value)] or [-inf if metric.direction == "max" else inf])
+
+
+def near_start(value: float, start: float, metric: TargetMetric) -> bool:
+    """Whether a value is less than a tenth of the way from the untrained model's to a perfect one.
+
+    >>> near_start(0.14, 0.1, ACCURACY), near_start(9.5, 10.0, TargetMetric.named("rmse"))
+    (True, True)
+    """
+    gained = value - start if metric.direction == "max" else start - value
+    return isfinite(start) and gained < TENTH * _whole_way(start, metric)
+
+
+def _whole_way(start: float, metric: TargetMetric) -> float:
+    return 1 - start if metric.is_share else abs(start)
 
 
 @dataclass(frozen=True, kw_only=True)

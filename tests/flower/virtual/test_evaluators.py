@@ -51,6 +51,14 @@ def test_versions_of_async_and_of_fedavg_are_evaluated_by_the_same_nodes(tmp_pat
     assert len(sets) == 1 and next(iter(sets))[0] == 4
 
 
+def test_the_last_version_is_evaluated_also_if_it_was_not_due(tmp_path: Path) -> None:
+    line = ("= FedAvg(", "= Async(FedBuff(buffer=2), evaluate_every=2, ")
+    result = run(with_the_one_line("quickstart-sklearn", tmp_path, line), "num-server-rounds=5")
+    assert result.rows[-1]["version"] == 5 and result.rows[-1]["updates_used"] == 10
+    times = [row["time"] for row in result.rows]
+    assert times == sorted(times)
+
+
 def test_evaluations_by_other_nodes_give_no_time_to_a_target(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     app = copytree(APPS / "quickstart-sklearn", tmp_path / "app")
     server = app / "quickstart_sklearn" / "server_app.py"

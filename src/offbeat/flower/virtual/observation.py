@@ -44,6 +44,11 @@ GOOD = ("acc", "f1", "auc", "precision", "recall", "score", "bleu", "r2", "iou",
 BAD = ("loss", "perplexity", "error", "mse", "mae", "rmse")
 
 
+def counted(row: Row) -> Row:
+    """What our own strategies have counted, if the row has it."""
+    return {name: row[name] for name in COUNTED if name in row}
+
+
 def direction_of(name: str) -> str | None:
     """Guess from a metric's name whether higher (max) or lower (min) values are better; None if unclear.
 
@@ -301,15 +306,14 @@ class Observation:
 
         def watched_made(report: VersionReport, parameters: Vector) -> bool:
             self._engine.version = report.version
-            counts = {name: report.row[name] for name in COUNTED if name in report.row}
             if self._central and report.version == self._round:
                 self._found[TRAINING] = numbers_in(report.train or {})
-                self._state |= counts
-            elif report.row and by_nodes:
-                self._made[report.version] = self._now(), self._work() | counts
+                self._state |= counted(report.row)
+            elif by_nodes:  # a version that is not due to be evaluated may turn out to be the last
+                self._made[report.version] = self._now(), self._work()
             elif report.row:  # no version is evaluated: the metrics of its updates are all there is
                 self.note(report.version, TRAINING, numbers_in(report.train or {}))
-                self._state |= counts
+                self._state |= counted(report.row)
             return bool(made(report, parameters))
 
         def watched_measured(report: VersionReport) -> bool:
@@ -317,7 +321,8 @@ class Observation:
                 self.note(report.version, CLIENTS, numbers_in(report.clients or {}))
             elif report.clients is not None:
                 self.flush()
-                self._when, self._state = self._made[report.version]
+                self._when, state = self._made[report.version]
+                self._state = state | counted(report.row)
                 self._made = {version: made for version, made in self._made.items() if version > report.version}
                 self._found = {CLIENTS: numbers_in(report.clients), TRAINING: numbers_in(report.train or {})}
                 self._measured_by = {CLIENTS: dict(report.evaluators)}

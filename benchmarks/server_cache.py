@@ -13,7 +13,6 @@ import resource
 import subprocess
 import sys
 import time
-from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -40,7 +39,7 @@ def measure(algorithm: str, kind: str, devices: int, folder: Path) -> tuple[floa
         layout=Layout.flat(ELEMENTS),
         samples=np.full(devices, 60),
         local=LocalWork(),
-        stores=partial(VectorFile, folder=folder),
+        store=VectorFile(folder),
     )
     movements = [frozen(1e-3 * stream(0, "movement", k).normal(size=ELEMENTS)) for k in range(16)]
     session.handle(Started(), 0.0)

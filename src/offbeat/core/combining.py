@@ -22,6 +22,7 @@ from offbeat.core.errors import PolicyError
 from offbeat.core.orders import Update
 from offbeat.core.parameters import Vector, by_block, weighted_mean
 from offbeat.core.settings import Settings
+from offbeat.core.vectors import Sliceable
 
 if TYPE_CHECKING:
     from offbeat.core.policy import View
@@ -44,7 +45,7 @@ class Contributions:
     Without a combiner the model would move by sum_k weights[k] D_k / divisor.
     """
 
-    models: Sequence[Vector]
+    models: Sequence[Sliceable]
     references: Sequence[Vector]
     """The base of each update, or the current version where a policy averages models."""
     weights: Sequence[float]
@@ -213,7 +214,7 @@ def mean_delta(updates: Sequence[Update], weights: Sequence[float], view: "View"
 
 
 def mean_of_cache(
-    models: Collection[Vector], devices: Collection[int], weights: Sequence[float], view: "View"
+    models: Collection[Sliceable], devices: Collection[int], weights: Sequence[float], view: "View"
 ) -> Vector:
     """`mean_model` for models that a policy keeps from version to version; they count as fresh."""
     if view.combiner is None:

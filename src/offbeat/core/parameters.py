@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from offbeat.core.errors import InvalidInput
+from offbeat.core.vectors import Sliceable
 
 Vector = npt.NDArray[np.float32]
 BYTES_PER_ELEMENT = 4
@@ -170,7 +171,7 @@ def dot(one: Vector, other: Vector) -> float:
     return float(np.einsum("i,i->", one, other, dtype=np.float64))
 
 
-def weighted_mean(vectors: Sequence[Vector], weights: Sequence[float]) -> Vector:
+def weighted_mean(vectors: Sequence[Sliceable], weights: Sequence[float]) -> Vector:
     """sum w_k x_k / sum w_k, accumulated in float64.
 
     >>> weighted_mean([np.float32([0.0, 2.0]), np.float32([4.0, 2.0])], [1.0, 3.0]).tolist()
@@ -258,7 +259,7 @@ def by_block(
     return whole
 
 
-def distance(one: Vector, other: Vector, threaded_from: int = THREADED_FROM) -> float:
+def distance(one: Sliceable, other: Sliceable, threaded_from: int = THREADED_FROM) -> float:
     """The Euclidean distance in float64, block by block; inf or nan if an element is not finite.
 
     >>> distance(np.float32([3.0, 1.0]), np.float32([0.0, 5.0]))

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from offbeat.core.errors import PolicyError
 from offbeat.core.orders import Update
-from offbeat.core.parameters import Vector, by_block, weighted_mean
+from offbeat.core.parameters import LazyDifference, Vector, by_block, weighted_mean
 from offbeat.core.settings import Settings
 from offbeat.core.vectors import Sliceable
 
@@ -207,7 +207,7 @@ def mean_model(updates: Sequence[Update], weights: Sequence[float], view: "View"
 def mean_delta(updates: Sequence[Update], weights: Sequence[float], view: "View") -> Vector:
     """The weighted mean of the movements from their own bases, or what the combiner makes of it, in float32."""
     if view.combiner is None and view.sums is None:
-        return weighted_mean([update.delta for update in updates], weights)
+        return weighted_mean([LazyDifference(update.parameters, update.base_parameters) for update in updates], weights)
     references = [update.base_parameters for update in updates]
     movement = mean_movement(updates, references, weights, sum(weights), view)
     return by_block(len(view.parameters), movement)

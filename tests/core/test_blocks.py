@@ -154,7 +154,7 @@ def test_inner_products_by_block_have_the_bits_of_those_of_whole_vectors(size: i
 
 
 def test_a_mean_of_differences_needs_no_copies_of_them() -> None:
-    one, other, base = (np.float32(each) for each in ([3.0, 1.0], [1.0, 2.0], [1.0, 1.0]))
+    one, other, base = (np.array(each, dtype=np.float32) for each in ([3.0, 1.0], [1.0, 2.0], [1.0, 1.0]))
     movements = [blocks.LazyDifference(one, base), blocks.LazyDifference(other, base)]
     assert len(movements[0]) == 2
     assert blocks.weighted_mean(movements, [1.0, 3.0]).tolist() == [0.5, 0.75]  # 1/4 [2, 0] + 3/4 [0, 1]

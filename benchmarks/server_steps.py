@@ -27,16 +27,30 @@ from offbeat.core.streams import stream
 from offbeat.testing import ScriptedSession
 
 DEVICES, IN_TRAINING, LAYERS = 12, 6, 4
+VECTORS = {
+    "fedbuff": (2.3, 0.3),  # update, base and a third of the old version; a third of the new one
+    "ca2fl": (4.0, 2.0),  # and the device's last movement, a third of the mean in float64
+    "fedstale": (3.5, 1.5),  # the same with a sixth, of rounds
+    "fedvarp": (3.5, 1.5),
+    "fadas": (4.3, 2.3),  # and a third of three moments in float64
+    "fadas-large-step": (4.3, 2.3),
+    "psurdg": (4.6, 1.2),  # and the movements of all devices, per iteration of five uploads
+    "seafl": (4.7, 0.7),  # and the update again, after three inner products
+    "seafl2": (4.7, 0.7),
+    "auto": (5.5, 1.0),  # and the update and its base again, after the step that made it and three inner products
+    "fedfa": (6.0, 1.0),  # the whole queue; the new version
+    "delayed-nesterov": (5.7, 3.7),  # update, base, old and new version, a sum in float64, a third of another
+    "ace": (6.0, 4.0),  # update, base, the device's last movement, old and new version, a sum in float64
+    "aced": (6.0, 4.0),
+    "ringleader": (9.0, 5.0),  # update, base, old and new version; the device's sum and the sum of all, in float64
+}
+"""Vectors of the size of a model in float32 that a server must read and write per update; in float64 each counts twice.
+"""
 NOTE = f"""
-Ratios of CPU seconds per update, medians. {IN_TRAINING} of {DEVICES} devices are in training. Per update of 10 MB
-FedBuff, which makes a version of every third, moves 27 MB: the update, its base, and a third of the old and the new
-version.
-Memory traffic forbids 1.5 times as much for
-- `delayed-nesterov` and `ringleader`, whose sums in float64 are read and written with every update: 80 and 120 MB;
-- `ace` and `aced`, with such a sum and the device's old and new movement: 120 MB; `fedstale` and `fedvarp` likewise;
-- `fadas`, with three moments in float64 per version, and `fedasmu`, which needs the movement and two inner products;
-- `fedfa`, `safa` and `psurdg`, which read every cached model for each version;
-- `seafl`, `port`, `fedlws` and `auto`, which read every update again for inner products or norms.
+Ratios of CPU seconds per update, medians. {IN_TRAINING} of {DEVICES} devices are in training. `vectors`: how many of
+10 MB a rule must read + write per update. FedBuff, which makes a version of every third update, has 2.3 + 0.3; rules
+with at least 1.9 times as many take more than 1.5 times as long, because memory traffic dominates. `seafl` and `auto`
+also take inner products in float64; `fedasmu`, `fedlws` and `refl` read every update again for those or for norms.
 FedAsync, the last column, makes a version of every update with the least arithmetic.
 """
 
@@ -102,14 +116,15 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--uploads", type=int, default=36, help="per repeat")
     given = parser.parse_args()
-    print("| algorithm | makes versions of | / FedBuff | / FedAsync |\n|---|---|---|---|")
+    print("| algorithm | makes versions of | vectors | / FedBuff | / FedAsync |\n|---|---|---|---|---|")
     for name in given.algorithms or POLICIES:
         if name not in POLICIES:
             raise unknown("algorithm", name, POLICIES)
         made_from = compatibility_of(POLICIES[name]).made_from
         how = given.megabytes, given.repeats, given.uploads
         least = f"{ratio(name, 'fedasync', *how):.2f}" if made_from == "single uploads" else ""
-        print(f"| {name} | {made_from} | {ratio(name, 'fedbuff', *how):.2f} | {least} |", flush=True)
+        vectors = "{} + {}".format(*VECTORS[name]) if name in VECTORS else ""
+        print(f"| {name} | {made_from} | {vectors} | {ratio(name, 'fedbuff', *how):.2f} | {least} |", flush=True)
         gc.collect()
     print(NOTE)
 

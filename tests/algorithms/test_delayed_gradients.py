@@ -203,7 +203,7 @@ def test_float16_storage_keeps_three_digits_of_small_gradients_in_half_the_memor
         each.move(3e-8, -1.1e-8, device=2)
         tick(each)
     assert session.parameters == pytest.approx(exact.parameters, rel=1e-3)
-    assert (session.state.movements[2].nbytes, exact.state.movements[2].nbytes) == (4, 8)
+    assert (session.state.cache.vectors[2].nbytes, exact.state.cache.vectors[2].nbytes) == (4, 8)
 
 
 def test_float16_storage_resumes() -> None:

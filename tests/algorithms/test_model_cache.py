@@ -1,23 +1,27 @@
 """Caches of one vector per device: the same numbers in memory and on disk, small errors in 8 bits, checkpoints."""
 
-from functools import partial
+import tracemalloc
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from offbeat.algorithms import POLICIES, Ace, Ca2fl, FedStale
-from offbeat.algorithms.model_cache import ModelCache, OnDisk
+from offbeat.algorithms import POLICIES, Ace, Ca2fl, FedStale, Psurdg, Ringleader
+from offbeat.algorithms.model_cache import ModelCache
+from offbeat.core.errors import InvalidInput
 from offbeat.core.orders import LocalWork
 from offbeat.core.parameters import Layout, frozen
 from offbeat.core.policy import Policy
 from offbeat.core.session import Session
 from offbeat.core.snapshot import decode, encode
 from offbeat.core.streams import stream
+from offbeat.results.checkpoint import BACKGROUND_BYTES, CheckpointWriter, load_checkpoint, save_checkpoint
+from offbeat.results.files import FileVector
 from offbeat.running.vector_file import VectorFile
 from offbeat.testing import ScriptedSession, check_resume, toy_simulation
 
-CACHING = ("ca2fl", "ace", "aced", "area", "fedstale", "fedvarp", "aso-fed")
+CACHING = ("ca2fl", "ace", "aced", "area", "fedstale", "fedvarp", "aso-fed", "safa", "psurdg", "ringleader")
 
 
 def policy(name: str, cache: str) -> Policy:
@@ -31,52 +35,103 @@ def session_with_files(folder: Path, devices: int = 4, size: int = 3) -> Session
         layout=Layout.flat(size),
         samples=np.ones(devices, dtype=np.int64),
         local=LocalWork(),
-        stores=partial(VectorFile, folder=folder),
+        store=VectorFile(folder),
     )
 
 
+def cache_of(session: Session) -> ModelCache:
+    cache: ModelCache = session.state.table.sums if isinstance(session.policy, Ringleader) else session.state.cache
+    return cache
+
+
 @pytest.mark.parametrize("name", CACHING)
-def test_a_run_with_its_cache_on_disk_is_the_same_run(name: str) -> None:
+def test_a_run_with_its_cache_on_disk_is_the_same_run_also_from_a_checkpoint(name: str, tmp_path: Path) -> None:
     expected = toy_simulation(policy(name, "memory"))
     list(expected)
     found = toy_simulation(policy(name, "disk"))
-    found.session._stores = VectorFile
+    found.session.store = VectorFile()
     list(found)
     assert found.session.parameters.tobytes() == expected.session.parameters.tobytes()
     assert found.session.version == expected.session.version > 1
-    assert isinstance(found.session.state.cache.vectors, OnDisk) and len(found.session.state.cache) > 1
+    assert sum(isinstance(each, FileVector) for each in cache_of(found.session).vectors.values()) > 1
+    stopped, resumed = toy_simulation(policy(name, "disk")), toy_simulation(policy(name, "disk"))
+    stopped.session.store, resumed.session.store = VectorFile(), VectorFile()
+    list(islice(stopped, 60))
+    save_checkpoint(tmp_path / "latest", stopped.snapshot(), "f")
+    list(stopped)  # the rows of the checkpoint are used for other vectors
+    resumed.restore(load_checkpoint(tmp_path / "latest", "f", resumed.snapshot_types))
+    assert any(isinstance(each, FileVector) for each in cache_of(resumed.session).vectors.values())
+    list(resumed)
+    assert resumed.session.parameters.tobytes() == expected.session.parameters.tobytes()
 
 
-@pytest.mark.parametrize("name", ["ca2fl", "aced"])
+@pytest.mark.parametrize("name", ["ca2fl", "aced", "safa", "psurdg", "ringleader"])
 def test_a_run_with_its_cache_on_disk_resumes_from_a_snapshot(name: str) -> None:
     check_resume(policy(name, "disk"))
 
 
-def test_a_file_keeps_the_last_vector_of_every_device_and_has_no_name(tmp_path: Path) -> None:
+def test_a_run_with_a_quantised_cache_resumes() -> None:
+    check_resume(policy("psurdg", "quantised"))
+
+
+@pytest.mark.parametrize("name", ["area", "aso-fed", "safa", "ringleader"])
+def test_models_and_sums_are_not_quantised(name: str) -> None:
+    with pytest.raises(InvalidInput, match="cache"):
+        policy(name, "quantised")
+
+
+def test_a_file_has_no_name_and_a_row_is_used_again_when_its_vector_is_not(tmp_path: Path) -> None:
     random = stream(0, "vectors")
-    first, second, third = (frozen(random.normal(size=5)) for _ in range(3))
-    file = VectorFile(5, tmp_path / "run")
-    file.write(7, first)
-    file.write(2, second)
-    file.write(7, third)
-    assert file.read(7).tolist() == third.tolist() and file.read(2).tolist() == second.tolist()
-    assert not file.read(2).flags.writeable
+    first, second, third, double = (random.normal(size=5).astype(kind) for kind in ("f4", "f4", "f4", "f8"))
+    file = VectorFile(tmp_path / "run")
+    one, other, sums = file.keep(first), file.keep(second), file.keep(double)
+    assert one[:].tolist() == first.tolist() and sums[:].tolist() == double.tolist()
+    assert other[1:3].tolist() == second[1:3].tolist() and not other[:].flags.writeable
     assert list((tmp_path / "run").iterdir()) == []
+    row = one._offset
+    held, one = one, file.keep(third)
+    assert held[:].tolist() == first.tolist() and one._offset != row, "something still refers to the first vector"
+    del held
+    assert file.keep(second)._offset == row
+
+
+def test_a_checkpoint_in_the_background_holds_the_vectors_of_when_it_was_asked_for(tmp_path: Path) -> None:
+    session = session_with_files(tmp_path, size=BACKGROUND_BYTES // 4)
+    cache, writer = ModelCache("disk"), CheckpointWriter(tmp_path / "latest", "f")
+    cache.write(3, np.full(session.layout.size, 1.0, dtype=np.float32), session)
+    tracemalloc.start()
+    writer.save({"cache": cache})
+    cache.write(3, np.full(session.layout.size, 2.0, dtype=np.float32), session)
+    writer.wait()
+    read = load_checkpoint(tmp_path / "latest", "f", (ModelCache,))["cache"]
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert read.read(3)[-2:].tolist() == [1.0, 1.0] and isinstance(read.read(3), FileVector)
+    assert peak < 3 * BACKGROUND_BYTES, "one vector at a time"
 
 
 @pytest.mark.parametrize("kind", ["memory", "disk", "quantised"])
-def test_a_checkpoint_holds_the_cache_and_a_resumed_run_moves_it_to_its_own_store(kind: str, tmp_path: Path) -> None:
-    before, after = session_with_files(tmp_path), session_with_files(tmp_path)
+def test_a_snapshot_holds_the_cache(kind: str, tmp_path: Path) -> None:
+    session = session_with_files(tmp_path)
     cache = ModelCache(kind)  # type: ignore[arg-type]
-    cache.write(3, frozen([1.0, -2.0, 0.5]), before)
-    cache.write(1, frozen([0.0, 0.0, 0.0]), before)
+    cache.write(3, frozen([1.0, -2.0, 0.5]), session)
+    cache.write(1, frozen([0.0, 0.0, 0.0]), session)
     read = decode(*encode(cache), (ModelCache,))
-    assert 3 in read and len(read) == 2 and read.read(0, after) is None
+    assert 3 in read and len(read) == 2 and read.read(0) is None
     for device in (3, 1):
-        known, again = cache.read(device, before), read.read(device, after)
-        assert known is not None and again is not None and again.tolist() == known.tolist()
-    assert isinstance(read.vectors, OnDisk) == (kind == "disk")
-    assert read.pop(3, after).tolist() == pytest.approx([1.0, -2.0, 0.5], abs=2.0 / 254) and 3 not in read
+        known, again = cache.read(device), read.read(device)
+        assert known is not None and again[:].tolist() == known[:].tolist()
+    assert read.pop(3)[:].tolist() == pytest.approx([1.0, -2.0, 0.5], abs=2.0 / 254) and 3 not in read
+
+
+def test_eight_bits_in_psurdg() -> None:
+    """[2, 0.5] in steps of 2/127: 127 and round(31.75) = 32, so [2, 64/127], applied twice."""
+    session = ScriptedSession(Psurdg(cache="quantised"), samples=[1])
+    session.move(2.0, 0.5), session.fire("iteration"), session.fire("iteration")
+    assert session.parameters == pytest.approx([4.0, 128 / 127])
+    assert session.state.cache.vectors[0].dtype == np.int8
+    with pytest.raises(InvalidInput, match="set one of them"):
+        ScriptedSession(Psurdg(cache="quantised", storage="float16"), samples=[1])
 
 
 def test_eight_bits_in_ace_and_fedstale() -> None:

@@ -26,7 +26,7 @@ def a_session(policy: Safa, samples: Sequence[int] = (1, 2, 3, 4)) -> ScriptedSe
 
 
 def in_cache(session: ScriptedSession, device: int) -> list[float]:
-    numbers: list[float] = session.state.models[device].tolist()
+    numbers: list[float] = session.state.cache.vectors[device].tolist()
     return numbers
 
 
@@ -338,22 +338,22 @@ def test_nothing_used_lags_more_than_it_may_and_every_version_is_the_mean_of_the
     session = simulation.session
     shares = np.array([session.samples(device) for device in range(session.devices)])
     version, checked = 0, 0
-    before = dict(session.state.models)
+    before = dict(session.state.cache.vectors)
     for _ in simulation:
         # What is picked lags tau at the most; what was not picked in its round has grown older by one version.
         assert session.counters.staleness_max <= policy.lag_tolerance + 1
-        assert sorted(session.state.models) == list(range(session.devices))
+        assert sorted(session.state.cache.vectors) == list(range(session.devices))
         assert len(session.received) == len(session.state.undrafted) + len(session.state.arrived)
         if session.version > version:
             # What was not picked joins the cache after the version: in it the device counted as it did before.
             # So did a deprecated device that was sent the new version, which is then its entry.
-            now, waiting = session.state.models, session.state.undrafted
+            now, waiting = session.state.cache.vectors, session.state.undrafted
             late = {each for each in now if each in waiting or now[each] is session.parameters}
             cache = [(before if each in late else now)[each] for each in range(session.devices)]
             expected = shares @ np.array(cache, dtype=np.float64) / shares.sum()
             np.testing.assert_allclose(session.parameters, expected, rtol=1e-4, atol=1e-5)
             checked += 1
-        version, before = session.version, dict(session.state.models)
+        version, before = session.version, dict(session.state.cache.vectors)
     assert checked == session.version > 0
     assert simulation.reason == "updates"
 

@@ -140,3 +140,21 @@ def test_every_policy_makes_the_same_versions_in_blocks_and_threads(name: str, m
     monkeypatch.setattr(blocks, "BLOCK", 2)  # of the toy model's 6 elements
     monkeypatch.setattr(blocks, "THREADED_FROM", 3)
     assert versions() == whole
+
+
+@pytest.mark.parametrize("size", [1, blocks.RUN, 3 * blocks.RUN + 5, blocks.BLOCK + 1, blocks.THREADED_FROM + 7])
+def test_inner_products_by_block_have_the_bits_of_those_of_whole_vectors(size: int) -> None:
+    one, other = vectors(2, size)
+
+    def pairs_of(block: slice) -> list[tuple[blocks.Floats, blocks.Floats]]:
+        first, second = one[block].astype(np.float64), other[block].astype(np.float64)
+        return [(first, second), (second, second)]
+
+    assert blocks.dots(size, pairs_of) == [blocks.dot(one, other), blocks.dot(other, other)]
+
+
+def test_a_mean_of_differences_needs_no_copies_of_them() -> None:
+    one, other, base = (np.array(each, dtype=np.float32) for each in ([3.0, 1.0], [1.0, 2.0], [1.0, 1.0]))
+    movements = [blocks.LazyDifference(one, base), blocks.LazyDifference(other, base)]
+    assert len(movements[0]) == 2
+    assert blocks.weighted_mean(movements, [1.0, 3.0]).tolist() == [0.5, 0.75]  # 1/4 [2, 0] + 3/4 [0, 1]

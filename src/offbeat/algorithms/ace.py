@@ -20,10 +20,9 @@ its movement under ACE; under ACED it ages out. Server memory: one movement per 
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
-import numpy.typing as npt
 from pydantic import Field
 
 from offbeat.algorithms.about import About, Range, SearchSpace, ServerMemory
@@ -33,6 +32,7 @@ from offbeat.core.messages import Action, Commit
 from offbeat.core.orders import Update
 from offbeat.core.parameters import by_block
 from offbeat.core.policy import View
+from offbeat.core.vectors import Sliceable
 
 
 @dataclass
@@ -80,22 +80,23 @@ class Ace(ArrivalPolicy):
     def receive(self, update: Update, state: AceState, view: View) -> Iterator[Action]:
         now, device = view.parameters, update.device
         state.total = total = np.zeros(len(now)) if state.total is None else state.total
-        before = state.cache.read(device, view)
-        added = state.cache.write(device, update.delta, view)
+        change = state.cache.replace(update, view)
         state.bases[device] = update.base
-        gone = [*([] if before is None else [before]), *self.expired(state, view)]
+        expired = self.expired(state, view)
         factor = self.server_learning_rate / self.divisor(state, view)
 
         def next_version(block: slice) -> Floats:
-            total[block] += added[block]
-            for movement in gone:
+            _, old, new = change(block)
+            total[block] += new
+            total[block] -= old
+            for movement in expired:
                 total[block] -= movement[block]
             model: Floats = now[block] + factor * total[block]
             return model
 
         yield Commit(parameters=by_block(len(now), next_version), used=(update.ticket,))
 
-    def expired(self, state: AceState, view: View) -> list[npt.NDArray[Any]]:
+    def expired(self, state: AceState, view: View) -> list[Sliceable]:
         """The movements that no longer count, which are forgotten."""
         return []
 
@@ -127,13 +128,13 @@ class Aced(Ace):
         server_memory=Ace.about.server_memory,
     )
 
-    def expired(self, state: AceState, view: View) -> list[npt.NDArray[Any]]:
+    def expired(self, state: AceState, view: View) -> list[Sliceable]:
         limit = view.devices if self.max_age is None else self.max_age
         newest = max(state.bases.values())
         old = [each for each, base in state.bases.items() if view.version - base > limit and base < newest]
         for device in old:
             del state.bases[device]
-        return [state.cache.pop(device, view) for device in old]
+        return [state.cache.pop(device) for device in old]
 
     def divisor(self, state: AceState, view: View) -> int:
         """The number of devices whose movement counts."""

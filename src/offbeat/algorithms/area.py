@@ -18,14 +18,14 @@ memory: one model per device that has reported (`algorithms.model_cache`).
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Annotated
 
 import numpy as np
 from pydantic import Field
 
 from offbeat.algorithms.about import About, Range, SearchSpace, ServerMemory
 from offbeat.algorithms.arrivals import Buffer, BufferPolicy, Floats
-from offbeat.algorithms.model_cache import ModelCache
+from offbeat.algorithms.model_cache import ExactCacheKind, ModelCache
 from offbeat.core.orders import Update
 from offbeat.core.parameters import Vector, by_block
 from offbeat.core.policy import View
@@ -55,7 +55,7 @@ class Area(BufferPolicy):
 
     server_learning_rate: Annotated[float, Field(gt=0)] = 1.0
     """A factor on the mean change (published: 1)."""
-    cache: Literal["memory", "disk"] = "memory"
+    cache: ExactCacheKind = "memory"
     """Where the devices' models are kept."""
 
     about = About(
@@ -78,7 +78,7 @@ class Area(BufferPolicy):
         assert state.start is not None
         now, start, terms = view.parameters, state.start, []
         for update in updates:
-            before = state.cache.read(update.device, view)
+            before = state.cache.read(update.device)
             terms.append((update.parameters, start if before is None else before))
             state.cache.write(update.device, update.parameters, view)
         factor = self.server_learning_rate / view.devices

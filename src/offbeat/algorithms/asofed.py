@@ -22,14 +22,14 @@ instead of at every step, so that it can be kept between two trainings of a devi
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import log
-from typing import Annotated, Literal
+from typing import Annotated
 
 import numpy as np
 from msgspec.structs import replace
 from pydantic import Field
 
 from offbeat.algorithms.about import About, Choice, Range, SearchSpace, ServerMemory, proximal_difference
-from offbeat.algorithms.model_cache import ModelCache
+from offbeat.algorithms.model_cache import ExactCacheKind, ModelCache
 from offbeat.core.errors import InvalidInput
 from offbeat.core.messages import Action, Commit, Dispatch, Event, Uploaded
 from offbeat.core.orders import Order, Update
@@ -73,7 +73,7 @@ class AsoFed(Policy):
     """Whether slow devices get a larger learning rate."""
     attention: bool = False
     """Whether the first layer is multiplied by its own softmax after every upload, as in the paper."""
-    cache: Literal["memory", "disk"] = "memory"
+    cache: ExactCacheKind = "memory"
     """Where the devices' models are kept."""
 
     about = About(
@@ -118,7 +118,7 @@ class AsoFed(Policy):
         assert state.first is not None
         total = sum(view.samples(device) for device in range(view.devices))
         share = np.float32(update.samples / total)
-        kept = state.cache.read(update.device, view)
+        kept = state.cache.read(update.device)
         now, before, after = view.parameters, state.first if kept is None else kept, update.parameters
         model = by_block(len(now), lambda block: now[block] - share * (before[block] - after[block]))
         return attended(model, view.layout) if self.attention else model

@@ -26,7 +26,7 @@ be small (fresher versions, more noise), and the devices' learning rate may be o
 there is no agreement to measure, and eta stays 1.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from math import exp, sqrt
 from typing import Annotated
@@ -38,7 +38,7 @@ from offbeat.algorithms.about import About, Range, SearchSpace, ServerMemory
 from offbeat.algorithms.arrivals import Buffer, BufferPolicy
 from offbeat.core.combining import mean_movement
 from offbeat.core.orders import Update
-from offbeat.core.parameters import Vector, by_block, dot, weighted_mean
+from offbeat.core.parameters import Floats, Vector, by_block, dots, mean_of
 from offbeat.core.policy import View
 
 RISE, FALL = 0.5, 1.0
@@ -98,24 +98,46 @@ class Auto(BufferPolicy):
         weights = [self.weight_at(view.version - update.base) for update in updates]
         bases = [update.base_parameters for update in updates]
         movement, now, eta = mean_movement(updates, bases, weights, len(updates), view), view.parameters, state.eta
-        model = by_block(len(now), lambda block: now[block] + (eta * movement(block)).astype(np.float32))
+        step = np.empty_like(now)
+
+        def next_version(block: slice) -> Vector:
+            model: Vector = now[block] + (eta * movement(block)).astype(np.float32)
+            step[block] = model - now[block]
+            return model
+
+        model = by_block(len(now), next_version)
         if self.adapt:
             needed = {order.base for order in view.in_flight.values()}
             state.steps = {version: step for version, step in state.steps.items() if version in needed}
-            state.steps[view.version + 1] = model - now
+            state.steps[view.version + 1] = step
         return model
 
     def adapt_step(self, updates: Sequence[Update], state: AutoState) -> None:
         """Follow the agreement of these updates with the steps that made their bases."""
-        deltas = [update.delta for update in updates]
-        found = common_square(deltas)
+        steps = [state.steps.get(update.base) for update in updates]
+
+        def pairs_of(block: slice) -> Iterator[tuple[Floats, Floats]]:
+            parts = [update.parameters[block] - update.base_parameters[block] for update in updates]
+            mean = mean_of(parts, [1.0] * len(parts)).astype(np.float32).astype(np.float64)
+            yield mean, mean
+            for part, step in zip(parts, steps, strict=True):
+                delta = part.astype(np.float64)
+                yield delta, delta
+                if step is not None:
+                    cause = step[block].astype(np.float64)
+                    yield delta, cause
+                    yield cause, cause
+
+        products = iter(dots(len(updates[0].parameters), pairs_of))
+        mean_square, squares, along = next(products), [], []
+        for step in steps:
+            squares.append(next(products))
+            if step is not None:
+                along.append((next(products), next(products)))
+        found = common_square(mean_square, squares)
         state.agreement = found if state.agreement is None else (1 - MEMORY) * state.agreement + MEMORY * found
-        cosines = [
-            dot(delta, step) / length
-            for update, delta in zip(updates, deltas, strict=True)
-            if (step := state.steps.get(update.base)) is not None
-            and (length := sqrt(state.agreement * dot(step, step))) > 0.0
-        ]
+        lengths = [(product, sqrt(state.agreement * square)) for product, square in along]
+        cosines = [product / length for product, length in lengths if length > 0.0]
         if cosines:
             mean = min(max(sum(cosines) / len(cosines), -1.0), 1.0)
             speed = (RISE if mean > 0 else FALL) * len(updates) / self.concurrency
@@ -129,11 +151,11 @@ class Auto(BufferPolicy):
         return {"server_step": state.eta}
 
 
-def common_square(deltas: Sequence[Vector]) -> float:
-    """An estimate of |E Delta|^2 from at least two movements; unbiased, but never below 0.
+def common_square(mean_square: float, squares: Sequence[float]) -> float:
+    """An estimate of |E Delta|^2 from that of the mean of at least two movements and those of each; never below 0.
 
-    >>> common_square([np.float32([3, 1]), np.float32([3, -1])])  # mean [3, 0]: (2 * 9 - 10) / 1
+    >>> common_square(9.0, [10.0, 10.0])  # [3, 1] and [3, -1]: (2 * 9 - 10) / 1
     8.0
     """
-    count, mean = len(deltas), weighted_mean(deltas, [1.0] * len(deltas))
-    return max(0.0, (count * dot(mean, mean) - sum(dot(each, each) for each in deltas) / count) / (count - 1))
+    count = len(squares)
+    return max(0.0, (count * mean_square - sum(squares) / count) / (count - 1))

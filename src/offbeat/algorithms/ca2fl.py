@@ -83,21 +83,18 @@ class Ca2fl(BufferPolicy):
     def aggregate(self, updates: Sequence[Update], state: Ca2flState, view: View) -> Vector:
         now, size, devices = view.parameters, len(view.parameters), view.devices
         state.mean = mean = np.zeros(size) if state.mean is None else state.mean
-        terms = []
-        for update in updates:
-            delta, before = update.delta, state.cache.read(update.device, view)
-            terms.append((delta, before, state.cache.write(update.device, delta, view)))
+        changes = [state.cache.replace(update, view) for update in updates]
         rate, share = self.server_learning_rate, 1 / len(updates)
         exact = self.cache != "quantised"
 
         def next_version(block: slice) -> Floats:
             fresh = np.zeros(block.stop - block.start)  # S
             changed = fresh if exact else np.zeros(block.stop - block.start)  # the change of the cache
-            for delta, before, after in terms:
-                old = 0.0 if before is None else before[block]
-                fresh += delta[block] - old
+            for change in changes:
+                delta, old, new = change(block)
+                fresh += delta - old
                 if not exact:
-                    changed += after[block] - old
+                    changed += new - old
             model: Floats = now[block] + rate * (mean[block] + share * fresh)
             mean[block] += changed / devices
             return model

@@ -39,8 +39,8 @@ Where the paper is silent or contradicts itself:
 In simulations PSURDG's iterations last half the median duration of an order unless `iteration_seconds` is set: it
 applies every gradient once per iteration, so that short iterations are large steps along old gradients.
 
-PSURDG keeps one gradient per device, in half the memory with `storage = "float16"` (relative to its largest element,
-about 3 digits). SFL and AUDG keep nothing between iterations.
+PSURDG keeps one gradient per device (`algorithms.model_cache`), in half the memory with `storage = "float16"` (relative
+to its largest element, about 3 digits). SFL and AUDG keep nothing between iterations.
 """
 
 from collections.abc import Iterator
@@ -53,17 +53,19 @@ import numpy.typing as npt
 from pydantic import Field
 
 from offbeat.algorithms.about import About, Range, SearchSpace, ServerMemory
+from offbeat.algorithms.model_cache import CacheKind, ModelCache
 from offbeat.core.errors import InvalidInput
 from offbeat.core.messages import Action, Commit, Dispatch, Event, SetTimer, Started, TimerFired, Uploaded
 from offbeat.core.orders import Update
 from offbeat.core.parameters import Vector, by_block
 from offbeat.core.policy import Policy, View
+from offbeat.core.vectors import Sliceable
 
 ITERATION = "iteration"
 REPORTED_DEVICES = 1000
 """Largest fleet for which the metrics include the mean delay of each device."""
 
-Contribution = tuple[int, float, npt.NDArray[Any]]
+Contribution = tuple[int, float, Sliceable]
 """A device, and its movement as factor times array."""
 
 
@@ -86,10 +88,11 @@ class IterationState:
 
 @dataclass
 class PsurdgState(IterationState):
-    """Adds the latest movement of device i, `scales[i] * movements[i]`, and how it was ordered, `made[i]`."""
+    """Adds the latest movement of device i, `scales[i]` times that in the cache, and how it was ordered, `made[i]`."""
 
-    movements: dict[int, npt.NDArray[Any]] = field(default_factory=dict)
+    cache: ModelCache = field(default_factory=ModelCache)
     scales: dict[int, float] = field(default_factory=dict)
+    """1, except for movements in float16."""
     made: dict[int, tuple[int, float]] = field(default_factory=dict)
     applied: int = 0
     ages: int = 0
@@ -255,9 +258,12 @@ class Psurdg(Audg):
     """
 
     State = PsurdgState
+    Records = (ModelCache,)
 
     storage: Literal["float32", "float16"] = "float32"
     """Data type of the stored gradients, one per device."""
+    cache: CacheKind = "memory"
+    """Where the stored gradients are kept: in memory, in memory with 8 bits each, or on disk."""
 
     about = replace(
         Audg.about,
@@ -267,25 +273,39 @@ class Psurdg(Audg):
         server_memory=ServerMemory(per_device=1),
     )
 
+    def check(self, devices: int) -> None:
+        super().check(devices)
+        if self.storage == "float16" and self.cache == "quantised":
+            raise InvalidInput('algorithm.storage = "float16" and algorithm.cache = "quantised": set one of them')
+
+    def init(self, view: View) -> PsurdgState:
+        state: PsurdgState = super().init(view)
+        state.cache.kind = self.cache
+        return state
+
     def contributions(self, state: PsurdgState, view: View) -> list[Contribution]:
         """The latest gradient of every device that has delivered."""
+        cache = state.cache
         for update in state.arrived:
-            self.keep(update, state)
+            self.keep(update, state, view)
         state.applied += len(state.made)
         state.ages += sum(state.number - iteration for iteration, _ in state.made.values())
         now = view.order().learning_rate
-        return [
-            (device, rate_ratio(now, then) * state.scales[device], state.movements[device])
-            for device, (_, then) in state.made.items()
-        ]
+        found: list[Contribution] = []
+        for device, (_, then) in state.made.items():
+            scale = state.scales[device] * cache.scales.get(device, 1.0)
+            found.append((device, rate_ratio(now, then) * scale, cache.vectors[device]))
+        return found
 
-    def keep(self, update: Update, state: PsurdgState) -> None:
+    def keep(self, update: Update, state: PsurdgState, view: View) -> None:
         """Store the movement; in float16 relative to its largest element, because small float16 numbers lose digits."""
-        device, movement, scale = update.device, update.delta, 1.0
+        device, scale = update.device, 1.0
+        movement: npt.NDArray[Any] = update.delta
         if self.storage == "float16":
             scale = float(np.abs(movement).max()) or 1.0
             movement = (movement / np.float32(scale)).astype(np.float16)
-        state.movements[device], state.scales[device] = movement, scale
+        state.cache.write(device, movement, view)
+        state.scales[device] = scale
         state.made[device] = state.ordered[device]
 
     def metrics(self, state: PsurdgState) -> dict[str, float]:

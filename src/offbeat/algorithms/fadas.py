@@ -101,11 +101,21 @@ class Fadas(BufferPolicy):
         scale = 1 / sqrt(1 - self.beta_2 ** (version + 1))
 
         def stepped(block: slice) -> Floats:
-            delta = movement(block)
-            first[block] = self.beta_1 * first[block] + (1 - self.beta_1) * delta
-            second[block] = self.beta_2 * second[block] + (1 - self.beta_2) * delta * delta
-            np.maximum(largest[block], second[block], out=largest[block])
-            return now[block] + step * first[block] / (scale * np.sqrt(largest[block]) + self.epsilon)
+            delta, m, v, u = movement(block), first[block], second[block], largest[block]
+            m *= self.beta_1
+            m += (1 - self.beta_1) * delta
+            change = (1 - self.beta_2) * delta
+            change *= delta
+            v *= self.beta_2
+            v += change
+            np.maximum(u, v, out=u)
+            divisor = np.sqrt(u, out=change)
+            divisor *= scale
+            divisor += self.epsilon
+            model: Floats = step * m
+            model /= divisor
+            model += now[block]
+            return model
 
         return by_block(size, stepped)
 

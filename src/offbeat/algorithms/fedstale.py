@@ -117,18 +117,17 @@ class FedStale(Policy):
         for update in updates:
             device = update.device
             state.reports[device] = state.reports.get(device, 0) + 1
-            p, delta, before = update.samples / state.samples, update.delta, state.cache.read(device, view)
-            after = state.cache.write(device, delta, view)
-            terms.append((p, p / self.participates(device, state, view), delta, before, after))
+            p = update.samples / state.samples
+            terms.append((p, p / self.participates(device, state, view), state.cache.replace(update, view)))
         state.total = total = np.zeros(len(now)) if state.total is None else state.total
         rate = self.server_learning_rate
 
         def next_version(block: slice) -> Floats:
             movement = beta * total[block]  # sum over all devices of p_i h_i; those of S are corrected below
-            for p, weight, delta, before, after in terms:
-                old = 0.0 if before is None else before[block]
-                movement += weight * (delta[block] - beta * old)
-                total[block] += p * (after[block] - old)
+            for p, weight, change in terms:
+                delta, old, new = change(block)
+                movement += weight * (delta - beta * old)
+                total[block] += p * (new - old)
             model: Floats = now[block] + rate * movement
             return model
 

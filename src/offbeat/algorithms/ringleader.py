@@ -21,7 +21,7 @@ current one, so that delays are shorter. The paper assumes that all devices are 
 that are in training: a lost device has had its turn, its movements stay in the mean until the round ends, and it takes
 part again when it returns. n is the number of devices with movements in the table.
 
-Server memory: two movements per device.
+Server memory: two sums of movements per device (`algorithms.model_cache`).
 """
 
 from collections.abc import Iterator
@@ -33,6 +33,7 @@ from pydantic import Field
 
 from offbeat.algorithms.about import About, Range, SearchSpace, ServerMemory
 from offbeat.algorithms.arrivals import Floats
+from offbeat.algorithms.model_cache import ExactCacheKind, ModelCache
 from offbeat.core.messages import Action, Commit, Dispatch, Event, Uploaded
 from offbeat.core.orders import Update
 from offbeat.core.parameters import blockwise, by_block
@@ -43,17 +44,17 @@ from offbeat.core.policy import Policy, View
 class Movements:
     """The movements of one round: sums and counts by device, the sum of their means, and tickets not used yet."""
 
-    sums: dict[int, Floats] = field(default_factory=dict)
+    sums: ModelCache = field(default_factory=ModelCache)
     counts: dict[int, int] = field(default_factory=dict)
     total: Floats | None = None
     """sum_i G_i / b_i."""
     unused: list[int] = field(default_factory=list)
 
-    def add(self, update: Update) -> None:
+    def add(self, update: Update, view: View) -> None:
         """Add a movement to those of its device."""
         device, model, base = update.device, update.parameters, update.base_parameters
-        count, own = self.counts.get(device, 0), self.sums.get(device)
-        self.sums[device] = own = np.zeros(len(model)) if own is None else own
+        count, before = self.counts.get(device, 0), self.sums.read(device)
+        own = before if isinstance(before, np.ndarray) else np.zeros(len(model)) if before is None else before[:].copy()
         self.total = total = np.zeros(len(model)) if self.total is None else self.total
         self.counts[device] = count + 1
         self.unused.append(update.ticket)
@@ -65,6 +66,7 @@ class Movements:
             total[block] -= before
 
         blockwise(len(model), add_up)
+        self.sums.write(device, own, view)
 
 
 @dataclass
@@ -92,11 +94,13 @@ class Ringleader(Policy):
     """
 
     State = RingleaderState
-    Records = (Movements,)
+    Records = (Movements, ModelCache)
 
     server_learning_rate: Annotated[float, Field(gt=0)] = 0.1
     """eta, a factor on the mean movement, which is applied once per device: with 1 the model would move n times as
     far as in a synchronous round of n devices."""
+    cache: ExactCacheKind = "memory"
+    """Where the sums of movements are kept."""
 
     about = About(
         name="ringleader",
@@ -108,12 +112,15 @@ class Ringleader(Policy):
         server_memory=ServerMemory(models=4, per_device=4),  # two tables in float64
     )
 
+    def init(self, view: View) -> RingleaderState:
+        return RingleaderState(table=Movements(ModelCache(self.cache)), following=Movements(ModelCache(self.cache)))
+
     def react(self, event: Event, state: RingleaderState, view: View) -> Iterator[Action]:
         if isinstance(event, Uploaded):
             if event.device in state.served:
-                state.following.add(event.update)
+                state.following.add(event.update, view)
             else:
-                state.table.add(event.update)
+                state.table.add(event.update, view)
                 if state.stepping:
                     yield self.step(state, view)
                     state.served.add(event.device)
@@ -121,7 +128,7 @@ class Ringleader(Policy):
         if isinstance(event, Uploaded):
             alive.add(event.device)  # which is about to be ordered again
         if state.stepping and alive <= state.served:
-            state.table, state.following = state.following, Movements()
+            state.table, state.following = state.following, Movements(ModelCache(self.cache))
             state.stepping, state.served = False, set()
         if not state.stepping and state.table.counts and alive <= state.table.counts.keys():
             yield self.step(state, view)

@@ -7,7 +7,7 @@ IEEE Trans. Computers 2021, Algorithms 1 and 2, after a restatement of its autho
 |---|---|
 | C, share of clients picked in a round | `share` |
 | tau, lag tolerance | `lag_tolerance` |
-| w*_k, cache entry of client k | `cache[k]` |
+| w*_k, cache entry of client k | `state.cache`, of device k |
 | T_lim, longest round | `round_seconds` |
 
 All devices train all the time. A round collects uploads until `ceil(C m)` of them are from devices that were not
@@ -26,7 +26,7 @@ until then its cache entry stays.
 Without `round_seconds` a round waits for all devices if too few of those not picked last time report. A device that is
 away keeps its cache entry until it reports again.
 
-Server memory: one model per device.
+Server memory: one model per device (`algorithms.model_cache`).
 """
 
 from collections.abc import Iterator
@@ -37,6 +37,7 @@ from typing import Annotated
 from pydantic import Field
 
 from offbeat.algorithms.about import About, Range, SearchSpace, ServerMemory
+from offbeat.algorithms.model_cache import ExactCacheKind, ModelCache
 from offbeat.core.combining import mean_of_cache
 from offbeat.core.messages import (
     Action,
@@ -51,7 +52,6 @@ from offbeat.core.messages import (
     Uploaded,
 )
 from offbeat.core.orders import Update
-from offbeat.core.parameters import Vector
 from offbeat.core.policy import Policy, View
 
 
@@ -59,8 +59,8 @@ from offbeat.core.policy import Policy, View
 class SafaState:
     """The cache, and the state of the current round."""
 
-    models: dict[int, Vector] = field(default_factory=dict)
-    """The cached model of every device; the initial model until its first upload."""
+    cache: ModelCache = field(default_factory=ModelCache)
+    """The model of every device; the initial model until its first upload."""
     arrived: list[Update] = field(default_factory=list)
     """Uploads of the current round, in order of arrival."""
     picked: set[int] = field(default_factory=set)
@@ -87,6 +87,7 @@ class Safa(Policy):
 
     notifies = True
     State = SafaState
+    Records = (ModelCache,)
     combines = True
 
     share: Annotated[float, Field(gt=0, le=1)] = 0.1
@@ -95,6 +96,8 @@ class Safa(Policy):
     """tau, the largest lag in versions; a device that lags more starts again."""
     round_seconds: Annotated[float, Field(gt=0)] | None = None
     """Longest duration of a round (default: unlimited)."""
+    cache: ExactCacheKind = "memory"
+    """Where the devices' models are kept."""
 
     about = About(
         name="safa",
@@ -111,7 +114,9 @@ class Safa(Policy):
     )
 
     def init(self, view: View) -> SafaState:
-        return SafaState(models=dict.fromkeys(range(view.devices), view.parameters))
+        cache = ModelCache(self.cache)
+        cache.vectors |= dict.fromkeys(range(view.devices), view.parameters)  # one vector, so in memory
+        return SafaState(cache=cache)
 
     def react(self, event: Event, state: SafaState, view: View) -> Iterator[Action]:
         match event:
@@ -131,7 +136,7 @@ class Safa(Policy):
             if device not in waiting:
                 if device in state.deprecated:
                     state.deprecated.remove(device)
-                    state.models[device] = view.parameters
+                    state.cache.write(device, view.parameters, view)
                 yield Dispatch(device=device, order=view.order())
 
     def begin_round(self, view: View) -> Iterator[Action]:
@@ -150,14 +155,15 @@ class Safa(Policy):
         ranked = sorted(state.arrived, key=lambda update: update.device in state.picked)  # stable: then by arrival
         picked, rest = ranked[:quota], ranked[quota:]
         for update in picked:
-            state.models[update.device] = update.parameters
+            state.cache.write(update.device, update.parameters, view)
             if update.device in state.undrafted:
                 yield Discard(ticket=state.undrafted.pop(update.device), reason="replaced before it counted")
-        shares = [float(view.samples(device)) for device in state.models]
+        models = state.cache.vectors
+        shares = [float(view.samples(device)) for device in models]
         used = (*state.undrafted.values(), *(update.ticket for update in picked))
-        yield Commit(parameters=mean_of_cache(state.models.values(), state.models, shares, view), used=used)
+        yield Commit(parameters=mean_of_cache(models.values(), models, shares, view), used=used)
         for update in rest:
-            state.models[update.device] = update.parameters
+            state.cache.write(update.device, update.parameters, view)
         state.undrafted = {update.device: update.ticket for update in rest}
         state.picked = {update.device for update in picked}
         state.arrived, state.overdue = [], False

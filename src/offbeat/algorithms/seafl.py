@@ -47,6 +47,7 @@ from dataclasses import dataclass, field, replace
 from math import isinf, sqrt
 from typing import Annotated, Literal
 
+import numpy as np
 from pydantic import Field
 
 from offbeat.algorithms.about import About, Range, SearchSpace, ServerMemory
@@ -55,7 +56,7 @@ from offbeat.core.combining import mean_delta, mean_model
 from offbeat.core.errors import InvalidInput
 from offbeat.core.messages import Action, Commit, Dispatch, Event, StopSoon, Uploaded
 from offbeat.core.orders import Order, Update
-from offbeat.core.parameters import Vector, dot, mixture, moved
+from offbeat.core.parameters import Floats, LazyDifference, Vector, dots, mixture, moved
 from offbeat.core.policy import Policy, View
 
 
@@ -206,15 +207,16 @@ class Seafl(Policy):
 
     def alignment(self, update: Update, view: View, last_step: Vector | None) -> float:
         """The cosine of the update's movement and what `similarity` compares it with."""
+        movement = LazyDifference(update.parameters, update.base_parameters)
         match self.similarity:
             case "model":
-                return cosine(update.delta, view.parameters)
+                return cosine(movement, view.parameters)
             case "movement":
-                return cosine(update.delta, view.parameters - update.base_parameters)
+                return cosine(movement, LazyDifference(view.parameters, update.base_parameters))
             case "last-step":
                 if last_step is None or view.version - update.base <= 1:
                     return 1.0
-                return cosine(update.delta, last_step)
+                return cosine(movement, last_step)
 
     def after_commit(self, view: View) -> Iterator[Action]:
         """Further actions after a new version; none in SEAFL, which waits."""
@@ -298,12 +300,17 @@ class Port(Seafl2):
     )
 
 
-def cosine(one: Vector, other: Vector) -> float:
+def cosine(one: Vector | LazyDifference, other: Vector | LazyDifference) -> float:
     """The cosine of the angle between two vectors; 1 if one of them is zero.
 
-    >>> import numpy as np
     >>> round(cosine(np.float32([3, 4]), np.float32([4, 3])), 6), cosine(np.float32([1, 0]), np.float32([0, 0]))
     (0.96, 1.0)
     """
-    lengths = sqrt(dot(one, one)) * sqrt(dot(other, other))
-    return min(max(dot(one, other) / lengths, -1.0), 1.0) if lengths else 1.0
+
+    def pairs_of(block: slice) -> list[tuple[Floats, Floats]]:
+        first, second = one[block].astype(np.float64), other[block].astype(np.float64)
+        return [(first, first), (second, second), (first, second)]
+
+    square, other_square, product = dots(len(one), pairs_of)
+    lengths = sqrt(square) * sqrt(other_square)
+    return min(max(product / lengths, -1.0), 1.0) if lengths else 1.0

@@ -23,8 +23,9 @@ import numpy.typing as npt
 
 from offbeat.core.errors import PolicyError
 from offbeat.core.orders import Update
-from offbeat.core.parameters import Vector, by_block, frozen, weighted_mean
+from offbeat.core.parameters import LazyDifference, Vector, by_block, frozen, weighted_mean
 from offbeat.core.settings import Settings
+from offbeat.core.vectors import Sliceable
 
 if TYPE_CHECKING:
     from offbeat.core.policy import View
@@ -47,7 +48,7 @@ class Contributions:
     Without a combiner the model would move by sum_k weights[k] D_k / divisor.
     """
 
-    models: Sequence[Vector]
+    models: Sequence[Sliceable]
     references: Sequence[Vector]
     """The base of each update, or the current version where a policy averages models."""
     weights: Sequence[float]
@@ -212,7 +213,7 @@ def mean_model(updates: Sequence[Update], weights: Sequence[float], view: "View"
 def mean_delta(updates: Sequence[Update], weights: Sequence[float], view: "View") -> Vector:
     """The weighted mean of the movements from their own bases, or what the combiner makes of it, in float32."""
     if view.combiner is None and view.sums is None:
-        return weighted_mean([update.delta for update in updates], weights)
+        return weighted_mean([LazyDifference(update.parameters, update.base_parameters) for update in updates], weights)
     references = [update.base_parameters for update in updates]
     movement = mean_movement(updates, references, weights, sum(weights), view)
     return by_block(len(view.parameters), movement)
@@ -228,7 +229,7 @@ def single_movement(update: Update, view: "View") -> Vector:
 
 
 def mean_of_cache(
-    models: Collection[Vector], devices: Collection[int], weights: Sequence[float], view: "View"
+    models: Collection[Sliceable], devices: Collection[int], weights: Sequence[float], view: "View"
 ) -> Vector:
     """`mean_model` for models that a policy keeps from version to version; they count as fresh."""
     if view.combiner is None:

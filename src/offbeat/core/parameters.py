@@ -17,8 +17,10 @@ import numpy as np
 import numpy.typing as npt
 
 from offbeat.core.errors import InvalidInput
+from offbeat.core.vectors import Sliceable
 
 Vector = npt.NDArray[np.float32]
+Floats = npt.NDArray[np.float64]
 BYTES_PER_ELEMENT = 4
 
 
@@ -170,21 +172,68 @@ def dot(one: Vector, other: Vector) -> float:
     return float(np.einsum("i,i->", one, other, dtype=np.float64))
 
 
-def weighted_mean(vectors: Sequence[Vector], weights: Sequence[float]) -> Vector:
+RUN = 2**13
+"""Products that numpy adds up at a time in `dot`; a block is a whole number of runs."""
+
+
+def dots(size: int, pairs_of: Callable[[slice], Iterable[tuple[Floats, Floats]]]) -> list[float]:
+    """The inner products of several pairs of vectors that are made block by block, with the same bits as `dot`.
+
+    >>> one = np.array([3.0, 1.0])
+    >>> dots(2, lambda block: [(one[block], one[block]), (one[block], one[block] + 1)])
+    [10.0, 14.0]
+    """
+    found: dict[int, list[list[float]]] = {}
+
+    def add(block: slice) -> None:
+        found[block.start] = [_sums_of_runs(one, other) for one, other in pairs_of(block)]
+
+    blockwise(size, add)
+    totals = [0.0] * len(found[0])
+    for start in sorted(found):
+        for number, sums in enumerate(found[start]):
+            for each in sums:
+                totals[number] += each
+    return totals
+
+
+def _sums_of_runs(one: Floats, other: Floats) -> list[float]:
+    whole = len(one) // RUN * RUN
+    sums: list[float] = np.einsum("ij,ij->i", one[:whole].reshape(-1, RUN), other[:whole].reshape(-1, RUN)).tolist()
+    return sums if whole == len(one) else [*sums, float(np.einsum("i,i->", one[whole:], other[whole:]))]
+
+
+@dataclass(frozen=True, eq=False)
+class LazyDifference:
+    """x - y, computed where it is sliced: a movement that is read once needs no memory."""
+
+    one: Vector
+    other: Vector
+
+    def __len__(self) -> int:
+        return len(self.one)
+
+    def __getitem__(self, block: slice) -> Vector:
+        return self.one[block] - self.other[block]
+
+
+def weighted_mean(vectors: Sequence[Sliceable | LazyDifference], weights: Sequence[float]) -> Vector:
     """sum w_k x_k / sum w_k, accumulated in float64.
 
     >>> weighted_mean([np.float32([0.0, 2.0]), np.float32([4.0, 2.0])], [1.0, 3.0]).tolist()
     [3.0, 2.0]
     """
-    scale = 1.0 / sum(weights)
+    return by_block(len(vectors[0]), lambda block: mean_of((vector[block] for vector in vectors), weights))
 
-    def mean_of(block: slice) -> npt.NDArray[np.float64]:
-        total = np.zeros(block.stop - block.start, dtype=np.float64)
-        for vector, weight in zip(vectors, weights, strict=True):
-            total += (weight * scale) * vector[block]
-        return total
 
-    return by_block(len(vectors[0]), mean_of)
+def mean_of(parts: Iterable[npt.NDArray[Any]], weights: Sequence[float]) -> Floats:
+    """One block of the weighted mean, from that of each vector."""
+    scale, total = 1.0 / sum(weights), None
+    for part, weight in zip(parts, weights, strict=True):
+        total = np.zeros(len(part)) if total is None else total
+        total += (weight * scale) * part
+    assert total is not None
+    return total
 
 
 def mixture(one: Vector, other: Vector, share: float) -> Vector:
@@ -258,7 +307,7 @@ def by_block(
     return whole
 
 
-def distance(one: Vector, other: Vector, threaded_from: int = THREADED_FROM) -> float:
+def distance(one: Sliceable, other: Sliceable, threaded_from: int = THREADED_FROM) -> float:
     """The Euclidean distance in float64, block by block; inf or nan if an element is not finite.
 
     >>> distance(np.float32([3.0, 1.0]), np.float32([0.0, 5.0]))

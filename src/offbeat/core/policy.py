@@ -137,16 +137,17 @@ class View(Protocol):
         """The orders in flight by ticket, oldest first."""
         ...
 
+    @property
+    def store(self) -> VectorStore:
+        """Keeps vectors outside the memory of the process if the driver can."""
+        ...
+
     def samples(self, device: int) -> int:
         """Number of samples on the device."""
         ...
 
     def is_idle(self, device: int) -> bool:
         """Whether the device is available and has no order."""
-        ...
-
-    def store(self) -> VectorStore:
-        """A new store of vectors of the model's size, outside the memory of the process if the driver has one."""
         ...
 
     def pick(self, count: int, excluding: Collection[int] = ()) -> list[int]:

@@ -69,7 +69,7 @@ from offbeat.core.state import (
 )
 from offbeat.core.streams import stream
 from offbeat.core.sums import RunningSum, SumState
-from offbeat.core.vectors import NewStore, StoredInMemory, VectorStore
+from offbeat.core.vectors import StoredInMemory, VectorStore
 
 NO_OWN_WORK: Mapping[int, tuple[int | None, int | None]] = MappingProxyType({})
 EXHAUSTED = "participation"
@@ -125,7 +125,6 @@ class Session:
         "_selection",
         "_stalled",
         "_states",
-        "_stores",
         "_ticket_of",
         "_tickets",
         "_trusted",
@@ -151,6 +150,7 @@ class Session:
         "screen_state",
         "started",
         "state",
+        "store",
         "sums",
         "timers",
         "version",
@@ -176,7 +176,7 @@ class Session:
         combiner: Combiner | None = None,
         screen: Screen | None = None,
         sums_only: bool = False,
-        stores: NewStore = StoredInMemory,
+        store: VectorStore | None = None,
         trusted: Callable[[Vector, int], Vector] | None = None,
     ) -> None:
         """`own_work` are the slices and the batch size of single devices, where they differ from `local`.
@@ -213,7 +213,8 @@ class Session:
         self.in_flight: dict[int, OrderInFlight] = {}
         self.received: dict[int, int] = {}
         """The base of every received update that is not resolved, by ticket."""
-        self._stores = stores
+        self.store: VectorStore = StoredInMemory() if store is None else store
+        """Keeps vectors outside the memory of the process if the driver can."""
         self._samples = samples
         self._weights = samples if screen is None else screen.capped(samples)
         self._own_work = own_work
@@ -289,10 +290,6 @@ class Session:
     def held_samples(self, device: int) -> int:
         """Number of samples on the device, of which its training time depends."""
         return self._samples.item(device)
-
-    def store(self) -> VectorStore:
-        """A new store of vectors of the model's size."""
-        return self._stores(self.layout.size)
 
     def pick(self, count: int, excluding: Collection[int] = ()) -> list[int]:
         """Choose up to `count` idle devices that are not excluded: as the selector says, or uniformly.

@@ -10,17 +10,23 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from msgspec import Struct, structs
 
 from offbeat.core.errors import InvalidInput
 from offbeat.core.orders import KnownOutcome, Order, Outcome, Progress, RateSchedule, Update, WithheldOutcome
 from offbeat.core.parameters import Mask
 from offbeat.core.terms import TERMS
+from offbeat.core.vectors import StoredVector
 
-Arrays = dict[str, npt.NDArray[Any]]
+Arrays = dict[str, Any]
+"""Arrays and stored vectors by name."""
 OUTCOMES = (KnownOutcome, WithheldOutcome)
 MESSAGES: tuple[type[Any], ...] = (Order, Progress, Outcome, Update, *OUTCOMES, Mask, RateSchedule, *TERMS)
+
+
+STORED = "stored-"
+"""How the names of vectors begin that were outside the memory of the process, and need not be in it when they are read.
+"""
 
 
 def encode(value: Any) -> tuple[Any, Arrays]:
@@ -39,9 +45,9 @@ def encode(value: Any) -> tuple[Any, Arrays]:
             return item
         if isinstance(item, np.generic):
             return item.item()
-        if isinstance(item, np.ndarray):
+        if isinstance(item, np.ndarray | StoredVector):
             if id(item) not in names:
-                names[id(item)] = f"array-{len(names)}"
+                names[id(item)] = f"{STORED if isinstance(item, StoredVector) else 'array-'}{len(names)}"
                 arrays[names[id(item)]] = item
             return {"array": names[id(item)]}
         if isinstance(item, list | deque):
@@ -65,7 +71,7 @@ def encode(value: Any) -> tuple[Any, Arrays]:
     return tree(value), arrays
 
 
-def decode(tree: Any, arrays: Mapping[str, npt.NDArray[Any]], types: Iterable[type[Any]] = ()) -> Any:
+def decode(tree: Any, arrays: Mapping[str, Any], types: Iterable[type[Any]] = ()) -> Any:
     """Return the value of a tree made by `encode`; `types` are the record types that may occur besides MESSAGES."""
     known = {kind.__name__: kind for kind in (*MESSAGES, *types)}
 

@@ -1,40 +1,60 @@
-"""Where a policy keeps one vector per device: an interface, and its implementation in memory.
+"""Where a policy keeps vectors between versions: an interface, and its implementation in memory.
 
 A driver may give a session a store on disk (`running.vector_file`); the policy sees no difference.
 """
 
-from collections.abc import Callable
-from typing import Protocol
+from abc import ABC, abstractmethod
+from typing import Any, Protocol
 
-from offbeat.core.parameters import Vector
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+
+
+class StoredVector(ABC):
+    """A vector outside the memory of the process, which is read where it is sliced and never changes."""
+
+    def __init__(self, size: int, dtype: np.dtype[Any]) -> None:
+        self.size = size
+        self.dtype = dtype
+
+    @abstractmethod
+    def __getitem__(self, block: slice) -> Array:
+        """A part of the vector; read-only."""
+
+    def __len__(self) -> int:
+        return self.size
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the whole vector."""
+        return self.size * self.dtype.itemsize
+
+    def copy(self) -> "StoredVector":
+        """The vector itself, because it never changes."""
+        return self
+
+    def tobytes(self) -> bytes:
+        """The whole vector as bytes."""
+        return self[:].tobytes()
+
+
+Sliceable = Array | StoredVector
+"""A vector that is computed with block by block."""
 
 
 class VectorStore(Protocol):
-    """Vectors of the model's size, by number."""
+    """Keeps vectors of any size and type, as long as somebody refers to what `keep` has returned."""
 
-    def read(self, number: int) -> Vector:
-        """The vector that was last written under this number; read-only."""
+    def keep(self, vector: Array) -> Sliceable:
+        """Keep a vector, which does not change afterwards."""
         ...
-
-    def write(self, number: int, vector: Vector) -> None:
-        """Keep a vector, in place of the one of this number."""
-        ...
-
-
-NewStore = Callable[[int], VectorStore]
-"""Makes an empty store for vectors of this many elements."""
 
 
 class StoredInMemory:
     """A store for sessions without a driver, such as those of tests."""
 
-    def __init__(self, size: int) -> None:
-        self._vectors: dict[int, Vector] = {}
-
-    def read(self, number: int) -> Vector:
-        """The vector that was last written under this number."""
-        return self._vectors[number]
-
-    def write(self, number: int, vector: Vector) -> None:
-        """Keep a vector, in place of the one of this number."""
-        self._vectors[number] = vector
+    def keep(self, vector: Array) -> Array:
+        """The vector itself."""
+        return vector

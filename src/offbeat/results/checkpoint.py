@@ -1,22 +1,33 @@
-"""Checkpoints: a safetensors file with a JSON tree in its metadata, replaced atomically and verified when read."""
+"""Checkpoints: a safetensors file with a JSON tree in its metadata, replaced atomically and verified when read.
+
+Arrays are written and verified one by one, so that a checkpoint takes no memory of its own. Vectors that were outside
+the memory of the process (`core.vectors.StoredVector`) stay there, also when a run resumes: they are then read from its
+checkpoint.
+"""
 
 import hashlib
 import json
 import threading
 from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save
 
 from offbeat.core.errors import InvalidInput, OutputRefused
-from offbeat.core.snapshot import decode, encode
-from offbeat.results.files import replace_file
+from offbeat.core.snapshot import STORED, Arrays, decode, encode
+from offbeat.core.vectors import StoredVector
+from offbeat.results.files import FileVector, SharedFile, replace_file_by
 
-FORMAT = "offbeat checkpoint 8"
+FORMAT = "offbeat checkpoint 9"
+NO_CHECKSUM = "0" * 64
+"""Stands for the checksum of the file, which is computed over the file with this in its place."""
+LENGTH_BYTES = 8
+"""A safetensors file begins with the length of its header."""
+PART_BYTES = 2**20
 
 
 BACKGROUND_BYTES = 16 * 2**20
@@ -25,13 +36,38 @@ BACKGROUND_BYTES = 16 * 2**20
 
 def save_checkpoint(path: Path, state: Mapping[str, Any], fingerprint: str) -> None:
     """Replace the checkpoint; `fingerprint` identifies its experiment."""
-    _write(path, *encode(state), fingerprint)
+    write_checkpoint(path, *encode(state), fingerprint)
 
 
-def _write(path: Path, tree: Any, arrays: Mapping[str, npt.NDArray[Any]], fingerprint: str) -> None:
-    text, whole = json.dumps(tree), {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-    metadata = {"format": FORMAT, "fingerprint": fingerprint, "tree": text, "checksum": checksum(text, whole)}
-    replace_file(path, save(whole, metadata))
+def write_checkpoint(path: Path, tree: Any, arrays: Arrays, fingerprint: str) -> None:
+    """Replace the checkpoint by an encoded state."""
+    metadata = {"checksum": NO_CHECKSUM, "format": FORMAT, "fingerprint": fingerprint, "tree": json.dumps(tree)}
+    header: dict[str, Any] = {"__metadata__": metadata}
+    end = 0
+    for name, array in arrays.items():
+        shape = [len(array)] if isinstance(array, StoredVector) else list(array.shape)
+        header[name] = {"dtype": _type_name(array.dtype), "shape": shape, "data_offsets": [end, end + array.nbytes]}
+        end += array.nbytes
+    replace_file_by(path, partial(_write, header=json.dumps(header).encode(), arrays=arrays))
+
+
+def _write(file: BinaryIO, header: bytes, arrays: Arrays) -> None:
+    header += b" " * (-len(header) % LENGTH_BYTES)
+    start = len(header).to_bytes(LENGTH_BYTES, "little") + header
+    total = hashlib.sha256(start)
+    file.write(start)
+    for array in arrays.values():
+        whole = np.ascontiguousarray(array[:] if isinstance(array, StoredVector) else array)
+        data = whole.reshape(-1).view(np.uint8).data
+        total.update(data)
+        file.write(data)
+    file.seek(0)
+    file.write(start.replace(NO_CHECKSUM.encode(), total.hexdigest().encode(), 1))
+
+
+def _type_name(dtype: np.dtype[Any]) -> str:
+    """The name of a data type in safetensors."""
+    return "BOOL" if dtype.kind == "b" else f"{dtype.kind.upper()}{8 * dtype.itemsize}"
 
 
 class CheckpointWriter:
@@ -51,7 +87,7 @@ class CheckpointWriter:
         tree, arrays = encode(state)
         self.wait()
         if sum(array.nbytes for array in arrays.values()) < BACKGROUND_BYTES:
-            _write(self._path, tree, arrays, self._fingerprint)
+            write_checkpoint(self._path, tree, arrays, self._fingerprint)
             return
         frozen = {name: array.copy() if may_change(array) else array for name, array in arrays.items()}
         self._thread = threading.Thread(target=self._write, args=(tree, frozen), name="offbeat-checkpoint")
@@ -62,9 +98,9 @@ class CheckpointWriter:
         """Whether a checkpoint is being written."""
         return self._thread is not None and self._thread.is_alive()
 
-    def _write(self, tree: Any, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+    def _write(self, tree: Any, arrays: Arrays) -> None:
         try:
-            _write(self._path, tree, arrays, self._fingerprint)
+            write_checkpoint(self._path, tree, arrays, self._fingerprint)
         except Exception as error:
             self._error = error
 
@@ -78,17 +114,18 @@ class CheckpointWriter:
             raise error
 
 
-def may_change(array: npt.NDArray[Any]) -> bool:
+def may_change(array: npt.NDArray[Any] | StoredVector) -> bool:
     """Whether the array, or the one that it is a view of, can still be written to."""
-    return array.flags.writeable or array.base is not None
+    return not isinstance(array, StoredVector) and (array.flags.writeable or array.base is not None)
 
 
 def load_checkpoint(path: Path, fingerprint: str, types: Iterable[type[Any]]) -> Any:
     """The saved state; InvalidInput if the file is damaged, of another format or of another experiment."""
     try:
+        shared = SharedFile(path.open("rb"))
         with safe_open(path, framework="numpy") as file:
-            metadata = file.metadata() or {}
-            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+            metadata, names = file.metadata() or {}, file.keys()
+            arrays: Arrays = {name: file.get_tensor(name) for name in names if not name.startswith(STORED)}
     except (SafetensorError, OSError) as error:
         raise OutputRefused(
             f"the run cannot be resumed, its checkpoint {path} is damaged ({error})", "overwrite"
@@ -97,21 +134,38 @@ def load_checkpoint(path: Path, fingerprint: str, types: Iterable[type[Any]]) ->
         raise OutputRefused(f"the run cannot be resumed, {path} was written by another version of offbeat", "overwrite")
     if metadata.get("fingerprint") != fingerprint:
         raise OutputRefused(f"the checkpoint {path} belongs to another experiment", "out")
-    if metadata.get("checksum") != checksum(metadata.get("tree", ""), arrays):
+    if metadata.get("checksum") != checksum(shared.file, metadata.get("checksum", "")):
         raise OutputRefused(
             f"the run cannot be resumed, its checkpoint {path} is damaged (wrong checksum)", "overwrite"
         )
     try:
+        arrays |= _stored_vectors(shared)
         return decode(json.loads(metadata["tree"]), arrays, types)
-    except (InvalidInput, ValueError, RecursionError) as error:
+    except (InvalidInput, LookupError, TypeError, ValueError, RecursionError) as error:
         raise OutputRefused(
             f"the run cannot be resumed, its checkpoint {path} is damaged ({error})", "overwrite"
         ) from None
 
 
-def checksum(tree: str, arrays: Mapping[str, npt.NDArray[Any]]) -> str:
-    """The checksum of a checkpoint's tree and arrays: without it a flipped bit would change a run silently."""
-    total = hashlib.sha256(tree.encode())
-    for name in sorted(arrays):
-        total.update(name.encode() + arrays[name].tobytes())
+def checksum(file: BinaryIO, found: str) -> str:
+    """The checksum of a checkpoint that says `found`: without it a flipped bit would change a run silently."""
+    total = hashlib.sha256(_start(file).replace(found.encode(), NO_CHECKSUM.encode(), 1))
+    while part := file.read(PART_BYTES):
+        total.update(part)
     return total.hexdigest()
+
+
+def _start(file: BinaryIO) -> bytes:
+    """The length of the header and the header, which safetensors has validated."""
+    file.seek(0)
+    length = file.read(LENGTH_BYTES)
+    return length + file.read(int.from_bytes(length, "little"))
+
+
+def _stored_vectors(shared: SharedFile) -> dict[str, FileVector]:
+    start, found = _start(shared.file), {}
+    for name, about in json.loads(start[LENGTH_BYTES:]).items():
+        if name.startswith(STORED):
+            (size,), offset, kind = about["shape"], len(start) + about["data_offsets"][0], about["dtype"]
+            found[name] = FileVector(shared, offset, size, np.dtype(f"{kind[0].lower()}{int(kind[1:]) // 8}"))
+    return found

@@ -5,20 +5,29 @@ import errno
 import io
 import json
 import os
-from collections.abc import Mapping, Sequence
+import weakref
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
+
+import numpy as np
 
 from offbeat.core.errors import DiskFull, OutputRefused
+from offbeat.core.vectors import Array, StoredVector
 
 
 def replace_file(path: Path, data: bytes) -> None:
     """Replace a file atomically: a reader, or a crash, sees the old content or the new one."""
+    replace_file_by(path, lambda file: file.write(data))
+
+
+def replace_file_by(path: Path, write: Callable[[BinaryIO], Any]) -> None:
+    """Replace a file atomically by what a function writes."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(path.name + ".draft")
     try:
         with draft.open("wb") as file:
-            file.write(data)
+            write(file)
             file.flush()
             os.fsync(file.fileno())
         draft.replace(path)
@@ -98,3 +107,28 @@ class Log:
             self._file.close()
         except OSError as error:
             raise or_disk_full(error, Path(self._file.name)) from None
+
+
+class SharedFile:
+    """An open file, which is closed when no vector refers to it any more."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self.file = file
+        weakref.finalize(self, file.close)
+
+
+class FileVector(StoredVector):
+    """A vector within an open file. Threads may read it at the same time."""
+
+    def __init__(self, shared: SharedFile, offset: int, size: int, dtype: np.dtype[Any]) -> None:
+        super().__init__(size, dtype)
+        self._shared = shared
+        self._offset = offset
+
+    def __getitem__(self, block: slice) -> Array:
+        first, last, _ = block.indices(self.size)
+        width = self.dtype.itemsize
+        data = os.pread(self._shared.file.fileno(), (last - first) * width, self._offset + first * width)
+        if len(data) != (last - first) * width:
+            raise OSError(f"the file of vectors ended within the vector at byte {self._offset}")
+        return np.frombuffer(data, dtype=self.dtype)

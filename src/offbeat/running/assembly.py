@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -217,7 +216,7 @@ def session_of(
         limits=privacy.limits(policy, experiment.stop.epsilon, experiment.most_epochs),
         order_fields=privacy.order_fields,
         combiner=privacy.combiner(policy, secret=secret) or experiment.trust.combiner,
-        stores=partial(VectorFile, folder=scratch),
+        store=VectorFile(scratch),
     )
 
 

@@ -2,47 +2,60 @@
 
 The file is read and written row by row. A memory-mapped file would count as resident memory wherever it was touched, so
 that it would be no smaller than an array. The file has no name and disappears with the process, however that ends.
+
+A row is never overwritten while its vector is in use, so that a checkpoint can be written in the background: its place
+is free for a later vector when nothing refers to it any more.
 """
 
+import os
 import tempfile
-import weakref
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any
 
 import numpy as np
 
-from offbeat.core.parameters import BYTES_PER_ELEMENT, Vector, frozen
-from offbeat.results.files import or_disk_full
+from offbeat.core.vectors import Array
+from offbeat.results.files import FileVector, SharedFile, or_disk_full
 
 
 class VectorFile:
-    """Vectors of `size` elements in a temporary file in a folder (default: the system's for temporary files)."""
+    """Vectors in a temporary file in a folder (default: the system's for temporary files)."""
 
-    def __init__(self, size: int, folder: Path | None = None) -> None:
-        self._size = size
+    def __init__(self, folder: Path | None = None) -> None:
         self._folder = folder
-        self._file: BinaryIO | None = None
+        self._shared: SharedFile | None = None
+        self._end = 0
+        self._free: dict[int, list[int]] = {}
+        """Offsets of unused rows, by their bytes."""
 
-    def read(self, number: int) -> Vector:
-        """The vector that was last written under this number."""
-        assert self._file is not None
-        vector = np.empty(self._size, dtype=np.float32)
-        self._file.seek(number * self._size * BYTES_PER_ELEMENT)
-        if self._file.readinto(vector.data) != vector.nbytes:  # type: ignore[attr-defined]
-            raise OSError(f"the file of cached vectors ended within vector {number}")
-        return frozen(vector)
-
-    def write(self, number: int, vector: Vector) -> None:
-        """Keep a vector, in place of the one of this number. The file is made with the first."""
-        if self._file is None:
+    def keep(self, vector: Array) -> FileVector:
+        """Write a vector to a free row. The file is made with the first."""
+        if self._shared is None:
             if self._folder is not None:
                 self._folder.mkdir(parents=True, exist_ok=True)
-            self._file = tempfile.TemporaryFile(dir=self._folder, buffering=0)  # noqa: SIM115 (open as long as the run)
-            weakref.finalize(self, self._file.close)
-        self._file.seek(number * self._size * BYTES_PER_ELEMENT)
-        left = np.ascontiguousarray(vector, dtype=np.float32).data.cast("B")
+            self._shared = SharedFile(tempfile.TemporaryFile(dir=self._folder, buffering=0))  # noqa: SIM115
+        free = self._free.setdefault(vector.nbytes, [])
+        if free:
+            offset = free.pop()
+        else:
+            offset, self._end = self._end, self._end + vector.nbytes
+        left = np.ascontiguousarray(vector).view(np.uint8).data
+        position = offset
         try:
             while left:
-                left = left[self._file.write(left) :]
+                written = os.pwrite(self._shared.file.fileno(), left, position)
+                left, position = left[written:], position + written
         except OSError as error:
             raise or_disk_full(error, self._folder or Path(tempfile.gettempdir())) from None
+        return _Row(self._shared, offset, len(vector), vector.dtype, free)
+
+
+class _Row(FileVector):
+    """A row of the file, which is free again when nothing refers to this object."""
+
+    def __init__(self, shared: SharedFile, offset: int, size: int, dtype: np.dtype[Any], free: list[int]) -> None:
+        super().__init__(shared, offset, size, dtype)
+        self._free = free
+
+    def __del__(self) -> None:
+        self._free.append(self._offset)

@@ -170,7 +170,7 @@ class _ToyRun:
         """Bytes of the policy's state, the selector's, and the received updates."""
         saved = self.simulation.session.snapshot()
         tree, arrays = encode((saved.state, saved.received, saved.selection))
-        return len(json.dumps(tree)) + sum(array.nbytes for array in arrays.values())
+        return len(json.dumps(tree)) + sum(int(array.nbytes) for array in arrays.values())
 
 
 def _compare(first: _ToyRun, second: _ToyRun) -> None:

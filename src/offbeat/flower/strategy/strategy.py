@@ -324,7 +324,7 @@ class Async(Strategy):
         write_log(f"beginning with {connected} of {devices} devices{chosen}")
         session = Session(
             policy,
-            stores=partial(VectorFile, folder=None if settings.out is None else Path(settings.out)),
+            store=VectorFile(None if settings.out is None else Path(settings.out)),
             parameters=model.parameters,
             layout=model.layout,
             samples=membership.samples.copy(),  # 1 each: the real numbers are known only from replies

@@ -61,7 +61,7 @@ def test_the_server_trains_on_trusted_samples_that_it_does_not_evaluate_on(rule:
         ({"clip": -1.0}, "trust.clip"),
         ({"combine": "krum", "attackers": 0.7}, "trust.attackers = 0.7"),
         ({"combine": "median", "buckets": 3}, "'buckets'"),
-        ({"atackers": 0.1}, "'atackers'"),
+        ({"atackers": 0.1}, r"unknown key of \[trust\] without a combining rule, 'atackers': known: clip,"),
         ({"combine": "json:dumps"}, "must be a subclass of offbeat.policy.Combiner"),
     ],
 )

@@ -115,10 +115,9 @@ class Participation:
         self._used[devices] += 1
         self._last[devices] = version
 
-    @property
-    def exhausted(self) -> bool:
-        """Whether no device may ever contribute again."""
-        return bool((self._received >= self.limits.most).all())
+    def exhausted(self, version: int) -> bool:
+        """Whether no device may contribute to this version: if none is in training, it will never be made."""
+        return not len(self.allowed(np.arange(len(self._used), dtype=np.int32), version))
 
     @property
     def contributions(self) -> Counts:

@@ -393,7 +393,7 @@ class Session:
             self._apply(action, effects)
             if self.finished is not None:
                 break
-        if self.participation is not None and not self.in_flight and self.participation.exhausted:
+        if self.participation is not None and not self.in_flight and self.participation.exhausted(self.version + 1):
             self.finished = self.finished or EXHAUSTED
         if type(event) is FreshRequested and self._states[event.device] == WAITING:
             effects.append(self._answer(self.in_flight[event.ticket], TRANSITIONS[WAITING, SendFresh], None))

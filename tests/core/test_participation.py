@@ -120,19 +120,6 @@ def test_a_band_keeps_contributions_apart_and_a_tree_takes_one_of_each_device() 
     assert [len(tree.allowed(everyone, version)) for version in (7, 8, 9)] == [0, 0, 1]
 
 
-def test_the_budget_ends_the_run_before_the_version_that_would_exceed_it() -> None:
-    # A contribution costs 1: with a budget of 2 the third version of the only device is not made.
-    session = session_of(FedBuff(buffer=1, concurrency=1), 1, most=9, epsilon=float, budget=2.0)
-    session.move(1.0, 0.0)
-    session.move(1.0, 0.0)
-    assert (session.version, session.finished) == (2, None)
-    assert session.move(1.0, 0.0).used == []
-    assert (session.version, session.finished) == (2, "epsilon")
-    assert session.parameters.tolist() == [2.0, 0.0]
-    assert session.participation is not None and session.participation.epsilon == 2.0
-    assert session.audit() == []
-
-
 def test_the_ledger_survives_a_snapshot() -> None:
     def session() -> ScriptedSession:
         return session_of(FedBuff(buffer=2, concurrency=2), 3, most=2)

@@ -31,7 +31,7 @@ class Stop(Settings):
     target: Annotated[float, Field(allow_inf_nan=False)] | None = None
     """A value of `evaluation.target_metric` on the test data, at an evaluation."""
     epsilon: Positive | None = None
-    """A privacy budget: the run ends before the version that would exceed it (`[privacy]`)."""
+    """A privacy budget: devices contribute as often as it allows, then the run ends (`[privacy]`)."""
 
     @model_validator(mode="after")
     def _one_at_least(self) -> "Stop":

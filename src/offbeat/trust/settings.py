@@ -64,7 +64,7 @@ class TrustTable(InfluenceLimits):
         others = dict(self.model_extra or {})
         if self.combine == "mean":
             if others:
-                raise unknown("key of [trust] without a combining rule,", next(iter(others)), [*TrustTable.model_fields])
+                raise unknown("key of [trust] without a combining rule,", min(others), TrustTable.model_fields)
             return None
         kind = combiner_class(self.combine)
         if wrong := sorted(others.keys() - kind.model_fields.keys()):

@@ -73,6 +73,7 @@ def adapter(rule, settings, trace):
 
 `offbeat verify fedbuff --against my_module:adapter` names the first step that deviates, by how much, and the expected
 arithmetic; the exit code is then 1. `timer(name)` and `lost(device)` are optional: traces that need them are skipped.
+The number of devices is `len(trace.samples)`.
 `offbeat verify my_policy:Mine` checks a policy of your own for determinism, resume, bounded memory and losses.
 
 ## Other frameworks

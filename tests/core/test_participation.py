@@ -39,6 +39,23 @@ def test_a_device_contributes_at_most_m_times_and_then_the_run_ends() -> None:
     assert (session.version, session.finished) == (3, "participation")
 
 
+@pytest.mark.parametrize(
+    ("limits", "versions"),
+    [({"most": 2}, 2), ({"most": 9, "separation": 3}, 1), ({"most": 9, "block": 4}, 1)],
+    ids=["m", "band", "tree"],
+)
+def test_a_run_ends_when_no_device_may_contribute_to_the_next_version(limits: dict[str, int], versions: int) -> None:
+    session = session_of(FedBuff(buffer=2, concurrency=2), 3, **limits)
+    last = next(device for device in range(3) if session.is_idle(device))
+    session.handle(Left(device=last))
+    for _ in range(2 * versions):
+        session.move(1.0, 0.0)
+    assert (session.version, session.finished) == (versions, None)  # the last device may come back
+    session.handle(Ready(device=last))
+    session.move(1.0, 0.0)  # alone in the buffer
+    assert (session.version, session.finished) == (versions, "participation")
+
+
 def test_a_lost_order_does_not_count() -> None:
     session = session_of(FedBuff(buffer=1, concurrency=1), 1, most=1)
     session.lose()
@@ -101,19 +118,6 @@ def test_a_band_keeps_contributions_apart_and_a_tree_takes_one_of_each_device() 
         ledger.commit([2], 5)
     assert [len(band.allowed(everyone, version)) for version in (7, 8, 9)] == [0, 1, 1]
     assert [len(tree.allowed(everyone, version)) for version in (7, 8, 9)] == [0, 0, 1]
-
-
-def test_the_budget_ends_the_run_before_the_version_that_would_exceed_it() -> None:
-    # A contribution costs 1: with a budget of 2 the third version of the only device is not made.
-    session = session_of(FedBuff(buffer=1, concurrency=1), 1, most=9, epsilon=float, budget=2.0)
-    session.move(1.0, 0.0)
-    session.move(1.0, 0.0)
-    assert (session.version, session.finished) == (2, None)
-    assert session.move(1.0, 0.0).used == []
-    assert (session.version, session.finished) == (2, "epsilon")
-    assert session.parameters.tolist() == [2.0, 0.0]
-    assert session.participation is not None and session.participation.epsilon == 2.0
-    assert session.audit() == []
 
 
 def test_the_ledger_survives_a_snapshot() -> None:

@@ -39,6 +39,15 @@ def test_an_empty_table_leaves_no_trace() -> None:
     assert "trust" not in Experiment(**TINY).table()
 
 
+@pytest.mark.parametrize("rule", ["median", "krum", "asyncfilter"])
+def test_a_rule_that_can_withstand_nobody_in_a_small_buffer_is_refused(rule: str) -> None:
+    small = TINY | {"algorithm": {"name": "fedbuff", "buffer": 2, "concurrency": 5}}
+    with pytest.raises(InvalidInput, match=f"algorithm.buffer = 2: trust.combine = '{rule}' withstands no hostile"):
+        Experiment(**small, trust={"combine": rule})
+    for each in ("throttle", "centred-clipping", "zeno++"):
+        assert Experiment(**small, trust={"combine": each}).trust.combiner is not None
+
+
 def test_a_rule_of_the_user_is_named_like_any_other() -> None:
     experiment = Experiment(**TINY, trust={"combine": f"{__name__}:First"})
     assert offbeat.run(experiment).summary["versions"] == 3
@@ -61,7 +70,7 @@ def test_the_server_trains_on_trusted_samples_that_it_does_not_evaluate_on(rule:
         ({"clip": -1.0}, "trust.clip"),
         ({"combine": "krum", "attackers": 0.7}, "trust.attackers = 0.7"),
         ({"combine": "median", "buckets": 3}, "'buckets'"),
-        ({"atackers": 0.1}, "'atackers'"),
+        ({"atackers": 0.1}, r"unknown key of \[trust\] without a combining rule, 'atackers': known: clip,"),
         ({"combine": "json:dumps"}, "must be a subclass of offbeat.policy.Combiner"),
     ],
 )

@@ -57,6 +57,24 @@ def test_every_device_and_group_has_its_own_metrics(tmp_path: Path) -> None:
     assert spread["evaluated_on"] == "held-out samples" and spread["accuracy_worst"] == min(accuracy)
 
 
+def test_thirds_by_label_mix_have_their_own_metrics(tmp_path: Path) -> None:
+    # Sites A and B have both labels, site C more of one, site D only one.
+    lines = ["site,x,y"]
+    for row in range(240):
+        site, number = "ABCD"[row % 4], row // 4
+        yes = {"A": number % 2 == 0, "B": number % 2 == 0, "C": number % 4 > 0, "D": True}[site]
+        lines.append(f"{site},{(number % 7 + 1) * (1 if yes else -1)},{'yes' if yes else 'no'}")
+    (tmp_path / "sites.csv").write_text("\n".join(lines))
+    given = experiment(tmp_path / "sites.csv")
+    summary = offbeat.run(given, tmp_path / "out").summary
+    rows = read_run(tmp_path / "out").devices
+    groups = summary["per_group"]
+    # All data have 69 % yes: A, B and D differ by 19, 19 and 31 points, C by 6.
+    assert [groups[f"{name} labels"]["devices"] for name in ("most usual", "middle", "least usual")] == [2, 1, 1]
+    assert groups["least usual labels"]["loss"] == pytest.approx(rows[3]["loss"], abs=1e-5)
+    assert groups["middle labels"]["loss"] == pytest.approx(rows[1]["loss"], abs=1e-5)
+
+
 def test_data_without_held_out_samples_of_a_device_use_its_own_and_the_default_writes_nothing(tmp_path: Path) -> None:
     tables: dict[str, Any] = {"data": {"name": "digits", "devices": 3}, "model": "logistic", "stop": {"time": 3.0}}
     tables["algorithm"] = {"name": "fedavg", "cohort": 3}

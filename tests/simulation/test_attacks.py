@@ -144,6 +144,7 @@ def test_flooding_devices_are_heard_more_often(tmp_path: Any) -> None:
         ({"name": "backdoor", "target": 10}, "attack.target = 10: labels go from 0 to 9"),
         ({"name": "sign-flop"}, "attack.name"),
         ({"name": "scaling", "share": 1.5}, "attack.share"),
+        ({"share": 0.5}, "attack.share has no effect: set attack.name too"),
     ],
 )
 def test_a_bad_attack_is_refused(attack: dict[str, Any], message: str) -> None:

@@ -14,7 +14,7 @@ import offbeat
 from offbeat.algorithms import FedAvg, FedBuff
 from offbeat.core.combining import Contributions
 from offbeat.core.errors import InvalidInput
-from offbeat.core.messages import Uploaded
+from offbeat.core.messages import Left, Ready, Uploaded
 from offbeat.core.policy import Policy, View
 from offbeat.testing import ScriptedSession
 from offbeat.trust.noise import Block, Source
@@ -128,6 +128,21 @@ def test_the_default_noise_of_the_count_depends_on_k_and_z() -> None:
         return None if made is None else made.count_noise
 
     assert (count_noise(100, 1.0), count_noise(10, 1.0)) == (5.0, 2.0)
+
+
+def test_a_budget_limits_each_device_and_the_run_ends_when_none_may_contribute() -> None:
+    policy, table = FedBuff(buffer=1, concurrency=1), Privacy(noise_multiplier=1.0, most_updates=5)
+    session = ScriptedSession(policy, devices=2, limits=table.limits(policy, budget=table.epsilon(2)))
+    fast = session.first.ordered[0]
+    session.handle(Left(device=1 - fast))
+    session.move(1.0, 0.0)
+    assert session.move(1.0, 0.0).ordered == []  # a third contribution would exceed the budget
+    assert session.version == 2
+    session.handle(Ready(device=1 - fast))
+    session.move(1.0, 0.0)
+    session.move(1.0, 0.0)
+    assert (session.version, session.finished) == (4, "epsilon")
+    assert session.participation is not None and session.participation.epsilon == table.epsilon(2)
 
 
 def test_a_session_reports_epsilon_and_what_it_follows_from() -> None:

@@ -2,13 +2,11 @@
 
 A private run needs them for its proof: a device contributes to a version at most once, at most `most` times in the run,
 and not to versions that share noise. The session does not order a device that could break a limit and refuses its
-upload; a version that would exceed the budget ends the run before it is made. Orders that are lost or discarded
-contribute to no version and do not count.
+upload. Orders that are lost or discarded contribute to no version and do not count.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import inf
 from typing import Any
 
 import numpy as np
@@ -35,8 +33,8 @@ class ParticipationLimits:
     """The privacy loss of a device with this many contributions."""
     orders: bool = False
     """Whether every order counts, used or not: devices protect what they upload, and the server is not trusted."""
-    budget: float = inf
-    """The run ends before a version after which a device's privacy loss would exceed this."""
+    reason: str = "participation"
+    """Why the run ends when no device may contribute any more."""
     inputs: Mapping[str, Any] = field(default_factory=dict)
     """What the privacy loss follows from, for the summary of the run."""
 
@@ -96,13 +94,6 @@ class Participation:
         if not self.limits.orders:
             self._received[self._waiting.pop(ticket)] -= 1
 
-    def exceeds_budget(self, tickets: Sequence[int]) -> bool:
-        """Whether a version from these updates would exceed the budget."""
-        if self.limits.orders:
-            return False
-        devices = [self._waiting[ticket] for ticket in tickets]
-        return bool(devices) and self.limits.epsilon(int(self._used[devices].max()) + 1) > self.limits.budget
-
     def commit(self, tickets: Sequence[int], version: int) -> None:
         """These updates were used for this version."""
         if self.limits.orders:
@@ -115,10 +106,9 @@ class Participation:
         self._used[devices] += 1
         self._last[devices] = version
 
-    @property
-    def exhausted(self) -> bool:
-        """Whether no device may ever contribute again."""
-        return bool((self._received >= self.limits.most).all())
+    def exhausted(self, version: int) -> bool:
+        """Whether no device may contribute to this version: if none is in training, it will never be made."""
+        return not len(self.allowed(np.arange(len(self._used), dtype=np.int32), version))
 
     @property
     def contributions(self) -> Counts:

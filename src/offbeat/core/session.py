@@ -72,10 +72,6 @@ from offbeat.core.sums import RunningSum, SumState
 from offbeat.core.vectors import StoredInMemory, VectorStore
 
 NO_OWN_WORK: Mapping[int, tuple[int | None, int | None]] = MappingProxyType({})
-EXHAUSTED = "participation"
-"""Why a run ended in which every device has contributed as often as it may."""
-OVER_BUDGET = "epsilon"
-"""Why a run ended whose next version would have exceeded its privacy budget."""
 MOST_TIMERS_AT_ONCE = 1000
 """Timers of 0 s that a policy may set at one time."""
 
@@ -390,8 +386,8 @@ class Session:
             self._apply(action, effects)
             if self.finished is not None:
                 break
-        if self.participation is not None and not self.in_flight and self.participation.exhausted:
-            self.finished = self.finished or EXHAUSTED
+        if self.participation is not None and not self.in_flight and self.participation.exhausted(self.version + 1):
+            self.finished = self.finished or self.participation.limits.reason
         if type(event) is FreshRequested and self._states[event.device] == WAITING:
             effects.append(self._answer(self.in_flight[event.ticket], TRANSITIONS[WAITING, SendFresh], None))
         return effects
@@ -532,10 +528,6 @@ class Session:
             case Commit(parameters=parameters, used=used):
                 if self.participation is not None:
                     self._check_received(used)
-                    if self.participation.exceeds_budget(used):
-                        self.finished = OVER_BUDGET
-                        self._note(f"finished ({OVER_BUDGET})")
-                        return
                 self._commit(parameters, used)
                 if used:
                     effects.append(Resolved(tickets=used, used=True))

@@ -31,7 +31,7 @@ class Stop(Settings):
     target: Annotated[float, Field(allow_inf_nan=False)] | None = None
     """A value of `evaluation.target_metric` on the test data, at an evaluation."""
     epsilon: Positive | None = None
-    """A privacy budget: the run ends before the version that would exceed it (`[privacy]`)."""
+    """A privacy budget: devices contribute as often as it allows, then the run ends (`[privacy]`)."""
 
     @model_validator(mode="after")
     def _one_at_least(self) -> "Stop":
@@ -78,7 +78,8 @@ class EvaluationTable(Settings):
     """Number of test samples to evaluate on, always the same ones (default: all)."""
     per_device: bool = False
     """Whether to evaluate the final model for each device and group of devices too: on the device's held-out samples if
-    the data say which they are, else on its training samples. Groups are thirds of the fleet by speed, and `groups`."""
+    the data say which they are, else on its training samples. Groups are thirds of the devices by speed
+    and by how unusual their label mix is, and `groups`."""
     groups: dict[str, list[int | str]] = Field({})
     """Named groups of devices, by number or name: `[evaluation.groups] north = ["H01", "H02"]`."""
     training_loss: bool = False

@@ -11,7 +11,7 @@ A share of the devices, drawn by the seed, attacks from `start` on. D is the mov
 | alie | mean - z std of each coordinate | z | Baruch, Baruch, Goldberg, NeurIPS 2019 (A Little Is Enough) |
 | ipm | -s mean | s | Xie, Koyejo, Gupta, UAI 2019 (Fall of Empires) |
 | backdoor | s D, half of the samples with a trigger and the label `target` | s | Bagdasaryan et al., AISTATS 2020 |
-| flooding | -D, and trains s times as fast | s | our reading |
+| flooding | -D, and trains s times as fast, also before `start` | s | our reading |
 | stale-replay | the model of its first upload, again and again | | our reading |
 
 The mean and std of alie and ipm are over the movements that all attackers would have uploaded last if they were honest:
@@ -23,8 +23,9 @@ from math import floor
 from statistics import NormalDist
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
+from offbeat.core.errors import InvalidInput
 from offbeat.core.settings import Settings
 from offbeat.core.streams import stream
 
@@ -71,6 +72,12 @@ class AttackTable(Settings):
     """How strong the attack is (default: by attack, see `offbeat describe attack`)."""
     target: Annotated[int, Field(ge=0)] = 0
     """The label that the backdoor's trigger shall give."""
+
+    @model_validator(mode="after")
+    def _has_a_name(self) -> "AttackTable":
+        if self.model_fields_set and "name" not in self.model_fields_set:
+            raise InvalidInput(f"attack.{min(self.model_fields_set)} has no effect: set attack.name too")
+        return self
 
     def members(self, devices: int, seed: int) -> frozenset[int]:
         """The devices that attack: round(share * devices) of them, at least one."""

@@ -1,4 +1,4 @@
-"""The metrics of the final model for each device and group of devices: by speed, and those that the file names."""
+"""The metrics of the final model for each device and group of devices: by speed, label mix, and as the file names."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -6,8 +6,10 @@ from math import nan
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from offbeat.core.parameters import Vector
+from offbeat.data.heterogeneity import label_counts
 from offbeat.data.samples import Indices, LazyDevices, Samples, taken
 from offbeat.fleet import Fleet
 from offbeat.fleet.overrides import device_number
@@ -15,6 +17,8 @@ from offbeat.results.metric import TargetMetric
 from offbeat.running.assembly import ExperimentParts
 
 SPEED_GROUPS = ("fastest third", "middle third", "slowest third")
+LABEL_GROUPS = ("most usual labels", "middle labels", "least usual labels")
+"""Thirds of the devices by the distance of their label mix from that of all data."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,17 +56,27 @@ def device_metrics(parts: ExperimentParts, groups: Mapping[str, list[int]], para
 
 
 def groups_of(parts: ExperimentParts, fleet: Fleet) -> dict[str, list[int]]:
-    """The devices of each group: thirds by the time of a plain order, and `evaluation.groups`."""
+    """The devices of each group: thirds by the time of a plain order and by label mix, and `evaluation.groups`."""
     devices, order = parts.partition.devices, parts.experiment.local.order(0)
     seconds = np.array([sum(fleet.speeds.slice_seconds(device, 0, order)) for device in range(devices)])
-    groups: dict[str, list[int]] = {}
-    if devices >= len(SPEED_GROUPS) and np.ptp(seconds) > 0:
-        thirds = np.array_split(np.argsort(seconds, kind="stable"), len(SPEED_GROUPS))
-        groups = {name: sorted(third.tolist()) for name, third in zip(SPEED_GROUPS, thirds, strict=True)}
+    groups = _thirds(SPEED_GROUPS, seconds)
+    labels = parts.dataset.train_y
+    if isinstance(labels, np.ndarray) and labels.ndim == 1 and labels.dtype.kind == "i":
+        counts = label_counts(parts.dataset, parts.partition)
+        groups |= _thirds(LABEL_GROUPS, np.where(counts.sizes > 0, counts.distances, nan))
     names = fleet.names or ()
     for name, members in parts.experiment.evaluation.groups.items():
         groups[name] = [device_number(member, names, devices, f"evaluation.groups.{name}") for member in members]
     return groups
+
+
+def _thirds(names: Sequence[str], values: npt.NDArray[np.float64]) -> dict[str, list[int]]:
+    """The devices in thirds by a value that each has (nan: in none); empty if all values are equal."""
+    known = np.flatnonzero(~np.isnan(values))
+    if len(known) < len(names) or np.ptp(values[known]) == 0:
+        return {}
+    thirds = np.array_split(known[np.argsort(values[known], kind="stable")], len(names))
+    return {name: sorted(third.tolist()) for name, third in zip(names, thirds, strict=True)}
 
 
 def _samples(parts: ExperimentParts, devices: Sequence[int]) -> tuple[Samples, Samples] | None:

@@ -44,6 +44,7 @@ class AsyncFilter(RobustRule):
 
     State = StalenessGroups
     paper = "Kang and Li, Middleware 2024"
+    least = 3
     provenance = "our reading"
 
     groups: Annotated[int, Field(ge=1)] = 5

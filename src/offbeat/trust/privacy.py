@@ -25,7 +25,7 @@ norms. The number of updates with ||D_k|| <= C gets noise of its own, which is p
 """
 
 from dataclasses import dataclass, field
-from math import exp, inf, isfinite, sqrt
+from math import exp, isfinite, sqrt
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -150,7 +150,7 @@ class Privacy(Settings):
         if not self.on:
             return None
         example, most = self.level == "example", self.most_updates
-        if example and budget is not None:
+        if budget is not None:
             most = next(number for number in range(most, 0, -1) if self.epsilon(number, epochs) <= budget)
         inputs = self.model_dump(include=PROOF[self.mechanism, self.clip == "adaptive"])
         return ParticipationLimits(
@@ -159,7 +159,7 @@ class Privacy(Settings):
             block=self.tree if self.mechanism == "tree" else 1,
             orders=example,
             epsilon=lambda number: self.epsilon(number, epochs),
-            budget=inf if budget is None else budget,
+            reason="participation" if most == self.most_updates else "epsilon",
             inputs=inputs | ({"epochs": epochs} if example else {"divisor": divisor_of(policy, "")}),
         )
 

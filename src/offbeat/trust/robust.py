@@ -37,6 +37,8 @@ class RobustRule(Combiner):
     paper: ClassVar[str] = ""
     provenance: ClassVar[str] = "published"
     """What the rule follows, as for algorithms; the use on movements of different staleness is always our reading."""
+    least: ClassVar[int] = 1
+    """Fewest updates among which the rule can withstand a hostile one."""
 
     attackers: Annotated[float, Field(ge=0, lt=0.5)] = 0.2
     """Largest share of hostile updates in a buffer or round that the rule shall withstand."""
@@ -58,6 +60,7 @@ class CoordinateMedian(RobustRule):
     """
 
     paper = "Yin et al., ICML 2018"
+    least = 3
 
     def combine(self, contributions: Contributions, state: object, view: View) -> Movement:
         mass = contributions.mass
@@ -76,6 +79,7 @@ class TrimmedMean(RobustRule):
     """
 
     paper = "Yin et al., ICML 2018"
+    least = 3
 
     def combine(self, contributions: Contributions, state: object, view: View) -> Movement:
         mass, cut = contributions.mass, self.hostile(len(contributions))
@@ -174,6 +178,7 @@ class Krum(RobustRule):
     """
 
     paper = "Blanchard et al., NeurIPS 2017"
+    least = 3
 
     def chosen(self, scores: Floats) -> list[int]:
         """The updates that count."""
@@ -238,6 +243,7 @@ class Bucketing(RobustRule):
     """
 
     paper = "Yang and Li, ICML 2021"
+    least = 3
 
     buckets: Annotated[int, Field(ge=2)] = 5
     """B, the number of buckets."""

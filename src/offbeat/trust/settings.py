@@ -15,7 +15,7 @@ from offbeat.references import resolve
 from offbeat.trust.filters import AsyncFilter, Throttle
 from offbeat.trust.influence import InfluenceLimits
 from offbeat.trust.privacy import Level
-from offbeat.trust.robust import Bucketing, CentredClipping, CoordinateMedian, Krum, MultiKrum, TrimmedMean
+from offbeat.trust.robust import Bucketing, CentredClipping, CoordinateMedian, Krum, MultiKrum, RobustRule, TrimmedMean
 from offbeat.trust.trusted import AflGuard, TrustedRule, ZenoPlusPlus
 
 COMBINERS: dict[str, type[Combiner]] = {
@@ -64,7 +64,7 @@ class TrustTable(InfluenceLimits):
         others = dict(self.model_extra or {})
         if self.combine == "mean":
             if others:
-                raise unknown("key 'trust.", next(iter(others)), [*TrustTable.model_fields])
+                raise unknown("key of [trust] without a combining rule,", min(others), TrustTable.model_fields)
             return None
         kind = combiner_class(self.combine)
         if wrong := sorted(others.keys() - kind.model_fields.keys()):
@@ -105,6 +105,14 @@ class TrustTable(InfluenceLimits):
             raise InvalidInput(
                 f"trust.combine = {self.combine!r}: {name!r} does not make its versions from a weighted mean of "
                 "several updates, which the rule would replace; set trust.clip instead, which every algorithm takes"
+            )
+        size = next((each for each in ("buffer", "buffer_size", "cohort") if each in type(policy).model_fields), None)
+        number = getattr(policy, size) if size else None
+        least = self.combiner.least if isinstance(self.combiner, RobustRule) else 1
+        if number is not None and number < least:
+            raise InvalidInput(
+                f"algorithm.{size} = {number}: trust.combine = {self.combine!r} withstands no hostile update among "
+                f"fewer than {least}; increase it, or use trust.clip"
             )
         if self.sums_only:
             self._check_sums(policy, name, privacy, selector)

@@ -64,7 +64,7 @@ class StrategySettings(Settings):
     privacy: Privacy = Privacy()
     """Differential privacy of devices, as in `[privacy]` of an experiment: `privacy={"noise_multiplier": 1.0}`."""
     epsilon: Positive | None = None
-    """Stop before the version that would exceed this privacy budget."""
+    """A privacy budget: devices contribute as often as it allows, then the run ends."""
     selection: SelectionTable = SelectionTable()
     """Which idle nodes are ordered, as in `[selection]` of an experiment: `selection="tifl"`."""
     loss_key: Name = "train_loss"

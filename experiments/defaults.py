@@ -25,7 +25,7 @@ TUNED = DIRECTORY.parent / "docs" / "results" / "leaderboard.csv"
 SGD = {"a third of the rate": 1 / 3, "the rate": 1.0, "three times the rate": 3.0}
 """Multiples of the leaderboard's learning rate."""
 POLYAK = {f"polyak from {rate}": factor for rate, factor in SGD.items()}
-"""The same rates as bounds of the first step, with the optimiser `polyak` on the devices."""
+"""The same rates with the optimiser `polyak` on the devices, whose first step they bound."""
 RATES = SGD | POLYAK
 NAMED = (
     "fedasmu",

@@ -105,9 +105,9 @@ def test_torch_s_optimisers_have_the_momentum_of_the_order_and_the_rate_of_each_
 
 
 def test_steps_of_polyak_by_hand() -> None:
-    # f = w^2, g = 2 w: 2 f / g^2 = 1/2 brings w to 0 in one step. Until then the rate doubles from 0.1: w = 3 (1 - 2 x
-    # 0.1) = 2.4, 2.4 (1 - 0.4) = 1.44, 1.44 (1 - 0.8) = 0.288; 0.8 exceeds 1/2.
-    order = Order(optimiser="polyak", learning_rate=0.1, slices=4)
+    # f = w^2, g = 2 w: 2 f / g^2 = 1/2 brings w to 0 in one step. Until then the rate doubles from 4 x 0.025 = 0.1:
+    # w = 3 (1 - 2 x 0.1) = 2.4, 2.4 (1 - 0.4) = 1.44, 1.44 (1 - 0.8) = 0.288; 0.8 exceeds 1/2.
+    order = Order(optimiser="polyak", learning_rate=0.025, slices=4)
     for steps, (weight, rate) in enumerate([(2.4, 0.1), (1.44, 0.2), (0.288, 0.4), (0.0, 0.5)], start=1):
         moved, state = one_number(order, 3.0, last=steps)
         assert moved == pytest.approx(weight, abs=1e-6)

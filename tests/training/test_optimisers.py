@@ -111,12 +111,17 @@ def test_steps_of_polyak_by_hand() -> None:
     for steps, (weight, rate) in enumerate([(2.4, 0.1), (1.44, 0.2), (0.288, 0.4), (0.0, 0.5)], start=1):
         moved, state = one_number(order, 3.0, last=steps)
         assert moved == pytest.approx(weight, abs=1e-6)
-        assert state.optimiser["rate"] == pytest.approx([rate])
+        assert state.optimiser["bound"] == pytest.approx([2 * rate])
     assert one_number(order, 0.0)[0] == 0.0  # no gradient
 
 
 def test_polyak_refuses_a_negative_loss() -> None:
-    sgd = Polyak(Order(optimiser="polyak"), FlatModel(nn.Linear(1, 1)), TrainingState(parameters=np.zeros(2)), None)
+    sgd = Polyak(
+        Order(optimiser="polyak"),
+        FlatModel(nn.Linear(1, 1)),
+        TrainingState(parameters=np.zeros(2, dtype=np.float32)),
+        None,
+    )
     with pytest.raises(InvalidInput, match=r"needs losses of at least 0, and this batch's is -1\."):
         sgd.step(-1.0, (torch.ones(1, 1), torch.ones(1)), 0.1)
 

@@ -56,6 +56,9 @@ def assert_agree(one: TrainingState, other: TrainingState) -> None:
     assert (one.momentum is None) == (other.momentum is None)
     if one.momentum is not None and other.momentum is not None:
         np.testing.assert_allclose(one.momentum, other.momentum, rtol=1e-3, atol=1e-5)
+    assert one.optimiser.keys() == other.optimiser.keys()
+    for name, vector in one.optimiser.items():
+        np.testing.assert_allclose(vector, other.optimiser[name], rtol=1e-3)
 
 
 def assert_equals_sequential(model: nn.Module, jobs: list[TrainingJob]) -> None:
@@ -117,6 +120,7 @@ PLAIN = Order(batch_size=16, learning_rate=0.1)
         replace(PLAIN, momentum=0.9, weight_decay=0.05, terms=(Proximal(mu=0.3),)),
         replace(PLAIN, batch_size=None),
         replace(PLAIN, batch_size=100),
+        replace(PLAIN, optimiser="polyak", learning_rate=0.01),
     ],
 )
 def test_ragged_clients_train_as_they_do_alone(make: Callable[[], nn.Module], order: Order) -> None:
@@ -132,7 +136,7 @@ def test_jobs_may_differ_in_everything_and_keep_their_order() -> None:
         replace(PLAIN, terms=(Proximal(mu=1.0),)),
         replace(PLAIN, weight_decay=0.1, batch_size=8),
         replace(PLAIN, momentum=0.9, terms=(Proximal(mu=0.1),)),
-        replace(PLAIN, batch_size=None),
+        replace(PLAIN, optimiser="polyak"),
     ]
     lasts = [1, 4, 2, 3, 1, 2]
     jobs = [
@@ -142,10 +146,11 @@ def test_jobs_may_differ_in_everything_and_keep_their_order() -> None:
     assert_equals_sequential(model, jobs)
 
 
-def test_a_run_goes_on_from_where_it_paused() -> None:
+@pytest.mark.parametrize("more", [{"momentum": 0.9}, {"optimiser": "polyak", "learning_rate": 0.001}])
+def test_a_run_goes_on_from_where_it_paused(more: dict[str, Any]) -> None:
     model = mlp()
     trainer = trainer_of(model)
-    jobs = jobs_of(model, replace(PLAIN, momentum=0.9), last=4)
+    jobs = jobs_of(model, replace(PLAIN, **more), last=4)
     together = StackedTrainer(trainer)
     halves = together.train_many([replace(job, last=2) for job in jobs])
     rests = together.train_many([replace(job, first=2, state=half) for job, half in zip(jobs, halves, strict=True)])
@@ -267,6 +272,7 @@ def test_only_the_plain_loss_on_plain_batches_is_stacked(other: dict[str, Any]) 
         {"unit": "layer"},
         {"width": 0.5},
         {"optimiser": "adam"},
+        {"optimiser": "polyak"},  # with weight decay and a term
         {"clip_norm": 1.0},
         {"schedule": RateSchedule()},
         {"terms": (Distillation(),)},

@@ -29,8 +29,8 @@ OPTIMISERS: dict[str, type[torch.optim.Optimizer] | None] = {
 }
 FUSED = (torch.optim.Adam, torch.optim.AdamW)
 """Optimisers with a fused implementation in torch."""
-RATE = "rate"
-"""The step size of `Polyak`'s last step."""
+BOUND = "bound"
+"""The bound of `Polyak`'s next step size."""
 COUNT = "step"
 """The number of steps of a parameter: the one value that torch's optimisers keep per parameter, not per element."""
 
@@ -164,20 +164,25 @@ class Polyak(Sgd):
 
     def __init__(self, order: Order, model: FlatModel, start: TrainingState, pull: Pull | None) -> None:
         super().__init__(order, model, start, pull)
-        self._rate = float(start.optimiser[RATE][0]) if RATE in start.optimiser else None
+        self._bound = first_bound(order, start)
 
     def step(self, loss: float, gradients: Tensors, rate: float, positions: Sequence[int] | None = None) -> None:
         """Take one step with the gradients of the parameters at these positions (None: of all parameters)."""
         if loss < 0.0:
             raise InvalidInput(f"local.optimiser = 'polyak' needs losses of at least 0, and this batch's is {loss:g}.")
         square = float(torch.stack(torch._foreach_norm(gradients)).square().sum())
-        bound = 4.0 * rate if self._rate is None else 2.0 * self._rate
-        self._rate = float(np.float32(min(bound, 2.0 * loss / square) if square > 0.0 else bound))
-        super().step(loss, gradients, self._rate, positions)
+        rate = min(self._bound, 2.0 * loss / square) if square > 0.0 else self._bound
+        self._bound = float(np.float32(2.0 * rate))
+        super().step(loss, gradients, rate, positions)
 
     def state(self) -> Mapping[str, Vector]:
-        """The rate of the last step."""
-        return {} if self._rate is None else {RATE: frozen(np.array([self._rate], dtype=np.float32))}
+        """The bound of the next step."""
+        return {BOUND: frozen(np.array([self._bound], dtype=np.float32))}
+
+
+def first_bound(order: Order, start: TrainingState) -> float:
+    """The bound of `Polyak`'s next step."""
+    return float(start.optimiser[BOUND][0]) if BOUND in start.optimiser else 4.0 * order.learning_rate
 
 
 class TorchOptimiser:

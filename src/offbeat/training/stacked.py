@@ -24,12 +24,14 @@ from offbeat.core.parameters import Vector, frozen
 from offbeat.core.terms import Proximal
 from offbeat.data.samples import Indices
 from offbeat.models.flat import on_processor
+from offbeat.training.optimisers import BOUND, first_bound
 from offbeat.training.stacked_chains import (
     ConvolutionalChain,
     DenseChain,
     StackedChain,
     StackedParameter,
     StackedParameters,
+    StackedPolyak,
     StackedTargets,
     is_convolutional,
     stackable,
@@ -53,11 +55,11 @@ SMALL_BATCH = 8
 
 
 def is_plain(order: Order) -> bool:
-    """Whether the order trains the whole model with plain SGD and no term but proximal, as a stack needs."""
+    """Whether the order trains the whole model as a stack needs: by SGD, with no term but proximal, or by polyak."""
     return (
         order.unit != "layer"
         and order.width == 1.0
-        and order.optimiser == "sgd"
+        and (order.optimiser == "sgd" or (order.optimiser == "polyak" and not order.terms and not order.weight_decay))
         and not order.clip_norm
         and not order.example_clip
         and order.schedule is None
@@ -114,11 +116,11 @@ class StackedTrainer:
 
     def _stacks(self, jobs: Sequence[TrainingJob]) -> Iterator[list[int]]:
         """Positions of jobs that are trained together, longest first, so that the active ones are always a prefix."""
-        groups: dict[tuple[int | None, float], list[int]] = defaultdict(list)
+        groups: dict[tuple[int | None, str, float], list[int]] = defaultdict(list)
         for i, job in enumerate(jobs):
             if not is_plain(job.order):
-                raise InvalidInput("only orders for whole models with plain SGD can be trained stacked")
-            groups[job.order.batch_size, job.order.momentum].append(i)
+                raise InvalidInput("only orders for whole models with plain SGD or polyak can be trained stacked")
+            groups[job.order.batch_size, job.order.optimiser, job.order.momentum].append(i)
         for group in groups.values():
             group.sort(key=lambda i: (self._steps(jobs[i]), self._width(jobs[i])), reverse=True)
             fit = MOST_BYTES // max(self._bytes(jobs[i]) for i in group)
@@ -139,15 +141,19 @@ class StackedTrainer:
         return model + self._width(job) * (plan + 4 * self._activations)
 
     def _train(self, jobs: Sequence[TrainingJob]) -> list[TrainingState]:
-        """Train one stack. The jobs share batch size and momentum, and those with the most steps come first."""
+        """Train one stack. The jobs share batch size and optimiser, and those with the most steps come first."""
         index, share = self._schedule(jobs)
         steps, clients, width = index.shape
         torch_device = self._torch_device
         labels = torch.from_numpy(self._batches.y.take(index)).unsqueeze(3).to(torch_device)
         everyone = {entry.name: StackedParameter.of(jobs, entry, torch_device) for entry in self._layout.entries}
         rates = np.array([job.order.learning_rate for job in jobs], dtype=np.float32).reshape(-1, 1)
-        # Scaled for `StackedParameter`: with momentum the gradient itself, without it -rate x gradient.
-        scale = torch.from_numpy(share if jobs[0].order.momentum else share * -rates).unsqueeze(3).to(torch_device)
+        # Scaled for `StackedParameter`: with momentum or polyak the gradient itself, without them -rate x gradient.
+        polyak = None
+        if jobs[0].order.optimiser == "polyak":
+            polyak = StackedPolyak(torch.tensor([first_bound(job.order, job.state) for job in jobs]).to(torch_device))
+        unscaled = polyak is not None or jobs[0].order.momentum
+        scale = torch.from_numpy(share if unscaled else share * -rates).unsqueeze(3).to(torch_device)
         likelihood = torch.zeros(steps, clients, width, 1, device=torch_device)
         gather = self._gatherer(index, clients, width)
         remaining = [self._steps(job) for job in jobs]
@@ -157,7 +163,8 @@ class StackedTrainer:
                 active = sum(count > t for count in remaining)
                 parameters = {name: parameter.first(active) for name, parameter in everyone.items()}
             now = (t, slice(active))
-            self._chain.step(parameters, gather(t, active), StackedTargets(labels[now], scale[now], likelihood[now]))
+            targets = StackedTargets(labels[now], scale[now], likelihood[now], polyak)
+            self._chain.step(parameters, gather(t, active), targets)
         each = likelihood.squeeze(3).cpu().numpy() * (share > 0)
         losses = -each.sum(axis=(0, 2), dtype=np.float64)
         squared = np.zeros(clients)
@@ -167,6 +174,7 @@ class StackedTrainer:
             TrainingState(
                 parameters=self._row(everyone, "value", c),
                 momentum=self._row(everyone, "velocity", c) if job.order.momentum else None,
+                optimiser={} if polyak is None else {BOUND: frozen(polyak.bounds[c : c + 1].cpu().numpy())},
                 steps=job.state.steps + remaining[c],
                 loss_sum=job.state.loss_sum + float(losses[c]),
                 squared_sum=job.state.squared_sum + float(squared[c]),

@@ -145,6 +145,23 @@ class StackedTargets:
     """The weight of each sample in its client's gradient, scaled for `StackedParameter`; 0 for padding."""
     likelihood: torch.Tensor
     """Output: the log probability of each label before the step."""
+    polyak: "StackedPolyak | None" = None
+    """The step sizes of clients with the optimiser `polyak`: `scale` is then the weight itself. None: SGD."""
+
+
+class StackedPolyak:
+    """The Polyak step size (`optimisers.Polyak`) of every client of a stack."""
+
+    def __init__(self, bounds: torch.Tensor) -> None:
+        self.bounds = bounds
+        """The bound of each client's next step."""
+
+    def step(self, y: StackedTargets, squares: torch.Tensor) -> torch.Tensor:
+        """The factors (client, 1, 1) of the active clients' gradients, whose squared norms are given."""
+        losses, bounds = -(y.likelihood * y.scale).sum((1, 2)), self.bounds[: len(squares)]
+        rates = torch.where(squares > 0.0, torch.minimum(bounds, 2.0 * losses / squares), bounds)
+        self.bounds[: len(rates)] = 2.0 * rates
+        return -rates.view(-1, 1, 1)
 
 
 class DenseChain:
@@ -164,7 +181,7 @@ class DenseChain:
         torch.gather(logarithms, 2, y.labels, out=y.likelihood)
         gradient = logarithms.exp_()  # softmax minus one at the label: the derivative of cross-entropy
         gradient.scatter_add_(2, y.labels, torch.full_like(y.likelihood, -1.0))
-        self._backward(parameters, outputs, gradient.mul_(y.scale))
+        self._backward(parameters, outputs, gradient.mul_(y.scale), y)
 
     def _forward(self, parameters: StackedParameters, x: torch.Tensor) -> list[torch.Tensor]:
         """The input, then the output of each layer of the chain."""
@@ -174,8 +191,12 @@ class DenseChain:
             outputs.append(_dense(parameters, name, outputs[-1]) if dense else ACTIVATIONS[type(layer)][0](outputs[-1]))
         return outputs
 
-    def _backward(self, parameters: StackedParameters, outputs: list[torch.Tensor], gradient: torch.Tensor) -> None:
-        """Go back through the chain and update each dense layer as soon as its old weights are no longer needed."""
+    def _backward(
+        self, parameters: StackedParameters, outputs: list[torch.Tensor], gradient: torch.Tensor, y: StackedTargets
+    ) -> None:
+        """Go back through the chain, then update each dense layer."""
+        factors: list[tuple[StackedParameter, torch.Tensor, torch.Tensor]] = []
+        """Of each parameter: the two factors of its gradient, (client, sample, row) and (client, sample, column)."""
         for i in range(len(self._chain) - 1, self._first_dense - 1, -1):
             name, layer = self._chain[i]
             if isinstance(layer, nn.Linear):
@@ -183,12 +204,18 @@ class DenseChain:
                 weight = parameters[f"{name}.weight"]
                 if i > self._first_dense:
                     gradient = torch.bmm(behind, weight.value)
-                weight.descend((behind.transpose(1, 2), outputs[i]))
+                factors.append((weight, behind, outputs[i]))
                 if f"{name}.bias" in parameters:
-                    ones = behind.new_ones(behind.shape[0], 1, behind.shape[1])
-                    parameters[f"{name}.bias"].descend((ones, behind))
+                    factors.append((parameters[f"{name}.bias"], behind.new_ones(*behind.shape[:2], 1), behind))
             else:
                 gradient = ACTIVATIONS[type(layer)][1](gradient, outputs[i + 1])
+        if y.polyak is not None:
+            # |d^T a|^2 is the sum of (d d^T) * (a a^T), two small matrices of samples by samples.
+            squares = [(_gram(left) * _gram(right)).sum((1, 2)) for _, left, right in factors]
+            rates = y.polyak.step(y, torch.stack(squares).sum(0))
+            factors = [(parameter, left * rates, right) for parameter, left, right in factors]
+        for parameter, left, right in factors:
+            parameter.descend((left.transpose(1, 2), right))
 
 
 class ConvolutionalChain:
@@ -204,6 +231,10 @@ class ConvolutionalChain:
         likelihood = torch.gather(torch.log_softmax(self._forward(watched, x), 2), 2, y.labels)
         y.likelihood.copy_(likelihood.detach())
         gradients = torch.autograd.grad((likelihood * y.scale).sum().neg(), list(leaves.values()))
+        if y.polyak is not None:
+            squares = torch.stack([gradient.square().sum((1, 2)) for gradient in gradients]).sum(0)
+            rates = y.polyak.step(y, squares)
+            gradients = tuple(gradient * rates for gradient in gradients)
         for parameter, gradient in zip(parameters.values(), gradients, strict=True):
             parameter.descend(gradient)
 
@@ -236,6 +267,11 @@ class ConvolutionalChain:
             layer.dilation,
             clients * layer.groups,
         )
+
+
+def _gram(rows: torch.Tensor) -> torch.Tensor:
+    """The inner products of the rows of each client."""
+    return torch.bmm(rows, rows.transpose(1, 2))
 
 
 def _dense(parameters: StackedParameters, name: str, x: torch.Tensor) -> torch.Tensor:

@@ -57,6 +57,14 @@ PARTS = {
 }
 
 
+def titled(rate: str) -> str:
+    """
+    >>> titled("the rate"), titled("polyak from the rate")
+    ('SGD, the rate', 'polyak from the rate')
+    """
+    return f"SGD, {rate}" if rate in SGD else rate
+
+
 def cases(form: Form) -> list[Case]:
     """Every algorithm with its default settings on every fleet with every rate; the quick form has one fleet."""
     fleets = fleets_of(form) if form.full else {"ratio 5": EVEN}
@@ -91,7 +99,7 @@ def findings(measurements: Sequence[Measurement]) -> str:
     found = {method: values for method, values in found.items() if values}
     if not found:
         return ""
-    fine = [f"{rate}: {_fine(found, rate)}" for rate in RATES]
+    fine = [f"{titled(rate)}: {_fine(found, rate)}" for rate in RATES]
     lines = [f"Within 1.3 of the tuned time in the median, and within 2 on every fleet: {'; '.join(fine)}."]
     return "\n".join(f"- {line}" for line in [*lines, *auto_findings(measurements, tuned)])
 
@@ -99,7 +107,8 @@ def findings(measurements: Sequence[Measurement]) -> str:
 def _fine(found: Mapping[str, Mapping[str, float]], rate: str) -> str:
     here = {name: _at(values, rate) for name, values in found.items() if _at(values, rate)}
     fine = [name for name, values in here.items() if median(values) <= 1.3 and max(values) <= 2.0]
-    return f"{len(fine)} of {len(here)}" + (f" ({', '.join(fine)})" if fine else "")
+    named = fine if 2 * len(fine) <= len(here) else ["not " + name for name in here if name not in fine]
+    return f"{len(fine)} of {len(here)}" + (f" ({', '.join(named)})" if named else "")
 
 
 def auto_findings(measurements: Sequence[Measurement], tuned: Sequence[Measurement]) -> list[str]:
@@ -108,13 +117,15 @@ def auto_findings(measurements: Sequence[Measurement], tuned: Sequence[Measureme
     found = {rate: values for rate in RATES if (values := _at(over, rate))}
     lines = []
     if found:
-        words = "; ".join(f"{rate}: {number(median(values))} ({_span(values)})" for rate, values in found.items())
+        words = "; ".join(
+            f"{titled(rate)}: {number(median(values))} ({_span(values)})" for rate, values in found.items()
+        )
         lines.append(f"`auto` untuned over the best other algorithm, tuned, with as many devices in training: {words}.")
     for label in ABLATIONS:
         slower = {part: times(measurements, part, label) / times(measurements, part, "auto") for part in PARTS}
         by_rate = {rate: [value for value in _at(slower, rate) if not isnan(value)] for rate in SGD}
         if all(by_rate.values()):
-            words = "; ".join(f"{rate}: {number(median(values))}" for rate, values in by_rate.items())
+            words = "; ".join(f"{titled(rate)}: {number(median(values))}" for rate, values in by_rate.items())
             lines.append(f"{label.replace('auto', '`auto`', 1)} over `auto`: {words}.")
     return lines
 
@@ -156,7 +167,7 @@ def table(measurements: Sequence[Measurement]) -> str:
     """Median and largest ratio of the named methods and `auto` over the fleets, for each rate."""
     tuned = read_measurements(TUNED)
     found = {method: ratios(measurements, tuned, method) for method in (*NAMED, "auto")}
-    heading = ["median (largest)", *(f"SGD, {rate}" for rate in SGD), *POLYAK]
+    heading = ["median (largest)", *map(titled, RATES)]
     lines = [
         [marked(method), *(_summary(_at(values, rate)) for rate in RATES)] for method, values in found.items() if values
     ]

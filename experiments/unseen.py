@@ -104,7 +104,7 @@ def table(measurements: Sequence[Measurement]) -> str:
             continue
         ratios = [over_best(measurements, part, label) for label in UNTUNED]
         cells = ["-" if ratio is None else number(ratio) for ratio in ratios]
-        lines.append([part, name, "never" if time == inf else f"{time:.0f}", *cells])
+        lines.append([part, *(("none", "never") if time == inf else (name, f"{time:.0f}")), *cells])
     return markdown_table(lines) if len(lines) > 1 else ""
 
 

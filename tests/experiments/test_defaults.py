@@ -22,6 +22,7 @@ def tuned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Measurement]:
     """Tuned times of a leaderboard: FedBuff's medians are 100 s and 50 s, and FedAsync never gets there once."""
     found = runs("ratio 5", "fedbuff", 90.0, 100.0, 130.0) + runs("Pareto", "fedbuff", 50.0)
     found += runs("ratio 5", "fedasync", inf) + runs("Pareto", "fedasync", 40.0)
+    found += runs("Pareto", "seafl", 60.0)
     write_measurements(tmp_path / "leaderboard.csv", found)
     monkeypatch.setattr(defaults, "TUNED", tmp_path / "leaderboard.csv")
     return found
@@ -47,7 +48,9 @@ def test_a_method_is_fine_untuned_only_if_median_and_worst_fleet_are(tuned: list
     fine = runs("ratio 5, the rate", "fedbuff", 108.0) + runs("Pareto, the rate", "fedbuff", 70.0)  # 1.2 and 1.4
     slow = runs("Pareto, the rate", "fedasync", 81.0)  # 2.025
     said = defaults.findings(fine + slow)
-    assert "; the rate: 1 of 2 (fedbuff); three" in said
+    assert "; SGD, the rate: 1 of 2 (fedbuff); SGD, three" in said
+    another = runs("Pareto, the rate", "seafl", 40.0)
+    assert "SGD, the rate: 2 of 3 (not fedasync)" in defaults.findings([*fine, *slow, *another])
 
 
 def test_auto_is_held_against_the_best_other_algorithm_with_as_many_devices(tuned: list[Measurement]) -> None:
@@ -61,5 +64,8 @@ def test_auto_is_held_against_the_best_other_algorithm_with_as_many_devices(tune
         for run in runs(f"Pareto, {rate}", "auto with a fixed step", time) + runs(f"Pareto, {rate}", "auto", 44.0)
     ]
     said = "\n".join(defaults.auto_findings(untuned + fixed, rivals))
-    assert "; the rate: never (1.10 to never)" in said
-    assert "fixed step over `auto`: a third of the rate: 1.50; the rate: 1.50; three times the rate: never." in said
+    assert "; SGD, the rate: never (1.10 to never)" in said
+    assert (
+        "fixed step over `auto`: SGD, a third of the rate: 1.50; SGD, the rate: 1.50; SGD, three times the rate: never."
+        in said
+    )

@@ -8,6 +8,7 @@ from collections.abc import Container, Mapping, Sequence
 from math import inf, isfinite, isnan, nan
 from statistics import median
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from experiments.harness import Table
@@ -48,7 +49,7 @@ ABLATIONS = {
 }
 """`auto` without one of its parts."""
 NEVER = 3.0
-"""The position of "never" on the axis of the figure."""
+"""The position of "never", and of longer times, on the axis of the figure."""
 FLEETS = ("ratio 5", "Pareto", "bimodal", "ratio 110", "10 % failures", PHONES)
 PARTS = {
     f"{fleet}, {rate}": (*NAMED, "auto") if rate in POLYAK else (*ALGORITHMS, *ABLATIONS)
@@ -185,17 +186,22 @@ def figure(measurements: Sequence[Measurement]) -> Figure | None:
     panels = drawn.subplots(2, sharex=True, sharey=True)
     titles = ("SGD: untuned over tuned time to target, a point for each fleet", "polyak: the same")
     for axes, title, rates in zip(panels, titles, (SGD, POLYAK), strict=True):
-        style_axes(axes, title)
+        style_ratios(axes, title)
         for number, (rate, shown) in enumerate(zip(rates, SGD, strict=True)):
             colour, _, marker = line_style(number)
             points = [(x + 0.2 * (number - 1), y) for x, values in enumerate(found.values()) for y in _at(values, rate)]
             xs, ys = [x for x, _ in points], [min(y, NEVER) for _, y in points]
             axes.plot(xs, ys, color=colour, marker=marker or "o", linestyle="none", alpha=0.7, label=shown)
-        axes.axhline(1.0, color="0.5", linewidth=0.8)
-        axes.set_yticks([0.5, 1.0, 1.5, 2.0, NEVER], ["0.5", "1", "1.5", "2", "never"])
     panels[-1].set_xticks(range(len(found)), list(found), rotation=30, ha="right")
     legend_below(drawn, *panels[0].get_legend_handles_labels())
     return drawn
+
+
+def style_ratios(axes: Axes, title: str) -> None:
+    """Style axes that show ratios of times up to NEVER."""
+    style_axes(axes, title)
+    axes.axhline(1.0, color="0.5", linewidth=0.8)
+    axes.set_yticks([0.5, 1.0, 1.5, 2.0, NEVER], ["0.5", "1", "1.5", "2", "never"])
 
 
 def _at(values: Mapping[str, float], rate: str) -> list[float]:

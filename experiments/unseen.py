@@ -4,7 +4,9 @@ from collections.abc import Sequence
 from math import inf, isfinite
 from statistics import median
 
-from experiments.defaults import SGD, number
+from matplotlib.figure import Figure
+
+from experiments.defaults import NEVER, SGD, number, style_ratios
 from experiments.harness import Table
 from experiments.harness.command_line import main
 from experiments.harness.measurements import Measurement, by_seed
@@ -13,6 +15,7 @@ from experiments.harness.tables import markdown_table
 from experiments.leaderboard import TRIALS
 from experiments.leaderboard_ranking import IN_TRAINING, SECONDS
 from offbeat import Experiment, fair_experiments
+from offbeat.results.plots import legend_below, line_style
 
 RIVALS = (
     "delayed-nesterov",
@@ -108,7 +111,25 @@ def table(measurements: Sequence[Measurement]) -> str:
     return markdown_table(lines) if len(lines) > 1 else ""
 
 
-STUDY = read_study("unseen", cases=cases, parts=PARTS, findings=findings, table=table)
+def figure(measurements: Sequence[Measurement]) -> Figure | None:
+    """The ratios of `auto` to the best tuned rival in each part, a colour for each of its learning rates."""
+    found = {label: [over_best(measurements, part, label) for part in PARTS] for label in UNTUNED}
+    parts = [x for x in range(len(PARTS)) if any(ratios[x] is not None for ratios in found.values())]
+    if not parts:
+        return None
+    drawn = Figure(figsize=(8.0, 4.0), layout="constrained")
+    axes = drawn.subplots()
+    style_ratios(axes, "Time to target: `auto` untuned over the best tuned rival")
+    for index, (label, ratios) in enumerate(found.items()):
+        colour, _, marker = line_style(index)
+        points = [(x + 0.15 * (index - 1.5), min(ratio, NEVER)) for x in parts if (ratio := ratios[x]) is not None]
+        axes.plot(*zip(*points, strict=True), color=colour, marker=marker or "o", linestyle="none", label=label)
+    axes.set_xticks(parts, [list(PARTS)[x] for x in parts])
+    legend_below(drawn, *axes.get_legend_handles_labels())
+    return drawn
+
+
+STUDY = read_study("unseen", cases=cases, parts=PARTS, findings=findings, table=table, figure=figure)
 
 if __name__ == "__main__":
     main(STUDY)

@@ -201,7 +201,7 @@ def style_ratios(axes: Axes, title: str) -> None:
     """Style axes that show ratios of times up to NEVER."""
     style_axes(axes, title)
     axes.axhline(1.0, color="0.5", linewidth=0.8)
-    axes.set_yticks([0.5, 1.0, 1.5, 2.0, NEVER], ["0.5", "1", "1.5", "2", "never"])
+    axes.set_yticks([0.5, 1.0, 1.5, 2.0, NEVER], ["0.5", "1", "1.5", "2", "3 or more,\nnever"])
 
 
 def _at(values: Mapping[str, float], rate: str) -> list[float]:

@@ -119,7 +119,7 @@ def figure(measurements: Sequence[Measurement]) -> Figure | None:
         return None
     drawn = Figure(figsize=(8.0, 4.0), layout="constrained")
     axes = drawn.subplots()
-    style_ratios(axes, "Time to target: `auto` untuned over the best tuned rival")
+    style_ratios(axes, "Time to target: auto untuned over the best tuned rival")
     for index, (label, ratios) in enumerate(found.items()):
         colour, _, marker = line_style(index)
         points = [(x + 0.15 * (index - 1.5), min(ratio, NEVER)) for x in parts if (ratio := ratios[x]) is not None]

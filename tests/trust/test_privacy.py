@@ -270,6 +270,10 @@ BASE: dict[str, Any] = {"stop": {"versions": 2}, "model": "mlp", "algorithm": "f
         ),
         ({"privacy": {"noise_multiplier": 1.0}, "selection": "oort"}, "it reads the losses of devices"),
         ({"privacy": {"noise_multiplier": 1.0, "level": "example"}, "local": {"steps": 5}}, "local.steps = 5"),
+        (
+            {"privacy": {"noise_multiplier": 1.0, "level": "example"}, "local": {"optimiser": "polyak"}},
+            "local.optimiser = 'polyak': privacy.level",
+        ),
     ],
 )
 def test_what_cannot_be_private_is_refused_before_a_run_in_one_sentence(tables: dict[str, Any], said: str) -> None:

@@ -246,7 +246,8 @@ class Experiment(Settings):
                 "a private run"
             )
         if self.privacy.level == "example" and (why := why_not_by_example(local, self.execution.precision)):
-            raise InvalidInput(f'{why}: privacy.level = "example" needs whole epochs in float32 without loss terms')
+            needed = "needs whole epochs in float32, without loss terms and by an optimiser other than polyak"
+            raise InvalidInput(f'{why}: privacy.level = "example" {needed}')
         return self
 
     @property

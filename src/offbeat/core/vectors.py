@@ -45,7 +45,7 @@ Sliceable = Array | StoredVector
 
 
 class VectorStore(Protocol):
-    """Keeps vectors of any size and type, as long as somebody refers to what `keep` has returned."""
+    """Keeps vectors of any size and type, each until nothing refers to what `keep` returned for it."""
 
     def keep(self, vector: Array) -> Sliceable:
         """Keep a vector, which does not change afterwards."""

@@ -206,6 +206,7 @@ def source(policy: "type[Policy]") -> str:
     versions from single uploads, which need individual updates
     server memory, in models: 1 per base in use + 1
     needs: nothing else
+    takes the rules of trust.combine that judge single updates
     Flower: any client app with fresh_models = False
     <BLANKLINE>
     """

@@ -195,8 +195,8 @@ class DenseChain:
         self, parameters: StackedParameters, outputs: list[torch.Tensor], gradient: torch.Tensor, y: StackedTargets
     ) -> None:
         """Go back through the chain, then update each dense layer."""
+        # Each parameter with the factors of its gradient: (client, sample, row) and (client, sample, column).
         factors: list[tuple[StackedParameter, torch.Tensor, torch.Tensor]] = []
-        """Of each parameter: the two factors of its gradient, (client, sample, row) and (client, sample, column)."""
         for i in range(len(self._chain) - 1, self._first_dense - 1, -1):
             name, layer = self._chain[i]
             if isinstance(layer, nn.Linear):

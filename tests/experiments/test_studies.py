@@ -134,8 +134,8 @@ def test_numbers_that_could_not_be_read_are_neither_claimed_nor_shown() -> None:
 def test_every_run_in_the_files_is_one_of_the_present_definitions(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """If a definition changes, its runs are outdated: they must be run again, or removed from the file."""
     data = SHARED if SHARED.is_dir() else None
-    one, left_out = list(adel_fl.VGG.items())  # one of the two is enough: planning it reads all of CIFAR-10
-    monkeypatch.setattr(adel_fl, "VGG", dict([one]))
+    left_out = list(adel_fl.VGG.values())  # planning them reads all of CIFAR-10
+    monkeypatch.setattr(adel_fl, "VGG", {})
     if name == "fedasmu-regime" and data is None:
         pytest.skip("the speeds of devices depend on Fashion-MNIST, which is not in ../shared/data")
     chosen = STUDIES[name]
@@ -147,7 +147,7 @@ def test_every_run_in_the_files_is_one_of_the_present_definitions(name: str, mon
     assert {(each.part, each.method, each.settings) for each in found} == {(*key, first[key].settings) for key in first}
     for key, each in first.items():
         if key not in cases:
-            assert data is None or key[0] == left_out[1], key
+            assert data is None or key[0] in left_out, key
             continue
         case = cases[key]
         base = fair_experiments(case.experiment, [case.method], [0])[0] if case.trials else case.experiment

@@ -1,6 +1,6 @@
 """How the tests are spread over the machine's cores.
 
-The plain command `pytest` runs the whole suite in two processes more than there are cores. Naming a file or a folder runs
+The plain command `pytest` runs the whole suite in two processes more than cores. Naming a file or a folder runs
 it in this process, without the seconds that it takes to start others; `-n 2` or `-n 0` says otherwise.
 """
 

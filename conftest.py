@@ -1,7 +1,7 @@
 """How the tests are spread over the machine's cores.
 
-The plain command `pytest` runs the whole suite in two processes more than cores. Naming a file or a folder runs
-it in this process, without the seconds that it takes to start others; `-n 2` or `-n 0` says otherwise.
+The plain command `pytest` runs the whole suite in one process more than there are cores. Naming a file or a folder
+runs it in this process, without the seconds that it takes to start others; `-n 2` or `-n 0` says otherwise.
 """
 
 import os
@@ -61,12 +61,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """What `-n auto` means here, if the whole suite is run: a worker for each core, and two that mostly wait.
+    """What `-n auto` means here, if the whole suite is run: a worker for each core, and one that mostly waits.
 
-    One of these has the tests of real processes, the other tests of commands.
+    That is the one with the tests of real processes.
     """
     whole = config.args_source is pytest.Config.ArgsSource.TESTPATHS
-    return min((os.cpu_count() or 1) + 2, MOST_WORKERS) if whole else 0
+    return min((os.cpu_count() or 1) + 1, MOST_WORKERS) if whole else 0
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:

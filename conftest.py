@@ -1,7 +1,7 @@
 """How the tests are spread over the machine's cores.
 
-The plain command `pytest` runs the whole suite in one process more than there are cores. Naming a file or a folder
-runs it in this process, without the seconds that it takes to start others; `-n 2` or `-n 0` says otherwise.
+The plain command `pytest` runs the whole suite in one process more than there are cores. Naming a file or a folder runs
+it in this process, without the seconds that it takes to start others; `-n 2` or `-n 0` says otherwise.
 """
 
 import os

@@ -337,7 +337,7 @@ class Async(Strategy):
             combiner=settings.privacy.combiner(policy, secret=not has_clock(grid)) or settings.trust.combiner,
             screen=settings.trust.screen,
             sums_only=settings.trust.sums_only,
-            trusted=None if self._trusted is None else trusted_movement(self._trusted, records),
+            trusted=None if self._trusted is None else users_movement(self._trusted, records),
         )
         evaluators = Evaluators(
             share=settings.fraction_evaluate,
@@ -451,7 +451,7 @@ def _check_trusted(trust: TrustTable, given: Mapping[str, Any], function: Truste
         raise InvalidInput(f"trusted_fn: trust.combine = {trust.combine!r} does not use it, only {others} do")
 
 
-def trusted_movement(function: TrustedFunction, records: FlowerRecords) -> Callable[[Vector, int], Vector]:
+def users_movement(function: TrustedFunction, records: FlowerRecords) -> Callable[[Vector, int], Vector]:
     """The movement that the user's function gives a version; InvalidInput if its arrays are not those of the model."""
 
     def movement(parameters: Vector, version: int) -> Vector:

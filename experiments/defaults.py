@@ -27,6 +27,8 @@ SGD = {"a third of the rate": 1 / 3, "the rate": 1.0, "three times the rate": 3.
 """Multiples of the leaderboard's learning rate."""
 POLYAK = {f"polyak from {rate}": factor for rate, factor in SGD.items()}
 """The same rates with the optimiser `polyak` on the devices, whose first step they bound."""
+SHIPPED = "polyak from the rate"
+"""What devices do by default: polyak from 0.1."""
 RATES = SGD | POLYAK
 NAMED = (
     "fedasmu",
@@ -52,7 +54,7 @@ NEVER = 3.0
 """The position of "never", and of longer times, on the axis of the figure."""
 FLEETS = ("ratio 5", "Pareto", "bimodal", "ratio 110", "10 % failures", PHONES)
 PARTS = {
-    f"{fleet}, {rate}": (*NAMED, "auto") if rate in POLYAK else (*ALGORITHMS, *ABLATIONS)
+    f"{fleet}, {rate}": (*NAMED, "auto") if rate in POLYAK and rate != SHIPPED else (*ALGORITHMS, *ABLATIONS)
     for rate in RATES
     for fleet in FLEETS
 }

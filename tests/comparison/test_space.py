@@ -7,7 +7,7 @@ import pytest
 from offbeat.algorithms import POLICIES
 from offbeat.algorithms.about import Choice, Range, about_of
 from offbeat.comparison.fairness import fair_experiments
-from offbeat.comparison.tuning import own_space, own_values, space_of, with_values
+from offbeat.comparison.tuning import own_space, own_values, settings_of, space_of, with_values
 from offbeat.core.errors import InvalidInput
 from offbeat.experiment.schema import Experiment
 
@@ -49,6 +49,15 @@ def test_ranges_follow_the_experiment() -> None:
     rounds = space_of(experiment(algorithm={"name": "salf", "rounds": 10}))["algorithm.rounds"]
     assert rounds == Range(3, 30, log=True) and isinstance(rounds, Range) and rounds.whole
     assert space_of(experiment(algorithm={"name": "salf", "rounds": 1}))["algorithm.rounds"] == Range(1, 3, log=True)
+
+
+def test_a_search_keeps_the_optimiser_that_was_chosen_by_default() -> None:
+    values = {"local.learning_rate": 0.2, "algorithm.buffer": 4}
+    own = experiment(algorithm={"name": "fedbuff"})
+    assert own.local.optimiser == with_values(own, values).local.optimiser == "polyak"
+    assert settings_of(own, values) == {"local.optimiser": "polyak"} | values  # as `--set` takes them
+    given = experiment(algorithm={"name": "fedbuff"}, local={"learning_rate": 0.1})
+    assert with_values(given, values).local.optimiser == "sgd" and settings_of(given, values) == values
 
 
 def test_what_the_fleet_says_as_well_is_not_varied() -> None:

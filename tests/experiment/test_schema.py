@@ -228,3 +228,42 @@ def test_relative_paths_are_relative_to_the_file_and_a_file_elsewhere_names_the_
     del sys.modules["own_fleet_module"]
     monkeypatch.chdir(tmp_path)
     assert Experiment.load(elsewhere / "recommended.toml").fleet.name == "own_fleet_module:Own"
+
+
+def step_size(table: dict[str, Any] | None = None) -> tuple[str, float]:
+    """The optimiser and learning rate of an experiment with these tables."""
+    local = Experiment.parse({"stop": {"versions": 1}} | (table or {})).local
+    return local.optimiser, local.learning_rate
+
+
+@pytest.mark.parametrize(
+    ("table", "expected"),
+    [
+        ({}, ("polyak", 0.1)),
+        ({"local": {"epochs": 2, "weight_decay": 0.01}}, ("polyak", 0.1)),
+        ({"local": {"optimiser": "polyak"}}, ("polyak", 0.1)),
+        ({"local": {"learning_rate": 0.2}}, ("sgd", 0.2)),
+        ({"local": {"optimiser": "sgd"}}, ("sgd", 0.03)),
+        ({"local": {"momentum": 0.9}}, ("sgd", 0.03)),
+        ({"local": {"clip_norm": 1.0}}, ("sgd", 0.03)),
+        ({"local": {"learning_rate_decay": 0.5}}, ("sgd", 0.03)),
+        ({"local": {"warmup": 3}}, ("sgd", 0.03)),
+        ({"local": {"optimiser": "adam"}}, ("adam", 0.03)),
+        ({"task": {"name": "regression"}, "data": {"name": "synthetic"}}, ("sgd", 0.03)),
+        ({"task": {"name": "classification", "label_smoothing": 0.1}}, ("sgd", 0.03)),
+        ({"privacy": {"noise_multiplier": 1.0, "level": "example"}}, ("sgd", 0.03)),
+    ],
+)
+def test_classifiers_train_with_polyak_unless_the_step_size_is_given(
+    table: dict[str, Any], expected: tuple[str, float]
+) -> None:
+    assert step_size(table) == expected
+
+
+def test_a_step_size_that_was_chosen_by_default_stays_open_until_the_experiment_is_resolved() -> None:
+    chosen = Experiment(stop={"versions": 1})
+    assert chosen.changed({"seed": 1}).local == chosen.local
+    assert chosen.changed({"local": {"learning_rate": 0.2}}).local.optimiser == "sgd"
+    assert chosen.changed({"task": {"label_smoothing": 0.1}}).local.optimiser == "sgd"
+    resolved = Experiment.parse(chosen.table())  # as config.toml of a run has it
+    assert resolved.changed({"local": {"learning_rate": 0.2}}).local.optimiser == "polyak"

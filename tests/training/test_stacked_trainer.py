@@ -121,6 +121,7 @@ PLAIN = Order(batch_size=16, learning_rate=0.1)
         replace(PLAIN, batch_size=None),
         replace(PLAIN, batch_size=100),
         replace(PLAIN, optimiser="polyak", learning_rate=0.01),
+        replace(PLAIN, optimiser="polyak", learning_rate=0.01, weight_decay=0.05, terms=(Proximal(mu=0.3),)),
     ],
 )
 def test_ragged_clients_train_as_they_do_alone(make: Callable[[], nn.Module], order: Order) -> None:
@@ -272,7 +273,7 @@ def test_only_the_plain_loss_on_plain_batches_is_stacked(other: dict[str, Any]) 
         {"unit": "layer"},
         {"width": 0.5},
         {"optimiser": "adam"},
-        {"optimiser": "polyak"},  # with weight decay and a term
+        {"optimiser": "polyak"},  # with momentum
         {"clip_norm": 1.0},
         {"schedule": RateSchedule()},
         {"terms": (Distillation(),)},

@@ -70,13 +70,20 @@ class Entry:
         return self.experiment.local.learning_rate
 
     @property
+    def step_size(self) -> str:
+        """The learning rate in words, with the optimiser if it is not SGD."""
+        optimiser = self.experiment.local.optimiser
+        return f"learning rate {self.rate:g}" + (f" ({optimiser})" if optimiser != "sgd" else "")
+
+    @property
     def rank(self) -> tuple[int, float]:
         """Sort key: entries that reached a later step come first, then those with the lower score."""
         return -max(self.scores, default=0), self.scores[max(self.scores)] if self.scores else 0.0
 
     def with_rate(self, times: float) -> "Entry":
-        """The same algorithm with another learning rate."""
-        changed = self.experiment.changed({"local": {"learning_rate": float(f"{self.rate * times:.3g}")}})
+        """The same algorithm and optimiser with another learning rate."""
+        local = {"optimiser": self.experiment.local.optimiser, "learning_rate": float(f"{self.rate * times:.3g}")}
+        changed = self.experiment.changed({"local": local})
         return Entry(changed, name=self.name, all_devices=self.all_devices)
 
 
@@ -184,6 +191,6 @@ class Race:
         if self._on_answer is not None:
             algorithms = len({each.algorithm for each in entries})
             self._on_answer(
-                f"So far, {title}: {best.algorithm} with learning rate {best.rate:g} leads {algorithms} algorithms at "
+                f"So far, {title}: {best.algorithm} with {best.step_size} leads {algorithms} algorithms at "
                 f"{until:.4g} s (one seed)."
             )

@@ -288,7 +288,7 @@ def at_edges(candidates: Sequence[Candidate], entries: Sequence[Entry]) -> list[
 
 def first_sentence(best: Candidate, criterion: Criterion) -> str:
     """What to run and its measure; or that no algorithm reached the target, and which came closest."""
-    run = f"{best.algorithm} with learning rate {best.entry.rate:g}"
+    run = f"{best.algorithm} with {best.entry.step_size}"
     over = f" over {best.estimate.seeds} seeds" if best.estimate.seeds > 1 else ""  # the text of one says so
     if best.estimate.median < inf or criterion.kind != "time":
         return f"Run {run}: {criterion.title} {best.estimate.text(criterion.text)}{over}."

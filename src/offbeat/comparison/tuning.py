@@ -358,7 +358,7 @@ class _Search:
         return Tuned(
             algorithm=self._title,
             experiment=with_values(self._base, best.params),
-            settings={path: rounded(value) for path, value in best.params.items()},
+            settings=settings_of(self._base, best.params),
             criterion=self._criterion,
             measures=self._measures(best),
             own_measures=self._measures(trials[0]) if trials[0] in complete else {},
@@ -378,7 +378,7 @@ class _Search:
             found.append(
                 Trial(
                     number=each.number,
-                    settings={path: rounded(value) for path, value in each.params.items()},
+                    settings=settings_of(self._base, each.params),
                     measure=fmean(self._criterion.measure(run) for run in runs),
                     costs={name: fmean(self._criterion.cost(run, name) for run in runs) for name in COSTS},
                     best=each.values[0] < least,
@@ -408,7 +408,7 @@ def _all_or_failure(group: list[Result | RunFailure] | RunFailure) -> list[Resul
 
 # The search space ----------------------------------------------------------------------------------------------------
 
-LEARNING_RATE = "local.learning_rate"
+LEARNING_RATE, OPTIMISER = "local.learning_rate", "local.optimiser"
 RATES = Range(0.1, 10.0, log=True, relative=True)
 """The range of every algorithm's learning rate, relative to the experiment's."""
 DIGITS = 3
@@ -502,9 +502,16 @@ def own_values(experiment: Experiment, space: Space) -> Table:
 def with_values(experiment: Experiment, values: Mapping[str, Any]) -> Experiment:
     """The experiment with these settings, rounded to `DIGITS` significant digits."""
     changes: Table = {"algorithm": {"name": experiment.algorithm.name}}
-    for path, value in values.items():
-        changes = merge(changes, nested(path, rounded(value)))
+    for path, value in settings_of(experiment, values).items():
+        changes = merge(changes, nested(path, value))
     return experiment.changed(changes)
+
+
+def settings_of(experiment: Experiment, values: Mapping[str, Any]) -> Table:
+    """The rounded values; with the optimiser if it was chosen by default, which a learning rate alone would undo."""
+    local = experiment.local
+    chosen = {} if local.optimiser == "sgd" or "optimiser" in local.model_fields_set else {OPTIMISER: local.optimiser}
+    return chosen | {path: rounded(value) for path, value in values.items()}
 
 
 def rounded(value: Any) -> Any:

@@ -149,6 +149,10 @@ class Order(Struct, frozen=True, kw_only=True, gc=False):
 
 
 OPTIMISERS = ("sgd", "polyak", "adam", "adamw", "rmsprop")
+STEP_SIZE = ("learning_rate", "optimiser")
+"""The settings of `[local]` that are chosen by default where none of them is given."""
+POLYAK_RATE = 0.1
+"""The default learning rate with polyak."""
 Length = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
@@ -162,10 +166,11 @@ class LocalWork(Settings):
     batch_size: Annotated[int, Field(ge=0)] = 32
     """Samples in a step; 0: all of the device's."""
     learning_rate: Annotated[float, Field(gt=0, le=1e6)] = 0.03
-    """Learning rate on the devices, before the schedule."""
+    """Learning rate on the devices, before the schedule (default with polyak: 0.1)."""
     optimiser: str = "sgd"
     """sgd; polyak: SGD with a step size from loss and gradient, which needs no tuning (4 `learning_rate` bounds the
-    first step of an order); adam, adamw, rmsprop, or a torch optimiser of your own as "module:Class"."""
+    first step of an order); adam, adamw, rmsprop, or a torch optimiser of your own as "module:Class". Default: polyak
+    for classification without a learning rate, momentum, schedule or clipping; otherwise sgd."""
     keep_optimiser_state: bool = False
     """Continue with the optimiser state (momentum, moments) of the device's previous training instead of a new one."""
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
@@ -217,6 +222,27 @@ class LocalWork(Settings):
         if self.steps is not None:
             table.pop("epochs", None)
         return table
+
+    @property
+    def open_step_size(self) -> list[str]:
+        """The settings of the step size that were not given."""
+        return [name for name in STEP_SIZE if name not in self.model_fields_set]
+
+    def with_step_size(self, falls_to_zero: bool) -> "LocalWork":
+        """The table with polyak, if the loss can fall to 0 and the step size is open, and with polyak's default rate.
+
+        >>> LocalWork(epochs=2).with_step_size(True).optimiser, LocalWork(momentum=0.9).with_step_size(True).optimiser
+        ('polyak', 'sgd')
+        """
+        unscheduled = self.rates == LocalWork().rates and not (self.momentum or self.clip_norm)
+        chosen: dict[str, Any] = {}
+        if falls_to_zero and unscheduled and len(self.open_step_size) == len(STEP_SIZE):
+            chosen["optimiser"] = "polyak"
+        if "learning_rate" in self.open_step_size and chosen.get("optimiser", self.optimiser) == "polyak":
+            chosen["learning_rate"] = POLYAK_RATE
+        if not chosen:
+            return self
+        return LocalWork.model_construct(_fields_set=self.model_fields_set, **(dict(self) | chosen))
 
     @property
     def unit(self) -> Unit:

@@ -162,6 +162,13 @@ class Experiment(Settings):
         return (*self._notes, idle)
 
     @model_validator(mode="after")
+    def _choose_step_size(self) -> "Experiment":
+        """Let classifiers train with polyak where `[local]` leaves the step size open."""
+        falls_to_zero = self.task.name == "classification" and not self.task.others.get("label_smoothing")
+        self.__dict__["local"] = self.local.with_step_size(falls_to_zero and self.privacy.level != "example")
+        return self
+
+    @model_validator(mode="after")
     def _compare_has_tables(self) -> "Experiment":
         for key, value in self.compare.items():
             if key != IN_TRAINING and not isinstance(value, Mapping):
@@ -391,13 +398,14 @@ class Experiment(Settings):
         return {key: value for key, value in plain.items() if value != {}}
 
     def given_table(self) -> Table:
-        """The tables without defaults of the algorithm, which a comparison may still choose."""
-        return self.table() | self._given_algorithm()
+        """The tables without what was chosen by default: settings of the algorithm, and the step size on the devices."""
+        return self.table() | self._given()
 
-    def _given_algorithm(self) -> Table:
+    def _given(self) -> Table:
         algorithm = self.algorithm
         named = {"name": algorithm.name} | ({"label": algorithm.label} if algorithm.label else {})
-        return {"algorithm": named | algorithm.others}
+        local = self.local.model_dump(exclude_none=True, exclude=set(self.local.open_step_size))
+        return {"algorithm": named | algorithm.others, "local": local}
 
     def toml(self) -> str:
         """The experiment as the text of a file."""
@@ -420,9 +428,10 @@ class Experiment(Settings):
     def changed(self, changes: Mapping[str, Any]) -> "Experiment":
         """Return the experiment with some settings changed; the changes are as `Experiment` takes them.
 
-        Settings of the algorithm that were not given stay so: a comparison may still choose them.
+        Settings of the algorithm that were not given stay so: a comparison may still choose them. So does the step size
+        on the devices: with a learning rate among the changes they train by SGD.
         """
-        return self._merged(self._table() | self._given_algorithm(), changes)
+        return self._merged(self._table() | self._given(), changes)
 
     def for_algorithm(self, algorithm: str | Policy | type[Policy], seed: int) -> "Experiment":
         """Return the experiment for another algorithm and seed, with the changes of `[compare.NAME]`."""
@@ -449,7 +458,7 @@ class Experiment(Settings):
     def _single(self, changes: Mapping[str, Any]) -> "Experiment":
         """Return the experiment with these changes and without `compare` and `sweep`."""
         table = {key: value for key, value in self._table().items() if key not in ("compare", "sweep")}
-        return self._merged(table | self._given_algorithm(), changes)
+        return self._merged(table | self._given(), changes)
 
     def _merged(self, table: Table, changes: Mapping[str, Any]) -> "Experiment":
         held = {section: arrays_read(section, value) for section, value in changes.items()}

@@ -55,11 +55,11 @@ SMALL_BATCH = 8
 
 
 def is_plain(order: Order) -> bool:
-    """Whether the order trains the whole model as a stack needs: by SGD, with no term but proximal, or by polyak."""
+    """Whether the order trains the whole model as a stack needs: by SGD or polyak, with no term but proximal."""
     return (
         order.unit != "layer"
         and order.width == 1.0
-        and (order.optimiser == "sgd" or (order.optimiser == "polyak" and not order.terms and not order.weight_decay))
+        and (order.optimiser == "sgd" or (order.optimiser == "polyak" and not order.momentum))
         and not order.clip_norm
         and not order.example_clip
         and order.schedule is None

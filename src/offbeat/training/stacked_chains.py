@@ -41,8 +41,9 @@ IMAGE_LAYERS = (nn.Conv2d, nn.GroupNorm, GroupNorm, *POOLS)
 class StackedParameter:
     """One tensor of the model for all clients of a stack, shaped (client, rows, columns), and its SGD update.
 
-    Fields that no client of the stack needs are None. `decay` and `prox` are scaled like the gradient: with momentum
-    the gradient itself is added to the velocity, without it -rate x gradient to the weights.
+    Fields that no client of the stack needs are None. `decay` and `prox` are scaled like the gradient: without momentum
+    -rate x gradient is added to the weights, with momentum the gradient itself to the velocity. Polyak's rates are known
+    only after the gradient, so they are applied in `descend`.
     """
 
     value: torch.Tensor
@@ -70,7 +71,7 @@ class StackedParameter:
         orders = [job.order for job in jobs]
         momentum = orders[0].momentum
         rate = per_client(order.learning_rate for order in orders)
-        scale = 1.0 if momentum else -rate
+        scale = 1.0 if momentum or orders[0].optimiser == "polyak" else -rate
         decays, pulls = any(order.weight_decay for order in orders), any(order.prox for order in orders)
         zeros = np.zeros(entry.offset + entry.size, dtype=np.float32)
         velocities = [zeros if job.state.momentum is None else job.state.momentum for job in jobs]
@@ -105,8 +106,13 @@ class StackedParameter:
         """The tensors of all clients, concatenated along the first axis."""
         return self.value.reshape(-1, *self.shape[1:])
 
-    def descend(self, gradient: torch.Tensor | tuple[torch.Tensor, torch.Tensor]) -> None:
-        """Take one SGD step; the gradient, scaled as above, is a tensor or the two factors of a matrix product."""
+    def descend(
+        self, gradient: torch.Tensor | tuple[torch.Tensor, torch.Tensor], rates: torch.Tensor | None = None
+    ) -> None:
+        """Take one SGD step; the gradient, scaled as above, is a tensor or the two factors of a matrix product.
+
+        `rates`: the factors (client, 1, 1) of polyak, which the gradient has already.
+        """
         pull: list[torch.Tensor] = []
         if self.decay is not None:
             pull.append(self.value * self.decay)
@@ -120,7 +126,7 @@ class StackedParameter:
                 target.mul_(self.momentum)
             target.add_(gradient.view_as(target))
         for term in pull:
-            target.add_(term)
+            target.add_(term if rates is None else term * rates)
         if self.velocity is not None:
             self.value.addcmul_(self.velocity, self.rate, value=-1.0)
 
@@ -209,13 +215,14 @@ class DenseChain:
                     factors.append((parameters[f"{name}.bias"], behind.new_ones(*behind.shape[:2], 1), behind))
             else:
                 gradient = ACTIVATIONS[type(layer)][1](gradient, outputs[i + 1])
+        rates = None
         if y.polyak is not None:
             # |d^T a|^2 is the sum of (d d^T) * (a a^T), two small matrices of samples by samples.
             squares = [(_gram(left) * _gram(right)).sum((1, 2)) for _, left, right in factors]
             rates = y.polyak.step(y, torch.stack(squares).sum(0))
             factors = [(parameter, left * rates, right) for parameter, left, right in factors]
         for parameter, left, right in factors:
-            parameter.descend((left.transpose(1, 2), right))
+            parameter.descend((left.transpose(1, 2), right), rates)
 
 
 class ConvolutionalChain:
@@ -231,12 +238,13 @@ class ConvolutionalChain:
         likelihood = torch.gather(torch.log_softmax(self._forward(watched, x), 2), 2, y.labels)
         y.likelihood.copy_(likelihood.detach())
         gradients = torch.autograd.grad((likelihood * y.scale).sum().neg(), list(leaves.values()))
+        rates = None
         if y.polyak is not None:
             squares = torch.stack([gradient.square().sum((1, 2)) for gradient in gradients]).sum(0)
             rates = y.polyak.step(y, squares)
             gradients = tuple(gradient * rates for gradient in gradients)
         for parameter, gradient in zip(parameters.values(), gradients, strict=True):
-            parameter.descend(gradient)
+            parameter.descend(gradient, rates)
 
     def _forward(self, parameters: StackedParameters, x: torch.Tensor) -> torch.Tensor:
         """The logits (client, sample, class) of images (client, sample, channel, height, width)."""

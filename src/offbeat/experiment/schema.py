@@ -398,7 +398,7 @@ class Experiment(Settings):
         return {key: value for key, value in plain.items() if value != {}}
 
     def given_table(self) -> Table:
-        """The tables without what was chosen by default: settings of the algorithm, and the step size on the devices."""
+        """The tables without what was chosen by default: settings of the algorithm, and the devices' step size."""
         return self.table() | self._given()
 
     def _given(self) -> Table:

@@ -42,8 +42,8 @@ class StackedParameter:
     """One tensor of the model for all clients of a stack, shaped (client, rows, columns), and its SGD update.
 
     Fields that no client of the stack needs are None. `decay` and `prox` are scaled like the gradient: without momentum
-    -rate x gradient is added to the weights, with momentum the gradient itself to the velocity. Polyak's rates are known
-    only after the gradient, so they are applied in `descend`.
+    -rate x gradient is added to the weights, with momentum the gradient itself to the velocity. Polyak's rates are
+    known only after the gradient, so they are applied in `descend`.
     """
 
     value: torch.Tensor

@@ -104,6 +104,9 @@ def findings(measurements: Sequence[Measurement]) -> str:
         return ""
     fine = [f"{titled(rate)}: {_fine(found, rate)}" for rate in RATES]
     lines = [f"Within 1.3 of the tuned time in the median, and within 2 on every fleet: {'; '.join(fine)}."]
+    every = {method: ratios(measurements, tuned, method) for method in ALGORITHMS}
+    if any(_at(values, SHIPPED) for method, values in every.items() if method not in NAMED):
+        lines.append(f"The same for all algorithms as shipped ({SHIPPED}): {_fine(every, SHIPPED)}.")
     return "\n".join(f"- {line}" for line in [*lines, *auto_findings(measurements, tuned)])
 
 

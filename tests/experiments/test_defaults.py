@@ -49,6 +49,12 @@ def test_a_method_is_fine_untuned_only_if_median_and_worst_fleet_are(tuned: list
     slow = runs("Pareto, the rate", "fedasync", 81.0)  # 2.025
     said = defaults.findings(fine + slow)
     assert "; SGD, the rate: 1 of 2 (fedbuff); SGD, three" in said
+    assert "as shipped" not in said
+    shipped = runs("Pareto, polyak from the rate", "fedavg", 40.0) + runs("Pareto, polyak from the rate", "seafl", 50.0)
+    tuned_too = [*tuned, *runs("Pareto", "fedavg", 10.0)]  # fedavg takes 4 times as long untuned, seafl 5/6
+    write_measurements(defaults.TUNED, tuned_too)
+    found = defaults.findings([*fine, *shipped])
+    assert "all algorithms as shipped (polyak from the rate): 1 of 2 (seafl)." in found
     another = runs("Pareto, the rate", "seafl", 40.0)
     assert "SGD, the rate: 2 of 3 (not fedasync)" in defaults.findings([*fine, *slow, *another])
 

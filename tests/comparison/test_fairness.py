@@ -242,7 +242,7 @@ def test_notes_say_what_is_not_the_same_for_all() -> None:
     )
     names = ["fedavg", "fedasync", "fedbuff", "safa"]
     notes = notes_of(base, names, in_training=[2.1, 3.0, 4.0, 40.0])
-    assert "Not the same for all: local.learning_rate = 0.5 (fedavg), 0.03 (fedasync, fedbuff, safa)." in notes
+    assert "Not the same for all: local.learning_rate = 0.5 (fedavg), 0.1 (fedasync, fedbuff, safa)." in notes
     assert (
         "Not the same for all: devices in training = 2.1 (fedavg), 3.0 (fedasync), 4.0 (fedbuff), 40 (safa), measured; "
         "rounds of fedavg wait for their slowest device." in notes

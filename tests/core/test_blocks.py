@@ -121,7 +121,8 @@ def test_the_mean_of_large_models_needs_the_memory_of_one_model_and_some_blocks(
 def test_a_step_of_fedbuff_needs_the_memory_of_one_model_and_some_blocks() -> None:
     model = np.zeros(5 * MEGABYTE, dtype=np.float32)
     updates: list[Any] = [
-        SimpleNamespace(parameters=np.full_like(model, k), base_parameters=model, base=0) for k in (1.0, 3.0)
+        SimpleNamespace(parameters=np.full_like(model, k), base_parameters=model, base=0, outcome=None)
+        for k in (1.0, 3.0)
     ]
     view: Any = SimpleNamespace(version=0, parameters=model, combiner=None, sums=None)
     policy = FedBuff(buffer=2, concurrency=2)

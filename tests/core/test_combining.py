@@ -47,7 +47,7 @@ class Doubled(Combiner):
 class Halved(Screen):
     """Half of every movement."""
 
-    def admit(self, update: Update, state: Any, view: View) -> Update:
+    def admit(self, update: Update, norm: float, state: Any, view: View) -> Update:
         half = frozen(update.base_parameters + update.delta / 2)
         return replace(update, outcome=KnownOutcome(Outcome(parameters=half)))
 

@@ -6,6 +6,7 @@ from html.parser import HTMLParser
 from math import nan
 from typing import Any
 
+from offbeat import Experiment
 from offbeat.results.comparison import Comparison
 from offbeat.results.metric import summarise
 from offbeat.results.report import findings, report_html
@@ -173,6 +174,20 @@ def test_the_data_of_the_page_are_those_of_the_runs() -> None:
     assert data["first_run"] == 2  # the fastest
     assert [key for key, _ in data["axes"]] == ["time", "version", "updates_used", "megabytes", "busy_seconds"]
     assert "no order log" in data["runs"][0]["missing"] and data["runs"][0]["views"] is None
+
+
+def test_the_influence_of_fifths_is_shown_for_runs_with_bounds() -> None:
+    def run(number: int, trust: dict[str, Any]) -> Result:
+        made = entry("fedbuff", number, [(0, 0.1), (9, 0.8)])
+        fifths = [0.4, 0.3, 0.1 * number, 0.2, 0.1 - 0.1 * number]
+        summary = made.summary | {"influence": {"largest": 0.2, "fastest_to_slowest_fifth": fifths}}
+        experiment = Experiment(stop={"versions": 1}, algorithm="fedbuff", trust=trust)
+        return Result(rows=made.rows, summary=summary, experiment=experiment)
+
+    plain = embedded(report_html(Comparison([run(0, {}), run(1, {})]), [], ""))["methods"][0]
+    assert plain["influence"] == []
+    bounded = embedded(report_html(Comparison([run(0, {"clip": 1.0}), run(1, {"clip": 1.0})]), [], ""))["methods"][0]
+    assert bounded["influence"] == [0.4, 0.3, 0.05, 0.2, 0.05]
 
 
 def test_a_long_run_is_thinned_out_and_keeps_its_ends() -> None:

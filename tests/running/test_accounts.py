@@ -8,7 +8,7 @@ import pytest
 
 from offbeat.core.snapshot import decode, encode
 from offbeat.results.rows import Span
-from offbeat.running.accounts import MOST_DEVICES, Accounts
+from offbeat.running.accounts import MOST_DEVICES, Accounts, DeviceAccount, influence_summary
 
 
 def span(device: int, ticket: int, sent: float, landed: float, outcome: str = "uploaded", base: int = 0) -> Span:
@@ -66,6 +66,23 @@ def test_every_device_has_a_line_with_what_it_did() -> None:
     assert (second["training_seconds"], second["way_seconds"], second["bytes_up"]) == (2.0, 0.0, 0)
     assert second["idle_seconds"] == 8.0  # from its loss at 4 to the end
     assert third == dict.fromkeys(third, 0.0) | {"device": 2, "idle_seconds": 12.0}
+
+
+def test_influence_is_the_share_of_used_samples_unless_other_shares_are_given() -> None:
+    accounts = a_run()
+    accounts.take_spans()
+    assert [line["influence"] for line in lines(accounts)] == [1.0, 0.0, 0.0]
+    other = csv.DictReader(io.StringIO(accounts.csv(columns={"influence": [0.5, 0.25, 0.25]})))
+    assert [line["influence"] for line in other] == ["0.5", "0.25", "0.25"]
+
+
+def test_fifths_go_by_known_speeds_or_else_by_measured_ones() -> None:
+    table = [DeviceAccount(device=k, delivered=1, training_seconds=10.0 - k) for k in range(10)]
+    shares = [0.3, 0.2, 0.1, 0.1, 0.1, 0.1, 0.1, 0.0, 0.0, 0.0]
+    measured = influence_summary(table, shares)
+    assert measured == {"largest": 0.3, "fastest_to_slowest_fifth": [0.0, 0.1, 0.2, 0.2, 0.5]}
+    assert influence_summary(table, shares, pace=range(10))["fastest_to_slowest_fifth"] == [0.5, 0.2, 0.2, 0.1, 0.0]
+    assert influence_summary(table[:3], [0.5, 0.5, 0.0]) == {"largest": 0.5}  # too few for fifths
 
 
 def test_orders_in_flight_count_as_orders_and_end_the_idle_time_before_them() -> None:

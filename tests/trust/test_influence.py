@@ -2,8 +2,10 @@
 
 import pytest
 
-from offbeat.algorithms import FedASMU, FedAsync, FedAvg, FedBuff, Safa
+from offbeat.algorithms import FedASMU, FedAsync, FedAvg, FedBuff, Ringmaster, Safa
+from offbeat.core.errors import DeviceFault
 from offbeat.core.messages import Uploaded
+from offbeat.core.policy import Policy
 from offbeat.testing import ScriptedSession
 from offbeat.testing.conformance import check_session
 from offbeat.testing.toy import toy_simulation
@@ -110,15 +112,40 @@ def test_an_update_within_all_bounds_stays_the_same_object() -> None:
     assert session.state.updates[0].outcome() is update.outcome()
 
 
+def test_a_discarded_update_has_no_influence_and_a_fixed_clip_counts() -> None:
+    policy = Ringmaster(concurrency=2, threshold=1)
+    session = ScriptedSession(policy, devices=2, samples=[10, 30], screen=InfluenceLimits(clip=5.0))
+    late = session.ticket_of(1, None)
+    for _ in range(3):
+        session.move(6.0, 8.0, device=0)  # norm 10: half of it remains
+    assert session.own_metrics() == {"clipped_updates": 3.0, "largest_influence": 1.0}
+    session.move(0.0, 1.0, ticket=late)  # three versions old
+    assert session.counters.discarded == 1
+    assert session.influence_columns == {"influence": [1.0, 0.0]}
+    session.move(0.0, 1.0, device=1)  # 3 x 10 / 2, and 30
+    assert list(session.influence_columns["influence"]) == pytest.approx([1 / 3, 2 / 3])
+
+
+def test_an_update_that_is_not_finite_is_refused_before_anything_changes() -> None:
+    session = ScriptedSession(FedBuff(buffer=2, concurrency=2), devices=2, screen=InfluenceLimits(clip="auto"))
+    with pytest.raises(DeviceFault, match="the parameters are not finite"):
+        session.move(float("nan"), 0.0, device=0)
+    assert (session.counters.received, session.counters.refused) == (0, 1)
+    assert session.screen_state.norms == {}
+    session.move(1e30, 0.0, device=0)  # its norm overflows in float32; the numbers are finite
+    assert session.counters.received == 1
+
+
+@pytest.mark.parametrize("policy", [Safa(share=0.5), FedBuff(buffer=3, concurrency=5)])
 @pytest.mark.parametrize("clip", ["auto", 0.5])
-def test_a_checkpoint_between_uploads_changes_nothing(clip: float | str) -> None:
+def test_a_checkpoint_between_uploads_changes_nothing(clip: float | str, policy: Policy) -> None:
     """A snapshot computes the updates that wait in a buffer; SAFA reads them in another order than they arrive."""
     screen = InfluenceLimits(clip=clip, repeats=0.7, most_samples_factor=1.0)  # type: ignore[arg-type]
-    plain, saved = (toy_simulation(Safa(share=0.5), screen=screen) for _ in range(2))
+    plain, saved = (toy_simulation(policy, screen=screen) for _ in range(2))
     for _ in plain:
         check_session(plain.session)
     for _ in saved:
-        saved.snapshot()
+        saved.session.restore(saved.session.copied())
     assert plain.session.parameters.tobytes() == saved.session.parameters.tobytes()
     assert plain.session.own_metrics() == saved.session.own_metrics()
 

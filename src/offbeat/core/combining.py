@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from offbeat.core.errors import PolicyError
-from offbeat.core.orders import Update
+from offbeat.core.orders import ScaledOutcome, Update
 from offbeat.core.parameters import LazyDifference, Vector, by_block, frozen, weighted_mean
 from offbeat.core.settings import Settings
 from offbeat.core.vectors import Sliceable
@@ -129,9 +129,17 @@ class Screen(Settings):
         """The sample counts of all devices as the policy shall see them."""
         return samples
 
-    def admit(self, update: Update, state: Any, view: "View") -> Update:
-        """The update as the policy shall see it; may change `state`."""
+    @property
+    def measures(self) -> bool:
+        """Whether `admit` needs the norm of each movement."""
+        return False
+
+    def admit(self, update: Update, norm: float, state: Any, view: "View") -> Update:
+        """The update as the policy shall see it; may change `state`. `norm` of its movement is 0 unless `measures`."""
         return update
+
+    def resolved(self, tickets: Sequence[int], used: bool, state: Any) -> None:
+        """Updates were used in a version, or discarded; may change `state`."""
 
     def metrics(self, state: Any) -> Mapping[str, float]:
         """The screen's own metrics."""
@@ -165,9 +173,7 @@ def mean_movement(
         return _movement_of_sum(view.sums, updates, references, weights, divisor, view)
     if view.combiner is not None:
         return view.combine(contributions_of(updates, references, weights, divisor, view))
-    terms = [
-        (weight, update.parameters, base) for weight, update, base in zip(weights, updates, references, strict=True)
-    ]
+    terms = [_term(weight, update, base) for weight, update, base in zip(weights, updates, references, strict=True)]
 
     def movement_of(block: slice) -> Floats:
         total = np.zeros(block.stop - block.start, dtype=np.float64)
@@ -177,6 +183,15 @@ def mean_movement(
         return total
 
     return movement_of
+
+
+def _term(weight: float, update: Update, reference: Vector) -> tuple[float, Vector, Vector]:
+    """The weight, the model and its reference. A factor on the movement from the base goes into the weight, so that no
+    scaled model has to be made."""
+    outcome = update.outcome
+    if isinstance(outcome, ScaledOutcome) and reference is update.base_parameters:
+        return weight * outcome.factor, outcome.whole().parameters, reference
+    return weight, update.parameters, reference
 
 
 def _movement_of_sum(

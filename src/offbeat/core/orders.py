@@ -11,12 +11,13 @@ from functools import cached_property
 from math import cos, pi
 from typing import Annotated, Any, Literal
 
+import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from offbeat.core.errors import InvalidInput, PolicyError, unknown
-from offbeat.core.parameters import Layout, Mask, Vector
+from offbeat.core.parameters import Layout, Mask, Vector, by_block, frozen
 from offbeat.core.settings import Settings
 from offbeat.core.terms import AbsentClasses, Proximal, Term, term_of_table
 
@@ -389,6 +390,23 @@ class KnownOutcome(Struct, frozen=True, eq=False, gc=False):
 
     def __call__(self) -> Outcome:
         return self.value
+
+
+class ScaledOutcome(Struct, eq=False, gc=False):
+    """An outcome whose movement from its base counts by a factor: the model is scaled when it is first read."""
+
+    whole: Callable[[], Outcome]
+    base: Vector
+    factor: float
+    _made: Outcome | None = None
+
+    def __call__(self) -> Outcome:
+        if self._made is None:
+            outcome, base, share = self.whole(), self.base, np.float32(self.factor)
+            model = outcome.parameters
+            made = by_block(len(base), lambda block: base[block] + share * (model[block] - base[block]))
+            self._made = replace(outcome, parameters=frozen(made))
+        return self._made
 
 
 class WithheldOutcome(Struct, frozen=True, eq=False, gc=False):

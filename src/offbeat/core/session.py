@@ -8,9 +8,9 @@ passes the time with each event and carries out the effects.
 """
 
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from math import inf
+from math import inf, isfinite
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -45,7 +45,7 @@ from offbeat.core.messages import (
     Uploaded,
 )
 from offbeat.core.orders import LocalWork, Order, Update, WithheldOutcome
-from offbeat.core.parameters import Layout, Vector, frozen
+from offbeat.core.parameters import Layout, Vector, frozen, movement_norm
 from offbeat.core.participation import Participation, ParticipationLimits, ParticipationState, sample_of
 from offbeat.core.policy import Forecast, Policy
 from offbeat.core.selection import Selection, SelectionSnapshot, Selector, check_states_differ
@@ -342,6 +342,11 @@ class Session:
                 found |= part.metrics(state)
         return found
 
+    @property
+    def influence_columns(self) -> Mapping[str, Sequence[float]]:
+        """The screen's columns of `devices.csv`; empty without a screen."""
+        return {} if self.screen is None else self.screen.columns(self.screen_state, self.devices)
+
     # Devices ------------------------------------------------------------------------------------------------------
 
     def _following(self, device: int, what: Event | Action, error: type[OffbeatError]) -> DeviceState:
@@ -369,14 +374,16 @@ class Session:
     def handle(self, event: Event, at: float) -> list[Effect]:
         """Let the policy react to an event at this time; returns the effects that the driver carries out."""
         try:
-            following = self._check(event, at)
+            following, norm = self._check(event, at), 0.0
+            if self.screen is not None and type(event) is Uploaded and self.screen.measures:
+                norm = self._norm(event.update)
         except DeviceFault:
             self.refuse()
             raise
         self.now = at
         self._receive(event, following)
         if self.screen is not None and type(event) is Uploaded:
-            event = replace(event, update=self.screen.admit(event.update, self.screen_state, self))
+            event = replace(event, update=self.screen.admit(event.update, norm, self.screen_state, self))
         if self.sums is not None and type(event) is Uploaded:
             event = replace(event, update=self._summed(event.update, self.sums))
         if self._selection is not None:
@@ -422,7 +429,8 @@ class Session:
                 order = self._order_of(event)
                 following = self._following(event.device, event, DeviceFault)
                 private = self.participation is not None and self.private_sums
-                check_update(event.update, order, self.layout, finite=not private)
+                measured = self.screen is not None and self.screen.measures
+                check_update(event.update, order, self.layout, finite=not (private or measured))
                 if private:
                     self._check_contributes(event)
                 return following
@@ -446,6 +454,13 @@ class Session:
                     )
                 return following
         return AWAY
+
+    def _norm(self, update: Update) -> float:
+        """The norm of a checked update's movement; raises DeviceFault if its numbers are not finite."""
+        norm = movement_norm(update.parameters, update.base_parameters)
+        if not isfinite(norm) and not self.private_sums:
+            check_update(update, self.in_flight[update.ticket], self.layout)
+        return norm
 
     def _check_contributes(self, event: Uploaded) -> None:
         """Raise DeviceFault if the device of this update may not contribute."""
@@ -537,6 +552,8 @@ class Session:
                 if self.participation is not None:
                     self.participation.discard(ticket)
                 self.counters.discarded += 1
+                if self.screen is not None:
+                    self.screen.resolved((ticket,), False, self.screen_state)
                 self._note(f"discarded ({reason})", None, ticket)
                 effects.append(Resolved(tickets=(ticket,), used=False))
             case SendFresh(device=device):
@@ -603,6 +620,8 @@ class Session:
             if staleness > self.counters.staleness_max:
                 self.counters.staleness_max = staleness
         self.counters.used += len(used)
+        if self.screen is not None:
+            self.screen.resolved(used, True, self.screen_state)
         self.parameters = parameters
         self.version += 1
         self._note("committed")

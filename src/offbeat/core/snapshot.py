@@ -13,14 +13,23 @@ import numpy as np
 from msgspec import Struct, structs
 
 from offbeat.core.errors import InvalidInput
-from offbeat.core.orders import KnownOutcome, Order, Outcome, Progress, RateSchedule, Update, WithheldOutcome
+from offbeat.core.orders import (
+    KnownOutcome,
+    Order,
+    Outcome,
+    Progress,
+    RateSchedule,
+    ScaledOutcome,
+    Update,
+    WithheldOutcome,
+)
 from offbeat.core.parameters import Mask
 from offbeat.core.terms import TERMS
 from offbeat.core.vectors import StoredVector
 
 Arrays = dict[str, Any]
 """Arrays and stored vectors by name."""
-OUTCOMES = (KnownOutcome, WithheldOutcome)
+OUTCOMES = (KnownOutcome, ScaledOutcome, WithheldOutcome)
 MESSAGES: tuple[type[Any], ...] = (Order, Progress, Outcome, Update, *OUTCOMES, Mask, RateSchedule, *TERMS)
 
 
@@ -60,6 +69,8 @@ def encode(value: Any) -> tuple[Any, Arrays]:
             return {"map": [[plain(key), tree(each)] for key, each in item.items()]}
         if isinstance(item, Update) and not isinstance(item.outcome, OUTCOMES):  # compute lazy numbers: save all
             item = structs.replace(item, outcome=KnownOutcome(item.outcome()))
+        if isinstance(item, ScaledOutcome):  # scaled anew from the same numbers when it is read
+            item = ScaledOutcome(whole=KnownOutcome(item.whole()), base=item.base, factor=item.factor)
         if isinstance(item, Struct):
             fields = {name: tree(getattr(item, name)) for name in item.__struct_fields__}
             return {"type": type(item).__name__, "fields": fields}

@@ -22,7 +22,7 @@ from offbeat.core.snapshot import STORED, Arrays, decode, encode
 from offbeat.core.vectors import StoredVector
 from offbeat.results.files import FileVector, SharedFile, replace_file_by
 
-FORMAT = "offbeat checkpoint 9"
+FORMAT = "offbeat checkpoint 10"
 NO_CHECKSUM = "0" * 64
 """Stands for the checksum of the file, which is computed over the file with this in its place."""
 LENGTH_BYTES = 8

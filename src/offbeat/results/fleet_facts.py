@@ -25,6 +25,15 @@ class FleetFacts(Struct, kw_only=True, eq=False):
     remark: str = ""
     """Says what is counted if it is not labels."""
 
+    @property
+    def pace(self) -> list[float]:
+        """Seconds that each device trains on all of its samples once; empty if the speeds are not known.
+
+        >>> FleetFacts(samples=[10, 10], samples_per_second=[2.0, 5.0]).pace
+        [5.0, 2.0]
+        """
+        return [number / speed for number, speed in zip(self.samples, self.samples_per_second, strict=False) if speed]
+
     def encode(self) -> bytes:
         """The facts as JSON."""
         return msgspec.json.encode(self)

@@ -308,7 +308,12 @@ def page_data(comparison: Comparison, room: int = ROOM, read: "ReadViews | None"
         "more_metrics": [name for name in names if name not in own and name not in X_AXES],
         "axes": [[key, _axis(key, comparison)] for key in X_AXES if any(key in each["columns"] for each in shown)],
         "methods": [
-            {"name": each.algorithm, "runs": [runs.index(run) for run in each.entries], "groups": _groups(each)}
+            {
+                "name": each.algorithm,
+                "runs": [runs.index(run) for run in each.entries],
+                "groups": _groups(each),
+                "influence": _influence(each),
+            }
             for each in comparison.by_algorithm
         ],
         "first_run": runs.index((comparison.fastest or comparison.by_algorithm)[0].entries[0]),
@@ -337,6 +342,13 @@ def _groups(results: AlgorithmResults) -> dict[str, float | None]:
         for group in (known[0] if known else {})
         if all(name in each.get(group, {}) for each in known)
     }
+
+
+def _influence(results: AlgorithmResults) -> list[float | None]:
+    """The share of each fifth of the devices after the bounds of `[trust]`; empty without bounds."""
+    bounded = [run for run in results.entries if run.experiment is not None and run.experiment.trust.screen is not None]
+    known = [run.summary.get("influence", {}).get("fastest_to_slowest_fifth") for run in bounded]
+    return [number(fmean(fifth)) for fifth in zip(*filter(None, known), strict=True)]
 
 
 def _axis(key: str, comparison: Comparison) -> str:

@@ -8,6 +8,7 @@ that a driver's turn stays short.
 import csv
 import io
 from collections.abc import Iterable, Mapping, Sequence
+from math import inf
 from types import MappingProxyType
 from typing import Any
 
@@ -16,6 +17,7 @@ from msgspec import Struct, structs
 from offbeat.results.orders import Closed
 from offbeat.results.rows import Span
 
+FIFTHS = 5
 NO_COLUMNS: Mapping[str, Sequence[float]] = MappingProxyType({})
 MOST_DEVICES = 10_000
 """Largest fleet with accounts per device."""
@@ -175,15 +177,16 @@ class Accounts:
     def csv(
         self, open_spans: Iterable[Span] = (), now: float = 0.0, columns: Mapping[str, Sequence[float]] = NO_COLUMNS
     ) -> str:
-        """The accounts as CSV, a line per device with its name, if any, and the mean staleness of its used updates.
+        """The accounts as CSV, a line per device with its mean staleness, its influence and its name.
 
-        `columns` are further columns, with a number for each device.
+        `columns` are further columns, with a number for each device, or replace the influence.
         """
-        text, columns = io.StringIO(), {**self.marks, **columns}
+        table = self.table(open_spans, now)
+        text, columns = io.StringIO(), {**self.marks, "influence": influence(table), **columns}
         names = [field.name for field in structs.fields(DeviceAccount) if field.name != "staleness_sum"]
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow([*names, "mean_staleness", *columns, *(["name"] if self.names else [])])
-        for each in self.table(open_spans, now):
+        for each in table:
             values = [getattr(each, name) for name in names]
             mean = each.staleness_sum / each.used if each.used else 0.0
             known = [round(it, 3) if isinstance(it, float) else it for it in [*values, mean]]
@@ -214,3 +217,32 @@ class Accounts:
         self._landed, self._unresolved = saved["landed"], saved["unresolved"]
         for device, account in saved["figures"].items():
             self._figures[device] = account
+
+
+def influence(table: Sequence[DeviceAccount]) -> list[float]:
+    """The share of each device in the samples of all used updates."""
+    samples = [each.used * each.samples for each in table]
+    total = sum(samples) or 1
+    return [each / total for each in samples]
+
+
+def influence_summary(
+    table: Sequence[DeviceAccount], shares: Sequence[float], pace: Sequence[float] = ()
+) -> dict[str, Any]:
+    """The largest share of a device; of five devices or more, those of the fifths from the fastest to the slowest.
+
+    `pace` is the time that each device trains, if it is known; otherwise it is measured.
+
+    >>> table = [DeviceAccount(device=k, delivered=k and 1, training_seconds=9.0 - k) for k in range(5)]
+    >>> influence_summary(table, [0.0, 0.1, 0.2, 0.3, 0.4])  # device 0 has uploaded nothing: it counts as the slowest
+    {'largest': 0.4, 'fastest_to_slowest_fifth': [0.4, 0.3, 0.2, 0.1, 0.0]}
+    """
+    found: dict[str, Any] = {"largest": round(max(shares), 6)}
+    if len(table) < FIFTHS:
+        return found
+    if len(pace) != len(table):
+        pace = [each.training_seconds / each.delivered if each.delivered else inf for each in table]
+    fifths = [0.0] * FIFTHS
+    for place, device in enumerate(sorted(range(len(table)), key=pace.__getitem__)):
+        fifths[place * FIFTHS // len(table)] += shares[device]
+    return found | {"fastest_to_slowest_fifth": [round(each, 6) for each in fifths]}

@@ -395,9 +395,7 @@ class RunDirectory:
     def write_devices(self, driver: Driver, measured: DeviceMetrics | None = None) -> None:
         """Write the totals per device, and its metrics if they were measured, unless the fleet is very large."""
         if driver.accounts.per_device:
-            session = driver.session
-            own = {} if session.screen is None else session.screen.columns(session.screen_state, session.devices)
-            columns = {**own, **({} if measured is None else measured.columns)}
+            columns = {**driver.session.influence_columns, **({} if measured is None else measured.columns)}
             replace_file(
                 self.path / "devices.csv", driver.accounts.csv(driver.open_spans(), driver.now, columns).encode()
             )

@@ -18,6 +18,7 @@ from offbeat.results.metric import TargetMetric, summarise
 from offbeat.results.result import Result, tensors_of
 from offbeat.results.rows import RUN_COLUMNS, Row
 from offbeat.results.tracking import TrackedRun, Tracking
+from offbeat.running.accounts import influence, influence_summary
 from offbeat.running.device_metrics import DeviceMetrics
 from offbeat.running.directory import Beginning, RunDirectory
 from offbeat.running.driver import Driver, OnProgress, progress_of
@@ -120,8 +121,9 @@ def run_to_end(
         began = directory.open(driver) if directory is not None else Beginning()
         tracking.start()
         rows, spent, in_flight_seconds = began.rows, began.wall_seconds, began.in_flight_seconds
+        facts = FleetFacts() if fleet is None else fleet()
         if directory is not None and fleet is not None and not rows:
-            directory.write_fleet(fleet())
+            directory.write_fleet(facts)
         kinds = ProcessorKinds(began.processors)
         kinds.note(processors())
         started = saved = time.monotonic()
@@ -202,6 +204,10 @@ def run_to_end(
         measured = None if per_device is None else per_device(parameters)
         if measured is not None:
             summary |= measured.summary
+        if driver.accounts.per_device:
+            table = driver.accounts.table(driver.open_spans(), driver.now)
+            shares = session.influence_columns.get("influence", influence(table))
+            summary["influence"] = influence_summary(table, shares, facts.pace)
         if directory is not None:
             directory.write_devices(driver, measured)
             directory.finish(parameters if about.save_model else None, layout, summary)

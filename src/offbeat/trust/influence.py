@@ -7,13 +7,12 @@ C is `clip`, or with "auto" `clip_factor` times the median, over devices, of the
 three devices have reported: the norm of the update's base). The movement shrinks towards the update's own base, so the
 algorithm's weights stay as they are.
 
-A fixed C is applied when the algorithm reads the update, so a simulation stays lazy; "auto" needs every norm when the
-update arrives, so updates that the algorithm discards are computed too.
+A clip needs the norm of every update when it arrives, so a simulation computes updates that the algorithm discards too.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import inf, sqrt
+from math import inf
 from typing import Annotated, Literal
 
 import numpy as np
@@ -22,8 +21,8 @@ from msgspec.structs import replace
 from pydantic import Field
 
 from offbeat.core.combining import RunningMedian, Screen
-from offbeat.core.orders import KnownOutcome, Outcome, Update
-from offbeat.core.parameters import Vector, blockwise, by_block, distance, frozen
+from offbeat.core.orders import ScaledOutcome, Update
+from offbeat.core.parameters import distance
 from offbeat.core.policy import View
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -39,9 +38,10 @@ class InfluenceState:
     recent: list[int] = field(default_factory=list)
     clipped: int = 0
     limit: float = 0.0
+    received: dict[int, tuple[int, float]] = field(default_factory=dict)
+    """Device and influence of each update that is not resolved, by ticket."""
     influence: dict[int, float] = field(default_factory=dict)
-    """For each device the sum over its uploads of samples times the factor on the movement, as far as it is known when
-    they arrive: with a fixed `clip` without the clipping."""
+    """For each device the sum over its used updates of samples times the factor on the movement."""
 
     def __post_init__(self) -> None:
         self.median_norm, self.median_claim = RunningMedian(self.norms), RunningMedian(self.claims)
@@ -80,26 +80,34 @@ class InfluenceLimits(Screen):
             cap = min(cap, self.most_samples_factor * float(np.median(samples)))
         return samples if cap == inf else np.minimum(samples, max(1, int(cap)))
 
-    def admit(self, update: Update, state: InfluenceState, view: View) -> Update:
+    @property
+    def measures(self) -> bool:
+        return self.clip != "off"
+
+    def admit(self, update: Update, norm: float, state: InfluenceState, view: View) -> Update:
         update = self._with_cap(update, state)
         factor = self._discount(update.device, state, view) if self.repeats < 1.0 else 1.0
-        if self.clip == "auto":
-            norm = movement_norm(update.parameters, update.base_parameters)
-            median = state.median_norm.median
-            base = update.base_parameters
-            state.limit = self.clip_factor * median if median else distance(base, np.zeros_like(base)) or inf
-            state.median_norm.note(update.device, norm)
-            state.clipped += norm > state.limit
-            factor *= min(1.0, state.limit / norm) if norm else 1.0
-            self._note(update, factor, state)
-            if factor == 1.0:
-                return update
-            return replace(update, outcome=KnownOutcome(scaled(update.outcome(), base, factor)))
-        self._note(update, factor, state)
-        limit = inf if self.clip == "off" else self.clip
-        if limit == inf and factor == 1.0:
+        if self.clip != "off":
+            limit = self._limit(update, norm, state) if self.clip == "auto" else self.clip
+            state.clipped += norm > limit
+            factor *= min(1.0, limit / norm) if norm else 1.0
+        state.received[update.ticket] = (update.device, factor * update.samples)
+        if factor == 1.0:
             return update
-        return replace(update, outcome=ClippedOutcome(update.outcome, update.base_parameters, limit, factor))
+        return replace(update, outcome=ScaledOutcome(update.outcome, update.base_parameters, factor))
+
+    def resolved(self, tickets: Sequence[int], used: bool, state: InfluenceState) -> None:
+        for ticket in tickets:
+            device, influence = state.received.pop(ticket)
+            if used:
+                state.influence[device] = state.influence.get(device, 0.0) + influence
+
+    def _limit(self, update: Update, norm: float, state: InfluenceState) -> float:
+        """The limit with "auto"; the norm counts for the next update."""
+        median, base = state.median_norm.median, update.base_parameters
+        state.limit = self.clip_factor * median if median else distance(base, np.zeros_like(base)) or inf
+        state.median_norm.note(update.device, norm)
+        return state.limit
 
     def _with_cap(self, update: Update, state: InfluenceState) -> Update:
         cap = inf if self.most_samples is None else float(self.most_samples)
@@ -114,58 +122,15 @@ class InfluenceLimits(Screen):
         state.recent = [*state.recent, device][-(self.repeats_window or view.devices) :]
         return float(self.repeats**earlier)
 
-    def _note(self, update: Update, factor: float, state: InfluenceState) -> None:
-        state.influence[update.device] = state.influence.get(update.device, 0.0) + factor * update.samples
-
     def metrics(self, state: InfluenceState) -> Mapping[str, float]:
         total = sum(state.influence.values())
         found = {"largest_influence": max(state.influence.values(), default=0.0) / total if total else 0.0}
+        if self.clip != "off":
+            found["clipped_updates"] = float(state.clipped)
         if self.clip == "auto":
-            found |= {"clip_norm": state.limit if state.limit < inf else 0.0, "clipped_updates": float(state.clipped)}
+            found["clip_norm"] = state.limit if state.limit < inf else 0.0
         return found
 
     def columns(self, state: InfluenceState, devices: int) -> Mapping[str, Sequence[float]]:
         total = sum(state.influence.values()) or 1.0
         return {"influence": [state.influence.get(device, 0.0) / total for device in range(devices)]}
-
-
-class ClippedOutcome:
-    """An outcome whose movement is clipped to `limit` and multiplied by `factor` when it is first read."""
-
-    __slots__ = ("_base", "_factor", "_inner", "_limit", "_value")
-
-    def __init__(self, inner: Callable[[], Outcome], base: Vector, limit: float, factor: float) -> None:
-        self._inner, self._base, self._limit, self._factor = inner, base, limit, factor
-        self._value: Outcome | None = None
-
-    def __call__(self) -> Outcome:
-        if self._value is None:
-            outcome, factor = self._inner(), self._factor
-            if self._limit < inf:
-                norm = movement_norm(outcome.parameters, self._base)
-                factor *= min(1.0, self._limit / norm) if norm else 1.0
-            self._value = outcome if factor == 1.0 else scaled(outcome, self._base, factor)
-        return self._value
-
-
-def movement_norm(model: Vector, base: Vector) -> float:
-    """The norm of model - base, from float32 sums of blocks: a third of the time of `distance`, to 1e-6 relative.
-
-    >>> movement_norm(np.float32([3.0, 1.0]), np.float32([0.0, 5.0]))
-    5.0
-    """
-    squares: dict[int, float] = {}
-
-    def add(block: slice) -> None:
-        moved = model[block] - base[block]
-        squares[block.start] = float(np.einsum("i,i->", moved, moved))
-
-    blockwise(len(base), add)
-    return sqrt(sum(squares[start] for start in sorted(squares)))
-
-
-def scaled(outcome: Outcome, base: Vector, factor: float) -> Outcome:
-    """The outcome with its movement from the base multiplied by a factor."""
-    model, share = outcome.parameters, np.float32(factor)
-    parameters = by_block(len(base), lambda block: base[block] + share * (model[block] - base[block]))
-    return replace(outcome, parameters=frozen(parameters))

@@ -50,6 +50,7 @@ ABLATIONS = {
     "auto with FedBuff's buffer": {"name": "auto", "buffer": 10},
 }
 """`auto` without one of its parts."""
+RIVALS = tuple(name for name in ALGORITHMS if name != "auto")
 NEVER = 3.0
 """The position of "never", and of longer times, on the axis of the figure."""
 FLEETS = ("ratio 5", "Pareto", "bimodal", "ratio 110", "10 % failures", PHONES)
@@ -127,6 +128,9 @@ def auto_findings(measurements: Sequence[Measurement], tuned: Sequence[Measureme
             f"{titled(rate)}: {number(median(values))} ({_span(values)})" for rate, values in found.items()
         )
         lines.append(f"`auto` untuned over the best other algorithm, tuned, with as many devices in training: {words}.")
+    if shipped := list(over_best_shipped(measurements).values()):
+        words = f"{number(median(shipped))} ({_span(shipped)})"
+        lines.append(f"`auto` over the best other algorithm, both as shipped: {words}.")
     for label in ABLATIONS:
         slower = {part: times(measurements, part, label) / times(measurements, part, "auto") for part in PARTS}
         by_rate = {rate: [value for value in _at(slower, rate) if not isnan(value)] for rate in SGD}
@@ -138,10 +142,22 @@ def auto_findings(measurements: Sequence[Measurement], tuned: Sequence[Measureme
 
 def over_best_tuned(measurements: Sequence[Measurement], tuned: Sequence[Measurement]) -> dict[str, float]:
     """The untuned time of `auto` over the shortest tuned one of an equally busy algorithm, by part."""
-    rivals, found = [each for each in equally_busy(tuned) if each.method != "auto"], dict[str, float]()
-    for part in PARTS:
-        mine, fleet = by_seed(measurements, part, "auto", "time_to_target"), part.rpartition(", ")[0]
-        best = min((times(rivals, fleet, name, seeds=mine) for name in {each.method for each in rivals}), key=_or_never)
+    return _over_best(measurements, tuned, {part: part.rpartition(", ")[0] for part in PARTS})
+
+
+def over_best_shipped(measurements: Sequence[Measurement]) -> dict[str, float]:
+    """The time of `auto` over the shortest one of an equally busy algorithm, both as shipped, by part."""
+    return _over_best(measurements, measurements, {part: part for part in PARTS if part.endswith(f", {SHIPPED}")})
+
+
+def _over_best(
+    measurements: Sequence[Measurement], others: Sequence[Measurement], parts: Mapping[str, str]
+) -> dict[str, float]:
+    """The time of `auto` in each part over the shortest one of another algorithm in the part of `others` beside it."""
+    rivals, found = [each for each in equally_busy(others) if each.method in RIVALS], dict[str, float]()
+    for part, theirs in parts.items():
+        mine = by_seed(measurements, part, "auto", "time_to_target")
+        best = min((times(rivals, theirs, name, seeds=mine) for name in RIVALS), key=_or_never)
         if isfinite(best):
             found[part] = median(mine.values()) / best
     return found

@@ -75,3 +75,14 @@ def test_auto_is_held_against_the_best_other_algorithm_with_as_many_devices(tune
         "fixed step over `auto`: SGD, a third of the rate: 1.50; SGD, the rate: 1.50; SGD, three times the rate: never."
         in said
     )
+
+
+def test_auto_is_also_held_against_the_best_other_algorithm_as_shipped(tuned: list[Measurement]) -> None:
+    shipped = "Pareto, polyak from the rate"
+    untuned = runs(shipped, "auto", 30.0) + runs(shipped, "fedbuff", 25.0) + runs(shipped, "seafl", 28.0)
+    untuned += runs(shipped, "auto with a fixed step", 10.0)  # no rival
+    untuned += runs("Pareto, the rate", "auto", 50.0) + runs("Pareto, the rate", "fedbuff", 10.0)  # not as shipped
+    assert defaults.over_best_shipped(untuned) == {shipped: 30 / 25}
+    assert "`auto` over the best other algorithm, both as shipped: 1.20 (1.20 to 1.20)" in "\n".join(
+        defaults.auto_findings(untuned, tuned)
+    )

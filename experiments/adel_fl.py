@@ -63,7 +63,8 @@ def _of(
         algorithm={"name": "adel", "rounds": rounds},
         evaluation={"every_seconds": rounds * seconds / 10},
     )
-    scale = plan_of(base.changed({"evaluation": {"samples": 1}})).scale  # planning evaluates the first model
+    plan = plan_of(base.changed({"evaluation": {"samples": 1}}))  # planning evaluates the first model
+    scale = round(plan.scale, 4)  # further digits depend on the processor
     made = []
     for rule, (layers, whole) in RULES.items():
         by_speed = {"rounds": rounds, "batch": "speed"}

@@ -5,6 +5,7 @@ from itertools import islice
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 
 from offbeat.algorithms import POLICIES, Ace, Ca2fl, FedStale, Psurdg, Ringleader
@@ -54,6 +55,7 @@ def test_a_run_with_its_cache_on_disk_is_the_same_run_also_from_a_checkpoint(nam
     assert found.session.parameters.tobytes() == expected.session.parameters.tobytes()
     assert found.session.version == expected.session.version > 1
     assert sum(isinstance(each, FileVector) for each in cache_of(found.session).vectors.values()) > 1
+    assert found.session.parameters.base is not None, "versions are mapped"
     stopped, resumed = toy_simulation(policy(name, "disk")), toy_simulation(policy(name, "disk"))
     stopped.session.store, resumed.session.store = VectorFile(), VectorFile()
     list(islice(stopped, 60))
@@ -61,6 +63,7 @@ def test_a_run_with_its_cache_on_disk_is_the_same_run_also_from_a_checkpoint(nam
     list(stopped)  # the rows of the checkpoint are used for other vectors
     resumed.restore(load_checkpoint(tmp_path / "latest", "f", resumed.snapshot_types))
     assert any(isinstance(each, FileVector) for each in cache_of(resumed.session).vectors.values())
+    assert resumed.session.parameters.base is not None
     list(resumed)
     assert resumed.session.parameters.tobytes() == expected.session.parameters.tobytes()
 
@@ -93,6 +96,21 @@ def test_a_file_has_no_name_and_a_row_is_used_again_when_its_vector_is_not(tmp_p
     assert held[:].tolist() == first.tolist() and one._offset != row, "something still refers to the first vector"
     del held
     assert file.keep(second)._offset == row
+
+
+def test_versions_take_memory_only_while_they_are_read_and_stay_as_they_are_as_long_as_one_part_is_in_use() -> None:
+    file, size, before = VectorFile(), 100_000, psutil.Process().memory_info().rss
+    versions = []
+    for k in range(200):
+        versions.append(file.mapped(np.full(size, float(k), dtype=np.float32)))
+        assert float(versions[-1].sum()) == size * k, "all of its pages are read"
+    assert psutil.Process().memory_info().rss < before + 20e6, "200 versions have 80 MB"
+    assert [float(version.sum()) for version in versions] == [size * float(k) for k in range(200)]
+    part = versions[7][5:7]
+    del versions
+    again = [file.mapped(np.full(size, -1.0, dtype=np.float32)) for _ in range(200)]
+    assert part.tolist() == [7.0, 7.0] and not part.flags.writeable
+    assert all(version[0] == -1.0 for version in again)
 
 
 def test_a_checkpoint_in_the_background_holds_the_vectors_of_when_it_was_asked_for(tmp_path: Path) -> None:

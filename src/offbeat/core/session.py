@@ -622,7 +622,7 @@ class Session:
         self.counters.used += len(used)
         if self.screen is not None:
             self.screen.resolved(used, True, self.screen_state)
-        self.parameters = parameters
+        self.parameters = self._kept(parameters)
         self.version += 1
         self._note("committed")
         if self._selection is not None:
@@ -650,6 +650,10 @@ class Session:
         return FreshModel(device=asked.device, ticket=asked.ticket, version=self.version, parameters=parameters)
 
     # Versions in use ----------------------------------------------------------------------------------------------
+
+    def _kept(self, version: Vector) -> Vector:
+        """A version as the session keeps it: where the policy keeps vectors on disk, versions are there too."""
+        return self.store.mapped(version) if getattr(self.policy, "cache", None) == "disk" else version
 
     @property
     def models(self) -> dict[int, Vector]:
@@ -734,8 +738,8 @@ class Session:
         self.horizon_read = saved.horizon_read
         self.forecast = forecast or self.forecast
         self.in_flight = saved.in_flight
-        kept = {version: frozen(parameters) for version, parameters in self.models.items()}
-        self.parameters = kept[self.version] if self.version in kept else frozen(saved.parameters)
+        kept = {version: self._kept(frozen(parameters)) for version, parameters in self.models.items()}
+        self.parameters = kept[self.version] if self.version in kept else self._kept(frozen(saved.parameters))
         self.in_flight = {
             ticket: replace(
                 each,

@@ -51,6 +51,10 @@ class VectorStore(Protocol):
         """Keep a vector, which does not change afterwards."""
         ...
 
+    def mapped(self, version: Array) -> Array:
+        """The same version of the model, in memory only while it is the latest one or in use."""
+        ...
+
 
 class StoredInMemory:
     """A store for sessions without a driver, such as those of tests."""
@@ -58,3 +62,7 @@ class StoredInMemory:
     def keep(self, vector: Array) -> Array:
         """The vector itself."""
         return vector
+
+    def mapped(self, version: Array) -> Array:
+        """The version itself."""
+        return version

@@ -64,6 +64,7 @@ def _of(
         evaluation={"every_seconds": rounds * seconds / 10},
     )
     plan = plan_of(base.changed({"evaluation": {"samples": 1}}))  # planning evaluates the first model
+    assert plan.scale is not None
     scale = round(plan.scale, 4)  # further digits depend on the processor
     made = []
     for rule, (layers, whole) in RULES.items():

@@ -169,9 +169,9 @@ class LocalWork(Settings):
     learning_rate: Annotated[float, Field(gt=0, le=1e6)] = 0.03
     """Learning rate on the devices, before the schedule (default with polyak: 0.1)."""
     optimiser: str = "sgd"
-    """sgd; polyak: SGD with a step size from loss and gradient, which needs no tuning (at most 4 `learning_rate`);
-    adam, adamw, rmsprop, or a torch optimiser of your own as "module:Class". Default: polyak for classification
-    without a learning rate, momentum, schedule or clipping; otherwise sgd."""
+    """sgd; polyak: SGD with a step size from loss and gradient, which needs no tuning (`learning_rate` bounds the first
+    step only); adam, adamw, rmsprop, or a torch optimiser of your own as "module:Class". Default: polyak for
+    classification without a learning rate, momentum, schedule or clipping; otherwise sgd."""
     keep_optimiser_state: bool = False
     """Continue with the optimiser state (momentum, moments) of the device's previous training instead of a new one."""
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0

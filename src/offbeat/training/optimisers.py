@@ -29,8 +29,10 @@ OPTIMISERS: dict[str, type[torch.optim.Optimizer] | None] = {
 }
 FUSED = (torch.optim.Adam, torch.optim.AdamW)
 """Optimisers with a fused implementation in torch."""
-POLYAK_BOUND = 4.0
-"""The largest step size of `Polyak`, as a multiple of the learning rate."""
+BOUND = "bound"
+"""The bound of `Polyak`'s next step size."""
+POLYAK_FIRST, POLYAK_MOST = 4.0, 0.5
+"""The bound of `Polyak`'s first step size over the learning rate, and the largest bound."""
 COUNT = "step"
 """The number of steps of a parameter: the one value that torch's optimisers keep per parameter, not per element."""
 
@@ -150,24 +152,41 @@ class Sgd:
 class Polyak(Sgd):
     """SGD whose step size follows from loss and gradient, so that it needs no tuned learning rate.
 
-    Loizou, Vaswani, Laradji, Lacoste-Julien: *Stochastic Polyak Step-size for SGD*, AISTATS 2021 (SPS_max); on the
-    devices of a federation: Mukherjee, Loizou, Stich: *Locally Adaptive Federated Learning*, TMLR 2024. With the loss f
-    of a batch and its gradient g:
+    Loizou, Vaswani, Laradji, Lacoste-Julien: *Stochastic Polyak Step-size for SGD*, AISTATS 2021; on the devices of a
+    federation: Mukherjee, Loizou, Stich: *Locally Adaptive Federated Learning*, TMLR 2024. In step k, with the loss f_k
+    of a batch and its gradient g_k:
 
-        rate = min(4 learning_rate, 2 f / |g|^2)
+        rate_k = min(2 rate_{k-1}, 0.5, 2 f_k / |g_k|^2),    2 rate_{-1} = 4 learning_rate
 
     This is the papers' step with c = 1/2 and the least possible loss as 0: the step that would bring the batch's loss
-    to 0 if it were quadratic. The bound is needed where the gradient is small and the loss is not, as in an untrained
-    model: a bound that grows from step to step, tried before, let long epochs end in dead activations.
+    to 0 if it were quadratic. The bounds keep single batches from taking far too long steps. In the papers the first
+    grows by 2 per epoch, which is slow for devices with few batches. As it grows by 2 per step here, the second is
+    needed: without it, long epochs ended in dead activations.
     """
+
+    def __init__(self, order: Order, model: FlatModel, start: TrainingState, pull: Pull | None) -> None:
+        super().__init__(order, model, start, pull)
+        self._bound = first_bound(order, start)
 
     def step(self, loss: float, gradients: Tensors, rate: float, positions: Sequence[int] | None = None) -> None:
         """Take one step with the gradients of the parameters at these positions (None: of all parameters)."""
         if loss < 0.0:
             raise InvalidInput(f"local.optimiser = 'polyak' needs losses of at least 0, and this batch's is {loss:g}.")
         square = float(torch.stack(torch._foreach_norm(gradients)).square().sum())
-        bound = POLYAK_BOUND * rate
-        super().step(loss, gradients, min(bound, 2.0 * loss / square) if square > 0.0 else bound, positions)
+        rate = min(self._bound, 2.0 * loss / square) if square > 0.0 else self._bound
+        self._bound = float(np.float32(min(2.0 * rate, POLYAK_MOST)))
+        super().step(loss, gradients, rate, positions)
+
+    def state(self) -> Mapping[str, Vector]:
+        """The bound of the next step."""
+        return {BOUND: frozen(np.array([self._bound], dtype=np.float32))}
+
+
+def first_bound(order: Order, start: TrainingState) -> float:
+    """The bound of `Polyak`'s next step."""
+    if BOUND in start.optimiser:
+        return float(start.optimiser[BOUND][0])
+    return min(POLYAK_FIRST * order.learning_rate, POLYAK_MOST)
 
 
 class TorchOptimiser:

@@ -15,6 +15,7 @@ from torch.nn import functional
 
 from offbeat.core.parameters import TensorEntry, Vector
 from offbeat.models.normalisation import GroupNorm
+from offbeat.training.optimisers import POLYAK_MOST
 from offbeat.training.training_state import TrainingJob
 
 Activation = Callable[[torch.Tensor], torch.Tensor]
@@ -159,13 +160,14 @@ class StackedPolyak:
     """The Polyak step size (`optimisers.Polyak`) of every client of a stack."""
 
     def __init__(self, bounds: torch.Tensor) -> None:
-        self._bounds = bounds
-        """The largest step size of each client."""
+        self.bounds = bounds
+        """The bound of each client's next step."""
 
     def step(self, y: StackedTargets, squares: torch.Tensor) -> torch.Tensor:
         """The factors (client, 1, 1) of the active clients' gradients, whose squared norms are given."""
-        losses, bounds = -(y.likelihood * y.scale).sum((1, 2)), self._bounds[: len(squares)]
+        losses, bounds = -(y.likelihood * y.scale).sum((1, 2)), self.bounds[: len(squares)]
         rates = torch.where(squares > 0.0, torch.minimum(bounds, 2.0 * losses / squares), bounds)
+        self.bounds[: len(rates)] = (2.0 * rates).clamp(max=POLYAK_MOST)
         return -rates.view(-1, 1, 1)
 
 

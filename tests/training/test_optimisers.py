@@ -145,9 +145,9 @@ def test_polyak_refuses_a_negative_loss() -> None:
         sgd.step(-1.0, (torch.ones(1, 1), torch.ones(1)), 0.1)
 
 
-@pytest.mark.parametrize("more", [{"momentum": 0.9}, {"schedule_over": "steps"}])
+@pytest.mark.parametrize("more", [{"momentum": 0.9}, {"schedule_over": "steps"}, {"schedule": "inverse"}])
 def test_polyak_refuses_what_it_decides_itself(more: dict[str, Any]) -> None:
-    with pytest.raises(InvalidInput, match="omit it"):
+    with pytest.raises(InvalidInput, match="omit"):
         LocalWork(optimiser="polyak", **more)
 
 

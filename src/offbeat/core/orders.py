@@ -154,6 +154,8 @@ STEP_SIZE = ("learning_rate", "optimiser")
 """The settings of `[local]` that are chosen by default where none of them is given."""
 POLYAK_RATE = 0.1
 """The default learning rate with polyak."""
+CONSTANT = (RateSchedule(), RateSchedule(shape="exponential"))
+"""Schedules that do not change the rate; the second is the default of `[local]`."""
 Length = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
@@ -210,8 +212,8 @@ class LocalWork(Settings):
             raise InvalidInput(f"local.momentum = {self.momentum}: {self.optimiser} has its own moments; omit it")
         if self.optimiser == "polyak" and self.momentum:
             raise InvalidInput(f"local.momentum = {self.momentum}: polyak takes steps without momentum; omit it")
-        if self.optimiser == "polyak" and self.schedule_over == "steps":
-            raise InvalidInput("local.schedule_over = 'steps': polyak sets the rate of each step itself; omit it")
+        if self.optimiser == "polyak" and self.rates not in CONSTANT:
+            raise InvalidInput("polyak sets the rate of each step itself: omit local.schedule and its settings")
         if self.schedule == "step" and not self.milestones:
             raise InvalidInput('local.schedule = "step": set local.milestones to the points at which the rate drops')
         _ = self.loss_terms
@@ -235,7 +237,7 @@ class LocalWork(Settings):
         >>> LocalWork(epochs=2).with_step_size(True).optimiser, LocalWork(momentum=0.9).with_step_size(True).optimiser
         ('polyak', 'sgd')
         """
-        unscheduled = self.rates == LocalWork().rates and not (self.momentum or self.clip_norm)
+        unscheduled = self.rates in CONSTANT and not (self.momentum or self.clip_norm)
         chosen: dict[str, Any] = {}
         if falls_to_zero and unscheduled and len(self.open_step_size) == len(STEP_SIZE):
             chosen["optimiser"] = "polyak"

@@ -19,7 +19,7 @@ from offbeat.core.snapshot import decode, encode
 from offbeat.core.streams import stream
 from offbeat.results.checkpoint import BACKGROUND_BYTES, CheckpointWriter, load_checkpoint, save_checkpoint
 from offbeat.results.files import FileVector
-from offbeat.running.vector_file import VectorFile
+from offbeat.running.vector_file import SEGMENT_ROWS, VectorFile
 from offbeat.testing import ScriptedSession, check_resume, toy_simulation
 
 CACHING = ("ca2fl", "ace", "aced", "area", "fedstale", "fedvarp", "aso-fed", "safa", "psurdg", "ringleader")
@@ -111,6 +111,31 @@ def test_versions_take_memory_only_while_they_are_read_and_stay_as_they_are_as_l
     again = [file.mapped(np.full(size, -1.0, dtype=np.float32)) for _ in range(200)]
     assert part.tolist() == [7.0, 7.0] and not part.flags.writeable
     assert all(version[0] == -1.0 for version in again)
+
+
+def test_thousands_of_versions_need_few_file_descriptors() -> None:
+    file, open_before = VectorFile(), psutil.Process().num_fds()
+    versions = [file.mapped(np.full(3, float(k), dtype=np.float32)) for k in range(3000)]
+    assert psutil.Process().num_fds() < open_before + 3000 / SEGMENT_ROWS + 10
+    assert [version.tolist() for version in versions] == [[float(k)] * 3 for k in range(3000)]
+    del versions
+    for _ in range(3000):
+        file.mapped(np.zeros(3, dtype=np.float32))
+    assert psutil.Process().num_fds() < open_before + 3000 / SEGMENT_ROWS + 10, "rows are used again"
+
+
+def test_a_checkpoint_in_the_background_does_not_copy_versions_that_are_mapped(tmp_path: Path) -> None:
+    file, size = VectorFile(), BACKGROUND_BYTES // 4
+    versions = {str(k): file.mapped(np.full(size, float(k), dtype=np.float32)) for k in range(4)}
+    writer = CheckpointWriter(tmp_path / "latest", "f")
+    tracemalloc.start()
+    writer.save(versions)
+    writer.wait()
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 2 * BACKGROUND_BYTES, "one vector at a time, not four"
+    read = load_checkpoint(tmp_path / "latest", "f", ())
+    assert [read[str(k)][-1] for k in range(4)] == [0.0, 1.0, 2.0, 3.0]
 
 
 def test_a_checkpoint_in_the_background_holds_the_vectors_of_when_it_was_asked_for(tmp_path: Path) -> None:

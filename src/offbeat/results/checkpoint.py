@@ -116,7 +116,10 @@ class CheckpointWriter:
 
 def may_change(array: npt.NDArray[Any] | StoredVector) -> bool:
     """Whether the array, or the one that it is a view of, can still be written to."""
-    return not isinstance(array, StoredVector) and (array.flags.writeable or array.base is not None)
+    if isinstance(array, StoredVector):
+        return False
+    mapped = isinstance(array.base, memoryview) and array.base.readonly  # from a file, whose rows do not change
+    return array.flags.writeable or not (array.base is None or mapped)
 
 
 def load_checkpoint(path: Path, fingerprint: str, types: Iterable[type[Any]]) -> Any:

@@ -1,8 +1,8 @@
-"""A policy's vectors in a temporary file: the memory of the server then does not grow with the number of devices.
+"""A policy's vectors in temporary files: the memory of the server then does not grow with the number of devices.
 
 Rows of a policy's cache are read and written, not mapped: a memory-mapped file counts as resident memory wherever it
-was touched. Versions of the model, which all other parts take as arrays, are mapped, and their pages are given back
-when a later version comes. The file has no name and disappears with the process, however that ends.
+was touched. Versions of the model, which all other parts take as arrays, are mapped, and their memory pages are given
+back. The files have no names and disappear with the process, however that ends.
 
 A row is never overwritten while its vector is in use, so that a checkpoint can be written in the background: its place
 is free for a later vector when nothing refers to it any more.
@@ -20,73 +20,102 @@ import numpy as np
 from offbeat.core.vectors import Array
 from offbeat.results.files import FileVector, SharedFile, or_disk_full
 
+SEGMENT_ROWS = 64
+"""Versions in a segment of the file that is mapped as one: every mapping holds a file descriptor."""
+
 
 class VectorFile:
-    """Vectors in a temporary file in a folder (default: the system's for temporary files)."""
+    """Vectors in temporary files in a folder (default: the system's for temporary files)."""
 
     def __init__(self, folder: Path | None = None) -> None:
-        self._folder = folder
+        self._folder = folder or Path(tempfile.gettempdir())
         self._shared: SharedFile | None = None
         self._end = 0
         self._free: dict[int, list[int]] = {}
         """Offsets of unused rows, by their bytes."""
-
-        self._maps = weakref.WeakSet[mmap.mmap]()
-        """The versions that are in use."""
-        self._latest: mmap.mmap | None = None
-        self._fresh = 0
-        """Versions since the pages of all were given back."""
+        self._versions: _VersionFile | None = None
 
     def keep(self, vector: Array) -> FileVector:
         """Write a vector to a free row. The file is made with the first."""
-        shared, offset, free = self._write(vector)
-        return _Row(shared, offset, len(vector), vector.dtype, free)
-
-    def mapped(self, version: Array) -> Array:
-        """Write a version to a free row and map it, and give back the pages of the one before.
-
-        Orders, checkpoints and evaluations read earlier versions again. So the pages of all versions are given back
-        whenever as many new ones have come as there are.
-        """
-        shared, offset, free = self._write(version)
-        start = offset - offset % mmap.ALLOCATIONGRANULARITY
-        pages = mmap.mmap(shared.file.fileno(), offset - start + version.nbytes, access=mmap.ACCESS_READ, offset=start)
-        weakref.finalize(pages, free.append, offset).atexit = False
-        if self._latest is not None:
-            _give_back(self._latest)
-        self._latest, self._fresh = pages, self._fresh + 1
-        self._maps.add(pages)
-        if self._fresh > len(self._maps):
-            self._fresh = 0
-            for each in self._maps:
-                _give_back(each)
-        return np.frombuffer(pages, dtype=version.dtype, count=len(version), offset=offset - start)
-
-    def _write(self, vector: Array) -> tuple[SharedFile, int, list[int]]:
-        """Write a vector to a free row; returns the file, the offset, and the list that takes it when it is free."""
         if self._shared is None:
-            if self._folder is not None:
-                self._folder.mkdir(parents=True, exist_ok=True)
-            self._shared = SharedFile(tempfile.TemporaryFile(dir=self._folder, buffering=0))  # noqa: SIM115
+            self._shared = self._new_file()
         free = self._free.setdefault(vector.nbytes, [])
         if free:
             offset = free.pop()
         else:
             offset, self._end = self._end, self._end + vector.nbytes
-        left = np.ascontiguousarray(vector).view(np.uint8).data
-        position = offset
+        self._write(self._shared, offset, vector)
+        return _Row(self._shared, offset, len(vector), vector.dtype, free)
+
+    def mapped(self, version: Array) -> Array:
+        """Write a version of the model to a free row of a file of its own, and map it."""
+        if self._versions is None:
+            self._versions = _VersionFile(self._new_file(), version.nbytes)
+        row = self._versions.free_row()
+        self._write(self._versions.file, row * self._versions.stride, version)
+        return self._versions.map(row, version.dtype)
+
+    def _new_file(self) -> SharedFile:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        return SharedFile(tempfile.TemporaryFile(dir=self._folder, buffering=0))
+
+    def _write(self, shared: SharedFile, offset: int, vector: Array) -> None:
+        left, descriptor = np.ascontiguousarray(vector).view(np.uint8).data, shared.file.fileno()
         try:
             while left:
-                written = os.pwrite(self._shared.file.fileno(), left, position)
-                left, position = left[written:], position + written
+                written = os.pwrite(descriptor, left, offset)
+                left, offset = left[written:], offset + written
         except OSError as error:
-            raise or_disk_full(error, self._folder or Path(tempfile.gettempdir())) from None
-        return self._shared, offset, free
+            raise or_disk_full(error, self._folder) from None
 
 
-def _give_back(pages: mmap.mmap) -> None:
-    """Let the system take the pages back; they are read from the file again when they are touched."""
-    pages.madvise(mmap.MADV_DONTNEED)
+class _VersionFile:
+    """Rows for versions of one size, each of whole memory pages, in segments that are mapped."""
+
+    def __init__(self, file: SharedFile, row_bytes: int) -> None:
+        self.file = file
+        self._row_bytes = row_bytes
+        self.stride = -(-row_bytes // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
+        """Bytes from one row to the next."""
+        self._segments: list[mmap.mmap] = []
+        self._free: list[int] = []
+        self._latest: int | None = None
+        self._read = 0
+        """Versions since the pages of all were given back."""
+
+    def free_row(self) -> int:
+        """A row that no array refers to; the file grows by a segment if there is none."""
+        if not self._free:
+            size, begun = SEGMENT_ROWS * self.stride, len(self._segments)
+            self.file.file.truncate((begun + 1) * size)
+            segment = mmap.mmap(self.file.file.fileno(), size, access=mmap.ACCESS_READ, offset=begun * size)
+            self._segments.append(segment)
+            self._free.extend(range((begun + 1) * SEGMENT_ROWS - 1, begun * SEGMENT_ROWS - 1, -1))
+        return self._free.pop()
+
+    def map(self, row: int, dtype: np.dtype[Any]) -> Array:
+        """The row as a read-only array. The pages of the version before are given back.
+
+        Orders, checkpoints and evaluations read earlier versions again. So the pages of all versions are given back
+        whenever as many new ones have come as there are.
+        """
+        if self._latest is not None:
+            self._give_back(self._latest, self.stride)
+        self._latest, self._read = row, self._read + 1
+        if self._read > len(self._segments) * SEGMENT_ROWS - len(self._free):
+            self._read = 0
+            for index in range(len(self._segments)):
+                self._give_back(index * SEGMENT_ROWS, SEGMENT_ROWS * self.stride)
+        segment, place = divmod(row, SEGMENT_ROWS)
+        count = self._row_bytes // dtype.itemsize
+        array = np.frombuffer(self._segments[segment], dtype=dtype, count=count, offset=place * self.stride)
+        weakref.finalize(array, self._free.append, row).atexit = False
+        return array
+
+    def _give_back(self, row: int, length: int) -> None:
+        """Let the system take pages back; they are read from the file again when they are touched."""
+        segment, place = divmod(row, SEGMENT_ROWS)
+        self._segments[segment].madvise(mmap.MADV_DONTNEED, place * self.stride, length)
 
 
 class _Row(FileVector):

@@ -58,6 +58,9 @@ def test_a_search_keeps_the_optimiser_that_was_chosen_by_default() -> None:
     assert settings_of(own, values) == {"local.optimiser": "polyak"} | values  # as `--set` takes them
     given = experiment(algorithm={"name": "fedbuff"}, local={"learning_rate": 0.1})
     assert with_values(given, values).local.optimiser == "sgd" and settings_of(given, values) == values
+    with_momentum = values | {"local.momentum": 0.9}  # which polyak does not take
+    assert with_values(own, with_momentum).local.optimiser == "sgd" and settings_of(own, with_momentum) == with_momentum
+    assert with_values(own, {"local.momentum": 0.9}).local.optimiser == "sgd"
 
 
 def test_what_the_fleet_says_as_well_is_not_varied() -> None:

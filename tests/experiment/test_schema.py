@@ -248,6 +248,10 @@ def step_size(table: dict[str, Any] | None = None) -> tuple[str, float]:
         ({"local": {"clip_norm": 1.0}}, ("sgd", 0.03)),
         ({"local": {"learning_rate_decay": 0.5}}, ("sgd", 0.03)),
         ({"local": {"warmup": 3}}, ("sgd", 0.03)),
+        ({"local": {"schedule": "constant", "decay_every": 5}}, ("polyak", 0.1)),
+        ({"local": {"schedule": "inverse"}}, ("sgd", 0.03)),
+        ({"algorithm": {"name": "adel", "rounds": 9}}, ("polyak", 0.1)),
+        ({"algorithm": {"name": "adel", "rounds": 9, "warmup_rounds": 3}}, ("sgd", 0.03)),
         ({"local": {"optimiser": "adam"}}, ("adam", 0.03)),
         ({"task": {"name": "regression"}, "data": {"name": "synthetic"}}, ("sgd", 0.03)),
         ({"task": {"name": "classification", "label_smoothing": 0.1}}, ("sgd", 0.03)),
@@ -258,6 +262,11 @@ def test_classifiers_train_with_polyak_unless_the_step_size_is_given(
     table: dict[str, Any], expected: tuple[str, float]
 ) -> None:
     assert step_size(table) == expected
+
+
+def test_a_policy_that_measures_gradients_refuses_polyak() -> None:
+    with pytest.raises(InvalidInput, match=r"local\.optimiser = 'polyak'.*'adel', .*, measures gradients .* needs sgd"):
+        step_size({"algorithm": {"name": "adel", "rounds": 9, "warmup_rounds": 3}, "local": {"optimiser": "polyak"}})
 
 
 def test_a_step_size_that_was_chosen_by_default_stays_open_until_the_experiment_is_resolved() -> None:

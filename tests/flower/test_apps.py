@@ -12,6 +12,7 @@ from flwr.app import Context, Message, RecordDict
 from loopback import LoopbackGrid
 from torch import nn
 
+from offbeat import Experiment
 from offbeat.core.errors import Disconnected, InvalidInput
 from offbeat.core.streams import stream
 from offbeat.flower import client_app, server_app
@@ -98,6 +99,13 @@ def test_the_run_config_wins_over_the_experiment() -> None:
     experiment = experiment_of(TABLES, config)
     assert experiment.algorithm.name == "fedasync" and experiment.stop.versions == 7 and experiment.seed == 5
     assert experiment.local.epochs == 2
+
+
+def test_what_an_experiment_chose_by_default_follows_the_run_config() -> None:
+    chosen = Experiment(stop={"versions": 1})
+    assert experiment_of(chosen, {}).local == chosen.local and chosen.local.optimiser == "polyak"
+    for changed in ({"local.momentum": 0.9}, {"local.learning_rate": 0.2}, {"task.label_smoothing": 0.1}):
+        assert experiment_of(chosen, changed).local.optimiser == "sgd"
 
 
 def test_an_experiment_in_the_run_config(tmp_path: Path) -> None:

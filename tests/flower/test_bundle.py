@@ -45,7 +45,8 @@ def test_the_experiment_travels_whole_in_the_run_config(app: Path) -> None:
     sent = experiment(failures={"vanish": 0.1, "rejoin_seconds": float("inf")})
     assert write_bundle(app, sent, out="results/here", resume=True) == []
     config = tomllib.loads((app / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
-    assert Experiment.parse(json.loads(config.pop("experiment"))).table() == sent.table()
+    received = Experiment.parse(json.loads(config.pop("experiment")))
+    assert received.table() == sent.table() and received.given_table() == sent.given_table()
     assert config == {"out": "results/here", "resume": True, "overwrite": False}
 
 

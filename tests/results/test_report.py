@@ -4,9 +4,12 @@ import json
 from collections.abc import Sequence
 from html.parser import HTMLParser
 from math import nan
+from pathlib import Path
 from typing import Any
 
-from offbeat import Experiment
+import pytest
+
+from offbeat import Experiment, run
 from offbeat.results.comparison import Comparison
 from offbeat.results.metric import summarise
 from offbeat.results.report import findings, report_html
@@ -176,18 +179,28 @@ def test_the_data_of_the_page_are_those_of_the_runs() -> None:
     assert "no order log" in data["runs"][0]["missing"] and data["runs"][0]["views"] is None
 
 
-def test_the_influence_of_fifths_is_shown_for_runs_with_bounds() -> None:
-    def run(number: int, trust: dict[str, Any]) -> Result:
-        made = entry("fedbuff", number, [(0, 0.1), (9, 0.8)])
-        fifths = [0.4, 0.3, 0.1 * number, 0.2, 0.1 - 0.1 * number]
-        summary = made.summary | {"influence": {"largest": 0.2, "fastest_to_slowest_fifth": fifths}}
-        experiment = Experiment(stop={"versions": 1}, algorithm="fedbuff", trust=trust)
-        return Result(rows=made.rows, summary=summary, experiment=experiment)
+def test_bounds_that_never_act_leave_the_shares_of_the_fifths(tmp_path: Path) -> None:
+    def heard(name: str, trust: dict[str, Any], fleet: str) -> dict[str, Any]:
+        experiment = Experiment(
+            stop={"versions": 20},
+            data={"name": "digits", "devices": 12},
+            model="logistic",
+            local={"steps": 3},
+            algorithm="fedbuff",
+            fleet={"name": fleet},
+            failures={"vanish": 0.3, "rejoin_seconds": 5.0},
+            trust=trust,
+        )
+        result = run(experiment, out=tmp_path / name)
+        shown: dict[str, Any] = embedded(report_html(Comparison([result], None), [], ""))["runs"][0]["views"]["heard"]
+        return shown
 
-    plain = embedded(report_html(Comparison([run(0, {}), run(1, {})]), [], ""))["methods"][0]
-    assert plain["influence"] == []
-    bounded = embedded(report_html(Comparison([run(0, {"clip": 1.0}), run(1, {"clip": 1.0})]), [], ""))["methods"][0]
-    assert bounded["influence"] == [0.4, 0.3, 0.05, 0.2, 0.05]
+    assert "influence" not in heard("plain", {}, "ratio")
+    for fleet in ("ratio", "exponential"):
+        found = heard(fleet, {"clip": 1e9}, fleet)
+        assert found["influence"] == pytest.approx(found["used"], abs=1e-3)
+    clipped = heard("clipped", {"clip": 0.01}, "ratio")
+    assert clipped["influence"] != clipped["used"] and sum(clipped["influence"]) == pytest.approx(1.0, abs=1e-3)
 
 
 def test_a_long_run_is_thinned_out_and_keeps_its_ends() -> None:

@@ -110,10 +110,11 @@ def test_steps_of_polyak_by_hand() -> None:
     # f = w^2, g = 2 w: 2 f / g^2 = 1/2 brings w to 0 in one step. Until then the rate doubles from 4 x 0.025 = 0.1:
     # w = 3 (1 - 2 x 0.1) = 2.4, 2.4 (1 - 0.4) = 1.44, 1.44 (1 - 0.8) = 0.288. No bound exceeds 1/2.
     order = Order(optimiser="polyak", learning_rate=0.025, slices=4)
-    for steps, (weight, bound) in enumerate([(2.4, 0.2), (1.44, 0.4), (0.288, 0.5), (0.0, 0.5)], start=1):
+    by_hand = [(2.4, 0.2, 0.1), (1.44, 0.4, 0.3), (0.288, 0.5, 0.7), (0.0, 0.5, 1.2)]
+    for steps, (weight, bound, rates) in enumerate(by_hand, start=1):
         moved, state = one_number(order, 3.0, last=steps)
         assert moved == pytest.approx(weight, abs=1e-6)
-        assert state.optimiser["bound"] == pytest.approx([bound])
+        assert (*state.optimiser["bound"], *state.optimiser["rates"]) == pytest.approx((bound, rates))
     assert one_number(replace(order, learning_rate=9.0), 3.0)[0] == pytest.approx(0.0, abs=1e-6)
     assert one_number(order, 0.0)[0] == 0.0  # no gradient
 
@@ -145,7 +146,7 @@ def test_polyak_refuses_a_negative_loss() -> None:
         sgd.step(-1.0, (torch.ones(1, 1), torch.ones(1)), 0.1)
 
 
-@pytest.mark.parametrize("more", [{"momentum": 0.9}, {"schedule_over": "steps"}, {"schedule": "inverse"}])
+@pytest.mark.parametrize("more", [{"momentum": 0.9}, {"learning_rate_decay": 0.9}, {"schedule": "inverse"}])
 def test_polyak_refuses_what_it_decides_itself(more: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput, match="omit"):
         LocalWork(optimiser="polyak", **more)

@@ -15,7 +15,8 @@ from offbeat.models import vector_of
 from offbeat.models.flat import FlatModel
 from offbeat.models.projection import with_projection
 from offbeat.models.text_networks import TextTransformer
-from offbeat.training.local_run import remember
+from offbeat.training.local_run import first_state, remember
+from offbeat.training.optimisers import polyak_state
 from offbeat.training.tasks import Batch
 from offbeat.training.terms import ContrastiveTerm, LossTerm, TermContext, absent_classes, remembered, term_of
 from offbeat.training.trainer import TorchTrainer
@@ -100,6 +101,16 @@ def test_the_mean_gradient_is_over_the_rates_of_all_steps() -> None:
         order, memory = Order(learning_rate=0.5, schedule=rates, terms=(PastGradients(beta=0.5),)), dict[str, Any]()
         remember(order, seven, state, memory)
         assert memory["past-gradients v"] == pytest.approx([mean])
+
+
+def test_with_polyak_the_mean_gradient_is_over_the_step_sizes_that_were_taken() -> None:
+    # Step sizes of 0.1, 0.2 and 0.4 brought 3 to 0.288: gradients of 6, 4.8 and 2.88, whose mean has these weights.
+    order = Order(optimiser="polyak", learning_rate=0.025, keep_optimiser_state=True, terms=(PastGradients(beta=0.5),))
+    three, memory = np.array([3.0], dtype=np.float32), dict[str, Any]()
+    trained = np.array([0.288], dtype=np.float32)
+    remember(order, three, TrainingState(parameters=trained, optimiser=polyak_state(0.5, 0.7), steps=3), memory)
+    assert memory["past-gradients v"] == pytest.approx([(0.1 * 6 + 0.2 * 4.8 + 0.4 * 2.88) / 0.7])
+    assert first_state(order, three, memory).optimiser == {"bound": 0.5}, "the next order's sum starts at 0"
 
 
 def test_absent_classes_are_those_that_no_target_is_of() -> None:

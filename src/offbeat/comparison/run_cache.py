@@ -32,6 +32,8 @@ from offbeat.simulation.run import run
 
 NUMBERS = 1
 """Increased with every change to the package that changes the numbers of a run, so that older runs are not found."""
+POLYAK = 2
+"""The same for runs with the optimiser polyak alone."""
 PROCESS = uuid4().hex
 """Names this process in digests of objects that no other process has."""
 WAIT_SECONDS = 0.5
@@ -58,6 +60,8 @@ def digest(experiment: Experiment) -> str:
         "modules": {name: _source(name) for name in sorted(experiment.own.values())},
         "numbers": NUMBERS,
     }
+    if experiment.local.optimiser == "polyak":
+        content["polyak"] = POLYAK
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:32]
 
 

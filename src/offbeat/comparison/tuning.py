@@ -109,7 +109,7 @@ class Tuned:
     experiment: Experiment
     """The experiment with the best settings and its own seed."""
     settings: Table
-    """The best settings that the search varied, by "table.key"."""
+    """The best settings that the search varied, by "table.key", and what a learning rate among them would undo."""
     criterion: Criterion
     measures: dict[int, float]
     """The measure of the best settings, by tuning seed."""
@@ -501,17 +501,24 @@ def own_values(experiment: Experiment, space: Space) -> Table:
 
 def with_values(experiment: Experiment, values: Mapping[str, Any]) -> Experiment:
     """The experiment with these settings, rounded to `DIGITS` significant digits."""
-    changes: Table = {"algorithm": {"name": experiment.algorithm.name}}
-    for path, value in settings_of(experiment, values).items():
-        changes = merge(changes, nested(path, value))
-    return experiment.changed(changes)
+    return _with_settings(experiment, settings_of(experiment, values))
 
 
 def settings_of(experiment: Experiment, values: Mapping[str, Any]) -> Table:
-    """The rounded values; with the optimiser if it was chosen by default, which a learning rate alone would undo."""
-    local = experiment.local
-    chosen = {} if local.optimiser == "sgd" or "optimiser" in local.model_fields_set else {OPTIMISER: local.optimiser}
-    return chosen | {path: rounded(value) for path, value in values.items()}
+    """The rounded values, and the optimiser if it was chosen by default, which a learning rate would undo."""
+    own = {path: rounded(value) for path, value in values.items()}
+    if LEARNING_RATE not in own:
+        return own
+    local = _with_settings(experiment, {path: value for path, value in own.items() if path != LEARNING_RATE}).local
+    by_default = local.optimiser != "sgd" and "optimiser" in local.open_step_size
+    return ({OPTIMISER: local.optimiser} if by_default else {}) | own
+
+
+def _with_settings(experiment: Experiment, settings: Table) -> Experiment:
+    changes: Table = {"algorithm": {"name": experiment.algorithm.name}}
+    for path, value in settings.items():
+        changes = merge(changes, nested(path, value))
+    return experiment.changed(changes)
 
 
 def rounded(value: Any) -> Any:

@@ -36,6 +36,11 @@ class RateSchedule(Struct, frozen=True, kw_only=True, gc=False):
     milestones: tuple[float, ...] = ()
     warmup: float = 0
 
+    @property
+    def constant(self) -> bool:
+        """Whether the factor is always 1."""
+        return not self.warmup and (self.shape == "constant" or (self.shape != "inverse" and self.decay == 1.0))
+
     def factor(self, moment: float) -> float:
         """
         "exponential": `decay` once for every `every`. "inverse": 1 / (1 + moment / `every`). "step": `decay` once for
@@ -154,8 +159,6 @@ STEP_SIZE = ("learning_rate", "optimiser")
 """The settings of `[local]` that are chosen by default where none of them is given."""
 POLYAK_RATE = 0.1
 """The default learning rate with polyak."""
-CONSTANT = (RateSchedule(), RateSchedule(shape="exponential"))
-"""Schedules that do not change the rate; the second is the default of `[local]`."""
 Length = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
@@ -212,7 +215,7 @@ class LocalWork(Settings):
             raise InvalidInput(f"local.momentum = {self.momentum}: {self.optimiser} has its own moments; omit it")
         if self.optimiser == "polyak" and self.momentum:
             raise InvalidInput(f"local.momentum = {self.momentum}: polyak takes steps without momentum; omit it")
-        if self.optimiser == "polyak" and self.rates not in CONSTANT:
+        if self.optimiser == "polyak" and not self.rates.constant:
             raise InvalidInput("polyak sets the rate of each step itself: omit local.schedule and its settings")
         if self.schedule == "step" and not self.milestones:
             raise InvalidInput('local.schedule = "step": set local.milestones to the points at which the rate drops')
@@ -237,7 +240,7 @@ class LocalWork(Settings):
         >>> LocalWork(epochs=2).with_step_size(True).optimiser, LocalWork(momentum=0.9).with_step_size(True).optimiser
         ('polyak', 'sgd')
         """
-        unscheduled = self.rates in CONSTANT and not (self.momentum or self.clip_norm)
+        unscheduled = self.rates.constant and not (self.momentum or self.clip_norm)
         chosen: dict[str, Any] = {}
         if falls_to_zero and unscheduled and len(self.open_step_size) == len(STEP_SIZE):
             chosen["optimiser"] = "polyak"

@@ -182,7 +182,7 @@ class Policy(Settings):
     notifies: ClassVar[bool] = False
     """Whether it ever yields StopSoon: stock Flower nodes then check in while they train."""
     plain_gradients: ClassVar[bool] = False
-    """Whether it treats an update as -eta times a gradient: devices must then train with plain SGD."""
+    """Whether it treats an update as -eta times a gradient: devices must then train with SGD or polyak, unclipped."""
     combines: ClassVar[bool] = False
     """Whether all its versions are made by `core.combining`, so that a `Combiner` can replace their weighted mean."""
     mixes: ClassVar[bool] = False
@@ -190,6 +190,11 @@ class Policy(Settings):
     judges updates `singly` can take part."""
     plans: ClassVar[bool] = False
     """Whether it reads `view.forecast`: a deployment then measures its devices when they join."""
+
+    @property
+    def measures_gradients(self) -> bool:
+        """Whether it divides movements by the learning rate: devices must then train with SGD."""
+        return False
 
     about: ClassVar[Any] = None
     """Its source, family, search space and so on: an `offbeat.policy.About`, or None. The session never reads it."""

@@ -165,7 +165,8 @@ class Experiment(Settings):
     def _choose_step_size(self) -> "Experiment":
         """Let classifiers train with polyak where `[local]` leaves the step size open."""
         falls_to_zero = self.task.name == "classification" and not self.task.others.get("label_smoothing")
-        self.__dict__["local"] = self.local.with_step_size(falls_to_zero and self.privacy.level != "example")
+        needs_sgd = self.privacy.level == "example" or self.algorithm.policy.measures_gradients
+        self.__dict__["local"] = self.local.with_step_size(falls_to_zero and not needs_sgd)
         return self
 
     @model_validator(mode="after")
@@ -234,6 +235,11 @@ class Experiment(Settings):
             raise InvalidInput(
                 f"local.{setting}: algorithm {self.algorithm.name!r} treats updates as gradients and needs SGD or "
                 "polyak without clipping"
+            )
+        if self.algorithm.policy.measures_gradients and local.optimiser != "sgd":
+            raise InvalidInput(
+                f"local.optimiser = {local.optimiser!r}: algorithm {self.algorithm.name!r}, with these settings, "
+                "measures gradients by movements and learning rates, and needs sgd"
             )
         if self.selection.selector is not None and (why := why_no_selection(self.algorithm.policy)) is not None:
             name = self.algorithm.name

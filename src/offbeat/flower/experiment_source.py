@@ -25,7 +25,7 @@ SampleArrays = tuple[npt.ArrayLike, npt.ArrayLike]
 def experiment_of(source: ExperimentSource | None, run_config: Mapping[str, Any]) -> Experiment:
     """Parse the experiment of a source and a run config, with the precedence described in this module."""
     if isinstance(source, Experiment):
-        table = source.table()
+        table = source.given_table()
     else:
         table = read_toml(source) if isinstance(source, str | os.PathLike) else dict(source or {})
     try:

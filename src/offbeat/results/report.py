@@ -308,12 +308,7 @@ def page_data(comparison: Comparison, room: int = ROOM, read: "ReadViews | None"
         "more_metrics": [name for name in names if name not in own and name not in X_AXES],
         "axes": [[key, _axis(key, comparison)] for key in X_AXES if any(key in each["columns"] for each in shown)],
         "methods": [
-            {
-                "name": each.algorithm,
-                "runs": [runs.index(run) for run in each.entries],
-                "groups": _groups(each),
-                "influence": _influence(each),
-            }
+            {"name": each.algorithm, "runs": [runs.index(run) for run in each.entries], "groups": _groups(each)}
             for each in comparison.by_algorithm
         ],
         "first_run": runs.index((comparison.fastest or comparison.by_algorithm)[0].entries[0]),
@@ -342,13 +337,6 @@ def _groups(results: AlgorithmResults) -> dict[str, float | None]:
         for group in (known[0] if known else {})
         if all(name in each.get(group, {}) for each in known)
     }
-
-
-def _influence(results: AlgorithmResults) -> list[float | None]:
-    """The share of each fifth of the devices after the bounds of `[trust]`; empty without bounds."""
-    bounded = [run for run in results.entries if run.experiment is not None and run.experiment.trust.screen is not None]
-    known = [run.summary.get("influence", {}).get("fastest_to_slowest_fifth") for run in bounded]
-    return [number(fmean(fifth)) for fifth in zip(*filter(None, known), strict=True)]
 
 
 def _axis(key: str, comparison: Comparison) -> str:
@@ -414,8 +402,12 @@ def run_page(run: Result, room: int) -> dict[str, Any]:
     until = max(run.rows[-1]["time"], live.get("time", 0.0))
     if live:
         records = np.concatenate([records, parse_records(base64.b64decode(live.get("orders", "")))])
-    weight = None if run.experiment is None else run.experiment.algorithm.policy.weight_at
-    views = run_views(records, facts, until, weight=weight, room=room)
+    weight, influence = None, list[float]()
+    if run.experiment is not None:
+        weight = run.experiment.algorithm.policy.weight_at
+        if run.experiment.trust.screen is not None:
+            influence = [device["influence"] for device in run.devices]
+    views = run_views(records, facts, until, weight=weight, influence=influence, room=room)
     pace = Orders.of(records, facts, until).seconds_per_slice(facts)
     return {"views": views} | _picture(facts, pace)
 

@@ -6,7 +6,7 @@ at once for all orders, so that a million orders take seconds.
 
 import base64
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -127,9 +127,14 @@ def run_views(
     until: float,
     *,
     weight: Callable[[int], float | None] | None = None,
+    influence: Sequence[float] = (),
     room: int = 1_000_000,
 ) -> dict[str, Any]:
-    """All views of one run. `weight` is the policy's weight by staleness; `room` the bytes that the strip may take."""
+    """All views of one run.
+
+    `weight` is the policy's weight by staleness; `influence` each device's share after the bounds of `[trust]`, if
+    there are any; `room` the bytes that the strip may take.
+    """
     orders = Orders.of(records, facts, until)
     pace = orders.seconds_per_slice(facts)
     place = ranks(pace)
@@ -137,7 +142,7 @@ def run_views(
         "devices": orders.devices,
         "strip": strip(orders, pace, place, room),
         "staleness": staleness(orders, weight),
-        "heard": heard(orders, place, facts),
+        "heard": heard(orders, place, facts, influence),
         "time": where_time_went(orders),
         "buffer": buffer_fill(orders),
         "waited_for": waited_for(orders, place),
@@ -246,8 +251,13 @@ def staleness(orders: Orders, weight: Callable[[int], float | None] | None) -> d
     }
 
 
-def heard(orders: Orders, place: Ints, facts: FleetFacts | None) -> dict[str, Any] | None:
-    """The share of each fifth of the devices, by speed, in the used samples and in all samples; coverage of labels."""
+def heard(
+    orders: Orders, place: Ints, facts: FleetFacts | None, influence: Sequence[float] = ()
+) -> dict[str, Any] | None:
+    """The share of each fifth of the devices, by speed, in the used samples, after bounds, and in all samples.
+
+    Also the coverage of labels.
+    """
     if not orders.devices:
         return None
     used = orders.records[orders.records["kind"] == USED]
@@ -264,6 +274,8 @@ def heard(orders: Orders, place: Ints, facts: FleetFacts | None) -> dict[str, An
         "held": numbers(shares(np.bincount(fifth, samples, 5))),
         "never": int((by_device == 0).sum()),
     }
+    if len(influence) == orders.devices:
+        result["influence"] = numbers(np.bincount(fifth, influence, 5))
     if facts is not None and len(facts.counts) == orders.devices:
         counts = np.array(facts.counts, dtype=np.float64)
         mine = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)

@@ -231,7 +231,7 @@ def influence_summary(
 ) -> dict[str, Any]:
     """The largest share of a device; of five devices or more, those of the fifths from the fastest to the slowest.
 
-    `pace` is the time that each device trains, if it is known; otherwise it is measured.
+    `pace` is the time that each device trains, if it is known; otherwise the mean over its orders that ended.
 
     >>> table = [DeviceAccount(device=k, delivered=k and 1, training_seconds=9.0 - k) for k in range(5)]
     >>> influence_summary(table, [0.0, 0.1, 0.2, 0.3, 0.4])  # device 0 has uploaded nothing: it counts as the slowest
@@ -241,7 +241,8 @@ def influence_summary(
     if len(table) < FIFTHS:
         return found
     if len(pace) != len(table):
-        pace = [each.training_seconds / each.delivered if each.delivered else inf for each in table]
+        ended = [each.delivered + each.lost for each in table]
+        pace = [each.training_seconds / count if count else inf for each, count in zip(table, ended, strict=True)]
     fifths = [0.0] * FIFTHS
     for place, device in enumerate(sorted(range(len(table)), key=pace.__getitem__)):
         fifths[place * FIFTHS // len(table)] += shares[device]

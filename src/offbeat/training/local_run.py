@@ -20,6 +20,7 @@ from offbeat.core.messages import Assignment
 from offbeat.core.orders import Order, Outcome, Progress
 from offbeat.core.parameters import Vector
 from offbeat.core.policy import Ask, DeviceRule, Fresh, Memory, ReadOnlyMemory, Step, Train, Upload, copied
+from offbeat.training.optimisers import RATES, rates_before
 from offbeat.training.terms import remembered
 from offbeat.training.training_state import TrainingJob, TrainingState
 
@@ -152,10 +153,10 @@ def remember(order: Order, received: Vector, state: TrainingState, memory: Memor
     if order.keep_optimiser_state:
         if state.momentum is not None:
             memory[MOMENTUM] = state.momentum
-        memory.update({OPTIMISER + name: vector for name, vector in state.optimiser.items()})
+        memory.update({OPTIMISER + name: vector for name, vector in state.optimiser.items() if name != RATES})
     if order.buffers == "local" and state.buffers is not None:
         memory[BUFFERS] = state.buffers
-    rates = order.summed_rate(max(state.steps, 1))
+    rates = rates_before(state) or order.summed_rate(max(state.steps, 1))
     memory.update(remembered(order, memory, received, state.parameters, rates))
 
 

@@ -29,8 +29,8 @@ OPTIMISERS: dict[str, type[torch.optim.Optimizer] | None] = {
 }
 FUSED = (torch.optim.Adam, torch.optim.AdamW)
 """Optimisers with a fused implementation in torch."""
-BOUND = "bound"
-"""The bound of `Polyak`'s next step size."""
+BOUND, RATES = "bound", "rates"
+"""The bound of `Polyak`'s next step size, and the sum of its step sizes in an order."""
 POLYAK_FIRST, POLYAK_MOST = 4.0, 0.5
 """The bound of `Polyak`'s first step size over the learning rate, and the largest bound."""
 COUNT = "step"
@@ -153,8 +153,8 @@ class Polyak(Sgd):
     """SGD whose step size follows from loss and gradient, so that it needs no tuned learning rate.
 
     Loizou, Vaswani, Laradji, Lacoste-Julien: *Stochastic Polyak Step-size for SGD*, AISTATS 2021; on the devices of a
-    federation: Mukherjee, Loizou, Stich: *Locally Adaptive Federated Learning*, TMLR 2024. In step k, with the loss f_k
-    of a batch and its gradient g_k:
+    federation: Mukherjee, Loizou, Stich: *Locally Adaptive Federated Learning*, TMLR 2024. In step k, with the task's
+    loss f_k of a batch and the gradient g_k, which includes that of loss terms with a value, such as MOON's:
 
         rate_k = min(2 rate_{k-1}, 0.5, 2 f_k / |g_k|^2),    2 rate_{-1} = 4 learning_rate
 
@@ -166,7 +166,7 @@ class Polyak(Sgd):
 
     def __init__(self, order: Order, model: FlatModel, start: TrainingState, pull: Pull | None) -> None:
         super().__init__(order, model, start, pull)
-        self._bound = first_bound(order, start)
+        self._bound, self._rates = first_bound(order, start), rates_before(start)
 
     def step(self, loss: float, gradients: Tensors, rate: float, positions: Sequence[int] | None = None) -> None:
         """Take one step with the gradients of the parameters at these positions (None: of all parameters)."""
@@ -175,11 +175,22 @@ class Polyak(Sgd):
         square = float(torch.stack(torch._foreach_norm(gradients)).square().sum())
         rate = min(self._bound, 2.0 * loss / square) if square > 0.0 else self._bound
         self._bound = float(np.float32(min(2.0 * rate, POLYAK_MOST)))
+        self._rates = float(np.float32(self._rates + rate))
         super().step(loss, gradients, rate, positions)
 
     def state(self) -> Mapping[str, Vector]:
-        """The bound of the next step."""
-        return {BOUND: frozen(np.array([self._bound], dtype=np.float32))}
+        """The bound of the next step, and the sum of the step sizes."""
+        return polyak_state(self._bound, self._rates)
+
+
+def polyak_state(bound: float, rates: float) -> Mapping[str, Vector]:
+    """The state of `Polyak` between steps."""
+    return {BOUND: frozen(np.array([bound])), RATES: frozen(np.array([rates]))}
+
+
+def rates_before(start: TrainingState) -> float:
+    """The sum of the step sizes that `Polyak` took in this order; 0 for other optimisers."""
+    return float(start.optimiser[RATES][0]) if RATES in start.optimiser else 0.0
 
 
 def first_bound(order: Order, start: TrainingState) -> float:

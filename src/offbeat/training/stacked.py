@@ -24,7 +24,7 @@ from offbeat.core.parameters import Vector, frozen
 from offbeat.core.terms import Proximal
 from offbeat.data.samples import Indices
 from offbeat.models.flat import on_processor
-from offbeat.training.optimisers import BOUND, first_bound
+from offbeat.training.optimisers import first_bound, polyak_state, rates_before
 from offbeat.training.stacked_chains import (
     ConvolutionalChain,
     DenseChain,
@@ -151,7 +151,8 @@ class StackedTrainer:
         # Scaled for `StackedParameter`: with momentum or polyak the gradient itself, without them -rate x gradient.
         polyak = None
         if jobs[0].order.optimiser == "polyak":
-            polyak = StackedPolyak(torch.tensor([first_bound(job.order, job.state) for job in jobs]).to(torch_device))
+            begun = [[first_bound(job.order, job.state), rates_before(job.state)] for job in jobs]
+            polyak = StackedPolyak(*torch.tensor(begun).T.contiguous().to(torch_device))
         unscaled = polyak is not None or jobs[0].order.momentum
         scale = torch.from_numpy(share if unscaled else share * -rates).unsqueeze(3).to(torch_device)
         likelihood = torch.zeros(steps, clients, width, 1, device=torch_device)
@@ -174,7 +175,7 @@ class StackedTrainer:
             TrainingState(
                 parameters=self._row(everyone, "value", c),
                 momentum=self._row(everyone, "velocity", c) if job.order.momentum else None,
-                optimiser={} if polyak is None else {BOUND: frozen(polyak.bounds[c : c + 1].cpu().numpy())},
+                optimiser={} if polyak is None else polyak_state(float(polyak.bounds[c]), float(polyak.rates[c])),
                 steps=job.state.steps + remaining[c],
                 loss_sum=job.state.loss_sum + float(losses[c]),
                 squared_sum=job.state.squared_sum + float(squared[c]),

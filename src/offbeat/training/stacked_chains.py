@@ -159,15 +159,18 @@ class StackedTargets:
 class StackedPolyak:
     """The Polyak step size (`optimisers.Polyak`) of every client of a stack."""
 
-    def __init__(self, bounds: torch.Tensor) -> None:
+    def __init__(self, bounds: torch.Tensor, rates: torch.Tensor) -> None:
         self.bounds = bounds
         """The bound of each client's next step."""
+        self.rates = rates
+        """The sum of each client's step sizes."""
 
     def step(self, y: StackedTargets, squares: torch.Tensor) -> torch.Tensor:
         """The factors (client, 1, 1) of the active clients' gradients, whose squared norms are given."""
         losses, bounds = -(y.likelihood * y.scale).sum((1, 2)), self.bounds[: len(squares)]
         rates = torch.where(squares > 0.0, torch.minimum(bounds, 2.0 * losses / squares), bounds)
         self.bounds[: len(rates)] = (2.0 * rates).clamp(max=POLYAK_MOST)
+        self.rates[: len(rates)] += rates
         return -rates.view(-1, 1, 1)
 
 

@@ -160,6 +160,10 @@ class Adel(DeadlineRounds):
         local_differences=lambda policy, local: [*FAMILY.local_differences(policy, local), "batch sizes by speed"],
     )
 
+    @property
+    def measures_gradients(self) -> bool:
+        return bool(self.warmup_rounds)
+
     @model_validator(mode="after")
     def _two_gradients_at_least(self) -> "Adel":
         if self.warmup_rounds == 1 or (self.rounds != "auto" and self.warmup_rounds >= self.rounds):

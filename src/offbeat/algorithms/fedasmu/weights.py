@@ -14,6 +14,8 @@ w_o = w_{o-1} + alpha' u, also lambda' and sigma' if another device's upload mad
     d xi' / d lambda = 1 / (sqrt(t') s'^sigma')                                   (4)
     d xi' / d sigma  = -lambda' ln(s') / (sqrt(t') s'^sigma'), d xi' / d iota = 1 (5)
 
+eta_i is the learning rate of the order. Devices that take other steps (polyak, Adam) scale g, and with it eta_theta.
+
 **Corrections.** The paper prints g with the opposite sign, which would climb the loss, and ln(sigma) for lambda ln(s')
 in (5); `printed` keeps that form, with epochs for steps. sqrt(t) is sqrt(max(t, 1)). lambda and iota stay at or above
 0, sigma within 0..10, and a step that is not finite is skipped. Version 0 was made by no aggregation: no step.

@@ -41,7 +41,7 @@ def write_bundle(
     """
     modules = own_modules(experiment)
     config: dict[str, str | bool] = {
-        "experiment": json.dumps(experiment.table()),
+        "experiment": json.dumps(experiment.given_table()),
         "out": out,
         "resume": resume,
         "overwrite": overwrite,

@@ -577,14 +577,15 @@ function viewsOf(method) { return method.runs.map((r) => data.runs[r].views).fil
 function drawHeard() {
   const box = $("heard-bars"), rows = [], labels = [], never = [];
   let proportional = null;
-  const tintedShares = (shares) => shares.map((share, n) => tinted(percent(share, 0), proportional.held[n] ? share / proportional.held[n] : 1));
+  const tintedShares = (shares, held) => shares.map((share, n) => tinted(percent(share, 0), held[n] ? share / held[n] : 1));
   data.methods.forEach((method) => {
     const known = viewsOf(method).map((views) => views.heard).filter((heard) => heard && heard.groups.length);
     if (!known.length) return;
     const used = known[0].groups.map((_, n) => mean(known.map((h) => h.used[n]))), held = known[0].groups.map((_, n) => mean(known.map((h) => h.held[n])));
     proportional ??= { groups: known[0].groups, held };
-    rows.push([method.name, ...tintedShares(used)]);
-    if (method.influence?.length) rows.push([`${method.name}, with the bounds of [trust]`, ...tintedShares(method.influence)]);
+    rows.push([method.name, ...tintedShares(used, held)]);
+    const bounded = known.map((h) => h.influence).filter(Boolean);
+    if (bounded.length) rows.push([`${method.name}, with the bounds of [trust]`, ...tintedShares(held.map((_, n) => mean(bounded.map((each) => each[n]))), held)]);
     never.push(`${method.name} ${size(mean(known.map((h) => h.never)))}`);
     labels.push(...labelRows(method, known));
   });

@@ -135,7 +135,7 @@ class Screen(Settings):
         return False
 
     def admit(self, update: Update, norm: float, state: Any, view: "View") -> Update:
-        """The update as the policy shall see it; may change `state`. `norm` of its movement is 0 unless `measures`."""
+        """The update as the policy shall see it; may change `state`. `norm`: of its movement, 0 unless `measures`."""
         return update
 
     def resolved(self, tickets: Sequence[int], used: bool, state: Any) -> None:

@@ -156,7 +156,7 @@ class Order(Struct, frozen=True, kw_only=True, gc=False):
 
 OPTIMISERS = ("sgd", "polyak", "adam", "adamw", "rmsprop")
 STEP_SIZE = ("learning_rate", "optimiser")
-"""The settings of `[local]` that are chosen by default where none of them is given."""
+"""The settings of `[local]` that have other defaults with polyak."""
 POLYAK_RATE = 0.1
 """The default learning rate with polyak."""
 Length = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -235,7 +235,7 @@ class LocalWork(Settings):
         return [name for name in STEP_SIZE if name not in self.model_fields_set]
 
     def with_step_size(self, falls_to_zero: bool) -> "LocalWork":
-        """The table with polyak, if the loss can fall to 0 and the step size is open, and with polyak's default rate.
+        """Choose polyak if the step size is open and the loss can fall to 0; give polyak its default rate.
 
         >>> LocalWork(epochs=2).with_step_size(True).optimiser, LocalWork(momentum=0.9).with_step_size(True).optimiser
         ('polyak', 'sgd')

@@ -238,6 +238,7 @@ def _write(found: Recommendation, ranked: Sequence[Entry], root: Path) -> None:
         {
             "algorithm": each.algorithm,
             "all_devices": str(each.all_devices).lower(),
+            "optimiser": each.experiment.local.optimiser,
             "learning_rate": each.rate,
             **{f"score_at_{found.criterion.at * step / STEPS[-1]:g}": each.scores.get(step) for step in steps},
         }

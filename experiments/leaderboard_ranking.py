@@ -71,10 +71,11 @@ def findings(measurements: Sequence[Measurement]) -> str:
     busy = {part: _cost_of_all(measurements, part, next(iter(found.values()))) for part, found in best.items()}
     costs = {part: cost for part, cost in busy.items() if cost is not None}
     if costs:
-        low, high = min(costs.values()), max(costs.values())
+        low, high = (f"{cost:.1f}" for cost in (min(costs.values()), max(costs.values())))
+        times = low if low == high else f"{low} to {high}"
         lines.append(
-            f"Algorithms that keep every device in training are faster still {_listed(list(costs))}, for {low:.1f} to "
-            f"{high:.1f} times the device seconds."
+            f"Algorithms that keep every device in training are faster still {_listed(list(costs))}, for {times} times "
+            "the device seconds."
         )
     return "\n".join(f"- {line}" for line in lines)
 

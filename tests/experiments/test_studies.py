@@ -346,7 +346,7 @@ def test_the_leaderboard_says_in_words_when_which_family_wins() -> None:
         "Its lead over the next family exceeds the spread over seeds on 2 (ratio 5; bimodal).",
         "- The fastest algorithm of a family reaches the target: *buffered* on 2, *synchronous* on 1, *asynchronous* "
         "on 1 of 3.",
-        "- Algorithms that keep every device in training are faster still on 1 (ratio 5), for 5.0 to 5.0 times the "
+        "- Algorithms that keep every device in training are faster still on 1 (ratio 5), for 5.0 times the "
         "device seconds.",
     ]
     drawn_figure = leaderboard_figure(found)

@@ -114,7 +114,7 @@ def test_steps_of_polyak_by_hand() -> None:
     for steps, (weight, bound, rates) in enumerate(by_hand, start=1):
         moved, state = one_number(order, 3.0, last=steps)
         assert moved == pytest.approx(weight, abs=1e-6)
-        assert (*state.optimiser["bound"], *state.optimiser["rates"]) == pytest.approx((bound, rates))
+        assert (*state.optimiser["polyak bound"], *state.optimiser["polyak rates"]) == pytest.approx((bound, rates))
     assert one_number(replace(order, learning_rate=9.0), 3.0)[0] == pytest.approx(0.0, abs=1e-6)
     assert one_number(order, 0.0)[0] == 0.0  # no gradient
 

@@ -110,7 +110,7 @@ def test_with_polyak_the_mean_gradient_is_over_the_step_sizes_that_were_taken() 
     trained = np.array([0.288], dtype=np.float32)
     remember(order, three, TrainingState(parameters=trained, optimiser=polyak_state(0.5, 0.7), steps=3), memory)
     assert memory["past-gradients v"] == pytest.approx([(0.1 * 6 + 0.2 * 4.8 + 0.4 * 2.88) / 0.7])
-    assert first_state(order, three, memory).optimiser == {"bound": 0.5}, "the next order's sum starts at 0"
+    assert first_state(order, three, memory).optimiser == {"polyak bound": 0.5}, "the next order's sum starts at 0"
 
 
 def test_absent_classes_are_those_that_no_target_is_of() -> None:

@@ -109,7 +109,7 @@ class Tuned:
     experiment: Experiment
     """The experiment with the best settings and its own seed."""
     settings: Table
-    """The best settings that the search varied, by "table.key", and what a learning rate among them would undo."""
+    """The best settings that the search varied, by "table.key", and the optimiser that a learning rate would undo."""
     criterion: Criterion
     measures: dict[int, float]
     """The measure of the best settings, by tuning seed."""

@@ -29,7 +29,7 @@ OPTIMISERS: dict[str, type[torch.optim.Optimizer] | None] = {
 }
 FUSED = (torch.optim.Adam, torch.optim.AdamW)
 """Optimisers with a fused implementation in torch."""
-BOUND, RATES = "bound", "rates"
+BOUND, RATES = "polyak bound", "polyak rates"
 """The bound of `Polyak`'s next step size, and the sum of its step sizes in an order."""
 POLYAK_FIRST, POLYAK_MOST = 4.0, 0.5
 """The bound of `Polyak`'s first step size over the learning rate, and the largest bound."""
